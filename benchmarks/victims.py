@@ -88,10 +88,15 @@ def _growth() -> Iterator[Figure]:
     """Of the cluster."""
     for number in GROWTH:
         nodes = cluster()[:number]
-        held = [Share(Holder(f"uid-{gpu.uuid}", "lab", gpu.uuid), gpu.uuid, None) for node in nodes for gpu in node.gpus]
+        gpus = [gpu.uuid for node in nodes for gpu in node.gpus]
+        held = [Share(Holder(f"uid-{gpu}", "lab", gpu), gpu, None) for gpu in gpus]
+        pods = [
+            OpportunisticPod(share.holder, timedelta(minutes=5), f"person-{each % 99}")
+            for each, share in enumerate(held)
+        ]
+        names = tuple(node.name for node in nodes)
+        booked = WaitingPod(Holder("uid-booked", "lab", "booked"), Request(1, WHOLE), names)
         ledger = Ledger(nodes, held)
-        pods = [OpportunisticPod(share.holder, timedelta(minutes=5), f"person-{int(share.gpu[-1]) * 7 % 99}") for share in held]
-        booked = WaitingPod(Holder("uid-booked", "lab", "booked"), Request(1, WHOLE), tuple(node.name for node in nodes))
         seconds = cpu_seconds(lambda here=ledger, who=booked, pods=pods: revoke(here, who, pods), runs=3)  # type: ignore[misc] # bound now
         yield Figure(f"choose one of {len(held):,} pods with a GPU each", seconds * 1e3, "ms", 1_000.0)
         yield Figure("  for each GPU", seconds / len(held) * 1e6, "µs", 20.0)

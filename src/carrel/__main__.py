@@ -1,5 +1,7 @@
 """The one command: `carrel <component>`. A component imports what it needs only when it runs, so `--help` is fast."""
 
+import logging
+
 import typer
 
 from carrel import __version__
@@ -8,6 +10,7 @@ from carrel.bookings.entry_point import BookingSettings, booking
 from carrel.cli.commands import COMMANDS
 from carrel.demo import demo
 from carrel.lifecycle.entry_point import ControllerSettings, controller
+from carrel.log_lines import log_lines
 from carrel.node.entry_point import AgentSettings, agent, withdraw
 from carrel.node.reservation import ReservationSettings, reservation
 from carrel.scheduling.entry_point import ExtenderSettings, extender
@@ -40,6 +43,7 @@ def version() -> None:
 
 
 def main() -> None:
+    log_lines(logging.WARNING, form="%(levelname)s %(message)s")  # a component that runs says more, in another form
     app(prog_name="carrel")
 
 

@@ -4,14 +4,13 @@ import asyncio
 import contextlib
 import logging
 import signal
-import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from carrel.command_errors import UNAVAILABLE, USAGE, command_failed
 from carrel.kubernetes.cluster import ClusterError, FieldValidation
 from carrel.kubernetes.objects.release import why_unsupported
+from carrel.log_lines import log_lines
 from carrel.parsing import Malformed
 from carrel.settings import ClusterSettings, LogLevel, ServingSettings
 
@@ -70,12 +69,7 @@ async def _wait_why_unsupported(client: "Client") -> str:
 
 
 def log_to_stderr(level: LogLevel) -> None:
-    """One line per event: when, which level, what happened, and its fields as `name=value`."""
-    lines = logging.StreamHandler(sys.stderr)
-    form = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
-    form.converter = time.gmtime
-    lines.setFormatter(form)
-    logging.basicConfig(level=logging.getLevelNamesMapping()[level.name], handlers=[lines], force=True)
+    log_lines(logging.getLevelNamesMapping()[level.name])
 
 
 def run_with_cluster(

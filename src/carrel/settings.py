@@ -121,7 +121,7 @@ class CudaSettings:
     cuda_devices: Annotated[
         CudaDevices,
         typer.Option(
-            help="What CUDA_VISIBLE_DEVICES says: UUIDs of GPUs, or (index) their numbers on the node, for containers "
+            help="What names a container's GPUs to CUDA: UUIDs, or (index) their numbers on the node, for containers "
             "that see all GPUs of the node.",
             envvar="CARREL_CUDA_DEVICES",
         ),

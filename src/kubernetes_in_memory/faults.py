@@ -27,7 +27,8 @@ class AnswerLost(ConnectionError):
 
 
 class Crashed(BaseException):
-    """The process crashed here: nothing in it may handle that. Its earlier writes are stored; it sends no more calls."""
+    """The process crashed here, and nothing in it handles that. Its earlier writes are stored; it sends no more
+    calls."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -320,6 +320,14 @@ class Kinds:
             None,
         )
 
+    def why_not(self, api_version: str, word: str) -> str:
+        """Why what somebody names by its kind or its plural is not there, and what is."""
+        there = sorted(kind.kind for kind in self if kind.api_version == api_version)
+        if there:
+            return f"{api_version} has no {word!r} here, only {', '.join(there)}"
+        versions = sorted({kind.api_version for kind in self})
+        return f"{api_version!r} is not served, only {', '.join(versions)}; definitions of custom resources add others"
+
     def stored(self) -> Iterator[Kind]:
         """One kind for each storage, so that iterating over all objects visits each once."""
         seen: set[tuple[str, str]] = set()

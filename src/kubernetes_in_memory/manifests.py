@@ -61,9 +61,7 @@ async def _create(api: EmbeddedApi, document: Json) -> str:
     """Returns an empty text, or what is wrong."""
     kind = api.kinds.of_object(str(document.get("apiVersion", "")), str(document.get("kind", "")))
     if kind is None:
-        return (
-            f"no kind {document.get('kind')!r} in {document.get('apiVersion')!r} is served (CRDs come before objects)"
-        )
+        return api.kinds.why_not(str(document.get("apiVersion", "")), str(document.get("kind", "")))
     metadata = {key: value for key, value in (document.get("metadata") or {}).items() if key not in GIVEN_BY_THE_SERVER}
     base = f"/apis/{kind.api_version}" if kind.group else f"/api/{kind.api_version}"
     where = f"/namespaces/{metadata.get('namespace', 'default')}" if kind.namespaced else ""

@@ -14,7 +14,8 @@ from kubernetes_in_memory.store import encode
 
 Json = dict[str, Any]
 
-PROTOBUF = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+"""Clients ask for it by `v2@v1.0`, which is no media type: kubectl cannot read it in an answer."""
 TITLE, VERSION = "Kubernetes API in memory", "v1"
 INFO = {"title": TITLE, "version": VERSION}
 

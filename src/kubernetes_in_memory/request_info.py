@@ -171,10 +171,12 @@ def _target(path: str, kinds: Kinds) -> Target:
         raise status.no_such_path()
     plural, name, subresource = (*rest, "", "")[:3]
     kind = kinds.find(group, version, plural)
-    if kind is None or (namespace and not kind.namespaced):
-        raise status.no_such_path()
+    if kind is None:
+        raise status.no_such_path(kinds.why_not(f"{group}/{version}" if group else version, plural))
+    if namespace and not kind.namespaced:
+        raise status.no_such_path(f"{plural} are not in namespaces")
     if subresource and subresource not in kind.subresources:
-        raise status.no_such_path()
+        raise status.no_such_path(f"{plural} have no {subresource!r}")
     if kind.namespaced and name and not namespace:
-        raise status.no_such_path()
+        raise status.no_such_path(f"{plural} are in namespaces, and the path names none")
     return Target(kind, namespace, name, subresource)

@@ -54,10 +54,11 @@ def not_found(kind: Kind, name: str) -> ApiError:
     return ApiError(404, "NotFound", f'{kind.qualified_plural} "{name}" not found', _about(kind, name))
 
 
-def no_such_path() -> ApiError:
+def no_such_path(why: str = "") -> ApiError:
     # Clients read the details, and kubectl 1.35 crashes without them.
     causes = [{"reason": "UnexpectedServerResponse", "message": "404 page not found"}]
-    return ApiError(404, "NotFound", "the server could not find the requested resource", {"causes": causes})
+    message = "the server could not find the requested resource"
+    return ApiError(404, "NotFound", f"{message}: {why}" if why else message, {"causes": causes})
 
 
 def already_exists(kind: Kind, name: str) -> ApiError:

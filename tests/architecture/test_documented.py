@@ -75,7 +75,8 @@ def test_decisions_are_numbered_dated_and_one_page() -> None:
     pages = sorted((ROOT / "decisions").glob("*.md"))
     numbers = [int(page.name[:4]) for page in pages]
 
-    assert numbers == list(range(1, len(pages) + 1))
+    # A number may be missing: work that goes on beside this one has taken it.
+    assert numbers == sorted(set(numbers))
     for page in pages:
         lines = page.read_text().splitlines()
         assert re.fullmatch(rf"# {int(page.name[:4])}\. .+", lines[0])

@@ -48,14 +48,15 @@ async def a_browser() -> AsyncIterator[Browser]:
 
 
 @contextlib.asynccontextmanager
-async def a_service(folder: Path, *arguments: str) -> AsyncIterator[str]:
+async def a_service(folder: Path, *arguments: str, sign_in: str = "--dev") -> AsyncIterator[str]:
     """Its URL. Without arguments: the GPUs above, no cluster."""
     inventory = folder / "gpus.yaml"
     inventory.write_text(GPUS)
     what = arguments or ("--inventory", str(inventory))
     running = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "carrel", "booking", "--dev", "--port", "0", "--zone", ZONE),
+        *(sys.executable, "-m", "carrel", "booking", "--port", "0", "--zone", ZONE),
         *("--database", f"sqlite:///{folder / 'bookings.db'}"),
+        *((sign_in,) if sign_in else ()),
         *what,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},

@@ -13,7 +13,7 @@ from tests.e2e.pods import eventually
 from tests.kit.booking_service import BookingProcess, booking_process
 
 TOKEN = "of-the-clients-of-maia"
-RULES = ("--min-hours", "0.001", "--cooldown-days", "0", "--planned", "10")
+RULES = ("--min-hours", "0.01", "--cooldown-days", "0", "--planned", "10")
 STARTS_IN = timedelta(seconds=2)
 """MAIA's bookings say when they start, in whole seconds, and that must not have passed."""
 Json = dict[str, Any]

@@ -4,13 +4,14 @@ The tests follow each other: each finds what the one before it has left.
 """
 
 import json
+import urllib.error
 from collections.abc import Iterator
 
 import pytest
 
 from testbed.processes import Failed
 from tests.e2e.chart import CHART, NAMESPACE, STARTING_S, InstalledChart, chart_node
-from tests.e2e.pods import Json, create, eventually, is_gone, pod, wait_for_phase
+from tests.e2e.pods import Json, create, eventually, is_gone, pod
 
 SIMULATED = ["--set", "agent.simulate=2xTesla-V100:16276"]
 SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/carrel-secrets"
@@ -25,6 +26,29 @@ def chart() -> Iterator[InstalledChart]:
         yield found
 
 
+def run(chart: InstalledChart, manifest: Json, until: str = "Running") -> Json:
+    """The pod, as soon as it runs."""
+    name = manifest["metadata"]["name"]
+
+    def is_created() -> bool:
+        try:
+            create(chart.api, "default", manifest)
+        except urllib.error.HTTPError as refused:
+            # kube-proxy learns a moment later than the webhook's pods that they are ready.
+            assert refused.code == 500, refused.read()
+            return False
+        return True
+
+    def seen() -> Json | None:
+        found: Json = chart.get(f"/api/v1/namespaces/default/pods/{name}")
+        return found if found["status"]["phase"] == until else None
+
+    eventually(is_created, STARTING_S)
+    found = eventually(seen, STARTING_S)
+    assert found is not None
+    return found
+
+
 def told(chart: InstalledChart, name: str) -> str:
     def lines() -> list[str]:
         try:
@@ -33,7 +57,7 @@ def told(chart: InstalledChart, name: str) -> str:
             return []
         return said if said[-1:] == ["told"] else []
 
-    return eventually(lines)[0].removeprefix("NVIDIA_VISIBLE_DEVICES=")
+    return eventually(lines, STARTING_S)[0].removeprefix("NVIDIA_VISIBLE_DEVICES=")
 
 
 def lease_of(chart: InstalledChart, uid: str) -> Json:
@@ -48,8 +72,7 @@ def test_all_pods_become_ready(chart: InstalledChart) -> None:
 
 def test_a_pod_gets_one_of_the_simulated_gpus_and_sees_that_one(chart: InstalledChart) -> None:
     devices = chart.get(f"/apis/gpu.scheduling/v1/gpunodestatuses/{chart.node.name}")["status"]["devices"]
-    create(chart.api, "default", pod("works", TELL, {"nvidia.com/gpu": "1"}))
-    running = wait_for_phase(chart.api, "default", "works", "Running")
+    running = run(chart, pod("works", TELL, {"nvidia.com/gpu": "1"}))
     lease = lease_of(chart, running["metadata"]["uid"])
     assert told(chart, "works") == lease["metadata"]["annotations"]["carrel.dev/gpu"]
     assert told(chart, "works") in {each["uuid"] for each in devices}
@@ -66,8 +89,7 @@ def test_an_upgrade_keeps_secrets_certificates_and_gpus(chart: InstalledChart) -
     assert sorted(before) == ["maia-token", "seal-key", "terminator-token"]
     assert len(set(before.values())) == len(before)
     assert chart.get(HOOKS)["webhooks"][0]["clientConfig"]["caBundle"] == authority
-    create(chart.api, "default", pod("also", TELL, {"nvidia.com/gpu": "1"}))
-    wait_for_phase(chart.api, "default", "also", "Running")
+    run(chart, pod("also", TELL, {"nvidia.com/gpu": "1"}))
     assert told(chart, "also") != gpu
     assert chart.get("/api/v1/namespaces/default/pods/works")["status"]["phase"] == "Running"
 
@@ -85,9 +107,10 @@ def test_after_the_uninstall_nothing_acts_and_what_is_peoples_is_kept(chart: Ins
     shown = chart.get(f"/api/v1/nodes/{chart.node.name}")["status"]["capacity"]
     assert not {"aliyun.com/gpu-mem", "aliyun.com/gpu-count"} & {each for each in shown if shown[each] != "0"}
     assert chart.get(SECRET)["data"]
-    assert chart.get(f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims/carrel-booking")["status"]["phase"] == "Bound"
+    assert (
+        chart.get(f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims/carrel-booking")["status"]["phase"] == "Bound"
+    )
     assert chart.get("/apis/gpu.scheduling/v1/gpuclaims")["items"] == []
     # A pod without a GPU, and a pod with one, meet nobody any more.
-    create(chart.api, "default", pod("later", "true"))
-    wait_for_phase(chart.api, "default", "later", "Succeeded")
+    run(chart, pod("later", "true"), until="Succeeded")
     assert chart.get("/api/v1/namespaces/default/pods/works")["status"]["phase"] == "Running"

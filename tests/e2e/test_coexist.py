@@ -24,7 +24,8 @@ from tests.e2e.pods import Json, create, eventually, is_gone, namespace, wait_fo
 from tests.kit import nvidia_plugin
 from tools.image.carrel_image import carrel_image
 
-RESERVATIONS = "kai-resource-reservation"
+RESERVATIONS, OLD_RESERVATIONS = "kai-resource-reservation", "runai-reservation"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 HALF = {"gpu-fraction": "0.5"}
 CARDS = "{cards: [{count: 2, model: Tesla-V100, memoryMiB: 16276}]}"
 
@@ -81,9 +82,9 @@ class CoexistNode(CarrelCluster):
         status = self.node.api.call("GET", f"/api/v1/nodes/{self.node.name}")["status"]
         return str(status["allocatable"].get("nvidia.com/gpu", "0"))
 
-    def reserved(self) -> dict[str, str]:
+    def reserved(self, namespace: str = RESERVATIONS) -> dict[str, str]:
         """Group → the GPU that its reservation pod reports."""
-        pods = self.pods(RESERVATIONS).values()
+        pods = self.pods(namespace).values()
         return {
             each["metadata"]["labels"]["runai-gpu-group"]: each["metadata"]["annotations"].get(
                 "run.ai/reserve_for_gpu_index", ""
@@ -181,7 +182,7 @@ def test_a_deleted_reservation_pod_is_created_again_with_the_same_gpu(coexist: C
     eventually(lambda: not coexist.reserved(), limit_s=180)
 
 
-@pytest.mark.parametrize("strategy", [nvidia_plugin.BY_INDEX, nvidia_plugin.BY_MOUNTS])
+@pytest.mark.parametrize("strategy", [nvidia_plugin.BY_INDEX, nvidia_plugin.BY_MOUNTS, nvidia_plugin.BY_CDI])
 def test_fractions_run_where_the_program_in_the_reservation_pod_cannot_see_its_gpu(
     coexist: CoexistNode, strategy: str
 ) -> None:
@@ -236,3 +237,28 @@ def test_a_memory_share_and_a_fraction_share_one_gpu(coexist: CoexistNode) -> No
         assert coexist.told(ours, "memory") == coexist.told(ours, "half")
         card = coexist.told(ours, "half")
         eventually(lambda: list(coexist.reserved().values()) == [card])
+
+
+def test_under_kais_old_names_a_fraction_gets_its_gpu_and_kais_tools_find_it(coexist: CoexistNode) -> None:
+    eventually(lambda: not coexist.reserved(), limit_s=180)
+    coexist.api.kubectl("apply", "--filename", str(EXAMPLES / "kai-old-names.yaml"))
+    coexist.api.wait_for_namespace(OLD_RESERVATIONS)
+    coexist.controller.stop()
+    coexist.start_controller("--kubeconfig", coexist.api.kubeconfig, "--reservation-spelling", "old-kai")
+    with namespace(coexist.api) as ours:
+        coexist.starts(ours, "a")
+        card = coexist.told(ours, "a")
+
+        # It writes this on itself, by its own account and role.
+        eventually(lambda: coexist.reserved(OLD_RESERVATIONS) == {"gpu-real-node-0": card})
+        assert not coexist.reserved()
+        (name,) = coexist.pods(OLD_RESERVATIONS)
+        assert name.startswith(f"runai-reservation-gpu-{coexist.node.name}-")
+
+        def shared() -> Json:
+            prefix = coexist.pods(ours)["a"]["metadata"]["annotations"]["runai/shared-gpu-configmap"]
+            maps = coexist.api.call("GET", f"/api/v1/namespaces/{ours}/configmaps")["items"]
+            return next((each["data"] for each in maps if each["metadata"]["name"] == f"{prefix}-0"), {})
+
+        assert eventually(shared)["NVIDIA_VISIBLE_DEVICES"] == card
+    eventually(lambda: not coexist.reserved(OLD_RESERVATIONS), limit_s=180)

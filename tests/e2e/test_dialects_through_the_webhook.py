@@ -82,7 +82,8 @@ def test_halves_of_a_gpu_and_a_claim_see_the_gpus_that_they_were_given(cluster: 
     claim = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": "one"}}
     claim |= {"spec": {"devices": {"count": 1, "exclusivity": "Exclusive"}}}
     asked = {"half-1": {"gpu-fraction": "0.5"}, "half-2": {"gpu-fraction": "0.5"}, "claims": {CLAIM: "one"}}
-    eventually(lambda: not any(cluster.held().values()))  # else the halves lie where the pods of another test end first
+    # Else the halves lie where the pods of the test before end first.
+    eventually(lambda: not any(cluster.held().values()), limit_s=180)
     with namespace(cluster.api) as ours:
         status, answer = alice.call("POST", f"/apis/gpu.scheduling/v1/namespaces/{ours}/gpuclaims", claim)
         assert status == 201, answer

@@ -28,6 +28,16 @@ MARK = "gpushare"
 """The scheduler of pods that gpushare places: nobody else serves it."""
 
 
+def wait_for_memory(node: Node, mib: int) -> None:
+    """Until the kubelet has so much to give: 0 after a plugin has gone."""
+
+    def is_it() -> bool:
+        status = node.api.call("GET", f"/api/v1/nodes/{node.name}")["status"]
+        return int(status["allocatable"].get(MEM, "0")) == mib
+
+    eventually(is_it)
+
+
 class Gpushare:
     """Its plugin on the node, and what its extender does."""
 
@@ -40,20 +50,24 @@ class Gpushare:
         folder = "/var/lib/kubelet/device-plugins"
         program = (sys.executable, gpushare_plugin.__file__, folder, str(self._control), str(MIB), "GPU-a", "GPU-b")
         self._plugin = self.api.start("gpushare-plugin", self.node.namespace.inside(*program))
-
-        def is_served() -> bool:
-            status = self.api.call("GET", f"/api/v1/nodes/{self.node.name}")["status"]
-            return bool(status["allocatable"].get(MEM) == str(2 * MIB))
-
-        eventually(is_served)
+        wait_for_memory(self.node, 2 * MIB)
 
     def stop(self) -> None:
         assert self._plugin is not None
         self._plugin.stop()
+        wait_for_memory(self.node, 0)
 
     def place(self, ours: str, name: str, mib: int, index: int) -> Json:
         """The running pod. Its annotations are those of gpushare's extender, and then of its plugin."""
         self._control.write_text(str(index))
+        self.bind(ours, name, mib, index)
+        placed = wait_for_phase(self.api, ours, name, "Running")
+        assigned = {"metadata": {"annotations": {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}}}
+        self.api.call("PATCH", f"/api/v1/namespaces/{ours}/pods/{name}", assigned)
+        return placed
+
+    def bind(self, ours: str, name: str, mib: int, index: int) -> None:
+        """What its extender does."""
         create(self.api, ours, a_pod(name, {MEM: str(mib)}, schedulerName=MARK))
         path = f"/api/v1/namespaces/{ours}/pods/{name}"
         told = {
@@ -66,9 +80,6 @@ class Gpushare:
         self.api.call("PATCH", path, {"metadata": {"annotations": told}})
         target = {"apiVersion": "v1", "kind": "Node", "name": self.node.name}
         self.api.call("POST", f"{path}/binding", {"metadata": {"name": name}, "target": target})
-        placed = wait_for_phase(self.api, ours, name, "Running")
-        self.api.call("PATCH", path, {"metadata": {"annotations": {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}}})
-        return placed
 
 
 class CarrelAfterGpushare(CarrelNode):
@@ -83,9 +94,11 @@ class CarrelAfterGpushare(CarrelNode):
     def leave(self) -> None:
         for process in (self.extender, self.controller, self.agent):
             process.stop()
+        wait_for_memory(self.node, 0)
 
     def come_back(self) -> None:
         self.agent = self.start_agent()
+        wait_for_memory(self.node, 2 * MIB)
         self.extender = self.start_extender()
         self.controller = self.start_controller("--kubeconfig", self.api.kubeconfig)
 
@@ -138,6 +151,14 @@ def test_what_gpushare_gave_is_never_given_again(gpushare: Gpushare) -> None:
         carrel = CarrelAfterGpushare(gpushare.node, CARDS, "--memory-resource", "plugin")
         asks("too-large", 762)
         eventually(lambda: "Insufficient GPU Memory in one device" in carrel.why(ours, "too-large"))
+
+        # gpushare's extender was forgotten, and places one more: the kubelet refuses it, and it is told by whom.
+        gpushare.bind(ours, "stray", 100, 0)
+        eventually(lambda: carrel.pods(ours)["stray"]["status"]["phase"] == "Failed")
+        why = f"{ours}/stray was placed by another scheduler ({MARK}): no Lease promises it GPU 0"
+        assert why in carrel.pods(ours)["stray"]["status"]["message"]
+        end("stray")
+
         asks("beside-0", 508)
         asks("beside-1", 254)
         for name, index, mib in (("beside-0", 0, 508), ("beside-1", 1, 254)):

@@ -5,8 +5,14 @@ Bookings are made in MAIA's JSON, and webhook and controller ask about them in i
 the place of MAIA's dashboard.
 """
 
+import contextlib
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,14 +39,14 @@ class Lab:
         self.restart_controller()
         self.people = {name: UserClient(carrel.api, name) for name in (ADA, CAROL, EVE, ADMIN)}
 
-    def restart_controller(self) -> None:
+    def restart_controller(self, *options: str) -> None:
         """With the rights of its ServiceAccount, and no more. One that starts asks about all people at once."""
         self.carrel.controller.stop()
         groups = ["system:serviceaccounts", "system:serviceaccounts:carrel", "system:authenticated"]
         rights = self.api.kubeconfig_of(CONTROLLER, groups)
         service = ("--api-url", self.bookings.address, "--api-token", maia.TOKEN)
         terminator = ("--terminator-port", "0", "--terminator-token", TERMINATOR_TOKEN)
-        self.carrel.controller = self.carrel.start_controller("--kubeconfig", rights, *service, *terminator)
+        self.carrel.controller = self.carrel.start_controller("--kubeconfig", rights, *service, *terminator, *options)
 
     def terminator(self) -> str:
         """Its URL."""
@@ -86,6 +92,11 @@ class Lab:
         told: dict[str, Any] = self.api.call("GET", f"/api/v1/namespaces/{ours}/events")
         uid = pod["metadata"]["uid"]
         return {each["reason"]: each["message"] for each in told["items"] if each["involvedObject"].get("uid") == uid}
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A command of an admin."""
+        whole = [sys.executable, "-m", "carrel", *arguments, "--kubeconfig", str(self.api.kubeconfig)]
+        return subprocess.run(whole, capture_output=True, text=True, check=False)
 
     def set_end(self, ours: str, name: str, end: datetime) -> None:
         """As a time in Tokyo: whoever reads only `Z` never ends the pod."""
@@ -343,12 +354,15 @@ READS_NOTICE = "cd /etc/carrel; while true; do cat notice; echo; sleep 1; done"
 """As the first process of its container it does not hear SIGTERM, and so uses its whole grace."""
 
 
-def start_notebook(lab: Lab, ours: str) -> Json:
-    """A pod as a hub makes it, with a Service and a Secret of its own. It prints its notice all the time."""
+def start_notebook(lab: Lab, ours: str, told_before: str, grace_s: int) -> Json:
+    """A pod as a hub makes it, with a Service and a Secret of its own. It prints its notice all the time.
+
+    `told_before`: between the announcement that it loses its GPU and SIGTERM; `grace_s`: from then on.
+    """
     # The pods of the test before may still be ending: it must wait for its GPU.
-    notes = {"carrel.dev/revocation-grace": "20s", "carrel.dev/when-full": "wait"}
+    notes = {"carrel.dev/revocation-grace": told_before, "carrel.dev/when-full": "wait"}
     lab.api.call("PATCH", f"/api/v1/namespaces/{ours}", {"metadata": {"annotations": notes}})
-    manifest = a_pod("notebook", {WHOLE: "1"}, terminationGracePeriodSeconds=15)
+    manifest = a_pod("notebook", {WHOLE: "1"}, terminationGracePeriodSeconds=grace_s)
     manifest["metadata"]["labels"] = {"hub.jupyter.org/username": "eve"}
     manifest["spec"]["containers"][0]["command"] = ["sh", "-c", READS_NOTICE]
     lab.make(EVE, ours, manifest)
@@ -384,7 +398,7 @@ def take_its_gpu(lab: Lab, ours: str) -> None:
 
 def test_a_notebook_reads_its_notice_and_keeps_what_it_owns(lab: Lab) -> None:
     with namespace(lab.api) as ours:
-        first = start_notebook(lab, ours)
+        first = start_notebook(lab, ours, told_before="20s", grace_s=1)
         take_its_gpu(lab, ours)
 
         eventually(lambda: "save your work now" in printed(lab, ours), LIMIT_S)
@@ -400,7 +414,7 @@ def test_a_notebook_reads_its_notice_and_keeps_what_it_owns(lab: Lab) -> None:
 
 def test_a_notebook_that_is_stopped_while_it_is_ending_does_not_come_back(lab: Lab) -> None:
     with namespace(lab.api) as ours:
-        start_notebook(lab, ours)
+        start_notebook(lab, ours, told_before="1s", grace_s=15)
         take_its_gpu(lab, ours)
         eventually(lambda: "deletionTimestamp" in lab.pod(ours, "notebook")["metadata"], LIMIT_S)
         path = f"/api/v1/namespaces/{ours}/pods/notebook"
@@ -411,3 +425,78 @@ def test_a_notebook_that_is_stopped_while_it_is_ending_does_not_come_back(lab: L
         eventually(lambda: "handover-" not in str(owned_in(lab, "carrel", "configmaps")), LIMIT_S)
         assert "notebook" not in lab.carrel.pods(ours)
         eventually(lambda: owned_in(lab, ours, "services") == {}, LIMIT_S)
+
+
+A_YEAR_S = 365 * 24 * 3600
+IGNORES_SIGTERM = "trap '' TERM; while true; do sleep 1; done"
+
+
+def a_pod_that_does_not_end(name: str) -> Json:
+    manifest = a_pod(name, {WHOLE: "1"}, terminationGracePeriodSeconds=A_YEAR_S)
+    manifest["spec"]["containers"][0]["command"] = ["sh", "-c", IGNORES_SIGTERM]
+    return manifest
+
+
+def test_a_pod_with_a_years_grace_and_a_finalizer_gives_its_gpu_back(lab: Lab) -> None:
+    lab.restart_controller("--longest-grace", "5")
+    with namespace(lab.api) as ours:
+        manifest = a_pod_that_does_not_end("sleepy")
+        manifest["metadata"]["finalizers"] = ["lab.example/never"]
+        lab.make(EVE, ours, manifest)
+        sleepy = wait_for_phase(lab.api, ours, "sleepy", "Running")
+        uid, path = sleepy["metadata"]["uid"], f"/api/v1/namespaces/{ours}/pods/sleepy"
+        assert any(uid in shares for shares in lab.carrel.held().values())
+        try:
+            lab.api.call("DELETE", path)
+            eventually(lambda: not any(uid in shares for shares in lab.carrel.held().values()), LIMIT_S)
+
+            left = lab.pod(ours, "sleepy")
+            assert left["metadata"]["deletionGracePeriodSeconds"] <= 5, "it was deleted again"
+            assert left["metadata"]["finalizers"] == ["lab.example/never"], "the finalizer keeps the object, and no GPU"
+            assert "GPUPodEndsSlowly" in lab.events(ours, sleepy)
+        finally:
+            lab.api.call("PATCH", path, {"metadata": {"finalizers": None}})
+            lab.restart_controller()
+
+
+def test_a_pod_deleted_by_force_holds_its_gpu_until_its_node_or_an_admin_says_otherwise(lab: Lab) -> None:
+    carrel, node = lab.carrel, lab.carrel.node.name
+    reports = f"/apis/gpu.scheduling/v1/gpunodestatuses/{node}"
+    with namespace(lab.api) as ours:
+        lab.make(EVE, ours, a_pod_that_does_not_end("ghost"))
+        ghost = wait_for_phase(lab.api, ours, "ghost", "Running")
+        uid = ghost["metadata"]["uid"]
+        (gpu,) = [name for name, shares in carrel.held().items() if uid in shares]
+        lab.api.kubectl("--namespace", ours, "delete", "pod", "ghost", "--grace-period=0", "--force")
+        assert "ghost" not in carrel.pods(ours)
+
+        eventually(lambda: uid in carrel.status()["orphans"])
+        assert uid in carrel.held()[gpu], "its container still runs"
+        refused = lab.command("release", node, "--yes")
+        assert refused.returncode == 3, refused.stderr
+
+        # Two minutes of silence are not waited for.
+        carrel.kill_agent()
+        long_ago = (now() - timedelta(minutes=10)).isoformat().replace("+00:00", "Z")
+        lab.api.call("PATCH", f"{reports}/status", {"status": {"heartbeat": long_ago}})
+        index = gpu.rpartition("-")[2]
+        aside = f"GPU {index} is set aside: node {node} has not reported since {long_ago}"
+        assert f"{aside}; the pod {ours}/ghost may still run there" in lab.command("inspect", node, "-d").stdout
+
+        released = lab.command("release", f"{node}/{index}", "--yes")
+        assert released.returncode == 0, released.stderr
+        assert uid not in carrel.held().get(gpu, {})
+        told = lab.api.call("GET", "/api/v1/namespaces/default/events")["items"]
+        assert [each["message"] for each in told if each["reason"] == "GPUReleased"]
+
+        end_processes(uid)
+        carrel.agent = carrel.start_agent()
+        eventually(lambda: carrel.status()["orphans"] == [] and carrel.status()["heartbeat"] != long_ago)
+
+
+def end_processes(uid: str) -> None:
+    """Of a pod that the API server does not know any more, and that has a year left."""
+    for path in Path("/sys/fs/cgroup").glob(f"**/pod{uid}/**/cgroup.procs"):
+        with contextlib.suppress(OSError):
+            for number in path.read_text().split():
+                os.kill(int(number), signal.SIGKILL)

@@ -17,6 +17,7 @@ from tests.kit.gpus import a_node
 from tests.kit.lab import Lab
 
 RESERVATIONS = "kai-resource-reservation"
+OLD_RESERVATIONS = "runai-reservation"
 Choose = Callable[[Sequence[str]], str]
 
 
@@ -89,7 +90,7 @@ class Kubelet:
         while len(cards) < asked:
             cards.append(self.choose(self.free))
         await self._patch(pod, {"status": {"phase": "Running"}}, "status")
-        if metadata.namespace == RESERVATIONS and not self.is_silent:
+        if metadata.namespace in (RESERVATIONS, OLD_RESERVATIONS) and not self.is_silent:
             await self._patch(pod, {"metadata": {"annotations": {"run.ai/reserve_for_gpu_index": cards[0]}}})
         return True
 
@@ -125,8 +126,8 @@ class Kubelet:
         await self._client.patch(GPU_NODE_STATUSES, self.node.name, patch, subresource="status")
 
 
-async def create_reservation_namespace(lab: Lab) -> None:
-    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RESERVATIONS}}
+async def create_reservation_namespace(lab: Lab, name: str = RESERVATIONS) -> None:
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
     await lab.client.create(NAMESPACES, body)
 
 

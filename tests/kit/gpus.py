@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from carrel.ledger.gpus import Gpu, MiB, Node
-from carrel.ledger.ledger import Ledger
+from carrel.ledger.ledger import Card, Ledger
 from carrel.ledger.requests import WHOLE, Memory, Request
 from carrel.ledger.shares import Holder, Share
 
@@ -43,6 +43,10 @@ def a_ledger(*nodes: Node, held_memory: Mapping[str, Sequence[int]] | None = Non
         if memory
     ]
     return Ledger(nodes, shares)
+
+
+def all_cards(ledger: Ledger) -> list[Card]:
+    return [card for node in ledger.nodes for card in ledger.cards(node)]
 
 
 def memory(mib: int, cards: int = 1, **more: object) -> Request:

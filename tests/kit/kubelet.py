@@ -88,12 +88,16 @@ class FakeKubelet(plugin_calls.RegistrationServicer, resource_calls.PodResources
         async with grpc.aio.insecure_channel(f"unix:{self.folder / endpoint}") as channel:
             yield plugin_calls.DevicePluginStub(channel)
 
-    async def allocate(self, resource: str, ids: Sequence[str]) -> dict[str, str]:
+    async def answer(self, resource: str, ids: Sequence[str]) -> devices.ContainerAllocateResponse:
         """Raises `grpc.aio.AioRpcError` if the plugin refuses."""
         async with self.plugin(resource) as plugin:
             request = devices.AllocateRequest(container_requests=[devices.ContainerAllocateRequest(devicesIDs=ids)])
-            answer = await plugin.Allocate(request, timeout=60)
-            return dict(answer.container_responses[0].envs)
+            answer: devices.AllocateResponse = await plugin.Allocate(request, timeout=60)
+            return answer.container_responses[0]
+
+    async def allocate(self, resource: str, ids: Sequence[str]) -> dict[str, str]:
+        """What the container is told in its environment."""
+        return dict((await self.answer(resource, ids)).envs)
 
     async def healthy(self, resource: str) -> list[str]:
         """The devices that can be allocated now."""

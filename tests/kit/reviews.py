@@ -129,7 +129,7 @@ class ReviewedCluster:
             ),
             state=await self.state(),
             booking_lookup=self.booking_lookup,
-            handed_over=self.handed_over.get,
+            handed_over=lambda owner: filter(None, [self.handed_over.get(owner)]),
             has_priority_class=lambda name: name in self.classes,
             runtime_class=lambda: self.runtime_class,
         )

@@ -12,6 +12,7 @@ from carrel.leases.pod_progress import is_waiting
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.tiers import AtEnd
 from carrel.lifecycle.assembly import TierOptions, tier_parts_on
+from carrel.lifecycle.end_limits import DEFAULT_END_LIMITS, EndLimits
 from carrel.lifecycle.hand_over import HandOverResult
 from tests.kit.eventually import eventually
 from tests.kit.lab import BOOKER, Lab, Replica
@@ -36,6 +37,7 @@ class TierController:
         notebook_grace_s: float = 0,
         wait_before_cpu_s: float = 0,
         when_full: WhenFull = WhenFull.DEFAULT,
+        limits: EndLimits = DEFAULT_END_LIMITS,
     ) -> None:
         self.replica = replica
         options = TierOptions(
@@ -47,6 +49,7 @@ class TierController:
             timedelta(seconds=notebook_grace_s),
             timedelta(seconds=wait_before_cpu_s),
             when_full,
+            limits,
         )
         self.parts = tier_parts_on(replica, options)
         self.results: list[HandOverResult] = []
@@ -60,6 +63,7 @@ class TierController:
         await self.parts.expiry.end_expired()
         await self.parts.revoker.revoke_for_next()
         await self.parts.cpu_after_wait.begin_due()
+        await self.parts.slow_endings.round()
         for name in await hand_overs.record_names():
             result: timedelta | HandOverResult = timedelta()
             while result == timedelta():

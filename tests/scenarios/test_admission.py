@@ -112,6 +112,18 @@ async def test_the_replacement_of_a_pod_that_lost_its_gpu_runs_without_a_gpu() -
     assert (await ReviewedCluster(handed_over={"job-uid": record}).create(reviewed.object, JOB_CONTROLLER)).patch == []
 
 
+async def test_naming_somebody_elses_controller_takes_no_gpu_from_its_next_pod() -> None:
+    """Eve's pod named a Job that is not hers, and was revoked. The Job's own next pod is no successor of it."""
+    forged = HandOver(
+        *("gone", "lab/eves", Why.REVOKED, NOON, NOON, HandOverPhase.ENDING), owner="job-uid", user="eve@lab.example"
+    )
+    reviewed = await ReviewedCluster(handed_over={"job-uid": forged}).create(
+        a_pod(GPU, owner="job-uid"), JOB_CONTROLLER
+    )
+
+    assert reviewed.env() == DEVICES
+
+
 async def test_a_user_cannot_mark_a_pod_as_a_successor() -> None:
     """Else a record would be closed by a pod that is no successor, and the next pod of its owner had a GPU again."""
     mark = {"carrel.dev/handed-over": '{"at":"2026-11-16T12:00:00Z","why":"revoked","from":"gone"}'}

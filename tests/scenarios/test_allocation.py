@@ -208,8 +208,7 @@ async def test_one_pod_that_cannot_be_marked_does_not_stop_the_others() -> None:
         rows = [AllocatedDevices("lab", name, "main", MEM, tuple(bench.devices(0, 8138))) for name in ("a", "b")]
         allocator.update(bench.inventory, rows)
 
-        with pytest.raises(Forbidden, match="not this one"):
-            await allocator.mark_assigned()
+        await allocator.mark_assigned()
 
         marks = [(await bench.lab.annotations(name))["ALIYUN_COM_GPU_MEM_ASSIGNED"] for name in ("a", "b")]
         assert marks == ["false", "true"]

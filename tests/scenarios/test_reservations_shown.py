@@ -1,13 +1,25 @@
 """What people and peers' tools see where the kubelet chooses: the numbers and UUIDs of GPUs, never of slots."""
 
+import re
+from datetime import timedelta
+
+from carrel.bookings.pages.cluster_map import PodOnMap, node_on_map, totals
+from carrel.cli.explain import as_data, as_text, placements
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
+from carrel.dialects.kai_reservation import BEFORE_KAI_0_17
+from carrel.kubernetes.cluster import Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
-from carrel.leases.shown_cards import shown_cards
+from carrel.leases.shown_cards import shown_card, shown_cards
+from carrel.lifecycle.assembly import reservation_pods_on
 from carrel.lifecycle.kai_metadata import KaiMetadataWriter
+from carrel.lifecycle.reservation_pods import ReservationOptions
+from tests.kit.coexist import OLD_RESERVATIONS, create_reservation_namespace, reservation_pods
 from tests.kit.coexist_node import HALF, WHOLE, a_coexist_node
 from tests.kit.eventually import eventually
-from tests.kit.gpus import a_node
+from tests.kit.gpus import a_node, memory, whole
 from tests.kit.lab import a_lab
+
+ASKED = {"half": memory(8138), "whole": whole()}
 
 
 async def test_kais_tools_find_the_group_and_the_gpu_of_a_fraction_pod() -> None:
@@ -76,6 +88,58 @@ async def test_a_claim_shows_the_gpu_and_not_the_slot() -> None:
         ) == (1,)
 
 
+async def test_the_map_shows_gpus_with_their_holders_and_changes_when_the_agent_says_which_they_have() -> None:
+    async with a_coexist_node(cards=3) as node_lab:
+        await node_lab.run_pod("half", annotations=HALF)  # GPU 2, on slot 0
+        await node_lab.run_pod("whole", limits=WHOLE)  # GPU 1, on slot 1
+        await node_lab.reconcile(2)
+        state, ledger = node_lab.replica, node_lab.replica.cluster_ledger
+        before = state.ledger.moment
+        await node_lab.kubelet.report_users()
+        await eventually(lambda: ledger.users_of(node_lab.kubelet.node.gpus[1]))
+        assert state.ledger.changed_since(before) == ["n1"]
+
+        cards = shown_cards(ledger, "n1")
+        seen = node_on_map("n1", state.ledger.node("n1"), cards, lambda uid: PodOnMap(None))
+        assert [(gpu.uuid, gpu.index, [each.pod for each in gpu.shares]) for gpu in seen.gpus] == [
+            ("GPU-n1-0", 0, []),
+            ("GPU-n1-1", 1, ["lab/whole"]),
+            ("GPU-n1-2", 2, ["lab/half"]),
+        ]
+        assert totals(state.ledger, lambda node: shown_cards(ledger, node)).idle == 1
+        one = shown_card(ledger, "GPU-n1-2")
+        assert one is not None and [share.holder.name for share in one.shares.values()] == ["half"]
+        assert shown_card(ledger, "n1/0") is None
+
+
+async def test_a_gpu_that_the_kubelet_cannot_give_is_shown_with_the_reason() -> None:
+    async with a_coexist_node() as node_lab:
+        node_lab.kubelet.unhealthy = {"GPU-n1-1"}  # its plugin says so, the agent does not
+        await node_lab.kubelet.offer()
+        ledger = node_lab.replica.cluster_ledger
+        await eventually(lambda: node_lab.replica.ledger.rooms["n1"].whole == 1)
+
+        cards = shown_cards(ledger, "n1")
+        assert totals(node_lab.replica.ledger, lambda node: cards).idle == 1
+        assert [card.gpu.unusable for card in cards] == [
+            "",
+            "the kubelet of n1 has 1 of 2 GPUs to give, and they are in use",
+        ]
+
+
+async def test_explain_names_no_slot_as_if_it_were_a_gpu() -> None:
+    async with a_coexist_node() as node_lab:
+        await node_lab.run_pod("half", annotations=HALF)  # GPU 1, on slot 0
+        ledger = node_lab.replica.ledger
+
+        on = {name: placements(ledger, request, ["n1"], "new")["n1"] for name, request in ASKED.items()}
+        assert {name: as_text(each) for name, each in on.items()} == {
+            "half": "fits, on GPU 1",
+            "whole": "fits; the kubelet chooses the GPU",
+        }
+        assert [as_data("n1", each)["gpus"] for each in on.values()] == [[1], [None]]
+
+
 async def test_people_see_the_numbers_of_gpus_and_never_of_slots() -> None:
     async with a_coexist_node(cards=3) as node_lab:
         await node_lab.run_pod("half", annotations=HALF)  # GPU 2, on slot 0
@@ -94,3 +158,30 @@ async def test_people_see_the_numbers_of_gpus_and_never_of_slots() -> None:
             "a GPU of n1",
             "a GPU of n1",
         ]
+
+
+async def test_under_kais_old_names_a_fraction_gets_its_gpu_and_the_reservation_ends_with_it() -> None:
+    async with a_coexist_node() as node_lab:
+        lab = node_lab.lab
+        await create_reservation_namespace(lab, OLD_RESERVATIONS)
+        options = ReservationOptions("kai", BEFORE_KAI_0_17)
+        node_lab.replica.reservations = reservation_pods_on(node_lab.replica, options)
+        await node_lab.run_pod("a", annotations=HALF)
+
+        (pod,) = (await lab.client.list(PODS, Selection(OLD_RESERVATIONS))).items
+        made = await lab.client.get(PODS, pod.metadata.name, OLD_RESERVATIONS)
+        assert re.fullmatch("runai-reservation-gpu-n1-[0-9a-f]{5}", pod.metadata.name)
+        assert made["metadata"]["labels"] == {
+            "app": "runai-reservation",
+            "app.runai.resource.reservation": "runai-reservation-gpu",
+            "runai-gpu-group": "gpu-n1-0",
+        }
+        assert made["spec"]["serviceAccountName"] == "runai-reservation"
+        assert made["metadata"]["annotations"]["run.ai/reserve_for_gpu_index"] == await node_lab.gpu_of("a")
+        assert await reservation_pods(lab) == [], "none under the new names"
+
+        await node_lab.delete_pod("a")
+        lab.clock.now += timedelta(minutes=1)
+        await node_lab.reconcile()
+        assert (await lab.client.list(PODS, Selection(OLD_RESERVATIONS))).items == []
+        assert await lab.held() == {}

@@ -32,15 +32,19 @@ MEANINGS = {
     "GPURevoked": "A booked pod needs the GPU; when the pod is ended, and what becomes of it.",
     "GPUKept": "A GPU is kept for this booked pod: who has to give it back, and until when.",
     "RevocationHeldUp": "The pod should have ended and has not: what holds it up.",
+    "GPUPodEndsSlowly": "The pod takes too long to end: when it is deleted again, with a short grace period.",
     "NotHandedOver": "The pod is ended and does not go on without a GPU: why not.",
     "HandedOverToCPU": "This pod goes on without a GPU, for one that lost it, and why.",
     "TerminateAtUnreadable": "The pod's `terminate-at` cannot be read; what is expected.",
     "OtherGPUHandedOver": "The kubelet gave the pod another GPU than it was promised.",
     "GPUHandedOverTwice": "By the kubelet's own list, the pod has its GPU together with another pod.",
     "GPUFieldsDropped": "On a Node: which fields of its GPUs the cluster's definition drops, and what to apply.",
+    "GPUReleased": "On a Node that was away: who freed which of its GPUs by hand.",
     "GPUNotPromised": "The pod sees a GPU that nobody promised it.",
 }
 """Reason of an Event → what its message says."""
+COMMANDS = {"carrel/leases/release.py": "release"}
+"""Module that writes Events for a command that people type → the command."""
 
 
 def page() -> Page:
@@ -96,10 +100,11 @@ def _reasons() -> Iterator[tuple[str, str, str]]:
     for module in modules():
         known = module.constants()
         for call in module.calls():
-            if called(call) == maker and component(module):
+            by = component(module) or COMMANDS.get(module.place, "")
+            if called(call) == maker and by:
                 reason, kind = text(argument(call, 0, "reason"), known), argument(call, 2, "type")
                 if reason:
-                    yield component(module), reason, "Warning" if kind and "WARN" in ast.unparse(kind) else "Normal"
+                    yield by, reason, "Warning" if kind and "WARN" in ast.unparse(kind) else "Normal"
 
 
 def _class_of_event_texts() -> str:

@@ -22,7 +22,7 @@ and so does a second review of the changed pod. In order:
    read in a file what its person should know.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -85,8 +85,8 @@ class AdmissionContext:
     state: ClusterState
     booking_lookup: BookingLookup | None
     """Another booking service, asked about people of whom the cluster knows no booking. None: there is none."""
-    handed_over: Callable[[str], HandOver | None]
-    """The record of a pod that lost its GPU, by the uid of its controller."""
+    handed_over: Callable[[str], Iterable[HandOver]]
+    """The records of pods that lost their GPUs, by the uid of their controller."""
     has_priority_class: Callable[[str], bool]
     runtime_class: Callable[[], str] = lambda: ""
     """Of GPU pods that name none; empty: none."""
@@ -124,8 +124,8 @@ class PodAdmission:
             return _refused(forged)
         if (slices := nvidia.mig_refusal(pod)) is not None and not self._state.covered_pods.is_exempt(pod):
             return _refused(slices)
-        asked, record = self._asked_gpus(pod), self._record_for(changed)
-        owner = self._context.owners.owner_of(request, pod)
+        asked, owner = self._asked_gpus(pod), self._context.owners.owner_of(request, pod)
+        record = self._record_for(changed, owner)
         changed.strip(keep=self._kept(request, pod, owner, record) if asked is None else _recorded(pod))
         changed.annotate(self._context.owners.said_by_spawner(request, pod))
         if changed.strip_gate():
@@ -181,10 +181,12 @@ class PodAdmission:
         why = f"has {', '.join(recorded)}, which only Carrel's webhook writes"
         return Refusal(f"{subject(pod.metadata)} {why}; leave it out and ask for the GPU in the pod's resources")
 
-    def _record_for(self, changed: ChangedPod) -> HandOver | None:
-        """Of a pod of the same controller that lost its GPU. Only in its namespace: anybody may name a controller."""
-        found = filter(None, map(self._context.handed_over, changed.owners()))
-        return next((record for record in found if record.place[0] == changed.namespace), None)
+    def _record_for(self, changed: ChangedPod, owner: PodOwner) -> HandOver | None:
+        """Of a pod of the same controller that lost its GPU. Only in its namespace and of the same person: anybody may
+        name a controller, also somebody else's, whose next pod must not pay for it."""
+        found = (record for each in changed.owners() for record in self._context.handed_over(each))
+        is_its = (changed.namespace, owner.name)
+        return next((record for record in found if (record.place[0], record.user) == is_its), None)
 
     async def _admitted(self, new: "_NewPod", changed: ChangedPod) -> AdmissionDecision:
         is_exempt = self._state.covered_pods.is_exempt(new.pod)

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from carrel.admission.admission import AdmissionContext, AdmissionOptions, PodAdmission
@@ -96,13 +96,12 @@ class AdmissionWebhook:
         found = self._state.namespaces.store.get(namespace)
         return found.metadata.annotations.get(self._options.owner_annotation, "") if found else ""
 
-    def _handed_over(self, owner: str) -> HandOver | None:
+    def _handed_over(self, owner: str) -> Iterator[HandOver]:
         """Only while Carrel ends the pod: before that, new pods of the same owner do not succeed it."""
         for each in self._records.store.find(OWNER, owner):
             record = _readable(each)
             if record is not None and record.phase is HandOverPhase.ENDING:
-                return record
-        return None
+                yield record
 
 
 def _readable(config_map: ConfigMap) -> HandOver | None:

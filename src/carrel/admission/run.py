@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+from dataclasses import replace
 from datetime import timedelta
 
 from carrel.admission.admission import AdmissionOptions
@@ -52,7 +53,7 @@ async def _serve(client: Client, settings: WebhookSettings, options: WebhookOpti
         if settings.api_url:
             where = BookingAddress(settings.api_url, settings.api_token)
             service = await stack.enter_async_context(contextlib.aclosing(BookingStatusClient(where)))
-        state = ClusterState(client, settings.cluster_options())
+        state = ClusterState(client, replace(settings.cluster_options(), now=client.clock.now))
         webhook = AdmissionWebhook(state, service, options)
         certificates = (
             load_files(settings, served) if settings.tls_folder else renew_certificates(client, settings, served)

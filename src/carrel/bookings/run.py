@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 from uuid import uuid4
 from zoneinfo import ZoneInfo
@@ -35,6 +36,7 @@ from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.leases.cluster_state import ClusterState, utc_now
 from carrel.leases.coverage_reader import CoverageReader
+from carrel.leases.shown_cards import shown_card, shown_cards
 from carrel.ledger.gpus import Node
 from carrel.parsing import Malformed
 from carrel.process import connect, run_until_signal, stop_if_unsupported
@@ -144,6 +146,8 @@ def cluster_view_of(carrel: ClusterState) -> ClusterView:
     pods = carrel.pods.store
     return ClusterView(
         ledger=carrel.ledger,
+        cards=lambda node: shown_cards(carrel.cluster_ledger, node),
+        card=lambda uuid: shown_card(carrel.cluster_ledger, uuid),
         pod=pods.by_uid,
         pods=pods.snapshot,
         why_waits=lambda pod: str(carrel.why(pod) or ""),
@@ -175,10 +179,9 @@ async def _tasks(*coroutines: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 async def _observe_cluster(carrel: ClusterState, cluster_view: ClusterView | None) -> None:
     while True:
         now = carrel.options.now()
-        ask = carrel.isolation.ask
-        ask("housekeeping", "silent agents", lambda _: carrel.cluster_ledger.mark_silent_agents(now), None)
+        carrel.isolation.attempt("silent_agents", partial(carrel.cluster_ledger.mark_silent_agents, now))
         if cluster_view is not None:
-            ask("housekeeping", "usage", lambda _: cluster_view.count_usage(now), None)
+            carrel.isolation.attempt("usage", partial(cluster_view.count_usage, now))
         await asyncio.sleep(HOUSEKEEPING_S)
 
 

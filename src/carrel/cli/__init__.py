@@ -6,6 +6,7 @@ Reading order:
     book list_bookings show_booking extend cancel free usage login    ask the booking service over HTTP
     why explain inspect     read the cluster once, rebuild the ledger, and answer; they change nothing
     adopt                   records pods that have GPUs without a Lease
+    release                 frees the GPUs of a node that does not answer
     scheduler_config        prints the configuration of kube-scheduler
     options                 options that several commands share
     booking_client          the HTTP client of the booking service

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from carrel.cli.options import ClusterQuerySettings, DataFormat
-from carrel.cli.output import aligned, print_data
+from carrel.cli.output import aligned, print_data, print_lines
 from carrel.command_errors import FORBIDDEN, UNAVAILABLE, command_failed
 from carrel.process import cluster_access
 
@@ -47,7 +47,7 @@ def adopt(settings: AdoptSettings) -> None:
     if settings.output is not DataFormat.TABLE:
         print_data([_fields(each) for each in adopted], settings.output)
         return
-    typer.echo("\n".join(table(adopted)) if adopted else "Every pod that has a GPU is on a Lease: nothing to record.")
+    print_lines(*(table(adopted) if adopted else ["Every pod that has a GPU is on a Lease: nothing to record."]))
 
 
 async def _adopt(settings: AdoptSettings, access: "Access") -> "list[AdoptedPod]":

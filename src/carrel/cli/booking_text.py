@@ -4,12 +4,10 @@ from datetime import timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-import typer
-
 from carrel.bookings.rules import words
 from carrel.cli.dates import date_text, duration
 from carrel.cli.options import ListFormat
-from carrel.cli.output import print_list
+from carrel.cli.output import print_lines, print_list
 from carrel.command_errors import REFUSED, USAGE, command_failed
 from carrel.leases.coverage_words import in_use
 
@@ -18,7 +16,7 @@ Json = dict[str, Any]
 
 def print_booking(booking: Json, zone: ZoneInfo, output: ListFormat, done: str) -> None:
     if output is ListFormat.TABLE:
-        typer.echo("\n".join(booking_lines(booking, zone, done)))
+        print_lines(*booking_lines(booking, zone, done))
     else:
         print_list(booking, output, [])
 
@@ -51,7 +49,7 @@ def print_preview(preview: Json, zone: ZoneInfo, output: ListFormat, allowed: st
     elif preview["allowed"]:
         length = words(duration(preview["start"], preview["end"]))
         when = f"{date_text(preview['start'], zone)} until {date_text(preview['end'], zone)} ({length})"
-        typer.echo(f"✓ {allowed}: {preview['model']}, {gpus_text(preview)}, {when}. Nothing was changed.")
+        print_lines(f"✓ {allowed}: {preview['model']}, {gpus_text(preview)}, {when}. Nothing was changed.")
     if not preview["allowed"]:
         why = "\n  ".join(problem["message"] for problem in preview["problems"])
         titles = [problem["title"] for problem in preview["problems"]]

@@ -22,6 +22,7 @@ from aiohttp import web
 from carrel.cli import saved_login
 from carrel.cli.booking_client import TIMEOUT, BookingClient, RequestRefused, ServiceUnreachable
 from carrel.cli.login import LoginSettings
+from carrel.cli.output import print_lines
 from carrel.cli.saved_login import Login, check_address
 from carrel.command_errors import UNAVAILABLE, USAGE, command_failed
 
@@ -39,7 +40,7 @@ def log_in(settings: LoginSettings) -> None:
     check_address(server, settings.insecure)
     login = asyncio.run(_with_token(server, settings.token) if settings.token else _with_browser(server, settings))
     file = saved_login.write(login)
-    typer.echo(f"Logged in to {server} as {login.email}; saved in {file}.")
+    print_lines(f"Logged in to {server} as {login.email}; saved in {file}.")
 
 
 def log_out() -> None:

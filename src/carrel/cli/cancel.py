@@ -33,6 +33,7 @@ def cancel(settings: CancelSettings) -> None:
     """
     from carrel.cli.booking_client import RequestRefused, ask_service
     from carrel.cli.booking_text import booking_lines, print_booking
+    from carrel.cli.output import print_lines
 
     async def look(client: "BookingClient") -> "tuple[ServiceAnswer, ZoneInfo]":
         return await client.find_booking(settings.booking, "cancel"), await client.zone()
@@ -52,8 +53,8 @@ def cancel(settings: CancelSettings) -> None:
     old, zone = ask_service(settings, look)
     is_table = settings.output is ListFormat.TABLE
     if is_table or not settings.yes:
-        typer.echo("\n".join(booking_lines(old.body, zone)), err=not is_table)
-        typer.echo(old.body.get("consequence") or "The booking is over; there is nothing to cancel.", err=not is_table)
+        consequence = old.body.get("consequence") or "The booking is over; there is nothing to cancel."
+        print_lines(*booking_lines(old.body, zone), consequence, err=not is_table)
     if settings.dry_run:
         return
     if not settings.yes:

@@ -2,6 +2,8 @@
 
 import asyncio
 import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import aiohttp
@@ -64,18 +66,28 @@ def _same_question(settings: ClusterQuerySettings) -> str:
 
 
 async def _read(settings: ClusterQuerySettings, access: Access, tier_policy: TierPolicy) -> ClusterState:
+    async with reading_cluster(settings, access, tier_policy) as carrel:
+        return carrel
+
+
+@asynccontextmanager
+async def reading_cluster(
+    settings: ClusterQuerySettings, access: Access, tier_policy: TierPolicy = DEFAULT_TIER_POLICY
+) -> AsyncIterator[ClusterState]:
+    """The cluster as it is now. Within the block it can be written to. Raises `ClusterError`."""
     client = Client(HttpTransport(access))
     try:
         # A command that reads once cannot see whether more pods of a gang come.
         dialect_options = replace(settings.dialect_options(), gang_settle_s=0.0)
-        options = ClusterOptions(settings.carrel_namespace, dialect_options, tier_policy=tier_policy)
+        now = client.clock.now
+        options = ClusterOptions(settings.carrel_namespace, dialect_options, tier_policy=tier_policy, now=now)
         carrel = ClusterState(client, options)
         await carrel.informers.read_once()
         for pod in filter(is_waiting, carrel.pods.store):
             carrel.requested_by(pod)
         await carrel.gang_sizes.wait_looked_up()
         carrel.cluster_ledger.mark_silent_agents(carrel.options.now())
-        return carrel
+        yield carrel
     finally:
         await client.aclose()
 

@@ -12,6 +12,7 @@ from carrel.cli.free import FreeSettings, free
 from carrel.cli.inspect import InspectSettings, inspect
 from carrel.cli.list_bookings import ListSettings, list_bookings
 from carrel.cli.login import LoginSettings, login
+from carrel.cli.release import ReleaseSettings, release
 from carrel.cli.scheduler_config import SchedulerConfigSettings, scheduler_config
 from carrel.cli.show_booking import ShowSettings, show
 from carrel.cli.usage import UsageSettings, usage
@@ -30,6 +31,7 @@ COMMANDS: tuple[tuple[str, type[Any], Callable[[Any], None]], ...] = (
     ("explain", ExplainSettings, explain),
     ("inspect", InspectSettings, inspect),
     ("adopt", AdoptSettings, adopt),
+    ("release", ReleaseSettings, release),
     ("scheduler-config", SchedulerConfigSettings, scheduler_config),
 )
 """In the order of `carrel --help`."""

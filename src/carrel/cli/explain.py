@@ -28,7 +28,7 @@ def explain(settings: ExplainSettings) -> None:
       carrel explain pod/train-0 -n lab
     """
     from carrel.cli.cluster_reader import find_pod, full_name, pod_name, read_cluster
-    from carrel.cli.output import print_data
+    from carrel.cli.output import print_data, print_lines
     from carrel.cli.why import why_text
     from carrel.process import cluster_access
 
@@ -45,14 +45,13 @@ def explain(settings: ExplainSettings) -> None:
         headline = f"{full_name(pod)} asks for {wanted.request}{remark} ({wanted.dialect.words})"
         nodes = placements(carrel.ledger, wanted.request, carrel.nodes_for(pod), pod.metadata.uid)
     if settings.output is not DataFormat.TABLE:
-        document = {"pod": full_name(pod), "asks": headline, "nodes": [_as_data(*each) for each in nodes.items()]}
+        document = {"pod": full_name(pod), "asks": headline, "nodes": [as_data(*each) for each in nodes.items()]}
         print_data(document, settings.output)
         return
-    typer.echo(headline)
+    print_lines(headline)
     for node, answer in nodes.items():
-        typer.echo(f"\n{node}: {_as_text(answer)}")
-        for line in answer.details if isinstance(answer, Refusal) else ():
-            typer.echo(f"  {line}")
+        details = answer.details if isinstance(answer, Refusal) else ()
+        print_lines("", f"{node}: {as_text(answer)}", *(f"  {line}" for line in details))
 
 
 def placements(
@@ -66,13 +65,16 @@ def placements(
         return {name: place(ledger, request, name, pod) for name in nodes}
 
 
-def _as_text(answer: "Placement | Refusal") -> str:
+def as_text(answer: "Placement | Refusal") -> str:
     if isinstance(answer, Refusal):
         return answer.reason
-    return f"fits, on GPU {', '.join(str(gpu.index) for gpu in answer.gpus)}"
+    numbers = [gpu.shown_index for gpu in answer.gpus]
+    if None in numbers:
+        return "fits; the kubelet chooses the GPU" if len(numbers) == 1 else "fits; the kubelet chooses the GPUs"
+    return f"fits, on GPU {', '.join(map(str, numbers))}"
 
 
-def _as_data(node: str, answer: "Placement | Refusal") -> dict[str, Any]:
+def as_data(node: str, answer: "Placement | Refusal") -> dict[str, Any]:
     if isinstance(answer, Refusal):
         return {"node": node, "fits": False, "why": answer.reason, "cards": list(answer.details)}
-    return {"node": node, "fits": True, "gpus": [gpu.index for gpu in answer.gpus]}
+    return {"node": node, "fits": True, "gpus": [gpu.shown_index for gpu in answer.gpus]}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.options import ClusterQuerySettings, DataFormat
-from carrel.cli.output import aligned, print_data
+from carrel.cli.output import aligned, print_data, print_lines
 from carrel.command_errors import NOT_FOUND, command_failed
 from carrel.dialects.options import Unit
 from carrel.process import cluster_access
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from carrel.leases.cluster_state import ClusterState
 
 NOTHING: Mapping[tuple[str, str], str] = {}
+NONE_SET_ASIDE: Mapping[str, Sequence[str]] = {}
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,11 @@ def inspect(settings: InspectSettings) -> None:
         return
     addresses = _addresses(carrel)
     booked = _booked_until(carrel)
-    lines = details(nodes, addresses, booked) if settings.details else summary(nodes, addresses, settings.memory_unit)
-    typer.echo("\n".join(lines))
+    if settings.details:
+        lines = details(nodes, addresses, booked, {node.name: _set_aside(carrel, node.name) for node in nodes})
+    else:
+        lines = summary(nodes, addresses, settings.memory_unit)
+    print_lines(*lines)
 
 
 def summary(nodes: "Sequence[InspectedNode]", addresses: dict[str, str], unit: "Unit") -> Iterable[str]:
@@ -81,9 +85,13 @@ def summary(nodes: "Sequence[InspectedNode]", addresses: dict[str, str], unit: "
 
 
 def details(
-    nodes: "Sequence[InspectedNode]", addresses: dict[str, str], booked_until: Mapping[tuple[str, str], str] = NOTHING
+    nodes: "Sequence[InspectedNode]",
+    addresses: dict[str, str],
+    booked_until: Mapping[tuple[str, str], str] = NOTHING,
+    set_aside: Mapping[str, Sequence[str]] = NONE_SET_ASIDE,
 ) -> Iterable[str]:
-    """`booked_until`: of pods that a booking covers, by namespace and name. The column is there if there are some."""
+    """`booked_until`: of pods that a booking covers, by namespace and name. The column is there if there are some.
+    `set_aside`: which GPUs of a node nobody gets now, and why."""
     for number, node in enumerate(nodes):
         if number:
             yield ""
@@ -105,6 +113,14 @@ def details(
         yield from aligned([head, *rows])
         yield f"Allocated :  {_used(node.cards)} ({_percent(node.cards)}%)"
         yield f"Total :      {_total(node.cards)}"
+        yield from set_aside.get(node.name, ())
+
+
+def _set_aside(carrel: "ClusterState", name: str) -> list[str]:
+    node = carrel.ledger.node(name)
+    whole = [f"{name} takes no new GPU pods: {node.unusable}"] if node is not None and node.unusable else []
+    gpus = [card.gpu for card in carrel.ledger.cards(name) if card.gpu.unusable]
+    return [*whole, *(f"GPU {gpu.index} is set aside: {gpu.unusable}" for gpu in gpus)]
 
 
 def _booked_until(carrel: "ClusterState") -> dict[tuple[str, str], str]:

@@ -12,9 +12,15 @@ import typer
 import yaml
 
 from carrel.cli.options import DataFormat, ListFormat
+from carrel.parsing.printable import printable, printable_lines
 
 MIN_WIDTH = 8
 """Of a column that is cut."""
+
+
+def print_lines(*lines: str, err: bool = False) -> None:
+    """For people. The text of others in a line cannot end it, nor rewrite what the terminal shows."""
+    typer.echo("\n".join(map(printable, lines)), err=err)
 
 
 def print_list(items: Any, output: ListFormat, rows: Sequence[Sequence[str]]) -> None:
@@ -23,7 +29,7 @@ def print_list(items: Any, output: ListFormat, rows: Sequence[Sequence[str]]) ->
         typer.echo(as_csv(items if isinstance(items, list) else [items]), nl=False)
     elif output is ListFormat.TABLE:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        typer.echo("\n".join(aligned(rows, width)))
+        print_lines(*aligned(rows, width))
     else:
         print_data(items, DataFormat(output.value))
 
@@ -31,9 +37,13 @@ def print_list(items: Any, output: ListFormat, rows: Sequence[Sequence[str]]) ->
 def print_data(document: Any, output: DataFormat) -> None:
     """For programs: as JSON or YAML."""
     if output is DataFormat.JSON:
-        typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        text = json.dumps(document, indent=2, ensure_ascii=False)
+        is_safe = printable_lines(text) == text
+        typer.echo(text if is_safe else json.dumps(document, indent=2))
     else:
-        typer.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), nl=False)
+        text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+        is_safe = printable_lines(text) == text
+        typer.echo(text if is_safe else yaml.safe_dump(document, sort_keys=False), nl=False)
 
 
 def as_csv(items: Sequence[Mapping[str, Any]]) -> str:
@@ -49,7 +59,7 @@ def as_csv(items: Sequence[Mapping[str, Any]]) -> str:
 
 def _cell(value: Any) -> str:
     """A spreadsheet would run a note that starts like a formula, with the rights of the person who opens it."""
-    text = "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    text = "" if value is None else str(value).lower() if isinstance(value, bool) else printable_lines(str(value))
     return (
         f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) and not isinstance(value, int | float) else text
     )
@@ -57,6 +67,7 @@ def _cell(value: Any) -> str:
 
 def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
     """Columns two spaces apart. If a row does not fit the terminal, the widest column is cut with an ellipsis."""
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     while width is not None and sum(widths) + 2 * (len(widths) - 1) > width and max(widths) > MIN_WIDTH:
         widths[widths.index(max(widths))] -= 1

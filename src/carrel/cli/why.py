@@ -100,23 +100,23 @@ def _cluster(settings: WhySettings) -> "tuple[ClusterState, str] | None":
 
 
 def print_answer(answer: dict[str, Any], output: DataFormat) -> None:
-    from carrel.cli.output import print_data
+    from carrel.cli.output import print_data, print_lines
 
     if output is DataFormat.TABLE:
-        typer.echo("\n".join(_lines(answer)))
+        print_lines(*_lines(answer))
     else:
         print_data(answer, output)
 
 
 def print_answers(answers: list[dict[str, Any]], output: DataFormat, if_none: str) -> None:
-    from carrel.cli.output import print_data
+    from carrel.cli.output import print_data, print_lines
 
     if output is not DataFormat.TABLE:
         print_data(answers, output)
     elif not answers:
-        typer.echo(if_none)
+        print_lines(if_none)
     for each in answers if output is DataFormat.TABLE else ():
-        typer.echo(f"{each['pod']}: {each['why']}")
+        print_lines(f"{each['pod']}: {each['why']}")
 
 
 def _answer(carrel: "ClusterState", pod: "Pod") -> dict[str, Any]:

@@ -18,6 +18,7 @@ from carrel.demo.screen import plain, render
 from carrel.demo.system import Demo, DemoOptions, running_demo
 from carrel.demo.workload import read_manifests
 from carrel.dialects.registry import DIALECTS
+from carrel.log_lines import log_lines
 from carrel.parsing import Malformed
 
 FRAME_S = 0.25
@@ -34,7 +35,7 @@ STORIES = {
 
 
 def run_demo(cluster: Path | None, pods: Path | None, *, port: int, seconds: float, seed: int) -> None:
-    logging.basicConfig(level=logging.ERROR, format="%(message)s")  # a warning would stand in the middle of the screen
+    log_lines(logging.ERROR, form="%(message)s")  # a warning would stand in the middle of the screen
     try:
         nodes = read_cluster(text_in(cluster) if cluster else example_text(CLUSTER), str(cluster or CLUSTER))
         manifests = read_manifests(text_in(pods), str(pods)) if pods else list(example_manifests())

@@ -29,7 +29,10 @@ def read_manifests(text: str, source: str) -> list[Json]:
     for number, document in enumerate(documents, 1):
         kind = document.get("kind") if isinstance(document, dict) else document
         if kind not in KINDS:
-            raise Malformed(source, f"kind of document {number}", kind, " or ".join(KINDS))
+            raise Malformed(source, f"kind of document {number}", kind, f"{' or '.join(KINDS)}, which the demo creates")
+        if document.get("apiVersion") != KINDS[kind].api_version:
+            version = document.get("apiVersion")
+            raise Malformed(source, f"apiVersion of document {number}", version, KINDS[kind].api_version)
         if not isinstance(document.get("metadata"), dict):
             raise Malformed(
                 source, f"metadata of document {number}", document.get("metadata"), "a name and a namespace"

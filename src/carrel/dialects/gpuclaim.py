@@ -13,7 +13,7 @@
 Carrel adds fields of its own, which may all be absent: to a claim `devices.memoryMiB` (a shared claim's part of each
 GPU) and `gangSize`; to a device `uuid`, `model`, `memoryMiB`, `numaNode` and `reason`; to a
 GpuNodeStatus `heartbeat`, `mode`, `memoryUnit` (what one `aliyun.com/gpu-mem` is there), `memoryResource` (`plugin` or
-`node`: how it is offered) and `message`.
+`node`: how it is offered), `message` and `orphans` (pods that run although the cluster has them no more).
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,6 +48,7 @@ NATIVE = "native"
 COEXIST = "coexist"
 
 MEMORY_UNIT, MEMORY_RESOURCE, MESSAGE = "memoryUnit", "memoryResource", "message"
+ORPHANS = "orphans"
 """Of a GpuNodeStatus: those of Carrel's own fields that may be absent."""
 
 POLICIES = {
@@ -213,6 +214,8 @@ class Remarks:
     memory_unit: str = ""
     memory_resource: str = ""
     message: str = ""
+    orphans: tuple[str, ...] | None = None
+    """None: not known."""
 
 
 NO_REMARKS = Remarks()
@@ -238,13 +241,14 @@ def node_status(
             "heartbeat": seconds(heartbeat),
             "mode": COEXIST if node.kubelet_chooses else NATIVE,
             **{key: word for key, word in said.items() if word},
+            **({ORPHANS: list(remarks.orphans)} if remarks.orphans is not None else {}),
         },
     }
 
 
 def report(status: Mapping[str, Any]) -> dict[str, Any]:
     """A merge patch that makes a GpuNodeStatus say just this: what it says no more is null, which removes it."""
-    return {"status": {**dict.fromkeys((MEMORY_UNIT, MEMORY_RESOURCE, MESSAGE)), **status}}
+    return {"status": {**dict.fromkeys((MEMORY_UNIT, MEMORY_RESOURCE, MESSAGE, ORPHANS)), **status}}
 
 
 @dataclass(frozen=True, slots=True)

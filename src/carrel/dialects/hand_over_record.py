@@ -46,6 +46,9 @@ BARE = "bare"
 OWNED = "owned"
 TRUE = "true"
 _PREFIX = "handover-"
+LONGEST_USER, LONGEST_UID = 320, 128
+"""An e-mail address has no more characters, and no uid of Kubernetes has. People write what they like there, and a
+record that is too large would be refused: then its pod could never be ended."""
 
 W = TypeVar("W", bound=Enum)
 
@@ -131,7 +134,8 @@ def pod_of(name: str) -> str:
 def controller_of(pod: Mapping[str, Any]) -> str:
     """uid of whoever makes a new pod when this one is gone; empty if nobody does."""
     owners = pod["metadata"].get("ownerReferences") or ()
-    return next((str(owner["uid"]) for owner in owners if owner.get("controller")), "")
+    uids = [str(owner["uid"]) for owner in owners if owner.get("controller")]
+    return next((uid for uid in uids if len(uid) <= LONGEST_UID), "")
 
 
 def successor_of(pod: Mapping[str, Any], why: Why, at: datetime) -> dict[str, Any]:
@@ -198,7 +202,7 @@ def write_record(record: HandOver, namespace: str) -> dict[str, Any]:
         "phase": record.phase.value,
         "for": record.needed_by,
         "owner": record.owner,
-        "user": record.user,
+        "user": record.user if len(record.user) <= LONGEST_USER else "",
         "gone": seconds(record.gone) if record.gone else "",
         "grace": str(record.grace_s) if record.grace_s else "",
         "manifest": record.manifest,

@@ -20,6 +20,8 @@ from carrel.parsing.malformed import Malformed
 
 RESERVED_GPU = "run.ai/reserve_for_gpu_index"
 _LONGEST_LABEL = 63
+_LONGEST_PART = 200
+"""Of a node's name, in a pod's: either may have 253 characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,11 @@ class ReservationSpelling:
 
     def pod_name(self, node: str, group: str) -> str:
         digest = hashlib.sha256(f"{node}/{group}".encode()).hexdigest()
-        return f"runai-reservation-gpu-{node}-{digest[:5]}" if self.old else f"gpu-reservation-{digest[:16]}"
+        return (
+            f"runai-reservation-gpu-{node[:_LONGEST_PART]}-{digest[:5]}"
+            if self.old
+            else f"gpu-reservation-{digest[:16]}"
+        )
 
 
 KAI_0_17 = ReservationSpelling("kai-resource-reservation", "resource-reservation", {})

@@ -39,6 +39,7 @@ from carrel.kubernetes.decoding import read_list, reader_of
 from carrel.kubernetes.objects.kinds import ListMetadata, Object
 from carrel.kubernetes.objects.release import Release, read_release
 from carrel.kubernetes.objects.resources import PODS, Resource
+from carrel.kubernetes.server_clock import ServerClock
 from carrel.kubernetes.timing import REAL_TIME, Timing
 from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
 from carrel.kubernetes.warnings import Warnings
@@ -75,16 +76,19 @@ class Client:
         fields: FieldValidation = FieldValidation.STRICT,
         warnings: Warnings | None = None,
         timing: Timing = REAL_TIME,
+        clock: ServerClock | None = None,
     ) -> None:
         """Strict by default, so that tests find every misspelled field. Components pass what their settings say."""
         self._transport = transport
         self._fields = fields
         self._warnings = warnings or Warnings()
         self._timing = timing
+        self.clock = clock or ServerClock()
+        """The time by the API server."""
 
     def fenced(self, require: Callable[[], None]) -> "Client":
         """The same client, but `require` is called before every write; if it raises, the write is not sent."""
-        return Client(_Fenced(self._transport, require), self._fields, self._warnings, self._timing)
+        return Client(_Fenced(self._transport, require), self._fields, self._warnings, self._timing, self.clock)
 
     async def aclose(self) -> None:
         await self._transport.aclose()
@@ -213,6 +217,7 @@ class Client:
     async def _send(self, request: ApiRequest) -> ResponseLike:
         waited = 0.0
         while True:
+            sent = self.clock.machine()
             try:
                 response = await self._transport.send(request)
             except OutcomeUnknown as lost:
@@ -221,6 +226,8 @@ class Client:
                 # A read whose answer was lost has written nothing.
                 raise Unavailable(lost.status, lost.reason, lost.message, lost.details) from lost
             self._warnings.add(request, response)
+            if date := response.headers.get("date"):
+                self.clock.observe(date, sent)
             if response.status < 300:
                 return response
             wait_s = _retry_after(request, response)

@@ -97,6 +97,10 @@ class Isolation:
             self._succeeded(step, name(item))
         return answer
 
+    def attempt(self, step: str, act: Callable[[], object]) -> None:
+        """A step that is about no object in particular, and comes again by itself."""
+        self.ask(step, step, lambda _: act(), None)
+
     def is_due(self, step: str, name: str) -> bool:
         """False: the step failed for the object, and it is too early to try again."""
         failure = self._failures.get((step, name)) if self._failures else None
@@ -117,9 +121,7 @@ class Isolation:
         # An answer of the API server needs no stack trace; a mistake of ours does, once.
         is_ours = times == 1 and not isinstance(error, ClusterError)
         words = "object_failed step=%s object=%s failures=%d again_in_s=%.1f: %s"
-        log.warning(
-            words, step, name, times, delay_s, error or type(error).__name__, exc_info=error if is_ours else None
-        )
+        log.warning(words, step, name, times, delay_s, error, exc_info=error if is_ours else None)
 
     def _succeeded(self, step: str, name: str) -> None:
         self._failures.pop((step, name), None)

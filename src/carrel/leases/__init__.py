@@ -5,6 +5,8 @@ Reading order:
     cluster_ledger     keeps the ledger equal to what the cluster says
     unrecorded_pods node_offers   pods that have GPUs without a Lease, and what kubelets have to give
     adoption           records such pods
+    confirmed_ends     whether a pod that is gone has really ended on its node
+    release            frees GPUs by the word of an admin
     lease_writer       takes GPUs and gives them back: the only writer of shares
     reservation_wait   waits until a slot has its GPU, on nodes where the kubelet chooses
     pod_progress gang_members  how far a pod is; which pods are members of a gang

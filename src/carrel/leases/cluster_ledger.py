@@ -21,7 +21,7 @@ from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
 from carrel.leases.node_offers import NodeOffers
 from carrel.leases.pod_progress import is_ending, slot_of
-from carrel.leases.unrecorded_pods import RequestOf, UnrecordedPod, why_set_aside
+from carrel.leases.unrecorded_pods import RequestOf, UnrecordedPod, users_by_gpu, why_set_aside
 from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement
@@ -95,6 +95,8 @@ class ClusterLedger:
         else:
             self._statuses[name] = new
         self._refresh(name)
+        if old and new and self.kubelet_chooses(name) and users_by_gpu(old) != users_by_gpu(new):
+            self.ledger.touch(name)  # which GPU is behind a slot
 
     def on_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
         if new is not None:
@@ -117,6 +119,10 @@ class ClusterLedger:
             if why != self._stale.get(name, ""):
                 self._stale[name] = why
                 self._refresh(name)
+
+    def why_silent(self, node: str) -> str:
+        """Why the node's report is too old; empty if it is not."""
+        return self._stale.get(node, "")
 
     def _refresh(self, name: str) -> None:
         """A node whose report, pods or Leases cannot be understood takes no new pods; the others are not concerned."""
@@ -180,6 +186,22 @@ class ClusterLedger:
             return f"Lease {name} still records another GPU, {here.record.gpu or 'of unknown identity'}"
         if elsewhere:
             return f"it is still recorded on Lease {min(elsewhere)}: its index has changed"
+        return self._why_still_used(gpu)
+
+    def _why_still_used(self, gpu: Gpu) -> str:
+        """Why a GPU may be in use by a pod that has ended as far as the API server knows; empty if it is not."""
+        status = self._statuses[gpu.node].status
+        if status.orphans is None:
+            return ""
+        shares = {share.holder.uid: share for lease in self._leases_with(gpu.uuid) for share in lease.record.shares}
+        pods = {uid: self._pod_by_uid(uid) for uid in sorted(shares)}
+        ending = [shares[uid] for uid, pod in pods.items() if pod is None or is_ending(pod)]
+        if ending and self._stale.get(gpu.node):
+            may_run = f"the pod {ending[0].holder.full_name} may still run there"
+            return f"node {gpu.node} has not reported since {status.heartbeat}; {may_run}"
+        for share in ending:
+            if share.holder.uid in status.orphans and share.memory is None:
+                return f"the pod {share.holder.full_name} is gone, but its containers still run on {gpu.node}"
         return ""
 
     # --- pods without a Lease ----------------------------------------------------------------------------------------
@@ -386,6 +408,8 @@ class ClusterLedger:
         if pod is not None and self.ledger.shares_of(pod.metadata.uid):
             if new is None or is_ending(new):
                 self.ledger.release(pod.metadata.uid)
+                if self._stale.get(pod.spec.node_name):
+                    self._refresh(pod.spec.node_name)  # why its GPU is set aside
             elif new.status.phase == "Running":
                 self.ledger.assign(pod.metadata.uid)
 

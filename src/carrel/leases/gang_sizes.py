@@ -15,7 +15,7 @@ from typing import Any
 
 from carrel.dialects.gang_makers import Maker, group_size_of, maker_of, makers_maker, part_of, pods_made_by
 from carrel.kubernetes.cluster import Cluster, ClusterError, Forbidden, NotFound
-from carrel.kubernetes.isolation import Isolation
+from carrel.kubernetes.isolation import Isolation, title
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.pod_progress import holder_of, is_ending
@@ -118,13 +118,14 @@ class GangSizes:
         now = self._context.clock()
         for full_name, (pod, name) in tuple(self._unplanned.items()):
             del self._unplanned[full_name]
-            self._context.isolation.ask("gang", pod, lambda pod, name=name: self._wake_if_known(pod, name), None)
+            self._context.isolation.ask("gang", (pod, name), self._wake_if_known, None, lambda each: title(each[0]))
         for maker, asked_at in tuple(self._asked_at.items()):
             if now - asked_at > FORGET_S:
                 del self._asked_at[maker]
                 self._found.pop(maker, None)
 
-    def _wake_if_known(self, pod: Pod, name: str) -> None:
+    def _wake_if_known(self, named: tuple[Pod, str]) -> None:
+        pod, name = named
         gang, members = self(pod, name), self._members_of(pod, name)
         if members and (gang is None or not gang.unplanned):
             self.wake([holder_of(each) for each in members if not each.spec.node_name])

@@ -157,6 +157,7 @@ def uses_of(entitlements: Iterable[Entitlement]) -> Uses:
 def cover_holders(ledger: Ledger, uses: Uses, pods: Iterable[PersonsPod]) -> dict[str, Covered]:
     """By uid. `uses` is filled with what they touch."""
     holding = [pod for pod in pods if ledger.shares_of(pod.holder.uid)]
+    theirs = _uses_by_person(uses, {pod.person for pod in holding})
     covered: dict[str, Covered] = {}
 
     def cover(pod: PersonsPod, use: BookingUse, *, is_recorded: bool = False) -> bool:
@@ -177,8 +178,17 @@ def cover_holders(ledger: Ledger, uses: Uses, pods: Iterable[PersonsPod]) -> dic
             cover(pod, uses[record.booking], is_recorded=True)
     for pod in sorted(holding, key=_binding_order):
         if pod.holder.uid not in covered:
-            any(cover(pod, use) for use in uses.values())
+            any(cover(pod, use) for use in theirs[pod.person])
     return covered
+
+
+def _uses_by_person(uses: Uses, people: set[str]) -> dict[str, list[BookingUse]]:
+    """Who shares a booking with a thousand others looks at their own bookings only."""
+    found: dict[str, list[BookingUse]] = {person: [] for person in people}
+    for use in uses.values():
+        for person in people & use.entitlement.people:
+            found[person].append(use)
+    return found
 
 
 def _binding_order(pod: PersonsPod) -> tuple[bool, datetime, datetime, str, str]:
@@ -387,8 +397,10 @@ def cover_waiting(
     """By uid, of the pods that hold nothing. `uses` has what the others touch, and is filled further."""
     shared = shared or SharedGpus()
     covered: dict[str, Covered] = {}
-    for pod in sorted(pods, key=waiting_order):
-        for use in uses.values():
+    in_order = sorted(pods, key=waiting_order)
+    theirs = _uses_by_person(uses, {pod.person for pod in in_order})
+    for pod in in_order:
+        for use in theirs[pod.person]:
             if not _is_for(use.entitlement, pod, uses):
                 continue
             if (found := _cover_waiting_pod(room, use, pod, shared)) is not None:

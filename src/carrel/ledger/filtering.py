@@ -21,7 +21,7 @@ from carrel.ledger.ledger import Ledger
 from carrel.ledger.node_room import fit_test
 from carrel.ledger.placement import NO_KNOWN_GPU, Placement, place, selected, why_not
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import Request
+from carrel.ledger.requests import GpuPolicy, Request, TopologyMode
 
 REMEMBERED = 32
 """Different requests; each costs about a megabyte at 5,000 nodes."""
@@ -176,3 +176,16 @@ class NodeFilter:
             else why_not(self._ledger, request, name, pod)
             for name in {card.gpu.node for card in cards if card is not None}
         }
+
+
+def linked_first(ledger: Ledger, request: Request, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """The nodes, those first where all GPUs of the request may be in one island, if it prefers that."""
+    prefers = request.topology.mode is TopologyMode.PREFERRED
+    if request.cards == 1 or not prefers or request.policy in (GpuPolicy.SPREAD, GpuPolicy.PREFER_IDS):
+        return nodes
+    together = replace(request, topology=replace(request.topology, mode=TopologyMode.REQUIRED))
+    rooms, fits = ledger.rooms, fit_test(together)
+    linked = {name for name in nodes if name in rooms and fits(rooms[name])}
+    if not linked or len(linked) == len(nodes):
+        return nodes
+    return tuple(sorted(nodes, key=lambda name: name not in linked))

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from carrel.ledger.filtering import linked_first
 from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.node_room import fit_test
@@ -181,6 +182,7 @@ class GangPlanner:
     ) -> GangPlan | Refusal:
         # GPUs that a member has on Leases, from a try that was cut short, it keeps; the plan is for the others.
         kept: dict[str, Placement] = {}
+        everywhere, ordered = tuple(nodes), dict[tuple[Request, int], tuple[str, ...]]()
         others = []
         for holder, request in members:
             held = held_placement(self._ledger, request, holder)
@@ -189,7 +191,10 @@ class GangPlanner:
             elif self._ledger.shares_of(holder.uid):
                 return Refusal(f"gang {gang.name}: some GPUs are still recorded for an earlier bind of {holder}")
             else:
-                others.append(WaitingPod(holder, request, nodes_of.get(holder.uid, tuple(nodes))))
+                allowed = nodes_of.get(holder.uid, everywhere)
+                if (request, id(allowed)) not in ordered:  # once for each kind of member
+                    ordered[request, id(allowed)] = linked_first(self._ledger, request, allowed)
+                others.append(WaitingPod(holder, request, ordered[request, id(allowed)]))
         missing = max(gang.size - len(members), 0)
         plan = plan_gang(self._ledger, Gang(gang.name, len(others) + missing), others)
         return plan if isinstance(plan, Refusal) else GangPlan({**kept, **plan.placements})

@@ -42,7 +42,7 @@ def by_island(cards: Iterable[Card]) -> dict[str, list[Card]]:
 def _order(request: Request, island_sizes: Mapping[str, int]) -> Callable[[Card], tuple[int, ...]]:
     """The key by which single GPUs are preferred: the smallest first."""
     slow = request.topology.min_bandwidth_gbps
-    fullest = -1 if request.policy is GpuPolicy.SPREAD else 1
+    fullest = -1 if request.policy in (GpuPolicy.SPREAD, GpuPolicy.EMPTIEST) else 1
     wish = (
         {index: rank for rank, index in enumerate(request.prefer_ids)} if request.policy is GpuPolicy.PREFER_IDS else {}
     )
@@ -121,6 +121,7 @@ def _rank(pick: list[Card], pool_size: int, request: Request) -> tuple[int, ...]
         sum(card.gpu.bandwidth_gbps < slow for card in pick),
         -sum(card.gpu.index in wishes for card in pick) if request.policy is GpuPolicy.PREFER_IDS else 0,
         _gap(pick) if request.policy is GpuPolicy.CONTIGUOUS else 0,
+        -sum(card.free for card in pick) if request.policy is GpuPolicy.EMPTIEST else 0,
         pool_size,
         pick[0].gpu.index,
     )

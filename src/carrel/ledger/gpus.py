@@ -47,10 +47,13 @@ class Gpu:
     def possible_uuids(self) -> frozenset[str]:
         return self.may_be or frozenset((self.uuid,))
 
+    @property
+    def shown_index(self) -> int | None:
+        """Its number for people; None of a slot whose GPU is not known yet."""
+        return self.number if self.may_be else self.index
+
     def __str__(self) -> str:
-        if self.may_be and self.number is None:
-            return f"a GPU of {self.node}"
-        return f"GPU {self.index if self.number is None else self.number} of {self.node}"
+        return f"a GPU of {self.node}" if self.shown_index is None else f"GPU {self.shown_index} of {self.node}"
 
 
 @dataclass(frozen=True, slots=True)

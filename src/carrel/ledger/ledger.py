@@ -370,6 +370,11 @@ class Ledger:
         self._changed.pop(node, None)
         self._changed[node] = self._moment
 
+    def touch(self, node: str) -> None:
+        """Counts as a change: something else that people see of the node has changed."""
+        if node in self._entries:
+            self._sum_up(node)
+
     # --- self-check ---------------------------------------------------------------------------------------------------
 
     def audit(self) -> None:

@@ -53,6 +53,8 @@ class GpuPolicy(Enum):
 
     PACK = "pack"
     """The fullest GPU that fits, so that large free pieces stay large."""
+    EMPTIEST = "emptiest"
+    """The emptiest GPUs; of several, on as few islands as when packing. No pod asks for it, only a setting."""
     SPREAD = "spread"
     """The emptiest GPUs, on as many islands as possible."""
     CONTIGUOUS = "contiguous"

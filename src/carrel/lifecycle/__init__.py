@@ -9,6 +9,8 @@ Reading order:
     expiry victims revocation       ends pods with their booking; revokes GPUs for booked pods
     booking_enquiries               writes what a booking service elsewhere says into the cluster
     revocation_grace                how long a pod may stay after it was told
+    end_limits slow_endings         how long it may take to end then
+    pod_controllers                 whether the controller that a pod names exists
     hand_over cpu_after_wait        creates a pod again without a GPU; also one that has waited too long for it
     successor_store owned_services replacements   its manifest until then; what it owned; pods that controllers replace
     notices                         what the person in a pod should know now

@@ -13,11 +13,13 @@ from carrel.dialects.when_full import WhenFull
 from carrel.kubernetes.cluster import Cluster
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import NAMESPACE_OF, SLOT_OF, ClusterState
+from carrel.leases.confirmed_ends import ConfirmedEnds
 from carrel.ledger.tiers import AtEnd
 from carrel.lifecycle.booking_enquiries import BookingEnquiries
 from carrel.lifecycle.collection import CollectionContext, LeaseCollector
 from carrel.lifecycle.coverage_correction import CoverageCorrection
 from carrel.lifecycle.cpu_after_wait import CpuAfterWait, CpuAfterWaitOptions
+from carrel.lifecycle.end_limits import DEFAULT_END_LIMITS, EndLimits
 from carrel.lifecycle.expiry import Expiry, ExpiryOptions
 from carrel.lifecycle.hand_over import HandOverContext, HandOvers
 from carrel.lifecycle.notices import Notices
@@ -29,6 +31,7 @@ from carrel.lifecycle.reservation_pods import (
 )
 from carrel.lifecycle.revocation import RevocationContext, Revoker
 from carrel.lifecycle.revocation_grace import RevocationGrace
+from carrel.lifecycle.slow_endings import SlowEndings
 from carrel.lifecycle.terminator import ANSWER_WITHIN_S, Terminator, TerminatorContext
 
 
@@ -51,6 +54,8 @@ class TierOptions:
     wait_before_cpu: timedelta = timedelta()
     """After so long a pod that waits goes on without a GPU, where a full cluster means CPU; zero: never."""
     when_full: WhenFull = WhenFull.DEFAULT
+    limits: EndLimits = DEFAULT_END_LIMITS
+    """How long a pod may take to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +68,14 @@ class TierParts:
     correction: CoverageCorrection
     notices: Notices
     cpu_after_wait: CpuAfterWait
+    slow_endings: SlowEndings
     enquiries: BookingEnquiries | None = None
     """None: Carrel's own booking service writes its bookings into the cluster."""
 
 
 def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingService | None = None) -> TierParts:
     """`elsewhere`: a booking service that cannot write its bookings into the cluster."""
-    pods, hand_overs = state.pods.store, hand_overs_on(state, state.cluster)
+    pods, hand_overs = state.pods.store, hand_overs_on(state, state.cluster, options.limits)
     expiry = Expiry(state.cluster, pods.snapshot, hand_overs, _expiry_options(state, options.at_end))
     grace = RevocationGrace(options.grace, options.notebook_grace)
     context = RevocationContext(
@@ -81,6 +87,7 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
         schedulers=options.schedulers,
         grace_of=lambda pod: grace.of(pod, state.namespaces.store.get(pod.metadata.namespace)),
         minimum_time=options.minimum_time,
+        limits=options.limits,
         random_for=Random if options.random_victims else None,
         isolation=state.isolation,
     )
@@ -90,7 +97,15 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
     notices = Notices(state.cluster, pods.snapshot, options.at_end, state.isolation)
     waits = CpuAfterWaitOptions(options.wait_before_cpu, options.when_full, options.schedulers)
     cpu_after_wait = CpuAfterWait(state, hand_overs, waits)
-    return TierParts(hand_overs, expiry, revoker, correction, notices, cpu_after_wait, enquiries)
+    now, may_lose = state.options.now, lambda: _without_booking(state)
+    slow = SlowEndings(state.cluster, may_lose, now, options.limits, state.isolation)
+    return TierParts(hand_overs, expiry, revoker, correction, notices, cpu_after_wait, slow, enquiries)
+
+
+def _without_booking(state: ClusterState) -> Iterable[Pod]:
+    """The pods that hold GPUs and may lose them."""
+    holders = filter(None, map(state.pods.store.by_uid, tuple(state.ledger.holders())))
+    return state.isolation.found("ending", holders, lambda pod: pod if state.may_lose_gpus(pod) else None)
 
 
 def _expiry_options(state: ClusterState, at_end: AtEnd = AtEnd.CPU) -> ExpiryOptions:
@@ -107,13 +122,19 @@ def _expiry_options(state: ClusterState, at_end: AtEnd = AtEnd.CPU) -> ExpiryOpt
     return ExpiryOptions(state.options.now, is_covered, state.reread, booked_from, at_end, state.isolation)
 
 
-def hand_overs_on(state: ClusterState, cluster: Cluster) -> HandOvers:
+def hand_overs_on(state: ClusterState, cluster: Cluster, limits: EndLimits = DEFAULT_END_LIMITS) -> HandOvers:
+    def is_needed(uid: str) -> bool:
+        records = (lease.record for lease in state.cluster_ledger.leases())
+        return any(victim.uid == uid for record in records for victim in record.kept_from)
+
     context = HandOverContext(
         cluster,
         state.options.namespace,
         state.options.now,
         lambda namespace: state.pods.store.find(NAMESPACE_OF, namespace),
         lambda uid: state.covered_pods.of(uid) is not None,
+        is_needed,
+        limits,
     )
     hand_overs = HandOvers(context)
     state.pods.on_change(lambda _, pod: hand_overs.observe(pod) if pod is not None else None)
@@ -143,12 +164,19 @@ def terminator_on(state: ClusterState, cluster: Cluster, answer_within_s: float 
 
 
 def collector_on(state: ClusterState) -> LeaseCollector:
+    ends = ConfirmedEnds(
+        state.node_statuses.store.get,
+        lambda node: state.nodes.store.get(node) is not None,
+        lambda uid: bool(state.ledger.shares_of(uid)),
+    )
+    state.pods.on_change(ends.on_pod)
     context = CollectionContext(
         state.cluster,
         state.pods.store.by_uid,
         state.gang_runs,
         lambda uid: covered.entitlement.booking if (covered := state.covered_pods.of(uid)) is not None else "",
         lambda booking: state.covered_pods.use_of(booking) is not None,
+        ends,
         state.options.now,
         state.options.clock,
         state.isolation,

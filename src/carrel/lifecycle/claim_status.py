@@ -11,7 +11,7 @@ says how many there are. The status is written only when it changes, on the vers
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from carrel.dialects import gpuclaim
 from carrel.dialects.gpuclaim import ClaimPhase
@@ -23,6 +23,7 @@ from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.pod_progress import FINISHED
 from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
+from carrel.parsing.printable import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class ClaimStatusWriter:
     async def write(self, claim: GpuClaim) -> ClaimState | None:
         """Updates the status. None: it was up to date, or the claim is gone. Raises `Conflict` if it has changed."""
         state = claim_state(claim, self._context)
+        state = replace(state, message=printable(state.message))  # kubectl prints it as it is
         if state.is_written_on(claim):
             return None
         status = gpuclaim.claim_status(state.phase, state.node, state.ids, state.message, claim.metadata.generation)

@@ -1,8 +1,9 @@
 """Frees the GPUs of pods that are gone: nothing else removes an ended pod from its Leases.
 
 A pod is removed from a Lease only if the API server itself says that it cannot be using the GPU: it does not exist, has
-another uid, has finished, or was not bound to that node in time. What a cache says is only a reason to ask. The Lease
-is changed by its version, so a GPU that was taken again meanwhile is left alone.
+another uid, has finished, or was not bound to that node in time. What a cache says is only a reason to ask. Of a pod
+that is gone without having finished, its node must confirm that its containers are gone too (`leases.confirmed_ends`).
+The Lease is changed by its version, so a GPU that was taken again meanwhile is left alone.
 
 A node that is gone frees nothing by itself: it may come back with its pods still running, and until then no pod can be
 placed there. Kubernetes deletes the pods of a lost node; each frees its GPUs when it is gone. A Lease that names no pod
@@ -20,6 +21,7 @@ from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.cluster_ledger import ClusterLedger, KnownLease, PodByUid
+from carrel.leases.confirmed_ends import ConfirmedEnds
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pod_progress import FINISHED
 from carrel.ledger.shares import Holder
@@ -27,6 +29,7 @@ from carrel.ledger.shares import Holder
 KEPT_FOR_NEXT = timedelta(minutes=15)
 """How long a GPU that was taken back for a booking is kept when the pod that it was taken back for is gone. A notebook
 hub gives up after some minutes, and its user tries again."""
+FINISHED_POD = "the pod has finished"
 TIME_TO_BIND_S = 60.0
 """A bind takes only a few calls from the Leases to the Binding; after this time it has failed."""
 
@@ -59,6 +62,7 @@ class CollectionContext:
     """The booking that covers the pod of that uid; empty: none."""
     is_running: Callable[[str], bool]
     """Whether the booking of that id runs."""
+    ends: ConfirmedEnds
     now: Callable[[], datetime]
     clock: Callable[[], float]
     """Seconds; only differences mean something. The time of day may jump."""
@@ -84,6 +88,9 @@ class LeaseCollector:
     def due(self) -> Sequence[str]:
         """The names of the Leases that may have something to free, by the caches."""
         leases = {lease.name: lease for lease in self._cluster_ledger.leases()}
+        self._context.ends.forget_all_but(
+            share.holder.uid for lease in leases.values() for share in lease.record.shares
+        )
         self._unbound = {
             (name, uid): seen
             for (name, uid), seen in self._unbound.items()
@@ -95,6 +102,11 @@ class LeaseCollector:
         record = lease.record
         is_due = record.is_empty or any(self._absent_holders(lease)) or self._is_kept_in_vain(record)
         return lease.name if is_due else None
+
+    def awaited_on(self, node: str) -> list[str]:
+        """The names of the Leases that name a pod which is gone, and of which the node has to confirm it."""
+        uids = self._context.ends.awaited_on(node)
+        return [lease.name for uid in uids for lease in self._cluster_ledger.leases_of(uid)]
 
     async def collect_lease(self, name: str) -> Sequence[FreedShare]:
         """Removes from one Lease every pod that, as the API server says, cannot be using the GPU."""
@@ -168,6 +180,8 @@ class LeaseCollector:
         is_elsewhere = not why and (_node_of(pod) != record.node or self._has_others(lease, holder))
         if why and holder == record.kept_for and not any(share.holder == holder for share in record.shares):
             return await self._keep_for_next(lease, holder, why)
+        if why and why != FINISHED_POD and self._context.ends.why_unsure(holder.uid, record.node):
+            return ""
         spared = holder == record.kept_for or self._is_awaited(holder)
         if is_elsewhere and not spared and self._had_time(lease, holder):
             # It may be bound at this very moment. The bind writes the Lease first: then this write gets a conflict.
@@ -223,7 +237,7 @@ def _why_ended(pod: Json, holder: Holder) -> str:
         return "the pod is gone"
     if pod["metadata"]["uid"] != holder.uid:
         return "another pod has its name now"
-    return "the pod has finished" if pod.get("status", {}).get("phase") in FINISHED else ""
+    return FINISHED_POD if pod.get("status", {}).get("phase") in FINISHED else ""
 
 
 def _node_of(pod: Json) -> str:

@@ -49,7 +49,9 @@ from carrel.kubernetes.objects.kinds import Metadata, Object, Pod
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
 from carrel.leases.pod_progress import FINISHED
 from carrel.ledger.refusals import Refusal
+from carrel.lifecycle.end_limits import DEFAULT_END_LIMITS, BudgetDelays, EndLimits
 from carrel.lifecycle.owned_services import ORPHAN, OwnedServices, outlives_its_pod
+from carrel.lifecycle.pod_controllers import real_controller_of
 from carrel.lifecycle.pod_events import COMPONENT
 from carrel.lifecycle.replacements import Replacements, origin_of
 from carrel.lifecycle.successor_store import SuccessorStore
@@ -72,8 +74,6 @@ RETRY = timedelta(seconds=10)
 MOST_CONFLICTS = 5
 """So often a pod that is being ended may change meanwhile. Then it is ended in whatever version it is, and its
 successor is the one that was kept last."""
-MOST_GRACE_S = 300
-"""The most time a pod gets between SIGTERM and its end. The pod's own grace period could be a year."""
 REPLACED_WITHIN = timedelta(minutes=10)
 """After the pod is gone. A controller that has not replaced it by then will not: a suspended Job, for example. A Job
 that has failed several times waits up to six minutes before the next try."""
@@ -84,7 +84,7 @@ class HandOverResult(Enum):
     LEFT = "the pod ended by itself"
     TAKEN = "its name was taken by another pod"
     UNWANTED = "no successor is wanted"
-    CALLED_OFF = "a booking covers the pod now, or it has got the GPU that it waited for"
+    CALLED_OFF = "a booking covers the pod now, it has got the GPU that it waited for, or another pod gives one back"
     WITHDRAWN = "somebody else deleted the pod while it was ending"
 
 
@@ -108,6 +108,9 @@ class HandOverContext:
     """The pods of a namespace, by the cache."""
     is_covered: Callable[[str], bool]
     """Whether a booking covers the pod of that uid now."""
+    is_needed: Callable[[str], bool] = lambda uid: True
+    """Whether a GPU of the pod is still kept for a booked pod, as its Lease says."""
+    limits: EndLimits = DEFAULT_END_LIMITS
 
 
 class HandOvers:
@@ -123,6 +126,7 @@ class HandOvers:
         self._announced: set[str] = set()  # the records that were announced on their pods
         self._ending: dict[str, int] = {}  # uid of a bare pod that Carrel ends → the grace that Carrel asked for
         self._withdrawn: set[str] = set()  # uids that the watch has shown with less
+        self._budgets = BudgetDelays(context.limits.budget_delay, context.now)
         self._conflicts: Counter[str] = Counter()  # uid → how often it was changed while it was being ended
 
     async def begin(self, pod: Pod, order: HandOverOrder) -> str:
@@ -131,7 +135,7 @@ class HandOvers:
         found = await self._pod(metadata.namespace, metadata.name)
         if not found or not _is_unchanged(found, pod):
             return ""
-        owner = hand_over_record.controller_of(found)
+        owner = await real_controller_of(self._cluster, found)
         record = HandOver(
             uid=metadata.uid,
             pod=f"{metadata.namespace}/{metadata.name}",
@@ -153,6 +157,10 @@ class HandOvers:
     def is_begun(self, uid: str) -> bool:
         """Whether this process has begun to hand the pod over. One that was called off may be begun again."""
         return uid in self._begun
+
+    def is_held_up(self, uid: str) -> bool:
+        """Whether a disruption budget keeps the pod, so that another one should lose its GPU instead."""
+        return self._budgets.keeps(uid)
 
     async def record_names(self) -> Iterable[str]:
         """The names of all records."""
@@ -181,6 +189,7 @@ class HandOvers:
             return await self._close(written, HandOverResult.HANDED_OVER)
         if is_here:
             return await self._wait_for_end(record, written, pod)
+        self._budgets.forget(record.uid)
         if record.owner:
             return await self._look_for_replacement(record, written)
         return await self._create_successor(record, written, pod)
@@ -209,18 +218,18 @@ class HandOvers:
         # keeps a GPU by changing the pod all the time.
         is_restless = record.phase is HandOverPhase.ENDING and self._conflicts[record.uid] >= MOST_CONFLICTS
         if is_restless and record.why is not Why.FULL:
-            return await self._end(record, pod, version="")
+            return await self._end(record, written, pod, version="")
         ending = await self._prepare_end(record, written, pod)
         if record.why is Why.FULL and not ending.owner and not ending.manifest:
             return await self._call_off(record, written)  # it only waits: without a successor it would be lost
         if ending != record:
-            await self._rewrite(written, ending)
-        return await self._end(ending, pod, version=pod["metadata"]["resourceVersion"])
+            written = await self._rewrite(written, ending)
+        return await self._end(ending, written, pod, version=pod["metadata"]["resourceVersion"])
 
     async def _prepare_end(self, record: HandOver, written: Json, pod: Json) -> HandOver:
         """The record of the pod that is ended now. If it has a successor, its manifest is in a Secret before."""
-        owner = hand_over_record.controller_of(pod)
-        grace_s = 0 if owner else max(0, min(_grace_s(pod), MOST_GRACE_S))
+        owner = await real_controller_of(self._cluster, pod)
+        grace_s = 0 if owner else max(0, min(_grace_s(pod), self._context.limits.grace_s))
         bare = replace(record, successor=None, manifest="", services={})
         ending = replace(bare, phase=HandOverPhase.ENDING, owner=owner, grace_s=grace_s)
         if owner or wants_no_successor(_annotations(pod)):
@@ -234,21 +243,25 @@ class HandOvers:
 
     async def _call_off(self, record: HandOver, written: Json) -> HandOverResult:
         """When this was decided, no booking covered the pod. By now another pod of its owner has ended, or another
-        booking was made. Or a GPU was given to a pod that had waited too long."""
+        booking was made. Or a GPU was given to a pod that had waited too long. Or another pod loses its GPU instead."""
         namespace, name = record.place
         with contextlib.suppress(NotFound):
             stays = MergePatch({"metadata": {"uid": record.uid, "annotations": {LEAVE_BY: None, NOTICE: None}}})
             await self._cluster.patch(PODS, name, stays, namespace)
         return await self._close(written, HandOverResult.CALLED_OFF)
 
-    async def _end(self, record: HandOver, pod: Json, version: str) -> timedelta:
+    async def _end(self, record: HandOver, written: Json, pod: Json, version: str) -> timedelta | HandOverResult:
         """Only in the version that was read: a pod that finishes at this moment must not run a second time. An empty
         `version` means any.
 
         A controller's pod is evicted, so that a Job can tell it from one that failed by itself (`podFailurePolicy`). A
-        disruption budget may delay a revocation. It does not delay the end of a booking, which was known before.
+        disruption budget may delay a revocation for some time. Meanwhile another pod may lose its GPU instead; then
+        this one stays. A budget does not delay the end of a booking, which was known before.
         """
-        grace = MOST_GRACE_S if _grace_s(pod) > MOST_GRACE_S else None
+        if record.owner and record.needed_by and not self._context.is_needed(record.uid):
+            return await self._call_off(record, written)
+        longest_s = self._context.limits.grace_s
+        grace = longest_s if _grace_s(pod) > longest_s else None
         propagation = ORPHAN if record.manifest and outlives_its_pod(pod) else ""
         only_it = DeleteOptions(record.uid, version, grace, propagation)
         if not record.owner:
@@ -275,7 +288,7 @@ class HandOvers:
                 await self._cluster.evict(namespace, name, how=replace(how, resource_version=""))
                 return
             except Busy:
-                if record.why is Why.REVOKED:
+                if record.why is Why.REVOKED and self._budgets.refused(record.uid, record.due):
                     raise
         await self._cluster.delete(PODS, name, namespace, how=how)
 
@@ -356,11 +369,11 @@ class HandOvers:
         await self._services.give(record, record.uid)
         return await self._close(written, how)
 
-    async def _rewrite(self, written: Json, record: HandOver) -> None:
+    async def _rewrite(self, written: Json, record: HandOver) -> Json:
         """Raises `Conflict` if another replica has written it meanwhile: then the step is done again."""
         body = hand_over_record.write_record(record, self._context.namespace)
         body["metadata"] |= {key: written["metadata"][key] for key in ("resourceVersion", "uid")}
-        await self._cluster.update(CONFIG_MAPS, body)
+        return await self._cluster.update(CONFIG_MAPS, body)
 
     async def _close(self, written: Json, how: HandOverResult) -> HandOverResult:
         metadata = written["metadata"]

@@ -46,7 +46,7 @@ class KaiMetadataWriter:
         ]
         if not isinstance(asked, PodRequest) or kai.CONFIG_MAP_PREFIX not in asked.dialect.written_annotations:
             return False
-        if len(leases) != asked.request.cards or not all(map(_gpu_uuid, leases)):
+        if len(leases) != asked.request.cards or not all(map(self._visible_name, leases)):
             return False
         for need in asked.request.containers:
             await self._write_maps(pod, need, leases)
@@ -69,10 +69,19 @@ class KaiMetadataWriter:
             else Fraction(amount.mib, slot.gpu.memory if slot else amount.mib)
         )
         prefix = kai.prefix_for(pod.metadata.name, pod.metadata.uid)
-        shared = kai.SharedGpu(prefix, place, need.init, tuple(map(_gpu_uuid, leases)), part)
+        shared = kai.SharedGpu(prefix, place, need.init, tuple(map(self._visible_name, leases)), part)
         for name in (shared.name, shared.env_name):
             with contextlib.suppress(AlreadyExists):  # written before a crash, or by its owner
                 await self._cluster.create(CONFIG_MAPS, _config_map(name, shared, pod), pod.metadata.namespace)
+
+    def _visible_name(self, lease: KnownLease) -> str:
+        """Of a slot, only while a reservation pod holds its GPU."""
+        record, reservation = lease.record, lease.record.reservation
+        if self._cluster_ledger.kubelet_chooses(record.node):
+            is_held = reservation is not None and reservation.state is ReservationState.HELD
+            return reservation.card if reservation is not None and is_held else ""
+        card = self._cluster_ledger.ledger.card(record.gpu)
+        return nvidia.visible_name(card.gpu) if card is not None else ""
 
 
 def _config_map(name: str, shared: kai.SharedGpu, pod: Pod) -> Json:
@@ -83,11 +92,3 @@ def _config_map(name: str, shared: kai.SharedGpu, pod: Pod) -> Json:
         "metadata": {"name": name, "ownerReferences": [owner]},
         "data": shared.data(),
     }
-
-
-def _gpu_uuid(lease: KnownLease) -> str:
-    """Of a slot, only while a reservation pod holds its GPU."""
-    reservation = lease.record.reservation
-    if reservation is None:
-        return lease.record.gpu if nvidia.is_uuid(lease.record.gpu) else ""
-    return reservation.card if reservation.state is ReservationState.HELD else ""

@@ -6,11 +6,17 @@ from collections.abc import Callable, Iterable
 from prometheus_client import Counter, Gauge
 
 from carrel.http.metrics import ComponentMetrics
+from carrel.kubernetes.server_clock import ServerClock
 from carrel.ledger.slots import ReservationState
 
 
 class ControllerMetrics(ComponentMetrics):
-    def __init__(self, is_leading: Callable[[], bool], over_use: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self,
+        is_leading: Callable[[], bool],
+        over_use: Callable[[], int] = lambda: 0,
+        clock: ServerClock | None = None,
+    ) -> None:
         """`over_use`: the bookings that cover more GPUs than were booked, by what Leases record."""
         super().__init__()
         registry = self.registry
@@ -20,6 +26,12 @@ class ControllerMetrics(ComponentMetrics):
             registry=registry,
         )
         overused.set_function(lambda: float(over_use()))
+        skew = Gauge(
+            "carrel_clock_skew_seconds",
+            "How far this machine's clock is ahead of the API server's, whose time counts; 0 up to 3 seconds.",
+            registry=registry,
+        )
+        skew.set_function(lambda: clock.skew.total_seconds() if clock is not None else 0.0)
         leading = Gauge("carrel_leader", "1 on the replica that leads, 0 on the others.", registry=registry)
         leading.set_function(lambda: float(is_leading()))
         self.freed = Counter(

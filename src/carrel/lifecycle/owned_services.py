@@ -20,6 +20,8 @@ from carrel.kubernetes.objects.resources import PODS, SERVICES
 log = logging.getLogger(__name__)
 
 ORPHAN = "Orphan"
+MOST_SERVICES = 100
+"""They are listed in the record, which must not become too large. The others lose their owner, and stay."""
 
 
 def outlives_its_pod(pod: Mapping[str, Any]) -> bool:
@@ -53,11 +55,15 @@ class OwnedServices:
         except Forbidden as error:  # of roles that are older than this: no reason to keep the GPU
             log.warning("services_not_read namespace=%s: %s", metadata["namespace"], error)
             return {}
-        return {
+        owned = {
             each.metadata.name: each.metadata.uid
             for each in found
             if any(owner.uid == metadata["uid"] for owner in each.metadata.owner_references)
         }
+        if len(owned) > MOST_SERVICES:
+            pod_name = f"{metadata['namespace']}/{metadata['name']}"
+            log.warning("services_left_alone pod=%s services=%d most=%d", pod_name, len(owned), MOST_SERVICES)
+        return dict(sorted(owned.items())[:MOST_SERVICES])
 
     async def give(self, record: HandOver, uid: str) -> None:
         """To the pod of that uid, which has the name of the record's pod. May be repeated.

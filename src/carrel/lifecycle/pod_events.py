@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from carrel.dialects import carrel
 from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.without_gpu import read_without_gpu
 from carrel.kubernetes.cluster import Cluster, OutcomeUnknown
@@ -91,19 +92,19 @@ def assigned_note(pod: Pod, leases: Sequence[KnownLease], now: datetime) -> Note
     by_index = sorted(here, key=lambda lease: lease.record.index)
     parts = {_part(lease, pod.metadata.uid) for lease in by_index}
     if len(parts) == 1:
-        cards = ", ".join(_card(lease.record) for lease in by_index)
+        cards = ", ".join(_card(lease.record, pod) for lease in by_index)
         return Note(ASSIGNED, f"this pod got {cards} of {pod.spec.node_name}, {parts.pop()}", NORMAL)
-    cards = ", ".join(f"{_card(lease.record)} ({_part(lease, pod.metadata.uid)})" for lease in by_index)
+    cards = ", ".join(f"{_card(lease.record, pod)} ({_part(lease, pod.metadata.uid)})" for lease in by_index)
     return Note(ASSIGNED, f"this pod got {cards} of {pod.spec.node_name}", NORMAL)
 
 
-def _card(record: LeaseRecord) -> str:
+def _card(record: LeaseRecord, pod: Pod) -> str:
     """By its index; where that is only the number of a slot, by its UUID, once it is known."""
     if record.reservation is not None and record.reservation.card:
         return record.reservation.card
-    return (
-        "a GPU that the kubelet chooses" if record.gpu == slot_id(record.node, record.index) else f"GPU {record.index}"
-    )
+    # A GPU whose UUID nobody reports is named like a slot; but its pod was told which it is.
+    is_slot = record.gpu == slot_id(record.node, record.index) and carrel.DEVICES not in pod.metadata.annotations
+    return "a GPU that the kubelet chooses" if is_slot else f"GPU {record.index}"
 
 
 def _part(lease: KnownLease, uid: str) -> str:

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from carrel.dialects.gpuclaim import CLAIM, lease_name
-from carrel.dialects.gpuclaim_objects import GpuClaim
+from carrel.dialects.gpuclaim_objects import GpuClaim, GpuNodeStatus
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai import without_effect
 from carrel.kubernetes.cluster import Conflict
@@ -58,10 +58,6 @@ class ClaimKey(NamedTuple):
     name: str
 
 
-def _named(claim: ClaimKey) -> str:
-    return f"{claim.namespace}/{claim.name}"
-
-
 class Reconciler:
     def __init__(self, state: ClusterState, schedulers: frozenset[str], metrics: ControllerMetrics) -> None:
         self._state = state
@@ -79,6 +75,7 @@ class Reconciler:
         state.pods.on_change(self._on_pod)
         state.claims.on_change(self._on_claim)
         state.leases.on_change(self._on_lease)
+        state.node_statuses.on_change(self._on_node_status)
 
     async def run(self) -> None:
         """While this process leads, until it is cancelled."""
@@ -93,7 +90,7 @@ class Reconciler:
                 failed = self._state.isolation.on_failure
                 tasks.create_task(run_worker(self._leases_due, self._reconcile_lease, lambda _: failed("collection")))
                 tasks.create_task(
-                    run_worker(self._claims_due, self._reconcile_claim, lambda _: failed("claim"), _named)
+                    run_worker(self._claims_due, self._reconcile_claim, lambda _: failed("claim"), "/".join)
                 )
                 tasks.create_task(
                     run_worker(self._pods_due, self._reconcile_pod, lambda _: failed("event"), self._pod_named)
@@ -158,6 +155,11 @@ class Reconciler:
             elif known is not None:
                 # The watch reported the end of the pod before its Lease; or the pod itself is yet to be reported.
                 self._leases_due.add_after(known.name, SETTLE_S)
+
+    def _on_node_status(self, old: GpuNodeStatus | None, new: GpuNodeStatus | None) -> None:
+        """It may confirm that the containers of a pod are gone."""
+        for name in self._collector.awaited_on(new.metadata.name) if new else ():
+            self._leases_due.add(name)
 
     def _add_pod(self, pod: Pod) -> None:
         self._pods_due.add_after(pod.metadata.uid, SETTLE_S)

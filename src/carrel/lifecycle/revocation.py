@@ -9,13 +9,15 @@ is left to the scheduler. For the first that does not:
     3. when the booked pod is bound, the collector stops keeping its GPUs; when it is gone, they are kept for the next
        pod of its booking for a while
 
-The decision is on the Leases: the next round continues it, and chooses no additional victims. Before the first write
-all Leases and bookings are read again and the decision is made once more, because a cache may not show a GPU that is
+The decision is on the Leases: the next round continues it, and chooses no additional victims, unless one is *stuck*: it
+should be gone by now, or a disruption budget keeps it. Then others are chosen in its place, if there are any. It stays
+told to end, and what it gives back later is for whoever comes; one that a budget kept stays. Before the first write all
+Leases and bookings are read again and the decision is made once more, because a cache may not show a GPU that is
 free, or a booking that was cancelled.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -38,8 +40,10 @@ from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, WaitingPod, candidates, place
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Coverage, Holder, ShareState
+from carrel.lifecycle.end_limits import DEFAULT_END_LIMITS, EndLimits
 from carrel.lifecycle.hand_over import HandOverOrder, HandOvers
 from carrel.lifecycle.pod_events import COMPONENT
+from carrel.lifecycle.slow_endings import KUBELET_TIME, LAST_GRACE, is_overdue
 from carrel.lifecycle.victims import OpportunisticPod, revoke
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
@@ -86,6 +90,8 @@ class RevocationContext:
     """How long a victim has to save its work after the announcement."""
     minimum_time: timedelta = timedelta()
     """A pod that has run for less is a victim only if nothing else will do."""
+    limits: EndLimits = DEFAULT_END_LIMITS
+    """How long a victim may take to end, before another one is chosen."""
     random_for: Callable[[str], Random] | None = None
     """Chooses victims at random instead of fairly, for the booked pod of that uid; always the same for one pod."""
     isolation: Isolation = field(default_factory=Isolation)
@@ -107,6 +113,8 @@ class Revoker:
         self._context = context
         self._isolation = context.isolation
         self._events = EventRecorder(cluster, COMPONENT, context.now)
+        self._gone_since: dict[str, datetime] = {}  # uid → since when the pod is gone, and its GPU not free
+        self._stuck: Mapping[str, OpportunisticPod] = {}
         self._contested_since: dict[
             str, datetime
         ] = {}  # booked uid → since when it would fit, if an earlier pod did not count on the GPU
@@ -180,11 +188,13 @@ class Revoker:
             return None
         would_fit = set(self._found(waiting, lambda each: each.holder.uid if self._fits(each) else None))
         self._contested_since = {uid: since for uid, since in self._contested_since.items() if uid in would_fit}
-        opportunistic = list(self._opportunistic_pods(ledger))
+        self._stuck = self._find_stuck(ledger)
+        opportunistic = [pod for pod in self._opportunistic_pods(ledger) if pod.holder.uid not in self._stuck]
         with ledger.what_if():
             for lease in self._cluster_ledger.leases():
                 for victim in lease.record.kept_from:
-                    if self._is_ending(victim) or self._is_opportunistic(victim):
+                    is_going = self._is_ending(victim) or self._is_opportunistic(victim)
+                    if is_going and victim.uid not in self._stuck:
                         ledger.release(victim.uid)
             for each in waiting:
                 uid = each.holder.uid
@@ -215,7 +225,7 @@ class Revoker:
         if self._is_enough_kept(waiting, ledger):
             return RevocationStep(booked, waiting.booking, staying) if staying else None
         rng = self._context.random_for(booked.uid) if self._context.random_for else None
-        answer = revoke(ledger, waiting, opportunistic, rng)
+        answer = revoke(ledger, waiting, opportunistic, rng, self._stuck)
         if isinstance(answer, Refusal):
             return None
         if isinstance(answer, Placement):
@@ -234,7 +244,7 @@ class Revoker:
         kept = [card for card in map(ledger.card, ledger.kept_for(keeper)) if card is not None]
         with ledger.what_if():
             for share in [share for card in kept for share in card.shares.values()]:
-                if share.state is ShareState.RELEASING:
+                if share.state is ShareState.RELEASING and share.holder.uid not in self._stuck:
                     ledger.give_back(share.holder.uid)
             nodes = {card.gpu.node for card in kept}.intersection(waiting.nodes)
             return any(isinstance(place(ledger, waiting.request, node, keeper), Placement) for node in nodes)
@@ -249,6 +259,26 @@ class Revoker:
         return now - self._contested_since.setdefault(uid, now) >= CONTESTED_WAIT
 
     # --- victims -----------------------------------------------------------------------------------------------------
+
+    def _find_stuck(self, ledger: Ledger) -> Mapping[str, OpportunisticPod]:
+        """The pods on which a booked pod must not wait any longer, by uid."""
+        now, found, gone = self._context.now(), {}, {}
+        for uid in ledger.holders():
+            pod = self._context.pod_by_uid(uid)
+            if pod is None:
+                gone[uid] = self._gone_since.get(uid, now)
+                if now >= gone[uid] + LAST_GRACE + KUBELET_TIME:
+                    found[uid] = OpportunisticPod(Holder(uid), timedelta(), "")
+            elif self._isolation.ask("revocation_choice", pod, self._is_stuck, otherwise=False):
+                person = counts_as(pod) if self._is_opportunistic(holder_of(pod)) else ""
+                found[uid] = OpportunisticPod(holder_of(pod), timedelta(), person)
+        self._gone_since = gone
+        return found
+
+    def _is_stuck(self, pod: Pod) -> bool:
+        if is_ending(pod):
+            return is_overdue(pod, self._context.now(), self._context.limits)
+        return self._hand_overs.is_held_up(pod.metadata.uid)
 
     def _opportunistic_pods(self, ledger: Ledger) -> Iterable[OpportunisticPod]:
         now = self._context.now()

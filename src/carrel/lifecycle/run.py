@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from uuid import uuid4
 
 from carrel.bookings.client.http_client import BookingAddress, BookingStatusClient
@@ -58,8 +59,8 @@ def run(settings: ControllerSettings) -> None:
 
 async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Event) -> None:
     fence = WriteFence()
-    state = ClusterState(client.fenced(fence.require), settings.options())
-    metrics = ControllerMetrics(fence.is_leading, state.covered_pods.over_use)
+    state = ClusterState(client.fenced(fence.require), replace(settings.options(), now=client.clock.now))
+    metrics = ControllerMetrics(fence.is_leading, state.covered_pods.over_use, client.clock)
     state.isolation.on_failure = metrics.count_object_failure
     pods_and_leases = Reconciler(state, settings.scheduler_names(), metrics)
     elsewhere = BookingStatusClient(BookingAddress(settings.api_url, settings.api_token)) if settings.api_url else None
@@ -68,9 +69,8 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     options = replace(settings.reservation_options(), runtime_class=runtime_class.name)
     reservations = reservation_pods_on(state, options)
     slots = SlotReconciler(state, reservations, lambda node: pods_and_leases.on_room({node}), metrics)
-    adoption = (
-        [AdoptionLoop(Adoption(state.cluster_ledger, state.lease_writer, state.isolation))] if settings.adopt else []
-    )
+    adoption = Adoption(state.cluster_ledger, state.lease_writer, state.isolation)
+    adopting = [AdoptionLoop(adoption)] if settings.adopt else []
     identity = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
     candidate = Candidate(settings.carrel_namespace, LEASE, identity)
     app = health_app(lambda: "" if state.informers.is_synced else REBUILDING, metrics.text)
@@ -83,7 +83,7 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
         log.info("listening url=%s namespace=%s identity=%s", url, settings.carrel_namespace, identity)
         async with asyncio.TaskGroup() as tasks:
             watching = [tasks.create_task(state.informers.run()), tasks.create_task(_mark_silent_agents(state))]
-            leading = tasks.create_task(_lead(election, fence, state, [pods_and_leases, tiers, slots, *adoption]))
+            leading = tasks.create_task(_lead(election, fence, state, [pods_and_leases, tiers, slots, *adopting]))
             await stop.wait()
             # First the leadership, so that another replica can take over at once.
             leading.cancel()
@@ -141,8 +141,6 @@ async def _lead(
 
 async def _mark_silent_agents(state: ClusterState) -> None:
     while True:
-        now = state.options.now()
-        state.isolation.ask(
-            "housekeeping", "silent agents", lambda _: state.cluster_ledger.mark_silent_agents(now), None
-        )
+        mark = partial(state.cluster_ledger.mark_silent_agents, state.options.now())
+        state.isolation.attempt("silent_agents", mark)
         await asyncio.sleep(SILENT_AGENTS_S)

@@ -74,6 +74,26 @@ class ControllerSettings(PodSettings):
         ),
     ] = 120
     """Two minutes. A person works in the notebook, and has to see the notice and save."""
+    longest_grace: Annotated[
+        float,
+        typer.Option(
+            help="Seconds that a pod without a booking may take to end after it was told to. Then it is deleted again,"
+            " with 30 seconds; its own grace period may be longer.",
+            envvar="CARREL_LONGEST_GRACE",
+            min=1,
+        ),
+    ] = 300
+    """Five minutes. A pod's own grace period could be a year, and it keeps its GPU until it has ended."""
+    budget_delay: Annotated[
+        float,
+        typer.Option(
+            help="Seconds for which a disruption budget may delay the end of a pod whose GPU a booked pod needs, if no"
+            " other pod's GPU will do.",
+            envvar="CARREL_BUDGET_DELAY",
+            min=0,
+        ),
+    ] = 600
+    """Ten minutes. Anybody may write a budget that allows no disruption at all."""
     victims: Annotated[
         Victims,
         typer.Option(
@@ -178,6 +198,7 @@ class ControllerSettings(PodSettings):
 
     def tier_options(self) -> "TierOptions":
         from carrel.lifecycle.assembly import TierOptions
+        from carrel.lifecycle.end_limits import EndLimits
 
         return TierOptions(
             schedulers=self.scheduler_names(),
@@ -188,6 +209,7 @@ class ControllerSettings(PodSettings):
             notebook_grace=timedelta(seconds=self.notebook_grace),
             wait_before_cpu=timedelta(seconds=self.wait_before_cpu),
             when_full=self.when_full,
+            limits=EndLimits(timedelta(seconds=self.longest_grace), timedelta(seconds=self.budget_delay)),
         )
 
     def scheduler_names(self) -> frozenset[str]:

@@ -21,8 +21,8 @@ from carrel.lifecycle.hand_over import HandOverResult
 from carrel.lifecycle.metrics import ControllerMetrics
 
 COVERAGE, EXPIRY, REVOCATION, RECORDS, ENQUIRIES = "coverage", "expiry", "revocation", "records", "enquiries"
-WAITS = "waits"
-ROUNDS = (COVERAGE, EXPIRY, REVOCATION, RECORDS, WAITS, ENQUIRIES)
+WAITS, ENDINGS = "waits", "endings"
+ROUNDS = (COVERAGE, EXPIRY, REVOCATION, RECORDS, WAITS, ENDINGS, ENQUIRIES)
 RESYNC_S = 5.0
 """How often each key is processed if nothing changes."""
 SETTLE_S = 0.2
@@ -46,6 +46,7 @@ class TierReconciler:
         self._enquiries = parts.enquiries
         self._notices = parts.notices
         self._cpu_after_wait = parts.cpu_after_wait
+        self._slow_endings = parts.slow_endings
         self._settle_s = dict.fromkeys((COVERAGE, REVOCATION), SETTLE_S)
         self._due: WorkQueue[str] = WorkQueue(backoff=RETRY)
         self._due.close()  # until this process leads
@@ -56,7 +57,7 @@ class TierReconciler:
     async def run(self) -> None:
         """While this process leads, until it is cancelled."""
         self._due = WorkQueue(backoff=RETRY)
-        for key in (COVERAGE, EXPIRY, REVOCATION, RECORDS, WAITS, *([ENQUIRIES] if self._enquiries else [])):
+        for key in (COVERAGE, EXPIRY, REVOCATION, RECORDS, WAITS, ENDINGS, *([ENQUIRIES] if self._enquiries else [])):
             self._due.add(key)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -98,6 +99,8 @@ class TierReconciler:
             await self._revoke()
         elif key == WAITS:
             self._add_hand_overs(*await self._cpu_after_wait.begin_due())
+        elif key == ENDINGS:
+            await self._slow_endings.round()
         elif key == RECORDS:
             self._add_hand_overs(*await self._hand_overs.record_names())
         elif key == ENQUIRIES and self._enquiries is not None:

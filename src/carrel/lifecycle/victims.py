@@ -10,7 +10,8 @@ Only opportunistic pods are victims. Among the sets of victims that would do, in
 5. the node's name, the indices of the GPUs, the uids
 
 With a random choice, chance takes the place of 2 and 4. No victim is superfluous: without any one of them the booked
-pod would not fit. GPUs of pods that are ending anyway are counted as free before victims are chosen.
+pod would not fit. GPUs of pods that are ending anyway are counted as free before victims are chosen, unless such a pod
+should be gone by now.
 
 The search visits the node with the lowest bound first, and stops when no other can be better. A bound is what the
 victims of a node cost at least, found without trying sets of them. Of pods that are alike, the one that loses least
@@ -36,7 +37,7 @@ from carrel.ledger.node_room import needs_one_island
 from carrel.ledger.placement import Placement, WaitingPod, candidates, place, selected, suits
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
-from carrel.ledger.shares import Holder, ShareState
+from carrel.ledger.shares import Holder, Share, ShareState
 
 STEPS_PER_NODE, STEPS = 4_000, 16_000
 """How many pods are looked at on one node, and in all, before the best set found so far is taken. A search ends far
@@ -56,7 +57,7 @@ class OpportunisticPod:
     work: timedelta
     """What is lost if it must stop now: the time since its last checkpoint or its start."""
     person: str
-    """Whose it is. A namespace without an owner is one person."""
+    """Whose it is. A namespace without an owner is one person. Empty, of a pod that is stuck: it does not count."""
     is_young: bool = False
     """Whether it runs for less than the minimum time."""
 
@@ -71,13 +72,23 @@ class Revocation:
     """Empty: it is enough to wait for pods that are ending already."""
 
 
+NOBODY: Mapping[str, OpportunisticPod] = {}
+
+
 def revoke(
-    ledger: Ledger, booked: WaitingPod, opportunistic: Iterable[OpportunisticPod], rng: Random | None = None
+    ledger: Ledger,
+    booked: WaitingPod,
+    opportunistic: Iterable[OpportunisticPod],
+    rng: Random | None = None,
+    stuck: Mapping[str, OpportunisticPod] = NOBODY,
 ) -> Placement | Revocation | Refusal:
     """How a booked pod gets its GPUs: a placement if there is room, else a revocation, else why neither is possible.
 
     With `rng` the victims are chosen at random among the fewest, whosever they are and whatever work they lose; young
     pods are spared all the same.
+
+    `stuck`, by uid: pods that should have given their GPUs back and have not. Nobody waits for them, and they are no
+    victims again; but what they hold counts as held by their person, who is the more likely to lose another GPU.
     """
     keeper = booked.keeper(ledger)
     for node in candidates(ledger, booked.request, booked.nodes, keeper).fitting:
@@ -87,16 +98,17 @@ def revoke(
     pods = {each.holder.uid: each for each in opportunistic}
     if rng is not None:
         pods = dict(sorted(pods.items()))  # so that each gets the same random number, in whichever order they come
+    holders = _Holders(pods, stuck)
     # First whether it is possible: what the victims cost is worked out over the whole cluster.
-    is_possible = any(_could_do(ledger, booked, node, pods) for node in booked.nodes)
-    best = _Search(ledger, booked, _Prices(ledger, booked.request, pods, rng)).run() if is_possible else None
+    is_possible = any(_could_do(ledger, booked, node, holders) for node in booked.nodes)
+    best = _Search(ledger, booked, _Prices(ledger, booked.request, holders, rng)).run() if is_possible else None
     if best is None:
         where = f"{len(booked.nodes)} node{'s' * (len(booked.nodes) != 1)}"
         return Refusal(f"no room for {booked.request} on {where}, even if every pod without a booking ended")
     return Revocation(best.node, best.gpus, tuple(pods[uid].holder for uid in sorted(best.victims)))
 
 
-def _could_do(ledger: Ledger, booked: WaitingPod, node: str, pods: Mapping[str, OpportunisticPod]) -> bool:
+def _could_do(ledger: Ledger, booked: WaitingPod, node: str, holders: "_Holders") -> bool:
     """Whether enough GPUs of the node have room when all opportunistic pods are gone, wherever their links are."""
     request, there, keeper = booked.request, ledger.node(node), booked.keeper(ledger)
     if there is None or there.unusable or not selected(there, request):
@@ -108,7 +120,7 @@ def _could_do(ledger: Ledger, booked: WaitingPod, node: str, pods: Mapping[str, 
             lack -= sum(
                 card.held(share)
                 for uid, share in card.shares.items()
-                if uid in pods or share.state is ShareState.RELEASING
+                if uid in holders.victims or (share.state is ShareState.RELEASING and uid not in holders.stuck)
             )
         missing -= lack <= 0 and suits(card, request, keeper)
         if not missing:
@@ -127,6 +139,31 @@ def _sum(one: Cost, other: Cost) -> Cost:
     return (one[0] + other[0], one[1] + other[1], one[2] + other[2], one[3] + other[3])
 
 
+@dataclass(frozen=True, slots=True)
+class _Holders:
+    """The pods that hold GPUs without a booking, by uid."""
+
+    victims: Mapping[str, OpportunisticPod]
+    """Who may lose theirs."""
+    stuck: Mapping[str, OpportunisticPod]
+    """Who should have given theirs back."""
+
+    def holds(self, share: Share) -> bool:
+        """Whether it counts as held without a booking. What a pod that is ending holds will soon be free."""
+        stuck = self.stuck.get(share.holder.uid)
+        if stuck is not None:
+            return bool(stuck.person)
+        return share.holder.uid in self.victims and share.state is not ShareState.RELEASING
+
+    def stays(self, share: Share) -> bool:
+        """Whether it counts as held by others."""
+        is_ending = share.state is ShareState.RELEASING and share.holder.uid not in self.stuck
+        return not is_ending and not self.holds(share)
+
+    def person(self, uid: str) -> str:
+        return (self.stuck.get(uid) or self.victims[uid]).person
+
+
 class _EqualShare:
     """What each person holds without a booking, and how much of that is above the equal share.
 
@@ -138,7 +175,7 @@ class _EqualShare:
     booked pod) as what opportunistic pods still hold of it. So it never happens that all people are above the share.
     """
 
-    def __init__(self, ledger: Ledger, request: Request, pods: Mapping[str, OpportunisticPod]) -> None:
+    def __init__(self, ledger: Ledger, request: Request, pods: _Holders) -> None:
         closed = {name for name in ledger.nodes if (node := ledger.node(name)) is not None and node.unusable}
         cards = [card for name in ledger.nodes for card in ledger.cards(name) if card.gpu.memory > 0]
         models = {model for model in {card.gpu.model for card in cards} if request.allows_model(model)}
@@ -153,7 +190,7 @@ class _EqualShare:
             uncovered += max(whole - stays if is_open else 0, revocable)
         people = Counter[str]()
         for uid, part in takes.items():
-            people[pods[uid].person] += part
+            people[pods.person(uid)] += part
         # Instead of dividing what is not covered by the number of people, what they hold is multiplied by it.
         self.takes = {uid: part * len(people) for uid, part in takes.items()}
         """What a person loses with each pod, in parts of a GPU."""
@@ -161,28 +198,26 @@ class _EqualShare:
         """What each person holds above the equal share."""
 
 
-def _held(card: Card, whole: int, pods: Mapping[str, OpportunisticPod], takes: dict[str, int]) -> tuple[int, int]:
+def _held(card: Card, whole: int, pods: _Holders, takes: dict[str, int]) -> tuple[int, int]:
     """How many parts of it other and opportunistic pods hold. What each of the latter holds is added to `takes`."""
     mib, stays, revocable = whole // card.gpu.memory, 0, 0
     for uid, share in card.shares.items():
-        if share.state is not ShareState.RELEASING:
-            part = mib * min(card.held(share), card.gpu.memory)
-            if uid in pods:
-                revocable += part
-                takes[uid] = takes.get(uid, 0) + part
-            else:
-                stays += part
+        part = mib * min(card.held(share), card.gpu.memory)
+        if pods.holds(share):
+            revocable += part
+            takes[uid] = takes.get(uid, 0) + part
+        elif pods.stays(share):
+            stays += part
     return stays, revocable
 
 
 class _Prices:
     """What it costs if pods lose their GPUs."""
 
-    def __init__(
-        self, ledger: Ledger, request: Request, pods: Mapping[str, OpportunisticPod], rng: Random | None
-    ) -> None:
-        self.pods = pods
-        share = _EqualShare(ledger, request, pods) if rng is None else None
+    def __init__(self, ledger: Ledger, request: Request, holders: _Holders, rng: Random | None) -> None:
+        self.pods = pods = holders.victims
+        self.stuck = holders.stuck
+        share = _EqualShare(ledger, request, holders) if rng is None else None
         self._takes: Mapping[str, int] = share.takes if share is not None else {}
         self._above: Mapping[str, int] = share.above if share is not None else {}
         takes, above = self._takes.get, self._above.get
@@ -303,6 +338,8 @@ class _Search:
         lack = self._needs[memory] - card.free
         parts = {}
         for uid, share in card.shares.items():
+            if uid in self._prices.stuck:
+                continue
             if share.state is ShareState.RELEASING:
                 lack -= card.held(share)
             elif uid in self._prices.pods:

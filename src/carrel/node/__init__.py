@@ -10,6 +10,7 @@ Reading order:
     device_names kubelet/                the names of devices; the device plugin, and what else is asked of the kubelet
     lease_check                          whether Leases confirm what a pod's annotation says
     allocation_order allocation          which container gets which devices
+    pod_cgroups                          which pods have processes on the machine
     comparison                           what the kubelet allocated, compared with what the Leases say
     memory_offer_decision memory_offer   how memory is offered to the kubelet: the decision, and what follows from it
     nvidia_socket                        whether NVIDIA's own plugin serves the node

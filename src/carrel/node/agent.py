@@ -39,6 +39,7 @@ from carrel.node.memory_offer import MemoryOffer, NodeSnapshot
 from carrel.node.memory_offer_decision import OfferMode
 from carrel.node.metrics import AgentMetrics
 from carrel.node.nvidia_socket import NvidiaPluginSocket
+from carrel.node.pod_cgroups import PodCgroups
 from carrel.node.report import Report, Reporter
 from carrel.node.settings import AgentMode, AgentSettings, OfferWholeGpus
 from carrel.parsing import Malformed
@@ -61,6 +62,8 @@ class AgentContext:
     machine: Machine
     pod_resources: KubeletPodResources
     checkpoint: KubeletCheckpoint
+    cgroups: PodCgroups | None = None
+    """None: what runs on the machine cannot be seen."""
 
 
 class Agent:
@@ -248,6 +251,14 @@ class Agent:
         except KubeletUnreachable as unreachable:
             self._note("checkpoint", str(unreachable))
 
+    async def _orphans(self) -> tuple[str, ...] | None:
+        """Pods that run here, although the cluster has them no more. None: that cannot be seen."""
+        cgroups = self._context.cgroups
+        running = await asyncio.to_thread(cgroups.running) if cgroups is not None and self._pods.is_synced else None
+        if running is None:
+            return None
+        return tuple(sorted(running - {pod.metadata.uid for pod in self._pods.store.snapshot()}))
+
     async def _offer_devices(self, inventory: DeviceInventory) -> None:
         offer = (inventory, self._offer.mode)
         if offer != self._offered:
@@ -268,6 +279,7 @@ class Agent:
             message="; ".join(
                 filter(None, (state.trouble, self._offer.message(snapshot), self._reporter.unknown, socket))
             ),
+            orphans=await self._orphans(),
         )
         await self._try("report", self._reporter.report(Report(node, result, seen_at, remarks)))
         is_unknown = self._nodes.is_synced and self._node() is None

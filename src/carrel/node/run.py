@@ -7,10 +7,10 @@ from carrel.command_errors import USAGE, command_failed
 from carrel.http.health import health_app
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
-from carrel.leases.cluster_state import utc_now
 from carrel.node.agent import Agent, AgentContext
 from carrel.node.interfaces import Machine
 from carrel.node.kubelet import KubeletCheckpoint, KubeletPodResources
+from carrel.node.pod_cgroups import PodCgroups
 from carrel.node.settings import AgentSettings
 from carrel.node.single_instance import only_agent_on_node
 from carrel.parsing import Malformed
@@ -51,8 +51,8 @@ async def _run_agent(agent: Agent, settings: AgentSettings) -> None:
 
 async def _serve(client: Client, settings: AgentSettings, machine: Machine, stop: asyncio.Event) -> None:
     pod_resources, checkpoint = KubeletPodResources(settings.pod_resources), KubeletCheckpoint(settings.plugin_folder)
-    context = AgentContext(machine, pod_resources, checkpoint)
-    agent = Agent(client, settings, context, utc_now)
+    context = AgentContext(machine, pod_resources, checkpoint, PodCgroups(settings.cgroups))
+    agent = Agent(client, settings, context, client.clock.now)
     app = health_app(agent.trouble, agent.metrics.text)
     async with serving(app, Address(settings.bind_address, settings.port)) as url:
         log.info("listening url=%s node=%s mode=%s", url, settings.node_name, settings.mode.value)

@@ -87,3 +87,8 @@ class AgentSettings(CudaSettings, MemoryUnitSettings, ServingSettings):
         Path, typer.Option(help="The kubelet's socket for pod resources.", envvar="CARREL_POD_RESOURCES")
     ] = Path(POD_RESOURCES_SOCKET)
     """Below the kubelet's --root-dir, which some distributions move."""
+    cgroups: Annotated[
+        Path, typer.Option(help="Where the host's control groups are mounted.", envvar="CARREL_CGROUPS")
+    ] = Path("/sys/fs/cgroup")
+    """They tell which pods run, also pods that were deleted by force. In a container they must be mounted from the
+    host, read-only. Where they cannot be seen, a GPU is free as soon as its pod is gone from the API server."""

@@ -1,6 +1,7 @@
 """PURE. Reads what others wrote, strictly. Everything wrong raises one error.
 
 malformed    the error: which object, which field, which value, and what would be right
+printable    the text of others, safe to print
 fields       JSON, field by field
 time         instants in RFC 3339
 time_words   instants for people

@@ -1,13 +1,15 @@
 """Puts the parts of the extender together, for one process."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from carrel.dialects.interface import PodRequest
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import ClusterState
 from carrel.leases.shown_cards import shown_cards
+from carrel.ledger.gangs import GangMembers
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import WHOLE, GpuPolicy
+from carrel.ledger.requests import WHOLE, Gang, GpuPolicy, Request
 from carrel.scheduling.gangs import DEFAULT_GANG_TIMEOUTS, GangContext, GangScheduler, GangTimeouts
 from carrel.scheduling.handlers import ExtenderContext, ExtenderHandlers
 from carrel.scheduling.metrics import ExtenderMetrics
@@ -27,7 +29,8 @@ DEFAULT_OPTIONS = SchedulerOptions()
 
 def scheduler_on(state: ClusterState, options: SchedulerOptions = DEFAULT_OPTIONS) -> Scheduler:
     state.gang_sizes.wake = state.wake
-    gang_context = GangContext(state.gang_members, state.wake, state.options.clock, options.timeouts)
+    members_of = _spreading_members(state.gang_members) if options.spread else state.gang_members
+    gang_context = GangContext(members_of, state.wake, state.options.clock, options.timeouts)
     gangs = GangScheduler(state.cluster_ledger, state.lease_writer, gang_context)
     context = SchedulerContext(
         cluster=state.cluster,
@@ -45,16 +48,26 @@ def scheduler_on(state: ClusterState, options: SchedulerOptions = DEFAULT_OPTION
 
 
 def _spreading(requested_by: RequestedBy) -> RequestedBy:
-    """Parts of GPUs go to the emptiest GPU of a node too, unless the pod says how it wants to be placed."""
-
     def spread_over_gpus(pod: Pod) -> PodRequest | Refusal | None:
         asked = requested_by(pod)
-        if not isinstance(asked, PodRequest) or asked.request.amount == WHOLE:
-            return asked
-        says_nothing = asked.request.policy is GpuPolicy.PACK and asked.request.spreads_over_nodes is None
-        return replace(asked, request=replace(asked.request, policy=GpuPolicy.SPREAD)) if says_nothing else asked
+        return replace(asked, request=_on_emptiest(asked.request)) if isinstance(asked, PodRequest) else asked
 
     return spread_over_gpus
+
+
+def _spreading_members(members_of: Callable[[Gang], GangMembers]) -> Callable[[Gang], GangMembers]:
+    def spread_over_gpus(gang: Gang) -> GangMembers:
+        members = members_of(gang)
+        return replace(members, waiting=[(holder, _on_emptiest(request)) for holder, request in members.waiting])
+
+    return spread_over_gpus
+
+
+def _on_emptiest(request: Request) -> Request:
+    """Parts of GPUs go to the emptiest GPU of a node too, unless the pod says how it wants to be placed."""
+    says_nothing = request.policy is GpuPolicy.PACK and request.spreads_over_nodes is None
+    is_part = request.amount != WHOLE
+    return replace(request, policy=GpuPolicy.EMPTIEST) if says_nothing and is_part else request
 
 
 def handlers_on(state: ClusterState, scheduler: Scheduler) -> ExtenderHandlers:

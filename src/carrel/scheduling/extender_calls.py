@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from carrel.parsing.fields import Field
+from carrel.parsing.printable import printable
 
 HIGHEST_SCORE = 10
 """Scores go from 0 to 10 (`MaxExtenderPriority`); the scheduler scales them."""
@@ -75,7 +76,7 @@ def filter_result_of(nodes: object, names: object, refused: object, error: str =
 
 def filter_failed(error: str) -> dict[str, Any]:
     """An error: the scheduler tries the pod again later."""
-    return filter_result_of(None, None, None, error)
+    return filter_result_of(None, None, None, printable(error))
 
 
 def scores(best_first: Sequence[str]) -> dict[str, int]:
@@ -92,7 +93,7 @@ def host_priorities(scores: Mapping[str, int]) -> list[dict[str, Any]]:
 
 def bind_result(error: str = "") -> dict[str, str]:
     """An empty error means that the pod is bound."""
-    return {"Error": error}
+    return {"Error": printable(error)}
 
 
 def _any_case(field: Field, key: str) -> Field:

@@ -4,6 +4,8 @@ import asyncio
 import gc
 import logging
 from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 
 from carrel.command_errors import USAGE, command_failed
 from carrel.http.health import health_app
@@ -32,13 +34,16 @@ def run(settings: ExtenderSettings) -> None:
 
 
 async def _serve(client: Client, settings: ExtenderSettings, health: Address | None, stop: asyncio.Event) -> None:
-    state = ClusterState(client, settings.options())
+    state = ClusterState(client, replace(settings.options(), now=client.clock.now))
     scheduler = scheduler_on(state, settings.scheduler_options())
     handlers = handlers_on(state, scheduler)
     address = Address(settings.bind_address, settings.port)
     for_probes = health_app(handlers.why_not_ready, handlers.metrics_text)
-    async with serving(extender_app(handlers), address) as url, serving(for_probes, health) if health else nullcontext():
+    also = serving(for_probes, health) if health else nullcontext("")
+    async with serving(extender_app(handlers), address) as url, also as health_url:
         log.info("listening url=%s namespace=%s", url, settings.carrel_namespace)
+        if health_url:
+            log.info("health url=%s", health_url)
         async with asyncio.TaskGroup() as tasks:
             running = [tasks.create_task(state.informers.run()), tasks.create_task(_housekeeping(state, scheduler))]
             await stop.wait()
@@ -55,8 +60,8 @@ async def _housekeeping(state: ClusterState, scheduler: Scheduler) -> None:
     gc.freeze()
     log.info("ready nodes=%d leases=%d", len(state.ledger.nodes), len(state.leases.store))
     while True:
-        ask, now = state.isolation.ask, state.options.now()
-        ask("housekeeping", "silent agents", lambda _: state.cluster_ledger.mark_silent_agents(now), None)
-        ask("housekeeping", "expired gangs", lambda _: scheduler.expire_gangs(), None)
-        ask("housekeeping", "sizes of gangs", lambda _: state.gang_sizes.refresh(), None)
+        attempt = state.isolation.attempt
+        attempt("silent_agents", partial(state.cluster_ledger.mark_silent_agents, state.options.now()))
+        attempt("expired_gangs", scheduler.expire_gangs)
+        attempt("gang_sizes", state.gang_sizes.refresh)
         await asyncio.sleep(HOUSEKEEPING_S)

@@ -1,4 +1,4 @@
-"""`carrel why`, `explain`, `inspect`, `adopt`, `scheduler-config` as people run them, on the embedded API over HTTP."""
+"""`carrel why`, `explain`, `inspect`, `adopt`, `release` as people run them, on the embedded API over HTTP."""
 
 import asyncio
 import json
@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from carrel.kubernetes.cluster import BindTarget
+from carrel.kubernetes.cluster import BindTarget, MergePatch
+from carrel.kubernetes.objects.resources import NODES
 from carrel.parsing.time import instant
 from carrel.parsing.time_words import in_utc
 from kubernetes_in_memory.http_server import serve
@@ -301,3 +302,33 @@ async def test_adopt_shows_and_records_the_pods_that_another_scheduler_placed() 
         assert await lab.held() == {"gpu-n1-1": {old["metadata"]["uid"]: 2048}}
         again = await carrel("adopt", "--server", served.url)
         assert again.out == "Every pod that has a GPU is on a Lease: nothing to record.\n"
+
+
+async def test_release_frees_the_gpus_of_a_node_that_is_away_and_of_no_other() -> None:
+    async with a_full_lab() as (lab, url):
+        refused = await carrel("release", "n1", "--yes", "--server", url)
+        assert (refused.code, refused.err.splitlines()[0]) == (3, "✗ n1 is not away")
+        assert refused.out.splitlines()[1].split() == ["n1", "0", "lab/tenant", "running"]
+
+        lost = {"type": "Ready", "status": "Unknown", "lastTransitionTime": "2026-11-16T11:00:00Z"}
+        away = MergePatch({"status": {"conditions": [lost]}})
+        await lab.client.patch(NODES, "n1", away, subresource="status")
+        asks = await carrel("release", "n1/0", "--server", url)
+        assert (asks.code, asks.err.splitlines()[0]) == (2, "✗ Not released"), "nobody is there to confirm it"
+        assert "n1 does not answer: its kubelet is not ready since 2026-11-16T11:00:00Z." in asks.out
+        shown = await carrel("release", "n1/0", "--dry-run", "--server", url)
+        assert shown.code == 0
+        assert sorted(await lab.held()) == ["gpu-n1-0", "gpu-n2-0"]
+
+        done = await carrel("release", "n1/0", "--yes", "--server", url)
+        assert done.out.splitlines()[-1] == "Released 1 share of GPUs on n1."
+        assert sorted(await lab.held()) == ["gpu-n2-0"]
+        again = await carrel("release", "n1/0", "--yes", "--server", url)
+        assert (again.code, again.err.splitlines()[0]) == (4, "✗ Nothing to release on n1/0")
+
+
+@pytest.mark.parametrize("gpu", ["", "n1/", "n1/first", "/0"])
+async def test_release_needs_a_node_or_a_gpu(gpu: str) -> None:
+    said = await carrel("release", gpu, "--server", "http://127.0.0.1:1")
+
+    assert (said.code, said.err.splitlines()[0]) == (2, f"✗ {gpu!r} is not a GPU")

@@ -185,6 +185,7 @@ def is_running(pid: int) -> bool:
     [
         ("--cluster", "nodes: []", "line 1 ($.nodes)"),
         ("--pods", "kind: Banana", "kind of document 1 is 'Banana'; expected Pod or GpuClaim"),
+        ("--pods", "{kind: Pod, apiVersion: v2}", "apiVersion of document 1 is 'v2'; expected v1"),
         ("--pods", "", "expected at least one Pod"),
     ],
 )

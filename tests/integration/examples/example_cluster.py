@@ -85,7 +85,9 @@ class ExampleCluster:
         return await self._create(self.lab.client, pod)
 
     async def _create(self, client: Client, document: Json) -> Json:
-        made = await client.create(KINDS[document["kind"]], document, "lab")
+        kind = document["kind"]
+        assert kind in KINDS, f"this cluster makes {', '.join(KINDS)} of an example, not {kind}"
+        made = await client.create(KINDS[kind], document, "lab")
         if document["kind"] == "GpuClaim":
             await eventually(lambda: self.replica.claims.store.get(made["metadata"]["name"], "lab") is not None)
         return made

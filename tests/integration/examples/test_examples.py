@@ -4,6 +4,7 @@ An example without a row here fails the first test. Annotations are written out,
 """
 
 import asyncio
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ import pytest
 
 from carrel.cluster_file import read_gpus
 from carrel.kubernetes.cluster import ClusterError
+from carrel.manifests import rbac
 from carrel.scheduling.scheduler_config import Extender, scheduler_config
 from tests.integration.examples.example_cluster import ALICE, BOB, EXAMPLES, HUB, an_example_cluster, documents
 from tests.integration.scheduling.test_process import carrel_process
@@ -93,6 +95,7 @@ TESTED_BELOW = {
     "gpuclaim-gang-job.yaml",
     "gpushare-scheduler-config.yaml",
     "kai-cpu-only.yaml",
+    "kai-old-names.yaml",
     "node-gpus.yaml",
     "opportunistic-job.yaml",
 }
@@ -249,6 +252,15 @@ async def test_a_kube_scheduler_that_is_configured_for_gpushare_is_served() -> N
         target = {"PodName": pod["metadata"]["name"], "PodNamespace": "lab", "PodUID": pod["metadata"]["uid"]}
         assert (await asked("bindVerb", {**target, "Node": fitting[0]}))["Error"] == ""
         assert len(await cluster.held(pod)) == 1
+
+
+def test_kais_old_names_get_the_rights_that_the_new_ones_have() -> None:
+    """`tests/e2e` runs it."""
+    new, old = "kai-resource-reservation", "runai-reservation"
+    shipped = [each for each in rbac() if new in (each["metadata"]["name"], each["metadata"].get("namespace"))]
+
+    assert documents("kai-old-names.yaml") == json.loads(json.dumps(shipped).replace(new, old))
+    assert len(shipped) == 4
 
 
 async def test_the_agent_reports_the_simulated_gpus_of_a_node() -> None:

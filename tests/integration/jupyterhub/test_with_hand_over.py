@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from carrel.kubernetes.cluster import Json, NotFound
+from carrel.kubernetes.cluster import Json, MergePatch, NotFound, Selection
 from carrel.kubernetes.objects.kinds import Object
-from carrel.kubernetes.objects.resources import Resource
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, NAMESPACES, PODS, Resource
 from tests.kit.gpus import a_node
 from tests.kit.jupyterhub.hub import HubBed, a_startable, running_hub
 from tests.kit.jupyterhub.hub_files import NAMESPACE
@@ -21,7 +21,8 @@ SERVICES: Resource[Any] = Resource(Object, "", "v1", "services", "Service")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def bed() -> AsyncIterator[HubBed]:
     nodes = [a_node("a", cards=1, model="A"), a_node("b", cards=1, model="B"), a_node("c", cards=2, model="C")]
-    async with running_hub(nodes, services_enabled=True) as running:
+    # A pod for which there is room is left to the scheduler, however short the wait.
+    async with running_hub(nodes, controller=("--wait-before-cpu", "1"), services_enabled=True) as running:
         running.startable.update(a_startable({"A": 1, "B": 1, "C": 2}))
         yield running
 
@@ -87,6 +88,66 @@ async def test_of_four_students_two_get_a_gpu_and_two_a_notebook_on_cpu(bed: Hub
     assert (len(with_gpu), len(told)) == (2, 2)
     for student in students:
         await bed.stop_and_wait(student)
+
+
+async def test_a_spawn_that_is_cancelled_while_its_pod_goes_to_cpu_leaves_nothing(bed: HubBed) -> None:
+    holder = a_gpu_pod("holder")
+    await bed.client.create(PODS, holder, NAMESPACE)
+    await bed.wait_for("no GPU is free", lambda: bed.holders("a"))
+    await say_when_full(bed, "wait")
+    await bed.start("eva@lab.example", "gpu-a-1")
+
+    async def waits() -> bool:
+        pods = await bed.pods("eva@lab.example")
+        return bool(pods) and "carrel.dev/tier" in pods[0]["metadata"]["annotations"]
+
+    await bed.wait_for("the notebook waits for a GPU", waits)
+    name = (await bed.pod("eva@lab.example"))["metadata"]["name"]
+    # A pod without a node would be gone at once.
+    await bed.client.patch(PODS, name, MergePatch({"metadata": {"finalizers": ["lab.example/held"]}}), NAMESPACE)
+    await say_when_full(bed, "cpu")
+
+    async def is_ending() -> bool:
+        return "deletionTimestamp" in (await bed.pod("eva@lab.example"))["metadata"]
+
+    await bed.wait_for("Carrel hands the pod over to CPU", is_ending)
+    await bed.stop("eva@lab.example")
+
+    async def is_withdrawn() -> bool:
+        return "carrel.dev/no-successor" in (await bed.pod("eva@lab.example"))["metadata"]["annotations"]
+
+    await bed.wait_for("the hub says that nobody wants it", is_withdrawn)
+    await bed.client.patch(PODS, name, MergePatch({"metadata": {"finalizers": None}}), NAMESPACE)
+
+    async def is_over() -> bool:
+        records = (await bed.client.list(CONFIG_MAPS, Selection("carrel"))).items
+        return not any(each.metadata.name.startswith("handover-") for each in records)
+
+    await bed.is_gone("eva@lab.example")
+    await bed.wait_for("the hand-over is over", is_over)
+    assert not await bed.pods("eva@lab.example")
+    assert not bed.kubelets.started("jupyter-eva")
+    await bed.client.delete(PODS, "holder", NAMESPACE)
+
+
+async def say_when_full(bed: HubBed, what: str) -> None:
+    """Returns when the webhook has read it. No GPU of model A is free."""
+    note = {"metadata": {"annotations": {"carrel.dev/when-full": what}}}
+    await bed.client.patch(NAMESPACES, NAMESPACE, MergePatch(note))
+    probe = a_gpu_pod("probe", **{"hub.jupyter.org/username": "probe"})
+
+    async def is_read() -> bool:
+        admitted = await bed.client.create(PODS, probe, NAMESPACE, dry_run=True)
+        return ("nvidia.com/gpu" in str(admitted["spec"]["containers"][0]["resources"])) is (what == "wait")
+
+    await bed.wait_for(f"the webhook knows that a full cluster means {what}", is_read)
+
+
+def a_gpu_pod(name: str, **notes: str) -> Json:
+    """It asks for the GPU of model A."""
+    container = {"name": "main", "image": "work", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    metadata = {"name": name, "annotations": {"carrel.dev/gpu-model": "A", **notes}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
 
 
 async def service(bed: HubBed, name: str) -> Json:

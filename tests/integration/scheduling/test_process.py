@@ -95,6 +95,26 @@ async def test_it_serves_binds_stops_on_sigterm_and_logs_both() -> None:
     assert "Traceback" not in story
 
 
+async def test_probes_reach_it_where_kube_schedulers_calls_do_not() -> None:
+    options = ["--port", "0", "--health-address", "127.0.0.1:0"]
+    async with a_served_lab() as (_, url), carrel_process("extender", "--server", url, *options) as process:
+        for_probes = (await process.wait_line(r"health url=(\S+)"))[1]
+        await process.wait_line("ready nodes=1")
+        async with aiohttp.ClientSession() as session:
+            caller = ExtenderClient(session, for_probes)
+            assert (await caller.get("/readyz")).status == 200
+            assert "carrel_" in (await caller.get("/metrics")).text
+            async with session.post(f"{for_probes}/carrel/bind", json={}) as answer:
+                assert answer.status == 404
+
+
+async def test_a_health_address_without_a_port_is_refused() -> None:
+    async with carrel_process("extender", "--server", "http://127.0.0.1:1", "--health-address", "nowhere") as process:
+        code, story = await process.wait_end()
+    assert code == 2
+    assert "expected an address and a port" in story
+
+
 async def _until_fits(caller: ExtenderClient, pod: object) -> dict[str, object]:
     """A gang's members may not all be in the cache yet."""
     for _ in range(LIMIT_S * 20):

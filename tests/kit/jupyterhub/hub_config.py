@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+from carrel.demo.kubelets import pod_address
 from carrel.jupyterhub import booking_service
 
 bed = json.loads(Path(os.environ["HUB_BED"]).read_text())
@@ -34,8 +35,17 @@ c.KubeSpawner.delete_grace_period = 10
 booking_service.TIMEOUT_S = 120.0
 c.Spawner.http_timeout = 120
 c.Spawner.start_timeout = 120
+has_internal_ssl = bed["spawner"].pop("internal_ssl", False)
 for name, value in bed["spawner"].items():
     c.KubeSpawner[name] = value
-if bed["spawner"].get("services_enabled"):
+if has_internal_ssl:
+    # There is no cluster DNS either, so certificates are for addresses, which pods have by their names.
+    c.JupyterHub.internal_ssl = True
+    for name in ("hub_bind_url", "hub_connect_url"):
+        c.JupyterHub[name] = bed["hub_url"].replace("http:", "https:")
+    c.ConfigurableHTTPProxy.api_url = bed["proxy_api_url"].replace("http:", "https:")
+    c.KubeSpawner.ssl_alt_names = lambda spawner: [f"IP:{pod_address(spawner.pod_name, 127)}"]
+    c.KubeSpawner.get_pod_url = lambda spawner, pod: f"https://{pod['status']['podIP']}:{bed['notebook_port']}"
+elif bed["spawner"].get("services_enabled"):
     # There is no cluster network: the name of the Service leads to the pod, as the cluster's DNS would.
     c.KubeSpawner.get_pod_url = lambda spawner, pod: f"http://{pod['status']['podIP']}:{bed['notebook_port']}"

@@ -39,7 +39,7 @@ class HubAccess:
 
 def write_hub_files(folder: Path, access: HubAccess, notebook_port: int, spawner: Mapping[str, Any]) -> HubFiles:
     """`spawner`: settings of the KubeSpawner. 0 for the port of notebooks: any."""
-    proxy, proxy_api, hub, any_port = _free_ports(4)
+    proxy, proxy_api, hub, any_port = free_ports(4)
     url, token = f"http://127.0.0.1:{proxy}", secrets.token_hex()
     (folder / "token").write_text(access.kubernetes_token)
     bed = {
@@ -64,7 +64,7 @@ def write_hub_files(folder: Path, access: HubAccess, notebook_port: int, spawner
     return HubFiles(url, token, [sys.executable, "-m", "jupyterhub", "--config", str(config)], variables)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:

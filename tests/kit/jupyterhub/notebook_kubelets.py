@@ -5,6 +5,7 @@ running. A pod that is deleted gets SIGTERM, and is removed when its process has
 """
 
 import asyncio
+import base64
 import contextlib
 import os
 import signal
@@ -14,22 +15,26 @@ from typing import Any
 
 from carrel.demo.component_processes import end_with_parent
 from carrel.demo.kubelets import SimulatedKubelets, pod_address
-from carrel.kubernetes.cluster import Json
+from carrel.kubernetes.cluster import Json, NotFound
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.objects.resources import PODS
+from carrel.kubernetes.objects.resources import PODS, SECRETS
 
 LOOPBACK = 127
 SERVER = "jupyterhub-singleuser"
 STOP_S = 20.0
+CERTIFICATES = {"JUPYTERHUB_SSL_KEYFILE", "JUPYTERHUB_SSL_CERTFILE", "JUPYTERHUB_SSL_CLIENT_CA"}
+"""Where a server with `internal_ssl` finds its files."""
 POD_FILE = "pod.txt"
 """In the home folder of each server: which pod it is."""
 
 
 class NotebookKubelets(SimulatedKubelets):
-    def __init__(self, folder: Path, *arguments: Any) -> None:
-        """`folder`: for the logs and the home folders of the servers."""
+    def __init__(self, folder: Path, *arguments: Any, by_name: bool = False) -> None:
+        """`folder`: for the logs and the home folders of the servers. `by_name`: pods of the same name have the same
+        address, one after the other; else each has its own."""
         super().__init__(*arguments)
         self.folder = folder
+        self._by_name = by_name
         self.may_remove = asyncio.Event()
         """While it is not set, no pod is removed: a test looks at pods that are ending."""
         self.may_remove.set()
@@ -37,8 +42,8 @@ class NotebookKubelets(SimulatedKubelets):
         self._names: dict[str, str] = {}
         self._starting: set[str] = set()
 
-    def address_of(self, uid: str) -> str:
-        return pod_address(uid, LOOPBACK)
+    def address_of(self, name: str, uid: str) -> str:
+        return pod_address(name if self._by_name else uid, LOOPBACK)
 
     def logs(self) -> str:
         return "\n".join(f"--- {each.name}\n{each.read_text()[-3000:]}" for each in self.folder.glob("*.log"))
@@ -57,11 +62,12 @@ class NotebookKubelets(SimulatedKubelets):
         home = self.folder / uid
         home.mkdir()
         (home / POD_FILE).write_text(uid)
+        await self._mount_secrets(document, home)
         with (self.folder / f"{pod.metadata.name}-{uid[:8]}.log").open("wb") as output:
             self._servers[uid] = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "jupyterhub.singleuser", "--allow-root"),
                 cwd=home,
-                env={**_of_the_machine(home), **self._environment(document, container)},
+                env={**_of_the_machine(home), **self._environment(document, container, home)},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -69,7 +75,18 @@ class NotebookKubelets(SimulatedKubelets):
                 preexec_fn=end_with_parent,
             )
 
-    def _environment(self, pod: Json, container: Json) -> dict[str, str]:
+    async def _mount_secrets(self, pod: Json, home: Path) -> None:
+        """Below the home folder. A container does not start before they exist: the hub writes them after the pod."""
+        for name in (each["secret"]["secretName"] for each in pod["spec"].get("volumes", ()) if "secret" in each):
+            while True:
+                with contextlib.suppress(NotFound):
+                    secret = await self._cluster.get(SECRETS, name, pod["metadata"]["namespace"])
+                    break
+                await asyncio.sleep(0.1)
+            for file, content in secret["data"].items():
+                (home / file).write_bytes(base64.b64decode(content))
+
+    def _environment(self, pod: Json, container: Json, home: Path) -> dict[str, str]:
         """Of the container, with what it is told about its pod. The server listens on the pod's own address."""
         annotations = pod["metadata"].get("annotations", {})
         found = {}
@@ -77,10 +94,15 @@ class NotebookKubelets(SimulatedKubelets):
             field = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath", "")
             told = annotations.get(field.removeprefix("metadata.annotations['").removesuffix("']"), "")
             found[variable["name"]] = variable.get("value", told) or told
+        for name in CERTIFICATES & found.keys():
+            found[name] = str(home / Path(found[name]).name)
         url = found["JUPYTERHUB_SERVICE_URL"]
         for anywhere in ("0.0.0.0", "[::]"):
-            url = url.replace(f"//{anywhere}:", f"//{self.address_of(pod['metadata']['uid'])}:")
+            url = url.replace(f"//{anywhere}:", f"//{self._address(pod['metadata'])}:")
         return {**found, "JUPYTERHUB_SERVICE_URL": url}
+
+    def _address(self, metadata: Json) -> str:
+        return self.address_of(metadata["name"], metadata["uid"])
 
     async def end_containers(self, pod: Pod) -> None:
         process = self._servers.get(pod.metadata.uid)
@@ -89,7 +111,7 @@ class NotebookKubelets(SimulatedKubelets):
         await self.may_remove.wait()
 
     def running_status(self, pod: Pod) -> dict[str, Any]:
-        address = self.address_of(pod.metadata.uid)
+        address = self.address_of(pod.metadata.name, pod.metadata.uid)
         return {**super().running_status(pod), "podIP": address, "podIPs": [{"ip": address}]}
 
     def running(self) -> set[str]:

@@ -252,3 +252,11 @@ def test_a_namespace_is_deleted_with_its_content(kubectl: Kubectl, lab: Callable
     while kubectl.run("get", "namespace", unique).returncode == 0:
         assert time.monotonic() < ends_at, "the namespace is still there"
         time.sleep(0.2)
+
+
+def test_a_kind_that_is_not_served_is_named(kubectl: Kubectl) -> None:
+    banana = {"apiVersion": "fruit.example/v1", "kind": "Banana", "metadata": {"name": "ripe"}}
+
+    for verb in ("apply", "create"):
+        told = kubectl.refused(verb, "--filename", "-", given=banana)
+        assert 'no matches for kind "Banana" in version "fruit.example/v1"' in told

@@ -72,7 +72,7 @@ async def test_all_manifests_that_cannot_be_loaded_are_reported(tmp_path: Path) 
         _, errors = await process.communicate()
     told = errors.decode()
     assert process.returncode == 1
-    assert "bad.yaml, document 1: no kind 'Desk' in 'v1' is served" in told
+    assert "bad.yaml, document 1: v1 has no 'Desk' here, only ConfigMap, " in told
     assert 'bad.yaml, document 3, item 1: Pod "train" is invalid: spec.containers[0].name' in told
     assert "none.yaml: No such file or directory" in told
 

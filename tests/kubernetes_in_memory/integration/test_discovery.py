@@ -36,6 +36,25 @@ def definition(*versions: str) -> Json:
     }
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "words"),
+    [
+        pytest.param("POST", "/apis/apps/v1/namespaces/lab/banana", "apps/v1 has no 'banana' here, only ", id="a kind"),
+        pytest.param("GET", "/apis/a.example/v1/desks", "'a.example/v1' is not served, only ", id="a group"),
+        pytest.param("GET", "/api/v1/pods/train", "pods are in namespaces, and the path names none", id="no namespace"),
+        pytest.param("GET", "/api/v1/namespaces/lab/nodes", "nodes are not in namespaces", id="a namespace too much"),
+        pytest.param("GET", "/api/v1/namespaces/lab/pods/a/soul", "pods have no 'soul'", id="a part of an object"),
+    ],
+)
+async def test_who_asks_for_what_is_not_served_is_told_what_is(
+    call: Caller, method: str, path: str, words: str
+) -> None:
+    answer = await call(method, path, {})
+
+    assert (answer.status, answer.body["reason"]) == (404, "NotFound")
+    assert answer.message.startswith(f"the server could not find the requested resource: {words}")
+
+
 async def test_a_definition_is_served_as_soon_as_it_exists(call: Caller) -> None:
     assert (await call("GET", "/apis/library.example/v1")).status == 404
     await call.made(CRDS, definition("v1"))

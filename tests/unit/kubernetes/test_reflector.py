@@ -249,7 +249,7 @@ async def test_a_handler_that_raises_about_one_object_is_told_of_the_others_and_
         broken_saw.append(new.metadata.name)
 
     reflector.on_change(broken)
-    reflector.on_change(lambda old, new: other_saw.append(new.metadata.name))
+    reflector.on_change(lambda old, new: other_saw.append(new.metadata.name if new else ""))
     await reflector.read_once()
     assert (broken_saw, other_saw, failures) == (["b"], ["a", "b"], ["watch"])
     assert "Pod lab/a" in caplog.text

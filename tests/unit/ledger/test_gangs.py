@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from carrel.ledger import gangs
-from carrel.ledger.gangs import GangPlan, plan_gang
+from carrel.ledger.gangs import GangMembers, GangPlan, GangPlanner, plan_gang
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, WaitingPod, place
 from carrel.ledger.refusals import Refusal
@@ -150,3 +150,36 @@ def test_who_may_go_to_few_nodes_is_placed_first() -> None:
     picky = WaitingPod(holder("picky"), whole(), ("n00",))
 
     assert isinstance(plan_gang(ledger, Gang("lab/job", 12), [*easy, picky], steps=1), GangPlan)
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        pytest.param(whole(2), {"n2"}, id="an island is preferred"),
+        pytest.param(whole(2, topology=Topology(TopologyMode.IGNORE)), {"n1"}, id="islands do not matter"),
+        pytest.param(whole(2, topology=Topology(min_bandwidth_gbps=100)), {"n3"}, id="with so much bandwidth"),
+        pytest.param(whole(1), {"n1"}, id="one GPU each"),
+    ],
+)
+def test_members_go_first_where_their_gpus_are_linked(request_: Request, expected: set[str]) -> None:
+    ledger = a_ledger(
+        a_node("n1", cards=4),
+        a_node("n2", islands="aabb", bandwidth_gbps=50),
+        a_node("n3", islands="aabb", bandwidth_gbps=600),
+    )
+    waiting = [(holder(f"m{i}"), request_) for i in range(2)]
+
+    answer = GangPlanner(ledger).plan(Gang("lab/job", 2), GangMembers(waiting, 0), ["n1", "n2", "n3"])
+
+    assert isinstance(answer, GangPlan)
+    assert {placement.node for placement in answer.placements.values()} == expected
+
+
+def test_members_take_gpus_that_are_not_linked_where_no_others_are_left() -> None:
+    ledger = a_ledger(a_node("n1", cards=4), a_node("n2", islands="aabb"))
+    waiting = [(holder(f"m{i}"), whole(2)) for i in range(3)]
+
+    answer = GangPlanner(ledger).plan(Gang("lab/job", 3), GangMembers(waiting, 0), ["n1", "n2"])
+
+    assert isinstance(answer, GangPlan)
+    assert sorted(placement.node for placement in answer.placements.values()) == ["n1", "n2", "n2"]

@@ -5,16 +5,17 @@
     outline   health: solid is healthy, dashed takes no new pods; a double line is kept for a booked pod
     bracket   GPUs of one NVLink island
 
-Pure: the ledger in, view models and markup out. Colours only repeat what the patterns show.
+Pure: GPUs with their holders in, view models and markup out. Colours only repeat what the patterns show.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from markupsafe import Markup, escape
 
 from carrel.bookings.pages import wording
+from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Card, Ledger
 from carrel.ledger.shares import Share, ShareState
 from carrel.ledger.tiers import Tier
@@ -136,18 +137,12 @@ class Totals:
         return round(100 * self.held_memory / self.memory) if self.memory else 0
 
 
-def node_on_map(ledger: Ledger, name: str, pod_of: PodOf) -> NodeOnMap:
-    node = ledger.node(name)
-    cards = tuple(_gpu_on_map(card, pod_of) for card in ledger.cards(name))
-    return NodeOnMap(name, node.unusable if node else "the node is gone", cards)
+def node_on_map(name: str, node: Node | None, cards: Iterable[Card], pod_of: PodOf) -> NodeOnMap:
+    gpus = tuple(gpu_on_map(card, pod_of) for card in cards)
+    return NodeOnMap(name, node.unusable if node else "the node is gone", gpus)
 
 
-def gpu_on_map(ledger: Ledger, uuid: str, pod_of: PodOf) -> GpuOnMap | None:
-    card = ledger.card(uuid)
-    return _gpu_on_map(card, pod_of) if card else None
-
-
-def _gpu_on_map(card: Card, pod_of: PodOf) -> GpuOnMap:
+def gpu_on_map(card: Card, pod_of: PodOf) -> GpuOnMap:
     def share_on_map(share: Share) -> ShareOnMap:
         pod = pod_of(share.holder.uid)
         whole = share.memory is None
@@ -168,10 +163,10 @@ def _gpu_on_map(card: Card, pod_of: PodOf) -> GpuOnMap:
     )
 
 
-def totals(ledger: Ledger) -> Totals:
+def totals(ledger: Ledger, cards_of: Callable[[str], Iterable[Card]]) -> Totals:
     """Of the whole cluster. It is computed at every change, so it reads only the GPUs, not the pods."""
     nodes = [ledger.node(name) for name in ledger.nodes]
-    cards = [(node, card) for node in nodes if node for card in ledger.cards(node.name)]
+    cards = [(node, card) for node in nodes if node for card in cards_of(node.name)]
     return Totals(
         gpus=len(cards),
         idle=sum(not (card.shares or card.kept_for or card.gpu.unusable or node.unusable) for node, card in cards),

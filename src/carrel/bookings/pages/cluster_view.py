@@ -1,6 +1,6 @@
 """What the pages see of the cluster: the ledger, the pods, their coverage, and the usage so far. It only reads."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -12,7 +12,7 @@ from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.coverage_reader import CoverageReader
 from carrel.leases.coverage_words import CoverageWords
-from carrel.ledger.ledger import Ledger
+from carrel.ledger.ledger import Card, Ledger
 
 NOBODY = PodUser("", None)
 
@@ -20,6 +20,10 @@ NOBODY = PodUser("", None)
 @dataclass(frozen=True, slots=True)
 class ClusterView:
     ledger: Ledger
+    cards: Callable[[str], Sequence[Card]]
+    """The GPUs of a node with their holders, as people number them: the ledger may have slots instead."""
+    card: Callable[[str], Card | None]
+    """One of them, by its UUID."""
     pod: Callable[[str], Pod | None]
     """By UID."""
     pods: Callable[[], Iterable[Pod]]
@@ -33,7 +37,7 @@ class ClusterView:
 
     def count_usage(self, now: datetime) -> None:
         """Call it every few seconds: the usage page shows what was held."""
-        self.usage.sample(self.ledger, self._user, now)
+        self.usage.sample((card for name in self.ledger.nodes for card in self.cards(name)), self._user, now)
 
     def _user(self, uid: str) -> PodUser:
         pod = self.pod(uid)

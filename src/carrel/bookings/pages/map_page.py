@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from carrel.bookings.pages import cluster_map
-from carrel.bookings.pages.cluster_map import PodOf, Totals
+from carrel.bookings.pages.cluster_map import GpuOnMap, NodeOnMap, PodOf, Totals
 from carrel.bookings.pages.cluster_view import ClusterView
 from carrel.bookings.pages.layout import PageRenderer
 from carrel.bookings.sign_in.authenticator import CurrentPerson
@@ -79,9 +79,9 @@ class MapPage:
             request,
             person,
             "map.html",
-            nodes=[cluster_map.node_on_map(cluster.ledger, name, self._pod_of(cluster)) for name in names],
-            totals=self._totals(cluster.ledger),
-            gpu=cluster_map.gpu_on_map(cluster.ledger, uuid, self._pod_of(cluster)) if uuid else None,
+            nodes=self._nodes(cluster, names),
+            totals=self._totals(cluster),
+            gpu=self._gpu(cluster, uuid) if uuid else None,
             draw=cluster_map.draw,
             map_version=str(self._version(cluster, names)),
             wanted=wanted,
@@ -92,7 +92,7 @@ class MapPage:
     async def gpu(self, request: Request, person: CurrentPerson, uuid: str) -> Response:
         """The part of the page about one GPU: who holds it."""
         cluster = self._context.cluster
-        found = cluster_map.gpu_on_map(cluster.ledger, uuid, self._pod_of(cluster)) if cluster else None
+        found = self._gpu(cluster, uuid) if cluster else None
         return HTMLResponse(self._renderer.fragment("gpu.html", gpu=found))
 
     async def stream(self, request: Request, person: CurrentPerson) -> Response:
@@ -133,17 +133,26 @@ class MapPage:
             if await _wait_or_stop(self._context.stopping):
                 return
 
-    def _totals(self, ledger: Ledger) -> Totals:
+    def _nodes(self, cluster: ClusterView, names: Sequence[str]) -> list[NodeOnMap]:
+        pod_of = self._pod_of(cluster)
+        return [cluster_map.node_on_map(name, cluster.ledger.node(name), cluster.cards(name), pod_of) for name in names]
+
+    def _gpu(self, cluster: ClusterView, uuid: str) -> GpuOnMap | None:
+        card = cluster.card(uuid)
+        return cluster_map.gpu_on_map(card, self._pod_of(cluster)) if card else None
+
+    def _totals(self, cluster: ClusterView) -> Totals:
         """Computed once per change of the ledger, for all streams."""
-        if self._counted is None or self._counted[0] != ledger.moment:
-            self._counted = (ledger.moment, cluster_map.totals(ledger))
+        moment = cluster.ledger.moment
+        if self._counted is None or self._counted[0] != moment:
+            self._counted = (moment, cluster_map.totals(cluster.ledger, cluster.cards))
         return self._counted[1]
 
     def _events(self, cluster: ClusterView, names: Sequence[str], changed: Sequence[str] | None) -> Iterator[str]:
         fragment, draw = self._renderer.fragment, cluster_map.draw
-        yield event("totals", fragment("totals.html", totals=self._totals(cluster.ledger)))
+        yield event("totals", fragment("totals.html", totals=self._totals(cluster)))
         again = names if changed is None else [name for name in names if name in set(changed)]
-        nodes = [cluster_map.node_on_map(cluster.ledger, name, self._pod_of(cluster)) for name in again]
+        nodes = self._nodes(cluster, again)
         if changed is None:
             yield event("nodes", fragment("nodes.html", nodes=nodes, draw=draw))
             yield event("rows", fragment("rows.html", nodes=nodes))

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from carrel.bookings.pages.heat_map import HeatMapRow
 from carrel.bookings.records import PersonUsage
-from carrel.ledger.ledger import Ledger
+from carrel.ledger.ledger import Card
 from carrel.ledger.tiers import Tier
 
 HOUR = timedelta(hours=1)
@@ -95,7 +95,7 @@ class UsageCounter:
         """The first hour that was counted."""
         return min(self._hours, default=None)
 
-    def sample(self, ledger: Ledger, user_of: Callable[[str], PodUser], now: datetime) -> None:
+    def sample(self, cards: Iterable[Card], user_of: Callable[[str], PodUser], now: datetime) -> None:
         """Call it every few seconds. What is held now counts as held since the last sample.
 
         `user_of` says whose a pod is and which tier it has now, by the pod's UID.
@@ -109,14 +109,13 @@ class UsageCounter:
         part = (now - last) / HOUR
         hour = self._hour_of(now)
         hour.sampled += part
-        for name in ledger.nodes:
-            for card in ledger.cards(name):
-                for uid, share in card.shares.items():
-                    held = part * card.held(share) / card.gpu.memory
-                    hour.by_gpu[card.gpu.uuid] += held
-                    user = user_of(uid)
-                    key = (user.name, card.gpu.model)
-                    hour.by_user[key] = hour.by_user.get(key, NOTHING_HELD) + _held_in(user.tier, held)
+        for card in cards:
+            for uid, share in card.shares.items():
+                held = part * card.held(share) / card.gpu.memory
+                hour.by_gpu[card.gpu.uuid] += held
+                user = user_of(uid)
+                key = (user.name, card.gpu.model)
+                hour.by_user[key] = hour.by_user.get(key, NOTHING_HELD) + _held_in(user.tier, held)
 
     def _hour_of(self, now: datetime) -> _Hour:
         start = now.astimezone(UTC).replace(minute=0, second=0, microsecond=0)

@@ -115,7 +115,7 @@ def _held_by(cluster: ClusterView, person: Person, start: datetime) -> Mapping[s
 
 def held_by_gpu(cluster: ClusterView, start: datetime, end: datetime) -> Sequence[HeatMapRow]:
     """If there are too many GPUs, those that were held most."""
-    cards = [card.gpu for name in sorted(cluster.ledger.nodes) for card in cluster.ledger.cards(name)]
+    cards = [card.gpu for name in sorted(cluster.ledger.nodes) for card in cluster.cards(name)]
     named = {gpu.uuid: f"{gpu.node} · {gpu.index}" for gpu in cards}
     rows = cluster.usage.by_gpu(named, start, int((end - start) / HOUR))
     return sorted(rows, key=lambda row: -row.mean)[:MAX_GPUS] if len(rows) > MAX_GPUS else rows

@@ -12,6 +12,7 @@ from typing import Any
 
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import EVENTS, Resource
+from carrel.parsing.printable import printable
 from carrel.parsing.time import seconds
 
 LONGEST_MESSAGE = 1024
@@ -37,7 +38,7 @@ class Note:
     @property
     def text(self) -> str:
         """The message as far as an Event can carry it."""
-        message = self.message
+        message = printable(self.message)
         return message if len(message) <= LONGEST_MESSAGE else message[: LONGEST_MESSAGE - 1] + "…"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.pages import heat_map
-from carrel.bookings.pages.cluster_map import PodOnMap, draw, node_on_map, totals
+from carrel.bookings.pages.cluster_map import NodeOnMap, PodOf, PodOnMap, draw, node_on_map, totals
 from carrel.bookings.pages.heat_map import HeatMapRow
 from carrel.bookings.pages.map_page import MapVersion, event, nodes_shown
 from carrel.bookings.pages.rule_changes import conflicts
@@ -32,6 +32,10 @@ def booked(uid: str) -> PodOnMap:
     return PodOnMap(Tier.BOOKED, "ada@lab.example")
 
 
+def seen_on_map(ledger: Ledger, pod_of: PodOf) -> NodeOnMap:
+    return node_on_map("n1", ledger.node("n1"), ledger.cards("n1"), pod_of)
+
+
 def a_record(user: str, start: datetime, days: float, id: str = "b", is_share: bool = False) -> BookingRecord:
     booking = Booking(id, user, A6000, start, start + days * DAY, share=is_share)
     return BookingRecord(booking, created_at=start - DAY, created_by=user)
@@ -43,18 +47,18 @@ def a_record(user: str, start: datetime, days: float, id: str = "b", is_share: b
 def test_a_gpu_has_a_description_of_everything_that_its_picture_shows() -> None:
     ledger = Ledger([a_node("n1")], [held("train", "n1", 0, 8138)])
 
-    assert node_on_map(ledger, "n1", booked).gpus[0].description == (
+    assert seen_on_map(ledger, booked).gpus[0].description == (
         "GPU 0 of n1, RTX A6000; 8,138 of 16,276 MiB free; held by lab/train (booked, 8,138 MiB, promised)"
     )
 
 
 def test_the_fill_shows_the_held_memory_and_the_pattern_the_tier() -> None:
     ledger = Ledger([a_node("n1")], [held("train", "n1", 0, 8138), held("all", "n1", 1, None)])
-    half, full = (ElementTree.fromstring(draw(gpu)) for gpu in node_on_map(ledger, "n1", booked).gpus)
+    half, full = (ElementTree.fromstring(draw(gpu)) for gpu in seen_on_map(ledger, booked).gpus)
 
     heights = [float(picture.find("rect[@class='share booked']").get("height", "0")) for picture in (half, full)]  # type: ignore[union-attr] # it is there
     assert heights[0] == pytest.approx(heights[1] / 2, abs=1)
-    assert 'class="share no-tier"' in draw(node_on_map(ledger, "n1", nobody).gpus[0])
+    assert 'class="share no-tier"' in draw(seen_on_map(ledger, nobody).gpus[0])
 
 
 def test_an_unhealthy_gpu_and_a_kept_one_look_different_and_are_not_idle() -> None:
@@ -62,7 +66,7 @@ def test_an_unhealthy_gpu_and_a_kept_one_look_different_and_are_not_idle() -> No
     unhealthy = replace(node, gpus=(*node.gpus[:2], a_card("n1", 2, unusable="unhealthy: XID 79")))
     ledger = Ledger([unhealthy])
     ledger.keep("GPU-n1-1", holder("urgent"))
-    seen = node_on_map(ledger, "n1", nobody)
+    seen = seen_on_map(ledger, nobody)
 
     assert [draw(gpu).split('"')[1] for gpu in seen.gpus] == ["gpu healthy", "gpu kept", "gpu unhealthy"]
     assert seen.idle == 1
@@ -71,26 +75,26 @@ def test_an_unhealthy_gpu_and_a_kept_one_look_different_and_are_not_idle() -> No
 
 
 def test_gpus_of_one_island_have_one_bracket() -> None:
-    seen = node_on_map(Ledger([a_node("n1", islands="aab.")]), "n1", nobody)
+    seen = seen_on_map(Ledger([a_node("n1", islands="aab.")]), nobody)
 
     assert [(name, len(gpus)) for name, gpus in seen.islands] == [("a", 2), ("b", 1), ("", 1)]
 
 
 def test_an_overcommitted_gpu_is_drawn_inside_its_outline() -> None:
     ledger = Ledger([a_node("n1")], [held("one", "n1", 0, None), held("two", "n1", 0, None)])
-    gpu = node_on_map(ledger, "n1", nobody).gpus[0]
+    gpu = seen_on_map(ledger, nobody).gpus[0]
     picture = ElementTree.fromstring(draw(gpu))
 
     assert gpu.free == 0
     assert all(float(rect.get("y", "0")) >= 0 for rect in picture.iter("rect"))
-    assert totals(ledger).held_percent == 50
-    assert totals(Ledger()).held_percent == 0
+    assert totals(ledger, ledger.cards).held_percent == 50
+    assert totals(Ledger(), Ledger().cards).held_percent == 0
 
 
 def test_the_description_says_by_which_booking_a_pod_is_covered_and_until_when() -> None:
     ledger = Ledger([a_node("n1")], [held("train", "n1", 0, None)])
     words = "covered by a booking of 1 RTX A6000 until Tue 24 Nov 14:00"
-    gpu = node_on_map(ledger, "n1", lambda uid: PodOnMap(Tier.BOOKED, "ada@lab.example", words)).gpus[0]
+    gpu = seen_on_map(ledger, lambda uid: PodOnMap(Tier.BOOKED, "ada@lab.example", words)).gpus[0]
 
     assert f"lab/train (booked, whole GPU, 16,276 MiB, promised, {words})" in gpu.description
 

@@ -10,7 +10,7 @@ from carrel.bookings.records import PersonUsage
 from carrel.bookings.rules import Booking
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.tiers import Tier
-from tests.kit.gpus import a_node, held
+from tests.kit.gpus import a_node, all_cards, held
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -27,7 +27,7 @@ def ada(uid: str) -> PodUser:
 
 def sample_every_minute(usage_counter: UsageCounter, ledger: Ledger, minutes: int, start: datetime = NOON) -> None:
     for minute in range(minutes + 1):
-        usage_counter.sample(ledger, ada, start + minute * MINUTE)
+        usage_counter.sample(all_cards(ledger), ada, start + minute * MINUTE)
 
 
 def test_half_a_gpu_held_for_an_hour_counts_as_half_a_gpu_hour() -> None:
@@ -46,7 +46,8 @@ def test_hours_are_split_by_coverage_at_each_observation() -> None:
     usage_counter, ledger = UsageCounter(), half_held()
     tiers: list[Tier | None] = [Tier.OPPORTUNISTIC] * 21 + [Tier.BOOKED] * 20 + [None] * 10
     for minute, tier in enumerate(tiers):
-        usage_counter.sample(ledger, lambda uid, tier=tier: PodUser("ada@lab.example", tier), NOON + minute * MINUTE)  # type: ignore[misc] # bound at once
+        user = PodUser("ada@lab.example", tier)
+        usage_counter.sample(all_cards(ledger), lambda uid, user=user: user, NOON + minute * MINUTE)  # type: ignore[misc] # bound at once
 
     held_hours = usage_counter.by_user(NOON)["ada@lab.example"]
     parts = (held_hours.covered, held_hours.opportunistic, held_hours.untiered)
@@ -81,16 +82,16 @@ def test_a_share_released_within_the_hour_counts_until_then() -> None:
     sample_every_minute(usage_counter, ledger, 30)
     ledger.forget("uid-train")
     for minute in range(31, 60):
-        usage_counter.sample(ledger, ada, NOON + minute * MINUTE)
+        usage_counter.sample(all_cards(ledger), ada, NOON + minute * MINUTE)
 
     assert list(usage_counter.by_gpu(GPUS, NOON, 1)[0].parts) == [pytest.approx(0.5 * 30 / 59)]
 
 
 def test_time_without_samples_is_not_counted() -> None:
     usage_counter, ledger = UsageCounter(), half_held()
-    usage_counter.sample(ledger, ada, NOON)
-    usage_counter.sample(ledger, ada, NOON + timedelta(hours=5))
-    usage_counter.sample(ledger, ada, NOON + timedelta(hours=4))
+    usage_counter.sample(all_cards(ledger), ada, NOON)
+    usage_counter.sample(all_cards(ledger), ada, NOON + timedelta(hours=5))
+    usage_counter.sample(all_cards(ledger), ada, NOON + timedelta(hours=4))
 
     assert usage_counter.by_user(NOON) == {}
     assert usage_counter.since is None
@@ -99,7 +100,7 @@ def test_time_without_samples_is_not_counted() -> None:
 def test_more_frequent_samples_give_the_same_count() -> None:
     often, seldom, ledger = UsageCounter(), UsageCounter(), half_held()
     for second in range(0, 601, 5):
-        often.sample(ledger, ada, NOON + timedelta(seconds=second))
+        often.sample(all_cards(ledger), ada, NOON + timedelta(seconds=second))
     sample_every_minute(seldom, ledger, 10)
 
     counts = [counter.by_user(NOON)["ada@lab.example"].covered for counter in (often, seldom)]

@@ -1,0 +1,22 @@
+"""Makes the text of others safe to print: in logs, Events and terminals.
+
+A name, an annotation, a path or a header may hold line breaks that begin a forged line, escape sequences that rewrite
+what a terminal shows, or characters that reverse the order of a text. Such characters are shown as in Python:
+`\\n`, `\\x1b`, `\\u202e`. All that Unicode calls printable stays as it is.
+"""
+
+
+def printable(text: str, keep: str = "") -> str:
+    """`keep`: characters that are left as they are, although they are not printable."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in keep else _escaped(each) for each in text)
+
+
+def printable_lines(text: str) -> str:
+    """The same for text that may have several lines."""
+    return printable(text, keep="\n")
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()

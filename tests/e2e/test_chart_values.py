@@ -1,0 +1,196 @@
+"""What the chart renders, with the real helm: the manifests of the program, and sentences about unusable values."""
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from carrel.cli.scheduler_config import MARGIN_S
+from carrel.manifests import crds, policies, priority_classes, rbac, webhooks
+from carrel.scheduling.scheduler_config import Extender, scheduler_config
+from testbed.control_plane import ApiServer
+from testbed.processes import Failed
+from tests.e2e.chart import CHART, NAMESPACE, by_name, rendered
+from tests.e2e.pods import Json
+
+EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
+OTHERS_KINDS = {"HTTPRoute", "PodMonitor"}
+"""Custom resources of others, which a bare API server does not know."""
+
+
+def in_namespace(value: Any, name: str) -> Any:
+    """The manifest as an admin would change it for another namespace than `carrel`."""
+    if isinstance(value, dict):
+        return {
+            key: name if key == "namespace" and each == "carrel" else in_namespace(each, name)
+            for key, each in value.items()
+        }
+    if isinstance(value, list):
+        return [in_namespace(each, name) for each in value]
+    if isinstance(value, str):
+        return value.replace("system:serviceaccount:carrel:", f"system:serviceaccount:{name}:")
+    return value
+
+
+def program_manifests() -> Iterator[Json]:
+    for each in (*crds(), *rbac(), *webhooks(), *policies(), *priority_classes()):
+        yield in_namespace(copy.deepcopy(each), NAMESPACE)
+
+
+def without_chart_metadata(found: Json) -> Json:
+    metadata = {key: value for key, value in found["metadata"].items() if key not in ("labels", "annotations")}
+    return {**found, "metadata": metadata}
+
+
+def own_namespace_in_lists(found: Json) -> Json:
+    """Lists of names of namespaces, which have Carrel's own among others."""
+    for webhook in found.get("webhooks", ()):
+        for rule in webhook.get("namespaceSelector", {}).get("matchExpressions", ()):
+            rule["values"] = [NAMESPACE if each == "carrel" else each for each in rule["values"]]
+    return found
+
+
+def test_the_chart_has_the_manifests_of_the_program_and_no_others() -> None:
+    expected = by_name([own_namespace_in_lists(each) for each in program_manifests()])
+    chart = by_name(rendered())
+    for name, manifest in expected.items():
+        assert without_chart_metadata(chart[name]) == without_chart_metadata(manifest), name
+    kinds = {kind for kind, _, _ in expected}
+    more = {name for name in chart if name[0] in kinds and name not in expected}
+    assert {name for _, _, name in more} == {"carrel-kube-scheduler", "carrel-volume-scheduler", "carrel-withdraw"}
+
+
+def test_kube_scheduler_is_told_what_the_program_prints() -> None:
+    chart = by_name(rendered("--set", "scheduler.gangTimeout=60"))
+    told = yaml.safe_load(chart["ConfigMap", NAMESPACE, "carrel-scheduler"]["data"]["scheduler.yaml"])
+    assert told["leaderElection"].pop("resourceNamespace") == NAMESPACE
+    assert told == scheduler_config(Extender("http://127.0.0.1:39999", 60 + MARGIN_S))
+
+
+@pytest.mark.parametrize(
+    ("version", "tag"),
+    [
+        ("v1.33.5", "v1.33.5"),
+        ("v1.33.5-eks-3025e55", "v1.33.5"),
+        ("v1.34.1-gke.1080000", "v1.34.1"),
+        ("v1.35.0+k3s1", "v1.35.0"),
+        ("v1.37.1-rc.1+rke2r1", "v1.37.1"),
+    ],
+)
+def test_kube_scheduler_has_the_version_of_the_cluster_without_what_a_vendor_added(version: str, tag: str) -> None:
+    found = by_name(rendered(version=version))["Deployment", NAMESPACE, "carrel-scheduler"]
+    (image,) = [
+        each["image"] for each in found["spec"]["template"]["spec"]["containers"] if each["name"] == "kube-scheduler"
+    ]
+    assert image == f"registry.k8s.io/kube-scheduler:{tag}"
+
+
+def pod_specs(objects: list[Json]) -> Iterator[tuple[str, Json]]:
+    for each in objects:
+        if each["kind"] in ("Deployment", "DaemonSet", "Job"):
+            yield each["metadata"]["name"], each["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize("values", [None, *EXAMPLES], ids=lambda file: file.stem if file else "default")
+def test_all_pods_but_the_agent_are_restricted_and_the_agent_has_two_exceptions(values: Any) -> None:
+    for name, spec in pod_specs(rendered(*(["--values", values] if values else []))):
+        host_paths = [each["hostPath"]["path"] for each in spec.get("volumes", ()) if "hostPath" in each]
+        is_agent = name == "carrel-agent"
+        assert host_paths == (
+            ["/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources"] if is_agent else []
+        ), name
+        assert spec["securityContext"]["runAsUser"] == (0 if is_agent else 65532), name
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        assert spec["enableServiceLinks"] is False, name
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }, name
+
+
+@pytest.mark.parametrize("values", [None, *EXAMPLES], ids=lambda file: file.stem if file else "default")
+def test_the_api_server_would_take_everything(api_server: ApiServer, values: Any) -> None:
+    objects = rendered(*(["--values", values] if values else []), namespace="default")
+    known = [each for each in objects if each["kind"] not in OTHERS_KINDS]
+    # Of a namespace that does not exist yet, nothing can be tried.
+    known = [each for each in known if each["metadata"].get("namespace") != "kai-resource-reservation"]
+    listed = json.dumps({"apiVersion": "v1", "kind": "List", "items": known})
+    said = api_server.kubectl(
+        "apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename", "-", given=listed
+    )
+    assert len(said.splitlines()) == len(known)
+
+
+def environment(objects: list[Json], deployment: str) -> dict[str, Any]:
+    found = by_name(objects)["Deployment", NAMESPACE, deployment]["spec"]["template"]["spec"]["containers"][0]
+    return {each["name"]: each.get("value", each.get("valueFrom")) for each in found["env"]}
+
+
+def test_webhook_and_controller_are_told_alike_what_they_must_know_alike() -> None:
+    objects = rendered("--set", "whenFull=cpu,memoryUnit=GiB,spawners[0]=system:serviceaccount:jhub:hub")
+    webhook, controller = (environment(objects, f"carrel-{name}") for name in ("webhook", "controller"))
+    assert webhook["CARREL_WHEN_FULL"] == controller["CARREL_WHEN_FULL"] == "cpu"
+    assert webhook["CARREL_SEAL_KEY"] == controller["CARREL_SEAL_KEY"]
+    assert webhook["CARREL_SEAL_KEY"] == environment(objects, "carrel-scheduler")["CARREL_SEAL_KEY"]
+    assert webhook["CARREL_SPAWNERS"] == environment(objects, "carrel-booking")["CARREL_SPAWNERS"]
+    for deployment in ("carrel-webhook", "carrel-controller", "carrel-scheduler", "carrel-booking"):
+        assert environment(objects, deployment)["CARREL_MEMORY_UNIT"] == "GiB"
+
+
+def test_the_extender_listens_on_loopback() -> None:
+    told = environment(rendered(), "carrel-scheduler")
+    assert "CARREL_BIND_ADDRESS" not in told  # the default of the program
+    assert told["CARREL_HEALTH_ADDRESS"] == "0.0.0.0:39995"
+
+
+def test_simulated_gpus_are_written_short_or_as_the_agent_reads_them() -> None:
+    for option in ("2xTesla-T4:15360+1xNVIDIA-A100:81920", "list"):
+        given = "agent.simulate[0].model=Tesla-T4,agent.simulate[0].memoryMiB=15360" if option == "list" else ""
+        objects = by_name(rendered("--set", given or f"agent.simulate={option}"))
+        gpus = yaml.safe_load(objects["ConfigMap", NAMESPACE, "carrel-simulated-gpus"]["data"]["gpus.yaml"])["gpus"]
+        assert gpus[0]["model"] == "Tesla-T4" and gpus[0]["memoryMiB"] == 15360
+    agent = objects["DaemonSet", NAMESPACE, "carrel-agent"]["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert "NVIDIA_VISIBLE_DEVICES" not in {each["name"] for each in agent}
+
+
+BAD = {
+    "an unknown key": ("agent.simulat=x", "additional properties 'simulat' not allowed"),
+    "a wrong type": ("webhook.replicas=many", "got string, want integer"),
+    "a word that means nothing": ("whenFull=never", "value must be one of 'cpu', 'wait', 'default'"),
+    "a default secret": (
+        "secrets.maiaToken=secret-token",
+        "leave it empty for a random one",
+    ),
+    "the other default secret": ("secrets.terminatorToken=S#perS3crEt_007", "is a default that everybody knows"),
+    "two secrets": ("secrets.existing=mine,secrets.sealKey=x", "write the value into your Secret mine"),
+    "two places of bookings": ("bookingsElsewhere.apiUrl=https://maia.example", "set booking.enabled=false"),
+    "a missing secret": ("bookingsElsewhere.apiUrl=https://maia.example", "needs bookingsElsewhere.existingSecret"),
+    "two replicas on SQLite": ("booking.replicas=2", "give booking.database.existingSecret"),
+    "OIDC without a client": ("booking.oidc.issuer=https://login.example", "needs booking.oidc.clientId"),
+    "OIDC without an address": ("booking.oidc.issuer=https://login.example", "needs booking.publicUrl"),
+    "a hub without its token": ("booking.hub.url=https://hub.example", "needs booking.hub.existingSecret"),
+    "an Ingress without a host": ("booking.ingress.enabled=true", "need booking.publicUrl, whose host they serve"),
+    "simulated GPUs in other words": ("agent.simulate=two", "write COUNTxMODEL:MIB, as 2xTesla-T4:15360"),
+    "simulated GPUs beside NVIDIA's plugin": ("agent.simulate=1xT4:100,mode=coexist", "has no simulated GPUs"),
+    "a spawner's short name": ("spawners[0]=hub", "write system:serviceaccount:NAMESPACE:NAME"),
+    "a quote in a user's name": ("trustedUsers[0]=o'neil", "without blanks, quotes and backslashes"),
+    "a variable that the chart sets": ("webhook.env.CARREL_MODE=native", "which the chart sets itself"),
+    "a base path without a slash": ("booking.basePath=carrel", "write something like /services/carrel"),
+}
+
+
+@pytest.mark.parametrize(("option", "sentence"), BAD.values(), ids=BAD)
+def test_a_value_that_cannot_be_used_is_refused_with_what_to_write(option: str, sentence: str) -> None:
+    with pytest.raises(Failed) as refused:
+        rendered("--set", option)
+    assert sentence in str(refused.value)
+
+
+def test_a_kubernetes_that_is_too_old_is_refused() -> None:
+    with pytest.raises(Failed, match=r"1\.33"):
+        rendered(version="v1.32.9")
