@@ -25,7 +25,7 @@ from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
 from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.booking_objects import BOOKINGS, write_booking
 from carrel.dialects.seal import Seal
-from carrel.http.serving import AsgiApp
+from carrel.http.asgi import AsgiApp
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import CRDS, NAMESPACES, PODS

@@ -24,7 +24,8 @@ import uvloop
 
 from benchmarks.core import cluster, shares
 from benchmarks.measuring import Figure
-from carrel.http.serving import Address, AsgiApp, Receive, Scope, Send, serving
+from carrel.http.asgi import AsgiApp, Receive, Scope, Send
+from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.gpus import MiB

@@ -39,7 +39,8 @@ from carrel.bookings.sign_in.secrets import hashed
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.people import SqlPeople
-from carrel.http.serving import Address, AsgiApp, serving
+from carrel.http.asgi import AsgiApp
+from carrel.http.serving import Address, serving
 from carrel.ledger.gpus import MiB
 
 MODELS, GPUS, BOOKINGS = 8, 16, 1_000

@@ -46,6 +46,8 @@ class Shape:
     address: IPv4Address = LOOPBACK
     service_accounts: bool = False
     """Pods get a ServiceAccount and its token, as in production. Needs the controllers, which create the accounts."""
+    shows_certificate: bool = False
+    """The API server shows webhooks a client certificate of its authority."""
 
 
 class ApiServer:
@@ -217,10 +219,27 @@ class ApiServer:
         if self.address == LOOPBACK:
             # The address of Service `kubernetes` must be one that pods can reach; on loopback there are no such pods.
             command += ["--endpoint-reconciler-type=none"]
+        if shape.shows_certificate:
+            command += [f"--admission-control-config-file={self._webhook_credentials()}"]
         if not shape.service_accounts:
             command += ["--disable-admission-plugins=ServiceAccount"]
         self._process = self.start("kube-apiserver", command)
         self._process.wait_until("ready", lambda: _is_well(f"{self.url}/readyz"))
+
+    def _webhook_credentials(self) -> Path:
+        pair = self.authority.client("kube-apiserver-webhook-client")
+        user = {"client-certificate": str(pair.certificate), "client-key": str(pair.key)}
+        kubeconfig, configuration = self.run.data / "webhooks.kubeconfig", self.run.data / "admission.yaml"
+        kubeconfig.write_text(
+            yaml.safe_dump({"apiVersion": "v1", "kind": "Config", "users": [{"name": "*", "user": user}]})
+        )
+        version = "apiserver.config.k8s.io/v1"
+        webhooks = {"apiVersion": version, "kind": "WebhookAdmissionConfiguration", "kubeConfigFile": str(kubeconfig)}
+        plugins = [{"name": "MutatingAdmissionWebhook", "configuration": webhooks}]
+        configuration.write_text(
+            yaml.safe_dump({"apiVersion": version, "kind": "AdmissionConfiguration", "plugins": plugins})
+        )
+        return configuration
 
     @cached_property
     def _trust(self) -> SSLContext:

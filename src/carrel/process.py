@@ -12,6 +12,7 @@ from carrel.kubernetes.cluster import ClusterError, FieldValidation
 from carrel.kubernetes.objects.release import why_unsupported
 from carrel.log_lines import log_lines
 from carrel.parsing import Malformed
+from carrel.secret_settings import missing_seal_key, mistakes_in_secrets
 from carrel.settings import ClusterSettings, LogLevel, ServingSettings
 
 if TYPE_CHECKING:
@@ -76,6 +77,9 @@ def run_with_cluster(
     name: str, settings: ServingSettings, serve: "Callable[[Client, asyncio.Event], Awaitable[None]]"
 ) -> None:
     """Runs a component that needs a cluster, until SIGINT or SIGTERM sets the event that `serve` is given."""
+    wrong = [*mistakes_in_secrets(settings), *missing_seal_key(settings)]
+    if wrong:
+        raise command_failed("The settings cannot be used", "; ".join(wrong), f"carrel {name} --help", USAGE)
     log_to_stderr(settings.log_level)
     client = connect(settings, settings.field_validation)
 

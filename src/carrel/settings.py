@@ -196,6 +196,18 @@ class ServingSettings(ClusterSettings):
     are strict."""
 
 
+SHORTEST_SECRET = 16
+"""Characters. Whoever can call as often as they like finds a shorter one by trying."""
+
+
+def why_weak(option: str, secret: str) -> str:
+    """Empty if the secret is long enough. The secret itself is not said."""
+    if len(secret) >= SHORTEST_SECRET:
+        return ""
+    how = "openssl rand -hex 32"
+    return f"{option} has {len(secret)} characters; at least {SHORTEST_SECRET} are needed: {how} makes one"
+
+
 @dataclass(frozen=True)
 class SealSettings:
     """Must be the same for all components of a cluster."""
@@ -203,18 +215,22 @@ class SealSettings:
     seal_key: Annotated[
         str,
         typer.Option(
-            help="Key that proves that a pod came through the webhook; after a comma, an older key still accepted.",
+            help="Key that proves that a pod came through the webhook; after a comma, an older key still accepted; "
+            "none: pods are not sealed.",
             envvar="CARREL_SEAL_KEY",
             show_default=False,
         ),
     ] = ""
-    """Without it, a GPU pod that was created while the webhook's configuration was missing is placed like any other,
-    with the tier that its author wrote on it. Better in the environment: every user of the machine sees options."""
+    """Needed in a cluster: without seals, a GPU pod that was created while the webhook's configuration was missing is
+    placed like any other, with the tier that its author wrote on it. Better in the environment: every user of the
+    machine sees options."""
 
     def seal(self) -> "Seal | None":
         from carrel.dialects.seal import Seal
+        from carrel.secret_settings import NO_SEAL
 
-        keys = tuple(key.strip().encode() for key in self.seal_key.split(",") if key.strip())
+        given = "" if self.seal_key.strip() == NO_SEAL else self.seal_key
+        keys = tuple(key.strip().encode() for key in given.split(",") if key.strip())
         return Seal(keys) if keys else None
 
 

@@ -63,7 +63,7 @@ class BareCluster:
 
     async def pod(self, name: str, limits: Mapping[str, str] = NOTHING, notes: Mapping[str, str] = NOTHING) -> Json:
         container = {"name": "main", "image": "work", "resources": {"limits": dict(limits)}}
-        spec = {"schedulerName": "nobody", "containers": [container]}
+        spec = {"schedulerName": "gpu-scheduler", "containers": [container]}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": dict(notes)}, "spec": spec}
         return await self.client.create(PODS, body, "lab")
 

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import ssl
 import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -40,20 +41,21 @@ def a_booking(name: str, user: str, gpus: int = 1, **spec: Any) -> dict[str, Any
     return {"apiVersion": BOOKINGS.api_version, "kind": BOOKINGS.kind, **body}
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return int(listener.getsockname()[1])
 
 
-def _is_ready(port: int) -> bool:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+def _is_ready(url: str) -> bool:
+    anybody = ssl._create_unverified_context() if url.startswith("https:") else None  # kube-scheduler does verify
+    with urllib.request.urlopen(f"{url}/readyz", timeout=5, context=anybody) as answer:
         return bool(answer.status == 200)
 
 
 class CarrelCluster:
     def __init__(self, api: ApiServer) -> None:
         self.api = api
-        self._port = _free_port()
+        self._port = free_port()
         self.extender = self.start_extender()
         self.controller = self.start_controller("--kubeconfig", api.kubeconfig)
         self._start_scheduler("gpu-scheduler", f"http://127.0.0.1:{self._port}")
@@ -62,13 +64,14 @@ class CarrelCluster:
         port = port or self._port
         command: list[str | Path] = [sys.executable, "-m", "carrel", "extender", "--kubeconfig", self.api.kubeconfig]
         process = self.api.start(name, [*command, "--port", str(port), *options])
-        process.wait_until("ready", lambda: _is_ready(port))
+        scheme = "https" if "--tls-folder" in options else "http"
+        process.wait_until("ready", lambda: _is_ready(f"{scheme}://127.0.0.1:{port}"))
         return process
 
     def start_another_scheduler(self, name: str) -> None:
         """A kube-scheduler with an extender of its own, beside the others."""
-        port = _free_port()
-        self.start_extender(f"extender-of-{name}", port)
+        port = free_port()
+        self.start_extender(f"extender-of-{name}", port, "--schedulers", name)
         self._start_scheduler(name, f"http://127.0.0.1:{port}")
 
     def _start_scheduler(self, name: str, extender: str) -> None:
@@ -104,7 +107,7 @@ class CarrelCluster:
 
 @contextmanager
 def carrel_cluster(name: str, nodes: Sequence[Node]) -> Iterator[CarrelCluster]:
-    with shown_run(name) as run, start_api_server(run, Shape(service_accounts=True)) as api:
+    with shown_run(name) as run, start_api_server(run, Shape(service_accounts=True, shows_certificate=True)) as api:
         api.start_controllers()
         for crd in crds():
             api.call("POST", CRDS.path(), crd)

@@ -1,7 +1,10 @@
 """The webhook on a real API server: tiers, forged keys, generated pods, renewed certificates, and what a kill means."""
 
 import os
+import ssl
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -13,7 +16,7 @@ from carrel.dialects.booking_objects import BOOKINGS
 from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS
 from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster
 from tests.e2e.pods import create, eventually, namespace, pod
-from tests.e2e.webhook import ADMIN, BookingService, UserClient, Webhook, a_booking_service, sealed_with
+from tests.e2e.webhook import ADMIN, PATH_SECRET, BookingService, UserClient, Webhook, a_booking_service, sealed_with
 from tests.kit.any_pod import any_pod
 from tests.kit.forged import PROTECTED, PROTECTED_LABELS
 
@@ -37,13 +40,13 @@ class AdmissionCluster:
 @pytest.fixture(scope="module")
 def admission() -> Iterator[AdmissionCluster]:
     with (
-        sealed_with("a key"),
+        sealed_with("a key that nobody knows"),
         a_booking_service() as service,
         carrel_cluster("admission", [a_node("n1", [49140])]) as cluster,
     ):
         service.model = MODEL
         service.until[ALICE] = (datetime.now(UTC) + timedelta(days=1)).isoformat(timespec="seconds")
-        webhook = Webhook(cluster.api, "--api-url", service.url)
+        webhook = Webhook(cluster.api, "--api-url", service.url, "--client-ca", cluster.api.authority.certificate)
         webhook.install()
         cluster.controller.stop()  # the one that mirrors what that service says
         cluster.controller = cluster.start_controller("--kubeconfig", cluster.api.kubeconfig, "--api-url", service.url)
@@ -75,6 +78,22 @@ def test_the_api_server_accepts_the_tier_the_priority_and_the_environment(admiss
         assert each["spec"]["schedulerName"] == "gpu-scheduler"
     assert cpu["spec"]["schedulerName"] == "default-scheduler" and "annotations" not in cpu["metadata"]
     assert "priorityClassName" not in borrowed["spec"] and borrowed["spec"]["priority"] == 0
+
+
+def test_only_the_api_server_which_shows_its_certificate_and_knows_the_secret_is_answered(
+    admission: AdmissionCluster,
+) -> None:
+    """That it is, all other tests here show."""
+    pair = admission.api.authority.client(EVE)
+    for shows, path in ((False, "/mutate"), (False, f"/{PATH_SECRET}/mutate"), (True, "/mutate")):
+        anybody = ssl._create_unverified_context()  # only the other way is tested
+        if shows:
+            anybody.load_cert_chain(pair.certificate, pair.key)
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{admission.webhook.url}{path}", b"{}", timeout=60, context=anybody)
+        assert refused.value.code == 403
+    log = admission.webhook.process.log.read_text()
+    assert "unknown_caller" in log and PATH_SECRET not in log
 
 
 def test_a_notebook_runs_on_cpu_when_no_gpu_is_free(admission: AdmissionCluster) -> None:
@@ -248,7 +267,7 @@ def test_a_killed_webhook_blocks_gpu_pods_and_no_other_pod(admission: AdmissionC
             assert made(admission.eve, ours, pod("cpu"))["spec"]["schedulerName"] == "default-scheduler"
             for manifest in (pod("unseen", limits=GPU), pod("unseen", limits=GPU, schedulerName="gpu-scheduler")):
                 status, answer = admission.eve.call("POST", pods, manifest)
-                assert status == 500 and 'failed calling webhook "admit.carrel.dev"' in answer["message"], answer
+                assert status == 500 and 'failed calling webhook "gpu-pods.carrel.dev"' in answer["message"], answer
         finally:
             admission.webhook.start()
         made(admission.eve, ours, pod("seen", limits=GPU), "?dryRun=All")

@@ -3,18 +3,19 @@
 import asyncio
 import json
 import os
-import re
 from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-import yaml
 
+from carrel.admission.admission import AdmissionOptions
 from carrel.dialects.booking_objects import BOOKINGS
-from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, PRIORITY_CLASSES
-from carrel.manifests import crds, priority_classes, webhooks
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
+from carrel.dialects.key_writers import Writer, written_by
+from carrel.dialects.options import HideFrom
+from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, NODES, PRIORITY_CLASSES, RUNTIME_CLASSES
+from carrel.manifests import crds, priority_classes, rbac, webhooks
 from testbed.control_plane import ApiServer
 from testbed.control_plane import api_server as start_api_server
 from testbed.fixtures import shown_run
@@ -29,6 +30,7 @@ Json = dict[str, Any]
 EVE, TRUSTED = "eve@lab.example", "admin"
 CARREL = "system:serviceaccount:carrel:carrel-controller"
 EXTENDER = "system:serviceaccount:carrel:carrel-extender"
+AGENT = "system:serviceaccount:carrel:carrel-agent"
 MAIAS_TERMINATOR = "system:serviceaccount:carrel:pod-terminator"
 GENERATED = 10_000 if os.environ.get("CARREL_SWEEP") else 400
 GPU = {"nvidia.com/gpu": "1"}
@@ -37,6 +39,8 @@ SPEC_ONLY = ("/ephemeralcontainers", "/resize")
 """Here the API server takes changes of the spec, and drops those of the metadata before anybody is asked."""
 WHEREVER = ("", "/status", *SPEC_ONLY)
 MANY = 10_000
+GPU_PODS, VISIBLE_GPUS = "gpu-pods.carrel.dev", "visible-gpus.carrel.dev"
+SHOWN = AdmissionOptions(hide_from=HideFrom.GPU_PODS)
 
 
 class RulesCluster:
@@ -45,27 +49,45 @@ class RulesCluster:
     def __init__(self, api: ApiServer) -> None:
         self.api = api
         self.eve, self.carrel, self.trusted = (UserClient(api, name) for name in (EVE, CARREL, TRUSTED))
+        self.accounts = {Writer.CONTROLLER: self.carrel, Writer.EXTENDER: UserClient(api, EXTENDER)}
         # As in a cluster where Carrel is installed later.
         self.post(a_pod("before", annotations={"terminate-at": "2099-01-01T00:00:00Z"}, limits=GPU))
         # An earlier version of Carrel had classes of its own for the tiers: pods may still name them.
         old = {"metadata": {"name": "carrel-booked"}, "value": 1000, "preemptionPolicy": "Never"}
         for each in (*priority_classes(), old):
             api.call("POST", PRIORITY_CLASSES.path(), each)
+        nvidia = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}}
+        api.call("POST", RUNTIME_CLASSES.path(), {**nvidia, "handler": "nvidia"})
         self.witness = RecordingWebhook()
         (configuration,) = webhooks()
-        configuration["webhooks"][0]["clientConfig"] = self.witness.client_config
+        for entry in configuration["webhooks"]:
+            entry["clientConfig"] = self.client_config(entry["name"])
         self.configuration: Json = api.call("POST", MUTATING_WEBHOOKS.path(), configuration)
         eventually(lambda: self.asked(unadmitted_pod("until-it-is-asked")))
         install_policies(api, TRUSTED)
+
+    def client_config(self, entry: str) -> Json:
+        """At another path for each entry, so that the witness can tell them apart."""
+        return {**self.witness.client_config, "url": f"{self.witness.client_config['url']}/{entry}"}
+
+    def token(self, spec: Json) -> str:
+        """Of the agents' account."""
+        path = "/api/v1/namespaces/carrel/serviceaccounts/carrel-agent/token"
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        return str(self.api.call("POST", path, request)["status"]["token"])
 
     def post(self, pod: Json, who: UserClient | None = None, dry: bool = False) -> tuple[int, Json]:
         return (who or self.eve).call("POST", f"{PODS}{'?dryRun=All' if dry else ''}", pod)
 
     def asked(self, pod: Json, who: UserClient | None = None) -> bool:
         """Whether the webhook is asked about it."""
-        self.witness.names.discard(pod["metadata"]["name"])
-        self.post(pod, who, dry=True)
-        return pod["metadata"]["name"] in self.witness.names
+        return bool(self.asked_by(pod, who))
+
+    def asked_by(self, pod: Json, who: UserClient | None = None, path: str = PODS) -> set[str]:
+        """By which entries of its configuration."""
+        self.witness.paths.pop(pod["metadata"]["name"], None)
+        (who or self.eve).call("POST", f"{path}?dryRun=All", pod)
+        return {found.rpartition("/")[2] for found in self.witness.paths.get(pod["metadata"]["name"], ())}
 
 
 @pytest.fixture(scope="module")
@@ -82,21 +104,68 @@ def a_pod(name: str, limits: Json | None = None, **metadata: Any) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **metadata}, "spec": spec}
 
 
+def a_plain_pod(name: str, **spec: Any) -> Json:
+    """It asks for no GPU."""
+    pod = a_pod(name)
+    pod["spec"] |= {"schedulerName": "default-scheduler", **spec}
+    return pod
+
+
 # --- whom the webhook is asked about ---------------------------------------------------------------------------------
 
 
 def test_the_webhook_is_asked_about_every_pod_that_it_would_change_or_refuse(rules: RulesCluster) -> None:
-    random, concerned, asked = Random(11), 0, 0
+    random, concerned, hidden, asked = Random(11), 0, 0, 0
     for number in range(GENERATED):
         pod = any_pod(random)
         pod["metadata"]["name"] = f"any-{number}"
+        shown: Reviewed = asyncio.run(ReviewedCluster(options=SHOWN).create(pod, EVE))
         reviewed: Reviewed = asyncio.run(ReviewedCluster().create(pod, EVE))
-        is_asked = rules.asked(pod)
-        if not reviewed.allowed or reviewed.patch:
+        entries = rules.asked_by(pod)
+        if not shown.allowed or shown.patch:
             concerned += 1
-            assert is_asked, json.dumps(pod)
-        asked += is_asked
-    assert GENERATED / 4 < concerned <= asked < GENERATED, "they are of both kinds"
+            assert GPU_PODS in entries, json.dumps(pod)
+        elif reviewed.patch:
+            hidden += 1
+            assert VISIBLE_GPUS in entries, json.dumps(pod)
+        asked += bool(entries)
+    assert GENERATED / 4 < concerned < asked < GENERATED and hidden > GENERATED / 50, "they are of every kind"
+
+
+@pytest.mark.parametrize(
+    ("container", "spec"),
+    [
+        ({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}, {}),
+        ({"envFrom": [{"configMapRef": {"name": "settings"}}]}, {}),
+        ({"envFrom": [{"secretRef": {"name": "settings"}}]}, {}),
+        ({}, {"runtimeClassName": "nvidia"}),
+        ({}, {"schedulerName": "kai-scheduler"}),
+        ({}, {"resourceClaims": [{"name": "c", "resourceClaimName": "c"}]}),
+        ({"env": [{"name": f"V{number}", "value": "x"} for number in range(60_000)]}, {}),
+    ],
+    ids=["a variable", "a ConfigMap", "a Secret", "a RuntimeClass", "KAI", "a resource claim", "too much to search"],
+)
+@pytest.mark.parametrize("group", ["containers", "initContainers"])
+def test_the_webhook_is_asked_about_pods_that_may_see_a_gpu(
+    rules: RulesCluster, container: Json, spec: Json, group: str
+) -> None:
+    pod = a_plain_pod("may-see")
+    others = [{"name": "other", "image": "work", **container}]
+    pod["spec"] |= {group: [*pod["spec"].get(group, []), *others], **spec}
+
+    assert rules.asked_by(pod) == {VISIBLE_GPUS}
+    assert rules.post(pod, dry=True)[0] == 201
+    assert not rules.asked(pod, rules.carrel)
+    pod["metadata"]["annotations"] = {"carrel.dev/tier": "booked"}
+    assert rules.asked_by(pod) == {GPU_PODS}, "once is enough"
+
+
+def test_the_webhook_is_not_asked_about_tools_that_must_see_gpus(rules: RulesCluster) -> None:
+    pod = a_plain_pod("tool", runtimeClassName="nvidia")
+    for name, labels in (("gpu-operator", {}), ("of-an-admin", {"carrel.dev/sees-gpus": "true"}), ("of-a-lab", {})):
+        rules.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
+        asked = {VISIBLE_GPUS} if name == "of-a-lab" else set()
+        assert rules.asked_by(pod, path=f"/api/v1/namespaces/{name}/pods") == asked
 
 
 @pytest.mark.parametrize("count", [0, 1, 1_000], ids=["no containers", "one container", "as many as Carrel reads"])
@@ -124,6 +193,12 @@ def test_a_pod_with_very_many_annotations_is_not_searched_but_asked_about(rules:
         assert status == 201, answer
 
 
+def test_a_pod_has_no_uid_when_it_is_reviewed(rules: RulesCluster) -> None:
+    """So the webhook's seal cannot be over it."""
+    assert rules.asked(unadmitted_pod("without-uid"), rules.eve)
+    assert rules.witness.uids == {""}
+
+
 def test_carrels_own_pods_are_not_asked_about(rules: RulesCluster) -> None:
     assert rules.asked(unadmitted_pod("of-eve"), rules.eve)
     assert not rules.asked(unadmitted_pod("of-carrel"), rules.carrel)
@@ -131,7 +206,7 @@ def test_carrels_own_pods_are_not_asked_about(rules: RulesCluster) -> None:
 
 
 def test_other_programs_in_carrels_namespace_are_treated_as_any_user(rules: RulesCluster, guarded: str) -> None:
-    maias, extender = UserClient(rules.api, MAIAS_TERMINATOR), UserClient(rules.api, EXTENDER)
+    maias, extender = UserClient(rules.api, MAIAS_TERMINATOR), rules.accounts[Writer.EXTENDER]
     written = {"metadata": {"annotations": {"carrel.dev/devices": "GPU-of-another-pod"}}}
 
     assert rules.asked(unadmitted_pod("copied"), maias)
@@ -154,46 +229,41 @@ def test_without_the_webhook_gpu_pods_are_refused_with_the_reason_and_others_are
     path = MUTATING_WEBHOOKS.path(name="carrel")
     real = rules.api.call("GET", path)["webhooks"]
     nobody = {**rules.witness.client_config, "url": "https://127.0.0.1:9/mutate"}
-    rules.api.call("PATCH", path, {"webhooks": [{**real[0], "clientConfig": nobody}]})
+    rules.api.call("PATCH", path, {"webhooks": [{**entry, "clientConfig": nobody} for entry in real]})
+    settings = a_plain_pod("settings")
+    settings["spec"]["containers"][0]["envFrom"] = [{"configMapRef": {"name": "settings"}}]
     try:
         eventually(lambda: rules.post(unadmitted_pod("of-eve"), dry=True)[0] == 500)
         status, answer = rules.post(unadmitted_pod("of-eve"), dry=True)
-        plain = a_pod("plain")
-        plain["spec"]["schedulerName"] = "default-scheduler"
-        assert status == 500 and 'failed calling webhook "admit.carrel.dev"' in answer["message"], answer
+        assert status == 500 and f'failed calling webhook "{GPU_PODS}"' in answer["message"], answer
         assert rules.post(a_pod("forged", annotations={"carrel.dev/tier": "booked"}), dry=True)[0] == 500
-        assert rules.post(plain, dry=True)[0] == 201
+        for other in (a_plain_pod("plain"), settings, a_plain_pod("image", runtimeClassName="nvidia")):
+            assert rules.post(other, dry=True)[0] == 201
         assert rules.post(unadmitted_pod("of-carrel"), rules.carrel, dry=True)[0] == 201
     finally:
         rules.api.call("PATCH", path, {"webhooks": real})
     eventually(lambda: rules.post(a_pod("of-eve", limits=GPU), dry=True)[0] == 201)
 
 
-def test_where_gpus_are_hidden_from_all_pods_the_documented_webhook_is_asked_about_them(rules: RulesCluster) -> None:
-    manual = (Path(__file__).parents[2] / "docs/admission.md").read_text()
-    (found,) = re.findall(r"```yaml\n(.*?)```", manual, re.DOTALL)
-    (webhook,) = yaml.safe_load(found)
+def test_where_an_image_alone_may_see_gpus_the_webhook_is_asked_about_all_pods(rules: RulesCluster) -> None:
+    """As the manual says: one condition is deleted."""
     path = MUTATING_WEBHOOKS.path(name="carrel")
     real = rules.api.call("GET", path)["webhooks"]
-    with_it = [*real, {**webhook, "clientConfig": rules.witness.client_config}]
-    rules.api.call("PATCH", path, {"webhooks": with_it})
-    plain = a_pod("plain")
+    gpu_pods, visible = real
+    left = [each for each in visible["matchConditions"] if each["name"] != "may-see-gpus"]
+    rules.api.call("PATCH", path, {"webhooks": [gpu_pods, {**visible, "matchConditions": left}]})
     try:
-        eventually(lambda: rules.asked(plain))
-        # It is not waited for: pods that ask for no GPU do not depend on it.
-        nobody = {**rules.witness.client_config, "url": "https://127.0.0.1:9/mutate"}
-        rules.api.call("PATCH", path, {"webhooks": [*real, {**webhook, "clientConfig": nobody}]})
-        eventually(lambda: not rules.asked(plain))
-        assert rules.post(plain, dry=True)[0] == 201
+        eventually(lambda: rules.asked_by(a_plain_pod("plain")) == {VISIBLE_GPUS})
     finally:
         rules.api.call("PATCH", path, {"webhooks": real})
+    eventually(lambda: not rules.asked(a_plain_pod("plain")))
 
 
 # --- what is refused without asking anybody --------------------------------------------------------------------------
 
 
 def test_the_api_server_has_no_complaint_about_the_policies(rules: RulesCluster) -> None:
-    for name in ("carrel-protected-keys", "carrel-gpu-pods", "carrel-bookings"):
+    for name in ("carrel-protected-keys", "carrel-gpu-pods", "carrel-bookings", "carrel-agents"):
         path = f"{POLICIES['ValidatingAdmissionPolicy']}/{name}"
 
         def checked(path: str = path) -> Json | None:
@@ -229,21 +299,28 @@ def test_a_protected_key_is_not_written_changed_or_removed_by_others(
             continue
         assert status == 403, answer
         assert f"pod default/guarded: only Carrel may write or remove {key}, and you are {EVE}" in answer["message"]
-        for who in (rules.carrel, rules.trusted):
+        assert rules.trusted.call("PATCH", f"{guarded}{where}?dryRun=All", forged)[0] == 200
+        for account, who in rules.accounts.items():
+            own = {word.removesuffix("new") for word in (key, f"{key.partition('/')[0]}/*")} & written_by(account)
             status, answer = who.call("PATCH", f"{guarded}{where}?dryRun=All", forged)
-            assert status == 200, answer
+            assert status == (200 if own else 403), (account, answer)
 
 
 @pytest.mark.parametrize("path", ["pods/unbound/binding", "bindings"])
 def test_a_binding_cannot_write_protected_keys(rules: RulesCluster, path: str) -> None:
     rules.post(a_pod("unbound", limits=GPU))
-    for group, key in (("annotations", "carrel.dev/devices"), ("labels", "runai-gpu-group")):
+    for group, key, account in (
+        ("annotations", "carrel.dev/devices", Writer.EXTENDER),
+        ("labels", "runai-gpu-group", Writer.CONTROLLER),
+    ):
         binding: Json = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": "n1"}}
         binding["metadata"] = {"name": "unbound", group: {key: "GPU-0"}}
         where = f"/api/v1/namespaces/default/{path}?dryRun=All"
         status, answer = rules.eve.call("POST", where, binding)
         assert status == 403 and f"only Carrel may write or remove {key}" in answer["message"], answer
-        assert rules.carrel.call("POST", where, binding)[0] == 201
+        assert {who: client.call("POST", where, binding)[0] for who, client in rules.accounts.items()} == {
+            who: 201 if who is account else 403 for who in rules.accounts
+        }
         del binding["metadata"][group]
         assert rules.eve.call("POST", where, binding)[0] == 201
 
@@ -348,6 +425,61 @@ def test_only_carrel_and_trusted_users_write_bookings(rules: RulesCluster) -> No
         for who in (rules.carrel, rules.trusted):
             status, answer = who.call(method, where, body)
             assert status in (200, 201), answer
+
+
+# --- agents ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_writes_about_its_own_node_only(rules: RulesCluster) -> None:
+    """By the token of a pod on node a1, as the kubelet gives it to the agent there."""
+    agent = an_agent_on(rules, "a1")
+    nameless = UserClient(rules.api, AGENT, rules.token({}))
+    for name in ("a1", "a2"):
+        rules.api.call("POST", NODES.path(), {"metadata": {"name": name}})
+        pod = a_pod(f"on-{name}", annotations={"ALIYUN_COM_GPU_MEM_ASSIGNED": "false"}, limits=GPU)
+        pod["spec"]["nodeName"] = name
+        assert rules.post(pod, rules.carrel)[0] == 201
+        report = {"apiVersion": GPU_NODE_STATUSES.api_version, "kind": GPU_NODE_STATUSES.kind}
+        report |= {"metadata": {"name": name}, "spec": {"nodeName": name}}
+        amounts = {"status": {"capacity": {"aliyun.com/gpu-count": "1"}}}
+        assigned = {"metadata": {"annotations": {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}}}
+        attempts = (
+            ("POST", GPU_NODE_STATUSES.path(), report),
+            ("PATCH", f"{GPU_NODE_STATUSES.path(name=name)}/status", {"status": {"total": 1}}),
+            ("PATCH", f"{NODES.path(name=name)}/status", amounts),
+            ("PATCH", f"{PODS}/on-{name}", assigned),
+        )
+        for method, path, body in attempts:
+            for who, whose in ((nameless, "no node"), (agent, "node a1")):
+                status, answer = who.call(method, path, body)
+                if who is agent and name == "a1":
+                    assert status in (200, 201), answer
+                    continue
+                assert status == 403, answer
+                assert f"this token is for {whose}, and " in answer["message"], answer
+                assert f"is about node {name}" in answer["message"], answer
+            if method == "POST" and name != "a1":
+                rules.api.call(method, path, body)
+    tier = {"metadata": {"annotations": {"carrel.dev/tier": "booked"}}}
+    status, answer = agent.call("PATCH", f"{PODS}/on-a1", tier)
+    assert status == 403 and "only Carrel may write or remove carrel.dev/tier" in answer["message"], answer
+
+
+def an_agent_on(rules: RulesCluster, node: str) -> UserClient:
+    """With its role, and a token that is bound to its pod."""
+    (definition,) = [each for each in crds() if each["spec"]["names"]["kind"] == GPU_NODE_STATUSES.kind]
+    rules.api.call("POST", CRDS.path(), definition)
+    rules.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "carrel"}})
+    roles = [each for each in rbac() if each["metadata"]["name"] == "carrel-agent"]
+    rules.api.kubectl(
+        "apply", "--filename", "-", given=json.dumps({"kind": "List", "apiVersion": "v1", "items": roles})
+    )
+    spec = {"nodeName": node, "serviceAccountName": "carrel-agent", "containers": [{"name": "agent", "image": "work"}]}
+    pod = rules.api.call("POST", "/api/v1/namespaces/carrel/pods", {"metadata": {"name": "agent"}, "spec": spec})
+    bound = {"apiVersion": "v1", "kind": "Pod", "name": "agent", "uid": pod["metadata"]["uid"]}
+    agent = UserClient(rules.api, AGENT, rules.token({"boundObjectRef": bound}))
+    eventually(lambda: agent.call("GET", GPU_NODE_STATUSES.path(name="none"))[0] == 404)
+    return agent
 
 
 # --- pods that the webhook has not seen ------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ The tests follow each other: each finds what the one before it has left.
 """
 
 import json
+import subprocess
+import sys
 import urllib.error
 from collections.abc import Iterator
 
@@ -79,6 +81,18 @@ def test_a_pod_gets_one_of_the_simulated_gpus_and_sees_that_one(chart: Installed
     assert [each["model"] for each in devices] == ["Tesla-V100"] * 2
 
 
+def test_the_doctor_finds_nothing_in_the_cluster_and_from_outside(chart: InstalledChart) -> None:
+    said = chart.helm("test", "carrel", "--logs", "--timeout", f"{STARTING_S}s")
+    assert "OK    admission" in said
+    command = [sys.executable, "-m", "carrel", "doctor", "--carrel-namespace", NAMESPACE, "--output", "json"]
+    outcome = subprocess.run(
+        [*command, "--kubeconfig", str(chart.api.kubeconfig)], capture_output=True, text=True, check=False
+    )
+    found = json.loads(outcome.stdout)
+    assert {each["state"] for each in found} == {"OK"}, outcome.stdout
+    assert {"admission", "gpu-scheduler", f"node {chart.node.name}"} <= {each["hop"] for each in found}
+
+
 def test_an_upgrade_keeps_secrets_certificates_and_gpus(chart: InstalledChart) -> None:
     before = chart.get(SECRET)["data"]
     authority = chart.get(HOOKS)["webhooks"][0]["clientConfig"]["caBundle"]
@@ -86,7 +100,7 @@ def test_an_upgrade_keeps_secrets_certificates_and_gpus(chart: InstalledChart) -
     chart.helm("upgrade", "carrel", CHART, "--reuse-values", "--set", "whenFull=wait,controller.replicas=1")
     assert chart.wait_ready()["controller"] == 1
     assert chart.get(SECRET)["data"] == before
-    assert sorted(before) == ["maia-token", "seal-key", "terminator-token"]
+    assert sorted(before) == ["maia-token", "path-secret", "seal-key", "terminator-token"]
     assert len(set(before.values())) == len(before)
     assert chart.get(HOOKS)["webhooks"][0]["clientConfig"]["caBundle"] == authority
     run(chart, pod("also", TELL, {"nvidia.com/gpu": "1"}))

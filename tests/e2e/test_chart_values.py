@@ -60,7 +60,8 @@ def test_the_chart_has_the_manifests_of_the_program_and_no_others() -> None:
         assert without_chart_metadata(chart[name]) == without_chart_metadata(manifest), name
     kinds = {kind for kind, _, _ in expected}
     more = {name for name in chart if name[0] in kinds and name not in expected}
-    assert {name for _, _, name in more} == {"carrel-kube-scheduler", "carrel-volume-scheduler", "carrel-withdraw"}
+    helps = {"carrel-kube-scheduler", "carrel-volume-scheduler", "carrel-withdraw", "carrel-doctor"}
+    assert {name for _, _, name in more} == helps
 
 
 def test_kube_scheduler_is_told_what_the_program_prints() -> None:

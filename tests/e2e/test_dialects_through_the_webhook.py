@@ -27,7 +27,7 @@ CLAIM = "gpu.scheduling/claim"
 @pytest.fixture(scope="module", params=["native", "coexist"])
 def cluster(request: pytest.FixtureRequest) -> Iterator[CarrelCluster]:
     webhook = ["--api-url", "", "--mode", request.param]
-    with sealed_with("a key"):
+    with sealed_with("a key that nobody knows"):
         if request.param == "native":
             with carrel_node("hami-native", GPUS, "--memory-resource", "node") as node:
                 Webhook(node.api, *webhook).install()

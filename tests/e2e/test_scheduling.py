@@ -2,9 +2,13 @@
 
 import asyncio
 import json
+import ssl
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -14,7 +18,9 @@ from carrel.kubernetes.client import Client
 from carrel.kubernetes.config import access_to
 from carrel.kubernetes.http_transport import HttpTransport
 from carrel.leases.cluster_state import ClusterState
-from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster
+from carrel.scheduling.scheduler_config import Extender, scheduler_config
+from testbed.control_plane import LOOPBACK
+from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster, free_port
 from tests.e2e.pods import create, eventually, namespace, pod, wait_for_phase
 
 EXAMPLES = [a_node(name, [16276] * 2) for name in ("n1", "n2", "n3")]
@@ -279,3 +285,68 @@ def test_the_ledger_rebuilt_from_the_cluster_is_consistent(cluster_of_carrel: Ca
 
     ledger.audit()
     assert len(ledger.nodes) == len(EXAMPLES) + len(FOUR) + len(GANG) + len(MIXED)
+
+
+# --- who calls -------------------------------------------------------------------------------------------------------
+
+SECRET = "an-e2e-secret-0123456789"
+
+
+def status_of(url: str, body: Mapping[str, Any], trusted: Path | None = None) -> int:
+    """Of a call by somebody who reaches the port and has no credential."""
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    context = ssl.create_default_context(cafile=trusted) if trusted else None
+    try:
+        with urllib.request.urlopen(request, timeout=60, context=context) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_kube_scheduler_knows_the_secret_of_the_extender_and_nobody_else_does(cluster_of_carrel: CarrelCluster) -> None:
+    port, names = free_port(), ("secret-in-path", "secret-in-address")
+    url = f"http://127.0.0.1:{port}"
+    cluster_of_carrel.start_extender(
+        "extender-with-secret", port, "--path-secret", SECRET, "--schedulers", ",".join(names)
+    )
+    (told,) = scheduler_config(Extender(url, timeout_s=150, secret=SECRET))["extenders"]
+    in_path = {**told, "urlPrefix": f"{url}/{SECRET}/carrel"}
+    with namespace(cluster_of_carrel.api) as ours:
+        for name, extender in zip(names, (in_path, told), strict=True):
+            cluster_of_carrel.api.start_scheduler(name, [extender])
+            manifest = a_pod(name, limits=gpu_mem(1000))
+            manifest["spec"]["schedulerName"] = name
+            assert "ALIYUN_COM_GPU_MEM_IDX" in run(cluster_of_carrel, ours, manifest)["metadata"]["annotations"]
+
+        waiting = a_pod("waiting", limits=gpu_mem(1000))
+        waiting["spec"]["schedulerName"] = "nobody"
+        create(cluster_of_carrel.api, ours, waiting)
+        uid = cluster_of_carrel.pods(ours)["waiting"]["metadata"]["uid"]
+        stolen = {"PodName": "waiting", "PodNamespace": ours, "PodUID": uid, "Node": "n1"}
+        assert status_of(f"{url}/carrel/bind", stolen) == status_of(f"{url}/gpushare-scheduler/bind", stolen) == 403
+        assert status_of(f"{url}/{SECRET}/carrel/bind", stolen) == 200, (
+            "and is told that the pod is another scheduler's"
+        )
+        assert "nodeName" not in cluster_of_carrel.pods(ours)["waiting"]["spec"]
+    log = cluster_of_carrel.api.run.log("extender-with-secret").read_text()
+    assert "unknown_caller" in log and SECRET not in log
+
+
+def test_kube_scheduler_and_extender_know_each_other_by_certificates(cluster_of_carrel: CarrelCluster) -> None:
+    api, port = cluster_of_carrel.api, free_port()
+    url, folder = f"https://127.0.0.1:{port}", api.run.data / "extender-tls"
+    folder.mkdir()
+    served, shown = api.authority.server("extender", [LOOPBACK], ["localhost"]), api.authority.client("kube-scheduler")
+    (folder / "tls.crt").write_bytes(served.certificate.read_bytes())
+    (folder / "tls.key").write_bytes(served.key.read_bytes())
+    options = ("--tls-folder", folder, "--client-ca", api.authority.certificate, "--schedulers", "by-certificate")
+    cluster_of_carrel.start_extender("extender-with-tls", port, *options)
+    files = {"caFile": api.authority.certificate, "certFile": shown.certificate, "keyFile": shown.key}
+    tls = {word: str(path) for word, path in files.items()}
+    api.start_scheduler("by-certificate", scheduler_config(Extender(url, timeout_s=150, tls=tls))["extenders"])
+    with namespace(api) as ours:
+        manifest = a_pod("known", limits=gpu_mem(1000))
+        manifest["spec"]["schedulerName"] = "by-certificate"
+        assert "ALIYUN_COM_GPU_MEM_IDX" in run(cluster_of_carrel, ours, manifest)["metadata"]["annotations"]
+        stolen = {"PodName": "known", "PodNamespace": ours, "PodUID": "u", "Node": "n1"}
+        assert status_of(f"{url}/carrel/bind", stolen, api.authority.certificate) == 403

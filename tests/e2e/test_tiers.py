@@ -113,7 +113,11 @@ def now() -> datetime:
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     folder = tmp_path_factory.mktemp("bookings")
-    with sealed_with("a key"), maia_bookings(folder, "Tesla-V100", gpus=2) as bookings, carrel_node("tiers") as carrel:
+    with (
+        sealed_with("a key that nobody knows"),
+        maia_bookings(folder, "Tesla-V100", gpus=2) as bookings,
+        carrel_node("tiers") as carrel,
+    ):
         for name in (ADA, CAROL):
             bookings.book(name)
         Webhook(carrel.api, "--api-url", bookings.address, "--api-token", maia.TOKEN).install()

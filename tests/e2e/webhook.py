@@ -29,6 +29,7 @@ from tests.e2e.pods import eventually
 Json = dict[str, Any]
 
 ADMIN = "admin"
+PATH_SECRET = "an-e2e-secret-0123456789"
 """Whom the processes of Carrel run as in these tests."""
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 POLICIES = {
@@ -122,6 +123,7 @@ class Webhook:
     def start(self) -> Process:
         command: list[str | Path] = [sys.executable, "-m", "carrel", "webhook", "--kubeconfig", self.api.kubeconfig]
         command += ["--port", str(self._port), "--certificate-names", "127.0.0.1", "--trusted", ADMIN]
+        command += ["--path-secret", PATH_SECRET]
         process = self.api.start("webhook", [*command, "--leave-after", "0", *self._options])
         process.wait_until("ready", self._is_ready)
         self.process = process
@@ -170,6 +172,10 @@ class RecordingWebhook:
 
     def __init__(self, change: Callable[[Json], list[Json]] = lambda pod: []) -> None:
         self.names: set[str] = set()
+        self.paths: dict[str, set[str]] = {}
+        """Pod → the paths at which it was asked."""
+        self.uids: set[str] = set()
+        """As the pods had them when they were reviewed."""
         now = datetime.now(UTC)
         valid = Validity(now - timedelta(hours=1), now + timedelta(days=1))
         authority = certificates.new_authority(valid)
@@ -183,6 +189,8 @@ class RecordingWebhook:
             def do_POST(self) -> None:
                 request = json.loads(self.rfile.read(int(self.headers["content-length"])))["request"]
                 witness.names.add(request["name"])
+                witness.paths.setdefault(request["name"], set()).add(self.path.partition("?")[0])
+                witness.uids.add(request["object"]["metadata"].get("uid", ""))
                 patch = base64.b64encode(json.dumps(change(request["object"])).encode()).decode()
                 response = {"uid": request["uid"], "allowed": True, "patchType": "JSONPatch", "patch": patch}
                 _say(self, {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
@@ -191,7 +199,7 @@ class RecordingWebhook:
                 """What it was asked about is remembered."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-        self._server.socket = served.context.wrap_socket(self._server.socket, server_side=True)
+        self._server.socket = served.context().wrap_socket(self._server.socket, server_side=True)
         bundle = base64.b64encode(authority.certificate).decode()
         self.client_config = {"url": f"https://127.0.0.1:{self._server.server_port}/mutate", "caBundle": bundle}
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -202,14 +210,17 @@ class RecordingWebhook:
 
 
 class UserClient:
-    """A person with every right, whom Carrel does not trust. Keeps one connection open."""
+    """A person with every right, whom Carrel does not trust; with a token, whose it is. Keeps one connection open."""
 
-    def __init__(self, api: ApiServer, name: str) -> None:
+    def __init__(self, api: ApiServer, name: str, token: str = "") -> None:
         # A certificate has no room for the names of some ServiceAccounts.
         self._headers = {"Impersonate-User": name, "Impersonate-Group": "system:masters"} if len(name) > 64 else {}
+        if token:
+            self._headers = {"Authorization": f"Bearer {token}"}
         pair = api.authority.client(ADMIN if self._headers else name, ["system:masters"])
         self._context = ssl.create_default_context(cafile=api.authority.certificate)
-        self._context.load_cert_chain(pair.certificate, pair.key)
+        if not token:
+            self._context.load_cert_chain(pair.certificate, pair.key)
         self._where = urlsplit(api.url)
         self._connection = self._connect()
 
@@ -240,8 +251,9 @@ class UserClient:
 @contextmanager
 def sealed_with(key: str) -> Iterator[None]:
     """All doors that are opened in the block have this key."""
+    before = os.environ["CARREL_SEAL_KEY"]
     os.environ["CARREL_SEAL_KEY"] = key
     try:
         yield
     finally:
-        del os.environ["CARREL_SEAL_KEY"]
+        os.environ["CARREL_SEAL_KEY"] = before

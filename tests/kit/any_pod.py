@@ -32,6 +32,7 @@ TODAY: tuple[Json, ...] = (
     {"schedulingGates": [{"name": "carrel.dev/booking"}, {"name": "example.com/quota"}]},
     {"resources": {"requests": {"cpu": "9999"}}},
     {"volumes": [{"name": "model", "image": {"reference": "registry.example/model:1"}}]},
+    {"runtimeClassName": "nvidia"},
 )
 
 

@@ -27,7 +27,7 @@ from carrel.bookings.sign_in.secrets import hashed
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.outbox import SqlOutbox
-from carrel.http.serving import AsgiApp
+from carrel.http.asgi import AsgiApp
 from carrel.ledger.gpus import MiB
 from tests.kit.gpus import A6000
 from tests.kit.lab import Clock
@@ -105,9 +105,10 @@ class Caller:
             given["authorization"] = f"Bearer {self.token}"
         route, _, query = path.partition("?")
         messages: list[Any] = []
+        received = iter([{"type": "http.request", "body": sent, "more_body": False}])
 
         async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": sent, "more_body": False}
+            return next(received, {"type": "http.disconnect"})
 
         async def send(message: Any) -> None:
             messages.append(message)

@@ -90,6 +90,7 @@ class ReviewedCluster:
     options: AdmissionOptions = field(default_factory=AdmissionOptions)
     namespace: Mapping[str, str] = field(default_factory=dict)
     """The annotations of namespace lab."""
+    namespace_labels: Mapping[str, str] = field(default_factory=dict)
     handed_over: dict[str, HandOver] = field(default_factory=dict)
     classes: tuple[str, ...] = ("carrel-gpu",)
     runtime_class: str = ""
@@ -101,7 +102,8 @@ class ReviewedCluster:
     dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS
 
     async def state(self) -> ClusterState:
-        lab = {"metadata": {"name": "lab", "annotations": dict(self.namespace)}}
+        metadata = {"name": "lab", "annotations": dict(self.namespace), "labels": dict(self.namespace_labels)}
+        lab = {"metadata": metadata}
         objects: dict[Resource[Any], Sequence[Json]] = {
             NODES: [{"metadata": {"name": node.name}} for node in self.nodes],
             GPU_NODE_STATUSES: [node_status(node, {}, self.now()) for node in self.nodes],

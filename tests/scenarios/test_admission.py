@@ -8,6 +8,7 @@ import pytest
 from carrel.admission.admission import AdmissionOptions
 from carrel.dialects import protected_keys
 from carrel.dialects.hand_over_record import HandOver, HandOverPhase, Why
+from carrel.dialects.options import HideFrom
 from carrel.dialects.registry import ALL
 from carrel.dialects.seal import Seal
 from tests.kit.forged import PROTECTED, PROTECTED_LABELS
@@ -72,8 +73,8 @@ async def test_a_pod_that_asks_for_no_gpu_is_not_changed() -> None:
     assert reviewed.allowed and reviewed.patch == [] and reviewed.warnings == []
 
 
-async def test_if_the_setting_says_so_a_pod_without_a_gpu_is_told_to_see_none() -> None:
-    reviewed = await ReviewedCluster(options=AdmissionOptions(hides_from_everybody=True)).create(a_pod())
+async def test_if_the_setting_says_so_every_pod_without_a_gpu_is_told_to_see_none() -> None:
+    reviewed = await ReviewedCluster(options=AdmissionOptions(hide_from=HideFrom.ALL_PODS)).create(a_pod())
 
     assert reviewed.env() == {"NVIDIA_VISIBLE_DEVICES": "void"}
 

@@ -3,6 +3,7 @@
 import pytest
 
 from carrel.admission.admission import AdmissionOptions
+from carrel.dialects.options import HideFrom
 from tests.kit.reviews import (
     DEVICES,
     GPU,
@@ -195,9 +196,62 @@ async def test_if_gpus_are_hidden_from_all_pods_an_ephemeral_container_sees_none
     running, later = a_pod(), {"operation": "UPDATE", "subresource": "ephemeralcontainers"}
     new = {**running, "spec": {**running["spec"], "ephemeralContainers": [all_gpus]}}
 
-    hiding = ReviewedCluster(options=AdmissionOptions(hides_from_everybody=True))
-    assert (await hiding.create(new, old=running, **later)).env("debug") == {"NVIDIA_VISIBLE_DEVICES": "void"}
-    assert (await ReviewedCluster().create(new, old=running, **later)).patch == []
+    for hide_from in (HideFrom.NVIDIA_PODS, HideFrom.ALL_PODS):
+        hiding = ReviewedCluster(options=AdmissionOptions(hide_from=hide_from))
+        assert (await hiding.create(new, old=running, **later)).env("debug") == {"NVIDIA_VISIBLE_DEVICES": "void"}
+    assert (await ReviewedCluster(options=SHOWN).create(new, old=running, **later)).patch == []
+
+
+# --- pods that ask for no GPU ----------------------------------------------------------------------------------------
+
+SHOWN = AdmissionOptions(hide_from=HideFrom.GPU_PODS)
+NONE = {"NVIDIA_VISIBLE_DEVICES": "void"}
+
+
+@pytest.mark.parametrize("coexist", [False, True], ids=["native", "beside NVIDIA's plugin"])
+@pytest.mark.parametrize(
+    ("container", "spec"),
+    [
+        pytest.param({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}, {}, id="by its environment"),
+        pytest.param(
+            {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "k"}}}]},
+            {},
+            id="by one key of a ConfigMap",
+        ),
+        pytest.param({"envFrom": [{"configMapRef": {"name": "settings"}}]}, {}, id="by a ConfigMap"),
+        pytest.param({"envFrom": [{"secretRef": {"name": "settings"}}]}, {}, id="by a Secret"),
+        pytest.param({}, {"runtimeClassName": "nvidia"}, id="by its image, with NVIDIA's RuntimeClass"),
+        pytest.param({}, {"runtimeClassName": "nvidia-legacy"}, id="by its image, with another one of NVIDIA"),
+        pytest.param({}, {"schedulerName": "kai-scheduler"}, id="by KAI"),
+        pytest.param({}, {"resourceClaims": [{"name": "c", "resourceClaimName": "c"}]}, id="beside a resource claim"),
+    ],
+)
+async def test_a_pod_that_asks_for_no_gpu_sees_none(container: Json, spec: Json, coexist: bool) -> None:
+    main = {"name": "main", "image": "work", **container}
+    pod = a_pod(**{"containers": [main, {"name": "other"}], "initContainers": [{"name": "prepare"}], **spec})
+
+    hiding = ReviewedCluster(options=AdmissionOptions(coexist=coexist))
+    reviewed = await hiding.create(pod)
+    again = await hiding.create(reviewed.object)
+
+    assert [reviewed.env(name) for name in ("main", "other", "prepare")] == [NONE] * 3
+    assert again.patch == []
+    assert (await ReviewedCluster(options=SHOWN).create(pod)).patch == [], "the switch"
+
+
+@pytest.mark.parametrize(
+    ("namespace", "labels"),
+    [("gpu-operator", {}), ("kube-system", {}), ("carrel", {}), ("lab", {"carrel.dev/sees-gpus": "true"})],
+)
+async def test_tools_that_must_see_gpus_see_them(namespace: str, labels: dict[str, str]) -> None:
+    """NVIDIA's own DaemonSets, Carrel's agent, and what an admin adds."""
+    pod = a_pod(runtimeClassName="nvidia")
+    asked = review(pod, "system:serviceaccount:kube-system:daemon-set-controller")
+    asked["request"]["namespace"] = namespace
+
+    assert (await ReviewedCluster(namespace_labels=labels).ask(asked)).patch == []
+    asked["request"]["namespace"] = "lab"
+    assert (await ReviewedCluster(namespace_labels={"carrel.dev/sees-gpus": "no"}).ask(asked)).env() == NONE
 
 
 # --- sidecars, gates, other fields -----------------------------------------------------------------------------------

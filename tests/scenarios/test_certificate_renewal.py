@@ -256,4 +256,4 @@ async def test_only_a_certificate_with_its_own_key_is_loaded() -> None:
     with pytest.raises(UnreadableCertificate):
         served.load(CertificatePair(other.certificate, one.key))
     assert served.pair == one and served.expires_at == (START + DAY).timestamp()
-    assert served.context.minimum_version == ssl.TLSVersion.TLSv1_2
+    assert served.context().minimum_version == ssl.TLSVersion.TLSv1_2

@@ -160,7 +160,7 @@ async def test_a_crash_after_any_write_loses_and_duplicates_nothing() -> None:
     assert writes >= 9, "keep, record, announce, manifest, its name, end, create, the Service, close"
     for number in range(1, writes + 1):
         async with a_revocation() as run:
-            with contextlib.suppress(Crashed, ExceptionGroup):
+            with contextlib.suppress(Crashed, BaseExceptionGroup):
                 await run.run_controller(Faulty(run.lab.api, FaultPlan(seed=number, crash_after_write=number)))
             await run.check()
 

@@ -59,6 +59,34 @@ async def test_a_user_of_a_listed_hub_is_the_person_who_books(pod: Json, who: st
     assert (await cluster.create(reviewed.object, SPAWNER)).patch == []
 
 
+@pytest.mark.parametrize(
+    "pod",
+    [
+        a_notebook("\u0430da"),
+        a_notebook("\uff41da"),
+        a_notebook("ada", **{"carrel.dev/hub-address": "\u0430lice@lab.example"}),
+        a_notebook("ada", **{"carrel.dev/hub-address": "alice@lab\uff0eexample"}),
+    ],
+    ids=["a Cyrillic a", "a wide a", "an address with a Cyrillic a", "an address with a wide dot"],
+)
+async def test_who_only_looks_like_a_person_is_somebody_else(pod: Json) -> None:
+    cluster = ReviewedCluster(
+        hub_people=HubPeople("lab.example"), bookings=[a_booking(ALICE), a_booking("ada", name="b2")]
+    )
+    reviewed = await cluster.create(pod, SPAWNER)
+
+    assert reviewed.annotations["carrel.dev/tier"] == "opportunistic"
+    assert "@" not in reviewed.annotations["carrel.dev/user"] or reviewed.annotations["carrel.dev/user"].isascii()
+
+
+async def test_an_owner_of_a_namespace_who_only_looks_like_a_person_is_nobody() -> None:
+    for owner, name in ((" Alice@lab.example ", "Alice@lab.example"), ("\u0430lice@lab.example", "")):
+        cluster = ReviewedCluster(namespace={"owner": owner}, bookings=[a_booking(ALICE)])
+        reviewed = await cluster.create(a_pod(GPU), JOB_CONTROLLER)
+        assert reviewed.annotations.get("carrel.dev/user", "") == name
+        assert reviewed.annotations["carrel.dev/tier"] == ("booked" if name else "opportunistic")
+
+
 async def test_an_address_is_believed_only_from_a_listed_hub() -> None:
     forged = a_notebook("ada", **{"carrel.dev/hub-address": ALICE})
     for user in ("bob@lab.example", UNLISTED, JOB_CONTROLLER):

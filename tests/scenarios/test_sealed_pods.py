@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from carrel.dialects.interface import PodRequest
-from carrel.dialects.seal import Seal
+from carrel.dialects.seal import Seal, SealedPod
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
@@ -14,7 +14,8 @@ from tests.kit.reviews import GPU, NOON
 
 SEAL = Seal((b"key",))
 CARREL = ClusterState(Client(EmbeddedApi()), ClusterOptions(seal=SEAL))
-SEALED = SEAL.write("lab/p", {}, NOON)
+ONE_GPU = [("a", "nvidia.com/gpu", "1")]
+SEALED = SEAL.write(SealedPod("lab/p", {}, ONE_GPU), "review", NOON)
 
 
 def a_pod(annotations: dict[str, str], minutes_old: int = 0, **spec: object) -> Pod:

@@ -9,9 +9,9 @@ and so does a second review of the changed pod. In order:
 
 1. Pods that Carrel's own accounts create are left alone. Keys that only they may write, and the scheduling gate that
    only they may give, are removed from other pods.
-2. A pod that asks for no GPU is left alone. One whose request cannot be met, that names its node, or that wants a
-   scheduler that does not know Carrel, is refused with the reason. So is one that asks for MIG slices, unless an admin
-   has exempted its namespace.
+2. A pod that asks for no GPU is told to see none, if NVIDIA's runtime may show it one; else it is left alone. One whose
+   request cannot be met, that names its node, or that wants a scheduler that does not know Carrel, is refused with the
+   reason. So is one that asks for MIG slices, unless an admin has exempted its namespace.
 3. If a controller's pod lost its GPU, the controller's next pod runs without a GPU.
 4. Whose pod is it? Without a person it is opportunistic (or is refused, if the cluster is strict). In a namespace that
    an admin has exempted, pods have no tier and need no person.
@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from carrel.admission.asked_gpus import AskedGpus, asked_gpus
-from carrel.admission.pod_changes import DEFAULT_SCHEDULER, AdmissionDecision, ChangedPod, Json
+from carrel.admission.pod_changes import DEFAULT_SCHEDULER, AdmissionDecision, ChangedPod, Json, Sealing
 from carrel.admission.pod_owner import PodOwner, PodOwnerLookup
 from carrel.admission.pod_tier import AssignedTier, TierLookup
 from carrel.admission.review import AdmissionRequest
@@ -40,7 +40,7 @@ from carrel.dialects.booking_objects import namespace_named, person_named
 from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.dialects.hand_over_record import HandedOver, HandOver
 from carrel.dialects.jupyter import is_of_a_hub
-from carrel.dialects.options import CudaDevices
+from carrel.dialects.options import CudaDevices, HideFrom
 from carrel.dialects.seal import ADMITTED
 from carrel.dialects.tier import namespace_as_person, write_tier
 from carrel.dialects.when_full import WhenFull, how_to_say_it, is_unreadable, said_by, when_full
@@ -72,8 +72,8 @@ class AdmissionOptions:
     """What an opportunistic pod does if no GPU is free, where its Namespace does not say."""
     coexist: bool = False
     """NVIDIA's device plugin hands out `nvidia.com/gpu`, and tells containers which GPU they have."""
-    hides_from_everybody: bool = False
-    """Also the containers of pods that ask for no GPU are told to see none."""
+    hide_from: HideFrom = HideFrom.NVIDIA_PODS
+    """Which pods that ask for no GPU are told to see none."""
     scheduler: str = SCHEDULER
 
 
@@ -114,9 +114,9 @@ class PodAdmission:
         if request.object is None or self._context.owners.is_carrel(request.user):
             return UNTOUCHED
         if request.operation == "CREATE" and not request.subresource:
-            return await self._created(request, pod, ChangedPod(request.object, request.namespace))
+            return await self._created(request, pod, self._changed(request))
         if request.operation == "UPDATE" and request.subresource == "ephemeralcontainers":
-            return self._add_debug_containers(request.object, request.old_object or {}, pod)
+            return self._add_debug_containers(request, pod)
         return UNTOUCHED
 
     async def _created(self, request: AdmissionRequest, pod: Pod, changed: ChangedPod) -> AdmissionDecision:
@@ -134,7 +134,7 @@ class PodAdmission:
                 changed.warn(f"the scheduling gate {carrel.BOOKING} was removed: only Carrel gives it to a pod")
         if asked is None:
             changed.drop_our_priority()
-            if self._options.hides_from_everybody:
+            if self._hides_gpus_from(request):
                 changed.change_containers(visible_devices.hidden)
             if carrel.BOOKING in pod.metadata.annotations:
                 changed.warn(f"{carrel.BOOKING} has no effect: this pod asks for no GPU")
@@ -149,13 +149,19 @@ class PodAdmission:
             return self._on_cpu(new, changed, {**_mark_of(record), **without})
         return await self._admitted(new, changed)
 
+    def _changed(self, request: AdmissionRequest) -> ChangedPod:
+        sealing = None
+        if self._seal is not None:
+            sealing = Sealing(self._seal, request.uid, self._now(), lambda seal: bool(self._state.sealed_with(seal)))
+        return ChangedPod(request.object or {}, request.namespace, sealing)
+
     def _kept(self, request: AdmissionRequest, pod: Pod, owner: PodOwner, record: HandOver | None) -> Mapping[str, str]:
         """In a second review of a pod whose GPU was removed: what was written in the first one. Without a key nothing
         can be proved: who writes that their own pod runs without a GPU misleads only themselves."""
         mark, written = _mark_of(record) if record else {}, written_by_us(pod)
         sealed = {}
         if self._seal is not None and written:
-            if not ChangedPod(request.object or {}, request.namespace).is_sealed(self._seal, self._now()):
+            if not self._changed(request).is_sealed():
                 return mark
             sealed = {ADMITTED: pod.metadata.annotations[ADMITTED]}
         return {**mark, **written, **_whose(owner), **sealed} if written else mark
@@ -164,8 +170,7 @@ class PodAdmission:
         """`notes` say why it runs without a GPU."""
         changed.warn(new.owner.warning)
         changed.remove_gpu({**notes, **_whose(new.owner), **new.said_by_spawner})
-        if self._seal is not None:
-            changed.seal(self._seal, self._now())
+        changed.seal()
         return changed.answer("cpu", notes[carrel.RUNS_WITHOUT_GPU])._replace(owner=new.owner)
 
     def _asked_gpus(self, pod: Pod) -> AskedGpus | Refusal | None:
@@ -176,7 +181,7 @@ class PodAdmission:
         was written, copied or changed by somebody else. Without a key nothing can be proved, and it counts like the
         words that it stands for: who writes it asks for a GPU, no more, and gets a tier like everybody."""
         recorded = _recorded(pod)
-        if not recorded or self._seal is None or changed.is_sealed(self._seal, self._now()):
+        if not recorded or self._seal is None or changed.is_sealed():
             return None
         why = f"has {', '.join(recorded)}, which only Carrel's webhook writes"
         return Refusal(f"{subject(pod.metadata)} {why}; leave it out and ask for the GPU in the pod's resources")
@@ -234,8 +239,7 @@ class PodAdmission:
         if is_of_a_hub(new.pod):
             changed.add_notice_file()
         changed.record(new.asked.dialect, new.pod)
-        if self._seal is not None:
-            changed.seal(self._seal, self._now())
+        changed.seal()
         return changed.answer(outcome)
 
     def _why_not_by_carrel(self, pod: Pod) -> Refusal | None:
@@ -308,11 +312,19 @@ class PodAdmission:
     def _is_left_to_the_plugin(self, asked: AskedGpus) -> bool:
         return self._options.coexist and asked.request.by_kubelet
 
-    def _add_debug_containers(self, new: Mapping[str, Any], old: Mapping[str, Any], pod: Pod) -> AdmissionDecision:
+    def _hides_gpus_from(self, request: AdmissionRequest) -> bool:
+        """Whether the containers of a pod that asks for no GPU are told to see none."""
+        namespace, how = request.namespace, self._options.hide_from
+        known, ours = self._state.namespaces.store.get(namespace), self._state.options.namespace
+        if how is HideFrom.GPU_PODS or visible_devices.is_for_tools(namespace, known, ours):
+            return False
+        return how is HideFrom.ALL_PODS or visible_devices.may_see_gpus((request.object or {}).get("spec") or {})
+
+    def _add_debug_containers(self, request: AdmissionRequest, pod: Pod) -> AdmissionDecision:
         """An ephemeral container sees the GPUs of its target container, or without a target all GPUs of the pod. Where
         NVIDIA's plugin hands them out, it sees none: Carrel does not know which container has which."""
-        asked = self._asked_gpus(pod)
-        if not (isinstance(asked, AskedGpus) or self._options.hides_from_everybody) or not new.get("spec"):
+        asked, new, old = self._asked_gpus(pod), request.object or {}, request.old_object or {}
+        if not (isinstance(asked, AskedGpus) or self._hides_gpus_from(request)) or not new.get("spec"):
             return UNTOUCHED
         sight: dict[str, visible_devices.Sight] = {}
         if isinstance(asked, AskedGpus) and not self._is_left_to_the_plugin(asked):

@@ -7,15 +7,20 @@ from starlette.routing import Route
 
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMetrics
+from carrel.http.asgi import AsgiApp
+from carrel.http.bodies import BodyLimit, BodyMemory
 from carrel.http.health import health_routes
-from carrel.http.post_routes import BodyLimit, PostRoute, with_post_routes
-from carrel.http.serving import AsgiApp
+from carrel.http.post_routes import PostRoute, with_post_routes
 
-LIMIT = BodyLimit(8 * 1024 * 1024, error_field="message")
+ERROR_FIELD = "message"
+LARGEST_REVIEW = 8 * 1024 * 1024
 """An object has at most 1.5 MB in etcd, and an update sends two of them; the API server itself accepts 3 MB."""
+ALL_REVIEWS = 2 * LARGEST_REVIEW
+"""Of all reviews that are read or answered at one moment: decoded, one may take ten times its size."""
 
 
 def webhook_app(handler: ReviewHandler, metrics: WebhookMetrics, why_not_ready: Callable[[], str]) -> AsgiApp:
-    posts = {"/mutate": PostRoute(handler.mutate, LIMIT)}
+    limit = BodyLimit(LARGEST_REVIEW, ERROR_FIELD, BodyMemory(ALL_REVIEWS))
+    posts = {"/mutate": PostRoute(handler.mutate, limit)}
     routes = [Route(path, route, methods=["POST"]) for path, route in posts.items()]
     return with_post_routes(posts, Starlette(routes=[*routes, *health_routes(why_not_ready, metrics.text)]))

@@ -14,7 +14,7 @@ from carrel.bookings.client.cache import BookingCache, CacheTiming
 from carrel.bookings.client.interface import BookingService
 from carrel.dialects.hand_over_record import LABEL, OWNED, HandOver, HandOverPhase, read_record
 from carrel.dialects.hub_people import HubPeople
-from carrel.http.serving import AsgiApp
+from carrel.http.asgi import AsgiApp
 from carrel.kubernetes.cluster import Selection
 from carrel.kubernetes.objects.kinds import ConfigMap
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PRIORITY_CLASSES

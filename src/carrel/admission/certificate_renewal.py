@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from carrel.admission import certificates
 from carrel.admission.certificates import CertificatePair, UnreadableCertificate, Validity
@@ -49,6 +50,8 @@ class CertificateNames:
     """Name of the MutatingWebhookConfiguration."""
     served: tuple[str, ...]
     """The names by which the API server calls the webhook, besides the Services in the webhook configuration."""
+    path_secrets: Callable[[], Sequence[bytes]] | None = None
+    """The first segment of the path by which the API server calls it: the newest is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +193,17 @@ class CertificateRenewal:
 
     # --- the API server ----------------------------------------------------------------------------------------------
 
+    def _client_config(self, written: Json, bundle: str) -> Json:
+        trusting = {**written, "caBundle": bundle}
+        if self._names.path_secrets is None:
+            return trusting
+        secret = self._names.path_secrets()[0].decode()
+        if "url" in written:
+            where = urlsplit(written["url"])
+            return {**trusting, "url": urlunsplit(where._replace(path=_under(secret, where.path)))}
+        service = written.get("service") or {}
+        return {**trusting, "service": {**service, "path": _under(secret, service.get("path", ""))}}
+
     async def _write_authorities(self, bundle: str) -> None:
         """Into the webhook configuration. All replicas write the same, so the later ones change nothing."""
         for _ in range(TRIES):
@@ -199,7 +213,7 @@ class CertificateRenewal:
                 log.warning("no_configuration name=%s", self._names.configuration)
                 return
             webhooks: Sequence[Json] = configuration.get("webhooks") or ()
-            updated = [{**each, "clientConfig": {**each["clientConfig"], "caBundle": bundle}} for each in webhooks]
+            updated = [{**each, "clientConfig": self._client_config(each["clientConfig"], bundle)} for each in webhooks]
             if updated == webhooks:
                 return
             try:
@@ -223,6 +237,11 @@ def _service_names(webhook: Json) -> tuple[str, ...]:
 def service_names(name: str, namespace: str) -> tuple[str, ...]:
     """The names by which a Service is called within the cluster."""
     return (f"{name}.{namespace}.svc", f"{name}.{namespace}", f"{name}.{namespace}.svc.cluster.local")
+
+
+def _under(secret: str, path: str) -> str:
+    """The last segment is the webhook's own path."""
+    return f"/{secret}/{path.rpartition('/')[2]}"
 
 
 def _decoded(data: Mapping[str, str], key: str) -> bytes:

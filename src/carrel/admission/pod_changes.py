@@ -1,6 +1,7 @@
 """A copy of the pod in a review, with the changes that Carrel wants; and the decision that is made of it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from carrel.dialects.cpu_manifest import on_cpu, without_resources
 from carrel.dialects.interface import Dialect
 from carrel.dialects.notice import with_notice_file
 from carrel.dialects.protected_keys import is_protected_annotation, is_protected_label
-from carrel.dialects.seal import ADMITTED, Seal, place_of
+from carrel.dialects.seal import ADMITTED, Seal, SealedPod, asked_gpus, place_of
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.parsing.time import seconds
 
@@ -34,10 +35,23 @@ class AdmissionDecision(NamedTuple):
     """Of a pod that asks for a GPU; None: it asks for none, or whose it is does not matter."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sealing:
+    """How the pod of a review is sealed."""
+
+    seal: Seal
+    review: str
+    """Its uid."""
+    now: datetime
+    is_used: Callable[[str], bool]
+    """Whether a pod that exists carries this seal: then it was copied from there."""
+
+
 class ChangedPod:
     """A copy of the pod in the review, with the changes that Carrel wants."""
 
-    def __init__(self, pod: Mapping[str, Any], namespace: str) -> None:
+    def __init__(self, pod: Mapping[str, Any], namespace: str, sealing: Sealing | None = None) -> None:
+        self._sealing = sealing
         self._pod = dict(pod)
         self._metadata = dict(pod.get("metadata") or {})
         self._spec = dict(pod.get("spec") or {})
@@ -83,20 +97,33 @@ class ChangedPod:
             gone = {*dialect.resources, *dialect.other_resources, *dialect.takes_over}
             self.change_containers(lambda each: without_resources(each, gone))
 
-    def seal(self, seal: Seal, now: datetime) -> None:
-        """A valid seal stays: a second review gets the same answer."""
+    def seal(self) -> None:
+        """If there is a key. A valid seal stays: a second review gets the same answer."""
+        if (by := self._sealing) is None:
+            return
         notes, written = self._metadata.get("annotations") or {}, self._written
         sealed = {ADMITTED: written[ADMITTED]} if ADMITTED in written else {}
-        if not seal.is_on(self._place(), {**notes, **sealed}, now):
-            sealed = seal.write(self._place(), notes, now)
+        if not sealed or not self._is_sealed({**notes, **sealed}):
+            sealed = by.seal.write(self._as_sealed(notes), by.review, by.now)
         self.annotate(sealed)
 
-    def is_sealed(self, seal: Seal, now: datetime) -> bool:
+    def is_sealed(self) -> bool:
         """Whether the pod as it came in carries a valid seal."""
-        return seal.is_on(self._place(), self._written, now)
+        return self._is_sealed(self._written)
 
-    def _place(self) -> str:
-        return place_of(self.namespace, self._metadata.get("name", ""), self._metadata.get("generateName", ""))
+    def _is_sealed(self, notes: Mapping[str, str]) -> bool:
+        by = self._sealing
+        return by is not None and by.seal.is_on(self._as_sealed(notes), by.now) and not by.is_used(notes[ADMITTED])
+
+    def _as_sealed(self, notes: Mapping[str, str]) -> SealedPod:
+        place = place_of(self.namespace, self._metadata.get("name", ""), self._metadata.get("generateName", ""))
+        return SealedPod(place, notes, asked_gpus(self._amounts()))
+
+    def _amounts(self) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
+        for group in GROUPS:
+            for container in self._spec.get(group) or ():
+                resources = container.get("resources") or {}
+                yield container.get("name", ""), resources.get("limits") or {}, resources.get("requests") or {}
 
     def set_scheduler(self, scheduler: str) -> None:
         self._spec["schedulerName"] = scheduler

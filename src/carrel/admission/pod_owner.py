@@ -20,6 +20,7 @@ from carrel.dialects.carrel import HUB_ADDRESS
 from carrel.dialects.hub_people import HubPeople
 from carrel.dialects.jupyter import is_of_a_hub, username_of
 from carrel.kubernetes.objects.kinds import Pod
+from carrel.parsing.addresses import is_address, is_user_name, normal
 from carrel.parsing.malformed import Malformed
 
 log = logging.getLogger(__name__)
@@ -72,12 +73,12 @@ class PodOwnerLookup:
     def owner_of(self, request: AdmissionRequest, pod: Pod) -> PodOwner:
         creator = request.user.name
         if creator in self.spawners:
-            return self._spawned_for(pod) or PodOwner(self.namespace_owner(request.namespace))
+            return self._spawned_for(pod) or self._owner_of_namespace(request.namespace)
         if creator and not creator.startswith(MACHINES):
             return PodOwner(creator.removeprefix(self.username_prefix))
         if is_of_a_hub(pod) and creator.startswith(ACCOUNTS) and not creator.startswith(CONTROLLERS):
             return PodOwner("", unlisted_spawner=creator)
-        return PodOwner(self.namespace_owner(request.namespace))
+        return self._owner_of_namespace(request.namespace)
 
     def said_by_spawner(self, request: AdmissionRequest, pod: Pod) -> dict[str, str]:
         """The annotations of Carrel that a spawner may write."""
@@ -90,10 +91,14 @@ class PodOwnerLookup:
         ours = f"{ACCOUNTS}{self.carrel_namespace}:{CONTROLLER}"
         return user.name == ours or user.name in self.trusted
 
+    def _owner_of_namespace(self, namespace: str) -> PodOwner:
+        owner = self.namespace_owner(namespace).strip()
+        return PodOwner(owner if is_user_name(owner) else "")
+
     def _spawned_for(self, pod: Pod) -> PodOwner | None:
         """None: the spawner does not say for whom, or not in a way that can be read."""
-        address = pod.metadata.annotations.get(HUB_ADDRESS, "").strip().lower()
-        if "@" in address.strip("@") and address.isprintable():
+        address = normal(pod.metadata.annotations.get(HUB_ADDRESS, ""))
+        if is_address(address):
             return PodOwner(address)
         user = _labelled_user(pod)
         if not user:

@@ -4,18 +4,22 @@ import asyncio
 import contextlib
 import gc
 import logging
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from carrel.admission.admission import AdmissionOptions
+from carrel.admission.app import ERROR_FIELD
 from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
 from carrel.admission.certificate_renewal import CertificateLifetimes, CertificateNames, CertificateRenewal
 from carrel.admission.certificates import CertificatePair, UnreadableCertificate
 from carrel.admission.served_certificate import ServedCertificate
-from carrel.admission.settings import HideFrom, PluginMode, WebhookSettings, names_in
+from carrel.admission.settings import PluginMode, WebhookSettings, names_in
 from carrel.bookings.client.http_client import BookingAddress, BookingStatusClient
 from carrel.command_errors import USAGE, command_failed
+from carrel.http.callers import CallerRules, known_callers_only
 from carrel.http.serving import Address, serving
+from carrel.http.tls_files import authority_of
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Selection
 from carrel.kubernetes.informers import Informers
@@ -36,6 +40,13 @@ FINISH_S = 10
 """How long to wait for answers under way, and for API servers that keep an idle connection open."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Start:
+    settings: WebhookSettings
+    options: WebhookOptions
+    callers: CallerRules
+
+
 def run(settings: WebhookSettings) -> None:
     try:
         options = webhook_options(settings)
@@ -43,26 +54,31 @@ def run(settings: WebhookSettings) -> None:
         raise command_failed(
             "The settings cannot be used", str(malformed), "carrel webhook --help", USAGE
         ) from malformed
-    run_with_cluster("webhook", settings, lambda client, stop: _serve(client, settings, options, stop))
+    rules = settings.caller_rules("webhook", settings.bind_address, has_tls=True)
+    start = _Start(settings, options, rules)
+    run_with_cluster("webhook", settings, lambda client, stop: _serve(client, start, stop))
 
 
-async def _serve(client: Client, settings: WebhookSettings, options: WebhookOptions, stop: asyncio.Event) -> None:
-    served = ServedCertificate()
+async def _serve(client: Client, start: _Start, stop: asyncio.Event) -> None:
+    settings = start.settings
+    served = ServedCertificate(authority_of(settings.client_ca)) if settings.client_ca else ServedCertificate()
     async with contextlib.AsyncExitStack() as stack:
         service = None
         if settings.api_url:
             where = BookingAddress(settings.api_url, settings.api_token)
             service = await stack.enter_async_context(contextlib.aclosing(BookingStatusClient(where)))
         state = ClusterState(client, replace(settings.cluster_options(), now=client.clock.now))
-        webhook = AdmissionWebhook(state, service, options)
+        webhook = AdmissionWebhook(state, service, start.options)
         certificates = (
-            load_files(settings, served) if settings.tls_folder else renew_certificates(client, settings, served)
+            load_files(settings, served)
+            if settings.tls_folder
+            else renew_certificates(client, settings, served, start.callers.secrets)
         )
         try:
             async with asyncio.TaskGroup() as tasks:
                 working = (webhook.informers.run(), _watch_agents(state), certificates)
                 running = [tasks.create_task(each) for each in working]
-                await _serve_until(stop, webhook, served, settings)
+                await _serve_until(stop, webhook, served, start)
                 for task in running:
                     task.cancel()
         except ExceptionGroup as several:
@@ -82,15 +98,16 @@ async def _watch_agents(state: ClusterState) -> None:
 
 
 async def _serve_until(
-    stop: asyncio.Event, webhook: AdmissionWebhook, served: ServedCertificate, settings: WebhookSettings
+    stop: asyncio.Event, webhook: AdmissionWebhook, served: ServedCertificate, start: _Start
 ) -> None:
+    settings = start.settings
     stopped = asyncio.ensure_future(stop.wait())
     first = asyncio.ensure_future(served.wait_loaded())
     try:
         await asyncio.wait({stopped, first}, return_when=asyncio.FIRST_COMPLETED)
         if stop.is_set():
             return
-        app = webhook.app(lambda: served.expires_at)
+        app = known_callers_only(webhook.app(lambda: served.expires_at), start.callers, ERROR_FIELD)
         address = Address(settings.bind_address, settings.port)
         async with serving(app, address, served.context, finish_s=FINISH_S) as url:
             log.info("listening url=%s namespace=%s", url, settings.carrel_namespace)
@@ -102,10 +119,15 @@ async def _serve_until(
         first.cancel()
 
 
-async def renew_certificates(client: Client, settings: WebhookSettings, served: ServedCertificate) -> None:
+async def renew_certificates(
+    client: Client,
+    settings: WebhookSettings,
+    served: ServedCertificate,
+    path_secrets: Callable[[], Sequence[bytes]] | None = None,
+) -> None:
     """After every change of the Secret or of the webhook configuration, and at regular intervals."""
     names = CertificateNames(
-        settings.carrel_namespace, settings.tls_secret, settings.configuration, settings.served_names()
+        settings.carrel_namespace, settings.tls_secret, settings.configuration, settings.served_names(), path_secrets
     )
     lifetimes = CertificateLifetimes(certificate=timedelta(days=settings.certificate_days))
     renewal = CertificateRenewal(client, names, utc_now, lifetimes)
@@ -165,7 +187,7 @@ def webhook_options(settings: WebhookSettings) -> WebhookOptions:
             strict=settings.strict,
             when_full=settings.when_full,
             coexist=settings.mode is PluginMode.COEXIST,
-            hides_from_everybody=settings.hide_cards_from is HideFrom.ALL_PODS,
+            hide_from=settings.hide_cards_from,
             scheduler=settings.scheduler,
         ),
     )

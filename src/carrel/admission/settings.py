@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from carrel.caller_settings import CallerSettings
 from carrel.dialects.gpuclaim import SCHEDULER
+from carrel.dialects.options import HideFrom
 from carrel.settings import CudaSettings, HubSettings, PodSettings
 
 if TYPE_CHECKING:
@@ -18,18 +20,13 @@ CONFIGURATION = "carrel"
 """As in `manifests/webhooks.yaml`."""
 
 
-class HideFrom(Enum):
-    GPU_PODS = "gpu-pods"
-    ALL_PODS = "all-pods"
-
-
 class PluginMode(Enum):
     NATIVE = "native"
     COEXIST = "coexist"
 
 
 @dataclass(frozen=True)
-class WebhookSettings(HubSettings, CudaSettings, PodSettings):
+class WebhookSettings(HubSettings, CallerSettings, CudaSettings, PodSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 8443
@@ -67,11 +64,13 @@ class WebhookSettings(HubSettings, CudaSettings, PodSettings):
         typer.Option(
             "--hide-gpus-from",
             "--hide-cards-from",
-            help="Which containers are told to see no GPU: the others of GPU pods, or also those of all other pods.",
+            help="Which containers are told to see no GPU: the others of GPU pods; also those of other pods that "
+            "NVIDIA's runtime may show one; or those of all other pods.",
             envvar=["CARREL_HIDE_GPUS_FROM", "CARREL_HIDE_CARDS_FROM"],
         ),
-    ] = HideFrom.GPU_PODS
-    """All pods: only needed where the NVIDIA runtime is the default one, and an image could use any GPU."""
+    ] = HideFrom.NVIDIA_PODS
+    """All pods: needed where NVIDIA's runtime is the default one of the nodes, because then an image alone may use any
+    GPU. The webhook configuration must call the webhook for these pods: docs/admission.md."""
     scheduler: Annotated[str, typer.Option(help="The scheduler that places GPU pods.", envvar="CARREL_SCHEDULER")] = (
         SCHEDULER
     )

@@ -10,7 +10,7 @@ from carrel.bookings.health import BookingMetrics, MeasuredApp, install_health
 from carrel.bookings.pages import PagesContext, install_pages
 from carrel.bookings.service import ServiceContext
 from carrel.bookings.sign_in import RequestGuard, install_sign_in
-from carrel.http.serving import AsgiApp
+from carrel.http.asgi import AsgiApp
 
 ABOUT = (
     "Books the GPUs of a lab. Times are RFC 3339 with an offset, days have 24 hours, the end of an interval is"

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from starlette.datastructures import MutableHeaders
 
-from carrel.http.serving import AsgiApp, Receive, Scope, Send
+from carrel.http.asgi import AsgiApp, Receive, Scope, Send
 
 
 class UnderBasePath:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 from carrel.bookings.calendar import Maintenance
 from carrel.bookings.group_commands import not_bookable, not_manager
-from carrel.bookings.people import Person, is_address, is_user_name, normal
+from carrel.bookings.people import Person
 from carrel.bookings.queries import BookingContext, Subject, first_start, hash_of
 from carrel.bookings.records import (
     BookingRecord,
@@ -43,6 +43,7 @@ from carrel.bookings.rules import (
     words,
 )
 from carrel.ledger.refusals import Refusal
+from carrel.parsing.addresses import is_address, is_user_name, normal
 from carrel.parsing.time import seconds
 
 HINT_FREE, HINT_LIST = "carrel free", "carrel list"

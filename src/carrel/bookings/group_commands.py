@@ -1,9 +1,10 @@
 """Groups: who may act for one, and the admin's list of people. Each change of the list is one logged transaction."""
 
 from carrel.bookings.groups import BookingGroup, is_group_name
-from carrel.bookings.people import Person, is_address, normal
+from carrel.bookings.people import Person
 from carrel.bookings.queries import BookingContext
 from carrel.bookings.records import BookingRefusal, LogEntry, ReadTransaction, RefusalReason
+from carrel.parsing.addresses import is_address, normal
 
 
 class GroupCommands:

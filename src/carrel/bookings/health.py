@@ -12,9 +12,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from carrel.bookings.mirror import BookingMirror
 from carrel.bookings.records import StoreUnavailable
 from carrel.bookings.service import ServiceContext
+from carrel.http.asgi import AsgiApp, Receive, Scope, Send
 from carrel.http.health import health_routes
 from carrel.http.metrics import ComponentMetrics
-from carrel.http.serving import AsgiApp, Receive, Scope, Send
 
 log = logging.getLogger(__name__)
 

@@ -1,8 +1,8 @@
 """Who a person is, what they may do, and what the service stores about people.
 
-A person is identified by an e-mail address in lower case: a booking belongs to it, and the cluster's user names are
-matched with it. Secrets (sessions, tokens) are never stored, only their SHA-256; that is enough because they are random
-and 256 bits long.
+A person is identified by an e-mail address in lower case (`parsing.addresses`): a booking belongs to it, and the
+cluster's user names are matched with it. Secrets (sessions, tokens) are never stored, only their SHA-256; that is
+enough because they are random and 256 bits long.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -52,7 +52,6 @@ class How(Enum):
 
 
 LAST_USE_PRECISION = timedelta(hours=1)
-LONGEST_ADDRESS = 254
 ALL_SCOPES = frozenset(Scope)
 _RANKS = {Role.MEMBER: 0, Role.LAB_ADMIN: 1, Role.PLATFORM_ADMIN: 2}
 
@@ -228,23 +227,3 @@ class People(Protocol):
     async def forget_expired(self, now: datetime) -> int:
         """Deletes sessions, logins and seen groups that have expired; returns how many."""
         ...
-
-
-def is_address(email: str) -> bool:
-    """Whether a text is an e-mail address of one person. Everything that reads an address asks this function.
-
-    Spaces and control characters are refused, because such an address only looks like the one of somebody else.
-    """
-    name, at, host = email.partition("@")
-    return bool(name and at and host) and "@" not in host and is_user_name(email)
-
-
-def is_user_name(text: str) -> bool:
-    """Whether a text may be the name of a user of the cluster, which need not be an address."""
-    is_plain = text.isprintable() and not any(letter.isspace() for letter in text)
-    return bool(text) and is_plain and len(text) <= LONGEST_ADDRESS
-
-
-def normal(email: str) -> str:
-    """Addresses are compared in lower case: identity providers and people write them differently."""
-    return email.strip().lower()

@@ -9,7 +9,7 @@ from carrel.bookings.calendar import Calendar, days
 from carrel.bookings.capacity import ModelCapacity, booked_gpus, model_named
 from carrel.bookings.groups import BookingGroup
 from carrel.bookings.inventory import GpuInventory
-from carrel.bookings.people import Person, normal
+from carrel.bookings.people import Person
 from carrel.bookings.records import (
     Availability,
     BookingRecord,
@@ -31,6 +31,7 @@ from carrel.bookings.tiers import PersonTier, person_tier
 from carrel.dialects.maia import same_namespace
 from carrel.ledger.gpus import MiB
 from carrel.ledger.refusals import Refusal
+from carrel.parsing.addresses import normal
 
 FOREVER = datetime.max.replace(tzinfo=UTC)
 FEED_LOOKS_BACK = timedelta(days=90)

@@ -13,6 +13,7 @@ from carrel.bookings.notifications.settings import NotificationSettings, mistake
 from carrel.bookings.rules import DAY, HOUR, RULES, BookingRules, Rule
 from carrel.bookings.sign_in.settings import SignInSettings, mistakes
 from carrel.dialects.maia import DEFAULT_TOKENS
+from carrel.secret_settings import mistakes_in_secrets
 from carrel.settings import DialectSettings, HubSettings, ServingSettings, TierSettings
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class BookingSettings(
 
     def wrong(self) -> list[str]:
         """Every setting that cannot be used, all at once."""
-        found = [*mistakes(self, self.bind_address), *mistakes_in_notifications(self)]
+        found = [*mistakes(self, self.bind_address), *mistakes_in_notifications(self), *mistakes_in_secrets(self)]
         try:
             ZoneInfo(self.zone)
         except (ZoneInfoNotFoundError, ValueError, OSError):

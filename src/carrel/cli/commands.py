@@ -6,6 +6,7 @@ from typing import Any
 from carrel.cli.adopt import AdoptSettings, adopt
 from carrel.cli.book import BookSettings, book
 from carrel.cli.cancel import CancelSettings, cancel
+from carrel.cli.doctor import DoctorSettings, doctor
 from carrel.cli.explain import ExplainSettings, explain
 from carrel.cli.extend import ExtendSettings, extend
 from carrel.cli.free import FreeSettings, free
@@ -30,6 +31,7 @@ COMMANDS: tuple[tuple[str, type[Any], Callable[[Any], None]], ...] = (
     ("why", WhySettings, why),
     ("explain", ExplainSettings, explain),
     ("inspect", InspectSettings, inspect),
+    ("doctor", DoctorSettings, doctor),
     ("adopt", AdoptSettings, adopt),
     ("release", ReleaseSettings, release),
     ("scheduler-config", SchedulerConfigSettings, scheduler_config),

@@ -5,12 +5,15 @@ from typing import Annotated
 
 import typer
 
+from carrel.caller_settings import PathSecretSettings
+from carrel.command_errors import USAGE, command_failed
+
 MARGIN_S = 15
 """For the writes of a bind after it has waited for its gang."""
 
 
 @dataclass(frozen=True)
-class SchedulerConfigSettings:
+class SchedulerConfigSettings(PathSecretSettings):
     url: Annotated[str, typer.Option(help="Where kube-scheduler finds the extender.")] = "http://127.0.0.1:39999"
     """In the same pod."""
     kubeconfig: Annotated[str, typer.Option(help="Path of kube-scheduler's own kubeconfig.")] = ""
@@ -25,6 +28,15 @@ class SchedulerConfigSettings:
     ] = True
     """A pod without a GPU that names one would wait for ever where the peer does not run. Where it runs: --no-peers."""
 
+    server_ca: Annotated[
+        str, typer.Option(help="Path of the authority of the extender's certificate, as kube-scheduler sees it.")
+    ] = ""
+    client_certificate: Annotated[
+        str, typer.Option(help="Path of the certificate that kube-scheduler shows to the extender.")
+    ] = ""
+    client_key: Annotated[str, typer.Option(help="Path of the key of that certificate.")] = ""
+    """For an extender with --client-ca."""
+
 
 def scheduler_config(settings: SchedulerConfigSettings) -> None:
     """Print the configuration of the kube-scheduler that asks Carrel: profile `gpu-scheduler`.
@@ -38,12 +50,24 @@ def scheduler_config(settings: SchedulerConfigSettings) -> None:
       carrel scheduler-config > scheduler.yaml
 
       kube-scheduler --config scheduler.yaml
+
+      CARREL_PATH_SECRET=$(cat secret) carrel scheduler-config --url http://10.0.0.7:39999
+
+      carrel scheduler-config --url https://carrel-extender:39999 --server-ca ca.crt --client-certificate tls.crt
+      --client-key tls.key
     """
     import yaml
 
     from carrel.scheduling import scheduler_config as config
 
-    extender = config.Extender(settings.url, settings.gang_timeout + MARGIN_S)
+    files = {"caFile": settings.server_ca, "certFile": settings.client_certificate, "keyFile": settings.client_key}
+    tls = {word: path for word, path in files.items() if path}
+    try:
+        secrets = settings.path_secrets()
+    except (OSError, ValueError) as error:
+        raise command_failed("No usable secret", str(error), "carrel scheduler-config --help", USAGE) from None
+    secret = secrets()[0].decode() if secrets is not None else ""
+    extender = config.Extender(settings.url, settings.gang_timeout + MARGIN_S, secret, tls)
     peers = config.PEERS_SERVED if settings.peers else ()
     printed = config.scheduler_config(extender, settings.kubeconfig, peers)
     typer.echo(yaml.safe_dump(printed, sort_keys=False), nl=False)

@@ -135,16 +135,19 @@ class ComponentStarter:
     """For the logs and kubeconfigs."""
     api_url: str
     tokens: ComponentTokens
+    seal_key: str = field(default_factory=secrets.token_urlsafe, repr=False)
+    """The same for all components."""
 
     @asynccontextmanager
     async def running(self, name: str, maia_token: str, *options: str) -> AsyncIterator[str]:
         """The URL at which the component listens."""
         log, kubeconfig = self.folder / f"{name}.log", self.folder / f"{name}.kubeconfig"
         kubeconfig.write_text(self.kubeconfig(self.tokens.tokens[name]))
+        secret = {"CARREL_MAIA_TOKEN": maia_token, "CARREL_API_TOKEN": maia_token}
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "carrel", name, "--port", "0", "--kubeconfig", str(kubeconfig), *options),
-                env={**os.environ, "CARREL_MAIA_TOKEN": maia_token, "CARREL_API_TOKEN": maia_token},
+                env={**os.environ, **secret, "CARREL_SEAL_KEY": self.seal_key},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

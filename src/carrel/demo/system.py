@@ -33,7 +33,7 @@ from carrel.lifecycle.hand_over import how_lost
 from carrel.lifecycle.revocation import UNSCHEDULABLE
 from carrel.manifests import crds, priority_classes, webhooks
 from carrel.scheduling.app import extender_app
-from carrel.scheduling.assembly import handlers_on, scheduler_on
+from carrel.scheduling.assembly import SchedulerOptions, handlers_on, scheduler_on
 from kubernetes_in_memory import EmbeddedApi, Settings
 from kubernetes_in_memory.http_server import serve
 
@@ -102,7 +102,8 @@ class Demo:
 
     async def run(self) -> None:
         """Runs until it is cancelled."""
-        app = extender_app(handlers_on(self.carrel, scheduler_on(self.carrel)))
+        for_all = SchedulerOptions(schedulers=None)  # people of the demo need not name a scheduler
+        app = extender_app(handlers_on(self.carrel, scheduler_on(self.carrel), for_all))
         async with (
             serving(app, Address()) as extender,
             aiohttp.ClientSession() as session,

@@ -13,7 +13,7 @@ Reading order:
     gang_makers                           how many pods of a gang a Job or another maker makes
     maia tier jupyter hub_people          words about bookings and people; which tier a pod has
     when_full without_gpu                 whether a pod runs on CPU when no GPU is free, and what it says then
-    protected_keys seal                   what only Carrel writes, and how that is proved
+    protected_keys key_writers seal       what only Carrel writes, which account writes what, and how that is proved
     bind_annotations visible_devices      what a pod is told at bind, and which container sees which GPU
     gpu_node_labels cpu_manifest          which labels only nodes with GPUs have; a pod without its GPU
     notice                                what the person in a pod is told

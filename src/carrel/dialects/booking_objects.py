@@ -18,6 +18,7 @@ from carrel.kubernetes.objects.kinds import Object, ObjectPart
 from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resources import Resource
 from carrel.ledger.coverage import Entitlement
+from carrel.parsing.addresses import lowered
 from carrel.parsing.malformed import Malformed
 from carrel.parsing.time import instant, seconds
 
@@ -64,8 +65,8 @@ controller can tell the two apart, also if it was not running at that moment."""
 
 
 def person_named(name: str) -> str:
-    """As bookings name people: identity providers and people write the same address differently."""
-    return name.strip().lower()
+    """As bookings name people."""
+    return lowered(name)
 
 
 def namespace_named(name: str) -> str:

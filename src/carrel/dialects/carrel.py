@@ -88,6 +88,8 @@ EXEMPT = "carrel.dev/exempt"
 WHEN_FULL = "carrel.dev/when-full"
 REVOCATION_GRACE = "carrel.dev/revocation-grace"
 """What an admin may write on a Namespace."""
+SEES_GPUS = "carrel.dev/sees-gpus"
+"""What an admin may write on a Namespace as a label: the API server must be able to select it."""
 
 PREFIXES = ("carrel.dev/", "devices.carrel.dev/", "indices.carrel.dev/")
 TIER = "carrel.dev/tier"

@@ -45,6 +45,8 @@ POD_UNITS = "ALIYUN_COM_GPU_MEM_POD"
 CONTAINER_UNITS = "ALIYUN_COM_GPU_MEM_CONTAINER"
 ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+ASSIGN_TIME = "ALIYUN_COM_GPU_MEM_ASSIGN_TIME"
+"""Known to the peers by name, written by none of them."""
 ALLOCATION = "scheduler.framework.gpushare.allocation"
 GPU_ID = "ALIYUN_GPU_ID"
 WRITTEN = (
@@ -55,7 +57,7 @@ WRITTEN = (
     ASSIGNED,
     ASSUME_TIME,
     ALLOCATION,
-    "ALIYUN_COM_GPU_MEM_ASSIGN_TIME",  # known to the peers by name, written by none of them
+    ASSIGN_TIME,
 )
 """What only a scheduler writes on a pod."""
 

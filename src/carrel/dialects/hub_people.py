@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from carrel.parsing.addresses import is_address, normal
 from carrel.parsing.malformed import Malformed
 
 
@@ -20,14 +21,15 @@ class HubPeople:
 
     def person_of(self, user: str) -> str:
         """The name under which the user books."""
-        name = user.strip().lower()
+        name = normal(user)
         if listed := self.addresses.get(name):
             return listed
-        return f"{name}@{self.domain}" if name and self.domain and "@" not in name else name
+        of_domain = f"{name}@{self.domain}"
+        return of_domain if self.domain and "@" not in name and is_address(of_domain) else name
 
     def matches(self, user: str) -> bool:
         """Whether the user is a person with an address. If not, only a booking under the short name is theirs."""
-        return "@" in self.person_of(user)
+        return is_address(self.person_of(user))
 
 
 def read_addresses(content: Any, where: str) -> dict[str, str]:
@@ -38,7 +40,7 @@ def read_addresses(content: Any, where: str) -> dict[str, str]:
         raise Malformed(where, "the file", content, "a mapping of hub users to addresses")
     found = {}
     for user, address in content.items():
-        if not isinstance(address, str) or "@" not in address.strip("@"):
+        if not isinstance(address, str) or not is_address(normal(address)):
             raise Malformed(where, str(user), address, "an e-mail address")
-        found[str(user).strip().lower()] = address.strip().lower()
+        found[normal(str(user))] = normal(address)
     return found

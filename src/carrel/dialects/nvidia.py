@@ -26,6 +26,8 @@ VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 RUNTIME_CLASS = "nvidia"
 """What the GPU operator calls the RuntimeClass of its container runtime."""
+TOOL_NAMESPACES = ("gpu-operator", "nvidia-gpu-operator", "nvidia-device-plugin", "nvidia-dra-driver-gpu")
+"""Where NVIDIA's own DaemonSets run by default: they ask for no GPU, and must see all of their node."""
 NO_DEVICE = "none"
 """No GPU, but the driver's libraries and tools."""
 NO_RUNTIME = "void"

@@ -37,6 +37,17 @@ class Unit(Enum):
         return memory // self.mib
 
 
+class HideFrom(Enum):
+    """Which containers are told to see no GPU, besides those of GPU pods that ask for none themselves."""
+
+    GPU_PODS = "gpu-pods"
+    """No others."""
+    NVIDIA_PODS = "nvidia-pods"
+    """Those of pods that ask for no GPU, and by their manifest may get NVIDIA's runtime to show them one."""
+    ALL_PODS = "all-pods"
+    """Those of every pod that asks for no GPU: where NVIDIA's runtime is the default one, an image alone may."""
+
+
 class CudaDevices(Enum):
     """By which names `CUDA_VISIBLE_DEVICES` tells a container its GPUs."""
 

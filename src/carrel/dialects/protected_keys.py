@@ -2,6 +2,7 @@
 
 A user who could write them would forge a placement, a tier or an end. The webhook strips them from what others create,
 and the API server refuses updates of them (`manifests/policies.yaml`). All decisions are taken from Leases anyway.
+Which identity writes which of them: `key_writers`.
 """
 
 from carrel.dialects import carrel, kai_reservation, maia, registry

@@ -1,25 +1,28 @@
-"""The proof that a pod came through Carrel's webhook, and of whose pod it is.
+"""The proof that a pod came through Carrel's webhook, of whose pod it is, and of what it asks for.
 
-    carrel.dev/admitted: 2026-11-16T12:00:00Z 5f70…       when, and a MAC over what was decided
+    carrel.dev/admitted: 2026-11-16T12:00:00Z 3f1c… 5f70…     when, in which review, and a MAC over what was decided
 
 The API server refuses GPU pods while the webhook does not answer. But while the webhook's configuration is missing, a
 GPU pod is created without it, with whatever its author wrote on it. Whoever places pods therefore looks for the seal.
-It is made with a key that only Carrel's processes have, over the pod's namespace, name, user, model, the request
-that the webhook recorded or took away, if any, and the instant: it cannot be moved to another namespace or name, and a
-copy is worthless on a pod that is created later than the seal. A name that the API server generates is not known yet;
-then the seal is over its prefix.
+It is made with a key that only Carrel's processes have, over the pod's namespace and name, its user, the GPUs that it
+asks for (resources and annotations), the review and the instant. So it is worthless on a pod of another name or
+namespace, on one that asks for more, and on one that is created more than a minute later. A pod has no uid before it is
+created, and a name that the API server generates is not known yet; then the seal is over its prefix, and of several
+pods with the same seal only one is served.
 """
 
+import hashlib
 import hmac
-import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
-from json.encoder import encode_basestring_ascii
+from typing import Any
+
+import msgspec
 
 from carrel.dialects import registry
-from carrel.dialects.carrel import ASKED_FOR, BOOKED, GPU_MODEL, OPPORTUNISTIC, RUNS_WITHOUT_GPU, USER
+from carrel.dialects.carrel import ASKED_FOR, GPU_MODEL, RUNS_WITHOUT_GPU, USER
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.ledger.refusals import Refusal
@@ -27,8 +30,24 @@ from carrel.parsing.malformed import Malformed
 from carrel.parsing.time import instant, seconds
 
 ADMITTED = "carrel.dev/admitted"
-FRESH = timedelta(minutes=2)
-"""Between the webhook's clock when it sealed and the API server's when it made the pod. Clocks differ a little."""
+LIFE = timedelta(minutes=1)
+"""Between the webhook's clock when it sealed and the API server's when it made the pod. Clocks differ a little, and
+other webhooks take their time; no request takes longer than this."""
+SEALED_WORDS = tuple(
+    sorted({USER, GPU_MODEL, RUNS_WITHOUT_GPU, ASKED_FOR, *registry.ALL.settled, *registry.ALL.recorded})
+)
+
+Amounts = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SealedPod:
+    """What a seal is over."""
+
+    place: str
+    annotations: Mapping[str, str]
+    gpus: list[tuple[str, str, str]] = field(default_factory=list)
+    """Container, resource and amount."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,35 +55,31 @@ class Seal:
     keys: tuple[bytes, ...] = field(repr=False)
     """The first one makes seals; all are believed, so that a key can be changed without a pod that waits."""
 
-    def write(self, place: str, annotations: Mapping[str, str], now: datetime) -> dict[str, str]:
-        at = seconds(now)
-        return {ADMITTED: f"{at} {_mac(self.keys[0], at, place, annotations)}"}
+    def write(self, pod: SealedPod, review: str, now: datetime) -> dict[str, str]:
+        """`review` is the uid of the review."""
+        when = f"{seconds(now)} {hashlib.sha256(review.encode()).hexdigest()[:16]}"
+        return {ADMITTED: f"{when} {_mac(self.keys[0], when, pod)}"}
 
-    def is_on(self, place: str, annotations: Mapping[str, str], made: datetime) -> bool:
+    def is_on(self, pod: SealedPod, made: datetime) -> bool:
         """`made`: when the pod was made, by the API server's clock; of one that is being made, now."""
-        if ADMITTED not in annotations:
-            return False
-        at, _, mac = annotations[ADMITTED].partition(" ")
+        when, _, mac = pod.annotations.get(ADMITTED, "").rpartition(" ")
         try:
-            sealed = instant(at, "seal", annotation_field(ADMITTED))
+            sealed = instant(when.partition(" ")[0], "seal", annotation_field(ADMITTED))
         except Malformed:
             return False
-        if abs(made - sealed) > FRESH:
+        if abs(made - sealed) > LIFE:
             return False
-        # A seal of an earlier version is also over the tier, which follows the pod's booking since then.
-        return any(
-            hmac.compare_digest(mac.encode(), _mac(key, at, place, annotations, tier).encode())
-            for key in self.keys
-            for tier in ("", BOOKED, OPPORTUNISTIC)
-        )
+        return any(hmac.compare_digest(mac.encode(), _mac(key, when, pod).encode()) for key in self.keys)
 
-    def missing_on(self, pod: Pod) -> Refusal | None:
-        """Why a pod may not have a GPU; None if it carries a good seal."""
+    def missing_on(self, pod: Pod, others: Iterable[Pod] = ()) -> Refusal | None:
+        """Why a pod may not have a GPU; None if it carries a good seal. `others` carry the same seal."""
         made = instant(pod.metadata.creation_timestamp, subject(pod.metadata), "metadata.creationTimestamp")
-        place = place_of(pod.metadata.namespace, pod.metadata.name, pod.metadata.generate_name)
-        if self.is_on(place, pod.metadata.annotations, made):
+        if not self.is_on(_sealed(pod), made):
+            why = "it was not admitted by Carrel's webhook, or what that wrote was changed"
+        elif first := min((each for each in others if _order(each) < _order(pod)), key=_order, default=None):
+            why = f"its {ADMITTED} is a copy of that of {subject(first.metadata)}"
+        else:
             return None
-        why = "it was not admitted by Carrel's webhook, or what that wrote was changed"
         return Refusal(f"{subject(pod.metadata)} gets no GPU: {why}; delete the pod and create it again")
 
 
@@ -73,14 +88,35 @@ def place_of(namespace: str, name: str, generate_name: str) -> str:
     return f"{namespace}/{generate_name}*" if generate_name else f"{namespace}/{name}"
 
 
-def _mac(key: bytes, at: str, place: str, annotations: Mapping[str, str], tier: str = "") -> str:
-    said = [at, place, annotations.get(USER, ""), tier, annotations.get(GPU_MODEL, "")]
-    # Added only where there is any, so that a seal of an earlier version stays good.
-    words = (*registry.ALL.recorded, RUNS_WITHOUT_GPU, ASKED_FOR)
-    if recorded := {word: annotations[word] for word in words if word in annotations}:
-        said.append(json.dumps(recorded, sort_keys=True))
+def asked_gpus(containers: Iterable[tuple[str, Amounts, Amounts]]) -> list[tuple[str, str, str]]:
+    """Of the name, the limits and the requests of each container: for GPUs both are the same."""
+    words = registry.ALL.resources
+    return sorted(
+        (name, word, str(amount))
+        for name, limits, requests in containers
+        if limits or requests
+        for word, amount in {**requests, **limits}.items()
+        if word in words
+    )
+
+
+def _sealed(pod: Pod) -> SealedPod:
+    meta, spec = pod.metadata, pod.spec
+    containers = (*spec.init_containers, *spec.containers)
+    asked = asked_gpus((each.name, each.resources.limits, each.resources.requests) for each in containers)
+    return SealedPod(place_of(meta.namespace, meta.name, meta.generate_name), meta.annotations, asked)
+
+
+def _order(pod: Pod) -> tuple[bool, str, str]:
+    """Of several pods with the same seal, the first is served: the one that is placed, else the oldest."""
+    return not pod.spec.node_name, pod.metadata.creation_timestamp, pod.metadata.uid
+
+
+def _mac(key: bytes, when: str, pod: SealedPod) -> str:
+    notes = pod.annotations
+    said = [when, pod.place, {word: notes[word] for word in SEALED_WORDS if word in notes}, pod.gpus]
     made = _keyed(key).copy()
-    made.update(f"[{', '.join(map(encode_basestring_ascii, said))}]".encode())  # as json.dumps, in a third of the time
+    made.update(msgspec.json.encode(said))
     return made.hexdigest()
 
 

@@ -5,6 +5,9 @@ Binding (`bind_annotations`): the same UUIDs in both, or for CUDA the indices on
 reads them when the container starts; a missing one means no GPU. Every other container of a GPU pod gets the value for
 no GPU, because an image may ask for all GPUs by itself; `env` beats `envFrom` beats the image. Whatever a user wrote in
 these variables is replaced.
+
+The containers of a pod that asks for no GPU get it too, if NVIDIA's runtime may show them one. Namespaces of tools that
+must see GPUs without asking for one, such as NVIDIA's device plugin, are left out.
 """
 
 import re
@@ -12,15 +15,44 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from carrel.dialects import carrel, nvidia
+from carrel.dialects import carrel, kai, kai_reservation, nvidia
 from carrel.dialects.interface import Json, variable_from
 from carrel.dialects.options import CudaDevices
-from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.kinds import Namespace, Pod
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.requests import ContainerNeed, are_dealt_out
 
 _ANNOTATION = re.compile(r"metadata\.annotations\['(.+)'\]")
 VARIABLES = (nvidia.VISIBLE_DEVICES, nvidia.CUDA_VISIBLE_DEVICES)
+CONTAINER_GROUPS = ("containers", "initContainers", "ephemeralContainers")
+TOOL_NAMESPACES = (
+    "kube-system",
+    *nvidia.TOOL_NAMESPACES,
+    *(spelling.namespace for spelling in kai_reservation.SPELLINGS),
+)
+"""Besides Carrel's own: only admins create pods there. `manifests/webhooks.yaml` has the same names."""
+
+
+def may_see_gpus(spec: Mapping[str, Any]) -> bool:
+    """Whether NVIDIA's runtime may show a pod a GPU that it does not ask for, by its manifest: an image counts only
+    together with a RuntimeClass. `manifests/webhooks.yaml` asks about the same pods."""
+    return (
+        str(spec.get("runtimeClassName") or "").startswith(nvidia.RUNTIME_CLASS)
+        or spec.get("schedulerName") in kai.DIALECT.scheduler_names
+        or bool(spec.get("resourceClaims"))
+        or any(
+            container.get("envFrom")
+            or any(variable.get("name") == nvidia.VISIBLE_DEVICES for variable in container.get("env") or ())
+            for group in CONTAINER_GROUPS
+            for container in spec.get(group) or ()
+        )
+    )
+
+
+def is_for_tools(name: str, namespace: Namespace | None, carrel_namespace: str) -> bool:
+    """Whether the pods of a namespace see GPUs that they do not ask for."""
+    labels = namespace.metadata.labels if namespace is not None else {}
+    return name in (carrel_namespace, *TOOL_NAMESPACES) or labels.get(carrel.SEES_GPUS) == "true"
 
 
 @dataclass(frozen=True, slots=True)

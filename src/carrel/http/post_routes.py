@@ -4,13 +4,11 @@ These paths are answered without Starlette, whose routes and wrappers would take
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
-import msgspec
-
-from carrel.http.bodies import read_body
-from carrel.http.serving import AsgiApp, Receive, Scope, Send
+from carrel.http.asgi import AsgiApp, Receive, Scope, Send
+from carrel.http.bodies import Body, BodyLimit, CallerGone
+from carrel.http.refusals import Refused, answer_refused
 
 JSON = "application/json"
 
@@ -20,26 +18,24 @@ class JsonReply(NamedTuple):
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class BodyLimit:
-    bytes: int
-    error_field: str
-    """Where the answer to a larger body says so."""
-
-
 class PostRoute:
     def __init__(self, handler: Callable[[bytes], JsonReply | Awaitable[JsonReply]], limit: BodyLimit) -> None:
         self._handler = handler
         self._limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_body(receive, self._limit.bytes)
-        if body is None:
-            why = f"the body is larger than {self._limit.bytes} bytes"
-            status, said = 413, msgspec.json.encode({self._limit.error_field: why})
-        else:
+        request = Body(scope, receive, self._limit)
+        try:
+            body = await request.read()
+            if isinstance(body, Refused):
+                await answer_refused(body, send)
+                return
             reply = self._handler(body)
             status, said = reply if isinstance(reply, JsonReply) else await reply
+        except CallerGone:
+            return
+        finally:
+            request.release()
         headers = [(b"content-type", JSON.encode()), (b"content-length", str(len(said)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": said})

@@ -3,21 +3,14 @@
 import asyncio
 import contextlib
 import socket
-import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
 
 import uvicorn
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-KEEP_ALIVE_S = 120
-"""Longer than Go's clients keep an idle connection (90 s): they must close it first, because a POST on a connection
-that the server closes is not sent again."""
+from carrel.http.asgi import AsgiApp
+from carrel.http.limits import DEFAULT_LIMITS, KEEP_ALIVE_S, ServerLimits
+from carrel.http.server import Server, TlsContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,35 +20,16 @@ class Address:
     """0: any free one."""
 
 
-class _Server(uvicorn.Server):
-    """Leaves signals to the process: `carrel.process` handles them."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.listens = asyncio.Event()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.listens.set()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """Files, as PEM."""
-
-    certificate: str
-    key: str
-
-
 @contextlib.asynccontextmanager
 async def serving(
-    app: AsgiApp, address: Address, tls: Tls | ssl.SSLContext | None = None, *, finish_s: int | None = None
+    app: AsgiApp,
+    address: Address,
+    tls: TlsContext | None = None,
+    *,
+    limits: ServerLimits = DEFAULT_LIMITS,
+    finish_s: int | None = None,
 ) -> AsyncIterator[str]:
-    """Yields the URL. A certificate that is loaded into a given context later is used for new connections.
+    """Yields the URL. `tls` is asked for every new connection.
 
     When the block ends, no new call is accepted, and those under way are finished, however long it takes. With
     `finish_s`, at most that long: a client may keep an idle TLS connection open.
@@ -71,9 +45,9 @@ async def serving(
     with listener:
         config = uvicorn.Config(
             app,
-            log_level="warning",
+            log_level="error",  # whoever sends garbage must not fill the log
             log_config=None,
-            access_log=False,
+            access_log=False,  # an address may contain a secret
             lifespan="off",
             interface="asgi3",
             server_header=False,
@@ -82,13 +56,8 @@ async def serving(
             ws="none",
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=finish_s,
-            ssl_certfile=tls.certificate if isinstance(tls, Tls) else None,
-            ssl_keyfile=tls.key if isinstance(tls, Tls) else None,
         )
-        if isinstance(tls, ssl.SSLContext):
-            config.load()
-            config.ssl = tls
-        server = _Server(config)
+        server = Server(config, limits, tls)
         running = asyncio.ensure_future(server.serve(sockets=[listener]))
         try:
             listening = asyncio.ensure_future(server.listens.wait())

@@ -27,7 +27,7 @@ class Informers:
         self._watch_timing = watch_timing
         self._timing = timing
         self._isolation = isolation or Isolation(timing.now)
-        self._reflectors: list[Reflector[Any]] = []
+        self.reflectors: list[Reflector[Any]] = []
 
     def watch(
         self,
@@ -48,28 +48,28 @@ class Informers:
             timing=self._timing,
             isolation=self._isolation,
         )
-        self._reflectors.append(reflector)
+        self.reflectors.append(reflector)
         return reflector
 
     async def run(self) -> None:
         """Runs until it is cancelled; if one reflector fails, all end."""
         async with asyncio.TaskGroup() as tasks:
-            for reflector in self._reflectors:
+            for reflector in self.reflectors:
                 tasks.create_task(reflector.run())
 
     async def read_once(self) -> None:
         """Lists everything once, for commands that read and end. Raises `ClusterError`."""
-        for reflector in self._reflectors:
+        for reflector in self.reflectors:
             await reflector.read_once()
 
     async def wait_synced(self) -> None:
-        for reflector in self._reflectors:
+        for reflector in self.reflectors:
             await reflector.wait_synced()
 
     @property
     def is_synced(self) -> bool:
-        return all(reflector.is_synced for reflector in self._reflectors)
+        return all(reflector.is_synced for reflector in self.reflectors)
 
     def silences(self) -> dict[str, float]:
         """By plural of the kind: seconds since the server last sent something about it."""
-        return {reflector.resource.plural: reflector.silent_s for reflector in self._reflectors}
+        return {reflector.resource.plural: reflector.silent_s for reflector in self.reflectors}

@@ -18,7 +18,7 @@ from carrel.dialects.kai_objects import POD_GROUPS, PodGroup
 from carrel.dialects.kai_reservation import is_reservation
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
 from carrel.dialects.registry import gang_name, request_of
-from carrel.dialects.seal import Seal
+from carrel.dialects.seal import ADMITTED, Seal
 from carrel.dialects.tier import counts_as, person_of, tier_of
 from carrel.kubernetes.cluster import Cluster, NotFound, Selection
 from carrel.kubernetes.informers import Informers
@@ -48,7 +48,8 @@ from carrel.parsing import Malformed
 NAMESPACE = "carrel"
 """Where Carrel's own Leases are, unless the setting says otherwise."""
 
-NAMESPACE_OF, GANG_OF, SLOT_OF, PERSON_OF, COUNTS_AS = "namespace", "gang", "slot", "person", "counts as"
+NAMESPACE_OF, GANG_OF, SLOT_OF, SEAL_OF = "namespace", "gang", "slot", "seal"
+PERSON_OF, COUNTS_AS = "person", "counts as"
 """The indexes of the caches."""
 
 
@@ -94,6 +95,7 @@ class ClusterState:
                 COUNTS_AS: lambda pod: [counts_as(pod)],
                 SLOT_OF: lambda pod: filter(None, [slot_of(pod)]),
                 GANG_OF: _gang_keys,
+                SEAL_OF: lambda pod: filter(None, [pod.metadata.annotations.get(ADMITTED)]),
             },
         )
         self.claims: Reflector[GpuClaim] = self.informers.watch(
@@ -168,8 +170,15 @@ class ClusterState:
         asked = self.request_of_newcomer(pod)
         if not isinstance(asked, PodRequest) or pod.spec.node_name:
             return asked  # a pod that has its GPU keeps it
-        missing = self.options.seal.missing_on(pod) if self.options.seal is not None else None
-        return missing or asked.not_recorded_on(pod) or asked
+        return self._why_not_sealed(pod) or asked.not_recorded_on(pod) or asked
+
+    def _why_not_sealed(self, pod: Pod) -> Refusal | None:
+        seal = self.options.seal
+        return seal.missing_on(pod, self.sealed_with(pod.metadata.annotations.get(ADMITTED, ""))) if seal else None
+
+    def sealed_with(self, seal: str) -> Sequence[Pod]:
+        """The pods that carry this seal."""
+        return self.pods.store.find(SEAL_OF, seal) if seal else ()
 
     def request_of_newcomer(self, pod: Pod, spoken: tuple[Dialect, ...] | None = None) -> PodRequest | Refusal | None:
         """Of a pod that is about to be created: nothing can be recorded on it yet. `spoken` are its dialects, if they

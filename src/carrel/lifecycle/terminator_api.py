@@ -18,7 +18,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from carrel.dialects import maia
-from carrel.http.bodies import read_body
+from carrel.http.bodies import Body, BodyLimit, BodyMemory, CallerGone
+from carrel.http.refusals import Refused
 from carrel.kubernetes.cluster import ClusterError
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.terminator import Terminator
@@ -28,11 +29,13 @@ from carrel.parsing.fields import Field
 log = logging.getLogger(__name__)
 
 LARGEST_BODY = 16 * 1024
+ALL_BODIES = 64 * LARGEST_BODY
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 def terminator_app(terminator: Terminator, token: str) -> Starlette:
     """An empty token: callers need none."""
+    limit = BodyLimit(LARGEST_BODY, "message", BodyMemory(ALL_BODIES))
 
     async def random_delete(_: Request) -> Response:
         pod = await terminator.terminate_one()
@@ -42,9 +45,13 @@ def terminator_app(terminator: Terminator, token: str) -> Starlette:
         return _json(maia.expired([pod.metadata.name for pod in terminator.terminable_pods()]))
 
     async def delete_expired(request: Request) -> Response:
-        body = await read_body(request.receive, LARGEST_BODY)
-        if body is None:
-            return _json(maia.not_ended(f"the body is larger than {LARGEST_BODY} bytes"), 413)
+        asked = Body(request.scope, request.receive, limit)
+        try:
+            body = await asked.read()
+        finally:
+            asked.release()
+        if isinstance(body, Refused):
+            return _json(maia.not_ended(body.sentence), body.status, body.headers())
         pod = await terminator.terminate(maia.read_pod_to_end(Field.parse(body, "request to end a pod").value))
         return (
             _json(maia.not_ended(pod.reason), 404) if isinstance(pod, Refusal) else _json(maia.ended(pod.metadata.name))
@@ -57,6 +64,8 @@ def terminator_app(terminator: Terminator, token: str) -> Starlette:
                 return _json(words, 401, {"www-authenticate": "Bearer"})
             try:
                 return await answer(request)
+            except CallerGone:
+                return Response(status_code=400)  # nobody reads it
             except Malformed as malformed:
                 return _json(maia.not_ended(str(malformed)), 400)
             except ClusterError as error:

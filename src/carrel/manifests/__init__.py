@@ -19,16 +19,17 @@ def rbac() -> Iterator[dict[str, Any]]:
 
 
 def webhooks(*, for_embedded_api: bool = False) -> Iterator[dict[str, Any]]:
-    """Which pods kube-apiserver asks `carrel webhook` about.
+    """Which pods kube-apiserver asks `carrel webhook` about: those that concern GPUs, and those that may see one.
 
-    The embedded API evaluates no CEL and refuses matchConditions. Without them it asks about every pod, so a webhook
-    that does not answer must not block all pods: there a GPU pod is created without it, and only the seal protects.
+    The embedded API evaluates no CEL and refuses matchConditions. Without them one entry asks about every pod, so a
+    webhook that does not answer must not block all pods: there a GPU pod is created without it, and only the seal
+    protects.
     """
     for configuration in _documents("webhooks.yaml"):
         if for_embedded_api:
-            for webhook in configuration["webhooks"]:
-                del webhook["matchConditions"]
-                webhook["failurePolicy"] = "Ignore"
+            webhook = configuration["webhooks"][0]
+            del webhook["matchConditions"]
+            configuration["webhooks"] = [{**webhook, "failurePolicy": "Ignore"}]
         yield configuration
 
 

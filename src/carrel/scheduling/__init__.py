@@ -5,7 +5,8 @@ Reading order:
     scheduler                             filter, prioritize, bind
     gangs                                 how the pods of a gang are bound together
     extender_calls extender_requests extender_responses     what kube-scheduler sends and reads
-    pod_lookup handlers app metrics       its calls over HTTP
+    pod_lookup bind_check                 which pod is bound, and whether it may be
+    handlers app metrics                  its calls over HTTP
     scheduler_config                      the configuration of kube-scheduler
     assembly run settings entry_point         one process
 """

@@ -12,13 +12,20 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from carrel import __version__
+from carrel.http.asgi import AsgiApp
+from carrel.http.bodies import BodyLimit, BodyMemory
 from carrel.http.health import health_routes
-from carrel.http.post_routes import JSON, BodyLimit, PostRoute, with_post_routes
-from carrel.http.serving import AsgiApp
+from carrel.http.post_routes import JSON, PostRoute, with_post_routes
 from carrel.scheduling.handlers import ExtenderHandlers
 
-LIMIT = BodyLimit(64 * 1024 * 1024, error_field="Error")
-"""Without `nodeCacheCapable` a scheduler sends Node objects: 5,000 of them are about 30 MB."""
+ERROR_FIELD = "Error"
+LARGEST_QUESTION = 32 * 1024 * 1024
+"""A pod has at most 3 MB, and the names of 5,000 nodes less than 1.3 MB. A scheduler without `nodeCacheCapable` sends
+Node objects instead: 5,000 of them are about 30 MB, more if they list many images."""
+ALL_QUESTIONS = 2 * LARGEST_QUESTION
+"""Of all calls that are read or answered at one moment."""
+LARGEST_BIND = 16 * 1024
+"""Three names and a uid."""
 
 
 def extender_app(handlers: ExtenderHandlers) -> AsgiApp:
@@ -29,12 +36,15 @@ def extender_app(handlers: ExtenderHandlers) -> AsgiApp:
     async def version(request: Request) -> Response:
         return PlainTextResponse(__version__)
 
+    memory = BodyMemory(ALL_QUESTIONS)
+    question = BodyLimit(LARGEST_QUESTION, ERROR_FIELD, memory)
+    bind = PostRoute(handlers.bind, BodyLimit(LARGEST_BIND, ERROR_FIELD, memory))
     posts = {
-        "/carrel/filter": PostRoute(handlers.filter, LIMIT),
-        "/carrel/prioritize": PostRoute(handlers.prioritize, LIMIT),
-        "/carrel/bind": PostRoute(handlers.bind, LIMIT),
-        "/gpushare-scheduler/filter": PostRoute(partial(handlers.filter, for_gpushare=True), LIMIT),
-        "/gpushare-scheduler/bind": PostRoute(handlers.bind, LIMIT),
+        "/carrel/filter": PostRoute(handlers.filter, question),
+        "/carrel/prioritize": PostRoute(handlers.prioritize, question),
+        "/carrel/bind": bind,
+        "/gpushare-scheduler/filter": PostRoute(partial(handlers.filter, for_gpushare=True), question),
+        "/gpushare-scheduler/bind": bind,
     }
     others = Starlette(
         routes=[

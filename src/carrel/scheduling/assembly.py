@@ -3,13 +3,16 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.dialects.interface import PodRequest
+from carrel.dialects.registry import ALL
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import ClusterState
 from carrel.leases.shown_cards import shown_cards
 from carrel.ledger.gangs import GangMembers
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Gang, GpuPolicy, Request
+from carrel.scheduling.bind_check import BindCheck
 from carrel.scheduling.gangs import DEFAULT_GANG_TIMEOUTS, GangContext, GangScheduler, GangTimeouts
 from carrel.scheduling.handlers import ExtenderContext, ExtenderHandlers
 from carrel.scheduling.metrics import ExtenderMetrics
@@ -22,6 +25,8 @@ class SchedulerOptions:
     spread: bool = False
     """Prefer the emptiest node and the emptiest GPU instead of those where the least is wasted."""
     timeouts: GangTimeouts = DEFAULT_GANG_TIMEOUTS
+    schedulers: frozenset[str] | None = frozenset({SCHEDULER})
+    """Whose pods are bound, besides those of the peers whose place Carrel takes; None: of all."""
 
 
 DEFAULT_OPTIONS = SchedulerOptions()
@@ -70,7 +75,10 @@ def _on_emptiest(request: Request) -> Request:
     return replace(request, policy=GpuPolicy.EMPTIEST) if says_nothing and is_part else request
 
 
-def handlers_on(state: ClusterState, scheduler: Scheduler) -> ExtenderHandlers:
+def handlers_on(
+    state: ClusterState, scheduler: Scheduler, options: SchedulerOptions = DEFAULT_OPTIONS
+) -> ExtenderHandlers:
+    served = options.schedulers | ALL.scheduler_names if options.schedulers is not None else None
     ledger = state.ledger
     metrics = ExtenderMetrics(ledger, state.informers.silences)
     state.isolation.on_failure = metrics.count_object_failure
@@ -79,6 +87,7 @@ def handlers_on(state: ClusterState, scheduler: Scheduler) -> ExtenderHandlers:
             scheduler=scheduler,
             requested_by=state.requested_by,
             find_pod=PodLookup(state.cluster, state.pods.store.by_uid),
+            check_bind=BindCheck(state.cluster, state.nodes.store.get, served),
             ledger=ledger,
             metrics=metrics,
             is_synced=lambda: state.informers.is_synced,

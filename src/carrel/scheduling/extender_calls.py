@@ -59,7 +59,7 @@ def read_bind_args(body: object) -> BindArgs:
 
 
 def filter_result(
-    objects: Mapping[str, Mapping[str, Any]] | None, fitting: Collection[str], refused: Mapping[str, str]
+    objects: Mapping[str, object] | None, fitting: Collection[str], refused: Mapping[str, str]
 ) -> dict[str, Any]:
     """The nodes that fit, and why the others do not.
 

@@ -6,7 +6,6 @@ bytes are reused until a node moves from one group to another.
 
 from collections.abc import Collection, Mapping
 from functools import lru_cache
-from typing import Any
 
 import msgspec
 
@@ -14,7 +13,7 @@ from carrel.ledger.filtering import REMEMBERED, FilterResult
 from carrel.scheduling import extender_calls
 
 
-def write_filtered(found: FilterResult, objects: Mapping[str, Mapping[str, Any]] | None) -> bytes:
+def write_filtered(found: FilterResult, objects: Mapping[str, object] | None) -> bytes:
     """`objects` are the nodes themselves, where the scheduler sent them."""
     if objects is not None:
         return msgspec.json.encode(extender_calls.filter_result(objects, found.fitting, found.why_not()))

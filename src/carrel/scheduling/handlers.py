@@ -30,6 +30,7 @@ from carrel.ledger.ledger import Card, Ledger
 from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
 from carrel.scheduling import extender_calls
+from carrel.scheduling.bind_check import BindCheck
 from carrel.scheduling.extender_calls import BindArgs
 from carrel.scheduling.extender_requests import NotJson, PodAndNodes, read_bind_args, read_pod_and_nodes
 from carrel.scheduling.extender_responses import write_filtered
@@ -51,6 +52,7 @@ class ExtenderContext:
     scheduler: Scheduler
     requested_by: RequestedBy
     find_pod: PodLookup
+    check_bind: BindCheck
     ledger: Ledger
     metrics: ExtenderMetrics
     is_synced: Callable[[], bool]
@@ -156,7 +158,7 @@ class ExtenderHandlers:
             pod = await self._context.find_pod(args)
             if self._is_stopping and not (isinstance(pod, Refusal) or self._is_in_gang(pod)):
                 return "not_ready", STOPPING
-            refusal = pod if isinstance(pod, Refusal) else await self._context.scheduler.bind(pod, args.node)
+            refusal = pod if isinstance(pod, Refusal) else await self._checked_bind(pod, args.node)
         except ClusterError as error:
             log.warning("bind_failed pod=%s/%s node=%s why=%s", args.namespace, args.pod, args.node, error)
             return "api", f"the API server: {error}"
@@ -168,6 +170,9 @@ class ExtenderHandlers:
         why = refusal.reason
         log.info("bind_refused pod=%s/%s node=%s why=%s", args.namespace, args.pod, args.node, why)
         return "refused", why
+
+    async def _checked_bind(self, pod: Pod, node: str) -> Refusal | None:
+        return await self._context.check_bind(pod, node) or await self._context.scheduler.bind(pod, node)
 
     def _count_binds(self, more: int) -> None:
         self._binds += more

@@ -4,17 +4,21 @@ import asyncio
 import gc
 import logging
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from carrel.command_errors import USAGE, command_failed
+from carrel.http.callers import CallerRules, known_callers_only
 from carrel.http.health import health_app
+from carrel.http.limits import ServerLimits
+from carrel.http.server import TlsContext
 from carrel.http.serving import Address, serving
+from carrel.http.tls_files import tls_of_folder
 from carrel.kubernetes.client import Client
 from carrel.leases.cluster_state import ClusterState
 from carrel.parsing import Malformed
 from carrel.process import run_with_cluster
-from carrel.scheduling.app import extender_app
+from carrel.scheduling.app import ERROR_FIELD, extender_app
 from carrel.scheduling.assembly import handlers_on, scheduler_on
 from carrel.scheduling.scheduler import Scheduler
 from carrel.scheduling.settings import ExtenderSettings
@@ -25,22 +29,41 @@ HOUSEKEEPING_S = 5.0
 """How often silent agents and expired gangs are looked for."""
 
 
+LIMITS = ServerLimits(connections=2048)
+"""A gang of a thousand pods holds as many connections: each bind waits for the others."""
+
+
 def run(settings: ExtenderSettings) -> None:
+    callers = settings.caller_rules("extender", settings.bind_address, has_tls=settings.tls_folder is not None)
     try:
         health = settings.health()
-    except Malformed as malformed:
-        raise command_failed("The settings cannot be used", str(malformed), "carrel extender --help", USAGE) from None
-    run_with_cluster("extender", settings, lambda client, stop: _serve(client, settings, health, stop))
+        tls = tls_of_folder(settings.tls_folder, settings.client_ca) if settings.tls_folder else None
+    except (Malformed, OSError) as error:
+        why = str(error) if isinstance(error, Malformed) else f"--tls-folder {settings.tls_folder}: {error}"
+        raise command_failed("The settings cannot be used", why, "carrel extender --help", USAGE) from None
+    served = _Served(settings, callers, tls, health)
+    run_with_cluster("extender", settings, lambda client, stop: _serve(client, served, stop))
 
 
-async def _serve(client: Client, settings: ExtenderSettings, health: Address | None, stop: asyncio.Event) -> None:
+@dataclass(frozen=True, slots=True)
+class _Served:
+    settings: ExtenderSettings
+    callers: CallerRules
+    tls: TlsContext | None
+    health: Address | None
+
+
+async def _serve(client: Client, served: _Served, stop: asyncio.Event) -> None:
+    settings = served.settings
     state = ClusterState(client, replace(settings.options(), now=client.clock.now))
-    scheduler = scheduler_on(state, settings.scheduler_options())
-    handlers = handlers_on(state, scheduler)
+    options = settings.scheduler_options()
+    scheduler = scheduler_on(state, options)
+    handlers = handlers_on(state, scheduler, options)
     address = Address(settings.bind_address, settings.port)
     for_probes = health_app(handlers.why_not_ready, handlers.metrics_text)
-    also = serving(for_probes, health) if health else nullcontext("")
-    async with serving(extender_app(handlers), address) as url, also as health_url:
+    also = serving(for_probes, served.health) if served.health else nullcontext("")
+    app = known_callers_only(extender_app(handlers), served.callers, ERROR_FIELD)
+    async with serving(app, address, served.tls, limits=LIMITS) as url, also as health_url:
         log.info("listening url=%s namespace=%s", url, settings.carrel_namespace)
         if health_url:
             log.info("health url=%s", health_url)

@@ -8,9 +8,10 @@ own) name none. So kube-scheduler asks the extender about every pod of the profi
 for a pod that asks for no GPU. Such pods should use another profile, which costs nothing.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from carrel.dialects.registry import ALL
 
@@ -29,6 +30,17 @@ class Extender:
     """Without the prefix: `http://127.0.0.1:39999`."""
     timeout_s: int
     """How long kube-scheduler waits for an answer. Must be longer than the time-out of a gang, whose binds wait."""
+    secret: str = ""
+    """The extender's path secret; empty: none. It is written as the password of the address: kube-scheduler writes the
+    address into the Events of pods while the extender does not answer, and leaves the password out."""
+    tls: Mapping[str, str] = field(default_factory=dict)
+    """kube-scheduler's `tlsConfig`: `caFile`, `certFile`, `keyFile`."""
+
+    @property
+    def url_prefix(self) -> str:
+        where = urlsplit(self.url.rstrip("/"))
+        place = f"carrel:{self.secret}@{where.netloc}" if self.secret else where.netloc
+        return f"{where.scheme}://{place}{where.path}{PREFIX}"
 
 
 def scheduler_config(extender: Extender, kubeconfig: str = "", peers: Sequence[str] = PEERS_SERVED) -> dict[str, Any]:
@@ -43,13 +55,14 @@ def scheduler_config(extender: Extender, kubeconfig: str = "", peers: Sequence[s
         "profiles": [{"schedulerName": name} for name in (PROFILE, *peers)],
         "extenders": [
             {
-                "urlPrefix": f"{extender.url.rstrip('/')}{PREFIX}",
+                "urlPrefix": extender.url_prefix,
                 "filterVerb": "filter",
                 "prioritizeVerb": "prioritize",
                 "bindVerb": "bind",
                 "weight": WEIGHT,
                 "nodeCacheCapable": True,
                 "enableHTTPS": extender.url.startswith("https:"),
+                **({"tlsConfig": dict(extender.tls)} if extender.tls else {}),
                 "httpTimeout": f"{extender.timeout_s}s",
                 # A GPU pod that is placed without asking Carrel would use a GPU that another pod holds.
                 "ignorable": False,

@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from carrel.caller_settings import CallerSettings
+from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.settings import CudaSettings, DialectSettings, SealSettings, ServingSettings, TierSettings
 
 if TYPE_CHECKING:
@@ -22,11 +25,28 @@ class PlacementStyle(Enum):
 
 
 @dataclass(frozen=True)
-class ExtenderSettings(TierSettings, CudaSettings, DialectSettings, SealSettings, ServingSettings):
+class ExtenderSettings(TierSettings, CudaSettings, DialectSettings, SealSettings, CallerSettings, ServingSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar=["CARREL_PORT", "PORT"])
     ] = 39999
     """gpushare's own port and variable, so that a scheduler that is configured for gpushare finds this extender."""
+    tls_folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with tls.crt and tls.key, read again when they change; without it: plain HTTP.",
+            envvar="CARREL_TLS_FOLDER",
+        ),
+    ] = None
+    """Where kube-scheduler runs beside the extender, in one pod, nobody is between them."""
+    schedulers: Annotated[
+        str,
+        typer.Option(
+            help="Schedulers that ask this extender, besides those of peers; pods of others are not bound. Joined by"
+            " commas.",
+            envvar="CARREL_SCHEDULERS",
+        ),
+    ] = SCHEDULER
+    """A pod of another scheduler is not Carrel's to place."""
     placement: Annotated[
         PlacementStyle,
         typer.Option(help="Fill nodes and GPUs up, or keep them evenly free.", envvar="CARREL_PLACEMENT"),
@@ -73,4 +93,8 @@ class ExtenderSettings(TierSettings, CudaSettings, DialectSettings, SealSettings
         from carrel.scheduling.gangs import GangTimeouts
 
         is_spread = self.placement is PlacementStyle.SPREAD
-        return SchedulerOptions(spread=is_spread, timeouts=GangTimeouts(together_s=self.gang_timeout))
+        return SchedulerOptions(
+            spread=is_spread,
+            timeouts=GangTimeouts(together_s=self.gang_timeout),
+            schedulers=frozenset(name.strip() for name in self.schedulers.split(",") if name.strip()),
+        )

@@ -1,7 +1,9 @@
 """The guarantees of the booking store, on SQLite and on PostgreSQL."""
 
 import asyncio
+import os
 import sqlite3
+import stat
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -241,6 +243,23 @@ async def test_several_processes_may_start_on_an_empty_database_at_once(database
     for each in replicas:
         await keep(SqlBookings(each), a_record(f"b{id(each)}"))
         await each.aclose()
+
+
+def modes_in(folder: Path) -> dict[str, int]:
+    return {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
+
+
+async def test_a_new_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    before = os.umask(0)
+    database = Database(f"sqlite:///{tmp_path}/carrel.db")
+    try:
+        await database.migrate()
+        modes = await asyncio.to_thread(modes_in, tmp_path)
+    finally:
+        os.umask(before)
+        await database.aclose()
+
+    assert modes == dict.fromkeys(("carrel.db", "carrel.db-wal", "carrel.db-shm"), 0o600)
 
 
 async def test_a_start_waits_for_another_process_that_writes_to_a_new_file(tmp_path: Path) -> None:

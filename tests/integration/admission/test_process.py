@@ -149,7 +149,11 @@ async def test_a_pod_is_admitted_and_the_webhook_stops_on_sigterm() -> None:
     app = web.Application()
     app.router.add_post("/api", answer)
     async with TestServer(app) as service, a_cluster() as (client, server):
-        environment = {"API_URL": str(service.make_url("/api")), "API_TOKEN": "t0ken", "CARREL_SEAL_KEY": "k"}
+        environment = {
+            "API_URL": str(service.make_url("/api")),
+            "API_TOKEN": "t0ken",
+            "CARREL_SEAL_KEY": "a key that nobody knows",
+        }
         options = ("--certificate-names", "127.0.0.1")
         async with a_webhook(server, *options, environment=environment) as webhook:
             await configure_webhook(client, webhook.url)

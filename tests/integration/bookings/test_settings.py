@@ -4,9 +4,15 @@ import pytest
 from typer.testing import CliRunner
 
 from carrel.__main__ import app
+from carrel.admission.settings import WebhookSettings
 from carrel.bookings.notifications.settings import NotificationSettings, mistakes_in_notifications
+from carrel.bookings.settings import BookingSettings
 from carrel.bookings.sign_in.settings import SignInSettings, mistakes
+from carrel.lifecycle.settings import ControllerSettings
+from carrel.scheduling.settings import ExtenderSettings
+from carrel.secret_settings import missing_seal_key, mistakes_in_secrets
 
+SECRET = "known to this test only"
 SECURE = SignInSettings(public_url="https://gpus.lab.org", oidc_issuer="https://login.lab.org", oidc_client_id="carrel")
 
 WRONG = {
@@ -34,7 +40,7 @@ WRONG = {
     ),
     "an address with a path": (SignInSettings(public_url="https://lab.org/gpus"), "127.0.0.1", ["--public-url"]),
     "a hub that anybody could play": (
-        SignInSettings(public_url="https://x", hub_url="http://hub.lab.org", hub_client_secret="s"),
+        SignInSettings(public_url="https://x", hub_url="http://hub.lab.org", hub_client_secret=SECRET),
         "0.0.0.0",
         ["--hub-url must be https"],
     ),
@@ -44,18 +50,21 @@ WRONG = {
         ["needs --hub-client-secret", "needs --public-url"],
     ),
     "a hub for trying it": (
-        SignInSettings(dev=True, public_url="http://localhost", hub_url="http://localhost:8000", hub_client_secret="s"),
+        SignInSettings(
+            dev=True, public_url="http://localhost", hub_url="http://localhost:8000", hub_client_secret=SECRET
+        ),
         "127.0.0.1",
         ["--dev and --hub-url exclude each other"],
     ),
     "no address of a hub": (
-        SignInSettings(public_url="https://x", hub_url="hub.lab.org", hub_api_url="hub:8081", hub_client_secret="s"),
+        SignInSettings(public_url="https://x", hub_url="hub.lab.org", hub_api_url="hub:8081", hub_client_secret=SECRET),
         "0.0.0.0",
         ["--hub-url is 'hub.lab.org'", "--hub-api-url is 'hub:8081'"],
     ),
     "a base path without a slash": (SignInSettings(base_path="carrel"), "127.0.0.1", ["--base-path is 'carrel'"]),
     "a base path that leads elsewhere": (SignInSettings(base_path="/a/../b"), "127.0.0.1", ["--base-path"]),
     "a base path with quotes": (SignInSettings(base_path='/a"onload='), "127.0.0.1", ["--base-path"]),
+    "an admin who is no person": (SignInSettings(lab_admin=["ev\u0430@lab.org"]), "127.0.0.1", ["--lab-admin is"]),
     "no account": (SignInSettings(service=["webhook"]), "127.0.0.1", ["expected NAMESPACE:NAME"]),
     "no network": (SignInSettings(trusted_proxy=["ingress"]), "127.0.0.1", ["--trusted-proxy"]),
 }
@@ -84,10 +93,7 @@ WRONG_NOTIFICATIONS = {
     "no address to write from": (NotificationSettings(smtp_url="smtp://mail.lab.org"), "--mail-from"),
     "no mail server": (NotificationSettings(smtp_url="mail:hunter2", mail_from="a@lab.org"), "smtp[s]://"),
     "no webhook": (NotificationSettings(webhook_url="chat.lab.org", webhook_secret="s" * 16), "expected https://"),
-    "a secret that can be guessed": (
-        NotificationSettings(webhook_url="https://chat", webhook_secret="hunter2"),
-        "at least 16",
-    ),
+    "no secret": (NotificationSettings(webhook_url="https://chat"), "needs --webhook-secret"),
 }
 
 
@@ -97,6 +103,49 @@ def test_mistakes_in_the_settings_of_notifications_are_explained(settings: Notif
 
     assert told in mistake
     assert "hunter2" not in mistake
+
+
+SHORT = "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("settings", "option"),
+    [
+        (NotificationSettings(webhook_secret=SHORT), "--webhook-secret"),
+        (SignInSettings(hub_client_secret=SHORT), "--hub-client-secret"),
+        (BookingSettings(maia_token=SHORT), "--maia-token"),
+        (ControllerSettings(terminator_token=SHORT), "--terminator-token"),
+        (ExtenderSettings(seal_key=f"{SECRET},{SHORT}"), "--seal-key"),
+        (WebhookSettings(seal_key=SHORT), "--seal-key"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_secret_that_can_be_guessed_is_refused_and_not_shown(settings: object, option: str) -> None:
+    (mistake,) = mistakes_in_secrets(settings)
+
+    assert mistake.startswith(f"{option} has 7 characters") and "openssl rand -hex 16" in mistake
+    assert SHORT not in mistake
+
+
+@pytest.mark.parametrize("component", ["webhook", "extender", "controller"])
+@pytest.mark.parametrize("key", ["", "hunter2"], ids=["none", "a short one"])
+def test_in_a_cluster_pods_are_sealed_with_a_secret_or_the_admin_says_that_they_are_not(
+    component: str, key: str
+) -> None:
+    words = [component, "--kubeconfig", "/nowhere", "--seal-key", key]
+    done = CliRunner(env={"CARREL_SEAL_KEY": ""}).invoke(app, words, prog_name="carrel")
+
+    assert done.exit_code == 2
+    assert "--seal-key" in done.stderr and "openssl rand -hex 16" in done.stderr and "hunter2" not in done.stderr
+    assert key or "--seal-key none" in done.stderr
+
+
+def test_a_cluster_without_users_needs_no_seal() -> None:
+    assert not list(missing_seal_key(WebhookSettings(server="http://127.0.0.1:1")))
+    assert not list(missing_seal_key(WebhookSettings(seal_key="none")))
+    assert WebhookSettings(seal_key="none").seal() is None
+    assert WebhookSettings(seal_key=SECRET).seal() is not None
+    assert not list(missing_seal_key(BookingSettings())), "it seals nothing"
 
 
 def test_all_mistakes_are_in_one_answer() -> None:

@@ -1,6 +1,7 @@
 """The RBAC rules of each component allow the calls that it really makes, and no others."""
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
@@ -14,6 +15,7 @@ from carrel.admission.served_certificate import ServedCertificate
 from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
+from carrel.dialects.key_writers import Writer, written_by
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import BindTarget, DeleteOptions, JsonPatch
 from carrel.kubernetes.informers import Informers
@@ -77,6 +79,8 @@ class Recorder:
     def __init__(self, api: EmbeddedApi) -> None:
         self._api = api
         self.used: set[Right] = set()
+        self.keys: set[str] = set()
+        """Annotations and labels that were written on pods, also with their Bindings."""
 
     async def send(self, request: ApiRequest) -> ResponseLike:
         if request.path != "/version":  # which everybody may read
@@ -84,7 +88,14 @@ class Recorder:
             resource = "/".join(filter(None, (call.kind.plural, call.target.subresource)))
             where = call.target.namespace if call.target.namespace in ("carrel", "kube-system") else ""
             self.used.add((where, call.kind.group, resource, call.verb))
+            if resource in ("pods", "pods/binding") and request.method in ("PATCH", "POST") and request.body:
+                self._note_keys(json.loads(request.body), is_new=resource == "pods" and request.method == "POST")
         return await self._api.send(request)
+
+    def _note_keys(self, written: Any, is_new: bool) -> None:
+        """What a pod is created with is not looked at: only the controller creates pods."""
+        metadata = {} if is_new else written.get("metadata") or {}
+        self.keys |= {key for group in ("annotations", "labels") for key in metadata.get(group) or ()}
 
     async def aclose(self) -> None:
         """The test closes the API."""
@@ -212,6 +223,10 @@ async def test_a_component_may_do_what_it_does_and_nothing_else(
         await opened(lab, recorder)
 
     assert recorder.used == given_to(door) - {NOT_SERVED}
+    writable = written_by(Writer(door)) if door != "carrel-webhook" else frozenset()
+    prefixes = tuple(key.removesuffix("*") for key in writable if key.endswith("*"))
+    assert {key for key in recorder.keys if key not in writable and not key.startswith(prefixes)} == set()
+    assert bool(recorder.keys) is (door != "carrel-webhook")
 
 
 async def _tell(lab: Lab, replica: Replica) -> None:

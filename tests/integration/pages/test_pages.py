@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from carrel.bookings.pages.admin_page import tried_rules
-from carrel.bookings.people import Role, Scope, is_address
+from carrel.bookings.people import Role, Scope
 from carrel.bookings.rules import BookingRules
 from carrel.bookings.store.database import Database
+from carrel.parsing.addresses import is_address
 from tests.integration.pages.visitor import Visitor, a_visitor, text_of
 from tests.kit.booking import ADMIN, DAY, MEMBER, NOW, OTHER, Answer, Opened, opened_on, with_rules
 from tests.kit.gpus import A6000

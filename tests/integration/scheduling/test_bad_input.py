@@ -10,11 +10,8 @@ from hypothesis import strategies as st
 
 from carrel.kubernetes.client import Client
 from carrel.leases.cluster_state import ClusterState
-from carrel.scheduling.app import LIMIT
-from carrel.scheduling.assembly import scheduler_on
-from carrel.scheduling.handlers import ExtenderContext, ExtenderHandlers
-from carrel.scheduling.metrics import ExtenderMetrics
-from carrel.scheduling.pod_lookup import PodLookup
+from carrel.scheduling.app import LARGEST_QUESTION
+from carrel.scheduling.assembly import handlers_on, scheduler_on
 from kubernetes_in_memory import EmbeddedApi
 from tests.integration.scheduling.served_extender import a_served_extender
 from tests.kit.gpus import a_node
@@ -28,7 +25,7 @@ def a_pod(limits: Mapping[str, Any] | None = None, annotations: Mapping[str, Any
 
 
 SHARE = a_pod({"aliyun.com/gpu-mem": "8138"})
-DEEP = b'{"Pod":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+DEEP = b'{"Pod":' + b"[" * 5_000 + b"]" * 5_000 + b"}"
 
 IN_ERROR = [
     pytest.param({"NodeNames": ["n1"]}, "the pod to schedule", id="no pod"),
@@ -119,7 +116,7 @@ async def test_the_error_about_unreadable_bind_args_names_the_field(body: Any) -
 
 async def test_a_body_that_is_too_large_is_not_read_into_memory() -> None:
     async with a_served_extender([a_node("n1")]) as extender:
-        answer = await extender.caller.post("/carrel/filter", b" " * (LIMIT.bytes + 1))
+        answer = await extender.caller.post("/carrel/filter", b" " * (LARGEST_QUESTION + 1))
 
         assert answer.status == 413
         assert "larger than" in answer.json["Error"]
@@ -159,17 +156,19 @@ near_questions = st.fixed_dictionaries(
 bodies = st.binary(max_size=40) | (values | near_questions).map(lambda body: json.dumps(body).encode())
 
 
+class AlwaysSynced:
+    is_synced = True
+    silences: Mapping[str, float] = {}
+
+
 @settings(max_examples=400, deadline=None)
 @given(bodies)
 async def test_every_body_gets_an_answer_with_a_reason(body: bytes) -> None:
     state = ClusterState(Client(EmbeddedApi()))
     ledger = state.ledger
     ledger.set_node(a_node("n1"))
-    lookup = PodLookup(state.cluster, state.pods.store.by_uid)
-    context = ExtenderContext(
-        scheduler_on(state), state.requested_by, lookup, ledger, ExtenderMetrics(ledger, dict), lambda: True
-    )
-    handlers = ExtenderHandlers(context)
+    state.informers = AlwaysSynced()  # type: ignore[assignment]
+    handlers = handlers_on(state, scheduler_on(state))
     moment = ledger.moment
 
     for reply in (

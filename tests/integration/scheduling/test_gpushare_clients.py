@@ -58,7 +58,7 @@ async def test_a_bind_is_answered_exactly_as_by_gpushare_but_a_refusal_has_statu
         refused = await extender.caller.post("/gpushare-scheduler/bind", {**names, "Node": "n9"})
         bound = await extender.caller.post("/gpushare-scheduler/bind", {**names, "Node": "n1"})
 
-    assert (refused.status, refused.text) == (200, '{"Error":"n9 has no GPU that Carrel knows of"}')
+    assert (refused.status, refused.text) == (200, '{"Error":"pod lab/train may not run on n9, which does not exist"}')
     assert (bound.status, bound.text) == (200, '{"Error":""}')
 
 

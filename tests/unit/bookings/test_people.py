@@ -3,7 +3,8 @@
 import pytest
 
 from carrel.bookings.notifications.settings import NotificationSettings, mistakes_in_notifications
-from carrel.bookings.people import LONGEST_ADDRESS, Person, Role, Scope, is_address, normal
+from carrel.bookings.people import Person, Role, Scope
+from carrel.parsing.addresses import LONGEST_ADDRESS, is_address, is_user_name, normal
 
 
 @pytest.mark.parametrize(
@@ -19,6 +20,17 @@ from carrel.bookings.people import LONGEST_ADDRESS, Person, Role, Scope, is_addr
         pytest.param("ada@", False, id="no host"),
         pytest.param("ada@lab@org", False, id="two @"),
         pytest.param("", False, id="nothing"),
+        pytest.param("\u0430da@lab.org", False, id="a Cyrillic a"),
+        pytest.param("\u03bfla@lab.org", False, id="a Greek o"),
+        pytest.param("\uff41da@lab.org", False, id="a wide a"),
+        pytest.param("ada\uff20lab.org", False, id="a wide @"),
+        pytest.param("ada@lab\u3002org", False, id="another dot"),
+        pytest.param("\u212aim@lab.org", False, id="the sign for kelvin"),
+        pytest.param("o\ufb01r@lab.org", False, id="a ligature"),
+        pytest.param("a\u030asa@lab.org", False, id="a letter and a mark apart"),
+        pytest.param("\u0131da@lab.org", False, id="a dotless i"),
+        pytest.param("ada@l\u00e4b.org", False, id="a host that is not written as in DNS"),
+        pytest.param("\u00e5sa.sj\u00f8berg@lab.org", True, id="letters of people's names"),
         pytest.param("a" * (LONGEST_ADDRESS - 6) + "@x.org", True, id="as long as allowed"),
         pytest.param("a" * (LONGEST_ADDRESS - 5) + "@x.org", False, id="too long"),
     ],
@@ -29,6 +41,11 @@ def test_what_is_an_address(text: str, expected: bool) -> None:
 
 def test_addresses_are_compared_in_lower_case() -> None:
     assert normal(" Ada@Lab.org ") == "ada@lab.org"
+
+
+@pytest.mark.parametrize("look_alike", ["\u212aim@lab.org", "\uff2bim@lab.org", "\u0130vy@lab.org"])
+def test_lower_case_makes_no_address_of_what_only_looks_like_one(look_alike: str) -> None:
+    assert not is_address(normal(look_alike)) and not is_user_name(normal(look_alike))
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_the_peers_schedulers_are_those_that_the_program_serves() -> None:
 
 def test_every_variable_in_the_templates_is_a_setting_of_the_program() -> None:
     used = set[str]()
-    for template in (CHART / "templates").iterdir():
+    for template in (CHART / "templates").rglob("*.*"):
         used |= set(re.findall(r"\bCARREL_[A-Z_]+", template.read_text()))
     known = set(re.findall(r"`(CARREL_[A-Z_]+)`", (FOLDER / "commands.md").read_text()))
     assert used - known == set()

@@ -7,7 +7,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from carrel.admission.settings import HideFrom, WebhookSettings
+from carrel.admission.settings import WebhookSettings
+from carrel.dialects.options import HideFrom
 from carrel.node.settings import AgentSettings, OfferWholeGpus
 from carrel.settings import DialectSettings, command
 

@@ -41,5 +41,7 @@ def test_a_pod_is_told_its_tier_in_words_that_mean_it(until: datetime | None, ti
 
 
 def test_people_are_compared_as_bookings_spell_them() -> None:
-    assert person_of(pod({"carrel.dev/user": " Ada@Lab.Example "})) == "ada@lab.example"
+    assert person_of(pod({"carrel.dev/user": "Ada@Lab.Example"})) == "ada@lab.example"
+    for look_alike in (" ada@lab.example", "\uff41da@lab.example", "\u0430da@lab.example"):
+        assert person_of(pod({"carrel.dev/user": look_alike})) != "ada@lab.example"
     assert person_of(pod({})) == ""

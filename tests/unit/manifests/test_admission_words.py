@@ -5,13 +5,17 @@ What the expressions do with the keys is tested on a real API server (`tests/e2e
 
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from carrel.dialects import carrel, gpuclaim, kai, kai_reservation, nvidia, protected_keys
+from carrel.dialects import carrel, gpuclaim, kai, kai_reservation, nvidia, protected_keys, visible_devices
 from carrel.dialects.booking_objects import BOOKINGS
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
+from carrel.dialects.key_writers import WRITERS, Writer, written_by
 from carrel.dialects.registry import ALL
+from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.manifests import policies, rbac, webhooks
 
 Json = dict[str, Any]
@@ -21,13 +25,15 @@ PREFIX = re.compile(r"startsWith\('([^']*)'\)")
 
 ASKING_ANNOTATIONS = set(ALL.by_annotation)
 CARREL = "system:serviceaccount:carrel:"
-POLICIES = ("carrel-protected-keys", "carrel-gpu-pods", "carrel-bookings")
+TRUSTING = ("carrel-protected-keys", "carrel-gpu-pods", "carrel-bookings")
+OUR_KEY = re.compile(r'"((?:[a-z]+\.)?carrel\.dev/[a-z-]+)"')
 
 
-def webhook() -> Json:
+def webhook(name: str = "gpu-pods.carrel.dev") -> Json:
     (configuration,) = webhooks()
-    (found,) = configuration["webhooks"]
-    return dict(found)
+    entries = {each["name"]: dict(each) for each in configuration["webhooks"]}
+    assert list(entries) == ["gpu-pods.carrel.dev", "visible-gpus.carrel.dev"]
+    return entries[name]
 
 
 def policy(name: str) -> Json:
@@ -69,10 +75,73 @@ def test_the_webhook_is_asked_about_every_pod_that_it_would_change() -> None:
     assert webhook()["failurePolicy"] == "Fail"
 
 
+def test_the_webhook_is_asked_about_other_pods_that_may_see_a_gpu_and_not_waited_for() -> None:
+    entry = webhook("visible-gpus.carrel.dev")
+    conditions = entry["matchConditions"]
+
+    assert words_of(named(conditions, "may-see-gpus")) == {
+        "",
+        f"{nvidia.RUNTIME_CLASS}*",
+        *kai.DIALECT.scheduler_names,
+        nvidia.VISIBLE_DEVICES,
+    }
+    assert words_of(named(conditions, "not-a-gpu-pod")) == {carrel.TIER}
+    assert (entry["failurePolicy"], entry["timeoutSeconds"]) == ("Ignore", 1)
+    assert entry["rules"] == webhook()["rules"]
+    by_label, by_name = entry["namespaceSelector"]["matchExpressions"]
+    assert by_label == {"key": carrel.SEES_GPUS, "operator": "NotIn", "values": ["true"]}
+    assert by_name["operator"] == "NotIn" and set(by_name["values"]) == {"carrel", *visible_devices.TOOL_NAMESPACES}
+
+
+def test_every_key_of_carrel_says_who_writes_it() -> None:
+    """A key that is added to the dialects and not to the table of writers could not be written in a real cluster."""
+    folder = Path(protected_keys.__file__).parent
+    found = {key for file in folder.rglob("*.py") for key in OUR_KEY.findall(file.read_text())}
+    known = {*WRITERS, *carrel.ASKED}
+
+    assert found - known == set()
+    assert {*protected_keys.annotations(), *ALL.written_labels, f"{kai.GPU_GROUP}/*"} <= known
+
+
+def test_the_policy_lets_each_account_write_its_own_keys() -> None:
+    """As in the table: account → keys."""
+    expression = named(policy("carrel-protected-keys")["variables"], "own")
+    parts = re.findall(rf"'{CARREL}([a-z-]+)': \[([^\]]*)\]", expression)
+    made = {each["metadata"]["name"] for each in rbac() if each["kind"] == "ServiceAccount"}
+
+    assert {account: set(LITERAL.findall(keys)) for account, keys in parts} == {
+        writer.value: written_by(writer) for writer in Writer if writer is not Writer.RESERVATION
+    }
+    assert {writer.value for writer in Writer} <= made
+
+
+def test_the_policy_for_agents_looks_at_everything_that_they_may_write() -> None:
+    spec = policy("carrel-agents")
+    looked_at = {
+        (group, resource)
+        for rule in spec["matchConstraints"]["resourceRules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    (role,) = [each for each in rbac() if (each["kind"], each["metadata"]["name"]) == ("ClusterRole", "carrel-agent")]
+    writing = {"create", "update", "patch", "delete"}
+    written = {
+        (group, resource)
+        for rule in role["rules"]
+        if writing & set(rule["verbs"])
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+    assert written - looked_at == {("", "events")}
+    assert {(each.group, each.plural) for each in (GPU_NODE_STATUSES, NODES, PODS)} <= looked_at
+    assert words_of(named(spec["matchConditions"], "by-an-agent")) == {f"{CARREL}{Writer.AGENT.value}"}
+
+
 def test_the_policy_protects_every_key_that_only_carrel_may_write() -> None:
     variables = policy("carrel-protected-keys")["variables"]
 
-    assert words_of(named(variables, "forged")) == {
+    assert words_of(named(variables, "protected")) == {
         *protected_keys.annotations(),
         *ALL.written_labels,
         f"{kai.GPU_GROUP}/*",
@@ -119,9 +188,7 @@ def test_only_carrels_accounts_and_admins_may_read_bookings() -> None:
     [
         pytest.param(webhook()["matchConditions"], {"controller"}, id="the webhook: who makes pods"),
         pytest.param(
-            policy("carrel-protected-keys")["matchConditions"],
-            {"agent", "controller", "extender"},
-            id="protected keys: who writes on pods",
+            webhook("visible-gpus.carrel.dev")["matchConditions"], {"controller"}, id="other pods: who makes pods"
         ),
         pytest.param(policy("carrel-gpu-pods")["matchConditions"], {"controller"}, id="GPU pods: who makes pods"),
         pytest.param(
@@ -138,7 +205,7 @@ def test_only_named_accounts_of_carrel_are_exempt(conditions: list[Mapping[str, 
 
 
 def test_no_user_is_trusted_by_default() -> None:
-    for name in POLICIES:
+    for name in TRUSTING:
         assert named(policy(name)["matchConditions"], "not-by-trusted") == "!(request.userInfo.username in [])"
 
 
@@ -146,6 +213,7 @@ def test_the_manifests_for_the_embedded_api_differ_only_in_what_it_cannot_do() -
     (given,) = webhooks(for_embedded_api=True)
     (real,) = webhooks()
 
-    del real["webhooks"][0]["matchConditions"]
-    real["webhooks"][0]["failurePolicy"] = "Ignore"
+    entry = real["webhooks"][0]
+    del entry["matchConditions"]
+    real["webhooks"] = [{**entry, "failurePolicy": "Ignore"}]
     assert given == real

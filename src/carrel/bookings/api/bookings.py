@@ -20,13 +20,14 @@ from carrel.bookings.api.models import (
     PreviewOut,
     Word,
 )
-from carrel.bookings.people import Person, normal
+from carrel.bookings.people import Person
 from carrel.bookings.queries import Reader
 from carrel.bookings.records import BookingRecord, BookingRefusal, Cursor, IdempotencyKey, RefusalReason, State
 from carrel.bookings.service import CurrentService, ServiceContext
 from carrel.bookings.sign_in import CurrentPerson
 from carrel.leases.coverage_words import BookingInUse
 from carrel.parsing import Malformed
+from carrel.parsing.addresses import normal
 from carrel.parsing.time import instant, seconds
 
 router = APIRouter(prefix="/bookings", tags=["bookings"])

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from carrel.bookings.api.models import is_writable
 from carrel.bookings.inventory import idle_gpus
-from carrel.bookings.people import How, Person, Role, is_user_name, normal
+from carrel.bookings.people import How, Person, Role
 from carrel.bookings.records import BookingRefusal, BookingRequest, RefusalReason, StoreUnavailable
 from carrel.bookings.rules import FIRST_YEAR, LAST_YEAR
 from carrel.bookings.service import CurrentService, ServiceContext
@@ -20,6 +20,7 @@ from carrel.dialects import carrel, maia
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.shares import Share
 from carrel.parsing import Malformed
+from carrel.parsing.addresses import is_user_name, normal
 from carrel.parsing.fields import Field
 
 CLIENT = Person("maia", "MAIA", frozenset({Role.LAB_ADMIN}), How.TOKEN)

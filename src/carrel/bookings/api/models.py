@@ -21,7 +21,6 @@ from pydantic import (
 
 from carrel.bookings.calendar import Maintenance
 from carrel.bookings.groups import is_group_name
-from carrel.bookings.people import is_address, normal
 from carrel.bookings.records import (
     BookingRequest,
     Changes,
@@ -30,6 +29,7 @@ from carrel.bookings.records import (
 from carrel.bookings.rules import FIRST_YEAR, LAST_YEAR
 from carrel.http.problems import Problem
 from carrel.parsing import Malformed
+from carrel.parsing.addresses import is_address, normal
 from carrel.parsing.time import instant
 
 MOST_GPUS = 1024

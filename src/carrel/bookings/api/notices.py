@@ -6,10 +6,10 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from carrel.bookings.api.models import Email, Prose, Word
-from carrel.bookings.people import normal
 from carrel.bookings.records import LogEntry
 from carrel.bookings.service import CurrentService
 from carrel.bookings.sign_in import CurrentPerson, forbidden
+from carrel.parsing.addresses import normal
 
 router = APIRouter(prefix="/notices", tags=["notices"])
 

@@ -11,11 +11,12 @@ from starlette.requests import Request
 
 from carrel.bookings.api.errors import malformed, problem_of
 from carrel.bookings.api.models import A_START, AN_END, Word
-from carrel.bookings.people import Person, normal
+from carrel.bookings.people import Person
 from carrel.bookings.records import BookingRefusal, RefusalReason
 from carrel.bookings.service import CurrentService, ServiceContext
 from carrel.bookings.sign_in import CurrentPersonOrHub, forbidden
 from carrel.bookings.startable import FreeGpus, StartableQuery, UsableBooking
+from carrel.parsing.addresses import is_address, normal
 from carrel.parsing.time import seconds
 
 router = APIRouter(prefix="/startable", tags=["status"])
@@ -69,7 +70,7 @@ async def startable(
         )
     url = service.authenticator.options.url_for(request)
     found = await StartableQuery(service.context, service.cluster_view, url).of(email)
-    matches = "@" in email
+    matches = is_address(email)
     unmatched = f"{email} is no e-mail address, so it has no bookings: an admin sets --username-domain or --hub-users"
     return StartableOut(
         user=email,

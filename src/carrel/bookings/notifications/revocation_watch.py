@@ -8,7 +8,6 @@ disappears while no replica runs is missed.
 import logging
 
 from carrel.bookings.notifications.interface import Outbox
-from carrel.bookings.people import is_address, normal
 from carrel.bookings.records import LogEntry
 from carrel.dialects.hand_over_record import LABEL, HandOver, Why, read_record
 from carrel.dialects.notice import what_follows
@@ -19,6 +18,7 @@ from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
 from carrel.leases.cluster_state import ClusterState
 from carrel.parsing import Malformed
+from carrel.parsing.addresses import is_address, normal
 from carrel.parsing.time import seconds
 
 log = logging.getLogger(__name__)

@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 
 import typer
 
-from carrel.bookings.people import is_address
 from carrel.parsing import Malformed
+from carrel.parsing.addresses import is_address
+from carrel.secret_settings import HOW_TO_MAKE_ONE
 
 if TYPE_CHECKING:
     import aiohttp
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ROUND_S = 5.0
-SHORTEST_SECRET = 16
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ def mistakes_in_notifications(settings: NotificationSettings) -> Iterable[str]:
     if settings.webhook_url:
         if urlsplit(settings.webhook_url).scheme not in ("http", "https") or not urlsplit(settings.webhook_url).netloc:
             yield f"--webhook-url is {settings.webhook_url!r}; expected https://HOST/PATH"
-        if len(settings.webhook_secret) < SHORTEST_SECRET:
-            yield f"--webhook-url needs --webhook-secret, of at least {SHORTEST_SECRET} characters"
+        if not settings.webhook_secret:
+            yield f"--webhook-url needs --webhook-secret; {HOW_TO_MAKE_ONE}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from urllib.parse import unquote, urlsplit
 from carrel.bookings.icalendar import CalendarEvent, booking_event, calendar
 from carrel.bookings.notifications.interface import Undelivered
 from carrel.bookings.notifications.messages import Notification, Occasion, subject, text
-from carrel.bookings.people import is_address
 from carrel.bookings.rules import Booking
 from carrel.parsing import Malformed
+from carrel.parsing.addresses import is_address
 
 TIMEOUT_S = 20.0
 PORTS = {"smtps": 465, "smtp": 587, "smtp+plain": 25}

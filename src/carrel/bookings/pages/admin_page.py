@@ -16,10 +16,11 @@ from carrel.bookings.pages.form_fields import InvalidForm
 from carrel.bookings.pages.hub_findings import HubFindings, hub_findings
 from carrel.bookings.pages.layout import PageRenderer
 from carrel.bookings.pages.rule_changes import RuleConflict, conflicts
-from carrel.bookings.people import Grant, Person, Role, is_address, normal
+from carrel.bookings.people import Grant, Person, Role
 from carrel.bookings.records import BookingRefusal, Query, State
 from carrel.bookings.rules import BookingRules
 from carrel.bookings.sign_in.authenticator import Authenticator, CurrentPerson, forbidden
+from carrel.parsing.addresses import is_address, normal
 
 AHEAD = timedelta(days=366)
 MAX_LIMIT = 100_000

@@ -10,24 +10,28 @@ Reading order:
     settings                         the options, and the authenticator that they describe
 """
 
-from carrel.bookings.sign_in.authenticator import (
-    Authenticator,
-    CurrentPerson,
-    CurrentPersonOrHub,
-    NotSignedIn,
-    SignInMethods,
-    SignInOptions,
-    current_person,
-    forbidden,
-    require_scope,
-)
-from carrel.bookings.sign_in.hub import HubClient, HubOptions, HubTokens
-from carrel.bookings.sign_in.oidc import OidcClient, OidcOptions
-from carrel.bookings.sign_in.rate_limiter import Rate, RateLimiter
-from carrel.bookings.sign_in.request_guard import PER_ADDRESS, PER_PERSON, RequestGuard, RequestLimits
-from carrel.bookings.sign_in.roles import RoleOptions
-from carrel.bookings.sign_in.routes import install_sign_in
-from carrel.bookings.sign_in.token_review import TokenReviewer, TokenReviewOptions
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from carrel.bookings.sign_in.authenticator import (
+        Authenticator,
+        CurrentPerson,
+        CurrentPersonOrHub,
+        NotSignedIn,
+        SignInMethods,
+        SignInOptions,
+        current_person,
+        forbidden,
+        require_scope,
+    )
+    from carrel.bookings.sign_in.hub import HubClient, HubOptions, HubTokens
+    from carrel.bookings.sign_in.oidc import OidcClient, OidcOptions
+    from carrel.bookings.sign_in.rate_limiter import Rate, RateLimiter
+    from carrel.bookings.sign_in.request_guard import PER_ADDRESS, PER_PERSON, RequestGuard, RequestLimits
+    from carrel.bookings.sign_in.roles import RoleOptions
+    from carrel.bookings.sign_in.routes import install_sign_in
+    from carrel.bookings.sign_in.token_review import TokenReviewer, TokenReviewOptions
 
 __all__ = [
     "PER_ADDRESS",
@@ -55,3 +59,33 @@ __all__ = [
     "install_sign_in",
     "require_scope",
 ]
+
+_MODULES = {
+    "authenticator": (
+        "Authenticator",
+        "CurrentPerson",
+        "CurrentPersonOrHub",
+        "NotSignedIn",
+        "SignInMethods",
+        "SignInOptions",
+        "current_person",
+        "forbidden",
+        "require_scope",
+    ),
+    "hub": ("HubClient", "HubOptions", "HubTokens"),
+    "oidc": ("OidcClient", "OidcOptions"),
+    "rate_limiter": ("Rate", "RateLimiter"),
+    "request_guard": ("PER_ADDRESS", "PER_PERSON", "RequestGuard", "RequestLimits"),
+    "roles": ("RoleOptions",),
+    "routes": ("install_sign_in",),
+    "token_review": ("TokenReviewer", "TokenReviewOptions"),
+}
+_PLACES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the module of a name when it is asked for. Every command reads `settings` from this package, to know the
+    options of the booking service; the frameworks behind the other modules would make all of them start late."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

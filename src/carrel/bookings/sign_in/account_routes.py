@@ -15,12 +15,13 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from carrel.bookings.people import Grant, How, PendingLogin, Person, Role, Scope, Token, is_address, normal
+from carrel.bookings.people import Grant, How, PendingLogin, Person, Role, Scope, Token
 from carrel.bookings.sign_in import sign_in_pages
 from carrel.bookings.sign_in.authenticator import Authenticator, CurrentPerson, forbidden
 from carrel.bookings.sign_in.oidc import code_challenge
 from carrel.bookings.sign_in.secrets import hashed, is_same, new_secret, new_token
 from carrel.http.problems import Problem
+from carrel.parsing.addresses import is_address, normal
 
 CODE_LIFETIME = timedelta(minutes=2)
 BROWSER_SESSIONS = (How.SESSION, How.DEV)

@@ -251,10 +251,13 @@ def is_for_loopback(request: Request) -> bool:
 
 
 async def current_person(request: Request) -> Person:
-    """The person of a request, for a route: `person: CurrentPerson`. A hub is no person, and is refused."""
+    """The person of a request, for a route: `person: CurrentPerson`. A hub is no person, and is refused. So is a
+    credential that may only read, where the request could change something."""
     person = await current_person_or_hub(request)
     if person.is_hub and not person.is_service:
         raise forbidden("A hub may not ask this", "It may ask what its users may start, at /api/v1/startable.")
+    if request.method not in SAFE and person.scopes <= {Scope.READ}:
+        require_scope(person, Scope.BOOK)
     return person
 
 

@@ -19,7 +19,7 @@ from urllib.parse import urlencode, urlsplit
 
 import aiohttp
 
-from carrel.bookings.people import How, Person, Scope, is_address
+from carrel.bookings.people import How, Person, Scope
 from carrel.bookings.sign_in.oidc import (
     TIMEOUT,
     ProviderUnavailable,
@@ -32,6 +32,7 @@ from carrel.bookings.sign_in.roles import RoleOptions
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.dialects.hub_people import HubPeople
 from carrel.http.problems import Problem
+from carrel.parsing.addresses import is_address
 
 CACHED_S = 60.0
 MAX_CACHED = 1_000

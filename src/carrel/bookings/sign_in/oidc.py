@@ -19,8 +19,8 @@ from urllib.parse import quote_plus, urlencode
 import aiohttp
 import jwt
 
-from carrel.bookings.people import is_address, normal
 from carrel.bookings.sign_in.secrets import is_same
+from carrel.parsing.addresses import is_address, normal
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 """Asymmetric ones only: with HS256 the client secret, or a public key mistaken for a secret, could sign."""
@@ -107,7 +107,7 @@ class OidcClient:
 
     def _verified(self, claims: Mapping[str, Any]) -> VerifiedClaims:
         email, groups = claims.get(self._provider.email_claim), claims.get(self._provider.groups_claim, [])
-        if not isinstance(email, str) or not is_address(normal(email)):
+        if not isinstance(email, str) or not is_address(email):
             raise SignInFailed(
                 f"The identity provider sent no e-mail address in the claim {self._provider.email_claim!r}"
             )

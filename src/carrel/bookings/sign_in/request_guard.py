@@ -16,8 +16,8 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 
 from carrel.bookings.sign_in.rate_limiter import Rate, RateLimiter
+from carrel.http.asgi import AsgiApp, Receive, Scope, Send
 from carrel.http.problems import Problem
-from carrel.http.serving import AsgiApp, Receive, Scope, Send
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Message = MutableMapping[str, Any]

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from carrel.bookings.people import Role, normal
+from carrel.bookings.people import Role
+from carrel.parsing.addresses import normal
 
 SERVICE_ACCOUNT = "system:serviceaccount:"
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from carrel.bookings.groups import GroupSource
-from carrel.bookings.people import How, Role, Session, is_address, normal
+from carrel.bookings.people import How, Role, Session
 from carrel.bookings.sign_in import sign_in_pages
 from carrel.bookings.sign_in.authenticator import (
     Authenticator,
@@ -23,6 +23,7 @@ from carrel.bookings.sign_in.authenticator import (
 from carrel.bookings.sign_in.oidc import LEEWAY, ProviderUnavailable, SignInFailed
 from carrel.bookings.sign_in.secrets import derived, hashed, is_same, new_secret
 from carrel.http.problems import Problem, answer_problem
+from carrel.parsing.addresses import is_address, normal
 
 log = logging.getLogger(__name__)
 

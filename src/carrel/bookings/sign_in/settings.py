@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import typer
 
 from carrel.parsing import Malformed
+from carrel.parsing.addresses import is_address, normal
 from carrel.settings import HubSettings
 
 if TYPE_CHECKING:
@@ -182,6 +183,10 @@ def mistakes(settings: SignInSettings, bind_address: str) -> Iterable[str]:
         if not settings.public_url:
             yield "--oidc-issuer needs --public-url: the provider redirects people there"
     yield from _mistakes_about_hub(settings)
+    for option, given in (("--lab-admin", settings.lab_admin), ("--platform-admin", settings.platform_admin)):
+        for email in given or ():
+            if not is_address(normal(email)):
+                yield f"{option} is {email!r}; expected an e-mail address such as ada@lab.org"
     for name in settings.service or ():
         if name.count(":") != 1 or name.startswith(":") or name.endswith(":"):
             yield f"--service is {name!r}; expected NAMESPACE:NAME"

@@ -11,11 +11,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from carrel.bookings.people import How, Person, is_address, normal
+from carrel.bookings.people import How, Person
 from carrel.bookings.sign_in.roles import RoleOptions
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.kubernetes.cluster import Cluster
 from carrel.kubernetes.objects.resources import TOKEN_REVIEWS
+from carrel.parsing.addresses import is_address, lowered
 
 CACHED_S = 60.0
 MAX_CACHED = 1_000
@@ -71,7 +72,7 @@ class TokenReviewer:
         return self._person(username, [str(each) for each in user.get("groups") or ()])
 
     def _person(self, username: str, groups: list[str]) -> Person | None:
-        name = normal(username.removeprefix(self.options.user_prefix))
+        name = lowered(username.removeprefix(self.options.user_prefix))
         if not username.startswith(self.options.user_prefix) or not is_address(name):
             return None
         roles = self.roles.by_groups(groups)

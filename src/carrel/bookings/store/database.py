@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import math
+import os
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -106,6 +107,7 @@ def _sqlite(url: URL) -> AsyncEngine:
     # With its default `isolation_level` the driver would begin as a reader, and of two readers that both want to write
     # one fails.
     async def connected() -> aiosqlite.Connection:
+        _create_private(url.database or "")
         options = {"timeout": LOCK_TIMEOUT_S, "isolation_level": None, "check_same_thread": False}
         connection = await connect(url.database or "", **options)
         try:
@@ -130,6 +132,13 @@ def _sqlite(url: URL) -> AsyncEngine:
             connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get("is_writer") else "BEGIN")
 
     return engine
+
+
+def _create_private(file: str) -> None:
+    """So that only its owner can read it: it has everybody's bookings. SQLite gives its `-wal` and `-shm` files the
+    same mode. A file that exists keeps its mode; one that cannot be made, SQLite complains about."""
+    with contextlib.suppress(OSError):
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 
 async def _switch_to_wal(connection: QuickConnection) -> None:

@@ -12,10 +12,15 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
 EXCLUDING_EFFECTS = ("NoSchedule", "NoExecute")
 """The third effect, PreferNoSchedule, excludes no pod."""
 
+CORDONED = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+"""Whoever tolerates this taint may run on a cordoned node, also before the taint is there."""
+
 
 def may_run_on(pod: Pod, node: NodeObject) -> bool:
     labels = node.metadata.labels
-    if node.spec.unschedulable or not pod.spec.node_selector.items() <= labels.items():
+    if node.spec.unschedulable and not any(_tolerates(each, CORDONED) for each in pod.spec.tolerations):
+        return False
+    if not pod.spec.node_selector.items() <= labels.items():
         return False
     terms = pod.spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution.node_selector_terms
     return not terms or any(_meets(term, labels, node.metadata.name) for term in terms)
@@ -49,6 +54,8 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
         return False
     if toleration.operator == "Exists":
         return toleration.key in ("", taint.key)
+    if toleration.key == taint.key and (compares := _COMPARING.get(toleration.operator)) is not None:
+        return _compare(taint.value, (toleration.value,), compares)
     return (toleration.key, toleration.value) == (taint.key, taint.value)
 
 
@@ -78,6 +85,9 @@ def _compare(word: str | None, values: tuple[str, ...], is_right: Callable[[int,
     left, right = _number(word), _number(values[0] if values else None)
     return left is not None and right is not None and is_right(left, right)
 
+
+_COMPARING: Mapping[str, Callable[[int, int], bool]] = {"Gt": int.__gt__, "Lt": int.__lt__}
+"""Of a taint's value with a toleration's, since Kubernetes 1.35, where the feature is on."""
 
 _OPERATORS: Mapping[str, Callable[[str | None, tuple[str, ...]], bool]] = {
     "In": lambda word, values: word in values,

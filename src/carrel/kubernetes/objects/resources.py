@@ -58,6 +58,22 @@ MUTATING_WEBHOOKS = Resource(
     "MutatingWebhookConfiguration",
     namespaced=False,
 )
+VALIDATING_POLICIES = Resource(
+    kinds.Object,
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicy",
+    namespaced=False,
+)
+VALIDATING_POLICY_BINDINGS = Resource(
+    kinds.Object,
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingadmissionpolicybindings",
+    "ValidatingAdmissionPolicyBinding",
+    namespaced=False,
+)
 CRDS = Resource(
     kinds.Object,
     "apiextensions.k8s.io",

@@ -1,0 +1,45 @@
+"""Whether a text is the address or the user name of one person. Everything that reads one asks here.
+
+Two people must never look alike, nor one person have two spellings that count as two. So a text is refused, not
+corrected, if it looks like another one: with spaces or characters that are not visible, in another width or form of the
+same letters (Unicode NFKC), or with letters of other scripts that look like Latin ones. Only the case does not matter.
+"""
+
+import unicodedata
+
+LONGEST_ADDRESS = 254
+_LATIN_LETTERS = frozenset("æœøßðþđł")
+"""Letters of people's names that are no ASCII letter with a mark above or below."""
+
+
+def is_address(email: str) -> bool:
+    """Whether a text is an e-mail address of one person. The host is in ASCII, as in DNS (`xn--…`)."""
+    name, at, host = email.partition("@")
+    return bool(name and at and host) and "@" not in host and host.isascii() and is_user_name(email)
+
+
+def is_user_name(text: str) -> bool:
+    """Whether a text may be the name of a user of the cluster, which need not be an address."""
+    is_plain = text.isprintable() and not any(letter.isspace() for letter in text)
+    is_latin = unicodedata.is_normalized("NFKC", text) and all(map(_is_latin, text.lower()))
+    return bool(text) and is_plain and is_latin and len(text) <= LONGEST_ADDRESS
+
+
+def lowered(text: str) -> str:
+    """Addresses are compared in lower case: identity providers and people write them differently.
+
+    A text in another form stays as it is: in lower case, the sign for kelvin would become a plain k.
+    """
+    return text.lower() if unicodedata.is_normalized("NFKC", text) else text
+
+
+def normal(email: str) -> str:
+    """As `lowered`, for what people type."""
+    return lowered(email.strip())
+
+
+def _is_latin(letter: str) -> bool:
+    if letter.isascii() or letter in _LATIN_LETTERS:
+        return True
+    base, *marks = unicodedata.normalize("NFD", letter)
+    return base.isascii() and base.isalpha() and bool(marks)

@@ -1,0 +1,36 @@
+"""The secrets that an admin of Carrel chooses: which of them cannot be used.
+
+Anybody who can reach a component may try to guess its secret, as often as they like. Secrets that others choose, such
+as that of an OpenID Connect client, are taken as they are.
+"""
+
+from collections.abc import Iterator
+
+SHORTEST_SECRET = 16
+HOW_TO_MAKE_ONE = "make one with: openssl rand -hex 16"
+NO_SEAL = "none"
+"""Instead of a seal key: the admin says that pods are not sealed."""
+CHOSEN_HERE = ("seal_key", "maia_token", "terminator_token", "webhook_secret", "hub_client_secret", "path_secret")
+"""Fields of settings. A seal key may be followed by older ones, after commas."""
+
+
+def mistakes_in_secrets(settings: object) -> Iterator[str]:
+    """What is wrong with the secrets in the settings of a component. Never shows one."""
+    for name in CHOSEN_HERE:
+        given = str(getattr(settings, name, ""))
+        for secret in filter(None, (part.strip() for part in given.split(",")) if name == "seal_key" else (given,)):
+            if len(secret) < SHORTEST_SECRET and not (name == "seal_key" and secret == NO_SEAL):
+                yield (
+                    f"--{name.replace('_', '-')} has {len(secret)} characters, which can be guessed;"
+                    f" expected at least {SHORTEST_SECRET}; {HOW_TO_MAKE_ONE}"
+                )
+
+
+def missing_seal_key(settings: object) -> Iterator[str]:
+    """Of a component that seals pods or looks for seals, in a cluster that has users."""
+    if hasattr(settings, "seal_key") and not settings.seal_key and not getattr(settings, "server", ""):
+        yield (
+            "--seal-key is missing: a GPU pod that comes in while the webhook's configuration is missing would be"
+            " placed with the tier that its author wrote on it. Give webhook, extender and controller the same secret"
+            f" in CARREL_SEAL_KEY ({HOW_TO_MAKE_ONE}), or say that you want no seals: --seal-key {NO_SEAL}"
+        )
