@@ -15,8 +15,8 @@ from playwright.async_api import Browser, expect
 
 from carrel.demo.component_processes import end_process, end_with_parent
 from tests.browser.service import GPUS, LIMIT_S, a_service
-from tests.kit.jupyterhub.hub_files import free_ports
 from tests.kit.jupyterhub.proxy import proxy_command
+from tests.kit.ports import free_ports
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -1,7 +1,6 @@
 """A real control plane with hollow GPU nodes, a real kube-scheduler for `gpu-scheduler`, and Carrel as processes."""
 
 import json
-import socket
 import ssl
 import sys
 import urllib.request
@@ -20,6 +19,7 @@ from testbed.control_plane import api_server as start_api_server
 from testbed.fixtures import shown_run
 from testbed.hollow import start_hollow_nodes
 from testbed.processes import Process
+from tests.kit.ports import free_port
 
 OURS = "carrel"
 
@@ -39,11 +39,6 @@ def a_booking(name: str, user: str, gpus: int = 1, **spec: Any) -> dict[str, Any
     times = {"start": "2026-01-01T00:00:00Z", "end": "2099-01-01T00:00:00Z"}
     body = {"metadata": {"name": name}, "spec": {"user": user, "gpus": gpus, **times, **spec}}
     return {"apiVersion": BOOKINGS.api_version, "kind": BOOKINGS.kind, **body}
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def _is_ready(url: str) -> bool:

@@ -20,8 +20,9 @@ from carrel.kubernetes.http_transport import HttpTransport
 from carrel.leases.cluster_state import ClusterState
 from carrel.scheduling.scheduler_config import Extender, scheduler_config
 from testbed.control_plane import LOOPBACK
-from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster, free_port
+from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster
 from tests.e2e.pods import create, eventually, namespace, pod, wait_for_phase
+from tests.kit.ports import free_port
 
 EXAMPLES = [a_node(name, [16276] * 2) for name in ("n1", "n2", "n3")]
 FOUR = [a_node("four", [16276] * 4)]

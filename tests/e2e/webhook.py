@@ -4,7 +4,6 @@ import base64
 import http.client
 import json
 import os
-import socket
 import ssl
 import sys
 import threading
@@ -25,6 +24,7 @@ from carrel.manifests import policies, priority_classes, webhooks
 from testbed.control_plane import ApiServer
 from testbed.processes import Process
 from tests.e2e.pods import eventually
+from tests.kit.ports import free_port
 
 Json = dict[str, Any]
 
@@ -115,8 +115,7 @@ class Webhook:
     def __init__(self, api: ApiServer, *options: str | Path) -> None:
         self.api = api
         self._options = options
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self._port = int(listener.getsockname()[1])
+        self._port = free_port()
         self.url = f"https://127.0.0.1:{self._port}"
         self.process = self.start()
 

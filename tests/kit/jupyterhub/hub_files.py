@@ -2,12 +2,13 @@
 
 import json
 import secrets
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.kit.ports import free_ports
 
 ROOT = Path(__file__).parents[3]
 NAMESPACE = "jhub"
@@ -62,11 +63,3 @@ def write_hub_files(folder: Path, access: HubAccess, notebook_port: int, spawner
     }
     config = Path(__file__).parent / "hub_config.py"
     return HubFiles(url, token, [sys.executable, "-m", "jupyterhub", "--config", str(config)], variables)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
