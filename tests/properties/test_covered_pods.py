@@ -80,7 +80,7 @@ class Story:
         self.state = ClusterState(self.server, options)  # type: ignore[arg-type] # only lists are asked for
         self.reflectors = {
             each.resource.plural: each
-            for each in self.state.informers._reflectors  # one of them is nobody's attribute
+            for each in self.state.informers.reflectors  # one of them is nobody's attribute
         }
         self.promised: dict[str, str] = {}
         for node in NODES:
