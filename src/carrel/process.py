@@ -12,7 +12,7 @@ from carrel.kubernetes.cluster import ClusterError, FieldValidation
 from carrel.kubernetes.objects.release import why_unsupported
 from carrel.log_lines import log_lines
 from carrel.parsing import Malformed
-from carrel.secret_settings import missing_seal_key, mistakes_in_secrets
+from carrel.parsing.secret_settings import missing_seal_key, mistakes_in_secrets
 from carrel.settings import ClusterSettings, LogLevel, ServingSettings
 
 if TYPE_CHECKING:

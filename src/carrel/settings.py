@@ -196,18 +196,6 @@ class ServingSettings(ClusterSettings):
     are strict."""
 
 
-SHORTEST_SECRET = 16
-"""Characters. Whoever can call as often as they like finds a shorter one by trying."""
-
-
-def why_weak(option: str, secret: str) -> str:
-    """Empty if the secret is long enough. The secret itself is not said."""
-    if len(secret) >= SHORTEST_SECRET:
-        return ""
-    how = "openssl rand -hex 32"
-    return f"{option} has {len(secret)} characters; at least {SHORTEST_SECRET} are needed: {how} makes one"
-
-
 @dataclass(frozen=True)
 class SealSettings:
     """Must be the same for all components of a cluster."""
@@ -227,7 +215,7 @@ class SealSettings:
 
     def seal(self) -> "Seal | None":
         from carrel.dialects.seal import Seal
-        from carrel.secret_settings import NO_SEAL
+        from carrel.parsing.secret_settings import NO_SEAL
 
         given = "" if self.seal_key.strip() == NO_SEAL else self.seal_key
         keys = tuple(key.strip().encode() for key in given.split(",") if key.strip())

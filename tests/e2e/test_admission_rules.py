@@ -439,7 +439,7 @@ def test_an_agent_writes_about_its_own_node_only(rules: RulesCluster) -> None:
         pod = a_pod(f"on-{name}", annotations={"ALIYUN_COM_GPU_MEM_ASSIGNED": "false"}, limits=GPU)
         pod["spec"]["nodeName"] = name
         assert rules.post(pod, rules.carrel)[0] == 201
-        report = {"apiVersion": GPU_NODE_STATUSES.api_version, "kind": GPU_NODE_STATUSES.kind}
+        report: Json = {"apiVersion": GPU_NODE_STATUSES.api_version, "kind": GPU_NODE_STATUSES.kind}
         report |= {"metadata": {"name": name}, "spec": {"nodeName": name}}
         amounts = {"status": {"capacity": {"aliyun.com/gpu-count": "1"}}}
         assigned = {"metadata": {"annotations": {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}}}

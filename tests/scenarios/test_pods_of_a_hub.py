@@ -64,15 +64,14 @@ async def test_a_user_of_a_listed_hub_is_the_person_who_books(pod: Json, who: st
     [
         a_notebook("\u0430da"),
         a_notebook("\uff41da"),
-        a_notebook("ada", **{"carrel.dev/hub-address": "\u0430lice@lab.example"}),
-        a_notebook("ada", **{"carrel.dev/hub-address": "alice@lab\uff0eexample"}),
+        a_notebook("bob", **{"carrel.dev/hub-address": "\u0430lice@lab.example"}),
+        a_notebook("bob", **{"carrel.dev/hub-address": "alice@lab\uff0eexample"}),
     ],
     ids=["a Cyrillic a", "a wide a", "an address with a Cyrillic a", "an address with a wide dot"],
 )
 async def test_who_only_looks_like_a_person_is_somebody_else(pod: Json) -> None:
-    cluster = ReviewedCluster(
-        hub_people=HubPeople("lab.example"), bookings=[a_booking(ALICE), a_booking("ada", name="b2")]
-    )
+    bookings = [a_booking(ALICE), a_booking("ada@lab.example", name="b2")]
+    cluster = ReviewedCluster(hub_people=HubPeople("lab.example"), bookings=bookings)
     reviewed = await cluster.create(pod, SPAWNER)
 
     assert reviewed.annotations["carrel.dev/tier"] == "opportunistic"

@@ -13,7 +13,7 @@ from carrel.bookings.notifications.settings import NotificationSettings, mistake
 from carrel.bookings.rules import DAY, HOUR, RULES, BookingRules, Rule
 from carrel.bookings.sign_in.settings import SignInSettings, mistakes
 from carrel.dialects.maia import DEFAULT_TOKENS
-from carrel.secret_settings import mistakes_in_secrets
+from carrel.parsing.secret_settings import mistakes_in_secrets
 from carrel.settings import DialectSettings, HubSettings, ServingSettings, TierSettings
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@
       carrel.dev/exempt: "true"             its pods have no tier and never lose their GPUs
       carrel.dev/when-full: cpu | wait      what its pods do when no GPU is free
       carrel.dev/revocation-grace: 5m       how long its pods may stay after they were told that they lose their GPU
+      carrel.dev/sees-gpus: "true"          as a label: its pods see GPUs that they do not ask for
     Carrel writes, on a pod
       carrel.dev/tier: booked | opportunistic
       carrel.dev/user: alice@lab.example    whose pod it is

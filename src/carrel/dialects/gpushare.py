@@ -14,6 +14,7 @@
     not written                  scheduler.framework.gpushare.allocation: {"0": {"1": 8, "2": 8}}: container → GPU →
                                  units, of Alibaba's scheduler, for pods with several GPUs; protected; read of pods that
                                  were there before Carrel
+                                 ALIYUN_COM_GPU_MEM_ASSIGN_TIME: known to the peers by name, written by none; protected
     ConfigMap in kube-system     unhealthy-gpu-<node>             key `gpus`: "0,2"
 
 Amounts are whole and signed: nothing here is ever subtracted from something smaller. The annotations are copies for the
@@ -46,7 +47,6 @@ CONTAINER_UNITS = "ALIYUN_COM_GPU_MEM_CONTAINER"
 ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 ASSIGN_TIME = "ALIYUN_COM_GPU_MEM_ASSIGN_TIME"
-"""Known to the peers by name, written by none of them."""
 ALLOCATION = "scheduler.framework.gpushare.allocation"
 GPU_ID = "ALIYUN_GPU_ID"
 WRITTEN = (

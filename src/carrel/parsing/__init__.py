@@ -4,6 +4,7 @@ malformed    the error: which object, which field, which value, and what would b
 printable    the text of others, safe to print
 fields       JSON, field by field
 addresses    who is meant by an e-mail address or a user name
+secret_settings    secrets that an admin chooses
 time         instants in RFC 3339
 time_words   instants for people
 """

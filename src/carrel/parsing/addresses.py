@@ -41,5 +41,5 @@ def normal(email: str) -> str:
 def _is_latin(letter: str) -> bool:
     if letter.isascii() or letter in _LATIN_LETTERS:
         return True
-    base, *marks = unicodedata.normalize("NFD", letter)
-    return base.isascii() and base.isalpha() and bool(marks)
+    apart = unicodedata.normalize("NFD", letter)
+    return len(apart) > 1 and apart[0].isascii() and apart[0].isalpha()

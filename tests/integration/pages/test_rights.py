@@ -16,7 +16,7 @@ from tests.kit.people import PeopleInMemory
 
 GROUP, IN_GROUP = "vision", "gil@lab.org"
 PRIVATE = {"note": "our secret project", "reason": "a paper nobody knows", "namespace": "hidden-namespace"}
-BODIES = (
+BODIES: tuple[dict[str, Any], ...] = (
     {},
     {"role": "member", "reason": "why", "label": "mine", "end": at(9)},
     {"model": "NVIDIA-RTX-A6000", "days": 1, "start": at(20)},

@@ -13,7 +13,7 @@ import typer
 
 from carrel.parsing import Malformed
 from carrel.parsing.addresses import is_address
-from carrel.secret_settings import HOW_TO_MAKE_ONE
+from carrel.parsing.secret_settings import HOW_TO_MAKE_ONE
 
 if TYPE_CHECKING:
     import aiohttp
