@@ -2,6 +2,7 @@
 
 import copy
 import json
+from base64 import b64decode
 from collections.abc import Iterator
 from typing import Any
 
@@ -56,6 +57,10 @@ def own_namespace_in_lists(found: Json) -> Json:
 def test_the_chart_has_the_manifests_of_the_program_and_no_others() -> None:
     expected = by_name([own_namespace_in_lists(each) for each in program_manifests()])
     chart = by_name(rendered())
+    secret = b64decode(chart["Secret", NAMESPACE, "carrel-secrets"]["data"]["path-secret"]).decode()
+    for webhook in expected["MutatingWebhookConfiguration", "", "carrel"]["webhooks"]:
+        # As the webhook itself would write it.
+        webhook["clientConfig"]["service"]["path"] = f"/{secret}/mutate"
     for name, manifest in expected.items():
         assert without_chart_metadata(chart[name]) == without_chart_metadata(manifest), name
     kinds = {kind for kind, _, _ in expected}
@@ -168,6 +173,8 @@ BAD = {
         "leave it empty for a random one",
     ),
     "the other default secret": ("secrets.terminatorToken=S#perS3crEt_007", "is a default that everybody knows"),
+    "a short secret": ("secrets.sealKey=abc", "has 3 characters, which can be guessed"),
+    "a slash in a path's secret": ("secrets.pathSecret=0123456789/abcdef", "becomes a part of a path"),
     "two secrets": ("secrets.existing=mine,secrets.sealKey=x", "write the value into your Secret mine"),
     "two places of bookings": ("bookingsElsewhere.apiUrl=https://maia.example", "set booking.enabled=false"),
     "a missing secret": ("bookingsElsewhere.apiUrl=https://maia.example", "needs bookingsElsewhere.existingSecret"),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from carrel.cli.doctor import lines
-from carrel.cli.doctor_hops import Finding, Installation, HopState, findings
+from carrel.cli.doctor_hops import Finding, HopState, Installation, findings
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import JsonPatch, MergePatch
 from carrel.kubernetes.objects.resources import CRDS, LEASES, MUTATING_WEBHOOKS

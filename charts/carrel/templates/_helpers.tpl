@@ -23,6 +23,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $text = regexReplaceAll "(?m)^(\\s+- )carrel$" $text (printf "${1}%s" $namespace) -}}
 {{- $trusted := printf "request.userInfo.username in ['%s']" (join "', '" $root.Values.trustedUsers) -}}
 {{- if $root.Values.trustedUsers -}}{{- $text = $text | replace "request.userInfo.username in []" $trusted -}}{{- end -}}
+{{- /* The webhook puts its secret into the path, and corrects it where it differs; helm must not differ. */ -}}
+{{- include "carrel.makeSecrets" $root -}}
+{{- $path := ternary (printf "path: /%s/mutate" (get $root.Values.secrets.made "path-secret" | b64dec)) "path: /mutate" (hasKey $root.Values.secrets.made "path-secret") -}}
+{{- if eq .file "files/webhooks.yaml" -}}{{- $text = $text | replace "path: /mutate" $path -}}{{- end -}}
 {{- $annotations := .annotations | default dict -}}
 {{- range $part := regexSplit "(?m)^---$" $text -1 }}
 {{- $document := fromYaml $part }}
@@ -96,6 +100,29 @@ CARREL_HUB_USERS: /etc/carrel/hub-users.yaml
 
 {{- define "carrel.secretName" -}}
 {{ .Values.secrets.existing | default "carrel-secrets" }}
+{{- end }}
+
+{{/* Puts the secrets, encoded, at .Values.secrets.made: given, or kept, or random. Made once in a rendering, because two
+     templates need them. */}}
+{{- define "carrel.makeSecrets" -}}
+{{- if not (hasKey .Values.secrets "made") -}}
+{{- $kept := dict -}}
+{{- with lookup "v1" "Secret" .Release.Namespace (include "carrel.secretName" .) -}}{{- $kept = .data | default dict -}}{{- end -}}
+{{- $made := dict -}}
+{{- if .Values.secrets.existing -}}
+{{- $made = $kept -}}
+{{- else -}}
+{{- range $key, $given := dict "seal-key" .Values.secrets.sealKey "path-secret" .Values.secrets.pathSecret "maia-token" .Values.secrets.maiaToken "terminator-token" .Values.secrets.terminatorToken -}}
+{{- $_ := set $made $key (ternary (b64enc $given) (get $kept $key | default (randAlphaNum 48 | b64enc)) (ne $given "")) -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set .Values.secrets "made" $made -}}
+{{- end -}}
+{{- end }}
+
+{{/* Changes with the secrets that are given, so that pods are replaced then. */}}
+{{- define "carrel.givenSecrets" -}}
+{{- omit .Values.secrets "made" | toJson | sha256sum -}}
 {{- end }}
 
 {{/* What all pods have. Takes root, component and of (its values). */}}

@@ -171,7 +171,9 @@ async def _admission(of: Installation) -> list[Finding]:
             return [Finding(HopState.OK, "admission", f"the webhook answers: {error.message}")]
         if isinstance(error, Forbidden):
             raise
-        return [Finding(HopState.FAIL, "admission", f"a GPU pod is refused: {error.message}", logs, "docs/admission.md")]
+        return [
+            Finding(HopState.FAIL, "admission", f"a GPU pod is refused: {error.message}", logs, "docs/admission.md")
+        ]
     # In a full cluster it may have become a pod without a GPU, which another scheduler places.
     if not any(key.startswith(PREFIXES) for key in made["metadata"].get("annotations", {})):
         text = "a GPU pod is created as it is: the API server does not ask the webhook"
@@ -232,7 +234,9 @@ async def _agents(of: Installation) -> list[Finding]:
         unhealthy = [f"GPU {gpu.id}: {gpu.reason or gpu.health}" for gpu in report.status.devices if gpu.reason]
         text = f"{len(report.status.devices)} GPUs" + (f"; {'; '.join(unhealthy)}" if unhealthy else "")
         advice = f"kubectl get gpunodestatus {node} --output yaml" if unhealthy else ""
-        found.append(Finding(HopState.WARN if unhealthy else HopState.OK, f"node {node}", text, advice, "docs/nodes.md"))
+        found.append(
+            Finding(HopState.WARN if unhealthy else HopState.OK, f"node {node}", text, advice, "docs/nodes.md")
+        )
     return found
 
 

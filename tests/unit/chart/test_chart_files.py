@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from carrel import __version__
-from carrel.admission.settings import HideFrom, PluginMode
-from carrel.dialects.options import Unit
+from carrel.admission.settings import PluginMode
+from carrel.dialects.options import HideFrom, Unit
 from carrel.dialects.when_full import WhenFull
 from carrel.ledger.tiers import AtEnd
 from carrel.node.settings import MemoryResource, OfferWholeGpus
