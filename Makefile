@@ -25,8 +25,9 @@ check: $(READY)  ## Check format, lint, types, the rules about imports, and that
 fmt: $(READY)  ## Format the code and fix what the linter can
 	@$(BIN)/ruff check --fix-only . && $(BIN)/ruff format .
 
-sweep: $(READY)  ## Run the fault sweeps with 1,000 seeds each (an hour or more)
-	@CARREL_SWEEP=1000 $(BIN)/python -m pytest -q -n auto --dist worksteal $(wildcard tests/scenarios/test_*sweep.py)
+sweep: $(READY)  ## Run the fault sweeps with 1,000 seeds each, and 10,000 poisoned objects (some hours)
+	@CARREL_SWEEP=1000 CARREL_INPUTS=10000 $(BIN)/python -m pytest -q -n auto --dist worksteal \
+		$(wildcard tests/scenarios/test_*sweep.py) tests/scenarios/test_one_poisoned_object.py
 
 bench: $(READY)  ## Run the benchmarks: each figure beside its goal
 	@$(BIN)/python -m benchmarks

@@ -11,6 +11,7 @@ BENCHMARKS = (
     "core",
     "coverage",
     "victims",
+    "gangs",
     "client",
     "embedded_api",
     "extender",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.command_errors import USAGE, command_failed
-from carrel.settings import why_weak
+from carrel.parsing.secret_settings import why_weak
 
 if TYPE_CHECKING:
     from carrel.http.callers import CallerRules

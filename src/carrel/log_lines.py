@@ -20,8 +20,6 @@ ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType | None] 
 
 
 class OneLine(logging.Formatter):
-    converter = time.gmtime
-
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the standard library's name
         return printable(super().formatMessage(record))
 
@@ -35,7 +33,9 @@ class OneLine(logging.Formatter):
 def log_lines(level: int, stream: TextIO | None = None, form: str = FORM) -> None:
     """All loggers of this process write such lines: to stderr, unless a stream is given."""
     lines = logging.StreamHandler(stream or sys.stderr)
-    lines.setFormatter(OneLine(form, DATES))
+    formatter = OneLine(form, DATES)
+    formatter.converter = time.gmtime
+    lines.setFormatter(formatter)
     logging.basicConfig(level=level, handlers=[lines], force=True)
 
 

@@ -196,18 +196,6 @@ class ServingSettings(ClusterSettings):
     are strict."""
 
 
-SHORTEST_SECRET = 16
-"""Characters. Whoever can call as often as they like finds a shorter one by trying."""
-
-
-def why_weak(option: str, secret: str) -> str:
-    """Empty if the secret is long enough. The secret itself is not said."""
-    if len(secret) >= SHORTEST_SECRET:
-        return ""
-    how = "openssl rand -hex 32"
-    return f"{option} has {len(secret)} characters; at least {SHORTEST_SECRET} are needed: {how} makes one"
-
-
 @dataclass(frozen=True)
 class SealSettings:
     """Must be the same for all components of a cluster."""

@@ -24,7 +24,6 @@ from tests.kit.objects import pod_from
 MEM, COUNT, WHOLE = "aliyun.com/gpu-mem", "aliyun.com/gpu-count", "nvidia.com/gpu"
 TWO_GPUS = [{"count": 2, "model": "Tesla-V100", "memoryMiB": 16276, "perIsland": 2, "bandwidthGBps": 300}]
 TELL = "env | grep -E '^(NVIDIA|CUDA|ALIYUN|CGPU)' | sort; echo told; sleep 3600"
-AGENT = "system:serviceaccount:carrel:carrel-agent"
 
 
 class CarrelNode(CarrelCluster):
@@ -56,8 +55,19 @@ class CarrelNode(CarrelCluster):
         return subprocess.run(command, capture_output=True, text=True, check=False)
 
     def _kubeconfig(self) -> Path:
-        groups = ["system:serviceaccounts", "system:serviceaccounts:carrel", "system:authenticated"]
-        return self.node.api.kubeconfig_of(AGENT, groups)
+        """With a token of its ServiceAccount that is bound to the node, as the kubelet gives it to a pod there."""
+        api = self.node.api
+        uid = api.call("GET", f"/api/v1/nodes/{self.node.name}")["metadata"]["uid"]
+        bound = {"apiVersion": "v1", "kind": "Node", "name": self.node.name, "uid": uid}
+        asked = {"spec": {"boundObjectRef": bound, "expirationSeconds": 7200}}
+        token = api.call("POST", f"/api/v1/namespaces/{OURS}/serviceaccounts/carrel-agent/token", asked)["status"][
+            "token"
+        ]
+        config = yaml.safe_load(api.kubeconfig.read_text())
+        config["users"] = [{**each, "user": {"token": token}} for each in config["users"]]
+        file = api.run.data / "agent.kubeconfig"
+        file.write_text(yaml.safe_dump(config))
+        return file
 
     def kill_agent(self) -> None:
         self.agent.program.kill()

@@ -5,6 +5,7 @@ kubelet as the real one does. kube-scheduler is real, and asks at gpushare's add
 """
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -48,8 +49,10 @@ class Gpushare:
 
     def start(self) -> None:
         folder = "/var/lib/kubelet/device-plugins"
-        program = (sys.executable, gpushare_plugin.__file__, folder, str(self._control), str(MIB), "GPU-a", "GPU-b")
-        self._plugin = self.api.start("gpushare-plugin", self.node.namespace.inside(*program))
+        found = f"PYTHONPATH={os.pathsep.join(filter(None, sys.path))}"  # this project is no installed package
+        program = ("env", found, sys.executable, "-m", gpushare_plugin.__name__)
+        arguments = (folder, str(self._control), str(MIB), "GPU-a", "GPU-b")
+        self._plugin = self.api.start("gpushare-plugin", self.node.namespace.inside(*program, *arguments))
         wait_for_memory(self.node, 2 * MIB)
 
     def stop(self) -> None:

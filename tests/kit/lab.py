@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 
 from carrel.demo.kubelets import SimulatedKubelets
@@ -206,12 +207,18 @@ class Lab:
         return {pod.metadata.uid: pod.spec.node_name for pod in pods if pod.spec.node_name}
 
 
+@cache
+def _definitions() -> tuple[Json, ...]:
+    """To read them takes longer than most tests."""
+    return tuple(crds())
+
+
 @contextlib.asynccontextmanager
 async def a_lab(nodes: Sequence[Node], *, in_real_time: bool = False, has_booker: bool = True) -> AsyncIterator[Lab]:
     """`in_real_time`: for separate processes, which know only the real time and would ignore an old heartbeat."""
     clock = Clock(datetime.now(UTC) if in_real_time else NOON)
     lab = Lab(EmbeddedApi() if in_real_time else EmbeddedApi(Settings(clock=clock)), clock)
-    for crd in crds():
+    for crd in _definitions():
         await lab.client.create(CRDS, crd)
     for name in (OURS, "lab", "elsewhere"):
         await lab.client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})

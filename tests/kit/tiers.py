@@ -106,14 +106,14 @@ async def hand_over_records(lab: Lab) -> list[str]:
     return [each.metadata.name for each in (*records.items, *manifests.items)]
 
 
-async def a_service_of(lab: Lab, pod: Json) -> Json:
-    """A Service that the pod owns, as a hub makes one for a notebook."""
+async def a_service_of(lab: Lab, pod: Json, name: str = "") -> Json:
+    """A Service that the pod owns, as a hub makes one for a notebook: of its name, or of another."""
     metadata = pod["metadata"]
     owner = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
     body = {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {"name": metadata["name"], "ownerReferences": [{**owner, "blockOwnerDeletion": True}]},
+        "metadata": {"name": name or metadata["name"], "ownerReferences": [{**owner, "blockOwnerDeletion": True}]},
         "spec": {"ports": [{"port": 8888}], "selector": {"app": metadata["name"]}},
     }
     return await lab.client.create(SERVICES, body, metadata["namespace"])

@@ -80,6 +80,7 @@ async def test_a_cancelled_booking_covers_nobody_and_the_next_pod_follows_one_th
 # --- it follows the booking ------------------------------------------------------------------------------------------
 
 EVE = {"carrel.dev/user": "eve@lab.example", "carrel.dev/tier": "opportunistic"}
+NOBODY = {"carrel.dev/tier": "opportunistic"}
 
 
 async def told(lab: Lab, name: str) -> str:
@@ -253,6 +254,25 @@ async def test_a_gate_that_names_no_booking_is_removed(lab: Lab) -> None:
         assert (await pods_of(lab))["lost"].spec.node_name == "n1"
 
 
+async def test_an_opportunistic_part_may_share_a_booked_gpu_until_that_booking_needs_the_rest() -> None:
+    """Although another GPU is free: the covered pod may touch no further one."""
+    half = {"gpu-fraction": "0.5"}
+    async with a_lab([a_node("n1", 2)]) as lab, lab.replica() as replica:
+        await lab.book(gpus=1)
+        first = await lab.pod("first", annotations={**ADA, **half})
+        beside = await lab.pod("beside", annotations={**EVE, **half})
+        for pod in (first, beside):
+            assert await replica.bind(pod, "n1") is None
+        assert {first["metadata"]["uid"], beside["metadata"]["uid"]} in map(set, (await lab.held()).values())
+        assert await told(lab, "beside") == "opportunistic"
+
+        await an_unschedulable_booked_pod(lab, "second", annotations={**ADA, **half}, limits={})
+        await settle(lab, TierController(replica))
+
+        assert "carrel.dev/handed-over" in await lab.annotations("beside")
+        assert "carrel.dev/handed-over" not in await lab.annotations("first")
+
+
 # --- who is never a victim, and who waits -----------------------------------------------------------------------------
 
 
@@ -296,6 +316,20 @@ async def test_who_holds_too_much_without_a_booking_waits_with_that_reason(lab: 
         await lab.book("eve@lab.example", gpus=1)
         await eventually(lambda: replica.covered_pods.booking("booking-eve"), "the booking is seen")
         assert replica.filter(await replica.sees(second), ["n1"]).fitting, "a booking covers the first, and this counts"
+
+
+async def test_pods_of_nobody_in_a_namespace_hold_together_no_more_than_one_person_may(lab: Lab) -> None:
+    async with lab.replica(tier_policy=TierPolicy(opportunistic_gpus=1)) as replica:
+        await an_opportunistic_pod(lab, replica, "first", annotations=NOBODY)
+        second = await lab.pod("second", limits=WHOLE, annotations=NOBODY)
+        elsewhere = await lab.pod("third", namespace="elsewhere", limits=WHOLE, annotations=NOBODY)
+        of_eve = await lab.pod("fourth", limits=WHOLE, annotations=EVE)
+
+        assert replica.filter(await replica.sees(second), ["n1"]).why_not() == {
+            "n1": "namespace lab holds 1 GPU without a booking; more than 1 are not given to one person"
+        }
+        assert replica.filter(await replica.sees(elsewhere), ["n1"]).fitting
+        assert replica.filter(await replica.sees(of_eve), ["n1"]).fitting
 
 
 @pytest.mark.parametrize(("limit", "is_placed"), [(2, True), (1, False)])

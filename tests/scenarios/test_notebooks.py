@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from carrel.dialects.booking_objects import BOOKINGS
-from carrel.dialects.hand_over_record import record_name
+from carrel.dialects.hand_over_record import controller_of, record_name
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, SERVICES
 from carrel.lifecycle.hand_over import HandOverResult
@@ -20,6 +20,7 @@ from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.tiers import (
     OF_A_HUB,
     OPPORTUNISTIC,
+    WHOLE,
     TierController,
     a_service_of,
     an_opportunistic_pod,
@@ -224,6 +225,39 @@ async def test_a_manifest_that_becomes_large_only_as_text_is_kept() -> None:
         successor = await lab.client.get(PODS, "notebook", "lab")
         assert successor["metadata"]["uid"] != pod["metadata"]["uid"]
         assert "\x01" * 300_000 in [each.get("value") for each in successor["spec"]["containers"][0]["env"]]
+
+
+async def test_args_of_control_characters_are_kept() -> None:
+    noise = "".join(Random(1).choices([chr(number) for number in range(1, 32)], k=180_000))
+    container = {"name": "main", "image": "work", "args": [noise], "resources": {"limits": WHOLE}}
+    async with a_lab_with_a_victim(containers=[container]) as (lab, replica, _):
+        controller = TierController(replica)
+        await settle(lab, controller)
+
+        assert controller.results == [HandOverResult.HANDED_OVER]
+        assert (await lab.client.get(PODS, "notebook", "lab"))["spec"]["containers"][0]["args"] == [noise]
+
+
+async def test_nobody_keeps_a_gpu_by_filling_the_record_of_the_hand_over() -> None:
+    """With the name of the user, and with Services."""
+    forged = {**OPPORTUNISTIC, "carrel.dev/user": "\x01" * 200_000}
+    async with a_lab_with_a_victim(annotations=forged) as (lab, replica, pod):
+        for number in range(120):
+            await a_service_of(lab, pod, f"service-{number}")
+        controller = TierController(replica)
+        await catch_up(lab, replica)
+        await controller.round()
+        (record,) = (await lab.client.list(CONFIG_MAPS, Selection("carrel"))).items
+        assert sum(map(len, record.data.values())) < 20_000
+
+        await settle(lab, controller)
+
+        assert controller.results == [HandOverResult.HANDED_OVER]
+
+
+async def test_an_owner_whose_uid_is_none_of_kubernetes_counts_as_no_controller() -> None:
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "x" * 500_000, "controller": True}
+    assert controller_of({"metadata": {"ownerReferences": [owner]}}) == ""
 
 
 async def test_a_manifest_that_somebody_deleted_holds_nobody_up() -> None:

@@ -83,9 +83,23 @@ async def test_a_claim_shows_the_gpu_and_not_the_slot() -> None:
 
         assert (await node_lab.lab.annotations("a"))["gpu.scheduling/allocated"] == "n1:1"
         assert list(await node_lab.lab.held()) == ["gpu-n1-0"], "the slot has another number"
-        assert node_lab.replica.cluster_ledger.indices_of(
-            node_lab.replica.cluster_ledger.leases_of(pod["metadata"]["uid"])
-        ) == (1,)
+        uid, ledger = pod["metadata"]["uid"], node_lab.replica.cluster_ledger
+        assert ledger.indices_of(ledger.leases_of(uid), uid) == (1,)
+
+
+async def test_the_gpu_of_a_claim_whose_pod_asks_the_kubelet_itself_is_shown_when_the_agent_knows_it() -> None:
+    async with a_coexist_node() as node_lab:
+        body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": "one"}}
+        await node_lab.lab.client.create(GPU_CLAIMS, {**body, "spec": {"devices": {"count": 1}}}, "lab")
+        await eventually(lambda: node_lab.replica.claims.store.get("one", "lab"))
+        pod = await node_lab.run_pod("a", annotations={"gpu.scheduling/claim": "one"}, limits=WHOLE)
+        await node_lab.reconcile(2)
+        uid, ledger = pod["metadata"]["uid"], node_lab.replica.cluster_ledger
+        assert ledger.indices_of(ledger.leases_of(uid), uid) == (), "slot 0 is no GPU 0"
+
+        await node_lab.kubelet.report_users()
+        await eventually(lambda: ledger.users_of(node_lab.kubelet.node.gpus[1]))
+        assert ledger.indices_of(ledger.leases_of(uid), uid) == (1,)
 
 
 async def test_the_map_shows_gpus_with_their_holders_and_changes_when_the_agent_says_which_they_have() -> None:

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch
+from carrel.kubernetes.cluster import DeleteOptions, Invalid, Json, MergePatch
 from carrel.kubernetes.objects.resources import PODS
+from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from tests.kit.coexist import coexisting
-from tests.kit.gpus import a_node
+from tests.kit.gpus import A100, A6000, a_node
 from tests.kit.lab import Lab, a_lab
 from tests.kit.tiers import (
     BOOKED,
@@ -311,3 +312,33 @@ async def _kubelets_end(lab: Lab) -> None:
     for pod in (await pods_of(lab)).values():
         if pod.metadata.deletion_timestamp:
             await lab.client.delete(PODS, pod.metadata.name, "lab", how=DeleteOptions(grace_seconds=0))
+
+
+class RefusesOneRecord:
+    """An API server that refuses the hand-over record of one pod."""
+
+    def __init__(self, lab: Lab, uid: str) -> None:
+        self._lab = lab
+        self._uid = uid
+
+    async def send(self, request: ApiRequest) -> ResponseLike:
+        if request.method == "POST" and request.path.endswith("/configmaps") and self._uid.encode() in request.body:
+            raise Invalid(422, "Invalid", "the record is too large")
+        return await self._lab.api.send(request)
+
+    async def aclose(self) -> None:
+        """The API belongs to the test."""
+
+
+async def test_a_victim_that_cannot_be_handed_over_does_not_hold_up_other_booked_pods() -> None:
+    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1, model=A100)]) as lab, lab.replica() as replica:
+        stuck = await an_opportunistic_pod(lab, replica, "stuck")
+        await an_opportunistic_pod(lab, replica, "train", "n2")
+        of_n1, of_n2 = ({**BOOKED, "carrel.dev/gpu-model": model} for model in (A6000, A100))
+        await an_unschedulable_booked_pod(lab, "a-first", annotations=of_n1)
+        await an_unschedulable_booked_pod(lab, "b-second", annotations=of_n2)
+        async with lab.replica(RefusesOneRecord(lab, stuck["metadata"]["uid"])) as refused:
+            await settle(lab, TierController(refused), ("n1", "n2"))
+
+        assert await served(lab, "b-second")
+        assert not await served(lab, "a-first")

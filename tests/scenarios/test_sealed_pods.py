@@ -1,16 +1,23 @@
 """With a seal key, only pods that came through the webhook are placed."""
 
+import json
 from datetime import timedelta
+from typing import Any
 
+from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
+from carrel.admission.review_decoding import read_pod, read_review
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.seal import Seal, SealedPod
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.leases.cluster_state import ClusterOptions, ClusterState
+from carrel.kubernetes.objects.resources import PODS
+from carrel.leases.cluster_state import ClusterOptions, ClusterState, utc_now
 from carrel.ledger.refusals import Refusal
 from kubernetes_in_memory import EmbeddedApi
+from tests.kit.gpus import a_node
+from tests.kit.lab import Lab, a_lab
 from tests.kit.objects import pod_from
-from tests.kit.reviews import GPU, NOON
+from tests.kit.reviews import GPU, NOON, review
 
 SEAL = Seal((b"key",))
 CARREL = ClusterState(Client(EmbeddedApi()), ClusterOptions(seal=SEAL))
@@ -45,3 +52,57 @@ def test_a_bound_pod_keeps_its_gpu_and_a_pod_without_a_request_needs_no_seal() -
 
 def test_without_a_key_no_seal_is_needed() -> None:
     assert isinstance(ClusterState(Client(EmbeddedApi())).read_request(a_pod({})), PodRequest)
+
+
+# --- copies ----------------------------------------------------------------------------------------------------------
+
+
+async def made_by_hand(lab: Lab, annotations: dict[str, str]) -> None:
+    """As while the webhook's configuration is missing."""
+    container = {"name": "a", "image": "work", "resources": {"limits": GPU}}
+    metadata = {"generateName": "job-", "annotations": annotations}
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+    await lab.client.create(PODS, body, "lab")
+
+
+async def test_a_seal_that_is_copied_to_a_pod_of_the_same_template_gives_no_second_gpu() -> None:
+    async with a_lab([a_node("n1")], in_real_time=True) as lab:
+        notes = SEAL.write(SealedPod("lab/job-*", {}, ONE_GPU), "review", utc_now())
+        for _ in range(3):
+            await made_by_hand(lab, notes)
+        carrel = ClusterState(lab.client, ClusterOptions(seal=SEAL))
+        await carrel.informers.read_once()
+
+        answers = [carrel.read_request(pod) for pod in carrel.pods.store]
+        assert len([each for each in answers if isinstance(each, PodRequest)]) == 1
+        refused = [each.reason for each in answers if isinstance(each, Refusal)]
+        assert len(refused) == 2
+        assert all("carrel.dev/admitted is a copy of that of pod lab/job-" in each for each in refused)
+
+
+async def test_the_webhook_seals_a_copy_anew_and_leaves_its_own_seal_in_a_second_review() -> None:
+    async with a_lab([a_node("n1")], in_real_time=True) as lab:
+        carrel = ClusterState(lab.client, ClusterOptions(seal=SEAL))
+        webhook = AdmissionWebhook(carrel, None, WebhookOptions())
+        await carrel.informers.read_once()
+
+        async def sealed(manifest: dict[str, Any], uid: str) -> dict[str, Any]:
+            body = review(manifest)
+            body["request"]["uid"] = uid
+            decision = await webhook.admission.mutate(*read_pod(read_review(json.dumps(body).encode())))
+            assert decision.wanted is not None
+            return decision.wanted
+
+        container = {"name": "a", "image": "work", "resources": {"limits": GPU}}
+        first = await sealed({"metadata": {"generateName": "job-"}, "spec": {"containers": [container]}}, "one")
+        again = await sealed(first, "two")
+        assert again["metadata"]["annotations"]["carrel.dev/admitted"] == _seal_of(first)
+
+        await made_by_hand(lab, first["metadata"]["annotations"])
+        await carrel.informers.read_once()
+        copied = await sealed(first, "three")
+        assert _seal_of(copied) != _seal_of(first)
+
+
+def _seal_of(manifest: dict[str, Any]) -> str:
+    return str(manifest["metadata"]["annotations"]["carrel.dev/admitted"])

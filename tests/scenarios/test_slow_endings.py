@@ -1,10 +1,11 @@
 """Nobody keeps a GPU by ending slowly: grace periods, finalizers and disruption budgets have bounds."""
 
+import contextlib
 from datetime import timedelta
 
 import pytest
 
-from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch
+from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Json, MergePatch
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import PODS, Resource
 from carrel.lifecycle.pod_controllers import real_controller_of
@@ -306,3 +307,28 @@ async def test_an_owner_that_does_not_exist_counts_for_nothing() -> None:
             "a real Job",
             "a kind that the controller may not read",
         }
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_two_controllers_and_lost_answers_choose_one_other_victim(seed: int) -> None:
+    async with a_lab([a_node("n1", cards=3)]) as lab:
+        async with lab.replica() as replica:
+            await an_opportunistic_pod(lab, replica, "third", annotations=of("ann"))
+            controller = await two_gpus_and_a_pod_that_does_not_end(lab, replica)
+            await a_round(lab, controller)
+            lab.clock.now += timedelta(seconds=390)
+        faulty = Faulty(lab.api, FaultPlan(seed=seed, lose_answer=0.3, refuse=0.2))
+        async with lab.replica(faulty) as first, lab.replica() as second:
+            one, other = TierController(first), TierController(second)
+            for _ in range(3):
+                with contextlib.suppress(ClusterError):
+                    await a_round(lab, one)
+                with contextlib.suppress(ClusterError):
+                    await a_round(lab, other)
+        async with lab.replica() as last:
+            await settle(lab, TierController(last))
+
+            there = await pods_of(lab)
+            lost = [name for name, pod in there.items() if "carrel.dev/handed-over" in pod.metadata.annotations]
+            assert len(lost) == 1
+            assert there["urgent"].spec.node_name == "n1"

@@ -42,7 +42,7 @@ from carrel.dialects.hand_over_record import HandedOver, HandOver
 from carrel.dialects.jupyter import is_of_a_hub
 from carrel.dialects.options import CudaDevices, HideFrom
 from carrel.dialects.seal import ADMITTED
-from carrel.dialects.tier import write_tier
+from carrel.dialects.tier import namespace_as_person, write_tier
 from carrel.dialects.when_full import WhenFull, how_to_say_it, is_unreadable, said_by, when_full
 from carrel.dialects.without_gpu import without_gpu, write_without_gpu, written_by_us
 from carrel.kubernetes.objects.kinds import Pod
@@ -264,7 +264,8 @@ class PodAdmission:
         if not self._state.ledger.rooms:
             return None  # the agents have not reported yet: nobody can say that all GPUs are taken
         request = new.asked.request
-        why = self._state.why_person_over_limit(person_named(new.user), request)
+        who = person_named(new.user) or namespace_as_person(new.pod.metadata.namespace)
+        why = self._state.why_person_over_limit(who, request)
         why = why or self._state.why_none_free(new.pod, request)
         if why is not None and (soon := self._covered_soon(new)) is not None:
             changed.warn(WORDS.held_for(soon))

@@ -45,3 +45,12 @@ def write_tier(covered_until: datetime | None) -> dict[str, str]:
 def person_of(pod: Pod) -> str:
     """Whose pod it is, as bookings name people; empty: nobody's."""
     return person_named(pod.metadata.annotations.get(USER, ""))
+
+
+def counts_as(pod: Pod) -> str:
+    """Who it is where people are compared: its person. All pods of a namespace that have no person are one."""
+    return person_of(pod) or namespace_as_person(pod.metadata.namespace)
+
+
+def namespace_as_person(namespace: str) -> str:
+    return f"namespace {namespace}"

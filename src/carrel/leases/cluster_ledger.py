@@ -281,13 +281,18 @@ class ClusterLedger:
         gpus = [cards[each.card] for each in known if each.state is ReservationState.HELD and each.card in cards]
         return replace(placement, gpus=tuple(gpus)) if len(gpus) == len(placement.gpus) else None
 
-    def indices_of(self, leases: Iterable[KnownLease]) -> tuple[int, ...]:
-        """The indices of the GPUs of these Leases; for a slot whose GPU is not known, the slot's own index."""
-        records = [lease.record for lease in leases]
-        nodes = {record.node: self._reported.get(record.node) for record in records}
-        indices = {gpu.uuid: gpu.index for node in nodes.values() if node for gpu in node.gpus}
-        cards = [(record.index, record.reservation.card if record.reservation else "") for record in records]
-        return tuple(sorted(indices.get(card, index) for index, card in cards))
+    def indices_of(self, leases: Iterable[KnownLease], uid: str) -> tuple[int, ...]:
+        """The indices of the pod's GPUs on these Leases, as far as they are known: which one is behind a slot, its
+        reservation pod says or, of a pod that asked the kubelet itself, the agent."""
+        indices: set[int] = set()
+        for record in (lease.record for lease in leases):
+            reported = self._reported.get(record.node)
+            if reported is None or not reported.kubelet_chooses:
+                indices.add(record.index)
+                continue
+            card = record.reservation.card if record.reservation else ""
+            indices |= {gpu.index for gpu in reported.gpus if (gpu.uuid == card if card else uid in self.users_of(gpu))}
+        return tuple(sorted(indices))
 
     def _slots_in_use(self, node: Node) -> dict[int, Reservation | None]:
         leases = {gpu.index: self._leases.get(gpuclaim.lease_name(node.name, gpu.index)) for gpu in node.gpus}

@@ -19,7 +19,7 @@ from carrel.dialects.kai_reservation import is_reservation
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
 from carrel.dialects.registry import gang_name, request_of
 from carrel.dialects.seal import ADMITTED, Seal
-from carrel.dialects.tier import person_of, tier_of
+from carrel.dialects.tier import counts_as, person_of, tier_of
 from carrel.kubernetes.cluster import Cluster, NotFound, Selection
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.isolation import RETRY, Isolation
@@ -48,7 +48,8 @@ from carrel.parsing import Malformed
 NAMESPACE = "carrel"
 """Where Carrel's own Leases are, unless the setting says otherwise."""
 
-NAMESPACE_OF, GANG_OF, SLOT_OF, PERSON_OF, SEAL_OF = "namespace", "gang", "slot", "person", "seal"
+NAMESPACE_OF, GANG_OF, SLOT_OF, SEAL_OF = "namespace", "gang", "slot", "seal"
+PERSON_OF, COUNTS_AS = "person", "counts as"
 """The indexes of the caches."""
 
 
@@ -91,6 +92,7 @@ class ClusterState:
             indexes={
                 NAMESPACE_OF: lambda pod: [pod.metadata.namespace],
                 PERSON_OF: lambda pod: filter(None, [person_of(pod)]),
+                COUNTS_AS: lambda pod: [counts_as(pod)],
                 SLOT_OF: lambda pod: filter(None, [slot_of(pod)]),
                 GANG_OF: _gang_keys,
                 SEAL_OF: lambda pod: filter(None, [pod.metadata.annotations.get(ADMITTED)]),
@@ -294,12 +296,13 @@ class ClusterState:
         """Why its person may hold no more GPUs without a booking; None if it may have what it asks for."""
         if not self.leaves_room(pod) or self.ledger.shares_of(pod.metadata.uid):
             return None  # what was promised to it, with its gang for example, counts as held already
-        return self.why_person_over_limit(person_of(pod), request)
+        return self.why_person_over_limit(counts_as(pod), request)
 
     def why_person_over_limit(self, person: str, request: Request) -> Refusal | None:
-        """The same of a pod of that person. A gang is placed as a whole, so it counts as a whole."""
+        """The same of a pod of that person, or of a namespace that counts as one (`dialects.tier.counts_as`). A gang is
+        placed as a whole, so it counts as a whole."""
         limit = self.options.tier_policy.opportunistic_gpus
-        if not limit or not person:
+        if not limit:
             return None
         held = self.covered_pods.uncovered_gpus(person)
         is_first = request.gang is not None and not self.gang_members(request.gang).bound
@@ -315,6 +318,7 @@ class ClusterState:
     def _coverage_context(self) -> CoverageContext:
         return CoverageContext(
             pods_of=self.pods_of,
+            pods_counted_as=lambda person: self.pods.store.find(COUNTS_AS, person),
             pod_by_uid=self.pods.store.by_uid,
             request_of=self._asked_request,
             nodes_for=self.nodes_for,

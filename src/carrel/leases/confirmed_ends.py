@@ -13,11 +13,13 @@ says `carrel release`. Reports are counted by their heartbeats; no clocks are co
 under way when the pod was found gone.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.kubernetes.objects.kinds import Pod
+from carrel.leases.cluster_state import ClusterState
 from carrel.leases.pod_progress import FINISHED
 
 REPORTS = 2
@@ -49,8 +51,7 @@ class ConfirmedEnds:
         if new is None and old is not None and self._holds_gpus(old.metadata.uid):
             self._last[old.metadata.uid] = old
 
-    def forget_all_but(self, uids: Iterable[str]) -> None:
-        kept = set(uids)
+    def forget_all_but(self, kept: AbstractSet[str]) -> None:
         self._last = {uid: pod for uid, pod in self._last.items() if uid in kept}
         self._reports = {key: seen for key, seen in self._reports.items() if key[0] in kept}
 
@@ -73,3 +74,13 @@ class ConfirmedEnds:
         if seen.heartbeat != heartbeat:
             seen.heartbeat, seen.new = heartbeat, seen.new + 1
         return "" if seen.new >= REPORTS else f"{node} has not confirmed yet that its containers are gone"
+
+
+def confirmed_ends_on(state: ClusterState) -> ConfirmedEnds:
+    ends = ConfirmedEnds(
+        state.node_statuses.store.get,
+        lambda node: state.nodes.store.get(node) is not None,
+        lambda uid: bool(state.ledger.shares_of(uid)),
+    )
+    state.pods.on_change(ends.on_pod)
+    return ends

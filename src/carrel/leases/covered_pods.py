@@ -48,6 +48,8 @@ class CoverageContext:
 
     pods_of: Callable[[str], Iterable[Pod]]
     """All pods of a person."""
+    pods_counted_as: Callable[[str], Iterable[Pod]]
+    """The same; also of a namespace that counts as a person."""
     pod_by_uid: Callable[[str], Pod | None]
     request_of: Callable[[Pod], Request | None]
     """None: it asks for no GPU, or its request cannot be met."""
@@ -259,10 +261,11 @@ class CoveredPods:
         return [*self.covered_by(booking), *waiting]
 
     def uncovered_gpus(self, person: str) -> Fraction:
-        """How many GPUs a person holds without a booking; a part of a GPU counts as that part."""
+        """How many GPUs a person holds without a booking; a part of a GPU counts as that part. Pods without a person
+        are, together, those of their namespace (`dialects.tier.counts_as`)."""
         self._update()
         held = Fraction(0)
-        for pod in self._holding_pods(person):
+        for pod in self._holding(self._context.pods_counted_as(person)):
             if pod.metadata.uid not in self._holders:
                 for gpu, share in self._ledger.shares_of(pod.metadata.uid).items():
                     memory = card.gpu.memory if (card := self._ledger.card(gpu)) is not None else 0
@@ -352,7 +355,7 @@ class CoveredPods:
         uses: Uses = uses_of(self._running[booking] for booking in bookings)
         pods: list[PersonsPod] = []
         for person in people:
-            pods += [self._persons_pod(pod, person) for pod in self._holding_pods(person)]
+            pods += [self._persons_pod(pod, person) for pod in self._holding(self._context.pods_of(person))]
         pods += self._gone_pods(uses)
         covered = cover_holders(self._ledger, uses, pods)
         self._holders |= covered
@@ -364,12 +367,8 @@ class CoveredPods:
                 self._shared.add(uid, covered[uid].entitlement, parts)
         self._uses |= uses
 
-    def _holding_pods(self, person: str) -> Iterable[Pod]:
-        return [
-            pod
-            for pod in self._context.pods_of(person)
-            if self._ledger.shares_of(pod.metadata.uid) and not self.is_exempt(pod)
-        ]
+    def _holding(self, pods: Iterable[Pod]) -> list[Pod]:
+        return [pod for pod in pods if self._ledger.shares_of(pod.metadata.uid) and not self.is_exempt(pod)]
 
     def _gone_pods(self, uses: Uses) -> Iterable[PersonsPod]:
         """Pods that are gone, or that the cache does not show yet: their GPUs count until their Leases are free."""
@@ -402,13 +401,16 @@ class CoveredPods:
         in_order = [pod for pod in sorted(waiting, key=waiting_order) if pod.holder.uid in covered]
         self._waiting = {pod.holder.uid: covered[pod.holder.uid] for pod in in_order}
         before, self._asked = self._asked, {}
+        narrowed: dict[tuple[Request, str, frozenset[str], frozenset[str]], Request] = {}
         found = []
         for pod, by in zip(in_order, self._waiting.values(), strict=True):
             uid = pod.holder.uid
             known = before.get(uid)
             if known is None or known[0] is not pod or known[1] != by:
                 assert pod.request is not None, "a pod that waits has been read"
-                asked = by.narrowed(pod.request)
+                # One object for all that ask alike: it is made, and compared, once.
+                question = (pod.request, by.entitlement.model, by.only, by.not_on)
+                asked = narrowed.get(question) or narrowed.setdefault(question, by.narrowed(pod.request))
                 known = (pod, by, WaitingPod(pod.holder, asked, pod.nodes, by.entitlement.booking))
             self._asked[uid] = known
             found.append(known[2])

@@ -157,6 +157,7 @@ def uses_of(entitlements: Iterable[Entitlement]) -> Uses:
 def cover_holders(ledger: Ledger, uses: Uses, pods: Iterable[PersonsPod]) -> dict[str, Covered]:
     """By uid. `uses` is filled with what they touch."""
     holding = [pod for pod in pods if ledger.shares_of(pod.holder.uid)]
+    theirs = _uses_by_person(uses, {pod.person for pod in holding})
     covered: dict[str, Covered] = {}
 
     def cover(pod: PersonsPod, use: BookingUse, *, is_recorded: bool = False) -> bool:
@@ -177,8 +178,17 @@ def cover_holders(ledger: Ledger, uses: Uses, pods: Iterable[PersonsPod]) -> dic
             cover(pod, uses[record.booking], is_recorded=True)
     for pod in sorted(holding, key=_binding_order):
         if pod.holder.uid not in covered:
-            any(cover(pod, use) for use in uses.values())
+            any(cover(pod, use) for use in theirs[pod.person])
     return covered
+
+
+def _uses_by_person(uses: Uses, people: set[str]) -> dict[str, list[BookingUse]]:
+    """Who shares a booking with a thousand others looks at their own bookings only."""
+    found: dict[str, list[BookingUse]] = {person: [] for person in people}
+    for use in uses.values():
+        for person in people & use.entitlement.people:
+            found[person].append(use)
+    return found
 
 
 def _binding_order(pod: PersonsPod) -> tuple[bool, datetime, datetime, str, str]:
@@ -223,6 +233,7 @@ class SharedGpus:
     def __init__(self) -> None:
         self._gpus_of: dict[str, tuple[str, ...]] = {}  # uid → the GPUs of which it holds a part
         self._covered_on: dict[str, dict[str, Entitlement]] = {}  # GPU → uid → what covers it
+        self._closed_now: dict[bool, set[str]] = {False: set(), True: set()}  # to bookings of whole GPUs, of shares
         self._closed: dict[bool, frozenset[str]] = {}
         self._closed_before: dict[bool, frozenset[str]] = {}
 
@@ -232,7 +243,7 @@ class SharedGpus:
             self._gpus_of[uid] = there
             for gpu in there:
                 self._covered_on.setdefault(gpu, {})[uid] = entitlement
-            self._closed.clear()
+                self._note_closed(gpu)
 
     def remove(self, uid: str) -> None:
         for gpu in self._gpus_of.pop(uid, ()):
@@ -240,7 +251,15 @@ class SharedGpus:
             del there[uid]
             if not there:
                 del self._covered_on[gpu]
-            self._closed.clear()
+            self._note_closed(gpu)
+
+    def _note_closed(self, gpu: str) -> None:
+        there = self._covered_on.get(gpu, {}).values()
+        is_closed = {False: bool(there), True: any(other.share_of == 1 for other in there)}
+        for is_share, closed in self._closed_now.items():
+            if (gpu in closed) is not is_closed[is_share]:
+                closed ^= {gpu}
+                self._closed.pop(is_share, None)
 
     def is_closed(self, gpu: str, entitlement: Entitlement) -> bool:
         """Whether a pod which this booking covers leaves the rest of the GPU to another booking."""
@@ -254,11 +273,7 @@ class SharedGpus:
         The same for all bookings of whole GPUs, and for all of shares: so it is worked out once for thousands."""
         is_share = entitlement.share_of > 1
         if is_share not in self._closed:
-            fresh = frozenset(
-                gpu
-                for gpu, there in self._covered_on.items()
-                if not is_share or any(other.share_of == 1 for other in there.values())
-            )
+            fresh = frozenset(self._closed_now[is_share])
             # The same object as long as it is equal: thousands of requests are compared by it.
             before = self._closed_before.get(is_share)
             self._closed[is_share] = self._closed_before[is_share] = before if before == fresh else fresh
@@ -382,8 +397,10 @@ def cover_waiting(
     """By uid, of the pods that hold nothing. `uses` has what the others touch, and is filled further."""
     shared = shared or SharedGpus()
     covered: dict[str, Covered] = {}
-    for pod in sorted(pods, key=waiting_order):
-        for use in uses.values():
+    in_order = sorted(pods, key=waiting_order)
+    theirs = _uses_by_person(uses, {pod.person for pod in in_order})
+    for pod in in_order:
+        for use in theirs[pod.person]:
             if not _is_for(use.entitlement, pod, uses):
                 continue
             if (found := _cover_waiting_pod(room, use, pod, shared)) is not None:

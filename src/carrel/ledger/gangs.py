@@ -12,8 +12,11 @@ from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Gang, Request
 from carrel.ledger.shares import Holder
 
-TRIES = 2_000
-"""How many times a plan may go back. Equal members never do; for unequal ones the search could explode."""
+MOST_STEPS = 5_000
+"""How far a search goes after the first member that finds no room: some hundredths of a second. Until then it takes as
+long as there are members. Equal members never go back; for unequal ones the search could explode."""
+STEPS_BY_GPU = 10
+"""To look at the GPUs of a node, or to give some back, takes so many times as long as to look at its summary."""
 
 MOST_REMEMBERED = 1_000
 """Gangs whose last refusal is kept; then all are forgotten, which costs only time."""
@@ -41,13 +44,13 @@ class GangPlan:
     """By the member's uid."""
 
 
-def plan_gang(ledger: Ledger, gang: Gang, members: Sequence[WaitingPod], tries: int = TRIES) -> GangPlan | Refusal:
+def plan_gang(ledger: Ledger, gang: Gang, members: Sequence[WaitingPod], steps: int = MOST_STEPS) -> GangPlan | Refusal:
     """GPUs for every member at once. The ledger is left as it was."""
     if len(members) < gang.size:
         missing, here = gang.size - len(members), f"{len(members)} of {gang.size} are here"
         return Refusal(f"gang {gang.name} waits for {missing} more member{'s' * (missing > 1)}: {here}")
     with ledger.what_if():
-        return _search(ledger, gang, _line_up(members), tries)
+        return _search(ledger, gang, _line_up(members), steps)
 
 
 def _line_up(members: Sequence[WaitingPod]) -> Sequence[WaitingPod]:
@@ -62,7 +65,7 @@ def _line_up(members: Sequence[WaitingPod]) -> Sequence[WaitingPod]:
     return sorted(members, key=lambda member: (demands[member.holder.uid], member.holder.uid))
 
 
-def _search(ledger: Ledger, gang: Gang, line: Sequence[WaitingPod], tries: int) -> GangPlan | Refusal:
+def _search(ledger: Ledger, gang: Gang, line: Sequence[WaitingPod], steps: int) -> GangPlan | Refusal:
     """Depth first over the members; every level remembers which nodes it has not tried yet."""
     found: list[tuple[int, Placement]] = []
     levels: list[Iterator[int]] = []
@@ -70,16 +73,18 @@ def _search(ledger: Ledger, gang: Gang, line: Sequence[WaitingPod], tries: int) 
     while len(found) < len(line):
         if len(levels) == len(found):
             levels.append(_nodes_to_try(line, found))
-        step, refusal = _next_step(ledger, line[len(found)], levels[-1])
+        step, refusal, looks = _next_step(ledger, line[len(found)], levels[-1])
+        steps -= looks if most >= 0 else 0
         if step is not None:
-            for share in step[1].shares(line[len(found)].holder):
-                ledger.hold(share)
+            ledger.hold(*step[1].shares(line[len(found)].holder))
             found.append(step)
             continue
-        if len(found) > most:
-            most, stuck = len(found), refusal
-        tries -= 1
-        if tries <= 0 or not _go_back(ledger, line, found, levels):
+        before = len(found)
+        if before > most:
+            most, stuck = before, refusal
+        is_over = steps <= 0 or not _go_back(ledger, line, found, levels)
+        steps -= STEPS_BY_GPU * (before - len(found))
+        if is_over:
             return Refusal(
                 f"gang {gang.name} has room for {most} of its {len(line)} members; all or none are placed",
                 (f"{line[most].holder} needs {line[most].request}", *([stuck.reason] if stuck.reason else [])),
@@ -89,19 +94,21 @@ def _search(ledger: Ledger, gang: Gang, line: Sequence[WaitingPod], tries: int) 
 
 def _next_step(
     ledger: Ledger, member: WaitingPod, positions: Iterator[int]
-) -> tuple[tuple[int, Placement] | None, Refusal]:
-    """The next node that takes the member, and its GPUs there; or why the last one did not."""
+) -> tuple[tuple[int, Placement] | None, Refusal, int]:
+    """The next node that takes the member, and its GPUs there; or why the last one did not. And the steps it took."""
     fits, rooms, is_kept_for = fit_test(member.request), ledger.rooms, bool(ledger.kept_for(member.holder.uid))
-    last = ""
+    last, looks = "", STEPS_BY_GPU
     for position in positions:
+        looks += 1
         last = member.nodes[position]
         # Summaries leave out what is kept for somebody: whoever it may be kept for must look at the GPUs.
         if is_kept_for or (last in rooms and fits(rooms[last])):
+            looks += STEPS_BY_GPU
             answer = place(ledger, member.request, last, member.holder.uid)
             if isinstance(answer, Placement):
-                return (position, answer), Refusal("")
+                return (position, answer), Refusal(""), looks
     refusal = place(ledger, member.request, last, member.holder.uid) if last else Refusal("")
-    return None, refusal if isinstance(refusal, Refusal) else Refusal("")
+    return None, refusal if isinstance(refusal, Refusal) else Refusal(""), looks
 
 
 def _go_back(

@@ -11,7 +11,7 @@ never makes room for the next. Where very many different requests wait, the sear
 is left for the youngest of them. That is safe: a booked pod that finds no room has GPUs revoked for it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -118,7 +118,7 @@ class _TakenFirst:
         """Where something is taken."""
         self.steps_left = most_steps
         self._ledger = ledger
-        self._shares: dict[str, list[Share]] = {}  # by node
+        self._taken: dict[str, list[tuple[WaitingPod, list[Card]]]] = {}  # by node
         self._cards: dict[str, tuple[Card, ...]] = {}  # of these nodes, as they would be
         self._rooms: dict[str, NodeRoom] = {}  # the same, as far as anybody has asked
         self._alike: dict[tuple[Request, int], _Alike] = {}
@@ -126,9 +126,10 @@ class _TakenFirst:
 
     def shares_on(self, node: str = "") -> Sequence[Share]:
         """On all nodes, if none is given."""
-        if node:
-            return self._shares.get(node, ())
-        return [share for shares in self._shares.values() for share in shares]
+        taken = {node: self._taken.get(node, [])} if node else self._taken
+        return [
+            share for name, there in taken.items() for booked, cards in there for share in _shares(booked, name, cards)
+        ]
 
     def room(self, node: str) -> NodeRoom:
         if node not in self._rooms:
@@ -187,14 +188,18 @@ class _TakenFirst:
         if there is None or there.unusable or not selected(there, request):
             return False
         need, cards = request.amount.on, self._cards.get(node) or self._ledger.cards(node)
-        able = [card for card in cards if card.free >= need(card.gpu.memory) and suits(card, request, keeper)]
+        able = [
+            card for card in cards if card.free and card.free >= need(card.gpu.memory) and suits(card, request, keeper)
+        ]
         chosen = choose(able, request) if len(able) >= request.cards else None
         if chosen is None:
             return False
-        coverage = Coverage(booked.booking, SOME_INSTANT) if booked.booking else None
-        placement = Placement(node, tuple(card.gpu for card in chosen), request, coverage)
         self.nodes.add(node)
-        self._shares.setdefault(node, []).extend(placement.shares(booked.holder))
-        taken = {card.gpu.uuid: need(card.gpu.memory) for card in chosen}
-        self._cards[node] = tuple(card.less(taken[card.gpu.uuid]) if card.gpu.uuid in taken else card for card in cards)
+        self._taken.setdefault(node, []).append((booked, chosen))
+        self._cards[node] = tuple(card.less(need(card.gpu.memory)) if card in chosen else card for card in cards)
         return True
+
+
+def _shares(booked: WaitingPod, node: str, cards: Sequence[Card]) -> Iterable[Share]:
+    coverage = Coverage(booked.booking, SOME_INSTANT) if booked.booking else None
+    return Placement(node, tuple(card.gpu for card in cards), booked.request, coverage).shares(booked.holder)

@@ -34,6 +34,10 @@ class Portion:
     def on(self, card_memory: MiB) -> MiB:
         return MiB(card_memory * self.part.numerator // self.part.denominator or card_memory + 1)
 
+    def __hash__(self) -> int:
+        """A Fraction's own is slow, and thousands of requests are looked up at once."""
+        return hash((self.part.numerator, self.part.denominator))
+
     def __str__(self) -> str:
         return "a whole GPU" if self.part == 1 else f"{float(self.part):.4g} of a GPU"
 
@@ -198,6 +202,10 @@ class Request:
     def __post_init__(self) -> None:
         if self.cards < 1:
             raise ValueError(f"a request is for at least one GPU, not {self.cards}")
+
+    def __hash__(self) -> int:
+        """By what makes most requests different: the hash of all parts would cost more than most of what it is for."""
+        return hash((self.cards, self.amount, self.model, self.selector.only))
 
     def allows_model(self, model: str) -> bool:
         return (not self.model or model == self.model) and self.selector.allows_model(model)

@@ -13,7 +13,7 @@ from carrel.dialects.when_full import WhenFull
 from carrel.kubernetes.cluster import Cluster
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import NAMESPACE_OF, SLOT_OF, ClusterState
-from carrel.leases.confirmed_ends import ConfirmedEnds
+from carrel.leases.confirmed_ends import confirmed_ends_on
 from carrel.ledger.tiers import AtEnd
 from carrel.lifecycle.booking_enquiries import BookingEnquiries
 from carrel.lifecycle.collection import CollectionContext, LeaseCollector
@@ -164,19 +164,13 @@ def terminator_on(state: ClusterState, cluster: Cluster, answer_within_s: float 
 
 
 def collector_on(state: ClusterState) -> LeaseCollector:
-    ends = ConfirmedEnds(
-        state.node_statuses.store.get,
-        lambda node: state.nodes.store.get(node) is not None,
-        lambda uid: bool(state.ledger.shares_of(uid)),
-    )
-    state.pods.on_change(ends.on_pod)
     context = CollectionContext(
         state.cluster,
         state.pods.store.by_uid,
         state.gang_runs,
         lambda uid: covered.entitlement.booking if (covered := state.covered_pods.of(uid)) is not None else "",
         lambda booking: state.covered_pods.use_of(booking) is not None,
-        ends,
+        confirmed_ends_on(state),
         state.options.now,
         state.options.clock,
         state.isolation,

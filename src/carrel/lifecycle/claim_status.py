@@ -103,7 +103,7 @@ def _of_pod(pod: Pod, context: ClaimContext) -> ClaimState:
         message = (
             f"pod {name} is being deleted; its GPUs are free when it is gone" if pod.metadata.deletion_timestamp else ""
         )
-        return ClaimState(ClaimPhase.BOUND, message, node, context.cluster_ledger.indices_of(here))
+        return ClaimState(ClaimPhase.BOUND, message, node, context.cluster_ledger.indices_of(here, pod.metadata.uid))
     if node:
         return ClaimState(ClaimPhase.FAILED, f"pod {name} was bound to {node}, but no Lease there gives it a GPU", node)
     if leases:
@@ -113,7 +113,7 @@ def _of_pod(pod: Pod, context: ClaimContext) -> ClaimState:
             ClaimPhase.RESERVED,
             f"pod {name} is being bound to {first}",
             first,
-            context.cluster_ledger.indices_of(on_one),
+            context.cluster_ledger.indices_of(on_one, pod.metadata.uid),
         )
     refusal = context.why(pod)
     return ClaimState(

@@ -88,9 +88,8 @@ class LeaseCollector:
     def due(self) -> Sequence[str]:
         """The names of the Leases that may have something to free, by the caches."""
         leases = {lease.name: lease for lease in self._cluster_ledger.leases()}
-        self._context.ends.forget_all_but(
-            share.holder.uid for lease in leases.values() for share in lease.record.shares
-        )
+        holders = {share.holder.uid for lease in leases.values() for share in lease.record.shares}
+        self._context.ends.forget_all_but(holders)
         self._unbound = {
             (name, uid): seen
             for (name, uid), seen in self._unbound.items()

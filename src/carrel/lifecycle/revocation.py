@@ -25,7 +25,7 @@ from random import Random
 from typing import TypeVar
 
 from carrel.dialects.hand_over_record import Why
-from carrel.dialects.tier import person_of
+from carrel.dialects.tier import counts_as
 from carrel.kubernetes.cluster import Cluster, ClusterError, NotFound
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.isolation import Isolation
@@ -270,7 +270,7 @@ class Revoker:
                 if now >= gone[uid] + LAST_GRACE + KUBELET_TIME:
                     found[uid] = OpportunisticPod(Holder(uid), timedelta(), "")
             elif self._isolation.ask("revocation_choice", pod, self._is_stuck, otherwise=False):
-                person = _person(pod) if self._is_opportunistic(holder_of(pod)) else ""
+                person = counts_as(pod) if self._is_opportunistic(holder_of(pod)) else ""
                 found[uid] = OpportunisticPod(holder_of(pod), timedelta(), person)
         self._gone_since = gone
         return found
@@ -287,7 +287,7 @@ class Revoker:
             if not self._context.may_lose_gpus(pod) or is_ending(pod):
                 return None
             is_young = _age(pod, now) < self._context.minimum_time
-            return OpportunisticPod(holder_of(pod), _work(pod, now), _person(pod), is_young)
+            return OpportunisticPod(holder_of(pod), _work(pod, now), counts_as(pod), is_young)
 
         pods = filter(None, map(self._context.pod_by_uid, ledger.holders()))
         return self._isolation.found("revocation_choice", pods, seen)
@@ -334,10 +334,6 @@ def _is_unschedulable(pod: Pod, schedulers: frozenset[str]) -> bool:
             for condition in pod.status.conditions
         )
     )
-
-
-def _person(pod: Pod) -> str:
-    return person_of(pod) or f"namespace:{pod.metadata.namespace}"
 
 
 def _age(pod: Pod, now: datetime) -> timedelta:

@@ -23,11 +23,12 @@ will do, and nobody in it is superfluous, but another set might have cost less.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from math import lcm
 from random import Random
+from typing import NamedTuple
 
 from carrel.ledger.gpu_choice import by_island
 from carrel.ledger.gpus import Gpu
@@ -94,11 +95,13 @@ def revoke(
         answer = place(ledger, booked.request, node, keeper)
         if isinstance(answer, Placement):
             return answer
-    pods = {each.holder.uid: each for each in sorted(opportunistic, key=lambda each: each.holder.uid)}
+    pods = {each.holder.uid: each for each in opportunistic}
+    if rng is not None:
+        pods = dict(sorted(pods.items()))  # so that each gets the same random number, in whichever order they come
     holders = _Holders(pods, stuck)
     # First whether it is possible: what the victims cost is worked out over the whole cluster.
-    nodes = [node for node in booked.nodes if _could_do(ledger, booked, node, holders)]
-    best = _Search(ledger, booked, _Prices(ledger, booked.request, holders, rng)).run(nodes) if nodes else None
+    is_possible = any(_could_do(ledger, booked, node, holders) for node in booked.nodes)
+    best = _Search(ledger, booked, _Prices(ledger, booked.request, holders, rng)).run() if is_possible else None
     if best is None:
         where = f"{len(booked.nodes)} node{'s' * (len(booked.nodes) != 1)}"
         return Refusal(f"no room for {booked.request} on {where}, even if every pod without a booking ended")
@@ -246,9 +249,8 @@ class _Prices:
 # --- the search ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """A GPU that the booked pod might have."""
+class _Wanted(NamedTuple):
+    """A GPU that the booked pod might have. One is made for every GPU of the cluster."""
 
     gpu: Gpu
     lack: int
@@ -274,14 +276,14 @@ class _Search:
         self._booked = booked
         self._keeper = booked.keeper(ledger)
         self._prices = prices
+        self._needs: dict[int, int] = {}  # by the memory of a GPU
         self._steps = 0  # left on this node
         self.best: _Found | None = None
 
-    def run(self, nodes: Iterable[str]) -> _Found | None:
-        """The best choice on one of the nodes."""
+    def run(self) -> _Found | None:
         request, steps = self._booked.request, STEPS
         bounds = []
-        for node in nodes:
+        for node in self._booked.nodes:
             found = [_lowest(pool, request.cards) for pool in self._pools(node)]
             if found:
                 bounds.append((min(found), node))
@@ -330,8 +332,10 @@ class _Search:
 
     def _wanted(self, card: Card) -> _Wanted | None:
         """None: there would be no room even if all possible victims were gone."""
-        request = self._booked.request
-        lack = request.amount.on(card.gpu.memory) - card.free
+        request, memory = self._booked.request, card.gpu.memory
+        if memory not in self._needs:
+            self._needs[memory] = request.amount.on(memory)
+        lack = self._needs[memory] - card.free
         parts = {}
         for uid, share in card.shares.items():
             if uid in self._prices.stuck:
@@ -345,9 +349,10 @@ class _Search:
         fewest = _fewest(parts.values(), lack)
         if fewest is None:
             return None
-        prices = [self._prices.alone[uid] for uid in parts]
-        if request.cards > 1:
-            prices = [self._price_per_gpu(uid) for uid in parts]
+        price = self._prices.alone.__getitem__ if request.cards == 1 else self._price_per_gpu
+        if len(parts) == 1:
+            return _Wanted(card.gpu, lack, parts, price(next(iter(parts))))
+        prices = [price(uid) for uid in parts]
         return _Wanted(card.gpu, lack, parts, _cheapest_sum(prices, fewest))
 
     def _price_per_gpu(self, uid: str) -> Cost:
@@ -457,8 +462,10 @@ def _cheapest_sum(costs: list[Cost], count: int) -> Cost:
     return total
 
 
-def _fewest(parts: Iterable[int], lack: int) -> int | None:
+def _fewest(parts: Collection[int], lack: int) -> int | None:
     """How many of the parts are needed at least; None if all are not enough."""
+    if len(parts) == 1:
+        return 1 if lack <= next(iter(parts)) else None
     for count, part in enumerate(sorted(parts, reverse=True), start=1):
         lack -= part
         if lack <= 0:

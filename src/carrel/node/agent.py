@@ -99,7 +99,8 @@ class Agent:
         self._pods.on_change(self._on_pod_change)
         self._nodes.on_change(self._on_node_change)
 
-        lease_check = LeaseCheck(cluster, settings.node_name, settings.carrel_namespace)
+        has_slots = self._is_coexisting
+        lease_check = LeaseCheck(cluster, settings.node_name, settings.carrel_namespace, has_slots=has_slots)
         self._comparison = Comparison(cluster, lease_check, now, self._isolation)
         self._reporter = Reporter(cluster, now)
         self._offer = MemoryOffer(
@@ -114,6 +115,7 @@ class Agent:
             pods=self._pods.store.snapshot,
             labels=lambda: node.metadata.labels if (node := self._node()) else {},
             cuda_devices=settings.cuda_devices,
+            has_slots=has_slots,
             isolation=self._isolation,
         )
         self._allocation = DeviceAllocation(allocation_context, self._due.set)

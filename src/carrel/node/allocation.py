@@ -24,7 +24,7 @@ from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.pod_progress import holder_of, is_ending
 from carrel.ledger.refusals import Refusal
 from carrel.node.allocation_order import WaitingContainer, candidates_in_order
-from carrel.node.device_names import DeviceInventory
+from carrel.node.device_names import DeviceInventory, uuids_named
 from carrel.node.interfaces import AllocatedDevices
 from carrel.node.lease_check import LeaseCheck
 from carrel.parsing import Malformed
@@ -53,6 +53,8 @@ class AllocationContext:
     labels: Callable[[], Mapping[str, str]]
     """Of the node."""
     cuda_devices: CudaDevices = CudaDevices.UUID
+    has_slots: bool = False
+    """The kubelet chooses whole GPUs, and Leases are for slots."""
     isolation: Isolation = field(default_factory=Isolation)
 
 
@@ -62,7 +64,7 @@ class DeviceAllocation:
     def __init__(self, context: AllocationContext, when_answered: Callable[[], None] = lambda: None) -> None:
         self._context = context
         self._when_answered = when_answered
-        self._lease_check = LeaseCheck(context.cluster, context.node, context.namespace)
+        self._lease_check = LeaseCheck(context.cluster, context.node, context.namespace, has_slots=context.has_slots)
         self._inventory = DeviceInventory()
         # Both by the uid of the pod and the container: what we have answered, and what the kubelet has recorded.
         self._answered: set[tuple[str, str]] = set()
@@ -200,7 +202,8 @@ class DeviceAllocation:
     def _containers(self, resource: str, pod: Pod) -> Iterable[WaitingContainer]:
         holder = holder_of(pod)
         for position, ask in self._unserved(resource, pod):
-            cards = carrel.read_devices(pod, ask.container) or carrel.read_devices(pod)
+            named = carrel.read_devices(pod, ask.container) or carrel.read_devices(pod)
+            cards = uuids_named(named, self._inventory.gpus)
             if cards:
                 is_answered = (holder.uid, ask.container) in self._answered
                 yield WaitingContainer(holder, ask.container, position, ask.amount, cards, _since_ns(pod), is_answered)

@@ -24,7 +24,7 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, resource_asked
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.pod_progress import FINISHED
-from carrel.node.device_names import DeviceInventory
+from carrel.node.device_names import DeviceInventory, uuids_named
 from carrel.node.interfaces import AllocatedDevices
 from carrel.node.lease_check import LeaseCheck
 from carrel.parsing import Malformed
@@ -162,7 +162,7 @@ class Comparison:
             pod = running.get((each.namespace, each.pod))
             if pod is None or each.resource not in registry.ALL.offers:
                 continue
-            named = frozenset(_named(pod, each.container))
+            named = frozenset(_named(pod, inventory, each.container))
             has, _ = inventory.gpus_of(each.resource, each.devices)
             if how.kubelet_chooses and each.resource == nvidia.GPU:
                 uses.setdefault(pod.metadata.uid, set()).update(has)
@@ -177,7 +177,7 @@ class Comparison:
                 mismatches.append(WrongDevices(pod, each.container, named, has, is_promised))
         for pod in running.values():
             # Pods with claims or fractions ask the kubelet for no devices, so it does not list them.
-            named = frozenset(_named(pod))
+            named = frozenset(_named(pod, inventory))
             is_running = pod.status.phase == "Running" and not how.kubelet_chooses
             if is_running and await self._is_promised(pod, named, inventory):
                 uses.setdefault(pod.metadata.uid, set()).update(named)
@@ -223,7 +223,7 @@ class Comparison:
         if manifest is None:
             return True  # not known; the next run asks again
         reads = self._isolation.ask("comparison", pod, lambda _: reads_own_gpus(manifest, container), False)
-        return reads and bool(_named(pod, container))
+        return reads and bool(_read_devices(pod, container))
 
     async def _manifest(self, pod: Pod) -> Json | None:
         """The whole manifest: our own view of a pod has no environment. None if it could not be read."""
@@ -291,7 +291,11 @@ def _asking(pod: Pod) -> list[str]:
         return [each.name for each in (*pod.spec.init_containers, *pod.spec.containers)]
 
 
-def _named(pod: Pod, container: str = "") -> tuple[str, ...]:
+def _named(pod: Pod, inventory: DeviceInventory, container: str = "") -> tuple[str, ...]:
+    return uuids_named(_read_devices(pod, container), inventory.gpus)
+
+
+def _read_devices(pod: Pod, container: str) -> tuple[str, ...]:
     try:
         return carrel.read_devices(pod, container) or carrel.read_devices(pod)
     except Malformed:

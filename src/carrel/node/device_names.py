@@ -112,6 +112,13 @@ class DeviceInventory:
         return known, tuple(device for device, gpu in owners.items() if gpu is None)
 
 
+def uuids_named(names: Iterable[str], gpus: Iterable[Gpu]) -> tuple[str, ...]:
+    """The GPUs that a pod names: by their UUIDs, or by their indices where the cluster's GpuNodeStatus has no UUIDs,
+    because another product's definition of that kind drops them."""
+    by_index = {str(gpu.index): gpu.uuid for gpu in gpus}
+    return tuple(by_index.get(name, name) for name in names)
+
+
 def minor_of(version: str) -> int | None:
     """37 of `v1.37.1`, `v1.37.1+k3s1` or `v1.37.1-eks-1a2b3c4`; None if it is not a version."""
     found = _VERSION.fullmatch(version)

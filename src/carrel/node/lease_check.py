@@ -5,18 +5,19 @@ from collections.abc import Collection, Sequence
 from carrel.dialects import carrel, gpuclaim
 from carrel.kubernetes.cluster import Cluster, Selection
 from carrel.kubernetes.objects.resources import LEASES
-from carrel.ledger.gpus import Gpu
+from carrel.ledger.gpus import Gpu, place_name
 from carrel.parsing import Malformed
 
 
 class LeaseCheck:
     """For the pods of one node."""
 
-    def __init__(self, cluster: Cluster, node: str, namespace: str) -> None:
-        """`namespace`: of Carrel's own Leases."""
+    def __init__(self, cluster: Cluster, node: str, namespace: str, *, has_slots: bool = False) -> None:
+        """`namespace`: of Carrel's own Leases. `has_slots`: they are for slots, which may be any GPU of the node."""
         self._cluster = cluster
         self._node = node
         self._namespace = namespace
+        self._has_slots = has_slots
 
     async def confirms(self, uid: str, cards: Collection[str], gpus: Sequence[Gpu]) -> bool:
         """Whether Leases give the pod all of these GPUs, and the node has them. Raises `ClusterError`."""
@@ -26,7 +27,10 @@ class LeaseCheck:
             return False
         # After a reboot a GPU may have another index than its Lease; and the Lease of a slot may be for any GPU.
         for index in sorted((gpu.index for gpu in gpus), key=lambda index: (index not in home, index)):
-            missing.discard(await self._gpu_given(index, uid))
+            given = await self._gpu_given(index, uid)
+            # Where no UUID is reported, a Lease names the place of its GPU.
+            is_place = given == place_name(self._node, index) and not self._has_slots
+            missing -= {gpu.uuid for gpu in gpus if gpu.index == index} if is_place else {given}
             if not missing:
                 return True
         return False

@@ -1,29 +1,34 @@
 """The secrets that an admin of Carrel chooses: which of them cannot be used.
 
-Anybody who can reach a component may try to guess its secret, as often as they like. Secrets that others choose, such
-as that of an OpenID Connect client, are taken as they are.
+Secrets that others choose, such as that of an OpenID Connect client, are taken as they are.
 """
 
 from collections.abc import Iterator
 
 SHORTEST_SECRET = 16
-HOW_TO_MAKE_ONE = "make one with: openssl rand -hex 16"
+"""Characters. Whoever can call as often as they like finds a shorter one by trying."""
+HOW_TO_MAKE_ONE = "openssl rand -hex 32 makes one"
 NO_SEAL = "none"
 """Instead of a seal key: the admin says that pods are not sealed."""
-CHOSEN_HERE = ("seal_key", "maia_token", "terminator_token", "webhook_secret", "hub_client_secret", "path_secret")
+CHOSEN_HERE = ("seal_key", "maia_token", "terminator_token", "webhook_secret", "hub_client_secret")
 """Fields of settings. A seal key may be followed by older ones, after commas."""
 
 
+def why_weak(option: str, secret: str) -> str:
+    """Empty if the secret is long enough. The secret itself is not said."""
+    if len(secret) >= SHORTEST_SECRET:
+        return ""
+    return f"{option} has {len(secret)} characters; at least {SHORTEST_SECRET} are needed: {HOW_TO_MAKE_ONE}"
+
+
 def mistakes_in_secrets(settings: object) -> Iterator[str]:
-    """What is wrong with the secrets in the settings of a component. Never shows one."""
+    """What is wrong with the secrets in the settings of a component."""
     for name in CHOSEN_HERE:
         given = str(getattr(settings, name, ""))
-        for secret in filter(None, (part.strip() for part in given.split(",")) if name == "seal_key" else (given,)):
-            if len(secret) < SHORTEST_SECRET and not (name == "seal_key" and secret == NO_SEAL):
-                yield (
-                    f"--{name.replace('_', '-')} has {len(secret)} characters, which can be guessed;"
-                    f" expected at least {SHORTEST_SECRET}; {HOW_TO_MAKE_ONE}"
-                )
+        parts = [part.strip() for part in given.split(",")] if name == "seal_key" else [given]
+        for secret in filter(None, parts):
+            if not (name == "seal_key" and given.strip() == NO_SEAL):
+                yield from filter(None, [why_weak(f"--{name.replace('_', '-')}", secret)])
 
 
 def missing_seal_key(settings: object) -> Iterator[str]:

@@ -123,7 +123,7 @@ SHORT = "hunter2"
 def test_a_secret_that_can_be_guessed_is_refused_and_not_shown(settings: object, option: str) -> None:
     (mistake,) = mistakes_in_secrets(settings)
 
-    assert mistake.startswith(f"{option} has 7 characters") and "openssl rand -hex 16" in mistake
+    assert mistake.startswith(f"{option} has 7 characters") and "openssl rand -hex 32" in mistake
     assert SHORT not in mistake
 
 
@@ -136,7 +136,7 @@ def test_in_a_cluster_pods_are_sealed_with_a_secret_or_the_admin_says_that_they_
     done = CliRunner(env={"CARREL_SEAL_KEY": ""}).invoke(app, words, prog_name="carrel")
 
     assert done.exit_code == 2
-    assert "--seal-key" in done.stderr and "openssl rand -hex 16" in done.stderr and "hunter2" not in done.stderr
+    assert "--seal-key" in done.stderr and "openssl rand -hex 32" in done.stderr and "hunter2" not in done.stderr
     assert key or "--seal-key none" in done.stderr
 
 

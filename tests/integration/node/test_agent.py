@@ -290,6 +290,34 @@ async def test_a_definition_that_drops_fields_is_named_on_the_node_and_in_the_lo
     assert any("about=definition" in record.getMessage() for record in caplog.records)
 
 
+async def test_a_whole_gpu_is_handed_over_also_where_a_definition_drops_its_uuid() -> None:
+    """The Lease names the place of the GPU then, and the pod its index; the agent knows which GPU that is."""
+    async with a_lab([]) as lab:
+        await lab.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
+        await forget_field(lab.client, "devices", "items", "uuid")
+        async with an_agent(lab, fields=FieldValidation.WARN) as running, lab.replica() as extender:
+            await eventually(lambda: extender.ledger.cards("n1"))
+            await eventually(lambda: running.agent.whole_gpus.is_registered)
+            first, second = await running.kubelet.healthy(WHOLE)
+            for name, gpu in (("a", first), ("b", second)):
+                pod = await lab.pod(name, limits={WHOLE: "1"})
+                assert await extender.bind(pod, "n1") is None
+                told = {"NVIDIA_VISIBLE_DEVICES": gpu, "CUDA_VISIBLE_DEVICES": gpu}
+                assert await running.kubelet.allocate(WHOLE, [gpu]) == told
+                running.kubelet.allocated_devices = [
+                    *running.kubelet.allocated_devices,
+                    AllocatedDevices("lab", name, "main", WHOLE, (gpu,)),
+                ]
+                status = MergePatch({"status": {"phase": "Running"}})
+                await lab.client.patch(PODS, name, status, "lab", subresource="status")
+
+                async def users() -> object:
+                    return [len(card["inUseBy"]) for card in await running.devices()]
+
+                await becomes(users, [1, int(name == "b")])
+            assert all(card["health"] == "Healthy" for card in await running.devices())
+
+
 async def test_the_refusal_of_a_pod_that_another_scheduler_placed_says_so() -> None:
     async with a_lab([]) as lab:
         await lab.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})

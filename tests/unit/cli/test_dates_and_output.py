@@ -1,14 +1,17 @@
 """How the command line reads dates and prints dates and lists."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from carrel.cli.dates import InvalidDate, date_text, parse_date
-from carrel.cli.output import aligned, as_csv
+from carrel.cli.options import DataFormat, ListFormat
+from carrel.cli.output import aligned, as_csv, print_data, print_lines, print_list
 
 LAB = ZoneInfo("Europe/Stockholm")
 
@@ -64,6 +67,26 @@ def test_a_table_fits_the_terminal_and_keeps_its_columns(width: int) -> None:
     assert max(map(len, lines)) <= width
     assert lines[1].endswith("3 of 8")
     assert ("…" in lines[1]) == (width < 39)
+
+
+def test_the_text_of_others_keeps_to_its_cell_and_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    nasty = "\x1b[2J\x9b31m\u202ea\nb"
+    assert aligned([["NOTE"], [nasty]]) == ["NOTE", "\\x1b[2J\\x9b31m\\u202ea\\nb"]
+    print_lines(f"it says {nasty}", "the next line")
+    for output in (DataFormat.JSON, DataFormat.YAML):
+        print_data({"note": nasty}, output)
+    print_list([{"note": nasty}], ListFormat.CSV, [])
+    printed = capsys.readouterr().out
+    assert printed.replace("\n", "").isprintable()
+    assert printed.startswith("it says \\x1b[2J\\x9b31m\\u202ea\\nb\nthe next line\n")
+
+
+def test_data_for_programs_is_what_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    document = {"note": "Åsa: \x1b[2J\u202e\U0001f9ff\nb"}
+    print_data(document, DataFormat.JSON)
+    assert json.loads(capsys.readouterr().out) == document
+    print_data(document, DataFormat.YAML)
+    assert yaml.safe_load(capsys.readouterr().out) == document
 
 
 def test_csv_has_plain_fields_and_no_formulas() -> None:

@@ -49,3 +49,7 @@ def test_a_message_that_is_too_long_is_cut() -> None:
 def test_an_event_that_is_true_again_is_counted() -> None:
     again = counted_again(msgspec.json.decode('{"count": 2}'), NOON)
     assert again == {"count": 3, "lastTimestamp": "2026-11-16T12:00:00Z"}
+
+
+def test_the_text_of_others_cannot_rewrite_what_a_terminal_shows() -> None:
+    assert Note("GPURevoked", "pod \x1b[2J\nforged").text == "pod \\x1b[2J\\nforged"

@@ -400,6 +400,12 @@ def test_parts_of_several_gpus_in_one_island_go_on_covered_gpus_of_one_island() 
     assert "w" not in alone.by()
 
 
+def test_parts_of_a_covered_and_of_a_further_gpu_are_covered_when_the_pod_holds_them_and_not_while_it_waits() -> None:
+    world = World(booking(gpus=2)).holds("a", 0, part=8000).waits("pair", memory(8000, 2))
+    assert world.by() == {"a": "b"}
+    assert world.holds("pair", 0, 1, part=8000, bound=1).by() == {"a": "b", "pair": "b"}
+
+
 def test_a_covered_gpu_where_the_pod_may_not_run_does_not_help_it() -> None:
     world = World(booking(), nodes=(a_node("n1"), a_node("n2"))).holds("a", 0, part=8000)
     assert "w" not in world.waits("w", memory(8000), nodes=("n2",)).by()

@@ -1,10 +1,13 @@
 """All members of a gang get their GPUs, or none does."""
 
+from typing import Any
+
 import pytest
 
+from carrel.ledger import gangs
 from carrel.ledger.gangs import GangMembers, GangPlan, GangPlanner, plan_gang
 from carrel.ledger.ledger import Ledger
-from carrel.ledger.placement import Placement, WaitingPod
+from carrel.ledger.placement import Placement, WaitingPod, place
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Gang, Request, Topology, TopologyMode
 from tests.kit.gpus import a_ledger, a_node, held, holder, memory, whole
@@ -99,9 +102,29 @@ def test_a_hopeless_search_ends() -> None:
     ledger = a_ledger(*(a_node(name, cards=8, memory=1000) for name in NODES))
     sizes = [memory(340 + number) for number in range(80)]
 
-    answer = plan(ledger, *sizes, tries=500)
+    answer = plan(ledger, *sizes, steps=500)
 
     assert isinstance(answer, Refusal)
+
+
+def test_a_thousand_members_of_41_kinds_are_refused_after_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the search could go back 2,000 times, this took more than ten seconds."""
+    nodes = tuple(f"n{number:03}" for number in range(30))
+    ledger = a_ledger(*(a_node(name, cards=8, memory=81_920) for name in nodes))
+    looks = 0
+
+    def counted(*question: Any) -> Placement | Refusal:
+        nonlocal looks
+        looks += 1
+        return place(*question)
+
+    monkeypatch.setattr(gangs, "place", counted)
+    kinds = [memory(20_000 + number % 41 * 1_000, cards=1 + number % 4) for number in range(1_000)]
+
+    answer = plan_gang(ledger, Gang("lab/job", 1_000), members(*kinds, nodes=nodes))
+
+    assert isinstance(answer, Refusal)
+    assert looks < 2_000
 
 
 def test_a_gang_larger_than_python_may_recurse_is_planned() -> None:
@@ -114,7 +137,7 @@ def test_equal_members_are_not_tried_in_every_order() -> None:
     nodes = tuple(f"n{number}" for number in range(16))
     ledger = a_ledger(*(a_node(name, cards=1) for name in nodes))
 
-    answer = plan_gang(ledger, Gang("lab/job", 17), members(*[whole()] * 17, nodes=nodes), tries=1)
+    answer = plan_gang(ledger, Gang("lab/job", 17), members(*[whole()] * 17, nodes=nodes), steps=1)
 
     assert isinstance(answer, Refusal)
     assert answer.reason == "gang lab/job has room for 16 of its 17 members; all or none are placed"
@@ -126,7 +149,7 @@ def test_who_may_go_to_few_nodes_is_placed_first() -> None:
     easy = members(*[whole()] * 11, nodes=nodes)
     picky = WaitingPod(holder("picky"), whole(), ("n00",))
 
-    assert isinstance(plan_gang(ledger, Gang("lab/job", 12), [*easy, picky], tries=1), GangPlan)
+    assert isinstance(plan_gang(ledger, Gang("lab/job", 12), [*easy, picky], steps=1), GangPlan)
 
 
 @pytest.mark.parametrize(
