@@ -75,7 +75,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "carrel.kubernetes",
         "carrel.log_lines",
         "carrel.parsing",
-        "carrel.secret_settings",
         "carrel.settings",
     ),
     "carrel.caller_settings": ("carrel.command_errors", "carrel.http", "carrel.parsing"),
