@@ -151,7 +151,7 @@ class Cluster:
         self.lab, self.replica = lab, replica
         self.controller = TierController(replica)
         owners = PodOwnerLookup("carrel", lambda namespace: "", frozenset(), frozenset(), "", HubPeople())
-        context = AdmissionContext(owners, replica, None, lambda uid: None, lambda name: True)
+        context = AdmissionContext(owners, replica, None, lambda uid: (), lambda name: True)
         metrics = WebhookMetrics(WebhookMeasures(lambda: 0, lambda: 0.0, lambda: 0.0))
         self.webhook = ReviewHandler(PodAdmission(context, AdmissionOptions()), metrics, lambda: True)
         self.extender = handlers_on(replica, replica.scheduler)
