@@ -128,7 +128,7 @@ def poisoned_pods(draw: st.DrawFn, *, is_bound: bool) -> Json:
             labels=LABELS,
             ownerReferences=OWNERS,
             deletionTimestamp=st.sampled_from(["2026-11-16T12:00:00Z", "2027-11-16T12:00:00Z"]),
-            deletionGracePeriodSeconds=st.sampled_from([-5, 0, 2**40]),
+            deletionGracePeriodSeconds=st.sampled_from([0, 1, 31_536_000]),
             finalizers=st.lists(TEXTS, max_size=2),
         )
     )

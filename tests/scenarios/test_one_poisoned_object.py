@@ -318,7 +318,12 @@ async def test_a_pod_that_once_stopped_a_round(poison: Json) -> None:
 
 
 @pytest.mark.parametrize("kind", POISONS)
-@settings(max_examples=max(INPUTS, 1), suppress_health_check=list(HealthCheck), phases=[Phase.explicit, Phase.generate])
+@settings(
+    max_examples=max(INPUTS, 1),
+    derandomize="CARREL_INPUTS" not in os.environ,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.generate],
+)
 @given(data=st.data())
 def test_all_others_are_served_beside(kind: str, data: st.DataObject) -> None:
     resource, strategy = POISONS[kind]
