@@ -77,7 +77,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "carrel.parsing",
         "carrel.settings",
     ),
-    "carrel.caller_settings": ("carrel.command_errors", "carrel.http", "carrel.settings"),
+    "carrel.caller_settings": ("carrel.command_errors", "carrel.http", "carrel.parsing"),
     "carrel.settings": ("carrel.dialects", "carrel.kubernetes", "carrel.ledger", "carrel.parsing"),
     **{f"carrel.{component}": (*SHARED, "carrel.bookings.client", *PURE_MODULES) for component in COMPONENTS},
     "carrel.jupyterhub": ("carrel.dialects",),

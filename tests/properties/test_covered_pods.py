@@ -78,10 +78,7 @@ class Story:
         self.server = Server()
         options = ClusterOptions(now=lambda: self.now)
         self.state = ClusterState(self.server, options)  # type: ignore[arg-type] # only lists are asked for
-        self.reflectors = {
-            each.resource.plural: each
-            for each in self.state.informers._reflectors  # one of them is nobody's attribute
-        }
+        self.reflectors = {each.resource.plural: each for each in self.state.informers.reflectors}
         self.promised: dict[str, str] = {}
         for node in NODES:
             self.report(node, A6000)

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from carrel.kubernetes.cluster import DeleteOptions, MergePatch
+from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch
 from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.scheduling.assembly import SchedulerOptions, handlers_on
 from carrel.scheduling.bind_check import BindCheck
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
-from tests.kit.lab import Json, Lab, Replica, a_lab
+from tests.kit.lab import Lab, Replica, a_lab
 
 CORDONED = {"spec": {"unschedulable": True}}
 TAINTED = {"spec": {"taints": [{"key": "team", "value": "a", "effect": "NoSchedule"}]}}

@@ -103,7 +103,7 @@ CARREL_HUB_USERS: /etc/carrel/hub-users.yaml
 {{- end }}
 
 {{/* Puts the secrets, encoded, at .Values.secrets.made: given, or kept, or random. Made once in a rendering, because two
-     templates need them. */}}
+     templates need them. Lower case: the API server takes no other letters in the path of a webhook. */}}
 {{- define "carrel.makeSecrets" -}}
 {{- if not (hasKey .Values.secrets "made") -}}
 {{- $kept := dict -}}
@@ -113,7 +113,7 @@ CARREL_HUB_USERS: /etc/carrel/hub-users.yaml
 {{- $made = $kept -}}
 {{- else -}}
 {{- range $key, $given := dict "seal-key" .Values.secrets.sealKey "path-secret" .Values.secrets.pathSecret "maia-token" .Values.secrets.maiaToken "terminator-token" .Values.secrets.terminatorToken -}}
-{{- $_ := set $made $key (ternary (b64enc $given) (get $kept $key | default (randAlphaNum 48 | b64enc)) (ne $given "")) -}}
+{{- $_ := set $made $key (ternary (b64enc $given) (get $kept $key | default (randAlphaNum 48 | lower | b64enc)) (ne $given "")) -}}
 {{- end -}}
 {{- end -}}
 {{- $_ := set .Values.secrets "made" $made -}}

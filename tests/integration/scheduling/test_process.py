@@ -177,7 +177,7 @@ async def test_a_wrong_setting_is_refused_with_its_name(environment: dict[str, s
 
 
 async def test_without_a_cluster_it_says_what_to_do(tmp_path: Path) -> None:
-    environment = {"KUBECONFIG": str(tmp_path / "nothing"), "KUBERNETES_SERVICE_HOST": ""}
+    environment = {"KUBECONFIG": str(tmp_path / "nothing"), "KUBERNETES_SERVICE_HOST": "", "CARREL_SEAL_KEY": "none"}
     async with carrel_process("extender", environment=environment) as process:
         code, told = await process.wait_end()
 
