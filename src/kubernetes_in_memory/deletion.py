@@ -120,7 +120,11 @@ class Deleter:
         elif grace_s < marked_grace_s:
             # A second delete may shorten the wait, never lengthen it.
             ends_at = datetime.fromisoformat(metadata["deletionTimestamp"])
-            metadata["deletionTimestamp"] = timestamp(ends_at - timedelta(seconds=marked_grace_s - grace_s))
+            try:
+                ends_at -= timedelta(seconds=marked_grace_s - grace_s)
+            except OverflowError:
+                ends_at = self._clock()  # somebody stored a grace period of more than all years
+            metadata["deletionTimestamp"] = timestamp(ends_at)
             metadata["deletionGracePeriodSeconds"] = grace_s
         marked = {**tree, "metadata": metadata}
         if storage == NAMESPACES.storage:
