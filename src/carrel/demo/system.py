@@ -124,13 +124,12 @@ class Demo:
     async def _schedule(self, scheduler: SimulatedScheduler) -> None:
         pods = [pod for pod in self.carrel.pods.store if is_waiting(pod)]
         pods.sort(key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
-        nodes = [node.metadata.name for node in self.carrel.nodes.store]
         waiting = {}
         for pod in pods:
             if scheduler.is_binding(pod.metadata.uid):
                 continue
             title = f"{pod.metadata.namespace}/{pod.metadata.name}"
-            why = await self._attempt(scheduler, pod, nodes)
+            why = await self._attempt(scheduler, pod, list(self.carrel.nodes_for(pod)))
             if why:
                 waiting[title] = why
                 if self._waiting.get(title) != why:

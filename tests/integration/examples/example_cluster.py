@@ -95,13 +95,14 @@ class ExampleCluster:
     async def schedule(self) -> dict[str, str]:
         """As kube-scheduler does, until every pod is bound or waits. Returns why the pods wait, by name."""
         await catch_up(self.lab, self.replica)
-        nodes = [node.metadata.name for node in self.replica.nodes.store]
         pods = [pod for pod in self.replica.pods.store if is_waiting(pod) and pod.spec.scheduler_name]
         waiting = {}
         for pod in pods:
             name = pod.metadata.name
             document = await self.lab.client.get(PODS, name, "lab")
-            attempt = await self.scheduler.attempt(document, nodes, lambda node, error: self._note(error))
+            attempt = await self.scheduler.attempt(
+                document, self.replica.nodes_for(pod), lambda node, error: self._note(error)
+            )
             if not attempt.node:
                 waiting[name] = attempt.why
                 unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
