@@ -1,8 +1,8 @@
 """Simulates kube-scheduler: calls the extender over HTTP as it does.
 
-One pod at a time: filter with the names of the nodes on which it may run, prioritize with those that are left, then bind to the best. Binds
-run in the background, as kube-scheduler's do, because the pods of a gang wait for each other. It knows nothing else of
-what kube-scheduler does (volumes, resources).
+One pod at a time: filter with the names of the nodes on which it may run, prioritize with those that are left, then
+bind to the best. Binds run in the background, as kube-scheduler's do, because the pods of a gang wait for each other.
+It knows nothing else of what kube-scheduler does (volumes, resources).
 """
 
 import asyncio

@@ -30,7 +30,7 @@ from carrel.leases.pod_progress import is_waiting
 from carrel.ledger.gpus import Gpu
 from carrel.manifests import crds, priority_classes, webhooks
 from carrel.scheduling.app import extender_app
-from carrel.scheduling.assembly import handlers_on
+from carrel.scheduling.assembly import SchedulerOptions, handlers_on
 from kubernetes_in_memory import EmbeddedApi, Settings
 from kubernetes_in_memory.auth import UserInfo, service_account
 from tests.kit.eventually import eventually
@@ -46,6 +46,8 @@ USERS = {ALICE: UserInfo(ALICE), BOB: UserInfo(BOB), HUB: service_account("jhub"
 """Bob has a booking of one GPU, of any model, and Alice one that starts tomorrow."""
 
 Json = dict[str, Any]
+FOR_ALL = SchedulerOptions(schedulers=None)
+"""The simulated scheduler places the pods of the default scheduler too."""
 
 
 def documents(file: str) -> list[Json]:
@@ -153,7 +155,7 @@ async def an_example_cluster() -> AsyncIterator[ExampleCluster]:
         async with (
             lab.replica() as replica,
             serving(webhook.app(lambda: 0.0), Address()) as urls["webhook"],
-            serving(extender_app(handlers_on(replica, replica.scheduler)), Address()) as extender,
+            serving(extender_app(handlers_on(replica, replica.scheduler, FOR_ALL)), Address()) as extender,
             aiohttp.ClientSession() as session,
             asyncio.TaskGroup() as binds,
         ):
