@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_IN_A_PATH = re.compile(r"[A-Za-z0-9._~-]+")
+_IN_A_PATH = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+"""The API server takes no other characters in the path of a webhook's Service."""
 
 
 @dataclass(frozen=True)
@@ -113,5 +114,7 @@ def _secrets(option: str, text: str) -> Sequence[bytes]:
         if weak := why_weak(option, secret):
             raise ValueError(weak)
         if not _IN_A_PATH.fullmatch(secret):
-            raise ValueError(f"{option} may have letters, digits and . _ ~ - only: it becomes a part of a path")
+            raise ValueError(
+                f"{option} may have small letters, digits and - between them only: it becomes a part of a path"
+            )
     return tuple(secret.encode() for secret in secrets)

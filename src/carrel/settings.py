@@ -173,6 +173,23 @@ class WhenFullSettings:
 
 
 @dataclass(frozen=True)
+class GraceSettings:
+    """Must be the same for webhook and controller."""
+
+    longest_grace: Annotated[
+        int,
+        typer.Option(
+            help="Seconds that a GPU pod may take to end after it was told to. A longer grace period in a manifest is "
+            "lowered to it; a pod without a booking that takes longer is deleted again.",
+            envvar="CARREL_LONGEST_GRACE",
+            min=1,
+        ),
+    ] = 300
+    """Five minutes. A pod keeps its GPU until it has ended, and a kubelet that waits for a container does not hear of
+    shorter times."""
+
+
+@dataclass(frozen=True)
 class ServingSettings(ClusterSettings):
     """A component that listens. Each has a default port of its own."""
 
@@ -318,6 +335,7 @@ class BookingClientSettings:
 @dataclass(frozen=True)
 class PodSettings(
     WhenFullSettings,
+    GraceSettings,
     RuntimeClassSettings,
     BookingClientSettings,
     TierSettings,

@@ -382,6 +382,20 @@ def test_all_other_keys_may_still_be_changed(rules: RulesCluster, guarded: str) 
         assert status == 200, answer
 
 
+def test_a_gpu_pod_is_not_given_longer_to_end_than_its_manifest_says(rules: RulesCluster, guarded: str) -> None:
+    own = rules.api.call("GET", guarded)["spec"]["terminationGracePeriodSeconds"]
+    longer = {"gracePeriodSeconds": own + 1}
+    assert rules.post(a_pod("without"))[0] == 201
+
+    status, answer = rules.eve.call("DELETE", f"{guarded}?dryRun=All", longer)
+    assert status == 403, answer
+    assert f"is not given longer to end than its manifest says ({own} seconds)" in answer["message"]
+    assert rules.trusted.call("DELETE", f"{guarded}?dryRun=All", longer)[0] == 200
+    for allowed in ({"gracePeriodSeconds": own}, {"gracePeriodSeconds": 0}, {}):
+        assert rules.eve.call("DELETE", f"{guarded}?dryRun=All", allowed)[0] == 200
+    assert rules.eve.call("DELETE", f"{PODS}/without?dryRun=All", longer)[0] == 200
+
+
 def test_objects_from_before_carrel_can_still_be_changed(rules: RulesCluster) -> None:
     """Its status is written, it is changed and it ends, as before; only its protected keys are protected now."""
     before = f"{PODS}/before"

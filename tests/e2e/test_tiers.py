@@ -441,28 +441,26 @@ def a_pod_that_does_not_end(name: str) -> Json:
     return manifest
 
 
-def test_a_pod_with_a_years_grace_is_deleted_again_and_a_finalizer_keeps_no_gpu(lab: Lab) -> None:
-    lab.restart_controller("--longest-grace", "5")
+def test_neither_a_years_grace_nor_a_finalizer_keeps_a_gpu(lab: Lab) -> None:
     with namespace(lab.api) as ours:
         manifest = a_pod_that_does_not_end("sleepy")
         manifest["metadata"]["finalizers"] = ["lab.example/never"]
         lab.make(EVE, ours, manifest)
         sleepy = wait_for_phase(lab.api, ours, "sleepy", "Running")
         uid, path = sleepy["metadata"]["uid"], f"/api/v1/namespaces/{ours}/pods/sleepy"
+        assert sleepy["spec"]["terminationGracePeriodSeconds"] == 300
         assert any(uid in shares for shares in lab.carrel.held().values())
         try:
-            lab.api.call("DELETE", path)
-            eventually(lambda: lab.pod(ours, "sleepy")["metadata"]["deletionGracePeriodSeconds"] <= 5, LIMIT_S)
-            assert "GPUPodEndsSlowly" in lab.events(ours, sleepy)
-            assert any(uid in shares for shares in lab.carrel.held().values()), "its container still runs"
+            status, answer = lab.people[EVE].call("DELETE", path, {"gracePeriodSeconds": A_YEAR_S})
+            assert status == 403, answer
+            assert "is not given longer to end than its manifest says (300 seconds)" in answer["message"]
 
-            end_processes(uid)  # a kubelet does not shorten a stop that is under way
+            lab.api.call("DELETE", path, {"gracePeriodSeconds": 2})
             eventually(lambda: not any(uid in shares for shares in lab.carrel.held().values()), LIMIT_S)
             left = lab.pod(ours, "sleepy")["metadata"]
             assert left["finalizers"] == ["lab.example/never"], "the finalizer keeps the object, and no GPU"
         finally:
             lab.api.call("PATCH", path, {"metadata": {"finalizers": None}})
-            lab.restart_controller()
 
 
 def test_a_pod_deleted_by_force_holds_its_gpu_until_its_node_or_an_admin_says_otherwise(lab: Lab) -> None:

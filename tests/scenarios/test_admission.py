@@ -53,6 +53,31 @@ async def test_a_gpu_pod_that_cannot_be_placed_is_refused_with_the_reason(pod: J
     assert why in reviewed.message
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        pytest.param(365 * 24 * 3600, 300, id="longer than a GPU pod may take"),
+        pytest.param(300, 300, id="the longest"),
+        pytest.param(30, 30, id="the usual one"),
+        pytest.param(0, 0, id="none"),
+    ],
+)
+async def test_a_gpu_pod_does_not_take_longer_to_end_than_the_admin_allows(given: int, kept: int) -> None:
+    reviewed = await booked().create(a_pod(GPU, terminationGracePeriodSeconds=given))
+
+    assert reviewed.object["spec"]["terminationGracePeriodSeconds"] == kept
+    lowered = [each for each in reviewed.warnings if "terminationGracePeriodSeconds was lowered" in each]
+    assert bool(lowered) == (kept < given)
+
+
+async def test_pods_without_a_gpu_and_of_exempt_namespaces_take_as_long_as_they_like_to_end() -> None:
+    year = 365 * 24 * 3600
+    exempt = booked(namespace={"carrel.dev/exempt": "true"})
+    for cluster, limits in ((booked(), {}), (exempt, GPU)):
+        reviewed = await cluster.create(a_pod(limits, terminationGracePeriodSeconds=year))
+        assert reviewed.object["spec"]["terminationGracePeriodSeconds"] == year
+
+
 @pytest.mark.parametrize("scheduler", ["", "default-scheduler", "kai-scheduler", "gpu-scheduler"])
 async def test_a_pod_with_a_default_scheduler_gets_the_scheduler_that_asks_carrel(scheduler: str) -> None:
     assert (await ReviewedCluster().create(a_pod(GPU, schedulerName=scheduler))).object["spec"][

@@ -84,6 +84,7 @@ CARREL_LOG_LEVEL: {{ .Values.logLevel | quote }}
 {{- define "carrel.about-pods" -}}
 {{ include "carrel.shared" . }}
 CARREL_WHEN_FULL: {{ .Values.whenFull | quote }}
+CARREL_LONGEST_GRACE: {{ .Values.longestGrace | int | toString | quote }}
 CARREL_RUNTIME_CLASS: {{ .Values.runtimeClass | quote }}
 CARREL_API_URL: {{ .Values.bookingsElsewhere.apiUrl | quote }}
 CARREL_BIND_ADDRESS: {{ .Values.bindAddress | quote }}

@@ -75,6 +75,8 @@ class AdmissionOptions:
     hide_from: HideFrom = HideFrom.NVIDIA_PODS
     """Which pods that ask for no GPU are told to see none."""
     scheduler: str = SCHEDULER
+    longest_grace_s: int = 300
+    """A GPU pod's grace period is lowered to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class AdmissionContext:
 
 
 UNTOUCHED = AdmissionDecision("untouched")
+EXEMPT = "exempt"
 
 
 class PodAdmission:
@@ -204,7 +207,7 @@ class PodAdmission:
                 why = f"namespace {new.pod.metadata.namespace} is exempt from bookings; leave {carrel.BOOKING} out"
                 return _refused(Refusal(f"{subject(new.pod.metadata)}: {why}"))
             changed.drop_our_priority()
-            return self._with_gpu(new, changed, "exempt")
+            return self._with_gpu(new, changed, EXEMPT)
         wanted = self._wanted.find(new.pod, new.user, new.asked)
         if isinstance(wanted, Refusal):
             return _refused(wanted)
@@ -235,6 +238,8 @@ class PodAdmission:
         changed.annotate(_whose(new.owner))
         changed.set_scheduler(self._options.scheduler)
         changed.set_runtime_class(self._context.runtime_class())
+        if outcome != EXEMPT:
+            changed.bound_grace(self._options.longest_grace_s)
         self._set_visible_devices(new.pod, new.asked, changed)
         if is_of_a_hub(new.pod):
             changed.add_notice_file()

@@ -133,6 +133,15 @@ class ChangedPod:
         if runtime_class and not self._spec.get("runtimeClassName"):
             self._spec["runtimeClassName"] = runtime_class
 
+    def bound_grace(self, longest_s: int) -> None:
+        """A pod holds its GPU until it has ended, and a kubelet does not shorten the time that it has begun to wait."""
+        given = self._spec.get("terminationGracePeriodSeconds")
+        if isinstance(given, int) and given > longest_s:
+            self._spec["terminationGracePeriodSeconds"] = longest_s
+            self.warn(
+                f"terminationGracePeriodSeconds was lowered from {given} to {longest_s}: so long may a GPU pod take to end"
+            )
+
     def set_priority_class(self, priority_class: str) -> None:
         if self._spec.get("priorityClassName") != priority_class:
             self._clear_priority()

@@ -189,5 +189,6 @@ def webhook_options(settings: WebhookSettings) -> WebhookOptions:
             coexist=settings.mode is PluginMode.COEXIST,
             hide_from=settings.hide_cards_from,
             scheduler=settings.scheduler,
+            longest_grace_s=settings.longest_grace,
         ),
     )

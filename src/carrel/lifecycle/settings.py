@@ -74,16 +74,6 @@ class ControllerSettings(PodSettings):
         ),
     ] = 120
     """Two minutes. A person works in the notebook, and has to see the notice and save."""
-    longest_grace: Annotated[
-        float,
-        typer.Option(
-            help="Seconds that a pod without a booking may take to end after it was told to. Then it is deleted again,"
-            " with 30 seconds; its own grace period may be longer.",
-            envvar="CARREL_LONGEST_GRACE",
-            min=1,
-        ),
-    ] = 300
-    """Five minutes. A pod's own grace period could be a year, and it keeps its GPU until it has ended."""
     budget_delay: Annotated[
         float,
         typer.Option(
