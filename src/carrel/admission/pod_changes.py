@@ -138,9 +138,8 @@ class ChangedPod:
         given = self._spec.get("terminationGracePeriodSeconds")
         if isinstance(given, int) and given > longest_s:
             self._spec["terminationGracePeriodSeconds"] = longest_s
-            self.warn(
-                f"terminationGracePeriodSeconds was lowered from {given} to {longest_s}: so long may a GPU pod take to end"
-            )
+            words = f"terminationGracePeriodSeconds was lowered from {given} to {longest_s}"
+            self.warn(f"{words}: so long may a GPU pod take to end")
 
     def set_priority_class(self, priority_class: str) -> None:
         if self._spec.get("priorityClassName") != priority_class:

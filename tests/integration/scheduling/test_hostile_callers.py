@@ -110,7 +110,9 @@ async def test_it_does_not_start_on_an_open_address_without_knowing_its_callers(
     ("options", "why"),
     [
         pytest.param(["--path-secret", "short"], "--path-secret has 5 characters; at least 16 are needed", id="short"),
-        pytest.param(["--path-secret", "a/secret?with=marks"], "small letters, digits and - between them only", id="no path"),
+        pytest.param(
+            ["--path-secret", "a/secret?with=marks"], "small letters, digits and - between them only", id="no path"
+        ),
         pytest.param(["--client-ca", "/etc/hostname"], "--client-ca needs a server certificate", id="no certificate"),
         pytest.param(["--tls-folder", "/nowhere"], "--tls-folder /nowhere", id="no such folder"),
     ],
