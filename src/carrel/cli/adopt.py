@@ -36,18 +36,24 @@ def adopt(settings: AdoptSettings) -> None:
       carrel adopt
     """
     from carrel.kubernetes.cluster import ClusterError, Forbidden
+    from carrel.leases.adoption import Outcome
 
     try:
         adopted = asyncio.run(_adopt(settings, cluster_access(settings)))
     except Forbidden as error:
-        hint = f"kubectl auth can-i create leases -n {settings.carrel_namespace}"
-        raise command_failed("Not allowed to record pods", str(error), hint, FORBIDDEN) from None
+        hint = f"kubectl auth can-i list leases -n {settings.carrel_namespace}"
+        raise command_failed("Not allowed to look for pods", str(error), hint, FORBIDDEN) from None
     except ClusterError as error:
         raise command_failed("Not all pods are recorded", str(error), "carrel adopt --dry-run", UNAVAILABLE) from None
     if settings.output is not DataFormat.TABLE:
         print_data([_fields(each) for each in adopted], settings.output)
-        return
-    print_lines(*(table(adopted) if adopted else ["Every pod that has a GPU is on a Lease: nothing to record."]))
+    else:
+        print_lines(*(table(adopted) if adopted else ["Every pod that has a GPU is on a Lease: nothing to record."]))
+    failed = [each.holder.full_name for each in adopted if each.outcome in (Outcome.FAILED, Outcome.CHANGED)]
+    if failed:
+        why = f"{', '.join(failed)}: changed meanwhile, or the API server took no Lease for it."
+        hint = f"kubectl auth can-i create leases -n {settings.carrel_namespace}"
+        raise command_failed("Not all pods are recorded", why, hint, UNAVAILABLE)
 
 
 async def _adopt(settings: AdoptSettings, access: "Access") -> "list[AdoptedPod]":

@@ -24,7 +24,7 @@ class Outcome(Enum):
     UNKNOWN = "counted, not recorded: nobody says which GPU it has"
     NOT_BY_KUBELET = "counted, not recorded: it has not asked the kubelet for its GPU"
     NO_SLOT = "counted, not recorded: all GPUs of the node are on Leases"
-    FAILED = "not recorded: it failed, and the log says why; try again"
+    FAILED = "not recorded: it changed meanwhile, or its Lease was refused; try again"
     CHANGED = "not recorded: the Lease of its GPU has changed; try again"
 
 

@@ -297,6 +297,10 @@ async def test_adopt_shows_and_records_the_pods_that_another_scheduler_placed() 
         ]
         assert await lab.held() == {}
 
+        nowhere = await carrel("adopt", "--server", served.url, "--carrel-namespace", "nowhere")
+        assert (nowhere.code, nowhere.err.splitlines()[0]) == (6, "✗ Not all pods are recorded")
+        assert "lab/old" in nowhere.err and "kubectl auth can-i create leases -n nowhere" in nowhere.err
+
         done = await carrel("adopt", "--server", served.url, "-o", "json")
         assert [(each["pod"], each["result"]) for each in json.loads(done.out)] == [("lab/old", "recorded")]
         assert await lab.held() == {"gpu-n1-1": {old["metadata"]["uid"]: 2048}}
