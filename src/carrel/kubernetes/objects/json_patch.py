@@ -1,6 +1,5 @@
 """The difference of two JSON documents as a JSON Patch (RFC 6902): a webhook makes the pod it wants and sends this."""
 
-from collections.abc import Iterable
 from typing import Any
 
 MOST_CHANGED = 100
@@ -8,12 +7,9 @@ MOST_CHANGED = 100
 moves all later items."""
 
 
-_ABSENT = object()
-
-
 def escape(token: str) -> str:
     """One step of a JSON pointer (RFC 6901): `carrel.dev/tier` is spelled `carrel.dev~1tier`."""
-    return token.replace("~", "~0").replace("/", "~1") if "/" in token or "~" in token else token
+    return token.replace("~", "~0").replace("/", "~1")
 
 
 def diff(before: Any, after: Any) -> list[dict[str, Any]]:
@@ -38,13 +34,12 @@ def _diff(before: Any, after: Any, at: str, found: list[dict[str, Any]]) -> None
     # Into a list that is passed down: a generator within a generator would hand each operation up step by step.
     if isinstance(before, dict) and isinstance(after, dict):
         if not before.keys() <= after.keys():
-            found += [{"op": "remove", "path": f"{at}/{escape(key)}"} for key in before if key not in after]
+            found += ({"op": "remove", "path": f"{at}/{escape(key)}"} for key in before if key not in after)
         for key, value in after.items():
-            old = before.get(key, _ABSENT)
-            if old is _ABSENT:
+            if key not in before:
                 found.append({"op": "add", "path": f"{at}/{escape(key)}", "value": value})
-            elif old is not value:  # most of a document is shared with what it was made from
-                _diff(old, value, f"{at}/{escape(key)}", found)
+            elif before[key] is not value:  # most of a document is shared with what it was made from
+                _diff(before[key], value, f"{at}/{escape(key)}", found)
     elif isinstance(before, list) and isinstance(after, list):
         _diff_lists(before, after, at, found)
     elif not same(before, after):
@@ -58,8 +53,11 @@ def _diff_lists(before: list[Any], after: list[Any], at: str, found: list[dict[s
                 _diff(old_item, new_item, f"{at}/{i}", found)
         return
     shorter = min(len(before), len(after))
-    head = _alike(before, after, shorter)
-    tail = _alike(reversed(before), reversed(after), shorter - head)
+    head = tail = 0
+    while head < shorter and same(before[head], after[head]):
+        head += 1
+    while tail < shorter - head and same(before[-1 - tail], after[-1 - tail]):
+        tail += 1
     old, new = before[head : len(before) - tail], after[head : len(after) - tail]
     if max(len(old), len(new)) > MOST_CHANGED:
         found.append({"op": "replace", "path": at, "value": after})
@@ -71,13 +69,3 @@ def _diff_lists(before: list[Any], after: list[Any], at: str, found: list[dict[s
         found.append({"op": "remove", "path": f"{at}/{head + i}"})
     for i in range(both, len(new)):
         found.append({"op": "add", "path": f"{at}/{head + i}", "value": new[i]})
-
-
-def _alike(one: Iterable[Any], other: Iterable[Any], most: int) -> int:
-    """How many items are the same, from the beginning."""
-    count = 0
-    for mine, yours in zip(one, other, strict=False):
-        if count == most or not (mine is yours or same(mine, yours)):
-            break
-        count += 1
-    return count
