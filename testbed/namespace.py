@@ -84,6 +84,12 @@ class Namespace:
         """The branch of the control groups below which its containers are."""
         return f"/{_branch(self.slot)}"
 
+    @property
+    def cgroups(self) -> Path:
+        """Where that branch is, in one hierarchy if there are several."""
+        is_one = (CGROUPS / "cgroup.controllers").exists()
+        return (CGROUPS if is_one else CGROUPS / "memory") / _branch(self.slot)
+
     def inside(self, *command: str | Path) -> list[str]:
         """The command that runs one of the node's programs inside. It ends with the process that started it."""
         enter = ["nsenter", "--target", str(self.pid), "--mount", "--net", "--pid", "--"]

@@ -46,6 +46,7 @@ class CarrelNode(CarrelCluster):
         """With the rights of its ServiceAccount, and no more."""
         kubeconfig = self._kubeconfig()
         options: list[str | Path] = ["--kubeconfig", kubeconfig, "--node-name", self.node.name, "--port", "0"]
+        options += ["--cgroups", self.node.namespace.cgroups]
         program = (sys.executable, "-m", "carrel", "agent", "--simulate", self.cards)
         command = self.node.namespace.inside(*program, *options, *self.options, *more)
         return self.node.api.start("agent", command)
