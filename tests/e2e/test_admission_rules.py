@@ -160,6 +160,13 @@ def test_the_webhook_is_asked_about_pods_that_may_see_a_gpu(
     assert rules.asked_by(pod) == {GPU_PODS}, "once is enough"
 
 
+def test_the_webhook_is_asked_about_a_pod_with_too_many_containers_to_search(rules: RulesCluster) -> None:
+    pod = a_plain_pod("many-parts")
+    pod["spec"]["initContainers"] = [{"name": f"c{number}", "image": "work"} for number in range(20_000)]
+
+    assert rules.asked_by(pod) == {VISIBLE_GPUS}
+
+
 def test_the_webhook_is_not_asked_about_tools_that_must_see_gpus(rules: RulesCluster) -> None:
     pod = a_plain_pod("tool", runtimeClassName="nvidia")
     for name, labels in (("gpu-operator", {}), ("of-an-admin", {"carrel.dev/sees-gpus": "true"}), ("of-a-lab", {})):

@@ -175,7 +175,7 @@ BAD = {
     "the other default secret": ("secrets.terminatorToken=S#perS3crEt_007", "is a default that everybody knows"),
     "a short secret": ("secrets.sealKey=abc", "has 3 characters, which can be guessed"),
     "a slash in a path's secret": ("secrets.pathSecret=0123456789/abcdef", "becomes a part of a path"),
-    "a capital in a path's secret": ("secrets.pathSecret=0123456789Abcdef", "takes small letters and digits there"),
+    "a capital in a path's secret": ("secrets.pathSecret=0123456789Abcdef", "takes small letters, digits and -"),
     "two secrets": ("secrets.existing=mine,secrets.sealKey=x", "write the value into your Secret mine"),
     "two places of bookings": ("bookingsElsewhere.apiUrl=https://maia.example", "set booking.enabled=false"),
     "a missing secret": ("bookingsElsewhere.apiUrl=https://maia.example", "needs bookingsElsewhere.existingSecret"),

@@ -70,6 +70,16 @@ async def test_a_gpu_pod_does_not_take_longer_to_end_than_the_admin_allows(given
     assert bool(lowered) == (kept < given)
 
 
+@pytest.mark.parametrize("probe", ["livenessProbe", "startupProbe"])
+async def test_a_probe_gives_a_container_no_longer_to_end_either(probe: str) -> None:
+    pod = a_pod(GPU)
+    pod["spec"]["containers"][0][probe] = {"exec": {"command": ["false"]}, "terminationGracePeriodSeconds": 31_536_000}
+
+    container = (await booked().create(pod)).object["spec"]["containers"][0]
+
+    assert container[probe] == {"exec": {"command": ["false"]}, "terminationGracePeriodSeconds": 300}
+
+
 async def test_pods_without_a_gpu_and_of_exempt_namespaces_take_as_long_as_they_like_to_end() -> None:
     year = 365 * 24 * 3600
     exempt = booked(namespace={"carrel.dev/exempt": "true"})

@@ -5,7 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Json, MergePatch
+from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Forbidden, Json, MergePatch
+from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import PODS, Resource
 from carrel.lifecycle.pod_controllers import real_controller_of
@@ -25,6 +26,7 @@ from tests.kit.tiers import (
     hand_over_records,
     pods_of,
     schedule,
+    set_status,
     settle,
 )
 
@@ -215,6 +217,21 @@ async def test_without_another_victim_the_booked_pod_gets_the_gpu_when_it_is_fre
         assert (await pods_of(lab))["stuck"].metadata.deletion_timestamp, "it hangs, without a GPU"
 
 
+async def test_an_event_that_is_refused_keeps_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(*_: object) -> None:
+        raise Forbidden(403, "Forbidden", "exceeded quota: count/events")
+
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        await an_opportunistic_pod(lab, replica, "sleepy", grace_seconds=A_YEAR_S)
+        await delete_slowly(lab, "sleepy")
+        controller = TierController(replica)
+        monkeypatch.setattr(EventRecorder, "record", refused)
+        for _ in range(3):
+            await a_round(lab, controller, 3600)
+
+        assert await grace_of(lab, "sleepy") == 30
+
+
 # --- disruption budgets ----------------------------------------------------------------------------------------------
 
 
@@ -262,6 +279,48 @@ async def test_while_a_budget_protects_one_pod_another_one_loses_its_gpu() -> No
         assert there["rs-1"].metadata.uid == protected["metadata"]["uid"]
         assert not there["rs-1"].metadata.deletion_timestamp
         assert await hand_over_records(lab) == [], "the protected pod is left alone: its GPU is not needed"
+
+
+async def test_two_budgets_protect_a_pod_no_longer_than_one() -> None:
+    """Kubernetes answers 500 to an eviction of a pod that two budgets select."""
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        for name in ("one", "two"):
+            budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name}}
+            selector = {"matchLabels": {"app": "rs"}}
+            await lab.client.create(BUDGETS, {**budget, "spec": {"minAvailable": 0, "selector": selector}}, "lab")
+        owner = await an_owner(lab)
+        await an_opportunistic_pod(lab, replica, "rs-1", owner=owner, labels={"app": "rs"}, annotations=of("eve"))
+        await set_status(lab, "rs-1", {"conditions": [{"type": "Ready", "status": "True"}]})
+        await an_unschedulable_booked_pod(lab, "urgent")
+        controller = TierController(replica)
+
+        await settle(lab, controller)
+        assert (await pods_of(lab))["urgent"].spec.node_name == ""
+        for _ in range(3):
+            lab.clock.now += timedelta(minutes=11)
+            await settle(lab, controller)
+
+        pods = await pods_of(lab)
+        assert "rs-1" not in pods and pods["urgent"].spec.node_name == "n1"
+
+
+async def test_who_has_a_budget_loses_gpus_too() -> None:
+    """A booked pod comes every two hours; one person's pods have a budget, those of others have none."""
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
+        await forbid_evictions(lab)
+        owner = await an_owner(lab)
+        for number in range(2):
+            name = f"eve-{number}"
+            await an_opportunistic_pod(lab, replica, name, owner=owner, labels={"app": "rs"}, annotations=of("eve"))
+        for who in ("bob", "ann"):
+            await an_opportunistic_pod(lab, replica, who, annotations=of(who))
+        controller = TierController(replica)
+        for number in range(2):
+            await an_unschedulable_booked_pod(lab, f"urgent-{number}")
+            await settle(lab, controller)
+            lab.clock.now += timedelta(hours=2)
+
+        assert not {"eve-0", "eve-1"} <= set(await pods_of(lab))
 
 
 async def test_a_new_leader_gives_a_budget_no_more_time() -> None:

@@ -13,9 +13,10 @@ from carrel.http.health import health_routes
 from carrel.http.post_routes import PostRoute, with_post_routes
 
 ERROR_FIELD = "message"
-LARGEST_REVIEW = 8 * 1024 * 1024
-"""An object has at most 1.5 MB in etcd, and an update sends two of them; the API server itself accepts 3 MB."""
-ALL_REVIEWS = 2 * LARGEST_REVIEW
+LARGEST_REVIEW = 24 * 1024 * 1024
+"""An object has at most 1.5 MiB in etcd, an update sends two of them, and Go writes `<` with six characters. A review
+that is refused for its size would let a pod through that may see GPUs: that entry ignores failures."""
+ALL_REVIEWS = 32 * 1024 * 1024
 """Of all reviews that are read or answered at one moment: decoded, one may take ten times its size."""
 
 

@@ -140,6 +140,8 @@ class ChangedPod:
             self._spec["terminationGracePeriodSeconds"] = longest_s
             words = f"terminationGracePeriodSeconds was lowered from {given} to {longest_s}"
             self.warn(f"{words}: so long may a GPU pod take to end")
+        # A probe that fails ends its container with a grace period of its own.
+        self.change_containers(lambda each: _with_bounded_probes(each, longest_s))
 
     def set_priority_class(self, priority_class: str) -> None:
         if self._spec.get("priorityClassName") != priority_class:
@@ -182,3 +184,12 @@ class ChangedPod:
         wanted = {**self._pod, "metadata": self._metadata, "spec": self._spec}
         self.warn(warning)
         return AdmissionDecision(outcome, wanted, warnings=tuple(dict.fromkeys(self._warnings)))
+
+
+def _with_bounded_probes(container: Mapping[str, Any], longest_s: int) -> Json:
+    changed = dict(container)
+    for name in ("livenessProbe", "startupProbe"):
+        probe = container.get(name) or {}
+        if isinstance(given := probe.get("terminationGracePeriodSeconds"), int) and given > longest_s:
+            changed[name] = {**probe, "terminationGracePeriodSeconds": longest_s}
+    return changed

@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 RETRY = Backoff(first_s=0.2, limit_s=10.0)
 """As late as that an object may be treated after an API server was away."""
+LOOK = "?"
+"""A question that is answered says nothing about the step that failed."""
 REMEMBERED = 10_000
 """Objects that failed. If more do, the oldest failures are forgotten."""
 
@@ -91,10 +93,10 @@ class Isolation:
         except LeadershipLost:
             raise
         except Exception as error:
-            self.failed(step, name(item), error)
+            self.failed(step, name(item), error, LOOK)
             return otherwise
         if self._failures:
-            self._succeeded(step, name(item))
+            self._succeeded(step + LOOK, name(item))
         return answer
 
     def attempt(self, step: str, act: Callable[[], object]) -> None:
@@ -106,16 +108,16 @@ class Isolation:
         failure = self._failures.get((step, name)) if self._failures else None
         return failure is None or self._clock() >= failure.not_before
 
-    def failed(self, step: str, name: str, error: Exception) -> None:
+    def failed(self, step: str, name: str, error: Exception, kind: str = "") -> None:
         """Counts it. Logs it, unless the object is waiting for its next try: then that was said."""
         self.on_failure(step)
-        now, before = self._clock(), self._failures.get((step, name))
+        now, before = self._clock(), self._failures.get((step + kind, name))
         if before is not None and now < before.not_before:
             return
         times = before.times + 1 if before is not None else 1
         delay_s = self._backoff.after(times)
-        self._failures[step, name] = _Failure(times, now + delay_s)
-        self._failures.move_to_end((step, name))
+        self._failures[step + kind, name] = _Failure(times, now + delay_s)
+        self._failures.move_to_end((step + kind, name))
         if len(self._failures) > REMEMBERED:
             self._failures.popitem(last=False)
         # An answer of the API server needs no stack trace; a mistake of ours does, once.

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 LONGEST_GRACE = timedelta(minutes=5)
 LONGEST_BUDGET_DELAY = timedelta(minutes=10)
-FORGET_AFTER = timedelta(hours=1)
+FORGET_AFTER = timedelta(hours=20)
 """So long after a budget's protection is over, the next revocation is a new one, and the budget may delay it again."""
 
 

@@ -71,6 +71,7 @@ POLL = timedelta(seconds=1)
 """While a pod is ending. The watch reports its end too; this is for what the watch misses."""
 RETRY = timedelta(seconds=10)
 """While a disruption budget does not allow an eviction."""
+INTERNAL_ERROR = 500
 MOST_CONFLICTS = 5
 """So often a pod that is being ended may change meanwhile. Then it is ended in whatever version it is, and its
 successor is the one that was kept last."""
@@ -287,9 +288,12 @@ class HandOvers:
             try:
                 await self._cluster.evict(namespace, name, how=replace(how, resource_version=""))
                 return
-            except Busy:
-                if record.why is Why.REVOKED and self._budgets.refused(record.uid, record.due):
+            except (Busy, OutcomeUnknown) as error:
+                # 500: several budgets select the pod, and Kubernetes evicts none of those.
+                if isinstance(error, OutcomeUnknown) and error.status != INTERNAL_ERROR:
                     raise
+                if record.why is Why.REVOKED and self._budgets.refused(record.uid, record.due):
+                    raise Busy(error.status, error.reason, error.message, error.details) from error
         await self._cluster.delete(PODS, name, namespace, how=how)
 
     async def _announce(self, record: HandOver, pod: Json) -> None:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
-from carrel.kubernetes.cluster import Cluster, DeleteOptions
+from carrel.kubernetes.cluster import Cluster, ClusterError, DeleteOptions
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.events import WARNING, Note
@@ -65,7 +65,10 @@ class SlowEndings:
         due = (told if told is not None else now) + self._limits.grace
         last = min(LAST_GRACE, self._limits.grace)
         if metadata.uid not in self._warned:
-            await self._events.record(pod, slow_note(pod, max(due, now + last), last))
+            try:
+                await self._events.record(pod, slow_note(pod, max(due, now + last), last))
+            except ClusterError as error:  # no reason to keep the GPU
+                log.info("event_not_written pod=%s reason=%s: %s", holder_of(pod), ENDS_SLOWLY, error)
             self._warned[metadata.uid] = now
             return False
         if now < max(due, self._warned[metadata.uid] + last):

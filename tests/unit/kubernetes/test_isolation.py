@@ -45,6 +45,14 @@ async def test_the_others_are_treated_and_the_failure_is_counted_and_logged_with
     assert "--5 is no number" in caplog.text
 
 
+async def test_an_answer_about_an_object_does_not_end_the_delay_of_a_step_that_failed() -> None:
+    one = Round()
+    for _ in range(100):
+        assert one.isolation.found("step", ["b"], lambda name: name) == ["b"]
+        await one.run()
+    assert one.failures == ["step"]
+
+
 async def test_it_is_tried_again_with_growing_delays_and_at_once_after_a_success() -> None:
     one = Round()
     times = []
