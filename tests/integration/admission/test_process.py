@@ -217,7 +217,7 @@ async def test_owners_hand_overs_and_priority_classes_are_read_from_the_cluster(
     async with a_cluster() as (client, _):
         await client.patch(NAMESPACES, "lab", MergePatch({"metadata": {"annotations": {"owner": "alice"}}}))
         for name, phase in (("handover-gone", "ending"), ("handover-going", "announced")):
-            record = {"pod": "lab/gone", "why": "revoked", "phase": phase, "owner": f"owner of {name}"}
+            record = {"pod": "lab/gone", "why": "revoked", "phase": phase, "owner": f"owner of {name}", "user": "alice"}
             times = dict.fromkeys(("decided", "due"), "2026-11-16T12:00:00Z")
             metadata = {"name": name, "labels": {"carrel.dev/handover": "owned"}}
             body: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {**record, **times}}
