@@ -87,7 +87,8 @@ class Covered:
     only: frozenset[str] = frozenset()
     """A pod that waits goes only on one of these GPUs. Empty: on any of the booked model."""
     not_on: frozenset[str] = frozenset()
-    """GPUs of which another booking covers a part, and is entitled to the rest."""
+    """GPUs of which another booking covers a part, and is entitled to the rest; and those whose booked part is used
+    up."""
 
     def narrowed(self, request: Request) -> Request:
         """What the pod asks for, of the booked GPUs."""
@@ -417,13 +418,25 @@ def _cover_waiting_pod(room: RevocableRoom, use: BookingUse, pod: PersonsPod, sh
     if asked.amount != WHOLE:
         if use.gpus and (there := _on_covered_gpus(room, use, covered.narrowed(asked), pod.nodes, shared)):
             return Covered(entitlement, there)
-        covered = Covered(entitlement, not_on=shared.closed_to_further(entitlement))
+        covered = Covered(entitlement, not_on=shared.closed_to_further(entitlement) | _used_up(room, use, asked))
     if use.count + asked.cards > entitlement.gpus or (entitlement.share_of > 1 and asked.amount == WHOLE):
         return None
     if not room.could_place(asked, pod.nodes, covered):
         return None
     use.coming += asked.cards
     return covered
+
+
+def _used_up(room: RevocableRoom, use: BookingUse, request: Request) -> frozenset[str]:
+    """GPUs whose booked part has no room left for the request: there it would be more than was booked."""
+    if use.entitlement.share_of == 1:
+        return frozenset()
+    cards = [card for gpu in use.gpus if (card := room.card(gpu, request)) is not None]
+    return frozenset(card.gpu.uuid for card in cards if not _is_within(use, card, request))
+
+
+def _is_within(use: BookingUse, card: Card, request: Request) -> bool:
+    return use.gpus[card.gpu.uuid] + request.amount.on(card.gpu.memory) <= use.limit_on(card.gpu.memory)
 
 
 def _on_covered_gpus(
@@ -436,8 +449,7 @@ def _on_covered_gpus(
         if card is None or shared.is_closed(gpu, use.entitlement) or card.gpu.node not in nodes:
             continue
         need = request.amount.on(card.gpu.memory)
-        is_within = use.gpus[gpu] + need <= use.limit_on(card.gpu.memory)
-        if is_within and need <= room.on_card(card) - use.promised.get(gpu, 0):
+        if _is_within(use, card, request) and need <= room.on_card(card) - use.promised.get(gpu, 0):
             # A GPU without a link is an island of its own.
             island = (card.gpu.island or gpu) if needs_one_island(request) else ""
             together.setdefault((card.gpu.node, island), []).append((gpu, need))

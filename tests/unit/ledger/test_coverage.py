@@ -324,6 +324,12 @@ def test_a_second_waiting_part_must_fit_in_the_booked_share_as_well() -> None:
     assert World(booking(share_of=2)).holds("a", 0, part=5000).waits("w", memory(3139)).by() == {"a": "b"}
 
 
+def test_a_waiting_part_that_counts_as_a_new_gpu_does_not_go_where_the_booked_share_is_used_up() -> None:
+    """There it would be more of the GPU than was booked, and not covered any more."""
+    world = World(booking(gpus=2, share_of=2)).holds("a", 0, part=5000).waits("w", memory(5000))
+    assert world.covered()["w"].not_on == {"GPU-n1-0"}
+
+
 # --- pods that wait --------------------------------------------------------------------------------------------------
 
 
