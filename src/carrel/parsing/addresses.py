@@ -20,9 +20,9 @@ def is_address(email: str) -> bool:
 
 def is_user_name(text: str) -> bool:
     """Whether a text may be the name of a user of the cluster, which need not be an address."""
-    is_plain = text.isprintable() and not any(letter.isspace() for letter in text)
-    is_latin = unicodedata.is_normalized("NFKC", text) and all(map(_is_latin, text.lower()))
-    return bool(text) and is_plain and is_latin and len(text) <= LONGEST_ADDRESS
+    if not text or len(text) > LONGEST_ADDRESS or not text.isprintable() or " " in text:  # other spaces do not print
+        return False
+    return text.isascii() or (unicodedata.is_normalized("NFKC", text) and all(map(_is_latin, text.lower())))
 
 
 def lowered(text: str) -> str:
