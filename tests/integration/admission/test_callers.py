@@ -97,19 +97,21 @@ async def test_callers_that_begin_and_never_finish_take_no_memory_and_keep_nobod
         async with raw_callers(webhook.url, 600, "127.0.0.6") as strangers:
             for each in strangers[::2]:
                 await each.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")  # the begin of a handshake
-            huge = [asyncio.ensure_future(_huge(webhook)) for _ in range(12)]
-            assert set(await asyncio.gather(*huge)) <= {0, 413, 503}
+            large = [asyncio.ensure_future(_send(webhook, 9 * MB)) for _ in range(12)]  # too many at a time
+            too_large = [asyncio.ensure_future(_send(webhook, 25 * MB)) for _ in range(4)]
+            assert set(await asyncio.gather(*large)) <= {0, 400, 503}, "it is no review"
+            assert set(await asyncio.gather(*too_large)) <= {0, 413, 503}
             made: dict[str, Any] = await client.create(PODS, a_pod("train"), "lab")
             assert made["spec"]["schedulerName"] == "gpu-scheduler"
             assert (await webhook.get("/readyz"))[0] == 200
         await eventually(lambda: memory_mb() - before < 150, "the memory was given back")
 
 
-async def _huge(webhook: WebhookProcess) -> int:
+async def _send(webhook: WebhookProcess, size: int) -> int:
     try:
         async with (
             aiohttp.ClientSession() as session,
-            session.post(f"{webhook.url}/mutate", data=b"[" * (9 * MB), ssl=False) as answer,
+            session.post(f"{webhook.url}/mutate", data=b"[" * size, ssl=False) as answer,
         ):
             return answer.status
     except aiohttp.ClientError:
