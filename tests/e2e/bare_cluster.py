@@ -63,7 +63,9 @@ class BareCluster:
 
     async def pod(self, name: str, limits: Mapping[str, str] = NOTHING, notes: Mapping[str, str] = NOTHING) -> Json:
         container = {"name": "main", "image": "work", "resources": {"limits": dict(limits)}}
-        spec = {"schedulerName": "gpu-scheduler", "containers": [container]}
+        # The API server taints new nodes until their kubelet is ready; these have none.
+        tolerations = [{"operator": "Exists"}]
+        spec = {"schedulerName": "gpu-scheduler", "containers": [container], "tolerations": tolerations}
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": dict(notes)}, "spec": spec}
         return await self.client.create(PODS, body, "lab")
 

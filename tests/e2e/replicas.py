@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import aiohttp
 
@@ -24,6 +25,7 @@ from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
 from carrel.leases.cluster_state import ClusterState
 from carrel.scheduling.app import extender_app
 from carrel.scheduling.assembly import handlers_on, scheduler_on
+from carrel.scheduling.bind_check import BindCheck
 
 Json = dict[str, Any]
 
@@ -85,6 +87,8 @@ def _live(kubeconfig: Path, told: Connection) -> None:
                 told.send(transport.writes)
             transport.order, transport.writes = order if isinstance(order, DeathOrder) else None, 0
 
+        # A cache that is behind: only the API server knows that a pod is bound already.
+        patch.object(BindCheck, "_why_not_bound", return_value="").start()
         async with serving(extender_app(handlers_on(carrel, scheduler_on(carrel))), Address()) as url:
             mirroring = asyncio.ensure_future(carrel.informers.run())
             await carrel.informers.wait_synced()

@@ -267,7 +267,9 @@ def test_the_members_of_a_group_share_its_booking(lab: Lab) -> None:
         lab.create(ADA, ours, "adas")
         lab.create(EVE, ours, "eves")
         eventually(lambda: lab.is_bound(ours, "adas") or lab.is_bound(ours, "eves"), LIMIT_S)
-        assert lab.tiers(ours) == {"bobs": "booked", "adas": "opportunistic", "eves": "opportunistic"}
+        eventually(
+            lambda: lab.tiers(ours) == {"bobs": "booked", "adas": "opportunistic", "eves": "opportunistic"}, LIMIT_S
+        )
 
         # Bob leaves the group: the booking covers the pod of the other member, if it has a GPU, or else gets it one.
         lab.ask(ROOT, "DELETE", f"/api/v1/groups/vision/people/{BOB}")

@@ -101,13 +101,12 @@ def pod_specs(objects: list[Json]) -> Iterator[tuple[str, Json]]:
 
 
 @pytest.mark.parametrize("values", [None, *EXAMPLES], ids=lambda file: file.stem if file else "default")
-def test_all_pods_but_the_agent_are_restricted_and_the_agent_has_two_exceptions(values: Any) -> None:
+def test_all_pods_but_the_agent_are_restricted_and_the_agents_exceptions_are_these(values: Any) -> None:
     for name, spec in pod_specs(rendered(*(["--values", values] if values else []))):
         host_paths = [each["hostPath"]["path"] for each in spec.get("volumes", ()) if "hostPath" in each]
         is_agent = name == "carrel-agent"
-        assert host_paths == (
-            ["/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources"] if is_agent else []
-        ), name
+        of_agents = ["/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources", "/sys/fs/cgroup"]
+        assert host_paths == (of_agents if is_agent else []), name
         assert spec["securityContext"]["runAsUser"] == (0 if is_agent else 65532), name
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
         assert spec["enableServiceLinks"] is False, name
