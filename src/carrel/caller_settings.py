@@ -44,7 +44,10 @@ class PathSecretSettings:
     """A mounted Secret: it can be changed without a restart."""
 
     def path_secrets(self) -> Callable[[], Sequence[bytes]] | None:
-        """The newest first; None: there is none. Raises `OSError` or `ValueError` with what is wrong."""
+        """Each is accepted, and the webhook tells the API server the first; None: there is none.
+
+        Raises `OSError` or `ValueError` with what is wrong.
+        """
         from carrel.http.watched_files import WatchedFiles
 
         if self.path_secret_file is not None:

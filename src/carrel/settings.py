@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, get_type_hints
 
 import typer
 
-from carrel.dialects.options import CudaDevices, DialectOptions, Unit
+from carrel.dialects.options import LONGEST_GRACE_S, CudaDevices, DialectOptions, Unit
 from carrel.dialects.when_full import WhenFull
 from carrel.kubernetes.cluster import FieldValidation
 from carrel.ledger.tiers import TierPolicy
@@ -184,8 +184,8 @@ class GraceSettings:
             envvar="CARREL_LONGEST_GRACE",
             min=1,
         ),
-    ] = 300
-    """Five minutes. A pod keeps its GPU until it has ended, and a kubelet that waits for a container does not hear of
+    ] = LONGEST_GRACE_S
+    """A pod keeps its GPU until it has ended, and a kubelet that waits for a container does not hear of
     shorter times."""
 
 

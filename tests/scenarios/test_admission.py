@@ -75,9 +75,11 @@ async def test_a_probe_gives_a_container_no_longer_to_end_either(probe: str) -> 
     pod = a_pod(GPU)
     pod["spec"]["containers"][0][probe] = {"exec": {"command": ["false"]}, "terminationGracePeriodSeconds": 31_536_000}
 
-    container = (await booked().create(pod)).object["spec"]["containers"][0]
+    reviewed = await booked().create(pod)
 
+    (container,) = reviewed.object["spec"]["containers"]
     assert container[probe] == {"exec": {"command": ["false"]}, "terminationGracePeriodSeconds": 300}
+    assert any("was lowered from 31536000 to 300" in each for each in reviewed.warnings)
 
 
 async def test_pods_without_a_gpu_and_of_exempt_namespaces_take_as_long_as_they_like_to_end() -> None:

@@ -18,7 +18,7 @@ from tests.kit.lab import OURS, Lab, a_lab
 
 async def seen(lab: Lab) -> dict[str, Finding]:
     """Hop → the worst that was found."""
-    found = await findings(Installation(lab.client, OURS, lab.clock.now))
+    found = await findings(Installation(lab.client, OURS, lab.clock))
     order = list(HopState)
     return {each.hop: each for each in sorted(found, key=lambda each: order.index(each.state))}
 

@@ -40,7 +40,7 @@ from carrel.dialects.booking_objects import namespace_named, person_named
 from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.dialects.hand_over_record import HandedOver, HandOver
 from carrel.dialects.jupyter import is_of_a_hub
-from carrel.dialects.options import CudaDevices, HideFrom
+from carrel.dialects.options import LONGEST_GRACE_S, CudaDevices, HideFrom
 from carrel.dialects.seal import ADMITTED
 from carrel.dialects.tier import namespace_as_person, write_tier
 from carrel.dialects.when_full import WhenFull, how_to_say_it, is_unreadable, said_by, when_full
@@ -75,7 +75,7 @@ class AdmissionOptions:
     hide_from: HideFrom = HideFrom.NVIDIA_PODS
     """Which pods that ask for no GPU are told to see none."""
     scheduler: str = SCHEDULER
-    longest_grace_s: int = 300
+    longest_grace_s: int = LONGEST_GRACE_S
     """A GPU pod's grace period is lowered to it."""
 
 

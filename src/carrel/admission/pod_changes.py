@@ -19,6 +19,7 @@ Json = dict[str, Any]
 
 DEFAULT_SCHEDULER = "default-scheduler"
 GROUPS = ("initContainers", "containers")
+GRACE = "terminationGracePeriodSeconds"
 
 
 class AdmissionDecision(NamedTuple):
@@ -135,13 +136,24 @@ class ChangedPod:
 
     def bound_grace(self, longest_s: int) -> None:
         """A pod holds its GPU until it has ended, and a kubelet does not shorten the time that it has begun to wait."""
-        given = self._spec.get("terminationGracePeriodSeconds")
+        given = self._spec.get(GRACE)
         if isinstance(given, int) and given > longest_s:
-            self._spec["terminationGracePeriodSeconds"] = longest_s
-            words = f"terminationGracePeriodSeconds was lowered from {given} to {longest_s}"
-            self.warn(f"{words}: so long may a GPU pod take to end")
-        # A probe that fails ends its container with a grace period of its own.
-        self.change_containers(lambda each: _with_bounded_probes(each, longest_s))
+            self._spec[GRACE] = longest_s
+            self._warn_lowered(given, longest_s)
+        self.change_containers(lambda each: self._with_bounded_probes(each, longest_s))
+
+    def _with_bounded_probes(self, container: Mapping[str, Any], longest_s: int) -> Json:
+        """A probe that fails ends its container with a grace period of its own."""
+        changed = dict(container)
+        for name in ("livenessProbe", "startupProbe"):
+            probe = container.get(name) or {}
+            if isinstance(given := probe.get(GRACE), int) and given > longest_s:
+                changed[name] = {**probe, GRACE: longest_s}
+                self._warn_lowered(given, longest_s)
+        return changed
+
+    def _warn_lowered(self, given: int, longest_s: int) -> None:
+        self.warn(f"{GRACE} was lowered from {given} to {longest_s}: so long may a GPU pod take to end")
 
     def set_priority_class(self, priority_class: str) -> None:
         if self._spec.get("priorityClassName") != priority_class:
@@ -184,12 +196,3 @@ class ChangedPod:
         wanted = {**self._pod, "metadata": self._metadata, "spec": self._spec}
         self.warn(warning)
         return AdmissionDecision(outcome, wanted, warnings=tuple(dict.fromkeys(self._warnings)))
-
-
-def _with_bounded_probes(container: Mapping[str, Any], longest_s: int) -> Json:
-    changed = dict(container)
-    for name in ("livenessProbe", "startupProbe"):
-        probe = container.get(name) or {}
-        if isinstance(given := probe.get("terminationGracePeriodSeconds"), int) and given > longest_s:
-            changed[name] = {**probe, "terminationGracePeriodSeconds": longest_s}
-    return changed

@@ -36,7 +36,7 @@ def doctor(settings: DoctorSettings) -> None:
 
       carrel doctor --carrel-namespace gpus -o json
     """
-    from carrel.cli.output import print_data
+    from carrel.cli.output import print_data, print_lines
     from carrel.kubernetes.cluster import ClusterError
 
     try:
@@ -44,7 +44,7 @@ def doctor(settings: DoctorSettings) -> None:
     except ClusterError as error:
         raise command_failed("No answer from the cluster", str(error), "kubectl cluster-info", UNAVAILABLE) from None
     if settings.output is DataFormat.TABLE:
-        typer.echo("\n".join(lines(found)))
+        print_lines(*lines(found))
     else:
         fields = ("hop", "text", "advice", "page")
         print_data(
@@ -56,11 +56,10 @@ def doctor(settings: DoctorSettings) -> None:
 
 async def _look(settings: DoctorSettings) -> "list[Finding]":
     from carrel.cli.doctor_hops import Installation, findings
-    from carrel.leases.cluster_state import utc_now
 
     client = connect(settings)
     try:
-        return await findings(Installation(client, settings.carrel_namespace, utc_now()))
+        return await findings(Installation(client, settings.carrel_namespace, client.clock.now))
     finally:
         await client.aclose()
 

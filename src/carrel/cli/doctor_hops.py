@@ -57,7 +57,8 @@ class Installation:
 
     client: Client
     namespace: str
-    now: datetime
+    now: Callable[[], datetime]
+    """By the API server's clock."""
 
     @property
     def install(self) -> str:
@@ -138,7 +139,7 @@ async def _webhook_configuration(of: Installation) -> list[Finding]:
     try:
         theirs = await of.client.get(MUTATING_WEBHOOKS, name)
     except NotFound:
-        text = f"MutatingWebhookConfiguration {name} is missing: GPU pods are refused"
+        text = f"MutatingWebhookConfiguration {name} is missing: GPU pods are refused, or get no GPU"
         return [Finding(HopState.FAIL, "webhook", text, of.install, "docs/admission.md")]
     entries = {each["name"]: each for each in theirs.get("webhooks", ())}
     if missing := [each["name"] for each in ours["webhooks"] if each["name"] not in entries]:
@@ -207,7 +208,7 @@ async def _leader(of: Installation, name: str, namespace: str) -> Finding | None
         at = instant(renewed, f"Lease {namespace}/{name}", "spec.renewTime")
     except Malformed as malformed:
         return Finding(HopState.FAIL, name, str(malformed), f"kubectl --namespace {namespace} delete lease {name}")
-    if not holder or of.now - at > LEADER_SILENT:
+    if not holder or of.now() - at > LEADER_SILENT:
         logs = f"kubectl --namespace {of.namespace} get pods"
         return Finding(HopState.FAIL, name, f"nobody leads; last renewed at {seconds(at)}", logs, "docs/install.md")
     return Finding(HopState.OK, name, f"{holder.partition('_')[0]} leads")
@@ -226,7 +227,7 @@ async def _agents(of: Installation) -> list[Finding]:
         except Malformed as malformed:
             found.append(Finding(HopState.FAIL, f"node {node}", str(malformed), "", "docs/nodes.md"))
             continue
-        if beat is not None and of.now - beat > STALE_AFTER:
+        if beat is not None and of.now() - beat > STALE_AFTER:
             logs = f"kubectl --namespace {of.namespace} get pods --field-selector spec.nodeName={node}"
             text = f"its agent last reported at {seconds(beat)}: it gets no new GPU pods"
             found.append(Finding(HopState.FAIL, f"node {node}", text, logs, "docs/nodes.md"))

@@ -37,6 +37,10 @@ class Unit(Enum):
         return memory // self.mib
 
 
+LONGEST_GRACE_S = 300
+"""Five minutes: so long may a GPU pod take to end after it was told to."""
+
+
 class HideFrom(Enum):
     """Which containers are told to see no GPU, besides those of GPU pods that ask for none themselves."""
 

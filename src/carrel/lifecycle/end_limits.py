@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-LONGEST_GRACE = timedelta(minutes=5)
+from carrel.dialects.options import LONGEST_GRACE_S
+
+LONGEST_GRACE = timedelta(seconds=LONGEST_GRACE_S)
 LONGEST_BUDGET_DELAY = timedelta(minutes=10)
 FORGET_AFTER = timedelta(hours=20)
 """So long after a budget's protection is over, the next revocation is a new one, and the budget may delay it again."""

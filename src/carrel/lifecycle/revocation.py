@@ -115,9 +115,8 @@ class Revoker:
         self._events = EventRecorder(cluster, COMPONENT, context.now)
         self._gone_since: dict[str, datetime] = {}  # uid → since when the pod is gone, and its GPU not free
         self._stuck: Mapping[str, OpportunisticPod] = {}
-        self._contested_since: dict[
-            str, datetime
-        ] = {}  # booked uid → since when it would fit, if an earlier pod did not count on the GPU
+        # Uid of a booked pod → since when it would fit, if an earlier one did not count on the GPU.
+        self._contested_since: dict[str, datetime] = {}
 
     async def revoke_for_next(self) -> list[str]:
         """Does the next step for the first booked pod that needs a revocation. The names of the hand-overs begun.
@@ -173,9 +172,8 @@ class Revoker:
         uuids = {gpu.uuid for gpu in step.gpus}
         for lease in self._cluster_ledger.leases() if uuids else ():
             if lease.record.kept_for == step.booked and lease.record.gpu not in uuids:
-                await self._lease_writer.stop_keeping(
-                    lease.name, step.booked.uid
-                )  # from an earlier decision that is no longer enough
+                # From an earlier decision that is no longer enough.
+                await self._lease_writer.stop_keeping(lease.name, step.booked.uid)
         return True
 
     # --- what is due -------------------------------------------------------------------------------------------------
