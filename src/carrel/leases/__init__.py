@@ -3,6 +3,7 @@
 Reading order:
 
     cluster_ledger     keeps the ledger equal to what the cluster says
+    gpu_claims silent_agents   which node a GPU belongs to; whether its agent has reported lately
     unrecorded_pods node_offers   pods that have GPUs without a Lease, and what kubelets have to give
     adoption           records such pods
     confirmed_ends     whether a pod that is gone has really ended on its node

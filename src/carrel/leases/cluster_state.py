@@ -115,6 +115,8 @@ class ClusterState:
             each.on_synced(self.cluster_ledger.on_complete)
         self.node_statuses: Reflector[GpuNodeStatus] = self.informers.watch(GPU_NODE_STATUSES)
         self.node_statuses.on_change(self.cluster_ledger.on_node_status)
+        read: tuple[Reflector[Any], ...] = (*counted, self.nodes, self.node_statuses)
+        self.cluster_ledger.is_all_read = lambda: all(each.is_synced for each in read)
         self.nodes.on_change(self.cluster_ledger.on_node)
         self.eligible_nodes = EligibleNodes(self.nodes.store.snapshot)
         self.nodes.on_change(self.eligible_nodes.on_node)
