@@ -25,7 +25,7 @@ from carrel.parsing import Malformed
 
 log = logging.getLogger(__name__)
 
-POD = "Pod"
+POD, EVICTION = "Pod", "Eviction"
 
 
 class ReviewHandler:
@@ -56,6 +56,8 @@ class ReviewHandler:
 
     async def _review(self, request: AdmissionRequest) -> tuple[str, dict[str, Any]]:
         """The outcome, for the metrics, and the answer."""
+        if request.kind == EVICTION:
+            return self._eviction(request)
         if request.kind != POD or request.object is None:  # None: it is being deleted
             return "untouched", review.allowed(request)
         try:
@@ -73,6 +75,16 @@ class ReviewHandler:
             self.metrics.count_pod_without_person()
         changes = json_patch.diff(request.object, decision.wanted) if decision.wanted is not None else ()
         return decision.outcome, review.allowed(request, changes, decision.warnings)
+
+    def _eviction(self, request: AdmissionRequest) -> tuple[str, dict[str, Any]]:
+        try:
+            refusal = self._admission.why_not_evicted(request)
+        except Malformed as malformed:
+            return "refused", review.denied(request, str(malformed), 422)
+        if refusal is None:
+            return "untouched", review.allowed(request)
+        log.info("refused user=%s namespace=%s why=%r", request.user.name, request.namespace, refusal.reason)
+        return "refused", review.denied(request, refusal.reason)
 
 
 def _reply(status: int, answer: dict[str, Any]) -> JsonReply:

@@ -18,7 +18,7 @@ from carrel.kubernetes.leader_election import Candidate, Election, Leadership, L
 from carrel.kubernetes.own_loop import OwnLoop
 from carrel.leases.adoption import Adoption
 from carrel.leases.cluster_state import ClusterState
-from carrel.leases.runtime_class import RuntimeClassChoice
+from carrel.leases.runtime_class import RuntimeClasses
 from carrel.lifecycle.adoption_loop import AdoptionLoop
 from carrel.lifecycle.assembly import reservation_pods_on, terminator_on, tier_parts_on
 from carrel.lifecycle.metrics import ControllerMetrics
@@ -65,8 +65,8 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     pods_and_leases = Reconciler(state, settings.scheduler_names(), metrics)
     elsewhere = BookingStatusClient(BookingAddress(settings.api_url, settings.api_token)) if settings.api_url else None
     tiers = TierReconciler(state, tier_parts_on(state, settings.tier_options(), elsewhere), metrics)
-    runtime_class = RuntimeClassChoice(state.informers, settings.runtime_class)
-    options = replace(settings.reservation_options(), runtime_class=runtime_class.name)
+    runtime_class = RuntimeClasses(state.informers, settings.runtime_class)
+    options = replace(settings.reservation_options(), runtime_class=runtime_class.chosen)
     reservations = reservation_pods_on(state, options)
     slots = SlotReconciler(state, reservations, lambda node: pods_and_leases.on_room({node}), metrics)
     adoption = Adoption(state.cluster_ledger, state.lease_writer, state.isolation)
