@@ -24,7 +24,7 @@ from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Selection
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS
-from carrel.leases.cluster_state import ClusterState, utc_now
+from carrel.leases.cluster_state import ClusterState
 from carrel.parsing import Malformed
 from carrel.process import run_with_cluster
 
@@ -130,7 +130,8 @@ async def renew_certificates(
         settings.carrel_namespace, settings.tls_secret, settings.configuration, settings.served_names(), path_secrets
     )
     lifetimes = CertificateLifetimes(certificate=timedelta(days=settings.certificate_days))
-    renewal = CertificateRenewal(client, names, utc_now, lifetimes)
+    # The API server checks them, by its own clock. It has answered before the time is asked for.
+    renewal = CertificateRenewal(client, names, client.clock.now, lifetimes)
     changed, informers = asyncio.Event(), Informers(client)
     informers.watch(SECRETS, Selection(names.namespace, fields=f"metadata.name={names.secret}")).on_change(
         lambda old, new: changed.set()
