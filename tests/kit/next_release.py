@@ -1,4 +1,4 @@
-"""A release that comes after this one, for tests of upgrades: the same program with one more migration, which only adds.
+"""A release that comes after this one, for tests of upgrades: the same program with one more migration that only adds.
 
 There is no older release to start from. So the present program takes the place of the older one, and what a patch
 release may change is made here.

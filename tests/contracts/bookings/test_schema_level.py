@@ -88,7 +88,7 @@ async def test_the_newer_program_finds_its_tables_as_it_left_them(database: Data
     assert [tuple(each) for each in found] == [("b1", "blue")]
 
 
-# --- the rule for migrations -------------------------------------------------------------------------------------------
+# --- the rule for migrations ----------------------------------------------------------------------
 
 
 def config(connection: Connection) -> Config:
