@@ -57,7 +57,7 @@ def _status_causes(claim: Json, live: Json) -> list[Cause]:
     allocation, consumers = now.get("allocation"), now.get("reservedFor", [])
     causes = []
     if before.get("allocation") and allocation and before["allocation"] != allocation:
-        causes.append(wrong("status.allocation", allocation, IMMUTABLE))
+        causes.append(wrong("status.allocation", None, "field cannot be modified once set"))
     if consumers and not allocation:
         causes.append(prohibited("status.reservedFor", "may not be specified when `allocated` is not set"))
     if len(consumers) > MOST_CONSUMERS:

@@ -74,12 +74,12 @@ class AllocatedDevice(ObjectPart):
     """Quantities, of a device that several claims may have at once."""
 
 
-class AllocatedDevices(ObjectPart):
+class AllocationDevices(ObjectPart):
     results: tuple[AllocatedDevice, ...] = ()
 
 
 class Allocation(ObjectPart):
-    devices: AllocatedDevices = msgspec.field(default_factory=AllocatedDevices)
+    devices: AllocationDevices = msgspec.field(default_factory=AllocationDevices)
     allocation_timestamp: str = ""
 
 
@@ -133,7 +133,7 @@ class DeviceAttribute(ObjectPart):
     number: int | None = msgspec.field(default=None, name="int")
 
 
-class Device(ObjectPart):
+class SliceDevice(ObjectPart):
     name: str = ""
     attributes: dict[str, DeviceAttribute] = msgspec.field(default_factory=dict)
 
@@ -147,7 +147,7 @@ class ResourceSliceSpec(ObjectPart):
     driver: str = ""
     node_name: str = ""
     pool: DevicePool = msgspec.field(default_factory=DevicePool)
-    devices: tuple[Device, ...] = ()
+    devices: tuple[SliceDevice, ...] = ()
 
 
 class ResourceSlice(Object):
