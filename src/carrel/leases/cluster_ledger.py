@@ -211,7 +211,8 @@ class ClusterLedger:
         if status.orphans is None:
             return ""
         shares = {share.holder.uid: share for lease in self._leases_with(gpu.uuid) for share in lease.record.shares}
-        pods = {uid: self._pod_by_uid(uid) for uid in sorted(shares)}
+        # A claim has no end of its own: its share stays until the collector finds that it is not allocated.
+        pods = {uid: self._pod_by_uid(uid) for uid in sorted(shares) if not shares[uid].holder.is_claim}
         ending = [shares[uid] for uid, pod in pods.items() if pod is None or is_ending(pod)]
         if ending and self._stale.get(gpu.node):
             may_run = f"the pod {ending[0].holder.full_name} may still run there"
@@ -273,8 +274,12 @@ class ClusterLedger:
 
     def users_of(self, gpu: Gpu) -> Sequence[str]:
         """The uids of the pods that have the GPU, as the kubelet said when its agent last looked."""
-        devices = self._statuses[gpu.node].status.devices if gpu.node in self._statuses else ()
-        return next((device.in_use_by for device in devices if device.id == gpu.index), ())
+        return self.users_on(gpu.node, gpu.index)
+
+    def users_on(self, node: str, index: int) -> Sequence[str]:
+        """The same, with the uids of claims that are prepared there, of the GPU with that number."""
+        devices = self._statuses[node].status.devices if node in self._statuses else ()
+        return next((device.in_use_by for device in devices if device.id == index), ())
 
     def card_used_by(self, node: str, uid: str) -> str:
         """UUID of the one GPU that the kubelet gave to a pod, as the agent says; empty if it does not."""

@@ -30,6 +30,7 @@ from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, Reflector, WatchTi
 from carrel.kubernetes.timing import Backoff
 from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.covered_pods import CoverageContext, CoveredPods
+from carrel.leases.device_claims import DeviceClaims
 from carrel.leases.eligible_nodes import NOWHERE, Eligibility, EligibleNodes
 from carrel.leases.gang_members import GangMemberLookup
 from carrel.leases.gang_sizes import GangSizeContext, GangSizes
@@ -73,6 +74,8 @@ class ClusterOptions:
     seal: Seal | None = None
     """With it, only pods that came through the webhook get a GPU."""
     tier_policy: TierPolicy = DEFAULT_TIER_POLICY
+    dra: bool = False
+    """Whether ResourceClaims are read: see `device_claims`."""
     reads_makers: bool = True
     """Whether what made the pods of a gang is read, to learn its size: only who places pods, or says why they wait."""
 
@@ -105,6 +108,7 @@ class ClusterState:
         self.pod_groups: Reflector[PodGroup] = self.informers.watch(POD_GROUPS, optional=True)
         self.nodes: Reflector[NodeObject] = self.informers.watch(NODES)
         self.leases = self.informers.watch(LEASES, Selection(options.namespace))
+        self.device_claims = DeviceClaims(self.informers) if options.dra else None
         self.cluster_ledger = ClusterLedger(
             self.pods.store.by_uid, options.dialect_options.memory_unit, self.request_of_newcomer, self.isolation
         )
