@@ -85,6 +85,7 @@ class AdmissionWebhook:
             certificate_expires_at=certificate_expires_at,
         )
         metrics = WebhookMetrics(measures)
+        metrics.show_api_calls(self._state.cluster.calls)
         self._state.isolation.on_failure = metrics.count_object_failure
         handler = ReviewHandler(self.admission, metrics, lambda: self.informers.is_synced, self.claim_gate)
         return webhook_app(handler, metrics, self._why_not_ready)

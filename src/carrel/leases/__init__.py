@@ -24,5 +24,6 @@ Reading order:
     booking_writer     writes the object of a booking, while others may write it too
     shown_cards        GPUs and their holders by the numbers that people know
     runtime_class      which RuntimeClass GPU pods get
+    invariants         what must always hold, counted again from the objects alone
     cluster_state      puts all of it together for one process
 """

@@ -272,6 +272,10 @@ class ClusterLedger:
         """The node with the GPUs that it reports; the ledger may have slots instead."""
         return self._reported.get(node)
 
+    def reported_nodes(self) -> Sequence[Node]:
+        """All nodes, in the same way."""
+        return tuple(self._reported.values())
+
     def users_of(self, gpu: Gpu) -> Sequence[str]:
         """The uids of the pods that have the GPU, as the kubelet said when its agent last looked."""
         return self.users_on(gpu.node, gpu.index)
@@ -352,7 +356,11 @@ class ClusterLedger:
     def has_lease(self, gpu: Gpu) -> bool:
         return gpuclaim.lease_name(gpu.node, gpu.index) in self._leases
 
-    def leases(self) -> Iterable[KnownLease]:
+    def unreadable_leases(self) -> Mapping[str, str]:
+        """Lease → why it cannot be read."""
+        return {gpuclaim.lease_name(*place): why for place, why in self._unreadable.items()}
+
+    def leases(self) -> Sequence[KnownLease]:
         return tuple(self._leases.values())
 
     def leases_of(self, uid: str) -> Sequence[KnownLease]:
