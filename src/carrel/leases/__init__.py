@@ -14,6 +14,7 @@ Reading order:
     pod_progress gang_members  how far a pod is; which pods are members of a gang
     gang_sizes                 how many pods a gang has, where neither pods nor claim say it
     covered_pods       which booking covers which pod
+    device_claims      ResourceClaims, and which GPU a device is
     eligible_nodes     where a pod may run by everything that is not about GPUs
     covered_pods       which pods a booking covers now
     coverage_words coverage_reader   what people are told about it
@@ -23,5 +24,6 @@ Reading order:
     booking_writer     writes the object of a booking, while others may write it too
     shown_cards        GPUs and their holders by the numbers that people know
     runtime_class      which RuntimeClass GPU pods get
+    invariants         what must always hold, counted again from the objects alone
     cluster_state      puts all of it together for one process
 """

@@ -169,7 +169,12 @@ class ClusterLedger:
         else:
             set_aside = why_set_aside(unrecorded, name)
         gpus = tuple(replace(gpu, unusable=gpu.unusable or self._why_unsure(gpu)) for gpu in node.gpus)
-        unusable = node.unusable or self._stale.get(name, "") or self._other_unit(status) or set_aside
+        unusable = (
+            node.unusable
+            or self._stale.get(name, "")
+            or gpuclaim.why_other_unit(status, self._memory_unit)
+            or set_aside
+        )
         node = replace(node, gpus=gpus, unusable=unusable)
         if node != self.ledger.node(name):  # most reports are only a heartbeat
             holders = self._holders_on(name)
@@ -182,15 +187,6 @@ class ClusterLedger:
 
     def _holders_on(self, node: str) -> set[str]:
         return {uid for card in self.ledger.cards(node) for uid in card.shares}
-
-    def _other_unit(self, status: GpuNodeStatus) -> str:
-        """The same number on a pod would mean different amounts for the agent and for this process."""
-        theirs, ours = status.status.memory_unit, self._memory_unit.value
-        if theirs in ("", ours):
-            return ""
-        return (
-            f"its agent counts memory in {theirs}, the scheduler in {ours}; give all components the same --memory-unit"
-        )
 
     def _why_unsure(self, gpu: Gpu) -> str:
         """Why the records of a GPU contradict each other; empty if they do not."""
@@ -211,7 +207,8 @@ class ClusterLedger:
         if status.orphans is None:
             return ""
         shares = {share.holder.uid: share for lease in self._leases_with(gpu.uuid) for share in lease.record.shares}
-        pods = {uid: self._pod_by_uid(uid) for uid in sorted(shares)}
+        # A claim has no end of its own: its share stays until the collector finds that it is not allocated.
+        pods = {uid: self._pod_by_uid(uid) for uid in sorted(shares) if not shares[uid].holder.is_claim}
         ending = [shares[uid] for uid, pod in pods.items() if pod is None or is_ending(pod)]
         if ending and self._stale.get(gpu.node):
             may_run = f"the pod {ending[0].holder.full_name} may still run there"
@@ -271,10 +268,18 @@ class ClusterLedger:
         """The node with the GPUs that it reports; the ledger may have slots instead."""
         return self._reported.get(node)
 
+    def reported_nodes(self) -> Sequence[Node]:
+        """All nodes, in the same way."""
+        return tuple(self._reported.values())
+
     def users_of(self, gpu: Gpu) -> Sequence[str]:
         """The uids of the pods that have the GPU, as the kubelet said when its agent last looked."""
-        devices = self._statuses[gpu.node].status.devices if gpu.node in self._statuses else ()
-        return next((device.in_use_by for device in devices if device.id == gpu.index), ())
+        return self.users_on(gpu.node, gpu.index)
+
+    def users_on(self, node: str, index: int) -> Sequence[str]:
+        """The same, with the uids of claims that are prepared there, of the GPU with that number."""
+        devices = self._statuses[node].status.devices if node in self._statuses else ()
+        return next((device.in_use_by for device in devices if device.id == index), ())
 
     def card_used_by(self, node: str, uid: str) -> str:
         """UUID of the one GPU that the kubelet gave to a pod, as the agent says; empty if it does not."""
@@ -347,7 +352,11 @@ class ClusterLedger:
     def has_lease(self, gpu: Gpu) -> bool:
         return gpuclaim.lease_name(gpu.node, gpu.index) in self._leases
 
-    def leases(self) -> Iterable[KnownLease]:
+    def unreadable_leases(self) -> Mapping[str, str]:
+        """Lease → why it cannot be read."""
+        return {gpuclaim.lease_name(*place): why for place, why in self._unreadable.items()}
+
+    def leases(self) -> Sequence[KnownLease]:
         return tuple(self._leases.values())
 
     def leases_of(self, uid: str) -> Sequence[KnownLease]:

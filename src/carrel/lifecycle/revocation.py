@@ -265,6 +265,8 @@ class Revoker:
         now, found, gone = self._context.now(), {}, {}
         for uid in ledger.holders():
             pod = self._context.pod_by_uid(uid)
+            if any(share.holder.is_claim for share in ledger.shares_of(uid).values()):
+                continue  # it is no pod, so nobody can find it gone by looking for one
             if pod is None:
                 gone[uid] = self._gone_since.get(uid, now)
                 if now >= gone[uid] + LAST_GRACE + KUBELET_TIME:

@@ -21,6 +21,8 @@ from carrel.leases.cluster_state import ClusterState
 from carrel.leases.runtime_class import RuntimeClasses
 from carrel.lifecycle.adoption_loop import AdoptionLoop
 from carrel.lifecycle.assembly import reservation_pods_on, terminator_on, tier_parts_on
+from carrel.lifecycle.gpu_counts import GpuCounts
+from carrel.lifecycle.invariant_check import InvariantCheck
 from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reconciler import Reconciler
 from carrel.lifecycle.settings import ControllerSettings
@@ -28,6 +30,7 @@ from carrel.lifecycle.slot_reconciler import SlotReconciler
 from carrel.lifecycle.terminator import Terminator
 from carrel.lifecycle.terminator_api import terminator_app
 from carrel.lifecycle.tier_reconciler import TierReconciler
+from carrel.lifecycle.waiting_pods import WaitingPods
 from carrel.process import connect, run_with_cluster
 
 log = logging.getLogger(__name__)
@@ -60,9 +63,12 @@ def run(settings: ControllerSettings) -> None:
 async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Event) -> None:
     fence = WriteFence()
     state = ClusterState(client.fenced(fence.require), replace(settings.options(), now=client.clock.now))
-    metrics = ControllerMetrics(fence.is_leading, state.covered_pods.over_use, client.clock)
+    waiting_pods = WaitingPods()
+    metrics = ControllerMetrics(fence.is_leading, waiting_pods.counts, client.clock)
+    metrics.show_api_calls(client.calls)
+    metrics.read_on_scrape(GpuCounts(state.ledger, state.covered_pods.running).read)
     state.isolation.on_failure = metrics.count_object_failure
-    pods_and_leases = Reconciler(state, settings.scheduler_names(), metrics)
+    pods_and_leases = Reconciler(state, settings.scheduler_names(), metrics, waiting_pods)
     elsewhere = BookingStatusClient(BookingAddress(settings.api_url, settings.api_token)) if settings.api_url else None
     tiers = TierReconciler(state, tier_parts_on(state, settings.tier_options(), elsewhere), metrics)
     runtime_class = RuntimeClasses(state.informers, settings.runtime_class)
@@ -70,7 +76,9 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     reservations = reservation_pods_on(state, options)
     slots = SlotReconciler(state, reservations, lambda node: pods_and_leases.on_room({node}), metrics)
     adoption = Adoption(state.cluster_ledger, state.lease_writer, state.isolation)
+    invariants = InvariantCheck(state, metrics)
     adopting = [AdoptionLoop(adoption)] if settings.adopt else []
+    reconcilers = [pods_and_leases, tiers, slots, invariants, *adopting]
     identity = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
     candidate = Candidate(settings.carrel_namespace, LEASE, identity)
     app = health_app(lambda: "" if state.informers.is_synced else REBUILDING, metrics.text)
@@ -83,7 +91,7 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
         log.info("listening url=%s namespace=%s identity=%s", url, settings.carrel_namespace, identity)
         async with asyncio.TaskGroup() as tasks:
             watching = [tasks.create_task(state.informers.run()), tasks.create_task(_mark_silent_agents(state))]
-            leading = tasks.create_task(_lead(election, fence, state, [pods_and_leases, tiers, slots, *adopting]))
+            leading = tasks.create_task(_lead(election, fence, state, reconcilers))
             await stop.wait()
             # First the leadership, so that another replica can take over at once.
             leading.cancel()
@@ -121,7 +129,7 @@ async def _lead(
     election: Election,
     fence: WriteFence,
     state: ClusterState,
-    reconcilers: Sequence[Reconciler | TierReconciler | SlotReconciler | AdoptionLoop],
+    reconcilers: Sequence[Reconciler | TierReconciler | SlotReconciler | InvariantCheck | AdoptionLoop],
 ) -> None:
     """Runs the reconcilers whenever this process is elected."""
     await state.informers.wait_synced()
