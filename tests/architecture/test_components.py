@@ -31,6 +31,7 @@ PURE_MODULES = (
     "carrel.jupyterhub.profiles",
     "carrel.jupyterhub.spawn_page",
     "carrel.jupyterhub.startable",
+    "carrel.lifecycle.victim_prices",
     "carrel.lifecycle.victims",
     "carrel.node.allocation_order",
     "carrel.node.device_names",
