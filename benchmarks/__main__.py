@@ -19,6 +19,7 @@ BENCHMARKS = (
     "booking",
     "pages",
     "node",
+    "starting",
 )
 
 
