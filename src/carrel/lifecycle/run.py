@@ -18,7 +18,7 @@ from carrel.kubernetes.leader_election import Candidate, Election, Leadership, L
 from carrel.kubernetes.own_loop import OwnLoop
 from carrel.leases.adoption import Adoption
 from carrel.leases.cluster_state import ClusterState
-from carrel.leases.runtime_class import RuntimeClassChoice
+from carrel.leases.runtime_class import RuntimeClasses
 from carrel.lifecycle.adoption_loop import AdoptionLoop
 from carrel.lifecycle.assembly import reservation_pods_on, terminator_on, tier_parts_on
 from carrel.lifecycle.gpu_counts import GpuCounts
@@ -34,6 +34,9 @@ from carrel.lifecycle.waiting_pods import WaitingPods
 from carrel.process import connect, run_with_cluster
 
 log = logging.getLogger(__name__)
+
+_Leading = Reconciler | TierReconciler | SlotReconciler | InvariantCheck | AdoptionLoop
+"""What runs while this process leads."""
 
 LEASE = "carrel-controller"
 REBUILDING = "the ledger is being rebuilt from the cluster"
@@ -71,14 +74,15 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     pods_and_leases = Reconciler(state, settings.scheduler_names(), metrics, waiting_pods)
     elsewhere = BookingStatusClient(BookingAddress(settings.api_url, settings.api_token)) if settings.api_url else None
     tiers = TierReconciler(state, tier_parts_on(state, settings.tier_options(), elsewhere), metrics)
-    runtime_class = RuntimeClassChoice(state.informers, settings.runtime_class)
-    options = replace(settings.reservation_options(), runtime_class=runtime_class.name)
+    runtime_class = RuntimeClasses(state.informers, settings.runtime_class)
+    options = replace(settings.reservation_options(), runtime_class=runtime_class.chosen)
     reservations = reservation_pods_on(state, options)
     slots = SlotReconciler(state, reservations, lambda node: pods_and_leases.on_room({node}), metrics)
     adoption = Adoption(state.cluster_ledger, state.lease_writer, state.isolation)
     invariants = InvariantCheck(state, metrics)
-    adopting = [AdoptionLoop(adoption)] if settings.adopt else []
-    reconcilers = [pods_and_leases, tiers, slots, invariants, *adopting]
+    reconcilers: list[_Leading] = [pods_and_leases, tiers, slots, invariants]
+    if settings.adopt:
+        reconcilers.append(AdoptionLoop(adoption))
     identity = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
     candidate = Candidate(settings.carrel_namespace, LEASE, identity)
     app = health_app(lambda: "" if state.informers.is_synced else REBUILDING, metrics.text)
@@ -129,7 +133,7 @@ async def _lead(
     election: Election,
     fence: WriteFence,
     state: ClusterState,
-    reconcilers: Sequence[Reconciler | TierReconciler | SlotReconciler | InvariantCheck | AdoptionLoop],
+    reconcilers: Sequence[_Leading],
 ) -> None:
     """Runs the reconcilers whenever this process is elected."""
     await state.informers.wait_synced()
