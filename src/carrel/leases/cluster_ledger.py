@@ -124,6 +124,11 @@ class ClusterLedger:
         """Why the node's report is too old; empty if it is not."""
         return self._stale.get(node, "")
 
+    def count_agents(self) -> tuple[int, int]:
+        """How many agents report, and how many are silent."""
+        silent = sum(map(bool, self._stale.values()))
+        return len(self._statuses) - silent, silent
+
     def _refresh(self, name: str) -> None:
         """A node whose report, pods or Leases cannot be understood takes no new pods; the others are not concerned."""
         if not self._isolation.ask("node", name, self._is_refreshed, False):

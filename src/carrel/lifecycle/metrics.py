@@ -35,6 +35,12 @@ class ControllerMetrics(ComponentMetrics):
         self.freed = Counter(
             "carrel_shares_freed", "Shares removed from Leases because their pods were gone.", registry=registry
         )
+        self._agents = Gauge(
+            "carrel_agents",
+            "Nodes whose agent reports their GPUs, and those whose agent is silent: they take no new pods.",
+            ["state"],
+            registry=registry,
+        )
         self.claims = Counter("carrel_claim_statuses_written", "Changes of a GpuClaim's status.", registry=registry)
         self.events = Counter("carrel_events_told", "Events about pods.", ["reason"], registry=registry)
         self.revoked = Counter(
@@ -77,6 +83,11 @@ class ControllerMetrics(ComponentMetrics):
 
         self._waiting = waiting
         self.read_on_scrape(self._of_waiting_pods)
+
+    def show_agents(self, count: Callable[[], tuple[int, int]]) -> None:
+        """`count`: how many report, and how many are silent."""
+        self._agents.labels("reporting").set_function(lambda: float(count()[0]))
+        self._agents.labels("silent").set_function(lambda: float(count()[1]))
 
     def count_closed(self, why: Why, result: HandOverResult) -> None:
         self._handed_over.labels(why.value, result.name.lower()).inc()

@@ -41,6 +41,9 @@ SILENT_AGENTS_S = 5.0
 """How often silent agents are looked for."""
 
 
+LeadersTask = Reconciler | TierReconciler | SlotReconciler | InvariantCheck | AdoptionLoop
+
+
 class WriteFence:
     """Lets this process write only while it leads."""
 
@@ -66,6 +69,7 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     waiting_pods = WaitingPods()
     metrics = ControllerMetrics(fence.is_leading, waiting_pods.counts, client.clock)
     metrics.show_api_calls(client.calls)
+    metrics.show_agents(state.cluster_ledger.count_agents)
     metrics.read_on_scrape(GpuCounts(state.ledger, state.covered_pods.running).read)
     state.isolation.on_failure = metrics.count_object_failure
     pods_and_leases = Reconciler(state, settings.scheduler_names(), metrics, waiting_pods)
@@ -78,7 +82,7 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     adoption = Adoption(state.cluster_ledger, state.lease_writer, state.isolation)
     invariants = InvariantCheck(state, metrics)
     adopting = [AdoptionLoop(adoption)] if settings.adopt else []
-    reconcilers = [pods_and_leases, tiers, slots, invariants, *adopting]
+    reconcilers: list[LeadersTask] = [pods_and_leases, tiers, slots, invariants, *adopting]
     identity = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
     candidate = Candidate(settings.carrel_namespace, LEASE, identity)
     app = health_app(lambda: "" if state.informers.is_synced else REBUILDING, metrics.text)
@@ -129,7 +133,7 @@ async def _lead(
     election: Election,
     fence: WriteFence,
     state: ClusterState,
-    reconcilers: Sequence[Reconciler | TierReconciler | SlotReconciler | InvariantCheck | AdoptionLoop],
+    reconcilers: Sequence[LeadersTask],
 ) -> None:
     """Runs the reconcilers whenever this process is elected."""
     await state.informers.wait_synced()
