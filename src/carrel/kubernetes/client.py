@@ -43,7 +43,7 @@ from carrel.kubernetes.objects.release import Release, read_release
 from carrel.kubernetes.objects.resources import PODS, Resource
 from carrel.kubernetes.server_clock import ServerClock
 from carrel.kubernetes.timing import REAL_TIME, Timing
-from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
+from carrel.kubernetes.transport import ApiRequest, ApiResponse, ResponseLike, Transport
 from carrel.kubernetes.warnings import Warnings
 
 V = TypeVar("V", bound=Object)
@@ -86,7 +86,7 @@ class Client:
         self._fields = fields
         self._warnings = warnings or Warnings()
         self._timing = timing
-        self.clock = clock or ServerClock()
+        self.clock = clock or ServerClock(monotonic=time.monotonic)
         """The time by the API server."""
         self.calls = calls or ApiCalls()
 
@@ -232,7 +232,7 @@ class Client:
                 raise Unavailable(lost.status, lost.reason, lost.message, lost.details) from lost
             self._warnings.add(request, response)
             if date := response.headers.get("date"):
-                self.clock.observe(date, sent)
+                self.clock.observe(date, sent, response.connection if isinstance(response, ApiResponse) else "")
             if response.status < 300:
                 return response
             wait_s = _retry_after(request, response)

@@ -1,7 +1,7 @@
 """The metrics of the controller."""
 
 from collections import Counter as Counts
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import Counter, Gauge
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -84,10 +84,10 @@ class ControllerMetrics(ComponentMetrics):
         self._waiting = waiting
         self.read_on_scrape(self._of_waiting_pods)
 
-    def show_agents(self, count: Callable[[], tuple[int, int]]) -> None:
-        """`count`: how many report, and how many are silent."""
-        self._agents.labels("reporting").set_function(lambda: float(count()[0]))
-        self._agents.labels("silent").set_function(lambda: float(count()[1]))
+    def show_agents(self, is_silent: Callable[[], Sequence[bool]]) -> None:
+        """`is_silent`: of each agent, whether it is."""
+        self._agents.labels("reporting").set_function(lambda: float(is_silent().count(False)))
+        self._agents.labels("silent").set_function(lambda: float(is_silent().count(True)))
 
     def count_closed(self, why: Why, result: HandOverResult) -> None:
         self._handed_over.labels(why.value, result.name.lower()).inc()

@@ -18,7 +18,7 @@ from carrel.kubernetes.leader_election import Candidate, Election, Leadership, L
 from carrel.kubernetes.own_loop import OwnLoop
 from carrel.leases.adoption import Adoption
 from carrel.leases.cluster_state import ClusterState
-from carrel.leases.runtime_class import RuntimeClassChoice
+from carrel.leases.runtime_class import RuntimeClasses
 from carrel.lifecycle.adoption_loop import AdoptionLoop
 from carrel.lifecycle.assembly import reservation_pods_on, terminator_on, tier_parts_on
 from carrel.lifecycle.gpu_counts import GpuCounts
@@ -35,13 +35,13 @@ from carrel.process import connect, run_with_cluster
 
 log = logging.getLogger(__name__)
 
+_Leading = Reconciler | TierReconciler | SlotReconciler | InvariantCheck | AdoptionLoop
+"""What runs while this process leads."""
+
 LEASE = "carrel-controller"
 REBUILDING = "the ledger is being rebuilt from the cluster"
 SILENT_AGENTS_S = 5.0
 """How often silent agents are looked for."""
-
-
-LeadersTask = Reconciler | TierReconciler | SlotReconciler | InvariantCheck | AdoptionLoop
 
 
 class WriteFence:
@@ -69,20 +69,22 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     waiting_pods = WaitingPods()
     metrics = ControllerMetrics(fence.is_leading, waiting_pods.counts, client.clock)
     metrics.show_api_calls(client.calls)
-    metrics.show_agents(state.cluster_ledger.count_agents)
+    agents, why_silent = state.node_statuses.store, state.cluster_ledger.why_silent
+    metrics.show_agents(lambda: [bool(why_silent(each.metadata.name)) for each in agents])
     metrics.read_on_scrape(GpuCounts(state.ledger, state.covered_pods.running).read)
     state.isolation.on_failure = metrics.count_object_failure
     pods_and_leases = Reconciler(state, settings.scheduler_names(), metrics, waiting_pods)
     elsewhere = BookingStatusClient(BookingAddress(settings.api_url, settings.api_token)) if settings.api_url else None
     tiers = TierReconciler(state, tier_parts_on(state, settings.tier_options(), elsewhere), metrics)
-    runtime_class = RuntimeClassChoice(state.informers, settings.runtime_class)
-    options = replace(settings.reservation_options(), runtime_class=runtime_class.name)
+    runtime_class = RuntimeClasses(state.informers, settings.runtime_class)
+    options = replace(settings.reservation_options(), runtime_class=runtime_class.chosen)
     reservations = reservation_pods_on(state, options)
     slots = SlotReconciler(state, reservations, lambda node: pods_and_leases.on_room({node}), metrics)
     adoption = Adoption(state.cluster_ledger, state.lease_writer, state.isolation)
     invariants = InvariantCheck(state, metrics)
-    adopting = [AdoptionLoop(adoption)] if settings.adopt else []
-    reconcilers: list[LeadersTask] = [pods_and_leases, tiers, slots, invariants, *adopting]
+    reconcilers: list[_Leading] = [pods_and_leases, tiers, slots, invariants]
+    if settings.adopt:
+        reconcilers.append(AdoptionLoop(adoption))
     identity = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
     candidate = Candidate(settings.carrel_namespace, LEASE, identity)
     app = health_app(lambda: "" if state.informers.is_synced else REBUILDING, metrics.text)
@@ -133,7 +135,7 @@ async def _lead(
     election: Election,
     fence: WriteFence,
     state: ClusterState,
-    reconcilers: Sequence[LeadersTask],
+    reconcilers: Sequence[_Leading],
 ) -> None:
     """Runs the reconcilers whenever this process is elected."""
     await state.informers.wait_synced()
