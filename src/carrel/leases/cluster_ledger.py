@@ -431,9 +431,8 @@ class ClusterLedger:
         cards = self.ledger.cards(record.node)
         matching = [card for card in cards if card.gpu.uuid == record.gpu and card.gpu.index == record.index]
         is_unsure = not matching or matching[0].gpu.unusable or len(self._recorded_on.get(record.gpu, ())) > 1
-        if is_unsure or self.kubelet_chooses(
-            record.node
-        ):  # the GPU behind one slot limits which GPU may be behind another
+        # The GPU behind one slot limits which GPU may be behind another.
+        if is_unsure or self.kubelet_chooses(record.node):
             self._refresh(record.node)
 
     # --- how far the holders are -------------------------------------------------------------------------------------
