@@ -104,7 +104,7 @@ class Agent:
         self._comparison = Comparison(cluster, lease_check, now, self._isolation)
         self._reporter = Reporter(cluster, now)
         self._offer = MemoryOffer(
-            settings.memory_resource.mode, lambda: self._reporter.memory_resource(settings.node_name)
+            settings.offer_mode(), lambda: self._reporter.memory_resource(settings.node_name)
         )
         allocation_context = AllocationContext(
             cluster=cluster,
@@ -128,7 +128,8 @@ class Agent:
         self._isolation.on_failure = self.metrics.count_object_failure
 
     def _device_plugin(self, resource: str, is_wanted: Callable[[], bool]) -> DevicePlugin:
-        return DevicePlugin(resource, self._settings.plugin_folder / SOCKETS[resource], self._allocation, is_wanted)
+        socket, device_list = self._settings.plugin_folder / SOCKETS[resource], self._settings.device_list
+        return DevicePlugin(resource, socket, self._allocation, is_wanted, device_list)
 
     def _offers_whole_gpus(self) -> bool:
         if self._is_coexisting or self._only_reports or self._settings.whole_gpus is OfferWholeGpus.NO:
