@@ -6,7 +6,7 @@ spec.nodeSelector, Node labels         nvidia.com/gpu.product      the model, as
 Node labels                            nvidia.com/gpu.memory       MiB; one value for all GPUs of the node
 env of a container                     NVIDIA_VISIBLE_DEVICES      what the runtime lets in: UUIDs, `none`, `void`
 env of a container                     CUDA_VISIBLE_DEVICES        what CUDA numbers from 0, among those
-mount of a container                   /var/run/nvidia-container-devices/GPU-…  the same as the first variable, by a mount
+mounts of a container                  /var/run/nvidia-container-devices/GPU-…   as the first variable, by a mount
 /proc/driver/nvidia/gpus/*/information GPU UUID: GPU-…             the driver's own word about a GPU
 """
 

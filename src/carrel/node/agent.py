@@ -103,9 +103,7 @@ class Agent:
         lease_check = LeaseCheck(cluster, settings.node_name, settings.carrel_namespace, has_slots=has_slots)
         self._comparison = Comparison(cluster, lease_check, now, self._isolation)
         self._reporter = Reporter(cluster, now)
-        self._offer = MemoryOffer(
-            settings.offer_mode(), lambda: self._reporter.memory_resource(settings.node_name)
-        )
+        self._offer = MemoryOffer(settings.offer_mode(), lambda: self._reporter.memory_resource(settings.node_name))
         allocation_context = AllocationContext(
             cluster=cluster,
             node=settings.node_name,

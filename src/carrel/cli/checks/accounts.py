@@ -30,7 +30,9 @@ class Right:
 
     def __str__(self) -> str:
         what = f"{self.resource}.{self.group}" if self.group else self.resource
-        return f"{self.verb} {what}{f' {self.name}' if self.name else ''}{f' in {self.namespace}' * bool(self.namespace)}"
+        return (
+            f"{self.verb} {what}{f' {self.name}' if self.name else ''}{f' in {self.namespace}' * bool(self.namespace)}"
+        )
 
 
 SCHEDULER_RIGHTS = (

@@ -11,9 +11,13 @@ from carrel.kubernetes.objects.resources import PODS
 REASONS = (
     ("x509", "it does not trust the webhook's certificate", "rollout restart deployment/carrel-webhook"),
     ("no endpoints available", "no webhook is ready", "get pods --selector app.kubernetes.io/component=webhook"),
-    ("service \"carrel-webhook\" not found", "the webhook's Service is missing", "get services"),
+    ('service "carrel-webhook" not found', "the webhook's Service is missing", "get services"),
     ("connection refused", "nobody listens there", "get endpointslices"),
-    ("deadline exceeded", "no answer in time: does a firewall or a NetworkPolicy keep the API server away?", "get networkpolicies"),
+    (
+        "deadline exceeded",
+        "no answer in time: does a firewall or a NetworkPolicy keep the API server away?",
+        "get networkpolicies",
+    ),
     ("no route to host", "the API server does not reach the pods' network", "get endpointslices"),
 )
 """A part of the API server's message → what it means, and what to look at."""

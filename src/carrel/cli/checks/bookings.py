@@ -64,11 +64,12 @@ async def database(of: Installation) -> Sequence[Finding]:
         there = (await ask_metrics(of, pod)).label("carrel_database_migration", "revision")
         if not there:
             return [warn(f"{pod.metadata.name} does not say of which version its tables are", of.kubectl(LOGS))]
-        if there != wanted:
-            older = "older" if there < wanted else "newer"
-            text = f"the tables are at {there}, {older} than {wanted} of this program"
-            return [warn(text, of.kubectl("rollout restart deployment/carrel-booking") + ", with the image of this version")]
-    return [ok(f"its tables are at {wanted}, the newest")]
+        if there < wanted:
+            text = f"its tables are at level {there}, and this program knows level {wanted}: an older service made them"
+            return [warn(text, of.install)]
+        if there > wanted:
+            return [ok(f"its tables are at level {there}, of a newer version; the service says that it may use them")]
+    return [ok(f"its tables are at level {wanted}, the newest")]
 
 
 def newest_migration() -> str:
@@ -84,12 +85,16 @@ async def mirrored_bookings(of: Installation) -> Sequence[Finding]:
         try:
             read_entitlement(each)
         except Malformed as malformed:
-            return [fail(f"it entitles to nothing: {malformed}", f"kubectl get booking {each.metadata.name} --output yaml")]
+            return [
+                fail(f"it entitles to nothing: {malformed}", f"kubectl get booking {each.metadata.name} --output yaml")
+            ]
     own = [each for each in objects if not is_from_enquiry(each)]
     pods = await _service_pods(of)
     if not pods:
         if own:
-            text = f"{len(own)} Booking objects are of a booking service that is not there: nobody keeps them up to date"
+            text = (
+                f"{len(own)} Booking objects are of a booking service that is not there: nobody keeps them up to date"
+            )
             return [warn(text, "kubectl get bookings.carrel.dev")]
         return [ok(f"{len(objects)} Booking objects, written by the controller")]
     for pod in pods:

@@ -19,12 +19,14 @@ COMPONENT = "app.kubernetes.io/component"
 OURS = "app.kubernetes.io/name=carrel"
 PORTS = {"webhook": 8443, "scheduler": 39995, "controller": 39998, "booking": 39997, "agent": 39996}
 """Where each component answers probes, as the chart runs it."""
+KINDS = {"agent-report-only": "agent"}
+"""Label of a component that runs in another mode there → the component."""
 
 
 class FromSource(ObjectPart):
     """Where a variable comes from."""
 
-    secret_key_ref: dict[str, str | bool] = {}
+    secret_key_ref: dict[str, str | bool] = msgspec.field(default_factory=dict)
 
 
 class Variable(ObjectPart):
@@ -77,7 +79,8 @@ class ComponentPod(Object):
 
     @property
     def component(self) -> str:
-        return self.metadata.labels.get(COMPONENT, "")
+        label = self.metadata.labels.get(COMPONENT, "")
+        return KINDS.get(label, label)
 
     @property
     def is_ready(self) -> bool:

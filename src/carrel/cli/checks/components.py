@@ -45,7 +45,9 @@ async def _component(of: Installation, component: str, pods: Sequence[ComponentP
             text = f"the API server does not reach {pod.metadata.name}: {error.message}"
             return warn(text, of.kubectl("get networkpolicies"), hop)
         if answer.status != 200:
-            return fail(f"{pod.metadata.name} is not ready: {answer.text}", of.kubectl(f"logs {pod.metadata.name}"), hop)
+            return fail(
+                f"{pod.metadata.name} is not ready: {answer.text}", of.kubectl(f"logs {pod.metadata.name}"), hop
+            )
     return ok(f"{len(pods)} ready, and {'answers' if len(pods) == 1 else 'answer'}", hop)
 
 
@@ -61,7 +63,7 @@ def _versions(of: Installation, pods: Sequence[ComponentPod]) -> Iterator[Findin
 
 
 async def clocks(of: Installation) -> Sequence[Finding]:
-    """Dates of answers have whole seconds, and an answer takes time: only what cannot be explained so is a difference."""
+    """Dates have whole seconds, and an answer takes time: only what cannot be explained so is a difference."""
     found = [_of_machine(of)]
     slow: list[Finding] = []
     asked = 0

@@ -103,7 +103,10 @@ async def webhook_configuration(of: Installation) -> Sequence[Finding]:
         text = "it has not written its certificate authority into its configuration"
         return [fail(text, of.kubectl("logs deployment/carrel-webhook"))]
     found = [
-        fail(f"{each['name']} has failurePolicy {theirs}, not {each['failurePolicy']}: {WHAT_HAPPENS[theirs]}", of.install)
+        fail(
+            f"{each['name']} has failurePolicy {theirs}, not {each['failurePolicy']}: {WHAT_HAPPENS[theirs]}",
+            of.install,
+        )
         for each in ours["webhooks"]
         if (theirs := entries[each["name"]].get("failurePolicy", "Fail")) != each["failurePolicy"]
     ]

@@ -102,5 +102,7 @@ def _schedulers(of: Installation, pods: Mapping[str, ComponentPod]) -> Iterator[
     sent_to = pods["webhook"].given("CARREL_SCHEDULER") or _default(WebhookSettings, "scheduler")
     believed = pods["controller"].given("CARREL_SCHEDULERS") or _default(ControllerSettings, "schedulers")
     if sent_to not in [each.strip() for each in believed.split(",")]:
-        text = f"the webhook sends GPU pods to {sent_to}, and the controller tells only pods of {believed} why they wait"
+        text = (
+            f"the webhook sends GPU pods to {sent_to}, and the controller tells only pods of {believed} why they wait"
+        )
         yield warn(text, of.install)

@@ -19,8 +19,16 @@ SPAWNER_RIGHTS = tuple(
 CARREL_RIGHTS = tuple(("patch", resource) for resource in ("pods", "secrets", "services"))
 """With Carrel's spawner: to take back a successor, and to give it what belonged to the first pod."""
 TOLD = (
-    ("carrel_pods_of_unlisted_spawners_total", "pods came from a hub that is not in spawners: no booking covers them", "spawners={system:serviceaccount:jhub:hub}"),
-    ("carrel_pods_of_unmatched_hub_users_total", "pods are of users of the hub whose address is not known: no booking covers them", "usernameDomain=lab.example"),
+    (
+        "carrel_pods_of_unlisted_spawners_total",
+        "pods came from a hub that is not in spawners: no booking covers them",
+        "spawners={system:serviceaccount:jhub:hub}",
+    ),
+    (
+        "carrel_pods_of_unmatched_hub_users_total",
+        "pods are of users of the hub whose address is not known: no booking covers them",
+        "usernameDomain=lab.example",
+    ),
 )
 """Metric of the webhook → what it means, and the value that helps."""
 
@@ -45,14 +53,21 @@ async def _account(of: Installation, account: str) -> Sequence[Finding]:
     hop = f"hub {account.removeprefix(PREFIX)}"
     namespace, _, name = account.removeprefix(PREFIX).partition(":")
     if not account.startswith(PREFIX) or not (namespace and name):
-        return [fail("it is not the name of a ServiceAccount", of.with_values("spawners={system:serviceaccount:jhub:hub}"), hop)]
+        return [
+            fail(
+                "it is not the name of a ServiceAccount",
+                of.with_values("spawners={system:serviceaccount:jhub:hub}"),
+                hop,
+            )
+        ]
     try:
         await of.client.get(SERVICE_ACCOUNTS, name, namespace)
     except NotFound:
-        text = f"the namespace {namespace} has no ServiceAccount {name}: notebooks of a hub of another name belong to nobody"
+        text = f"the namespace {namespace} has no ServiceAccount {name}: notebooks of another hub belong to nobody"
         return [fail(text, f"kubectl --namespace {namespace} get serviceaccounts", hop)]
     spawner, carrel = (
-        [Right(verb, "", resource, namespace) for verb, resource in rights] for rights in (SPAWNER_RIGHTS, CARREL_RIGHTS)
+        [Right(verb, "", resource, namespace) for verb, resource in rights]
+        for rights in (SPAWNER_RIGHTS, CARREL_RIGHTS)
     )
     apply = "apply the Roles in docs/jupyterhub.md"
     if missing := await missing_rights(of, account, spawner):

@@ -38,7 +38,9 @@ async def _of_webhook(of: Installation, webhook: dict[str, Any]) -> Sequence[Fin
         return [fail(f"{CONFIGURATION} names the Service {namespace}/{name}, which does not exist", delete)]
     if selector.get(OURS) != "carrel":
         text = f"MAIA's own webhook answers for {CONFIGURATION}: two webhooks decide about the same pods"
-        return [fail(text, f"kubectl --namespace {namespace} get service {name}, and docs/admission.md, In MAIA's place")]
+        return [
+            fail(text, f"kubectl --namespace {namespace} get service {name}, and docs/admission.md, In MAIA's place")
+        ]
     if webhook.get("failurePolicy") == "Ignore" and not webhook.get("matchConditions"):
         text = f"{CONFIGURATION} has failurePolicy Ignore: GPU pods are created without Carrel while it is away"
         return [warn(text, "set failurePolicy: Fail and the matchConditions, step 5 of docs/admission.md")]

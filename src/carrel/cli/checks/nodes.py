@@ -88,7 +88,9 @@ def _of_kubelet(
         return
     is_whole = not agent or agent.given(*WHOLE_GPUS) != "no"
     if is_whole and healthy and offered[nvidia.GPU] < healthy:
-        text = f"it offers {offered[nvidia.GPU]} {nvidia.GPU}, and {healthy} GPUs are healthy: a plugin is not registered"
+        text = (
+            f"it offers {offered[nvidia.GPU]} {nvidia.GPU}, and {healthy} GPUs are healthy: a plugin is not registered"
+        )
         yield (warn if offered[nvidia.GPU] else fail)(text, logs, hop)
     if report.status.memory_unit and not offered[gpushare.GPU_MEM]:
         yield fail(f"it offers no {gpushare.GPU_MEM}, which the agent gives it", logs, hop)

@@ -28,7 +28,7 @@ UNPLACED_S = 20.0
 """After so long without a node, it is said why, and the pod is removed."""
 LABELS = {"app.kubernetes.io/name": "carrel-doctor"}
 WITH_GPU, WITHOUT_GPU = "with a GPU", "without a GPU"
-BY_KUBELET = "agent.deviceList=mounts"
+BY_KUBELET = "deviceList=mounts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,9 @@ async def visible_gpus(of: Installation) -> Sequence[Finding]:
     if of.probe is None:
         return []
     pods = await component_pods(of)
-    image = of.probe.image or next((each.main.image for each in pods if each.component in ("webhook", "controller")), "")
+    image = of.probe.image or next(
+        (each.main.image for each in pods if each.component in ("webhook", "controller")), ""
+    )
     if not image:
         return [warn("no pod of Carrel tells which image to use", "carrel doctor --probe --probe-image IMAGE")]
     simulated = is_simulated(pods)
@@ -110,14 +112,19 @@ def _manifest(image: str, kind: str, limits: dict[str, str], nodes: Sequence[str
 @contextlib.asynccontextmanager
 async def _pod(of: Installation, namespace: str, manifest: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
     """Removed when the block ends, however it ends."""
-    name = manifest["metadata"]["name"]
+    making = asyncio.ensure_future(of.client.create(PODS, manifest, namespace))
     try:
-        yield await of.client.create(PODS, manifest, namespace)
+        yield await asyncio.shield(making)
     finally:
-        with contextlib.suppress(ClusterError):
-            # Also if the answer to the creation was lost, and while we are being cancelled.
-            removal = of.client.delete(PODS, name, namespace, how=DeleteOptions(grace_seconds=1))
-            await asyncio.shield(asyncio.ensure_future(removal))
+        # Also if the answer to the creation was lost; and while we are being cancelled, hence the shield.
+        await asyncio.shield(asyncio.ensure_future(_remove(of, namespace, manifest["metadata"]["name"], making)))
+
+
+async def _remove(of: Installation, namespace: str, name: str, making: asyncio.Future[dict[str, Any]]) -> None:
+    """A creation under way ends first: the pod would appear after it was deleted."""
+    await asyncio.wait([making])
+    with contextlib.suppress(ClusterError):
+        await of.client.delete(PODS, name, namespace, how=DeleteOptions(grace_seconds=1))
 
 
 async def _run(of: Installation, probe: ProbeOptions, manifest: dict[str, Any]) -> Ended | Finding:
@@ -150,7 +157,9 @@ async def _wait_ended(of: Installation, probe: ProbeOptions, made: dict[str, Any
 
 
 def _untried(why: str, hop: str) -> Finding:
-    return warn(f"it could not be tried: {why}", "carrel doctor --probe, when a GPU is free; carrel inspect shows when", hop)
+    return warn(
+        f"it could not be tried: {why}", "carrel doctor --probe, when a GPU is free; carrel inspect shows when", hop
+    )
 
 
 def _why_unplaced(pod: dict[str, Any]) -> str:
@@ -170,7 +179,9 @@ def _not_ended(pod: dict[str, Any], probe: ProbeOptions, hop: str) -> Finding:
     text = f"its pod on {pod['spec']['nodeName']} has not ended after {probe.wait_s:.0f} s: {words}"
     if "Pull" in reason or "Image" in reason:
         image = pod["spec"]["containers"][0]["image"]
-        return warn(text, f"let {probe.namespace} pull {image}, or: carrel doctor --probe --probe-namespace NAMESPACE", hop)
+        return warn(
+            text, f"let {probe.namespace} pull {image}, or: carrel doctor --probe --probe-namespace NAMESPACE", hop
+        )
     return fail(text, f"kubectl describe node {pod['spec']['nodeName']}", hop)
 
 
@@ -210,7 +221,9 @@ def _of_gpu_pod(of: Installation, saw: Ended, *, simulated: bool) -> Finding:
         text = f"on {saw.node} it sees no GPU, and {nvidia.VISIBLE_DEVICES} is {saw.variable or 'empty'}"
         return fail(text, of.kubectl("logs daemonset/carrel-agent"), hop)
     if (saw.own and set(saw.driver) != set(saw.own)) or len(saw.driver) != 1:
-        text = f"on {saw.node} it sees {', '.join(saw.driver or saw.files)}, and its own is {', '.join(saw.own) or 'one'}"
+        text = (
+            f"on {saw.node} it sees {', '.join(saw.driver or saw.files)}, and its own is {', '.join(saw.own) or 'one'}"
+        )
         return fail(text, "is NVIDIA's runtime configured to show all GPUs? docs/nodes.md", hop)
     return ok(f"on {saw.node} it sees exactly its own, {saw.driver[0]}", hop)
 

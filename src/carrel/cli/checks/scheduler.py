@@ -55,7 +55,9 @@ async def extender(of: Installation) -> Sequence[Finding]:
     try:
         text = (await of.client.get(CONFIG_MAPS, CONFIGURATION, of.namespace)).get("data", {}).get("scheduler.yaml", "")
     except NotFound:
-        text = f"there is no ConfigMap {CONFIGURATION}: whether your kube-scheduler asks the extender, only --probe shows"
+        text = (
+            f"there is no ConfigMap {CONFIGURATION}: whether your kube-scheduler asks the extender, only --probe shows"
+        )
         return [warn(text, "carrel doctor --probe")]
     if why := why_not_wired(text):
         return [fail(f"kube-scheduler does not ask the extender: {why}", of.install)]
