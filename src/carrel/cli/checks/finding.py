@@ -49,8 +49,11 @@ class ProbeOptions:
     """Not Carrel's own: there pods may see every GPU."""
     image: str = ""
     """Empty: the one that Carrel's own pods have."""
+    unplaced_s: float = 20.0
+    """After so long without a node it is said why, and the pod is removed."""
     wait_s: float = 120.0
-    """For each pod, until it has ended."""
+    """For each pod that has a node, until it has ended."""
+    poll_s: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)

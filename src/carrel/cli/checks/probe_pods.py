@@ -23,9 +23,6 @@ from carrel.kubernetes.cluster import EVERYTHING, ClusterError, DeleteOptions, I
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.pod_progress import FINISHED
 
-POLL_S = 0.5
-UNPLACED_S = 20.0
-"""After so long without a node, it is said why, and the pod is removed."""
 LABELS = {"app.kubernetes.io/name": "carrel-doctor"}
 WITH_GPU, WITHOUT_GPU = "with a GPU", "without a GPU"
 BY_KUBELET = "deviceList=mounts"
@@ -146,9 +143,9 @@ async def _wait_ended(of: Installation, probe: ProbeOptions, made: dict[str, Any
     while (pod.get("status") or {}).get("phase") not in FINISHED:
         waited = loop.time() - began
         is_placed = bool(pod["spec"].get("nodeName"))
-        if waited > (probe.wait_s if is_placed else min(UNPLACED_S, probe.wait_s)):
+        if waited > (probe.wait_s if is_placed else probe.unplaced_s):
             return _not_ended(pod, probe, hop) if is_placed else _untried(_why_unplaced(pod), hop)
-        await asyncio.sleep(POLL_S)
+        await asyncio.sleep(probe.poll_s)
         try:
             pod = await of.client.get(PODS, name, probe.namespace)
         except NotFound:

@@ -184,22 +184,20 @@ class DevicePlugin(calls.DevicePluginServicer):
 
 def _handed_over(environment: Mapping[str, str], device_list: DeviceList) -> wire.ContainerAllocateResponse:
     """The answer for one container, in the way in which the runtime of this node learns its GPUs."""
+    if device_list is DeviceList.VARIABLE:
+        return wire.ContainerAllocateResponse(envs=environment)
     uuids = environment[nvidia.VISIBLE_DEVICES].split(",")
-    if device_list is DeviceList.MOUNTS:
-        mounts = [
-            wire.Mount(container_path=inside, host_path=outside, read_only=True)
-            for inside, outside in nvidia.mounts_for(uuids).items()
-        ]
-        return wire.ContainerAllocateResponse(
-            envs={**environment, nvidia.VISIBLE_DEVICES: nvidia.MOUNTED_DEVICES}, mounts=mounts
-        )
     if device_list is DeviceList.CDI:
         devices = [wire.CDIDevice(name=name) for name in nvidia.cdi_names(uuids)]
         # The runtime must not add by the variable what CDI has added.
-        return wire.ContainerAllocateResponse(
-            envs={**environment, nvidia.VISIBLE_DEVICES: nvidia.NO_RUNTIME}, cdi_devices=devices
-        )
-    return wire.ContainerAllocateResponse(envs=environment)
+        envs = {**environment, nvidia.VISIBLE_DEVICES: nvidia.NO_RUNTIME}
+        return wire.ContainerAllocateResponse(envs=envs, cdi_devices=devices)
+    mounts = [
+        wire.Mount(container_path=inside, host_path=outside, read_only=True)
+        for inside, outside in nvidia.mounts_for(uuids).items()
+    ]
+    envs = {**environment, nvidia.VISIBLE_DEVICES: nvidia.MOUNTED_DEVICES}
+    return wire.ContainerAllocateResponse(envs=envs, mounts=mounts)
 
 
 def _words(error: Exception) -> str:
