@@ -81,7 +81,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "carrel.settings": ("carrel.dialects", "carrel.kubernetes", "carrel.ledger", "carrel.parsing"),
     **{f"carrel.{component}": (*SHARED, "carrel.bookings.client", *PURE_MODULES) for component in COMPONENTS},
     "carrel.jupyterhub": ("carrel.dialects",),
-    "carrel.cli": (*SHARED, "carrel.bookings", "carrel.lifecycle", "carrel.scheduling"),
+    "carrel.cli": (
+        *SHARED,
+        "carrel.admission.settings",
+        "carrel.bookings",
+        "carrel.lifecycle",
+        "carrel.node.settings",
+        "carrel.scheduling",
+    ),
     "kubernetes_in_memory": (),
 }
 """Package → what it may import besides itself. `demo` and `__main__` put everything together and import anything."""

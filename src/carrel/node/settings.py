@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from carrel.dialects.options import DeviceList
 from carrel.node.device_names import PLUGIN_FOLDER, POD_RESOURCES_SOCKET
 from carrel.node.memory_offer_decision import OfferMode
-from carrel.settings import CudaSettings, MemoryUnitSettings, ServingSettings
+from carrel.settings import CudaSettings, DeviceListSettings, MemoryUnitSettings, ServingSettings
 
 
 class AgentMode(Enum):
@@ -35,7 +36,7 @@ class OfferWholeGpus(Enum):
 
 
 @dataclass(frozen=True)
-class AgentSettings(CudaSettings, MemoryUnitSettings, ServingSettings):
+class AgentSettings(CudaSettings, DeviceListSettings, MemoryUnitSettings, ServingSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 39996
@@ -92,3 +93,18 @@ class AgentSettings(CudaSettings, MemoryUnitSettings, ServingSettings):
     ] = Path("/sys/fs/cgroup")
     """They tell which pods run, also pods that were deleted by force. In a container they must be mounted from the
     host, read-only. Where they cannot be seen, a GPU is free as soon as its pod is gone from the API server."""
+
+    def offer_mode(self) -> OfferMode | None:
+        """None: whatever is safe. What the kubelet does not allocate, it cannot hand over."""
+        if self.device_list is not DeviceList.VARIABLE and self.memory_resource is MemoryResource.AUTO:
+            return OfferMode.PLUGIN
+        return self.memory_resource.mode
+
+    def mistakes(self) -> list[str]:
+        if self.device_list is not DeviceList.VARIABLE and self.memory_resource is MemoryResource.NODE:
+            way = self.device_list.value
+            return [
+                f"--memory-resource node and --device-list {way} exclude each other: the kubelet hands over what a "
+                "plugin allocates; use --memory-resource plugin and, for large GPUs, --memory-unit GiB"
+            ]
+        return []
