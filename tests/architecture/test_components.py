@@ -47,6 +47,7 @@ SHARED = (
     "carrel.command_errors",
     "carrel.dialects",
     "carrel.http",
+    "carrel.installation",
     "carrel.kubernetes",
     "carrel.leases",
     "carrel.ledger",
@@ -67,11 +68,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "carrel.http": ("carrel",),
     "carrel.cluster_file": ("carrel.ledger", "carrel.parsing"),
     "carrel.leases": ("carrel.dialects", "carrel.kubernetes", "carrel.ledger", "carrel.parsing"),
+    "carrel.installation": ("carrel.dialects", "carrel.kubernetes"),
     "carrel.manifests": (),
     "carrel.command_errors": ("carrel.parsing",),
     "carrel.log_lines": ("carrel.parsing",),
     "carrel.process": (
         "carrel.command_errors",
+        "carrel.installation",
         "carrel.kubernetes",
         "carrel.log_lines",
         "carrel.parsing",
@@ -81,7 +84,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "carrel.settings": ("carrel.dialects", "carrel.kubernetes", "carrel.ledger", "carrel.parsing"),
     **{f"carrel.{component}": (*SHARED, "carrel.bookings.client", *PURE_MODULES) for component in COMPONENTS},
     "carrel.jupyterhub": ("carrel.dialects",),
-    "carrel.cli": (*SHARED, "carrel.bookings", "carrel.lifecycle", "carrel.scheduling"),
+    "carrel.cli": (*SHARED, "carrel.bookings", "carrel.lifecycle", "carrel.node.withdrawal", "carrel.scheduling"),
     "kubernetes_in_memory": (),
 }
 """Package → what it may import besides itself. `demo` and `__main__` put everything together and import anything."""

@@ -91,6 +91,8 @@ REVOCATION_GRACE = "carrel.dev/revocation-grace"
 """What an admin may write on a Namespace."""
 SEES_GPUS = "carrel.dev/sees-gpus"
 """What an admin may write on a Namespace as a label: the API server must be able to select it."""
+INSTALLED_IN = "carrel.dev/installed-in"
+"""On the ClusterRole that marks the one installation of a cluster: its namespace."""
 
 PREFIXES = ("carrel.dev/", "devices.carrel.dev/", "indices.carrel.dev/")
 TIER = "carrel.dev/tier"

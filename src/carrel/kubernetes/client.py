@@ -9,7 +9,7 @@ server does so under load, and for a moment after a custom resource was defined.
 again whether this process may write. An eviction is not repeated: there 429 comes from a disruption budget.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import Any, TypeVar
 
@@ -89,6 +89,10 @@ class Client:
     def fenced(self, require: Callable[[], None]) -> "Client":
         """The same client, but `require` is called before every write; if it raises, the write is not sent."""
         return Client(_Fenced(self._transport, require), self._fields, self._warnings, self._timing, self.clock)
+
+    def gated(self, require: Callable[[], Awaitable[None]]) -> "Client":
+        """The same client, but every write waits for `require`; if it raises, the write is not sent."""
+        return Client(_Gated(self._transport, require), self._fields, self._warnings, self._timing, self.clock)
 
     async def aclose(self) -> None:
         await self._transport.aclose()
@@ -245,6 +249,20 @@ class _Fenced:
     async def send(self, request: ApiRequest) -> ResponseLike:
         if request.method != "GET":
             self._require()
+        return await self._transport.send(request)
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+
+class _Gated:
+    def __init__(self, transport: Transport, require: Callable[[], Awaitable[None]]) -> None:
+        self._transport = transport
+        self._require = require
+
+    async def send(self, request: ApiRequest) -> ResponseLike:
+        if request.method != "GET":
+            await self._require()
         return await self._transport.send(request)
 
     async def aclose(self) -> None:
