@@ -3,7 +3,7 @@
 The marker is the ClusterRole `carrel-installation` of `manifests/rbac.yaml`, with the namespace of the installation in
 an annotation. It comes and goes with the roles of the components: helm creates it, refuses a second release because the
 name is taken, and deletes it. Components only read it, so none needs the right to write it; and every ServiceAccount
-may read it, also those of an installation whose roles somebody wrote by hand. Where there is none, nobody else is there.
+may read it, also those of an installation whose roles somebody wrote by hand. Without a marker, nobody else is there.
 
 A component looks before its first write, and then every minute: manifests that are applied without helm can overwrite
 the marker, and then the older installation stops.

@@ -29,7 +29,6 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $trusted := printf "request.userInfo.username in ['%s']" (join "', '" $root.Values.trustedUsers) -}}
 {{- if $root.Values.trustedUsers -}}{{- $text = $text | replace "request.userInfo.username in []" $trusted -}}{{- end -}}
 {{- $names := include "carrel.webhookNames" $root | fromYaml -}}
-{{- $text = $text | replace "carrel-webhook-tls" $names.tlsSecret | replace "resourceNames: [carrel]" (printf "resourceNames: [%s]" $names.configuration) -}}
 {{- if eq .file "files/webhooks.yaml" -}}
 {{- $text = $text | replace "name: carrel-webhook," (printf "name: %s," $names.service) | replace "metadata: {name: carrel}" (printf "metadata: {name: %s}" $names.configuration) -}}
 {{- end -}}

@@ -5,6 +5,7 @@ because a right is missing, is a warning, not a failure. Every finding names wha
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
@@ -135,13 +136,14 @@ async def _policies(of: Installation) -> list[Finding]:
 
 async def _webhook_configuration(of: Installation) -> list[Finding]:
     (ours,) = manifests.webhooks()
-    name = ours["metadata"]["name"]
-    try:
-        theirs = await of.client.get(MUTATING_WEBHOOKS, name)
-    except NotFound:
-        text = f"MutatingWebhookConfiguration {name} is missing: GPU pods are refused, or get no GPU"
+    theirs = []
+    for name in manifests.CONFIGURATIONS:
+        with suppress(NotFound):
+            theirs.append(await of.client.get(MUTATING_WEBHOOKS, name))
+    if not theirs:
+        text = "MutatingWebhookConfiguration carrel is missing: GPU pods are refused, or get no GPU"
         return [Finding(HopState.FAIL, "webhook", text, of.install, "docs/admission.md")]
-    entries = {each["name"]: each for each in theirs.get("webhooks", ())}
+    entries = {each["name"]: each for found in theirs for each in found.get("webhooks", ())}
     if missing := [each["name"] for each in ours["webhooks"] if each["name"] not in entries]:
         text = f"its configuration lacks {', '.join(missing)}"
         return [Finding(HopState.FAIL, "webhook", text, of.install, "docs/admission.md")]

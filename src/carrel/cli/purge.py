@@ -35,11 +35,11 @@ def purge(settings: PurgeSettings) -> None:
 
     `helm uninstall` leaves what people would miss if Carrel comes back: the custom resource definitions with the
     GpuClaims, the database volume, the Leases of running pods, the keys. This command shows all of it, asks, and
-    deletes it; also what agents wrote on the Nodes, and what acts in the cluster, if helm could not delete that. Running
-    pods go on.
+    deletes it; also what agents wrote on the Nodes, and what acts in the cluster, if helm could not delete that.
+    Running pods go on.
 
     It refuses while Carrel runs. If it is interrupted, run it again: it goes on with what is left. It needs the rights
-    of an admin of the cluster. What the volume holds is deleted if its StorageClass says so. The namespace itself stays.
+    of an admin of the cluster. What the volume holds is deleted if its StorageClass says so. The namespace stays.
 
     Examples:
 

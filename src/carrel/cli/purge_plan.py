@@ -29,8 +29,6 @@ LEADER_SILENT = timedelta(seconds=60)
 """A leader renews its Lease every few seconds."""
 OWN_SECRETS = ("carrel-secrets", "carrel-webhook-tls", "gpu-booking-webhook-tls")
 OWN_GROUP = ".carrel.dev"
-CONFIGURATIONS = ("carrel", "gpu-booking-webhook")
-"""By the charts carrel and gpu-booking."""
 
 _BY_KIND: dict[str, Resource[Any]] = {
     each.kind: each
@@ -113,7 +111,7 @@ class Purge:
 
     async def _acting(self) -> AsyncIterator[Leftover]:
         """What helm deletes with the release: there only if it could not, or if helm did not install it."""
-        for name in CONFIGURATIONS:
+        for name in manifests.CONFIGURATIONS:
             found = await self._get(resources.MUTATING_WEBHOOKS, name)
             if found is not None and self._namespace in _called_namespaces(found):
                 yield Leftover(resources.MUTATING_WEBHOOKS, name, holds="asks about new GPU pods")
@@ -140,7 +138,7 @@ class Purge:
                 Object, spec["group"], version, spec["names"]["plural"], spec["names"]["kind"]
             )
             count = len((await self._client.list(kind)).items)
-            ours.append(Leftover(CRDS, name, holds=f"{count} objects"))
+            ours.append(Leftover(CRDS, name, holds=f"{count} object{'s' * (count != 1)}"))
         return ours, tuple(kept)
 
     async def _in_namespace(self) -> AsyncIterator[Leftover]:
