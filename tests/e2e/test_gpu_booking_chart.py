@@ -37,7 +37,8 @@ ADA = "ada@lab.example"
 PATCH = (  # MAIA's document, word for word
     "kubectl patch mutatingwebhookconfiguration gpu-booking-webhook -n gpu-booking --type='json' "
     "-p=\"[{'op': 'replace', 'path': '/webhooks/0/clientConfig/caBundle', 'value': "
-    r"\"$(kubectl get secret gpu-booking-webhook-tls -n gpu-booking -o jsonpath='{.data.ca\.crt}')\"}]\""
+    r"\"$(kubectl get secret gpu-booking-webhook-tls -n gpu-booking -o jsonpath='{.data.ca\.crt}')\"}]"
+    '"'
 )
 
 
