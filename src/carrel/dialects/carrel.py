@@ -15,6 +15,8 @@
       carrel.dev/when-full: cpu | wait      what its pods do when no GPU is free
       carrel.dev/revocation-grace: 5m       how long its pods may stay after they were told that they lose their GPU
       carrel.dev/sees-gpus: "true"          as a label: its pods see GPUs that they do not ask for
+    the chart, or an admin, writes, on the ClusterRole `carrel-installation`
+      carrel.dev/installed-in: carrel       the namespace of the one Carrel of this cluster
     Carrel writes, on a pod
       carrel.dev/tier: booked | opportunistic
       carrel.dev/user: alice@lab.example    whose pod it is
