@@ -10,7 +10,7 @@ again whether this process may write. An eviction is not repeated: there 429 com
 """
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -114,6 +114,11 @@ class Client:
     def fenced(self, require: Callable[[], None]) -> "Client":
         """The same client, but `require` is called before every write; if it raises, the write is not sent."""
         transport = _Fenced(self._transport, require)
+        return Client(transport, self._fields, self._warnings, self._timing, self.clock, self.calls)
+
+    def gated(self, require: Callable[[], Awaitable[None]]) -> "Client":
+        """The same client, but every write waits for `require`; if it raises, the write is not sent."""
+        transport = _Gated(self._transport, require)
         return Client(transport, self._fields, self._warnings, self._timing, self.clock, self.calls)
 
     async def aclose(self) -> None:
@@ -294,6 +299,20 @@ class _Fenced:
     async def send(self, request: ApiRequest) -> ResponseLike:
         if request.method != "GET":
             self._require()
+        return await self._transport.send(request)
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+
+class _Gated:
+    def __init__(self, transport: Transport, require: Callable[[], Awaitable[None]]) -> None:
+        self._transport = transport
+        self._require = require
+
+    async def send(self, request: ApiRequest) -> ResponseLike:
+        if request.method != "GET":
+            await self._require()
         return await self._transport.send(request)
 
     async def aclose(self) -> None:
