@@ -24,7 +24,7 @@ from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Selection
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS
-from carrel.leases.cluster_state import ClusterState, utc_now
+from carrel.leases.cluster_state import ClusterState
 from carrel.parsing import Malformed
 from carrel.process import run_with_cluster
 
@@ -135,7 +135,8 @@ async def renew_certificates(
         (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS) if settings.dra else (MUTATING_WEBHOOKS,),
     )
     lifetimes = CertificateLifetimes(certificate=timedelta(days=settings.certificate_days))
-    renewal = CertificateRenewal(client, names, utc_now, lifetimes)
+    # The API server checks them, by its own clock. It has answered before the time is asked for.
+    renewal = CertificateRenewal(client, names, client.clock.now, lifetimes)
     changed, informers = asyncio.Event(), Informers(client)
     informers.watch(SECRETS, Selection(names.namespace, fields=f"metadata.name={names.secret}")).on_change(
         lambda old, new: changed.set()

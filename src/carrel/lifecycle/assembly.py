@@ -83,6 +83,7 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
         booked=state.booked_waiting,
         pod_by_uid=pods.by_uid,
         may_lose_gpus=state.may_lose_gpus,
+        gone_pod=state.gone_holders.get,
         reread=state.reread,
         now=state.options.now,
         schedulers=options.schedulers,
