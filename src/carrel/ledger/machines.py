@@ -17,6 +17,8 @@ class MachineRoom(NamedTuple):
 
 
 NOTHING = MachineRoom(0, 0)
+ENOUGH = MachineRoom(1 << 60, 1 << 60)
+"""Of a machine of which nothing is known."""
 
 
 class Machines:

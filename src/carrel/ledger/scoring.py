@@ -12,14 +12,14 @@ are when counted is a matter of small sums: one question is about thousands of n
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from carrel.ledger.demand import Demand, Mix
-from carrel.ledger.fragmentation import Fragmentation, Pieces, free_gpus, pieces_of
+from carrel.ledger.fragmentation import Alike, Fragmentation, FreeGpus, Pieces, pieces_of, pieces_on
 from carrel.ledger.ledger import Ledger
-from carrel.ledger.machines import NOTHING, MachineRoom, Machines
+from carrel.ledger.machines import ENOUGH, NOTHING, MachineRoom, Machines
 from carrel.ledger.node_room import NodeRoom, fit_test
 from carrel.ledger.placement import Placement, place, selected
 from carrel.ledger.requests import GpuPolicy, Request, TopologyMode
@@ -28,6 +28,7 @@ GRAIN = 0.02
 """Differences of less than a fiftieth of a GPU are noise, and should not outweigh the tie-break."""
 REMEMBERED = 64
 """Kinds of requests whose costs are kept. The one that was asked longest ago is dropped."""
+REMEMBERED_REQUESTS = 10_000
 
 
 class Cost(NamedTuple):
@@ -51,17 +52,21 @@ class _State(NamedTuple):
     """What a cost is counted from, of one node: true as long as both rooms are the same objects."""
 
     room: NodeRoom
-    machine: MachineRoom | None
-    pieces: Pieces
+    machine: MachineRoom
+    free: FreeGpus
     useless: float
 
 
 class _Table:
-    """The costs of one kind of request; None: the node will not do. What is missing has to be counted."""
+    """The costs of one kind of pod; None: the node will not do. What is missing has to be counted."""
 
-    __slots__ = ("costs", "ledger_moment", "machines_moment")
+    __slots__ = ("costs", "ledger_moment", "machine", "machines_moment", "number", "request")
 
-    def __init__(self) -> None:
+    def __init__(self, request: Request | None, machine: MachineRoom, number: int) -> None:
+        self.request = request
+        self.machine = machine
+        self.number = number
+        """Of the request, if only the sizes of the free pieces decide which GPU it gets; else zero."""
         self.costs: dict[str, Cost | None] = {}
         self.ledger_moment = -1
         self.machines_moment = -1
@@ -79,45 +84,43 @@ class Ranking:
         self._fragmentation = Fragmentation(self.demand.mix)
         self._states: dict[str, _State] = {}
         self._tables: OrderedDict[tuple[Request | None, MachineRoom], _Table] = OrderedDict()
+        self._numbers: dict[Request, int] = {}
 
     def costs(
-        self, request: Request | None, nodes: Iterable[str], pod: str = "", machine: MachineRoom = NOTHING
+        self, request: Request | None, nodes: Sequence[str], pod: str = "", machine: MachineRoom = NOTHING
     ) -> list[Cost]:
         """Of the nodes that will do, in their order. `pod` is the uid of who asks: GPUs may be kept for it. `machine` is
         what it asks for besides GPUs; without a request, that is all that it asks for."""
-        known = self._table(request, machine).costs
-        names = nodes if isinstance(nodes, list | tuple) else list(nodes)
-        for name in names:
+        table = self._table(request, machine)
+        known = table.costs
+        for name in nodes:
             if name not in known:
-                known[name] = self._count(request, name, machine)
-        own = self._where_gpus_are_kept(request, pod, machine) if request is not None and pod else {}
+                known[name] = self._count(table, name)
+        own = self._where_gpus_are_kept(table, pod) if pod else {}
         if own:
-            known = {name: own.get(name, known[name]) for name in names}
-        return list(filter(None, map(known.__getitem__, names)))
+            known = {name: own.get(name, known[name]) for name in nodes}
+        return list(filter(None, map(known.__getitem__, nodes)))
 
     def best(
-        self, request: Request | None, nodes: Iterable[str], pod: str = "", machine: MachineRoom = NOTHING
+        self, request: Request | None, nodes: Sequence[str], pod: str = "", machine: MachineRoom = NOTHING
     ) -> Cost | None:
         return min(self.costs(request, nodes, pod, machine), default=None)
-
-    def fragmentation(self) -> float:
-        """How many of all free GPUs are of no use for usual requests, in GPUs."""
-        self._follow_the_mix()
-        states = map(self._state, self._ledger.nodes)
-        return sum(state.useless for state in states if state is not None)
 
     # --- what is remembered ------------------------------------------------------------------------------------------
 
     def _table(self, request: Request | None, machine: MachineRoom) -> _Table:
         self._follow_the_mix()
-        alike = request if request is None or request.gang is None else replace(request, gang=None)
-        table = self._tables.get((alike, machine))
+        if request is not None and request.gang is not None:
+            request = replace(request, gang=None)
+        table = self._tables.get((request, machine))
         if table is None:
-            table = self._tables[alike, machine] = _Table()
+            by_size = request is not None and _takes_one_piece(request)
+            number = self._numbers.setdefault(request, len(self._numbers) + 1) if request and by_size else 0
+            table = self._tables[request, machine] = _Table(request, machine, number)
             if len(self._tables) > self._remembered:
                 self._tables.popitem(last=False)
         else:
-            self._tables.move_to_end((alike, machine))
+            self._tables.move_to_end((request, machine))
         changed = self._ledger.changed_since(table.ledger_moment)
         if changed is None:  # nodes have gone
             table.costs = {}
@@ -130,56 +133,59 @@ class Ranking:
         return table
 
     def _follow_the_mix(self) -> None:
-        if self._mix is not self.demand.mix:
+        if self._mix is not self.demand.mix or len(self._numbers) > REMEMBERED_REQUESTS:
             self._mix = self.demand.mix
             self._fragmentation = Fragmentation(self._mix)
-            self._states, self._tables = {}, OrderedDict()
+            self._states, self._tables, self._numbers = {}, OrderedDict(), {}
 
     def _state(self, node: str) -> _State | None:
-        room, machine = self._ledger.rooms.get(node), self.machines.free.get(node)
+        room = self._ledger.rooms.get(node)
         if room is None:
             return None
+        machine = self.machines.free.get(node, ENOUGH)
         known = self._states.get(node)
-        if known is not None and known.room is room and known.machine == machine:
+        if known is not None and known.room is room and known.machine is machine:
             return known
-        pieces = pieces_of(room)
-        state = self._states[node] = _State(room, machine, pieces, self._fragmentation.cost(pieces, machine))
+        free = self._fragmentation.free(pieces_of(room))
+        useless = self._fragmentation.useless(free, machine.cpu_milli, machine.memory_mib)
+        state = self._states[node] = _State(room, machine, free, useless)
         return state
 
-    def _where_gpus_are_kept(self, request: Request, pod: str, machine: MachineRoom) -> dict[str, Cost | None]:
+    def _where_gpus_are_kept(self, table: _Table, pod: str) -> dict[str, Cost | None]:
         """On these few nodes the pod may have what nobody else may."""
         cards = map(self._ledger.card, self._ledger.kept_for(pod))
-        there = {card.gpu.node for card in cards if card is not None}
-        return {name: self._count(request, name, machine, pod) for name in there}
+        return {name: self._count(table, name, pod) for name in {card.gpu.node for card in cards if card is not None}}
 
     # --- one node ----------------------------------------------------------------------------------------------------
 
-    def _count(self, request: Request | None, node: str, needed: MachineRoom, pod: str = "") -> Cost | None:
-        state = self._state(node)
-        if request is None:
-            # A machine without GPUs loses nothing.
-            return Cost(0, 0.0, 0.0, node) if state is None else self._cost(node, state, state.pieces, needed, 0)
+    def _count(self, table: _Table, node: str, pod: str = "") -> Cost | None:
+        state, request = self._state(node), table.request
         if state is None:
+            # Only for a pod without a GPU; a machine without GPUs loses nothing.
+            return Cost(0, 0.0, 0.0, node) if request is None else None
+        apart, left = 0, state.free if request is None else None
+        if request is not None:
+            if request.node_labels and not selected(self._ledger.node(node), request):
+                return None
+            if table.number and state.room.model is not None and not pod:
+                left = self._left_after(state.free, table)
+            elif pod or fit_test(request)(state.room):
+                placement = place(self._ledger, request, node, pod)
+                if isinstance(placement, Placement):
+                    apart, left = _apart(placement), self._fragmentation.free(_after(state.room, placement))
+        if left is None:
             return None
-        if request.node_labels and not selected(self._ledger.node(node), request):
-            return None
-        if state.room.model is not None and not pod and _takes_one_piece(request):
-            after = _after_one(state.pieces[0], request)
-            return None if after is None else self._cost(node, state, after, needed, 0)
-        if not pod and not fit_test(request)(state.room):
-            return None
-        placement = place(self._ledger, request, node, pod)
-        if not isinstance(placement, Placement):
-            return None
-        return self._cost(node, state, _after(state.room, placement), needed, _apart(placement))
+        machine, needed = state.machine, table.machine
+        cpu, memory = machine.cpu_milli - needed.cpu_milli, machine.memory_mib - needed.memory_mib
+        change = self._fragmentation.useless(left, cpu if cpu > 0 else 0, memory if memory > 0 else 0) - state.useless
+        return Cost(apart, round(change / GRAIN) * GRAIN, left.gpus, node)
 
-    def _cost(self, node: str, before: _State, after: Pieces, needed: MachineRoom, apart: int) -> Cost:
-        machine = before.machine
-        if machine is not None:
-            cpu, memory = machine.cpu_milli - needed.cpu_milli, machine.memory_mib - needed.memory_mib
-            machine = MachineRoom(max(cpu, 0), max(memory, 0))
-        change = self._fragmentation.cost(after, machine) - before.useless
-        return Cost(apart, round(change / GRAIN) * GRAIN, free_gpus(after), node)
+    def _left_after(self, free: FreeGpus, table: _Table) -> FreeGpus | None:
+        if table.number not in free.left_after:
+            assert table.request is not None, "only requests have a number"
+            after = _after_one(free.pieces[0], table.request)
+            free.left_after[table.number] = None if after is None else self._fragmentation.free(after)
+        return free.left_after[table.number]
 
 
 def _takes_one_piece(request: Request) -> bool:
@@ -192,7 +198,7 @@ def _takes_one_piece(request: Request) -> bool:
     )
 
 
-def _after_one(alike: tuple[str, int, tuple[int, ...]], request: Request) -> Pieces | None:
+def _after_one(alike: Alike, request: Request) -> Pieces | None:
     """The pieces that are left after `gpu_choice` has chosen one of them; None: none will do."""
     model, memory, free = alike
     need = request.amount.on(memory)
@@ -207,12 +213,10 @@ def _after_one(alike: tuple[str, int, tuple[int, ...]], request: Request) -> Pie
 
 
 def _after(room: NodeRoom, placement: Placement) -> Pieces:
-    on = placement.request.amount.on
-    left: dict[tuple[str, int], list[int]] = {}
-    for gpu, free in room.gpus:
-        taken = on(gpu.memory) if gpu in placement.gpus else 0
-        left.setdefault((gpu.model, gpu.memory), []).append(free - taken)
-    return tuple((*kind, tuple(sorted(free, reverse=True))) for kind, free in sorted(left.items()))
+    on, taken = placement.request.amount.on, placement.gpus
+    return pieces_on(
+        (gpu.model, gpu.memory, free - (on(gpu.memory) if gpu in taken else 0)) for gpu, free in room.gpus
+    )
 
 
 def _apart(placement: Placement) -> int:

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from carrel.ledger.scoring import Ranking
+from carrel.ledger.demand import Demand
+from carrel.ledger.fragmentation import Fragmentation
+from carrel.ledger.machines import ENOUGH
 from carrel.simulation.arrivals import arrivals
 from carrel.simulation.cluster import ClusterInRun
 from carrel.simulation.policies import POLICIES, PolicyContext
@@ -73,11 +75,14 @@ class _Measure:
 
     def __init__(self, state: ClusterInRun, trace: Sequence[SimulatedPod]) -> None:
         self._state = state
-        self._ranking = Ranking(state.ledger, state.machines)
+        demand = Demand()
         for position, pod in enumerate(trace):
             if pod.request is not None:
-                self._ranking.demand.saw(f"{position}", pod.request, pod.machine)
+                demand.saw(f"{position}", pod.request, pod.machine)
+        self._fragmentation = Fragmentation(demand.mix)
 
     def point(self, arrived: float) -> Point:
-        total = self._state.total_gpus
-        return Point(100 * arrived / total, self._state.allocated, 100 * self._ranking.fragmentation() / total)
+        total, machines = self._state.total_gpus, self._state.machines.free
+        rooms = self._state.ledger.rooms.items()
+        useless = sum(self._fragmentation.of(room, machines.get(node, ENOUGH)) for node, room in rooms)
+        return Point(100 * arrived / total, self._state.allocated, 100 * useless / total)

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from math import exp
 
 from carrel.ledger.demand import Mix, Typical
-from carrel.ledger.fragmentation import Fragmentation, Pieces, pieces_of
+from carrel.ledger.fragmentation import Fragmentation, Pieces, pieces_of, pieces_on
 from carrel.ledger.gpus import Gpu
-from carrel.ledger.machines import MachineRoom
+from carrel.ledger.machines import ENOUGH
 from carrel.ledger.placement import Placement, able_cards, place
 from carrel.simulation.cluster import ClusterInRun
 from carrel.simulation.workload import SimulatedPod
@@ -45,32 +45,25 @@ class Fgd:
     def _best(self, pod: SimulatedPod, node: str) -> tuple[float, Placement | None]:
         """By how much the fragmentation of the node grows, at least, and how."""
         ledger, request = self._cluster.ledger, pod.request
-        free, room = self._cluster.machines.free.get(node), ledger.rooms[node]
-        before = self._fragmentation.cost(pieces_of(room), free)
-        left = None
-        if free is not None:
-            left = MachineRoom(free.cpu_milli - pod.machine.cpu_milli, free.memory_mib - pod.machine.memory_mib)
+        room, cpu = ledger.rooms[node], self._cluster.machines.free.get(node, ENOUGH).cpu_milli
+        cpu_left = cpu - pod.machine.cpu_milli
+        before = self._fragments(pieces_of(room), cpu)
         if request is None:
-            return self._fragmentation.cost(pieces_of(room), left) - before, None
+            return self._fragments(pieces_of(room), cpu_left) - before, None
         if request.cards > 1:
             placement = place(ledger, request, node)
             assert isinstance(placement, Placement), f"{node} has room, as its summary says"
-            placements = [placement]
-        else:
-            by_piece = {card.free: card.gpu for card in reversed(able_cards(ledger, request, node, ""))}
-            placements = [Placement(node, (by_piece[piece],), request) for piece in sorted(by_piece)]
-        grown = [
-            (self._fragmentation.cost(_left(room.gpus, each), left) - before, position)
-            for position, each in enumerate(placements)
-        ]
-        least, position = min(grown)
-        return least, placements[position]
+            return self._fragments(_left(room.gpus, placement), cpu_left) - before, placement
+        by_piece = {card.free: card.gpu for card in reversed(able_cards(ledger, request, node, ""))}
+        placements = [Placement(node, (by_piece[piece],), request) for piece in sorted(by_piece)]
+        grown = [self._fragments(_left(room.gpus, each), cpu_left) - before for each in placements]
+        least = min(grown)
+        return least, placements[grown.index(least)]
+
+    def _fragments(self, pieces: Pieces, cpu_milli: int) -> float:
+        return self._fragmentation.fragments(self._fragmentation.free(pieces), cpu_milli)
 
 
 def _left(gpus: Sequence[tuple[Gpu, int]], placement: Placement) -> Pieces:
-    taken = {gpu.uuid for gpu in placement.gpus}
-    on = placement.request.amount.on
-    left: dict[tuple[str, int], list[int]] = {}
-    for gpu, free in gpus:
-        left.setdefault((gpu.model, gpu.memory), []).append(free - (on(gpu.memory) if gpu.uuid in taken else 0))
-    return tuple((*kind, tuple(sorted(pieces, reverse=True))) for kind, pieces in sorted(left.items()))
+    on, taken = placement.request.amount.on, placement.gpus
+    return pieces_on((gpu.model, gpu.memory, free - (on(gpu.memory) if gpu in taken else 0)) for gpu, free in gpus)
