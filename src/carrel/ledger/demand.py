@@ -1,14 +1,15 @@
 """What pods have asked for lately: the mix of requests for which free GPUs should stay usable.
 
-Each pod counts once, however often it is tried. A request weighs half as much after `HALF_LIFE` further pods, so the mix
-follows what people do, and what it remembers is bounded. After a restart it is learnt again from the pods that exist.
+Each pod counts once, however often it is tried. A request weighs half as much after `HALF_LIFE` further pods, so the
+mix follows what people do, and what it remembers is bounded. After a restart it is learnt again from the
+pods that exist.
 
 The mix that scoring uses is replaced only when it has become a different one: every replacement makes all costs that
 were counted with the old one void.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from carrel.ledger.gpus import MiB
@@ -49,6 +50,9 @@ class Mix:
 
 NO_MIX = Mix()
 
+_Parts = dict[tuple[Request, MachineRoom], float]
+"""How much each kind of request is of a mix."""
+
 
 class Demand:
     """Counts what pods ask for. `mix` is what scoring should use at the moment."""
@@ -56,23 +60,24 @@ class Demand:
     def __init__(self, half_life: int = HALF_LIFE) -> None:
         self._growth = 2 ** (1 / half_life)
         self._step = 1.0  # how much the next pod weighs: instead of all others becoming lighter, it becomes heavier
-        self._weights: dict[tuple[Request, MachineRoom], float] = {}
+        self._weights: _Parts = {}
         self._counted: OrderedDict[str, None] = OrderedDict()
         self._pods = 0
         self._next_look = 1
-        self._used: dict[tuple[Request, MachineRoom], float] = {}
+        self._used: _Parts = {}
         self.gpu_memory = MiB(0)
         """Of a usual GPU: how much of one a request in MiB is. Zero: not known."""
         self.mix = NO_MIX
 
-    def saw(self, uid: str, request: Request, room: MachineRoom = NOTHING) -> None:
-        """A pod asks for that, and for `room` of the machine."""
+    def saw(self, request: Request, machine: MachineRoom = NOTHING, uid: str = "") -> None:
+        """A pod asks for that, and for so much of the machine. With its uid it counts once, however often seen."""
         if uid in self._counted:
             return
-        self._counted[uid] = None
+        if uid:
+            self._counted[uid] = None
         if len(self._counted) > REMEMBERED_PODS:
             self._counted.popitem(last=False)
-        kind = (_general(request), room)
+        kind = (_general(request), machine)
         self._weights[kind] = self._weights.get(kind, 0.0) + self._step
         self._step *= self._growth
         if self._step > SCALE_LIMIT:
@@ -97,7 +102,7 @@ class Demand:
         self._used = parts
         self.mix = self._mix_of(parts)
 
-    def _mix_of(self, parts: dict[tuple[Request, MachineRoom], float]) -> Mix:
+    def _mix_of(self, parts: _Parts) -> Mix:
         gpus = sum(weight * self._gpus(request) for (request, _), weight in parts.items())
         cpu = sum(weight * room.cpu_milli for (_, room), weight in parts.items())
         memory = sum(weight * room.memory_mib for (_, room), weight in parts.items())
@@ -117,7 +122,6 @@ def _general(request: Request) -> Request:
     return replace(request, gang=None, selector=request.selector.without_uuids(), node_labels=frozenset())
 
 
-def _difference(one: dict[tuple[Request, MachineRoom], float], other: dict[tuple[Request, MachineRoom], float]) -> float:
+def _difference(one: _Parts, other: _Parts) -> float:
     """Which part of a mix would have to be other requests to make it the other mix."""
-    kinds: Iterable[tuple[Request, MachineRoom]] = one.keys() | other.keys()
-    return sum(abs(one.get(kind, 0.0) - other.get(kind, 0.0)) for kind in kinds) / 2
+    return sum(abs(one.get(kind, 0.0) - other.get(kind, 0.0)) for kind in one.keys() | other.keys()) / 2

@@ -22,7 +22,7 @@ ENOUGH = MachineRoom(1 << 60, 1 << 60)
 
 
 class Machines:
-    """What is free on each node, by what it may give and by the pods that are there. `Ledger` does the same for GPUs."""
+    """What is free on each node, by what it may give and by the pods there. `Ledger` does the same for GPUs."""
 
     def __init__(self) -> None:
         self._size: dict[str, MachineRoom] = {}
@@ -63,6 +63,11 @@ class Machines:
         self.vacate(uid)
         self._pods[uid] = (node, room)
         self._use(node, room.cpu_milli, room.memory_mib)
+
+    def has(self, uid: str, node: str) -> bool:
+        """Whether the pod is known to be there."""
+        known = self._pods.get(uid)
+        return known is not None and known[0] == node
 
     def vacate(self, uid: str) -> None:
         """The pod has finished or is gone. May be told twice."""

@@ -12,7 +12,7 @@ are when counted is a matter of small sums: one question is about thousands of n
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -87,10 +87,19 @@ class Ranking:
         self._numbers: dict[Request, int] = {}
 
     def costs(
-        self, request: Request | None, nodes: Sequence[str], pod: str = "", machine: MachineRoom = NOTHING
+        self, request: Request | None, nodes: Collection[str], pod: str = "", machine: MachineRoom = NOTHING
     ) -> list[Cost]:
-        """Of the nodes that will do, in their order. `pod` is the uid of who asks: GPUs may be kept for it. `machine` is
-        what it asks for besides GPUs; without a request, that is all that it asks for."""
+        """Of the nodes that will do, the best first. `pod` is the uid of who asks: GPUs may be kept for it. `machine`
+        is what it asks for besides GPUs; without a request, that is all that it asks for."""
+        return sorted(self._costs(request, nodes, pod, machine))
+
+    def best(
+        self, request: Request | None, nodes: Collection[str], pod: str = "", machine: MachineRoom = NOTHING
+    ) -> Cost | None:
+        """The first of them."""
+        return min(self._costs(request, nodes, pod, machine), default=None)
+
+    def _costs(self, request: Request | None, nodes: Collection[str], pod: str, machine: MachineRoom) -> list[Cost]:
         table = self._table(request, machine)
         known = table.costs
         for name in nodes:
@@ -100,11 +109,6 @@ class Ranking:
         if own:
             known = {name: own.get(name, known[name]) for name in nodes}
         return list(filter(None, map(known.__getitem__, nodes)))
-
-    def best(
-        self, request: Request | None, nodes: Sequence[str], pod: str = "", machine: MachineRoom = NOTHING
-    ) -> Cost | None:
-        return min(self.costs(request, nodes, pod, machine), default=None)
 
     # --- what is remembered ------------------------------------------------------------------------------------------
 
@@ -214,9 +218,7 @@ def _after_one(alike: Alike, request: Request) -> Pieces | None:
 
 def _after(room: NodeRoom, placement: Placement) -> Pieces:
     on, taken = placement.request.amount.on, placement.gpus
-    return pieces_on(
-        (gpu.model, gpu.memory, free - (on(gpu.memory) if gpu in taken else 0)) for gpu, free in room.gpus
-    )
+    return pieces_on((gpu.model, gpu.memory, free - (on(gpu.memory) if gpu in taken else 0)) for gpu, free in room.gpus)
 
 
 def _apart(placement: Placement) -> int:

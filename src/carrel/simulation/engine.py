@@ -49,7 +49,8 @@ def run(cluster: SimulatedCluster, pods: Sequence[SimulatedPod], options: RunOpt
     state = ClusterInRun(cluster)
     memory = max(gpu.memory for node in cluster.nodes for gpu in node.gpus)
     order = arrivals(pods, options.arrival * state.total_gpus, options.seed, memory)
-    policy = POLICIES[options.policy](PolicyContext(state, pods, Random(options.seed)))
+    chance = Random(options.seed)  # noqa: S311 # a run must be repeatable
+    policy = POLICIES[options.policy](PolicyContext(state, pods, chance))
     measure = _Measure(state, pods)
     arrived, dropped = 0.0, 0
     points: list[Point] = []
@@ -76,9 +77,9 @@ class _Measure:
     def __init__(self, state: ClusterInRun, trace: Sequence[SimulatedPod]) -> None:
         self._state = state
         demand = Demand()
-        for position, pod in enumerate(trace):
+        for pod in trace:
             if pod.request is not None:
-                demand.saw(f"{position}", pod.request, pod.machine)
+                demand.saw(pod.request, pod.machine)
         self._fragmentation = Fragmentation(demand.mix)
 
     def point(self, arrived: float) -> Point:

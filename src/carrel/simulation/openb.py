@@ -37,9 +37,7 @@ def read_nodes(text: str, source: str) -> SimulatedCluster:
         lines[name] = row.line
         if not cards:
             continue
-        gpus = (
-            Gpu(f"{name}/{index}", name, index, row.text("model"), MiB(WHOLE_MILLI)) for index in range(cards)
-        )
+        gpus = (Gpu(f"{name}/{index}", name, index, row.text("model"), MiB(WHOLE_MILLI)) for index in range(cards))
         nodes.append(Node(name, tuple(gpus)))
         machines[name] = MachineRoom(row.number("cpu_milli"), row.number("memory_mib"))
     if not nodes:
@@ -110,7 +108,9 @@ def _rows(text: str, source: str, columns: tuple[str, ...]) -> Iterator[_Row]:
             raise Malformed(source, "line 1", ",".join(header), f"a header with the columns {', '.join(missing)}")
         for values in reader:
             if None in values or None in values.values():
-                raise Malformed(source, f"line {reader.line_num}", "another number of columns", f"{len(header)} columns")
+                raise Malformed(
+                    source, f"line {reader.line_num}", "another number of columns", f"{len(header)} columns"
+                )
             yield _Row(source, reader.line_num, values)
     except csv.Error as error:
         raise Malformed(source, f"line {reader.line_num}", str(error), "comma-separated values") from None

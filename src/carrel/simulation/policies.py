@@ -166,7 +166,7 @@ class Carrel(_Choosing):
 
     def choose(self, pod: SimulatedPod) -> Choice | None:
         if pod.request is not None:
-            self._ranking.demand.saw(pod.name, pod.request, pod.machine)
+            self._ranking.demand.saw(pod.request, pod.machine, pod.name)
         return super().choose(pod)
 
     def _best(self, pod: SimulatedPod, nodes: Sequence[str]) -> str:
@@ -199,7 +199,7 @@ class CarrelExtender(Carrel):
 
     def choose(self, pod: SimulatedPod) -> Choice | None:
         if pod.request is not None:
-            self._ranking.demand.saw(pod.name, pod.request, pod.machine)
+            self._ranking.demand.saw(pod.request, pod.machine, pod.name)
         able = self._cluster.machine_fits(pod)
         has_gpus = set(self._cluster.fitting(pod))
         after = sum(self._positions[name] < self._start for name in able)

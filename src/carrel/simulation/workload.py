@@ -55,5 +55,3 @@ class SimulatedCluster:
 class Workload:
     pods: tuple[SimulatedPod, ...]
     wishes: tuple[BookingWish, ...] = ()
-
-
