@@ -16,6 +16,8 @@ from carrel.cli.login import LoginSettings, login
 from carrel.cli.release import ReleaseSettings, release
 from carrel.cli.scheduler_config import SchedulerConfigSettings, scheduler_config
 from carrel.cli.show_booking import ShowSettings, show
+from carrel.cli.simulate import SimulateSettings, simulate
+from carrel.cli.snapshot import SnapshotSettings, snapshot
 from carrel.cli.usage import UsageSettings, usage
 from carrel.cli.why import WhySettings, why
 
@@ -34,6 +36,8 @@ COMMANDS: tuple[tuple[str, type[Any], Callable[[Any], None]], ...] = (
     ("doctor", DoctorSettings, doctor),
     ("adopt", AdoptSettings, adopt),
     ("release", ReleaseSettings, release),
+    ("simulate", SimulateSettings, simulate),
+    ("snapshot", SnapshotSettings, snapshot),
     ("scheduler-config", SchedulerConfigSettings, scheduler_config),
 )
 """In the order of `carrel --help`."""
