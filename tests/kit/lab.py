@@ -10,16 +10,18 @@ from typing import Any
 from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.carrel import read_lease
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import EVERYTHING, Json, Selection
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.objects.resources import CRDS, LEASES, NAMESPACES, PODS
+from carrel.kubernetes.objects.resources import CRDS, LEASES, NAMESPACES, NODES, PODS
 from carrel.kubernetes.reflector import WatchTiming
 from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.transport import ApiRequest, ApiResponse, Transport
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
+from carrel.leases.invariants import observe, violations
 from carrel.ledger.filtering import FilterResult
 from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
@@ -89,6 +91,7 @@ class Replica(ClusterState):
         reserve_s: float,
         tier_policy: TierPolicy = DEFAULT_TIER_POLICY,
         dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS,
+        dra: bool = False,
     ) -> None:
         self.transport = WriteCounter(transport)
         options = ClusterOptions(
@@ -99,6 +102,7 @@ class Replica(ClusterState):
             tier_policy=tier_policy,
             dialect_options=dialect_options,
             retry=AT_ONCE,
+            dra=dra,
         )
         super().__init__(Client(self.transport), options)
         self.scheduler = scheduler_on(self, SchedulerOptions(timeouts=timeouts))
@@ -141,9 +145,10 @@ class Lab:
         reserve_s: float = LIMIT_S,
         tier_policy: TierPolicy = DEFAULT_TIER_POLICY,
         dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS,
+        dra: bool = False,
     ) -> AsyncIterator[Replica]:
         """A replica whose ledger is rebuilt. When the block ends it is killed."""
-        replica = Replica(transport or self.api, self.clock, timeouts, reserve_s, tier_policy, dialect_options)
+        replica = Replica(transport or self.api, self.clock, timeouts, reserve_s, tier_policy, dialect_options, dra)
         running = asyncio.ensure_future(replica.informers.run())
         try:
             await replica.informers.wait_synced()
@@ -156,7 +161,8 @@ class Lab:
                 pass  # any other error must fail the test
 
     async def pod(self, name: str, **spec: Any) -> Json:
-        """`limits={"nvidia.com/gpu": "1"}`, `annotations={…}`, `labels={…}`, `owner={…}`, `gates=["a.example/b"]`."""
+        """`limits={"nvidia.com/gpu": "1"}`, `annotations={…}`, `labels={…}`, `owner={…}`, `gates=["a.example/b"]`,
+        `claims=[{"name": "gpu", "resourceClaimName": "…"}]`."""
         container = {"name": "main", "image": "work", "resources": {"limits": spec.get("limits", {})}}
         metadata = {"name": name, "annotations": spec.get("annotations", {})}
         owners = [spec["owner"]] if "owner" in spec else []
@@ -170,6 +176,7 @@ class Lab:
                 "initContainers": spec.get("init_containers", []),
                 "containers": spec.get("containers", [container]),
                 "schedulingGates": [{"name": name} for name in spec.get("gates", ())],
+                "resourceClaims": spec.get("claims", []),
             },
         }
         return await self.client.create(PODS, body, spec.get("namespace", "lab"))
@@ -200,6 +207,18 @@ class Lab:
             for name, record in records.items()
             if record is not None
         }
+
+    async def violations(self) -> list[str]:
+        """Which invariants the API server's objects break now, in words."""
+        observed = observe(
+            (await self.client.list(GPU_NODE_STATUSES)).items,
+            (await self.client.list(NODES)).items,
+            (await self.client.list(LEASES, Selection(OURS))).items,
+            (await self.client.list(PODS, EVERYTHING)).items,
+            (await self.client.list(BOOKINGS)).items,
+            self.clock.now,
+        )
+        return [each.words for each in violations(observed)]
 
     async def bound(self) -> dict[str, str]:
         """uid → node, of all pods that are bound."""

@@ -105,6 +105,15 @@ _NO_GROUP = SchedulingGroup()
 """Shared by the many pods that have none."""
 
 
+class PodClaim(ObjectPart):
+    """A ResourceClaim that a pod uses: one that exists, or one that is made for it by a template."""
+
+    name: str = ""
+    """Within the pod."""
+    resource_claim_name: str = ""
+    resource_claim_template_name: str = ""
+
+
 class PodSpec(ObjectPart):
     node_name: str = ""
     scheduling_gates: tuple[SchedulingGate, ...] = ()
@@ -119,6 +128,7 @@ class PodSpec(ObjectPart):
     termination_grace_period_seconds: int | None = None
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
+    resource_claims: tuple[PodClaim, ...] = ()
 
 
 class Condition(ObjectPart):
@@ -129,12 +139,22 @@ class Condition(ObjectPart):
     last_transition_time: str = ""
 
 
+class MadeClaim(ObjectPart):
+    """The ResourceClaim that was made for a pod."""
+
+    name: str = ""
+    """As the pod calls it; empty: the scheduler made it for an extended resource."""
+    resource_claim_name: str = ""
+
+
 class PodStatus(ObjectPart):
     phase: str = ""
     reason: str = ""
     message: str = ""
     start_time: str = ""
     conditions: tuple[Condition, ...] = ()
+    resource_claim_statuses: tuple[MadeClaim, ...] = ()
+    extended_resource_claim_status: MadeClaim | None = None
 
 
 class Pod(Object):
@@ -175,6 +195,11 @@ class NodeObject(Object):
 
     spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
+
+
+class RuntimeClass(Object):
+    handler: str = ""
+    """What the container runtime of a node calls it."""
 
 
 class LeaseSpec(ObjectPart):
