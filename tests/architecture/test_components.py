@@ -12,7 +12,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 
-PURE_PACKAGES = ("carrel.ledger", "carrel.dialects", "carrel.parsing", "carrel.kubernetes.objects")
+PURE_PACKAGES = (
+    "carrel.ledger",
+    "carrel.dialects",
+    "carrel.parsing",
+    "carrel.kubernetes.objects",
+    "carrel.simulation",
+)
 """Decide and read; no I/O, no clock, no library but a small pure one."""
 
 PURE_MODULES = (
@@ -84,6 +90,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "carrel.settings": ("carrel.dialects", "carrel.kubernetes", "carrel.ledger", "carrel.parsing"),
     **{f"carrel.{component}": (*SHARED, "carrel.bookings.client", *PURE_MODULES) for component in COMPONENTS},
     "carrel.jupyterhub": ("carrel.dialects",),
+    "carrel.simulation": ("carrel.ledger", "carrel.parsing", *PURE_MODULES),
     "carrel.cli": (
         *SHARED,
         "carrel.admission.settings",
@@ -92,6 +99,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "carrel.node.settings",
         "carrel.node.withdrawal",
         "carrel.scheduling",
+        "carrel.simulation",
     ),
     "kubernetes_in_memory": (),
 }

@@ -7,7 +7,7 @@ waits until the collector has freed them, because another replica may be binding
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -33,7 +33,9 @@ from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pod_progress import holder_of
 from carrel.ledger.coverage import Covered
+from carrel.ledger.demand import REMEMBERED_PODS
 from carrel.ledger.filtering import FilterResult, NodeFilter
+from carrel.ledger.machines import Machines
 from carrel.ledger.placement import Placement, WaitingPod, left_by_another_bind, place
 from carrel.ledger.precedence import WAITED_FOR, Precedence
 from carrel.ledger.refusals import Refusal
@@ -42,6 +44,7 @@ from carrel.ledger.scoring import Ranking
 from carrel.ledger.shares import Coverage, Holder
 from carrel.ledger.tiers import Tier
 from carrel.scheduling.gangs import GangScheduler, LedgerView
+from carrel.scheduling.machine_room import machine_of, newest_last
 
 BINDING_BEGINS_WITHIN_S = 20.0
 BINDING_TIMEOUT_S = 20.0
@@ -68,6 +71,8 @@ class SchedulerContext:
     why_over_limit: Callable[[Pod, Request], Refusal | None]
     """Why its person may hold no more GPUs without a booking."""
     dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS
+    machines: Machines | None = None
+    """How much CPU and memory the nodes have free; None: not known."""
     spread: bool = False
     """Prefer the emptiest node instead of the one where the least is wasted."""
 
@@ -95,7 +100,7 @@ class Scheduler:
         self._lease_writer = lease_writer
         self._gangs = gangs
         self._context = context
-        self._ranking = Ranking(cluster_ledger.ledger)
+        self._ranking = Ranking(cluster_ledger.ledger, context.machines)
         self._node_filter = NodeFilter(cluster_ledger.ledger)
         self._precedence = Precedence(cluster_ledger.ledger, context.booked)
         self._binding: set[str] = set()
@@ -103,6 +108,13 @@ class Scheduler:
     def expire_gangs(self) -> None:
         """To be called every few seconds: gangs whose time is up lose what was promised to them."""
         self._gangs.expire()
+
+    def learn(self, pods: Iterable[Pod]) -> None:
+        """What these pods ask for counts as asked for: after a restart, of the pods that exist."""
+        for pod in newest_last(pods, REMEMBERED_PODS):
+            asked = self._context.requested_by(pod)
+            if isinstance(asked, PodRequest):
+                self._ranking.demand.saw(asked.request, machine_of(pod), pod.metadata.uid)
 
     # --- filter ------------------------------------------------------------------------------------------------------
 
@@ -113,7 +125,7 @@ class Scheduler:
             return FilterResult(nodes, {})
         if isinstance(pod_request, Refusal):
             return pod_request
-        self._ranking.demand.saw(pod_request.request)
+        self._ranking.demand.saw(pod_request.request, machine_of(pod), pod.metadata.uid)
         over_limit = self._context.why_over_limit(pod, pod_request.request)
         if over_limit is not None:
             return FilterResult.by_reason(nodes, over_limit.reason)
@@ -146,12 +158,14 @@ class Scheduler:
     def rank(self, pod: Pod, nodes: Sequence[str]) -> Sequence[str]:
         """The nodes, best first; those that do not fit come last."""
         pod_request = self._context.requested_by(pod)
-        if pod_request is None or isinstance(pod_request, Refusal) or len(nodes) < 2:
+        if isinstance(pod_request, Refusal) or len(nodes) < 2:
             return nodes
-        best = self._ranking.costs(pod_request.request, nodes, self._context.keeper(pod))
+        if pod_request is None:
+            return [each.node for each in self._ranking.costs(None, nodes, machine=machine_of(pod))]
+        best = self._ranking.costs(pod_request.request, nodes, self._context.keeper(pod), machine_of(pod))
         spreads = pod_request.request.spreads_over_nodes
         if self._context.spread if spreads is None else spreads:
-            best.sort(key=lambda each: (each.apart, -each.left_over, each.node))
+            best.sort(key=lambda each: each.by_spreading)
         ranked = dict.fromkeys(each.node for each in best)
         return [*ranked, *(name for name in nodes if name not in ranked)]
 
