@@ -17,7 +17,7 @@ demo: $(READY)  ## Run Carrel on an embedded Kubernetes API with simulated GPUs:
 	@$(BIN)/carrel demo
 
 test: $(READY)  ## Run the tests (nothing skipped)
-	@$(BIN)/python -m pytest -n auto --dist worksteal
+	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 check: $(READY)  ## Check format, lint, types, the rules about imports, and that everything is documented
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/python -m pytest -q tests/architecture

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 
 from carrel.cli.scheduler_config import MARGIN_S
 from carrel.manifests import crds, policies, priority_classes, rbac, webhooks
 from carrel.scheduling.scheduler_config import Extender, scheduler_config
+from testbed import schemas
 from testbed.control_plane import ApiServer
 from testbed.processes import Failed
 from tests.e2e.chart import CHART, NAMESPACE, by_name, rendered
@@ -104,7 +106,7 @@ def pod_specs(objects: list[Json]) -> Iterator[tuple[str, Json]]:
 def test_all_pods_but_the_agent_are_restricted_and_the_agents_exceptions_are_these(values: Any) -> None:
     for name, spec in pod_specs(rendered(*(["--values", values] if values else []))):
         host_paths = [each["hostPath"]["path"] for each in spec.get("volumes", ()) if "hostPath" in each]
-        is_agent = name == "carrel-agent"
+        is_agent = name.startswith("carrel-agent")
         of_agents = ["/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources", "/sys/fs/cgroup"]
         assert host_paths == (of_agents if is_agent else []), name
         assert spec["securityContext"]["runAsUser"] == (0 if is_agent else 65532), name
@@ -129,6 +131,30 @@ def test_the_api_server_would_take_everything(api_server: ApiServer, values: Any
         "apply", "--server-side", "--dry-run=server", "--validate=strict", "--filename", "-", given=listed
     )
     assert len(said.splitlines()) == len(known)
+
+
+@pytest.mark.parametrize("release", schemas.RELEASES)
+@pytest.mark.parametrize("values", [None, *EXAMPLES], ids=lambda file: file.stem if file else "default")
+def test_every_release_knows_all_fields(values: Any, release: str) -> None:
+    objects = rendered(*(["--values", values] if values else []), version=f"v{release}.0")
+    wrong = {}
+    for each in [each for each in objects if each["kind"] not in OTHERS_KINDS]:
+        known = schemas.names(release)
+        of_kind = known.get((each["apiVersion"], each["kind"]))
+        assert of_kind, f"{release} has no {each['apiVersion']} {each['kind']}"
+        schema = {"$ref": f"#/$defs/{of_kind}", "$defs": schemas.definitions(release)}
+        found = [error.message for error in Draft202012Validator(schema).iter_errors(each)]
+        if found:
+            wrong[each["kind"], each["metadata"]["name"]] = found
+    assert wrong == {}
+
+
+def test_a_field_that_a_release_does_not_know_is_noticed() -> None:
+    (policy, *_) = [each for each in rendered() if each["kind"] == "ValidatingAdmissionPolicy"]
+    name = schemas.names("1.33")["admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"]
+    schema = {"$ref": f"#/$defs/{name}", "$defs": schemas.definitions("1.33")}
+    policy["spec"]["newer"] = True
+    assert ["newer" in error.message for error in Draft202012Validator(schema).iter_errors(policy)] == [True]
 
 
 def environment(objects: list[Json], deployment: str) -> dict[str, Any]:
@@ -163,6 +189,82 @@ def test_simulated_gpus_are_written_short_or_as_the_agent_reads_them() -> None:
     assert "NVIDIA_VISIBLE_DEVICES" not in {each["name"] for each in agent}
 
 
+def agents(objects: list[Json]) -> dict[str, Json]:
+    return {each["metadata"]["name"]: each for each in objects if each["kind"] == "DaemonSet"}
+
+
+def told_agent(daemon_set: Json) -> dict[str, str]:
+    container = daemon_set["spec"]["template"]["spec"]["containers"][0]
+    return {each["name"]: each.get("value", "") for each in container["env"]}
+
+
+def test_webhook_extender_and_agents_are_told_alike_how_cuda_numbers_gpus() -> None:
+    objects = rendered("--set", "cudaDevices=index")
+    told = [environment(objects, "carrel-webhook"), environment(objects, "carrel-scheduler")]
+    told.append(told_agent(agents(objects)["carrel-agent"]))
+    assert [each["CARREL_CUDA_DEVICES"] for each in told] == ["index"] * 3
+
+
+def test_agents_that_only_report_run_on_the_nodes_that_another_plugin_has() -> None:
+    found = agents(rendered("--set", "agent.nodeSelector.gpus=carrel,agent.reportOnly.nodeSelector.gpus=gpushare"))
+    chosen = {name: each["spec"]["template"]["spec"]["nodeSelector"] for name, each in found.items()}
+    assert chosen == {"carrel-agent": {"gpus": "carrel"}, "carrel-agent-report-only": {"gpus": "gpushare"}}
+    modes = {name: told_agent(each)["CARREL_MODE"] for name, each in found.items()}
+    assert modes == {"carrel-agent": "native", "carrel-agent-report-only": "report-only"}
+    for each in found.values():
+        assert each["spec"]["template"]["spec"]["serviceAccountName"] == "carrel-agent"
+        labels = each["spec"]["template"]["metadata"]["labels"]
+        assert each["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    selectors = [each["spec"]["selector"]["matchLabels"]["app.kubernetes.io/component"] for each in found.values()]
+    assert len(set(selectors)) == 2, "a DaemonSet must not count the pods of the other"
+
+
+def test_while_the_path_secret_is_changed_the_api_server_uses_the_first() -> None:
+    both = "new-0123456789abcdef\\,old-0123456789abcdef"
+    chart = by_name(rendered("--set", f"secrets.pathSecret={both}"))
+    told = b64decode(chart["Secret", NAMESPACE, "carrel-secrets"]["data"]["path-secret"]).decode()
+    assert told == "new-0123456789abcdef,old-0123456789abcdef"
+    called = chart["MutatingWebhookConfiguration", "", "carrel"]["webhooks"]
+    assert {each["clientConfig"]["service"]["path"] for each in called} == {"/new-0123456789abcdef/mutate"}
+
+
+def test_reservation_pods_pull_their_image_with_the_same_secrets() -> None:
+    chart = by_name(rendered("--set", "mode=coexist,image.pullSecrets[0]=mine"))
+    space = "kai-resource-reservation"
+    assert chart["ServiceAccount", space, space]["imagePullSecrets"] == [{"name": "mine"}]
+    assert chart["Deployment", NAMESPACE, "carrel-controller"]["spec"]["template"]["spec"]["imagePullSecrets"] == [
+        {"name": "mine"}
+    ]
+    assert "imagePullSecrets" not in chart["ServiceAccount", NAMESPACE, "carrel-controller"]
+
+
+def test_a_gateway_routes_the_host_and_the_path_to_the_booking_service() -> None:
+    url, path = "booking.publicUrl=https://gpus.lab.example", "booking.basePath=/services/carrel"
+    parent = "booking.gateway.parentRefs[0].name=public,booking.gateway.parentRefs[0].namespace=gateways"
+    route = by_name(rendered("--set", f"{url},{path},{parent}"))["HTTPRoute", NAMESPACE, "carrel-booking"]
+    assert route["apiVersion"] == "gateway.networking.k8s.io/v1"
+    assert route["spec"] == {
+        "parentRefs": [{"name": "public", "namespace": "gateways"}],
+        "hostnames": ["gpus.lab.example"],
+        "rules": [
+            {
+                "matches": [{"path": {"type": "PathPrefix", "value": "/services/carrel"}}],
+                "backendRefs": [{"name": "carrel-booking", "port": 39997}],
+            }
+        ],
+    }
+
+
+def test_with_postgresql_two_run_without_a_volume_and_are_replaced_one_by_one() -> None:
+    objects = rendered("--set", "booking.database.existingSecret=mine,booking.database.key=address")
+    booking = by_name(objects)["Deployment", NAMESPACE, "carrel-booking"]["spec"]
+    told = environment(objects, "carrel-booking")["CARREL_DATABASE"]
+    assert told == {"secretKeyRef": {"name": "mine", "key": "address"}}
+    assert (booking["replicas"], "strategy" in booking) == (2, False)
+    assert [each["name"] for each in booking["template"]["spec"]["volumes"]] == ["tmp"]
+    assert not [each for each in objects if each["kind"] == "PersistentVolumeClaim"]
+
+
 BAD = {
     "an unknown key": ("agent.simulat=x", "additional properties 'simulat' not allowed"),
     "a wrong type": ("webhook.replicas=many", "got string, want integer"),
@@ -175,6 +277,10 @@ BAD = {
     "a short secret": ("secrets.sealKey=abc", "has 3 characters, which can be guessed"),
     "a slash in a path's secret": ("secrets.pathSecret=0123456789/abcdef", "becomes a part of a path"),
     "a capital in a path's secret": ("secrets.pathSecret=0123456789Abcdef", "takes small letters, digits and -"),
+    "a comma in a path's secret that is short": (
+        "secrets.pathSecret=0123456789abcdef\\,abc",
+        "secrets.pathSecret has 3 characters",
+    ),
     "two secrets": ("secrets.existing=mine,secrets.sealKey=x", "write the value into your Secret mine"),
     "two places of bookings": ("bookingsElsewhere.apiUrl=https://maia.example", "set booking.enabled=false"),
     "a missing secret": ("bookingsElsewhere.apiUrl=https://maia.example", "needs bookingsElsewhere.existingSecret"),
@@ -185,6 +291,25 @@ BAD = {
     "an Ingress without a host": ("booking.ingress.enabled=true", "need booking.publicUrl, whose host they serve"),
     "simulated GPUs in other words": ("agent.simulate=two", "write COUNTxMODEL:MIB, as 2xTesla-T4:15360"),
     "simulated GPUs beside NVIDIA's plugin": ("agent.simulate=1xT4:100,mode=coexist", "has no simulated GPUs"),
+    "simulated GPUs without agents": ("agent.simulate=1xT4:100,agent.enabled=false", "needs agent.enabled=true"),
+    "two agents on one node": ("agent.reportOnly.nodeSelector.a=b", "needs agent.nodeSelector, for the other agents"),
+    "agents that only report beside NVIDIA's plugin": (
+        "agent.reportOnly.nodeSelector.a=b,agent.nodeSelector.a=c,mode=coexist",
+        "agent.reportOnly.nodeSelector and mode=coexist exclude each other",
+    ),
+    "an Ingress and a Gateway": (
+        "booking.ingress.enabled=true,booking.gateway.parentRefs[0].name=a",
+        "booking.ingress.enabled and booking.gateway.parentRefs exclude each other; choose one",
+    ),
+    "an Ingress for nothing": ("booking.enabled=false,booking.ingress.enabled=true", "there is nothing that"),
+    "a terminator for all that does not run": (
+        "controller.terminator.forAll=true,controller.terminator.enabled=false",
+        "needs controller.terminator.enabled=true",
+    ),
+    "a public URL with a path": ("booking.publicUrl=https://lab.example/gpus", "and a path as booking.basePath"),
+    "an identity provider without TLS": ("booking.oidc.issuer=http://login.example", "write an address with https"),
+    "a kubelet's folder that is none": ("agent.kubeletFolder=kubelet", "write a path such as /var/lib/kubelet"),
+    "a word that CUDA does not know": ("cudaDevices=name", "value must be one of 'uuid', 'index'"),
     "a spawner's short name": ("spawners[0]=hub", "write system:serviceaccount:NAMESPACE:NAME"),
     "a quote in a user's name": ("trustedUsers[0]=o'neil", "without blanks, quotes and backslashes"),
     "a variable that the chart sets": ("webhook.env.CARREL_MODE=native", "which the chart sets itself"),

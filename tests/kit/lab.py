@@ -89,6 +89,7 @@ class Replica(ClusterState):
         reserve_s: float,
         tier_policy: TierPolicy = DEFAULT_TIER_POLICY,
         dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS,
+        dra: bool = False,
     ) -> None:
         self.transport = WriteCounter(transport)
         options = ClusterOptions(
@@ -99,6 +100,7 @@ class Replica(ClusterState):
             tier_policy=tier_policy,
             dialect_options=dialect_options,
             retry=AT_ONCE,
+            dra=dra,
         )
         super().__init__(Client(self.transport), options)
         self.scheduler = scheduler_on(self, SchedulerOptions(timeouts=timeouts))
@@ -141,9 +143,10 @@ class Lab:
         reserve_s: float = LIMIT_S,
         tier_policy: TierPolicy = DEFAULT_TIER_POLICY,
         dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS,
+        dra: bool = False,
     ) -> AsyncIterator[Replica]:
         """A replica whose ledger is rebuilt. When the block ends it is killed."""
-        replica = Replica(transport or self.api, self.clock, timeouts, reserve_s, tier_policy, dialect_options)
+        replica = Replica(transport or self.api, self.clock, timeouts, reserve_s, tier_policy, dialect_options, dra)
         running = asyncio.ensure_future(replica.informers.run())
         try:
             await replica.informers.wait_synced()
@@ -156,7 +159,8 @@ class Lab:
                 pass  # any other error must fail the test
 
     async def pod(self, name: str, **spec: Any) -> Json:
-        """`limits={"nvidia.com/gpu": "1"}`, `annotations={…}`, `labels={…}`, `owner={…}`, `gates=["a.example/b"]`."""
+        """`limits={"nvidia.com/gpu": "1"}`, `annotations={…}`, `labels={…}`, `owner={…}`, `gates=["a.example/b"]`,
+        `claims=[{"name": "gpu", "resourceClaimName": "…"}]`."""
         container = {"name": "main", "image": "work", "resources": {"limits": spec.get("limits", {})}}
         metadata = {"name": name, "annotations": spec.get("annotations", {})}
         owners = [spec["owner"]] if "owner" in spec else []
@@ -170,6 +174,7 @@ class Lab:
                 "initContainers": spec.get("init_containers", []),
                 "containers": spec.get("containers", [container]),
                 "schedulingGates": [{"name": name} for name in spec.get("gates", ())],
+                "resourceClaims": spec.get("claims", []),
             },
         }
         return await self.client.create(PODS, body, spec.get("namespace", "lab"))

@@ -100,6 +100,21 @@ async def test_a_gang_whose_size_becomes_known_wakes_its_pods() -> None:
         await eventually(lambda: all("carrel.dev/woken-at" in each.metadata.annotations for each in replica.pods.store))
 
 
+async def test_a_member_that_kube_scheduler_saw_first_is_not_placed_as_if_it_were_alone() -> None:
+    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
+        await a_claim(lab)
+        pods = await pods_by(lab, await a_maker(lab, JOBS, "train", a_job(2)), ["train-a"])
+        await becomes_known(replica, pods)
+        not_watched_yet = await replica.sees(pods[0])
+        await lab.client.delete(PODS, "train-a", "lab")
+        await eventually(lambda: replica.pods.store.get("train-a", "lab") is None)
+
+        answer = replica.filter(not_watched_yet, ["n1"])
+
+        assert not isinstance(answer, Refusal)
+        assert list(answer.fitting) == []
+
+
 async def test_a_job_that_has_few_completions_left_makes_a_smaller_gang() -> None:
     async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
         await a_claim(lab)

@@ -23,9 +23,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $text = regexReplaceAll "(?m)^(\\s+- )carrel$" $text (printf "${1}%s" $namespace) -}}
 {{- $trusted := printf "request.userInfo.username in ['%s']" (join "', '" $root.Values.trustedUsers) -}}
 {{- if $root.Values.trustedUsers -}}{{- $text = $text | replace "request.userInfo.username in []" $trusted -}}{{- end -}}
-{{- /* The webhook puts its secret into the path, and corrects it where it differs; helm must not differ. */ -}}
+{{- /* The webhook puts its first secret into the path, and corrects it where it differs; helm must not differ. */ -}}
 {{- include "carrel.makeSecrets" $root -}}
-{{- $path := ternary (printf "path: /%s/mutate" (get $root.Values.secrets.made "path-secret" | b64dec)) "path: /mutate" (hasKey $root.Values.secrets.made "path-secret") -}}
+{{- $path := ternary (printf "path: /%s/mutate" (get $root.Values.secrets.made "path-secret" | b64dec | splitList "," | first)) "path: /mutate" (hasKey $root.Values.secrets.made "path-secret") -}}
 {{- if eq .file "files/webhooks.yaml" -}}{{- $text = $text | replace "path: /mutate" $path -}}{{- end -}}
 {{- $annotations := .annotations | default dict -}}
 {{- range $part := regexSplit "(?m)^---$" $text -1 }}
@@ -34,6 +34,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $metadata := merge (dict "labels" (include "carrel.labels" $root | fromYaml)) $document.metadata }}
 {{- if $annotations }}{{- $_ := set $metadata "annotations" $annotations }}{{- end }}
 {{- $_ := set $document "metadata" $metadata }}
+{{- if and (eq $document.kind "ServiceAccount") (eq $document.metadata.namespace "kai-resource-reservation") $root.Values.image.pullSecrets }}
+{{- $names := list }}
+{{- range $root.Values.image.pullSecrets }}{{- $names = append $names (dict "name" .) }}{{- end }}
+{{- $_ := set $document "imagePullSecrets" $names }}
+{{- end }}
 {{- if and (eq $document.kind "MutatingWebhookConfiguration") (eq $root.Values.hideGpusFrom "all-pods") }}
 {{- range $webhook := $document.webhooks }}
 {{- $kept := list }}

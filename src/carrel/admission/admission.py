@@ -127,6 +127,8 @@ class PodAdmission:
             return _refused(forged)
         if (slices := nvidia.mig_refusal(pod)) is not None and not self._state.covered_pods.is_exempt(pod):
             return _refused(slices)
+        if self._state.device_claims is not None and (twice := self._state.device_claims.why_twice(pod)) is not None:
+            return _refused(twice)
         asked, owner = self._asked_gpus(pod), self._context.owners.owner_of(request, pod)
         record = self._record_for(changed, owner)
         changed.strip(keep=self._kept(request, pod, owner, record) if asked is None else _recorded(pod))

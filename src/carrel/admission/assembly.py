@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from carrel.admission.admission import AdmissionContext, AdmissionOptions, PodAdmission
 from carrel.admission.app import webhook_app
+from carrel.admission.claim_gate import ClaimGate
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
 from carrel.admission.pod_owner import PodOwnerLookup
@@ -74,6 +75,7 @@ class AdmissionWebhook:
             runtime_class=RuntimeClassChoice(self.informers, options.runtime_class).name,
         )
         self.admission = PodAdmission(context, options.admission)
+        self.claim_gate = ClaimGate(state, state.device_claims) if state.device_claims is not None else None
 
     def app(self, certificate_expires_at: Callable[[], float]) -> AsgiApp:
         booking_lookup = self._booking_cache
@@ -84,7 +86,7 @@ class AdmissionWebhook:
         )
         metrics = WebhookMetrics(measures)
         self._state.isolation.on_failure = metrics.count_object_failure
-        handler = ReviewHandler(self.admission, metrics, lambda: self.informers.is_synced)
+        handler = ReviewHandler(self.admission, metrics, lambda: self.informers.is_synced, self.claim_gate)
         return webhook_app(handler, metrics, self._why_not_ready)
 
     def _why_not_ready(self) -> str:

@@ -25,7 +25,7 @@ from carrel.kubernetes.objects.resources import (
     VALIDATING_POLICIES,
     VALIDATING_POLICY_BINDINGS,
 )
-from carrel.leases.cluster_ledger import STALE_AFTER
+from carrel.leases.silent_agents import STALE_AFTER
 from carrel.parsing.malformed import Malformed
 from carrel.parsing.time import instant, seconds
 

@@ -28,7 +28,7 @@ from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, Device, GpuClaim
 from carrel.dialects.interface import Dialect, PodBinding, Reading, ToldGpus
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
-from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, MiB, Node, place_name
+from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, MiB, Node, is_place_name, place_name
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Amount, GpuPolicy, Memory, Portion, Request, Topology, TopologyMode
 from carrel.parsing.fields import whole_number
@@ -270,6 +270,8 @@ def _gpu(device: Device, node: str, labels: Mapping[str, str], place: _DevicePat
             raise place.malformed(field, number, "a whole number, 0 or more")
     if device.id > _HIGHEST_INDEX:
         raise place.malformed("id", device.id, f"at most {_HIGHEST_INDEX}")
+    if is_place_name(device.uuid) and device.uuid != place_name(node, device.id):
+        raise place.malformed("uuid", device.uuid, "not the place of another GPU")
     return Gpu(
         uuid=device.uuid or place_name(node, device.id),
         node=node,

@@ -9,6 +9,7 @@ server does so under load, and for a moment after a custom resource was defined.
 again whether this process may write. An eviction is not repeated: there 429 comes from a disruption budget.
 """
 
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from typing import Any, TypeVar
@@ -41,7 +42,7 @@ from carrel.kubernetes.objects.release import Release, read_release
 from carrel.kubernetes.objects.resources import PODS, Resource
 from carrel.kubernetes.server_clock import ServerClock
 from carrel.kubernetes.timing import REAL_TIME, Timing
-from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
+from carrel.kubernetes.transport import ApiRequest, ApiResponse, ResponseLike, Transport
 from carrel.kubernetes.warnings import Warnings
 
 V = TypeVar("V", bound=Object)
@@ -83,7 +84,7 @@ class Client:
         self._fields = fields
         self._warnings = warnings or Warnings()
         self._timing = timing
-        self.clock = clock or ServerClock()
+        self.clock = clock or ServerClock(monotonic=time.monotonic)
         """The time by the API server."""
 
     def fenced(self, require: Callable[[], None]) -> "Client":
@@ -227,7 +228,7 @@ class Client:
                 raise Unavailable(lost.status, lost.reason, lost.message, lost.details) from lost
             self._warnings.add(request, response)
             if date := response.headers.get("date"):
-                self.clock.observe(date, sent)
+                self.clock.observe(date, sent, response.connection if isinstance(response, ApiResponse) else "")
             if response.status < 300:
                 return response
             wait_s = _retry_after(request, response)

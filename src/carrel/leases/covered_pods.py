@@ -49,7 +49,7 @@ class CoverageContext:
     pods_of: Callable[[str], Iterable[Pod]]
     """All pods of a person."""
     pods_counted_as: Callable[[str], Iterable[Pod]]
-    """The same; also of a namespace that counts as a person."""
+    """The same; also of a namespace that counts as a person, and those that are gone and still hold GPUs."""
     pod_by_uid: Callable[[str], Pod | None]
     request_of: Callable[[Pod], Request | None]
     """None: it asks for no GPU, or its request cannot be met."""

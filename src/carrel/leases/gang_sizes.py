@@ -165,13 +165,14 @@ class GangSizes:
         return _Answer(until, Gang(full_name, size) if size > 1 else None)
 
     def _members_of(self, pod: Pod, name: str) -> list[Pod]:
-        """Those that exist, and this one, which may be about to be created."""
+        """Those that exist, and this one: it may be about to be created, or kube-scheduler may have seen it first."""
         there = [
             each
             for each in self._context.pods_naming(pod.metadata.namespace, name)
             if not is_ending(each) and part_of(each) == part_of(pod)
         ]
-        return there if pod.metadata.uid else [*there, pod]
+        is_there = pod.metadata.uid and any(each.metadata.uid == pod.metadata.uid for each in there)
+        return there if is_there or is_ending(pod) else [*there, pod]
 
     # --- what made the pods ------------------------------------------------------------------------------------------
 

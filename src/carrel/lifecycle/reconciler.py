@@ -19,12 +19,14 @@ from carrel.kubernetes.cluster import Conflict
 from carrel.kubernetes.isolation import title
 from carrel.kubernetes.objects.events import Note
 from carrel.kubernetes.objects.kinds import Lease, Pod
+from carrel.kubernetes.objects.resource_claims import ResourceClaim
 from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
 from carrel.leases.cluster_state import NAMESPACE_OF, ClusterState
 from carrel.leases.coverage_reader import CoverageReader
 from carrel.leases.coverage_words import WORDS
 from carrel.leases.pod_progress import FINISHED, could_not_be_scheduled, holder_of, is_waiting
+from carrel.leases.unrecorded_pods import users_by_gpu
 from carrel.leases.wake import WakeLimiter
 from carrel.ledger.placement import candidates
 from carrel.ledger.shares import Holder
@@ -76,6 +78,8 @@ class Reconciler:
         state.claims.on_change(self._on_claim)
         state.leases.on_change(self._on_lease)
         state.node_statuses.on_change(self._on_node_status)
+        if state.device_claims is not None:
+            state.device_claims.claims.on_change(self._on_device_claim)
 
     async def run(self) -> None:
         """While this process leads, until it is cancelled."""
@@ -156,10 +160,20 @@ class Reconciler:
                 # The watch reported the end of the pod before its Lease; or the pod itself is yet to be reported.
                 self._leases_due.add_after(known.name, SETTLE_S)
 
+    def _on_device_claim(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        if new is None or new.status.allocation is None:
+            claim = new or old
+            for lease in self._state.cluster_ledger.leases_of(claim.metadata.uid) if claim else ():
+                self._leases_due.add(lease.name)
+
     def _on_node_status(self, old: GpuNodeStatus | None, new: GpuNodeStatus | None) -> None:
         """It may confirm that the containers of a pod are gone."""
         for name in self._collector.awaited_on(new.metadata.name) if new else ():
             self._leases_due.add(name)
+        if old and new and users_by_gpu(old) != users_by_gpu(new):  # a claim may be prepared no more
+            for card in self._state.ledger.cards(new.metadata.name):
+                if any(share.holder.is_claim for share in card.shares.values()):
+                    self._leases_due.add(lease_name(card.gpu.node, card.gpu.index))
 
     def _add_pod(self, pod: Pod) -> None:
         self._pods_due.add_after(pod.metadata.uid, SETTLE_S)

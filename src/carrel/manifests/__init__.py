@@ -38,6 +38,15 @@ def policies() -> Iterator[dict[str, Any]]:
     yield from _documents("policies.yaml")
 
 
+def dra(*, for_embedded_api: bool = False) -> Iterator[dict[str, Any]]:
+    """What `--dra` needs: who asks the gate, the DeviceClass, and more permissions. The embedded API evaluates no CEL:
+    there the webhook is asked about every status of a claim."""
+    for document in _documents("dra.yaml"):
+        for webhook in document.get("webhooks", ()) if for_embedded_api else ():
+            del webhook["matchConditions"]
+        yield document
+
+
 def priority_classes() -> Iterator[dict[str, Any]]:
     """One for each tier."""
     yield from _documents("priorityclasses.yaml")

@@ -7,7 +7,6 @@ transaction, so that a process that dies releases it). Within one process writer
 
 import asyncio
 import contextlib
-import logging
 import math
 import os
 import sqlite3
@@ -17,15 +16,13 @@ from typing import Any
 
 import aiosqlite
 import sqlalchemy
-from alembic import command
-from alembic.config import Config
-from alembic.util.exc import CommandError
 from sqlalchemy import Connection, Dialect, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from carrel.bookings.records import StoreUnavailable
+from carrel.bookings.store.schema_level import bring_up_to_date
 from carrel.bookings.store.sqlite_thread import QuickConnection, connect
 from carrel.parsing import Malformed
 
@@ -74,13 +71,10 @@ class Database:
                     yield connection
 
     async def migrate(self) -> None:
-        """Brings the tables up to date. Of several processes that start at once, one migrates and the others wait."""
+        """Brings the tables up to date. Of several processes that start at once, one migrates and the others wait.
+        Raises `StoreUnavailable` for tables of a newer version that this one may not use."""
         async with self.writing() as connection:
-            try:
-                await connection.run_sync(_upgrade)
-            except CommandError as error:
-                # An older version must not write into tables that it does not know.
-                raise StoreUnavailable(f"its tables were made by a newer version of Carrel ({error})") from None
+            await connection.run_sync(bring_up_to_date)
 
     async def aclose(self) -> None:
         await self.engine.dispose()
@@ -205,11 +199,3 @@ def _first_line(error: SQLAlchemyError) -> str:
     """The driver's message, without the statement and its values."""
     message = str(error.orig) if isinstance(error, DBAPIError) else str(error)
     return (message.splitlines() or ["no reason given"])[0]
-
-
-def _upgrade(connection: Connection) -> None:
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs each step at every start
-    config = Config()
-    config.set_main_option("script_location", "carrel.bookings.store:migrations")
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")

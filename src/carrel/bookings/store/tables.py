@@ -231,3 +231,9 @@ marks = Table(
     Column("name", String(64), primary_key=True),
     Column("number", BigInteger, nullable=False),  # how far the log was read
 )
+
+schema_levels = Table(
+    "schema_levels",
+    metadata,
+    Column("oldest", String(32), primary_key=True),  # one row: the oldest level whose programs may use these tables
+)

@@ -126,6 +126,15 @@ _NO_GROUP = SchedulingGroup()
 """Shared by the many pods that have none."""
 
 
+class PodClaim(ObjectPart):
+    """A ResourceClaim that a pod uses: one that exists, or one that is made for it by a template."""
+
+    name: str = ""
+    """Within the pod."""
+    resource_claim_name: str = ""
+    resource_claim_template_name: str = ""
+
+
 class PodSpec(ObjectPart):
     node_name: str = ""
     scheduling_gates: tuple[SchedulingGate, ...] = ()
@@ -141,6 +150,7 @@ class PodSpec(ObjectPart):
     termination_grace_period_seconds: int | None = None
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
+    resource_claims: tuple[PodClaim, ...] = ()
 
 
 class Condition(ObjectPart):
@@ -151,12 +161,22 @@ class Condition(ObjectPart):
     last_transition_time: str = ""
 
 
+class MadeClaim(ObjectPart):
+    """The ResourceClaim that was made for a pod."""
+
+    name: str = ""
+    """As the pod calls it; empty: the scheduler made it for an extended resource."""
+    resource_claim_name: str = ""
+
+
 class PodStatus(ObjectPart):
     phase: str = ""
     reason: str = ""
     message: str = ""
     start_time: str = ""
     conditions: tuple[Condition, ...] = ()
+    resource_claim_statuses: tuple[MadeClaim, ...] = ()
+    extended_resource_claim_status: MadeClaim | None = None
 
 
 class Pod(Object):
