@@ -33,7 +33,7 @@ bench: $(READY)  ## Run the benchmarks: each figure beside its goal
 	@$(BIN)/python -m benchmarks
 
 e2e: $(READY)  ## Run the end-to-end tests on a real Kubernetes (root; the first run builds it); KUBERNETES=1.35.4: on that release
-	@$(BIN)/python -m testbed prepare && $(BIN)/python -m pytest -n 3 --dist loadfile tests/e2e
+	@$(BIN)/python -m testbed prepare && $(BIN)/python -m pytest -n 3 --dist loadfile --durations=25 tests/e2e
 
 testbed: $(READY)  ## Start a real Kubernetes with simulated GPUs to try things
 	@$(BIN)/python -m testbed up

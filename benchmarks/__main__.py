@@ -12,6 +12,7 @@ BENCHMARKS = (
     "coverage",
     "victims",
     "gangs",
+    "monitoring",
     "client",
     "embedded_api",
     "extender",

@@ -225,6 +225,31 @@ def test_no_call_fails_while_certificates_are_renewed_ten_times(
     assert len(shown) >= ROTATIONS - 1
 
 
+def test_an_eviction_gives_a_gpu_pod_no_longer_to_end_than_it_may_take(admission: AdmissionCluster) -> None:
+    with namespace(admission.api) as ours:
+        made(admission.alice, ours, pod("booked", limits=GPU))
+        made(admission.eve, ours, pod("cpu"))
+        answers = {}
+        for name in ("booked", "cpu"):
+            eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+            eviction |= {"deleteOptions": {"gracePeriodSeconds": 31_536_000, "dryRun": ["All"]}}
+            path = f"/api/v1/namespaces/{ours}/pods/{name}/eviction?dryRun=All"
+
+            def answered(path: str = path, eviction: Json = eviction) -> tuple[int, Json]:
+                return admission.eve.call("POST", path, eviction)
+
+            answers[name] = eventually(lambda name=name, answered=answered: _said(answered(), name))  # type: ignore[misc] # bound now
+
+    assert answers["booked"] is not None
+    assert "is not given 31,536,000 seconds to end" in answers["booked"]["message"]
+
+
+def _said(answer: tuple[int, Json], name: str) -> Json | None:
+    """The webhook may not have seen the pod yet."""
+    status, said = answer
+    return said if status == (403 if name == "booked" else 201) else None
+
+
 def test_a_job_whose_gpu_was_revoked_continues_without_a_gpu(admission: AdmissionCluster) -> None:
     """Its controller makes the next pod, the webhook takes the GPU off it, and nobody else's pod is touched."""
     eventually(lambda: not any(admission.cluster.held().values()))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from jsonschema import Draft202012Validator
+from jsonschema_rs import Draft202012Validator
 
 from carrel.cli.scheduler_config import MARGIN_S
 from carrel.manifests import crds, policies, priority_classes, rbac, webhooks

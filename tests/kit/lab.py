@@ -10,16 +10,18 @@ from typing import Any
 from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.carrel import read_lease
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import EVERYTHING, Json, Selection
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.objects.resources import CRDS, LEASES, NAMESPACES, PODS
+from carrel.kubernetes.objects.resources import CRDS, LEASES, NAMESPACES, NODES, PODS
 from carrel.kubernetes.reflector import WatchTiming
 from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.transport import ApiRequest, ApiResponse, Transport
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
+from carrel.leases.invariants import observe, violations
 from carrel.ledger.filtering import FilterResult
 from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
@@ -205,6 +207,18 @@ class Lab:
             for name, record in records.items()
             if record is not None
         }
+
+    async def violations(self) -> list[str]:
+        """Which invariants the API server's objects break now, in words."""
+        observed = observe(
+            (await self.client.list(GPU_NODE_STATUSES)).items,
+            (await self.client.list(NODES)).items,
+            (await self.client.list(LEASES, Selection(OURS))).items,
+            (await self.client.list(PODS, EVERYTHING)).items,
+            (await self.client.list(BOOKINGS)).items,
+            self.clock.now,
+        )
+        return [each.words for each in violations(observed)]
 
     async def bound(self) -> dict[str, str]:
         """uid → node, of all pods that are bound."""

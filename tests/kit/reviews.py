@@ -103,6 +103,8 @@ class ReviewedCluster:
     handed_over: dict[str, HandOver] = field(default_factory=dict)
     classes: tuple[str, ...] = ("carrel-gpu",)
     runtime_class: str = ""
+    handlers: Mapping[str, str] = field(default_factory=dict)
+    """RuntimeClasses → their handlers."""
     seal: Seal | None = None
     now: Callable[[], datetime] = lambda: NOON
     username_prefix: str = ""
@@ -152,6 +154,7 @@ class ReviewedCluster:
             handed_over=lambda owner: filter(None, [self.handed_over.get(owner)]),
             has_priority_class=lambda name: name in self.classes,
             runtime_class=lambda: self.runtime_class,
+            may_show_gpus=lambda name: self.handlers.get(name, name).startswith("nvidia"),
         )
         metrics = WebhookMetrics(WebhookMeasures(lambda: 0, lambda: 0.0, lambda: 0.0))
         return ReviewHandler(PodAdmission(context, self.options), metrics, lambda: True)

@@ -125,6 +125,7 @@ async def ended_by_carrel(lab: Lab, deleted: set[str]) -> set[str]:
 
 
 async def check_at_rest(lab: Lab) -> None:
+    assert await lab.violations() == []
     async with lab.replica() as calm:
         booked = {each.metadata.name: each.spec.gpus for each in calm.bookings.store}
         touched: dict[str, set[str]] = {}

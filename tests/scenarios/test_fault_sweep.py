@@ -98,6 +98,8 @@ async def check_always(lab: Lab, is_settled: bool = False) -> None:
     What an interrupted bind has left on a Lease may stay there for a while, but not in the end.
     """
     held = await lab.held()
+    if is_settled:
+        assert await lab.violations() == []
     for name, shares in held.items():
         used = sum(MEMORY if memory is None else memory for memory in shares.values())
         assert used <= MEMORY, f"{name} has {used} MiB promised of {MEMORY}: {shares}"

@@ -81,6 +81,7 @@ class TiersRun(TierFaultRun):
 
     async def check_at_rest(self) -> None:
         await self.check_always()
+        assert await self.lab.violations() == []
         pods = await pods_of(self.lab)
         assert pods.keys() == self.booked.keys() | self.others, "no workload is lost, none is doubled"
         assert await hand_over_records(self.lab) == []

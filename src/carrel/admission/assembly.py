@@ -20,7 +20,7 @@ from carrel.kubernetes.cluster import Selection
 from carrel.kubernetes.objects.kinds import ConfigMap
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PRIORITY_CLASSES
 from carrel.leases.cluster_state import ClusterState
-from carrel.leases.runtime_class import AUTO, RuntimeClassChoice
+from carrel.leases.runtime_class import AUTO, RuntimeClasses
 from carrel.parsing import Malformed
 
 log = logging.getLogger(__name__)
@@ -59,6 +59,7 @@ class AdmissionWebhook:
         )
         self._booking_cache = BookingCache(service, time.monotonic, SERVICE_TIMING) if service is not None else None
         self.is_stopping = False
+        runtime_classes = RuntimeClasses(self.informers, options.runtime_class)
         context = AdmissionContext(
             owners=PodOwnerLookup(
                 state.options.namespace,
@@ -72,7 +73,8 @@ class AdmissionWebhook:
             booking_lookup=self._booking_cache,
             handed_over=self._handed_over,
             has_priority_class=lambda name: self._classes.store.get(name) is not None,
-            runtime_class=RuntimeClassChoice(self.informers, options.runtime_class).name,
+            runtime_class=runtime_classes.chosen,
+            may_show_gpus=runtime_classes.may_show_gpus,
         )
         self.admission = PodAdmission(context, options.admission)
         self.claim_gate = ClaimGate(state, state.device_claims) if state.device_claims is not None else None
@@ -85,6 +87,7 @@ class AdmissionWebhook:
             certificate_expires_at=certificate_expires_at,
         )
         metrics = WebhookMetrics(measures)
+        metrics.show_api_calls(self._state.cluster.calls)
         self._state.isolation.on_failure = metrics.count_object_failure
         handler = ReviewHandler(self.admission, metrics, lambda: self.informers.is_synced, self.claim_gate)
         return webhook_app(handler, metrics, self._why_not_ready)

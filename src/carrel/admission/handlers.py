@@ -27,8 +27,7 @@ from carrel.parsing import Malformed
 
 log = logging.getLogger(__name__)
 
-POD = "Pod"
-CLAIM = "ResourceClaim"
+POD, EVICTION, CLAIM = "Pod", "Eviction", "ResourceClaim"
 
 Reviewed = tuple[str, dict[str, Any]]
 """The outcome, for the metrics, and the answer."""
@@ -93,6 +92,8 @@ class ReviewHandler:
         return "allowed", review.allowed(request)
 
     async def _review(self, request: AdmissionRequest) -> Reviewed:
+        if request.kind == EVICTION:
+            return self._eviction(request)
         if request.kind != POD or request.object is None:  # None: it is being deleted
             return "untouched", review.allowed(request)
         try:
@@ -110,6 +111,16 @@ class ReviewHandler:
             self.metrics.count_pod_without_person()
         changes = json_patch.diff(request.object, decision.wanted) if decision.wanted is not None else ()
         return decision.outcome, review.allowed(request, changes, decision.warnings)
+
+    def _eviction(self, request: AdmissionRequest) -> Reviewed:
+        try:
+            refusal = self._admission.why_not_evicted(request)
+        except Malformed as malformed:
+            return "refused", review.denied(request, str(malformed), 422)
+        if refusal is None:
+            return "untouched", review.allowed(request)
+        log.info("refused user=%s namespace=%s why=%r", request.user.name, request.namespace, refusal.reason)
+        return "refused", review.denied(request, refusal.reason)
 
 
 def _reply(status: int, answer: dict[str, Any]) -> JsonReply:

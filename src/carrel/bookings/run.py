@@ -33,6 +33,7 @@ from carrel.bookings.store.people import SqlPeople
 from carrel.cluster_file import read_cluster
 from carrel.command_errors import UNAVAILABLE, USAGE, command_failed
 from carrel.http.serving import Address, serving
+from carrel.kubernetes.api_calls import ApiCalls
 from carrel.kubernetes.client import Client
 from carrel.leases.cluster_state import ClusterState, utc_now
 from carrel.leases.coverage_reader import CoverageReader
@@ -124,6 +125,7 @@ def _service(resources: _Resources, carrel: ClusterState | None, authenticator: 
         cluster_view_of(carrel) if carrel is not None else None,
         settings.limits(),
         mirror=mirror,
+        api_calls=carrel.cluster.calls if carrel is not None else ApiCalls(),
         hub_people=settings.hub_people(),
     )
 

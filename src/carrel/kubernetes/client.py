@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from carrel.kubernetes import responses
+from carrel.kubernetes.api_calls import NO_ANSWER, ApiCalls
 from carrel.kubernetes.cluster import (
     DEFAULT_DELETE_OPTIONS,
     EVERYTHING,
@@ -78,6 +79,7 @@ class Client:
         warnings: Warnings | None = None,
         timing: Timing = REAL_TIME,
         clock: ServerClock | None = None,
+        calls: ApiCalls | None = None,
     ) -> None:
         """Strict by default, so that tests find every misspelled field. Components pass what their settings say."""
         self._transport = transport
@@ -86,10 +88,12 @@ class Client:
         self._timing = timing
         self.clock = clock or ServerClock(monotonic=time.monotonic)
         """The time by the API server."""
+        self.calls = calls or ApiCalls()
 
     def fenced(self, require: Callable[[], None]) -> "Client":
         """The same client, but `require` is called before every write; if it raises, the write is not sent."""
-        return Client(_Fenced(self._transport, require), self._fields, self._warnings, self._timing, self.clock)
+        transport = _Fenced(self._transport, require)
+        return Client(transport, self._fields, self._warnings, self._timing, self.clock, self.calls)
 
     async def aclose(self) -> None:
         await self._transport.aclose()
@@ -220,7 +224,7 @@ class Client:
         while True:
             sent = self.clock.machine()
             try:
-                response = await self._transport.send(request)
+                response = await self._counted(request)
             except OutcomeUnknown as lost:
                 if request.method != "GET":
                     raise
@@ -236,6 +240,16 @@ class Client:
                 raise responses.error_of(request, response)
             waited += wait_s
             await self._timing.sleep(wait_s)
+
+    async def _counted(self, request: ApiRequest) -> ResponseLike:
+        began = time.perf_counter()
+        try:
+            response = await self._transport.send(request)
+        except (OutcomeUnknown, Unavailable):
+            self.calls.add(request, NO_ANSWER, time.perf_counter() - began)
+            raise
+        self.calls.add(request, str(response.status), time.perf_counter() - began)
+        return response
 
 
 class _Fenced:

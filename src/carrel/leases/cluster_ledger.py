@@ -19,7 +19,7 @@ from carrel.dialects.kai_reservation import is_reservation
 from carrel.dialects.options import Unit
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
-from carrel.leases.gpu_claims import ClaimContext, GpuClaims
+from carrel.leases.gpu_nodes import GpuNodes, GpuNodesContext
 from carrel.leases.node_offers import NodeOffers
 from carrel.leases.pod_progress import is_ending, slot_of
 from carrel.leases.silent_agents import why_silent
@@ -81,8 +81,8 @@ class ClusterLedger:
         """Whether all pods, claims and Leases are here. Before that, every pod would seem to have no Lease."""
         self.is_all_read: Callable[[], bool] = lambda: True
         """Whether also all Nodes and their reports are here."""
-        self._claims = GpuClaims(
-            ClaimContext(self._labels.__contains__, self._is_recorded_on, lambda: self.is_all_read())
+        self._gpu_nodes = GpuNodes(
+            GpuNodesContext(self._labels.__contains__, self._is_recorded_on, lambda: self.is_all_read())
         )
         self.on_shares: Callable[[Iterable[str]], None] = lambda uids: None
         """Called with the uids of pods that hold other shares than before, or whose GPUs are reported differently."""
@@ -109,11 +109,11 @@ class ClusterLedger:
             if is_new or self._labels.get(name) != new.metadata.labels:
                 is_first = name not in self._labels
                 self._labels[name] = new.metadata.labels
-                self._refresh_all({name} | (self._claims.on_node(name) if is_first else set()))
+                self._refresh_all({name} | (self._gpu_nodes.on_node(name) if is_first else set()))
         elif old is not None:
             self._labels.pop(old.metadata.name, None)
             self._offers.forget_node(old.metadata.name)
-            self._refresh_all(self._claims.on_node(old.metadata.name))
+            self._refresh_all(self._gpu_nodes.on_node(old.metadata.name))
 
     def labels_of(self, node: str) -> Mapping[str, str]:
         return self._labels.get(node, {})
@@ -151,15 +151,15 @@ class ClusterLedger:
             holders = self._holders_on(name)
             self.ledger.remove_node(name)
             self.on_shares(holders)
-            self._refresh_all(self._claims.forget(name))
+            self._refresh_all(self._gpu_nodes.forget(name))
             return
         labels = self._labels.get(name, {})
         try:
             node = gpuclaim.node_of(status, labels)
         except Malformed as malformed:
             node = Node(name, (), labels, unusable=str(malformed))
-        others = self._claims.report(name, (gpu.uuid for gpu in node.gpus), status.metadata.creation_timestamp)
-        node = replace(node, gpus=tuple(map(self._claims.as_own, node.gpus)))
+        others = self._gpu_nodes.report(name, (gpu.uuid for gpu in node.gpus), status.metadata.creation_timestamp)
+        node = replace(node, gpus=tuple(map(self._gpu_nodes.as_own, node.gpus)))
         self._reported[name] = node
         unrecorded = self.unrecorded(name)
         self._hold_unrecorded(name, self._offers.shares(node, unrecorded))
@@ -272,6 +272,10 @@ class ClusterLedger:
         """The node with the GPUs that it reports; the ledger may have slots instead."""
         return self._reported.get(node)
 
+    def reported_nodes(self) -> Sequence[Node]:
+        """All nodes, in the same way."""
+        return tuple(self._reported.values())
+
     def users_of(self, gpu: Gpu) -> Sequence[str]:
         """The uids of the pods that have the GPU, as the kubelet said when its agent last looked."""
         return self.users_on(gpu.node, gpu.index)
@@ -352,7 +356,11 @@ class ClusterLedger:
     def has_lease(self, gpu: Gpu) -> bool:
         return gpuclaim.lease_name(gpu.node, gpu.index) in self._leases
 
-    def leases(self) -> Iterable[KnownLease]:
+    def unreadable_leases(self) -> Mapping[str, str]:
+        """Lease → why it cannot be read."""
+        return {gpuclaim.lease_name(*place): why for place, why in self._unreadable.items()}
+
+    def leases(self) -> Sequence[KnownLease]:
         return tuple(self._leases.values())
 
     def leases_of(self, uid: str) -> Sequence[KnownLease]:
@@ -372,7 +380,7 @@ class ClusterLedger:
         self._recorded_on.setdefault(lease.record.gpu, set()).add(lease.name)
         self._update_ledger(lease.record.gpu)
         self._name_holders(lease.name, before.record if before else None, lease.record)
-        self._refresh_all(self._claims.on_lease(lease.record.gpu))
+        self._refresh_all(self._gpu_nodes.on_lease(lease.record.gpu))
         self._refresh_if_unsure(lease)
 
     def _remove_lease(self, name: str) -> None:
@@ -404,7 +412,7 @@ class ClusterLedger:
         if not names:
             self._recorded_on.pop(lease.record.gpu, None)
         self._update_ledger(lease.record.gpu)
-        self._refresh_all(self._claims.on_lease(lease.record.gpu))
+        self._refresh_all(self._gpu_nodes.on_lease(lease.record.gpu))
 
     def _update_ledger(self, gpu: str) -> None:
         """Sets all shares of a GPU: those recorded on any Lease, and those about to be written."""

@@ -38,7 +38,7 @@ from carrel.leases.gone_holders import GoneHolders
 from carrel.leases.lease_writer import LeaseContext, LeaseWriter
 from carrel.leases.pod_progress import slot_of
 from carrel.leases.reservation_wait import RESERVE_S, ReservationWaiter
-from carrel.leases.waiting_reason import WaitingContext, WaitingReason
+from carrel.leases.waiting_reason import Waiting, WaitingContext, WaitingReason
 from carrel.leases.wake import SchedulerWaker
 from carrel.ledger.coverage import Covered
 from carrel.ledger.placement import WaitingPod, keeper_of
@@ -367,6 +367,11 @@ class ClusterState:
 
     def why(self, pod: Pod) -> Refusal | None:
         """Why a pod waits for its GPUs; None if it need not wait."""
+        waiting = self.waiting(pod)
+        return waiting.refusal if waiting is not None else None
+
+    def waiting(self, pod: Pod) -> Waiting | None:
+        """The same, with its cause as one of a few words."""
         eligible = self._eligible(pod)
         has_cards = self.cluster_ledger.ledger.rooms.__contains__
         return self._reason.why(pod, eligible.nodes, eligible.why_not_elsewhere(has_cards))

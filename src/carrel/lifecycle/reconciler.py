@@ -19,14 +19,16 @@ from carrel.kubernetes.cluster import Conflict
 from carrel.kubernetes.isolation import title
 from carrel.kubernetes.objects.events import Note
 from carrel.kubernetes.objects.kinds import Lease, Pod
+from carrel.kubernetes.objects.pods import gates_of
 from carrel.kubernetes.objects.resource_claims import ResourceClaim
 from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
 from carrel.leases.cluster_state import NAMESPACE_OF, ClusterState
 from carrel.leases.coverage_reader import CoverageReader
 from carrel.leases.coverage_words import WORDS
-from carrel.leases.pod_progress import FINISHED, could_not_be_scheduled, holder_of, is_waiting
+from carrel.leases.pod_progress import FINISHED, could_not_be_scheduled, holder_of, is_ending, is_waiting
 from carrel.leases.unrecorded_pods import users_by_gpu
+from carrel.leases.waiting_reason import WaitCause
 from carrel.leases.wake import WakeLimiter
 from carrel.ledger.placement import candidates
 from carrel.ledger.shares import Holder
@@ -40,6 +42,7 @@ from carrel.lifecycle.pod_events import (
     waiting_note,
     without_gpu_note,
 )
+from carrel.lifecycle.waiting_pods import WaitingPods
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +64,13 @@ class ClaimKey(NamedTuple):
 
 
 class Reconciler:
-    def __init__(self, state: ClusterState, schedulers: frozenset[str], metrics: ControllerMetrics) -> None:
+    def __init__(
+        self,
+        state: ClusterState,
+        schedulers: frozenset[str],
+        metrics: ControllerMetrics,
+        waiting_pods: WaitingPods | None = None,
+    ) -> None:
         self._state = state
         self._schedulers = schedulers
         self._metrics = metrics
@@ -72,6 +81,7 @@ class Reconciler:
         self._coverage_reader = CoverageReader(state)
         self._wake_limiter = WakeLimiter(state.options.clock)
         self._waiting: set[str] = set()
+        self._waiting_pods = waiting_pods or WaitingPods()
         self._open_queues()
         self._close_queues()
         state.pods.on_change(self._on_pod)
@@ -102,6 +112,7 @@ class Reconciler:
                 tasks.create_task(self._sweep())
         finally:
             self._close_queues()
+            self._waiting_pods.clear()
 
     def _open_queues(self) -> None:
         self._leases_due: WorkQueue[str] = WorkQueue(backoff=RETRY)
@@ -244,6 +255,7 @@ class Reconciler:
             self._events.forget(uid)
             self._wake_limiter.forget(uid)
             self._waiting.discard(uid)
+            self._waiting_pods.forget(uid)
         elif self._is_gpu_pod_of_carrel(pod):
             if await self._events.tell_without_effect(pod, without_effect(pod)):
                 self._metrics.events.labels(WITHOUT_EFFECT).inc()
@@ -253,10 +265,12 @@ class Reconciler:
         await asyncio.sleep(0)
 
     async def _reconcile_waiting_pod(self, pod: Pod) -> None:
-        uid, refusal = pod.metadata.uid, self._state.why(pod)
-        if refusal is not None:
+        uid, waiting = pod.metadata.uid, self._state.waiting(pod)
+        cause = waiting.cause if waiting is not None else WaitCause.KUBE_SCHEDULER
+        self._waiting_pods.note(uid, cause, self._state.tier(pod))
+        if waiting is not None:
             self._waiting.add(uid)
-            await self._tell(pod, waiting_note(refusal, self._why_beyond(pod)), lambda: self._held_by(pod))
+            await self._tell(pod, waiting_note(waiting.refusal, self._why_beyond(pod)), lambda: self._held_by(pod))
         elif uid in self._waiting or could_not_be_scheduled(pod):
             # The scheduler could not place it when there was no room, or when the extender was away. Nothing that it
             # watches tells it that there is room now.
@@ -280,9 +294,14 @@ class Reconciler:
         return WORDS.held_by(self._coverage_reader.holders(pod))
 
     async def _reconcile_placed_pod(self, pod: Pod) -> None:
-        self._waiting.discard(pod.metadata.uid)
-        self._wake_limiter.forget(pod.metadata.uid)
-        leases = self._state.cluster_ledger.leases_of(pod.metadata.uid)
+        uid = pod.metadata.uid
+        self._waiting.discard(uid)
+        self._wake_limiter.forget(uid)
+        if gates_of(pod) and not is_ending(pod):
+            self._waiting_pods.note(uid, WaitCause.SCHEDULING_GATE, self._state.tier(pod))
+        else:
+            self._waiting_pods.forget(uid)
+        leases = self._state.cluster_ledger.leases_of(uid)
         note = assigned_note(pod, leases, self._state.options.now())
         if note is not None:
             await self._tell(pod, note)

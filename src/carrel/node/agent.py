@@ -125,6 +125,7 @@ class Agent:
         self.metrics = AgentMetrics(
             {plugin.resource: lambda plugin=plugin: plugin.is_registered for plugin in (self.memory, self.whole_gpus)}  # type: ignore[misc] # bound now
         )
+        self.metrics.show_api_calls(cluster.calls)
         self._isolation.on_failure = self.metrics.count_object_failure
 
     def _device_plugin(self, resource: str, is_wanted: Callable[[], bool]) -> DevicePlugin:

@@ -88,7 +88,8 @@ def handlers_on(
 ) -> ExtenderHandlers:
     served = options.schedulers | ALL.scheduler_names if options.schedulers is not None else None
     ledger = state.ledger
-    metrics = ExtenderMetrics(ledger, state.informers.silences)
+    metrics = ExtenderMetrics(state.informers.silences)
+    metrics.show_api_calls(state.cluster.calls)
     state.isolation.on_failure = metrics.count_object_failure
     return ExtenderHandlers(
         ExtenderContext(

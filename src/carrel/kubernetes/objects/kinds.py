@@ -219,6 +219,11 @@ class NodeObject(Object):
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
 
 
+class RuntimeClass(Object):
+    handler: str = ""
+    """What the container runtime of a node calls it."""
+
+
 class LeaseSpec(ObjectPart):
     holder_identity: str = ""
     lease_duration_seconds: int | None = None

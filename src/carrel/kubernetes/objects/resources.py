@@ -49,7 +49,7 @@ LEASES = Resource(kinds.Lease, "coordination.k8s.io", "v1", "leases", "Lease")
 PRIORITY_CLASSES = Resource(
     kinds.PriorityClass, "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False
 )
-RUNTIME_CLASSES = Resource(kinds.Object, "node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False)
+RUNTIME_CLASSES = Resource(kinds.RuntimeClass, "node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False)
 RESOURCE_CLAIMS = Resource(resource_claims.ResourceClaim, "resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
 RESOURCE_CLAIM_TEMPLATES = Resource(
     resource_claims.ResourceClaimTemplate, "resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate"
