@@ -10,11 +10,13 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import ClusterState
 from carrel.leases.shown_cards import shown_cards
 from carrel.ledger.gangs import GangMembers
+from carrel.ledger.machines import Machines
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Gang, GpuPolicy, Request
 from carrel.scheduling.bind_check import BindCheck
 from carrel.scheduling.gangs import DEFAULT_GANG_TIMEOUTS, GangContext, GangScheduler, GangTimeouts
 from carrel.scheduling.handlers import ExtenderContext, ExtenderHandlers
+from carrel.scheduling.machine_room import MachineWatch
 from carrel.scheduling.metrics import ExtenderMetrics
 from carrel.scheduling.offers import Offers
 from carrel.scheduling.pod_lookup import PodLookup
@@ -41,6 +43,10 @@ def scheduler_on(state: ClusterState, options: SchedulerOptions = DEFAULT_OPTION
     members_of = _spreading_members(state.gang_members) if options.spread else state.gang_members
     gang_context = GangContext(members_of, state.wake, state.options.clock, options.timeouts)
     gangs = GangScheduler(state.cluster_ledger, state.lease_writer, gang_context)
+    machines = Machines()
+    watch = MachineWatch(machines)
+    state.nodes.on_change(watch.on_node)
+    state.pods.on_change(watch.on_pod)
     offers, preferences = Offers(state.cluster_ledger, state.options.clock), NodePreferences()
     state.pods.on_change(offers.on_pod)
     state.nodes.on_change(preferences.on_node)
@@ -55,6 +61,7 @@ def scheduler_on(state: ClusterState, options: SchedulerOptions = DEFAULT_OPTION
         why_over_limit=state.why_over_limit,
         preferences_matter=preferences.matter,
         dialect_options=state.options.dialect_options,
+        machines=machines,
         spread=options.spread,
     )
     return Scheduler(state.cluster_ledger, state.lease_writer, gangs, offers, context)

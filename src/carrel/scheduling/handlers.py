@@ -37,6 +37,7 @@ from carrel.scheduling.extender_responses import write_filtered
 from carrel.scheduling.metrics import ExtenderMetrics
 from carrel.scheduling.pod_lookup import PodLookup
 from carrel.scheduling.scheduler import RequestedBy, Scheduler
+from carrel.scheduling.scheduler_config import CPU_PROFILE
 
 log = logging.getLogger(__name__)
 
@@ -119,11 +120,13 @@ class ExtenderHandlers:
         start = time.perf_counter()
         try:
             asked = read_pod_and_nodes(body)
-            asks_for_gpu = self._context.is_synced() and isinstance(self._context.requested_by(asked.pod), PodRequest)
-            # For a pod that asks for no GPU all nodes are equal: the scheduler's other scores decide.
+            # For other pods that ask for no GPU all nodes are equal: the scheduler's other scores decide.
+            is_ranked = asked.pod.spec.scheduler_name == CPU_PROFILE or isinstance(
+                self._context.requested_by(asked.pod), PodRequest
+            )
             scores = (
                 extender_calls.scores(self._context.scheduler.rank(asked.pod, asked.nodes))
-                if asks_for_gpu
+                if self._context.is_synced() and is_ranked
                 else dict.fromkeys(asked.nodes, 0)
             )
             return _reply(extender_calls.host_priorities(scores))

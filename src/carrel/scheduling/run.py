@@ -78,6 +78,7 @@ async def _serve(client: Client, served: _Served, stop: asyncio.Event) -> None:
 
 async def _housekeeping(state: ClusterState, scheduler: Scheduler) -> None:
     await state.informers.wait_synced()
+    state.isolation.attempt("learn", partial(scheduler.learn, state.pods.store))
     # The first copy of the cluster stays in memory: the garbage collector need not visit it during a call.
     gc.collect()
     gc.freeze()

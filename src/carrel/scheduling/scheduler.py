@@ -10,11 +10,10 @@ freed them, because another replica may be binding it at this moment.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
 
 from carrel.dialects import bind_annotations, carrel
 from carrel.dialects.interface import PodBinding, PodRequest
@@ -37,7 +36,9 @@ from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pod_progress import holder_of
 from carrel.ledger.coverage import Covered
+from carrel.ledger.demand import REMEMBERED_PODS
 from carrel.ledger.filtering import FilterResult, NodeFilter
+from carrel.ledger.machines import Machines
 from carrel.ledger.placement import Placement, WaitingPod, left_by_another_bind, place
 from carrel.ledger.precedence import WAITED_FOR, Precedence
 from carrel.ledger.refusals import Refusal
@@ -46,6 +47,7 @@ from carrel.ledger.scoring import Cost, Ranking
 from carrel.ledger.shares import Coverage, Holder
 from carrel.ledger.tiers import Tier
 from carrel.scheduling.gangs import GangScheduler, LedgerView
+from carrel.scheduling.machine_room import machine_of, newest_last
 from carrel.scheduling.offers import Offers
 
 BINDING_BEGINS_WITHIN_S = 20.0
@@ -75,6 +77,8 @@ class SchedulerContext:
     preferences_matter: Callable[[Pod, Sequence[str]], bool] = lambda pod, nodes: False
     """Whether kube-scheduler's own scores may decide among the nodes: then `choose` names all that have room."""
     dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS
+    machines: Machines | None = None
+    """How much CPU and memory the nodes have free; None: not known."""
     spread: bool = False
     """Prefer the emptiest node instead of the one where the least is wasted."""
 
@@ -108,7 +112,7 @@ class Scheduler:
         self._gangs = gangs
         self._offers = offers
         self._context = context
-        self._ranking = Ranking(cluster_ledger.ledger)
+        self._ranking = Ranking(cluster_ledger.ledger, context.machines)
         self._node_filter = NodeFilter(cluster_ledger.ledger)
         self._precedence = Precedence(cluster_ledger.ledger, context.booked)
         self._binding: set[str] = set()
@@ -117,6 +121,13 @@ class Scheduler:
         """To be called every few seconds: gangs and pods whose time is up lose what was promised to them."""
         self._gangs.expire()
         self._offers.expire()
+
+    def learn(self, pods: Iterable[Pod]) -> None:
+        """What these pods ask for counts as asked for: after a restart, of the pods that exist."""
+        for pod in newest_last(pods, REMEMBERED_PODS):
+            asked = self._context.requested_by(pod)
+            if isinstance(asked, PodRequest):
+                self._ranking.demand.saw(asked.request, machine_of(pod), pod.metadata.uid)
 
     # --- filter ------------------------------------------------------------------------------------------------------
 
@@ -127,7 +138,7 @@ class Scheduler:
             return FilterResult(nodes, {})
         if isinstance(pod_request, Refusal):
             return pod_request
-        self._ranking.demand.saw(pod_request.request)
+        self._ranking.demand.saw(pod_request.request, machine_of(pod), pod.metadata.uid)
         return self._decided(pod, pod_request, nodes) or self._with_room(pod, pod_request, nodes)
 
     def choose(self, pod: Pod, nodes: Sequence[str]) -> FilterResult | Refusal:
@@ -137,7 +148,7 @@ class Scheduler:
         pod_request = self._context.requested_by(pod)
         if not isinstance(pod_request, PodRequest) or self._context.preferences_matter(pod, nodes):
             return self.filter(pod, nodes)
-        self._ranking.demand.saw(pod_request.request)
+        self._ranking.demand.saw(pod_request.request, machine_of(pod), pod.metadata.uid)
         decided = self._decided(pod, pod_request, nodes)
         if decided is not None:
             return decided
@@ -159,8 +170,15 @@ class Scheduler:
         """Not one where the pod's last attempt failed, as long as another will do."""
         avoided = self._offers.avoided_by(pod.metadata.uid)
         others = [name for name in nodes if name not in avoided] if avoided else nodes
-        costs = self._costs(pod, pod_request, others) or (self._costs(pod, pod_request, nodes) if avoided else [])
-        return min(costs, key=self._order(pod_request)).node if costs else None
+        best = self._cheapest(pod, pod_request, others)
+        if best is None and avoided:
+            best = self._cheapest(pod, pod_request, nodes)
+        return best.node if best is not None else None
+
+    def _cheapest(self, pod: Pod, pod_request: PodRequest, nodes: Collection[str]) -> Cost | None:
+        if self._spreads(pod_request):
+            return min(self._costs(pod, pod_request, nodes), key=lambda each: each.by_spreading, default=None)
+        return self._ranking.best(pod_request.request, nodes, self._context.keeper(pod), machine_of(pod))
 
     def _decided(self, pod: Pod, pod_request: PodRequest, nodes: Sequence[str]) -> FilterResult | None:
         """What is known without looking for room; None: there may be any."""
@@ -199,22 +217,23 @@ class Scheduler:
     def rank(self, pod: Pod, nodes: Sequence[str]) -> Sequence[str]:
         """The nodes, best first; those that do not fit come last."""
         pod_request = self._context.requested_by(pod)
-        if pod_request is None or isinstance(pod_request, Refusal) or len(nodes) < 2:
+        if isinstance(pod_request, Refusal) or len(nodes) < 2:
             return nodes
-        best_first = sorted(self._costs(pod, pod_request, nodes), key=self._order(pod_request))
-        ranked = dict.fromkeys(each.node for each in best_first)
+        if pod_request is None:
+            return [each.node for each in self._ranking.costs(None, nodes, machine=machine_of(pod))]
+        best = self._costs(pod, pod_request, nodes)
+        if self._spreads(pod_request):
+            best.sort(key=lambda each: each.by_spreading)
+        ranked = dict.fromkeys(each.node for each in best)
         return [*ranked, *(name for name in nodes if name not in ranked)]
 
     def _costs(self, pod: Pod, pod_request: PodRequest, nodes: Collection[str]) -> list[Cost]:
-        """Of the nodes that will do."""
-        return self._ranking.costs(pod_request.request, nodes, self._context.keeper(pod))
+        """Of the nodes that will do, the best first."""
+        return self._ranking.costs(pod_request.request, nodes, self._context.keeper(pod), machine_of(pod))
 
-    def _order(self, pod_request: PodRequest) -> Callable[[Cost], Any] | None:
-        """By which the best comes first; None: by cost."""
+    def _spreads(self, pod_request: PodRequest) -> bool:
         spreads = pod_request.request.spreads_over_nodes
-        if self._context.spread if spreads is None else spreads:
-            return lambda each: (each.apart, -each.left_over, each.node)
-        return None
+        return self._context.spread if spreads is None else spreads
 
     # --- bind --------------------------------------------------------------------------------------------------------
 
