@@ -422,8 +422,9 @@ class ClusterLedger:
         shares |= {share.holder.uid: share for lease in leases for share in lease.record.shares}
         kept_for = next((lease.record.kept_for for lease in leases if lease.record.kept_for), None)
         before = self.ledger.holders_of(gpu)
-        self.ledger.set_card(gpu, [replace(share, state=self._state_of(share)) for share in shares.values()], kept_for)
-        self.on_shares(before | shares.keys())
+        now = [_in_state(share, self._state_of(share)) for share in shares.values()]
+        if self.ledger.set_card(gpu, now, kept_for):
+            self.on_shares(before | shares.keys())
 
     def _refresh_if_unsure(self, lease: KnownLease) -> None:
         """A Lease of a GPU that moved, or whose records contradicted each other, changes which GPUs are unusable."""
@@ -466,11 +467,10 @@ class ClusterLedger:
         has = {gpu: share.memory for gpu, share in self.ledger.shares_of(holder.uid).items()}
         shares = placement.shares(holder)
         new = [share for share in shares if share.gpu not in has or has[share.gpu] != share.memory]
-        with self.ledger.what_if():
-            for share in new:
-                self.ledger.hold(share)
-        for share in new:
-            self.ledger.hold(share)
+        if len(new) > 1:  # one share is held, or refused, as a whole
+            with self.ledger.what_if():
+                self.ledger.hold(*new)
+        self.ledger.hold(*new)
         self.on_shares([holder.uid])
         for share in shares:
             self._promised.setdefault(share.gpu, {})[holder.uid] = _Promise(share, owner)
@@ -493,6 +493,11 @@ class ClusterLedger:
         known = self._leases.get(name)
         if known is not None and known.uid == uid:
             self._remove_lease(name)
+
+
+def _in_state(share: Share, state: ShareState) -> Share:
+    """Most have it already, and a copy of each would cost more than all the rest of a change."""
+    return share if share.state is state else replace(share, state=state)
 
 
 def _number(version: str) -> int:
