@@ -57,9 +57,7 @@ async def test_a_gpu_pod_that_cannot_be_placed_is_refused_with_the_reason(pod: J
     ("notes", "argument", "why"),
     [
         pytest.param("x" * 130_000, "", "", id="many annotations"),
-        pytest.param(
-            "x" * 132_000, "", "bytes of annotations; at most 131,072", id="no room for its GPUs"
-        ),
+        pytest.param("x" * 132_000, "", "bytes of annotations; at most 131,072", id="no room for its GPUs"),
         pytest.param("", "<" * 1_000_000, "", id="as large as it may be, although Go writes six times as much"),
         pytest.param("", "x" * 1_100_000, "bytes; at most 1,048,576, to leave room", id="too large"),
     ],

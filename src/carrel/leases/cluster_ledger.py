@@ -19,7 +19,7 @@ from carrel.dialects.kai_reservation import is_reservation
 from carrel.dialects.options import Unit
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
-from carrel.leases.gpu_claims import ClaimContext, GpuClaims
+from carrel.leases.gpu_nodes import GpuNodes, GpuNodesContext
 from carrel.leases.node_offers import NodeOffers
 from carrel.leases.pod_progress import is_ending, slot_of
 from carrel.leases.silent_agents import why_silent
@@ -81,8 +81,8 @@ class ClusterLedger:
         """Whether all pods, claims and Leases are here. Before that, every pod would seem to have no Lease."""
         self.is_all_read: Callable[[], bool] = lambda: True
         """Whether also all Nodes and their reports are here."""
-        self._claims = GpuClaims(
-            ClaimContext(self._labels.__contains__, self._is_recorded_on, lambda: self.is_all_read())
+        self._gpu_nodes = GpuNodes(
+            GpuNodesContext(self._labels.__contains__, self._is_recorded_on, lambda: self.is_all_read())
         )
         self.on_shares: Callable[[Iterable[str]], None] = lambda uids: None
         """Called with the uids of pods that hold other shares than before, or whose GPUs are reported differently."""
@@ -109,11 +109,11 @@ class ClusterLedger:
             if is_new or self._labels.get(name) != new.metadata.labels:
                 is_first = name not in self._labels
                 self._labels[name] = new.metadata.labels
-                self._refresh_all({name} | (self._claims.on_node(name) if is_first else set()))
+                self._refresh_all({name} | (self._gpu_nodes.on_node(name) if is_first else set()))
         elif old is not None:
             self._labels.pop(old.metadata.name, None)
             self._offers.forget_node(old.metadata.name)
-            self._refresh_all(self._claims.on_node(old.metadata.name))
+            self._refresh_all(self._gpu_nodes.on_node(old.metadata.name))
 
     def labels_of(self, node: str) -> Mapping[str, str]:
         return self._labels.get(node, {})
@@ -151,15 +151,15 @@ class ClusterLedger:
             holders = self._holders_on(name)
             self.ledger.remove_node(name)
             self.on_shares(holders)
-            self._refresh_all(self._claims.forget(name))
+            self._refresh_all(self._gpu_nodes.forget(name))
             return
         labels = self._labels.get(name, {})
         try:
             node = gpuclaim.node_of(status, labels)
         except Malformed as malformed:
             node = Node(name, (), labels, unusable=str(malformed))
-        others = self._claims.report(name, (gpu.uuid for gpu in node.gpus), status.metadata.creation_timestamp)
-        node = replace(node, gpus=tuple(map(self._claims.as_own, node.gpus)))
+        others = self._gpu_nodes.report(name, (gpu.uuid for gpu in node.gpus), status.metadata.creation_timestamp)
+        node = replace(node, gpus=tuple(map(self._gpu_nodes.as_own, node.gpus)))
         self._reported[name] = node
         unrecorded = self.unrecorded(name)
         self._hold_unrecorded(name, self._offers.shares(node, unrecorded))
@@ -376,7 +376,7 @@ class ClusterLedger:
         self._recorded_on.setdefault(lease.record.gpu, set()).add(lease.name)
         self._update_ledger(lease.record.gpu)
         self._name_holders(lease.name, before.record if before else None, lease.record)
-        self._refresh_all(self._claims.on_lease(lease.record.gpu))
+        self._refresh_all(self._gpu_nodes.on_lease(lease.record.gpu))
         self._refresh_if_unsure(lease)
 
     def _remove_lease(self, name: str) -> None:
@@ -408,7 +408,7 @@ class ClusterLedger:
         if not names:
             self._recorded_on.pop(lease.record.gpu, None)
         self._update_ledger(lease.record.gpu)
-        self._refresh_all(self._claims.on_lease(lease.record.gpu))
+        self._refresh_all(self._gpu_nodes.on_lease(lease.record.gpu))
 
     def _update_ledger(self, gpu: str) -> None:
         """Sets all shares of a GPU: those recorded on any Lease, and those about to be written."""
@@ -418,8 +418,9 @@ class ClusterLedger:
         shares |= {share.holder.uid: share for lease in leases for share in lease.record.shares}
         kept_for = next((lease.record.kept_for for lease in leases if lease.record.kept_for), None)
         before = self.ledger.holders_of(gpu)
-        self.ledger.set_card(gpu, [replace(share, state=self._state_of(share)) for share in shares.values()], kept_for)
-        self.on_shares(before | shares.keys())
+        now = [_in_state(share, self._state_of(share)) for share in shares.values()]
+        if self.ledger.set_card(gpu, now, kept_for):
+            self.on_shares(before | shares.keys())
 
     def _refresh_if_unsure(self, lease: KnownLease) -> None:
         """A Lease of a GPU that moved, or whose records contradicted each other, changes which GPUs are unusable."""
@@ -427,9 +428,8 @@ class ClusterLedger:
         cards = self.ledger.cards(record.node)
         matching = [card for card in cards if card.gpu.uuid == record.gpu and card.gpu.index == record.index]
         is_unsure = not matching or matching[0].gpu.unusable or len(self._recorded_on.get(record.gpu, ())) > 1
-        if is_unsure or self.kubelet_chooses(
-            record.node
-        ):  # the GPU behind one slot limits which GPU may be behind another
+        # The GPU behind one slot limits which GPU may be behind another.
+        if is_unsure or self.kubelet_chooses(record.node):
             self._refresh(record.node)
 
     # --- how far the holders are -------------------------------------------------------------------------------------
@@ -463,11 +463,10 @@ class ClusterLedger:
         has = {gpu: share.memory for gpu, share in self.ledger.shares_of(holder.uid).items()}
         shares = placement.shares(holder)
         new = [share for share in shares if share.gpu not in has or has[share.gpu] != share.memory]
-        with self.ledger.what_if():
-            for share in new:
-                self.ledger.hold(share)
-        for share in new:
-            self.ledger.hold(share)
+        if len(new) > 1:  # one share is held, or refused, as a whole
+            with self.ledger.what_if():
+                self.ledger.hold(*new)
+        self.ledger.hold(*new)
         self.on_shares([holder.uid])
         for share in shares:
             self._promised.setdefault(share.gpu, {})[holder.uid] = _Promise(share, owner)
@@ -490,6 +489,11 @@ class ClusterLedger:
         known = self._leases.get(name)
         if known is not None and known.uid == uid:
             self._remove_lease(name)
+
+
+def _in_state(share: Share, state: ShareState) -> Share:
+    """Most have it already, and a copy of each would cost more than all the rest of a change."""
+    return share if share.state is state else replace(share, state=state)
 
 
 def _number(version: str) -> int:

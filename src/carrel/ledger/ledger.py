@@ -293,17 +293,21 @@ class Ledger:
             touched.add(share.gpu)
         self._recount(*touched)
 
-    def set_card(self, uuid: str, shares: Iterable[Share], kept_for: Holder | None = None) -> None:
-        """Records all that is held of one GPU, as its Lease tells it; what it does not tell is gone."""
+    def set_card(self, uuid: str, shares: Iterable[Share], kept_for: Holder | None = None) -> bool:
+        """Records all that is held of one GPU, as its Lease tells it; what it does not tell is gone. Whether anything
+        is different now: what this process promised before it wrote the Lease is not."""
         card = self._cards.get(uuid)
         before = card.shares if card is not None else self._unreported.get(uuid, {})
         told = {share.holder.uid: share for share in shares}
+        if told == before and self._kept.get(uuid) == kept_for:
+            return False
         for uid, share in tuple(before.items()):
             if uid not in told:
                 self._write(replace(share, state=ShareState.GONE))
         self.restore(told.values())
         self._set_kept(uuid, kept_for)
         self._recount(uuid)
+        return True
 
     def assign(self, uid: str) -> None:
         """The node has handed the pod's GPUs over."""

@@ -35,6 +35,9 @@ from carrel.process import connect, run_with_cluster
 
 log = logging.getLogger(__name__)
 
+_Leading = Reconciler | TierReconciler | SlotReconciler | InvariantCheck | AdoptionLoop
+"""What runs while this process leads."""
+
 LEASE = "carrel-controller"
 REBUILDING = "the ledger is being rebuilt from the cluster"
 SILENT_AGENTS_S = 5.0
@@ -66,6 +69,8 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     waiting_pods = WaitingPods()
     metrics = ControllerMetrics(fence.is_leading, waiting_pods.counts, client.clock)
     metrics.show_api_calls(client.calls)
+    agents, why_silent = state.node_statuses.store, state.cluster_ledger.why_silent
+    metrics.show_agents(lambda: [bool(why_silent(each.metadata.name)) for each in agents])
     metrics.read_on_scrape(GpuCounts(state.ledger, state.covered_pods.running).read)
     state.isolation.on_failure = metrics.count_object_failure
     pods_and_leases = Reconciler(state, settings.scheduler_names(), metrics, waiting_pods)
@@ -77,8 +82,9 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     slots = SlotReconciler(state, reservations, lambda node: pods_and_leases.on_room({node}), metrics)
     adoption = Adoption(state.cluster_ledger, state.lease_writer, state.isolation)
     invariants = InvariantCheck(state, metrics)
-    adopting = [AdoptionLoop(adoption)] if settings.adopt else []
-    reconcilers = [pods_and_leases, tiers, slots, invariants, *adopting]
+    reconcilers: list[_Leading] = [pods_and_leases, tiers, slots, invariants]
+    if settings.adopt:
+        reconcilers.append(AdoptionLoop(adoption))
     identity = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
     candidate = Candidate(settings.carrel_namespace, LEASE, identity)
     app = health_app(lambda: "" if state.informers.is_synced else REBUILDING, metrics.text)
@@ -129,7 +135,7 @@ async def _lead(
     election: Election,
     fence: WriteFence,
     state: ClusterState,
-    reconcilers: Sequence[Reconciler | TierReconciler | SlotReconciler | InvariantCheck | AdoptionLoop],
+    reconcilers: Sequence[_Leading],
 ) -> None:
     """Runs the reconcilers whenever this process is elected."""
     await state.informers.wait_synced()

@@ -27,7 +27,7 @@ class _Report:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimContext:
+class GpuNodesContext:
     has_node: Callable[[str], bool]
     is_recorded: Callable[[str, str], bool]
     """Whether a Lease of that node gives somebody a part of that GPU: UUID and node."""
@@ -35,8 +35,8 @@ class ClaimContext:
     """Whether everything was read."""
 
 
-class GpuClaims:
-    def __init__(self, context: ClaimContext) -> None:
+class GpuNodes:
+    def __init__(self, context: GpuNodesContext) -> None:
         self._context = context
         self._reports: dict[str, _Report] = {}  # by node
         self._claimants: dict[str, set[str]] = {}  # UUID → the nodes that report it
