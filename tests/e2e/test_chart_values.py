@@ -20,7 +20,7 @@ from tests.e2e.chart import CHART, NAMESPACE, by_name, rendered
 from tests.e2e.pods import Json
 
 EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
-OTHERS_KINDS = {"HTTPRoute", "PodMonitor"}
+OTHERS_KINDS = {"HTTPRoute", "PodMonitor", "PrometheusRule"}
 """Custom resources of others, which a bare API server does not know."""
 
 
