@@ -121,15 +121,27 @@ def test_a_real_prometheus_scrapes_all_components(chart: InstalledChart) -> None
 
 
 def test_the_doctor_finds_nothing_in_the_cluster_and_from_outside(chart: InstalledChart) -> None:
-    said = chart.helm("test", "carrel", "--logs", "--timeout", f"{STARTING_S}s")
-    assert "OK    admission" in said
     command = [sys.executable, "-m", "carrel", "doctor", "--carrel-namespace", NAMESPACE, "--output", "json"]
     outcome = subprocess.run(
         [*command, "--kubeconfig", str(chart.api.kubeconfig)], capture_output=True, text=True, check=False
     )
     found = json.loads(outcome.stdout)
-    assert {each["state"] for each in found} == {"OK"}, outcome.stdout
-    assert {"admission", "gpu-scheduler", f"node {chart.node.name}"} <= {each["hop"] for each in found}
+    assert [each for each in found if each["state"] != "OK"] == []
+    hops = {each["hop"]: each["text"] for each in found}
+    assert {"admission", "gpu-scheduler", f"node {chart.node.name}", "account carrel-agent", "invariants"} <= set(hops)
+    assert hops["component webhook"] == "2 ready, and answer"
+    assert hops["database"].endswith("the newest")
+    assert hops["clocks"].startswith("those of 8 pods agree")
+    assert "it has been asked" in hops["extender"]
+    said = chart.helm("test", "carrel", "--logs", "--timeout", f"{STARTING_S}s")
+    states = [line.split()[0] for line in said.splitlines() if line.startswith(("OK ", "WARN ", "FAIL "))]
+    assert set(states) == {"OK"}, said
+    assert "it is told to see GPU-" in said
+    assert "a pod that asks for no GPU, and tries to see all, sees none" in said
+    probes = json.loads(
+        chart.api.kubectl("get", "pods", "--selector", "app.kubernetes.io/name=carrel-doctor", "--output", "json")
+    )
+    assert [each for each in probes["items"] if "deletionTimestamp" not in each["metadata"]] == []
 
 
 def test_an_upgrade_keeps_secrets_certificates_and_gpus(chart: InstalledChart) -> None:
