@@ -40,7 +40,6 @@ SCHEDULER_RIGHTS = (
     Right("list", "", "nodes"),
     Right("watch", "storage.k8s.io", "csinodes"),
     Right("watch", "", "persistentvolumeclaims"),
-    Right("update", "coordination.k8s.io", "leases"),
 )
 """Of `system:kube-scheduler` and `system:volume-scheduler`, as samples: kube-scheduler uses the extender's account."""
 
