@@ -17,7 +17,7 @@ demo: $(READY)  ## Run Carrel on an embedded Kubernetes API with simulated GPUs:
 	@$(BIN)/carrel demo
 
 test: $(READY)  ## Run the tests (nothing skipped)
-	@$(BIN)/python -m pytest -n auto --dist worksteal
+	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 check: $(READY)  ## Check format, lint, types, the rules about imports, and that everything is documented
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/python -m pytest -q tests/architecture
@@ -33,7 +33,7 @@ bench: $(READY)  ## Run the benchmarks: each figure beside its goal
 	@$(BIN)/python -m benchmarks
 
 e2e: $(READY)  ## Run the end-to-end tests on a real Kubernetes (root; the first run builds it); KUBERNETES=1.35.4: on that release
-	@$(BIN)/python -m testbed prepare && $(BIN)/python -m pytest -n 3 --dist loadfile tests/e2e
+	@$(BIN)/python -m testbed prepare && $(BIN)/python -m pytest -n 3 --dist loadfile --durations=25 tests/e2e
 
 testbed: $(READY)  ## Start a real Kubernetes with simulated GPUs to try things
 	@$(BIN)/python -m testbed up
@@ -41,8 +41,8 @@ testbed: $(READY)  ## Start a real Kubernetes with simulated GPUs to try things
 image: $(READY)  ## Write Carrel's container image to dist/, without a container engine; ARCH=arm64: for that architecture
 	@$(BIN)/python -m tools.image $(if $(ARCH),--architecture $(ARCH))
 
-reference: $(READY)  ## Write docs/reference from the code, and the table of the chart's values
-	@$(BIN)/python -m tools.reference && $(BIN)/python -m tools.chart_readme
+reference: $(READY)  ## Write docs/reference from the code, the table of the chart's values, and its dashboard
+	@$(BIN)/python -m tools.reference && $(BIN)/python -m tools.chart_readme && $(BIN)/python -m tools.dashboard
 
 walk: $(READY)  ## Count how often one gpushare pod crosses from one component to another
 	@$(BIN)/python -m tools.walk

@@ -12,6 +12,7 @@ BENCHMARKS = (
     "coverage",
     "victims",
     "gangs",
+    "monitoring",
     "client",
     "embedded_api",
     "extender",
@@ -19,6 +20,7 @@ BENCHMARKS = (
     "booking",
     "pages",
     "node",
+    "starting",
 )
 
 

@@ -127,8 +127,6 @@ def measure() -> Iterator[Figure]:
     request = Request(1, WHOLE)
     asked = cpu_seconds(lambda: booked.state.covered_pods.of_newcomer(booked.newcomer, "person-1", request), runs=200)
     yield Figure("by what a newcomer would be covered", asked * 1e6, "µs", 200.0)
-    over = cpu_seconds(booked.state.covered_pods.over_use, runs=3)
-    yield Figure("how many bookings are over-used, by the records", over * 1e3, "ms", 50.0)
     for name, part in (("200 covered pods waiting", False), ("200 covered parts of a GPU waiting", True)):
         waiting = BusyCluster(bookings=PEOPLE, waiting=WAITING, part=part)
         beside = BusyCluster(bookings=0, waiting=WAITING, part=part)

@@ -31,6 +31,8 @@ from testbed.runs import Run
 LOOPBACK = IPv4Address("127.0.0.1")
 ETCD, ETCD_PEERS, API_SERVER, CONTROLLERS, SCHEDULERS = range(5)
 """Which port of the slot each component uses. Schedulers use the rest, one each."""
+MOST_SCHEDULERS = 8
+"""At one time: a later one has the port of one that has ended."""
 CALLS_PER_SECOND = 1000
 """Calls per second of a component; with the usual 20 a hundred hollow nodes wait for each other."""
 COME_AGAIN_SECONDS = 60
@@ -104,7 +106,7 @@ class ApiServer:
         """Until pods can be created there: the controllers have created the namespace's ServiceAccount."""
 
         account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
-        self._process.wait_until(f"made a ServiceAccount in {name}", lambda: self.call("GET", account))
+        self.process.wait_until(f"made a ServiceAccount in {name}", lambda: self.call("GET", account))
 
     def compact(self) -> None:
         """Removes all history from etcd, so that old resource versions and continue tokens expire."""
@@ -142,7 +144,7 @@ class ApiServer:
         self, scheduler_name: str = "default-scheduler", extenders: Sequence[Mapping[str, Any]] = ()
     ) -> Process:
         """A kube-scheduler for the pods that ask for `scheduler_name`."""
-        port = self.slot.ports[SCHEDULERS + self._schedulers]
+        port = self.slot.ports[SCHEDULERS + self._schedulers % MOST_SCHEDULERS]
         self._schedulers += 1
         configuration = self.run.data / f"{scheduler_name}.yaml"
         document: dict[str, Any] = {
@@ -184,7 +186,8 @@ class ApiServer:
             f"--initial-advertise-peer-urls={peers}",
             f"--initial-cluster=default={peers}",
         ]
-        self.start("etcd", command).wait_until("healthy", lambda: _is_well(f"{url}/health"))
+        self.etcd = self.start("etcd", command)
+        self.etcd.wait_until("healthy", lambda: _is_well(f"{url}/health"))
 
     def _start_api_server(self, shape: Shape) -> None:
         hosts = [
@@ -223,8 +226,8 @@ class ApiServer:
             command += [f"--admission-control-config-file={self._webhook_credentials()}"]
         if not shape.service_accounts:
             command += ["--disable-admission-plugins=ServiceAccount"]
-        self._process = self.start("kube-apiserver", command)
-        self._process.wait_until("ready", lambda: _is_well(f"{self.url}/readyz"))
+        self.process = self.start("kube-apiserver", command)
+        self.process.wait_until("ready", lambda: _is_well(f"{self.url}/readyz"))
 
     def _webhook_credentials(self) -> Path:
         pair = self.authority.client("kube-apiserver-webhook-client")

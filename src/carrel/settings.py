@@ -270,6 +270,21 @@ class RuntimeClassSettings:
 
 
 @dataclass(frozen=True)
+class DraSettings:
+    """Must be the same for webhook, controller and agents."""
+
+    dra: Annotated[
+        bool,
+        typer.Option(
+            "--dra/--no-dra",
+            help="Count the GPUs of ResourceClaims (Dynamic Resource Allocation) on the same Leases.",
+            envvar="CARREL_DRA",
+        ),
+    ] = False
+    """Off: it needs Kubernetes 1.34, and the objects of `manifests/dra.yaml` in the cluster."""
+
+
+@dataclass(frozen=True)
 class HubSettings:
     """What is known of JupyterHub. Must be the same for all components of a cluster."""
 
@@ -355,6 +370,7 @@ class PodSettings(
     RuntimeClassSettings,
     BookingClientSettings,
     TierSettings,
+    DraSettings,
     DialectSettings,
     SealSettings,
     ServingSettings,

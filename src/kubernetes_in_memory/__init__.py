@@ -8,6 +8,7 @@ It imitates Kubernetes 1.37 and runs no controllers except those that deletion n
     body_decoding fields protobuf   a body becomes a tree of known fields
     objects causes status    the rules for all kinds, and the errors
     kind_rules               the rules for one kind: pods pod_checks built_in_rules event_rules volume_rules
+                             device_rules
     store                    objects, versions, history
     reads resource_version_options       get, list, pages, selectors
     watch                    changes, once and in order; streaming lists

@@ -9,6 +9,7 @@ from typing import Any
 
 from kubernetes_in_memory import built_in_rules as built_in
 from kubernetes_in_memory import crds, event_rules, pods
+from kubernetes_in_memory import device_rules as devices
 from kubernetes_in_memory import volume_rules as volumes
 from kubernetes_in_memory.causes import Cause
 from kubernetes_in_memory.kinds import Kind
@@ -59,7 +60,8 @@ _RULES: dict[tuple[str, str], KindRules] = {
     ),
     ("storage.k8s.io", "csidrivers"): KindRules(volumes.default_driver),
     ("storage.k8s.io", "csistoragecapacities"): KindRules(check=volumes.requires("storageClassName")),
-    ("resource.k8s.io", "resourceclaims"): KindRules(volumes.default_resource_claim),
+    ("resource.k8s.io", "resourceclaims"): KindRules(devices.default_claim, devices.check_claim),
+    ("resource.k8s.io", "resourceclaimtemplates"): KindRules(devices.default_template, devices.check_template),
     ("resource.k8s.io", "resourceslices"): KindRules(check=volumes.requires("spec.driver", "spec.pool.name")),
     ("resource.k8s.io", "devicetaintrules"): KindRules(check=volumes.requires("spec.taint.effect", "spec.taint.key")),
     ("coordination.k8s.io", "leases"): KindRules(

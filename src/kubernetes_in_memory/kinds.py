@@ -285,6 +285,7 @@ BUILT_IN: tuple[Kind, ...] = (
     Kind("storage.k8s.io", "v1", "csinodes", "CSINode", False, (), STATUS),
     Kind("storage.k8s.io", "v1", "csistoragecapacities", "CSIStorageCapacity", True),
     RESOURCE_CLAIMS,
+    Kind("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate", True),
     Kind("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", False, (), (), True, selectable=SLICE_FIELDS),
     Kind("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", False, (), (), True),
     Kind("resource.k8s.io", "v1", "devicetaintrules", "DeviceTaintRule", False, (), STATUS, True),

@@ -1,6 +1,6 @@
-"""Defaults and checks of volumes, their drivers, and devices: kinds that kube-scheduler reads before it places a pod.
+"""Defaults and checks of volumes and their drivers: kinds that kube-scheduler reads before it places a pod.
 
-Nothing here provides a volume or a device. The objects are kept, with the defaults that kube-scheduler relies on.
+Nothing here provides a volume. The objects are kept, with the defaults that kube-scheduler relies on.
 """
 
 from collections.abc import Callable
@@ -56,14 +56,6 @@ def default_controller(controller: Json) -> Json:
         spec.setdefault("selector", labels)
         controller["metadata"].setdefault("labels", labels)
     return controller
-
-
-def default_resource_claim(claim: Json) -> Json:
-    for request in claim.get("spec", {}).get("devices", {}).get("requests", ()):
-        for part in (request.get("exactly"), *request.get("firstAvailable", ())):
-            if part is not None and part.setdefault("allocationMode", "ExactCount") == "ExactCount":
-                part.setdefault("count", 1)
-    return claim
 
 
 def requires(*paths: str) -> Callable[[Json, Json | None], list[Cause]]:

@@ -225,6 +225,33 @@ def test_no_call_fails_while_certificates_are_renewed_ten_times(
     assert len(shown) >= ROTATIONS - 1
 
 
+def test_an_eviction_gives_a_gpu_pod_no_longer_to_end_than_it_may_take(admission: AdmissionCluster) -> None:
+    with namespace(admission.api) as ours:
+        made(admission.alice, ours, pod("booked", limits=GPU))
+        made(admission.eve, ours, pod("cpu"))
+        refused = _evicted(admission, ours, "booked", 403)
+        _evicted(admission, ours, "cpu", 201)
+
+    assert "is not given 31,536,000 seconds to end" in refused["message"]
+
+
+def _evicted(admission: AdmissionCluster, namespace: str, name: str, status: int) -> Json:
+    """By a dry run, with a year to end. The webhook may not have seen the pod at once."""
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}}
+    eviction |= {"deleteOptions": {"gracePeriodSeconds": 31_536_000, "dryRun": ["All"]}}
+    answer: Json = {}
+
+    def is_answered() -> bool:
+        nonlocal answer
+        found, answer = admission.eve.call(
+            "POST", f"/api/v1/namespaces/{namespace}/pods/{name}/eviction?dryRun=All", eviction
+        )
+        return found == status
+
+    eventually(is_answered)
+    return answer
+
+
 def test_a_job_whose_gpu_was_revoked_continues_without_a_gpu(admission: AdmissionCluster) -> None:
     """Its controller makes the next pod, the webhook takes the GPU off it, and nobody else's pod is touched."""
     eventually(lambda: not any(admission.cluster.held().values()))

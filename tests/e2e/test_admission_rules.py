@@ -1,272 +1,31 @@
-"""What a real API server does by itself: whom it asks the webhook about, and which changes it refuses on its own."""
+"""Which changes a real API server refuses on its own, by Carrel's policies."""
 
-import asyncio
 import json
-import os
 from collections.abc import Iterator
-from random import Random
-from typing import Any
 
 import pytest
 
-from carrel.admission.admission import AdmissionOptions
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.dialects.key_writers import Writer, written_by
-from carrel.dialects.options import HideFrom
-from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, NODES, PRIORITY_CLASSES, RUNTIME_CLASSES
-from carrel.manifests import crds, priority_classes, rbac, webhooks
-from testbed.control_plane import ApiServer
-from testbed.control_plane import api_server as start_api_server
-from testbed.fixtures import shown_run
+from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, NODES
+from carrel.manifests import crds, rbac
 from tests.e2e.pods import eventually
-from tests.e2e.webhook import POLICIES, RecordingWebhook, UserClient, install_policies, unadmitted_pod
-from tests.kit.any_pod import any_pod
+from tests.e2e.rules_cluster import EVE, GPU, MANY, PODS, Json, RulesCluster, a_pod, rules_cluster
+from tests.e2e.webhook import POLICIES, RecordingWebhook, UserClient, unadmitted_pod
 from tests.kit.forged import PROTECTED, PROTECTED_LABELS
-from tests.kit.reviews import Reviewed, ReviewedCluster
 
-Json = dict[str, Any]
-
-EVE, TRUSTED = "eve@lab.example", "admin"
-CARREL = "system:serviceaccount:carrel:carrel-controller"
-EXTENDER = "system:serviceaccount:carrel:carrel-extender"
 AGENT = "system:serviceaccount:carrel:carrel-agent"
 MAIAS_TERMINATOR = "system:serviceaccount:carrel:pod-terminator"
-GENERATED = 10_000 if os.environ.get("CARREL_SWEEP") else 400
-GPU = {"nvidia.com/gpu": "1"}
-PODS = "/api/v1/namespaces/default/pods"
 SPEC_ONLY = ("/ephemeralcontainers", "/resize")
 """Here the API server takes changes of the spec, and drops those of the metadata before anybody is asked."""
 WHEREVER = ("", "/status", *SPEC_ONLY)
-MANY = 10_000
-GPU_PODS, VISIBLE_GPUS = "gpu-pods.carrel.dev", "visible-gpus.carrel.dev"
-SHOWN = AdmissionOptions(hide_from=HideFrom.GPU_PODS)
-
-
-class RulesCluster:
-    """An API server with Carrel's rules, and a webhook that only looks on."""
-
-    def __init__(self, api: ApiServer) -> None:
-        self.api = api
-        self.eve, self.carrel, self.trusted = (UserClient(api, name) for name in (EVE, CARREL, TRUSTED))
-        self.accounts = {Writer.CONTROLLER: self.carrel, Writer.EXTENDER: UserClient(api, EXTENDER)}
-        # As in a cluster where Carrel is installed later.
-        self.post(a_pod("before", annotations={"terminate-at": "2099-01-01T00:00:00Z"}, limits=GPU))
-        # An earlier version of Carrel had classes of its own for the tiers: pods may still name them.
-        old = {"metadata": {"name": "carrel-booked"}, "value": 1000, "preemptionPolicy": "Never"}
-        for each in (*priority_classes(), old):
-            api.call("POST", PRIORITY_CLASSES.path(), each)
-        nvidia = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}}
-        api.call("POST", RUNTIME_CLASSES.path(), {**nvidia, "handler": "nvidia"})
-        self.witness = RecordingWebhook()
-        (configuration,) = webhooks()
-        for entry in configuration["webhooks"]:
-            entry["clientConfig"] = self.client_config(entry["name"])
-        self.configuration: Json = api.call("POST", MUTATING_WEBHOOKS.path(), configuration)
-        eventually(lambda: self.asked(unadmitted_pod("until-it-is-asked")))
-        install_policies(api, TRUSTED)
-
-    def client_config(self, entry: str) -> Json:
-        """At another path for each entry, so that the witness can tell them apart."""
-        return {**self.witness.client_config, "url": f"{self.witness.client_config['url']}/{entry}"}
-
-    def token(self, spec: Json) -> str:
-        """Of the agents' account."""
-        path = "/api/v1/namespaces/carrel/serviceaccounts/carrel-agent/token"
-        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-        return str(self.api.call("POST", path, request)["status"]["token"])
-
-    def post(self, pod: Json, who: UserClient | None = None, dry: bool = False) -> tuple[int, Json]:
-        return (who or self.eve).call("POST", f"{PODS}{'?dryRun=All' if dry else ''}", pod)
-
-    def asked(self, pod: Json, who: UserClient | None = None) -> bool:
-        """Whether the webhook is asked about it."""
-        return bool(self.asked_by(pod, who))
-
-    def asked_by(self, pod: Json, who: UserClient | None = None, path: str = PODS) -> set[str]:
-        """By which entries of its configuration."""
-        self.witness.paths.pop(pod["metadata"]["name"], None)
-        (who or self.eve).call("POST", f"{path}?dryRun=All", pod)
-        return {found.rpartition("/")[2] for found in self.witness.paths.get(pod["metadata"]["name"], ())}
 
 
 @pytest.fixture(scope="module")
 def rules() -> Iterator[RulesCluster]:
-    with shown_run("rules") as run, start_api_server(run) as api:
-        api.start_controllers(["namespace", "validatingadmissionpolicy-status-controller"])
-        yield RulesCluster(api)
-
-
-def a_pod(name: str, limits: Json | None = None, **metadata: Any) -> Json:
-    """For the scheduler that knows the GPUs, as if the webhook had seen it."""
-    container = {"name": "main", "image": "work", "resources": {"limits": limits or {}}}
-    spec = {"containers": [container], "schedulerName": "gpu-scheduler"}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, **metadata}, "spec": spec}
-
-
-def a_plain_pod(name: str, **spec: Any) -> Json:
-    """It asks for no GPU."""
-    pod = a_pod(name)
-    pod["spec"] |= {"schedulerName": "default-scheduler", **spec}
-    return pod
-
-
-# --- whom the webhook is asked about ---------------------------------------------------------------------------------
-
-
-def test_the_webhook_is_asked_about_every_pod_that_it_would_change_or_refuse(rules: RulesCluster) -> None:
-    random, concerned, hidden, asked = Random(11), 0, 0, 0
-    for number in range(GENERATED):
-        pod = any_pod(random)
-        pod["metadata"]["name"] = f"any-{number}"
-        shown: Reviewed = asyncio.run(ReviewedCluster(options=SHOWN).create(pod, EVE))
-        reviewed: Reviewed = asyncio.run(ReviewedCluster().create(pod, EVE))
-        entries = rules.asked_by(pod)
-        if not shown.allowed or shown.patch:
-            concerned += 1
-            assert GPU_PODS in entries, json.dumps(pod)
-        elif reviewed.patch:
-            hidden += 1
-            assert VISIBLE_GPUS in entries, json.dumps(pod)
-        asked += bool(entries)
-    assert GENERATED / 4 < concerned < asked < GENERATED and hidden > GENERATED / 50, "they are of every kind"
-
-
-@pytest.mark.parametrize(
-    ("container", "spec"),
-    [
-        ({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}, {}),
-        ({"envFrom": [{"configMapRef": {"name": "settings"}}]}, {}),
-        ({"envFrom": [{"secretRef": {"name": "settings"}}]}, {}),
-        ({}, {"runtimeClassName": "nvidia"}),
-        ({}, {"schedulerName": "kai-scheduler"}),
-        ({}, {"resourceClaims": [{"name": "c", "resourceClaimName": "c"}]}),
-        ({"env": [{"name": f"V{number}", "value": "x"} for number in range(60_000)]}, {}),
-    ],
-    ids=["a variable", "a ConfigMap", "a Secret", "a RuntimeClass", "KAI", "a resource claim", "too much to search"],
-)
-@pytest.mark.parametrize("group", ["containers", "initContainers"])
-def test_the_webhook_is_asked_about_pods_that_may_see_a_gpu(
-    rules: RulesCluster, container: Json, spec: Json, group: str
-) -> None:
-    pod = a_plain_pod("may-see")
-    others = [{"name": "other", "image": "work", **container}]
-    pod["spec"] |= {group: [*pod["spec"].get(group, []), *others], **spec}
-
-    assert rules.asked_by(pod) == {VISIBLE_GPUS}
-    assert rules.post(pod, dry=True)[0] == 201
-    assert not rules.asked(pod, rules.carrel)
-    pod["metadata"]["annotations"] = {"carrel.dev/tier": "booked"}
-    assert rules.asked_by(pod) == {GPU_PODS}, "once is enough"
-
-
-def test_the_webhook_is_asked_about_a_pod_with_too_many_containers_to_search(rules: RulesCluster) -> None:
-    pod = a_plain_pod("many-parts")
-    pod["spec"]["initContainers"] = [{"name": f"c{number}", "image": "work"} for number in range(20_000)]
-
-    assert rules.asked_by(pod) == {VISIBLE_GPUS}
-
-
-def test_the_webhook_is_not_asked_about_tools_that_must_see_gpus(rules: RulesCluster) -> None:
-    pod = a_plain_pod("tool", runtimeClassName="nvidia")
-    for name, labels in (("gpu-operator", {}), ("of-an-admin", {"carrel.dev/sees-gpus": "true"}), ("of-a-lab", {})):
-        rules.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels}})
-        asked = {VISIBLE_GPUS} if name == "of-a-lab" else set()
-        assert rules.asked_by(pod, path=f"/api/v1/namespaces/{name}/pods") == asked
-
-
-@pytest.mark.parametrize("count", [0, 1, 1_000], ids=["no containers", "one container", "as many as Carrel reads"])
-def test_the_webhook_is_not_asked_about_other_pods(rules: RulesCluster, count: int) -> None:
-    pod = a_pod("plain", annotations={"mine": "x"}, labels={"app": "x"})
-    environment = [{"name": f"V{number}", "value": "x"} for number in range(20)]
-    container = {"image": "work", "env": environment, "resources": {"limits": {"cpu": "1"}}}
-    pod["spec"] |= {"containers": [{"name": f"c{number}", **container} for number in range(count)]}
-    pod["spec"]["schedulerName"] = "default-scheduler"
-
-    status, answer = rules.post(pod, dry=True)
-
-    assert not rules.asked(pod)
-    assert status == (201 if count else 422), answer
-    assert count or "spec.containers: Required value" in answer["message"]
-
-
-def test_a_pod_with_very_many_annotations_is_not_searched_but_asked_about(rules: RulesCluster) -> None:
-    """A condition that costs too much would refuse the pod."""
-    for group in ("annotations", "labels"):
-        few, many = ({f"k{number}": "" for number in range(count)} for count in (1_000, MANY))
-        assert not rules.asked(a_pod("few", **{group: few}))
-        assert rules.asked(a_pod("many", **{group: many}))
-        status, answer = rules.post(a_pod("many", **{group: many}), dry=True)
-        assert status == 201, answer
-
-
-def test_a_pod_has_no_uid_when_it_is_reviewed(rules: RulesCluster) -> None:
-    """So the webhook's seal cannot be over it."""
-    assert rules.asked(unadmitted_pod("without-uid"), rules.eve)
-    assert rules.witness.uids == {""}
-
-
-def test_carrels_own_pods_are_not_asked_about(rules: RulesCluster) -> None:
-    assert rules.asked(unadmitted_pod("of-eve"), rules.eve)
-    assert not rules.asked(unadmitted_pod("of-carrel"), rules.carrel)
-    assert rules.post(unadmitted_pod("of-carrel"), rules.carrel, dry=True)[0] == 201
-
-
-def test_other_programs_in_carrels_namespace_are_treated_as_any_user(rules: RulesCluster, guarded: str) -> None:
-    maias, extender = UserClient(rules.api, MAIAS_TERMINATOR), rules.accounts[Writer.EXTENDER]
-    written = {"metadata": {"annotations": {"carrel.dev/devices": "GPU-of-another-pod"}}}
-
-    assert rules.asked(unadmitted_pod("copied"), maias)
-    assert maias.call("PATCH", f"{guarded}?dryRun=All", written)[0] == 403
-    assert extender.call("PATCH", f"{guarded}?dryRun=All", written)[0] == 200, "it writes what a pod was given"
-    assert rules.asked(unadmitted_pod("made"), extender), "it makes no pods"
-
-
-def test_a_debug_container_is_asked_about_where_the_pod_has_a_gpu(rules: RulesCluster) -> None:
-    debugger = {"spec": {"ephemeralContainers": [{"name": "debug", "image": "work"}]}}
-    for name, limits in (("debugged", GPU), ("debugged-cpu", {})):
-        assert rules.post(a_pod(name, limits=limits))[0] == 201
-        rules.witness.names.discard(name)
-        status, answer = rules.eve.call("PATCH", f"{PODS}/{name}/ephemeralcontainers", debugger)
-        assert status == 200, answer
-        assert (name in rules.witness.names) is bool(limits)
-
-
-def test_without_the_webhook_gpu_pods_are_refused_with_the_reason_and_others_are_created(rules: RulesCluster) -> None:
-    path = MUTATING_WEBHOOKS.path(name="carrel")
-    real = rules.api.call("GET", path)["webhooks"]
-    nobody = {**rules.witness.client_config, "url": "https://127.0.0.1:9/mutate"}
-    rules.api.call("PATCH", path, {"webhooks": [{**entry, "clientConfig": nobody} for entry in real]})
-    settings = a_plain_pod("settings")
-    settings["spec"]["containers"][0]["envFrom"] = [{"configMapRef": {"name": "settings"}}]
-    try:
-        eventually(lambda: rules.post(unadmitted_pod("of-eve"), dry=True)[0] == 500)
-        status, answer = rules.post(unadmitted_pod("of-eve"), dry=True)
-        assert status == 500 and f'failed calling webhook "{GPU_PODS}"' in answer["message"], answer
-        assert rules.post(a_pod("forged", annotations={"carrel.dev/tier": "booked"}), dry=True)[0] == 500
-        for other in (a_plain_pod("plain"), settings, a_plain_pod("image", runtimeClassName="nvidia")):
-            assert rules.post(other, dry=True)[0] == 201
-        assert rules.post(unadmitted_pod("of-carrel"), rules.carrel, dry=True)[0] == 201
-    finally:
-        rules.api.call("PATCH", path, {"webhooks": real})
-    eventually(lambda: rules.post(a_pod("of-eve", limits=GPU), dry=True)[0] == 201)
-
-
-def test_where_an_image_alone_may_see_gpus_the_webhook_is_asked_about_all_pods(rules: RulesCluster) -> None:
-    """As the manual says: one condition is deleted."""
-    path = MUTATING_WEBHOOKS.path(name="carrel")
-    real = rules.api.call("GET", path)["webhooks"]
-    gpu_pods, visible = real
-    left = [each for each in visible["matchConditions"] if each["name"] != "may-see-gpus"]
-    rules.api.call("PATCH", path, {"webhooks": [gpu_pods, {**visible, "matchConditions": left}]})
-    try:
-        eventually(lambda: rules.asked_by(a_plain_pod("plain")) == {VISIBLE_GPUS})
-    finally:
-        rules.api.call("PATCH", path, {"webhooks": real})
-    eventually(lambda: not rules.asked(a_plain_pod("plain")))
-
-
-# --- what is refused without asking anybody --------------------------------------------------------------------------
+    with rules_cluster("rules") as cluster:
+        yield cluster
 
 
 def test_the_api_server_has_no_complaint_about_the_policies(rules: RulesCluster) -> None:
@@ -289,6 +48,16 @@ def guarded(rules: RulesCluster) -> str:
     status, answer = rules.post(pod, rules.carrel)
     assert status == 201, answer
     return f"{PODS}/guarded"
+
+
+def test_other_programs_in_carrels_namespace_are_treated_as_any_user(rules: RulesCluster, guarded: str) -> None:
+    maias, extender = UserClient(rules.api, MAIAS_TERMINATOR), rules.accounts[Writer.EXTENDER]
+    written = {"metadata": {"annotations": {"carrel.dev/devices": "GPU-of-another-pod"}}}
+
+    assert rules.asked(unadmitted_pod("copied"), maias)
+    assert maias.call("PATCH", f"{guarded}?dryRun=All", written)[0] == 403
+    assert extender.call("PATCH", f"{guarded}?dryRun=All", written)[0] == 200, "it writes what a pod was given"
+    assert rules.asked(unadmitted_pod("made"), extender), "it makes no pods"
 
 
 @pytest.mark.parametrize("where", WHEREVER)

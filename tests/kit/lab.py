@@ -91,6 +91,7 @@ class Replica(ClusterState):
         reserve_s: float,
         tier_policy: TierPolicy = DEFAULT_TIER_POLICY,
         dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS,
+        dra: bool = False,
     ) -> None:
         self.transport = WriteCounter(transport)
         options = ClusterOptions(
@@ -101,6 +102,7 @@ class Replica(ClusterState):
             tier_policy=tier_policy,
             dialect_options=dialect_options,
             retry=AT_ONCE,
+            dra=dra,
         )
         super().__init__(Client(self.transport), options)
         self.scheduler = scheduler_on(self, SchedulerOptions(timeouts=timeouts))
@@ -120,9 +122,9 @@ class Replica(ClusterState):
         assert found is not None
         return found
 
-    def filter(self, pod: Pod, nodes: Sequence[str]) -> FilterResult:
-        """A pod whose request cannot be read fits on no node."""
-        found = self.scheduler.filter(pod, nodes)
+    def filter(self, pod: Pod, nodes: Sequence[str], *, chooses: bool = False) -> FilterResult:
+        """A pod whose request cannot be read fits on no node. `chooses`: one node is named, and promised to the pod."""
+        found = (self.scheduler.choose if chooses else self.scheduler.filter)(pod, nodes)
         return FilterResult.by_reason(nodes, found.reason) if isinstance(found, Refusal) else found
 
     async def bind(self, pod: Json, node: str) -> Refusal | None:
@@ -143,9 +145,10 @@ class Lab:
         reserve_s: float = LIMIT_S,
         tier_policy: TierPolicy = DEFAULT_TIER_POLICY,
         dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS,
+        dra: bool = False,
     ) -> AsyncIterator[Replica]:
         """A replica whose ledger is rebuilt. When the block ends it is killed."""
-        replica = Replica(transport or self.api, self.clock, timeouts, reserve_s, tier_policy, dialect_options)
+        replica = Replica(transport or self.api, self.clock, timeouts, reserve_s, tier_policy, dialect_options, dra)
         running = asyncio.ensure_future(replica.informers.run())
         try:
             await replica.informers.wait_synced()
@@ -158,7 +161,8 @@ class Lab:
                 pass  # any other error must fail the test
 
     async def pod(self, name: str, **spec: Any) -> Json:
-        """`limits={"nvidia.com/gpu": "1"}`, `annotations={…}`, `labels={…}`, `owner={…}`, `gates=["a.example/b"]`."""
+        """`limits={"nvidia.com/gpu": "1"}`, `annotations={…}`, `labels={…}`, `owner={…}`, `gates=["a.example/b"]`,
+        `claims=[{"name": "gpu", "resourceClaimName": "…"}]`."""
         container = {"name": "main", "image": "work", "resources": {"limits": spec.get("limits", {})}}
         metadata = {"name": name, "annotations": spec.get("annotations", {})}
         owners = [spec["owner"]] if "owner" in spec else []
@@ -172,6 +176,7 @@ class Lab:
                 "initContainers": spec.get("init_containers", []),
                 "containers": spec.get("containers", [container]),
                 "schedulingGates": [{"name": name} for name in spec.get("gates", ())],
+                "resourceClaims": spec.get("claims", []),
             },
         }
         return await self.client.create(PODS, body, spec.get("namespace", "lab"))

@@ -26,7 +26,16 @@ from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
 from carrel.dialects.seal import Seal
 from carrel.dialects.when_full import WhenFull
 from carrel.kubernetes.cluster import EVERYTHING, ListPage, Selection
-from carrel.kubernetes.objects.resources import LEASES, NAMESPACES, NODES, PODS, Resource
+from carrel.kubernetes.objects.resources import (
+    DEVICE_CLASSES,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    Resource,
+)
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
 from carrel.ledger.gpus import MiB, Node
 from carrel.ledger.shares import Holder, Share
@@ -94,12 +103,18 @@ class ReviewedCluster:
     handed_over: dict[str, HandOver] = field(default_factory=dict)
     classes: tuple[str, ...] = ("carrel-gpu",)
     runtime_class: str = ""
+    handlers: Mapping[str, str] = field(default_factory=dict)
+    """RuntimeClasses → their handlers."""
     seal: Seal | None = None
     now: Callable[[], datetime] = lambda: NOON
     username_prefix: str = ""
     hub_people: HubPeople = field(default_factory=HubPeople)
     opportunistic_gpus: int = 0
     dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS
+    dra: bool = False
+    resource_claims: Sequence[Json] = ()
+    claim_templates: Sequence[Json] = ()
+    device_classes: Sequence[Json] = ()
 
     async def state(self) -> ClusterState:
         metadata = {"name": "lab", "annotations": dict(self.namespace), "labels": dict(self.namespace_labels)}
@@ -112,9 +127,14 @@ class ReviewedCluster:
             NAMESPACES: [lab],
             PODS: [each.pod() for each in self.running],
             LEASES: [lease for each in self.running for lease in each.leases()],
+            RESOURCE_CLAIMS: self.resource_claims,
+            RESOURCE_CLAIM_TEMPLATES: self.claim_templates,
+            DEVICE_CLASSES: self.device_classes,
         }
         policy = TierPolicy(opportunistic_gpus=self.opportunistic_gpus)
-        options = ClusterOptions(now=self.now, seal=self.seal, tier_policy=policy, dialect_options=self.dialect_options)
+        options = ClusterOptions(
+            now=self.now, seal=self.seal, tier_policy=policy, dialect_options=self.dialect_options, dra=self.dra
+        )
         state = ClusterState(ListedObjects(objects), options)  # type: ignore[arg-type] # it is only read
         await state.informers.read_once()
         return state
@@ -134,6 +154,7 @@ class ReviewedCluster:
             handed_over=lambda owner: filter(None, [self.handed_over.get(owner)]),
             has_priority_class=lambda name: name in self.classes,
             runtime_class=lambda: self.runtime_class,
+            may_show_gpus=lambda name: self.handlers.get(name, name).startswith("nvidia"),
         )
         metrics = WebhookMetrics(WebhookMeasures(lambda: 0, lambda: 0.0, lambda: 0.0))
         return ReviewHandler(PodAdmission(context, self.options), metrics, lambda: True)

@@ -239,6 +239,13 @@ async def test_a_pod_that_asks_for_no_gpu_sees_none(container: Json, spec: Json,
     assert (await ReviewedCluster(options=SHOWN).create(pod)).patch == [], "the switch"
 
 
+async def test_a_runtime_class_is_nvidias_by_its_handler_whatever_its_name() -> None:
+    cluster = ReviewedCluster(handlers={"fast": "nvidia-cdi", "sandbox": "kata"})
+
+    assert (await cluster.create(a_pod(runtimeClassName="fast"))).env("main") == NONE
+    assert (await cluster.create(a_pod(runtimeClassName="sandbox"))).patch == []
+
+
 @pytest.mark.parametrize(
     ("namespace", "labels"),
     [("gpu-operator", {}), ("kube-system", {}), ("carrel", {}), ("lab", {"carrel.dev/sees-gpus": "true"})],

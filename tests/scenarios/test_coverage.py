@@ -318,6 +318,21 @@ async def test_who_holds_too_much_without_a_booking_waits_with_that_reason(lab: 
         assert replica.filter(await replica.sees(second), ["n1"]).fitting, "a booking covers the first, and this counts"
 
 
+@pytest.mark.parametrize(("annotations", "who"), [(EVE, "eve@lab.example"), (NOBODY, "namespace lab")])
+async def test_a_pod_that_was_deleted_by_force_counts_until_its_end_is_confirmed(
+    lab: Lab, annotations: dict[str, str], who: str
+) -> None:
+    async with lab.replica(tier_policy=TierPolicy(opportunistic_gpus=1)) as replica:
+        uid = (await an_opportunistic_pod(lab, replica, "first", annotations=annotations))["metadata"]["uid"]
+        await lab.client.delete(PODS, "first", "lab", how=DeleteOptions(grace_seconds=0))
+        await eventually(lambda: replica.pods.store.by_uid(uid) is None)
+        second = await replica.sees(await lab.pod("second", limits=WHOLE, annotations=annotations))
+        assert f"{who} holds 1 GPU without a booking" in replica.filter(second, ["n1"]).why_not()["n1"]
+
+        await replica.collector.collect()  # the agent of this lab does not see containers: the API server's word counts
+        assert replica.filter(second, ["n1"]).fitting
+
+
 async def test_pods_of_nobody_in_a_namespace_hold_together_no_more_than_one_person_may(lab: Lab) -> None:
     async with lab.replica(tier_policy=TierPolicy(opportunistic_gpus=1)) as replica:
         await an_opportunistic_pod(lab, replica, "first", annotations=NOBODY)

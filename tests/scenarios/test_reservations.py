@@ -9,7 +9,7 @@ import pytest
 from carrel.kubernetes.cluster import MergePatch, NotFound
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import LEASES, PODS, RUNTIME_CLASSES
-from carrel.leases.runtime_class import RuntimeClassChoice
+from carrel.leases.runtime_class import RuntimeClasses
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.assembly import reservation_pods_on
 from carrel.lifecycle.reservation_pods import ReservationOptions
@@ -272,10 +272,10 @@ async def test_reservation_pods_get_the_runtime_class_and_the_command_that_the_s
             },
         )
         informers = Informers(node_lab.lab.client)
-        choice = RuntimeClassChoice(informers)
-        assert choice.name() == ""
+        choice = RuntimeClasses(informers)
+        assert choice.chosen() == ""
         await informers.read_once()
-        options = ReservationOptions("kai", own_command=True, runtime_class=choice.name)
+        options = ReservationOptions("kai", own_command=True, runtime_class=choice.chosen)
         node_lab.replica.reservations = reservation_pods_on(node_lab.replica, options)
         await node_lab.run_pod("a", annotations=HALF)
 

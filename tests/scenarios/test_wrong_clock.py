@@ -1,14 +1,19 @@
 """A controller whose clock is wrong ends no pod early, and none late."""
 
 import asyncio
+import base64
 from datetime import timedelta
 from email.utils import format_datetime
 
 import pytest
 
+from carrel.admission.certificates import validity
+from carrel.admission.run import renew_certificates
+from carrel.admission.served_certificate import ServedCertificate
+from carrel.admission.settings import WebhookSettings
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import MergePatch
-from carrel.kubernetes.objects.resources import PODS
+from carrel.kubernetes.objects.resources import PODS, SECRETS
 from carrel.kubernetes.server_clock import ServerClock
 from carrel.kubernetes.transport import ApiRequest, ApiResponse
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
@@ -54,3 +59,21 @@ async def test_a_pod_ends_when_the_api_server_says_so(ahead: timedelta) -> None:
         finally:
             watching.cancel()
             await asyncio.wait([watching])
+
+
+@pytest.mark.parametrize("ahead", [timedelta(hours=2), -timedelta(days=400)], ids=["2 hours ahead", "a year behind"])
+async def test_the_webhooks_certificates_are_valid_by_the_api_servers_clock(ahead: timedelta) -> None:
+    """It is the one that checks them. By a clock that is far behind, they would have expired before they are served."""
+    async with a_lab([]) as lab:
+        client = Client(Dated(lab), clock=ServerClock(lambda: lab.clock.now + ahead))
+        served = ServedCertificate()
+        renewing = asyncio.ensure_future(renew_certificates(client, WebhookSettings(), served))
+        try:
+            await served.wait_loaded()
+            stored = (await lab.client.get(SECRETS, WebhookSettings().tls_secret, "carrel"))["data"]
+            for name in ("tls.crt", "ca.crt"):
+                valid = validity(base64.b64decode(stored[name]))
+                assert valid.begins <= lab.clock.now <= valid.ends - timedelta(days=89), name
+        finally:
+            renewing.cancel()
+            await asyncio.wait([renewing])

@@ -94,6 +94,8 @@ class AdmissionContext:
     has_priority_class: Callable[[str], bool]
     runtime_class: Callable[[], str] = lambda: ""
     """Of GPU pods that name none; empty: none."""
+    may_show_gpus: Callable[[str], bool] = nvidia.is_runtime
+    """Whether the RuntimeClass of that name is NVIDIA's."""
 
 
 UNTOUCHED = AdmissionDecision("untouched")
@@ -129,6 +131,8 @@ class PodAdmission:
             return _refused(forged)
         if (slices := nvidia.mig_refusal(pod)) is not None and not self._state.covered_pods.is_exempt(pod):
             return _refused(slices)
+        if self._state.device_claims is not None and (twice := self._state.device_claims.why_twice(pod)) is not None:
+            return _refused(twice)
         asked, owner = self._asked_gpus(pod), self._context.owners.owner_of(request, pod)
         record = self._record_for(changed, owner)
         changed.strip(keep=self._kept(request, pod, owner, record) if asked is None else _recorded(pod))
@@ -261,6 +265,16 @@ class PodAdmission:
             return Refusal(f"{subject(pod.metadata)} asks for a GPU and {why}; leave schedulerName out")
         return None
 
+    def why_not_evicted(self, request: AdmissionRequest) -> Refusal | None:
+        """A GPU pod is not given longer to end by an eviction than its manifest might say. Raises `Malformed`."""
+        pod = self._state.pods.store.get(request.name, request.namespace)
+        longest, said = self._options.longest_grace_s, Field(request.object, "Eviction")["deleteOptions"]
+        grace = said["gracePeriodSeconds"].integer() if said.present else 0
+        if pod is None or carrel.TIER not in pod.metadata.annotations or grace <= longest:
+            return None
+        why = f"is not given {grace:,} seconds to end, because it keeps its GPU until then; at most {longest:,}"
+        return Refusal(f"{subject(pod.metadata)} {why}")
+
     def _why_never_seen(self, pod: Pod, asked: AskedGpus) -> Refusal | None:
         """Where the runtime heeds only the kubelet, a GPU that no device plugin allocates is never seen."""
         way = self._options.device_list
@@ -337,7 +351,8 @@ class PodAdmission:
         known, ours = self._state.namespaces.store.get(namespace), self._state.options.namespace
         if how is HideFrom.GPU_PODS or visible_devices.is_for_tools(namespace, known, ours):
             return False
-        return how is HideFrom.ALL_PODS or visible_devices.may_see_gpus((request.object or {}).get("spec") or {})
+        spec = (request.object or {}).get("spec") or {}
+        return how is HideFrom.ALL_PODS or visible_devices.may_see_gpus(spec, self._context.may_show_gpus)
 
     def _add_debug_containers(self, request: AdmissionRequest, pod: Pod) -> AdmissionDecision:
         """An ephemeral container sees the GPUs of its target container, or without a target all GPUs of the pod. Where

@@ -1,4 +1,5 @@
-"""The routes of the webhook: `/mutate` (MAIA's path too), and what probes and Prometheus ask for."""
+"""The routes of the webhook: `/mutate` (MAIA's path too), `/allocate` where ResourceClaims are counted, and what probes
+and Prometheus ask for."""
 
 from collections.abc import Callable
 
@@ -23,5 +24,7 @@ ALL_REVIEWS = 32 * 1024 * 1024
 def webhook_app(handler: ReviewHandler, metrics: WebhookMetrics, why_not_ready: Callable[[], str]) -> AsgiApp:
     limit = BodyLimit(LARGEST_REVIEW, ERROR_FIELD, BodyMemory(ALL_REVIEWS))
     posts = {"/mutate": PostRoute(handler.mutate, limit)}
+    if handler.claim_gate is not None:
+        posts["/allocate"] = PostRoute(handler.allocate, limit)
     routes = [Route(path, route, methods=["POST"]) for path, route in posts.items()]
     return with_post_routes(posts, Starlette(routes=[*routes, *health_routes(why_not_ready, metrics.text)]))

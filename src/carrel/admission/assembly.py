@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from carrel.admission.admission import AdmissionContext, AdmissionOptions, PodAdmission
 from carrel.admission.app import webhook_app
+from carrel.admission.claim_gate import ClaimGate
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
 from carrel.admission.pod_owner import PodOwnerLookup
@@ -19,7 +20,7 @@ from carrel.kubernetes.cluster import Selection
 from carrel.kubernetes.objects.kinds import ConfigMap
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PRIORITY_CLASSES
 from carrel.leases.cluster_state import ClusterState
-from carrel.leases.runtime_class import AUTO, RuntimeClassChoice
+from carrel.leases.runtime_class import AUTO, RuntimeClasses
 from carrel.parsing import Malformed
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class AdmissionWebhook:
         )
         self._booking_cache = BookingCache(service, time.monotonic, SERVICE_TIMING) if service is not None else None
         self.is_stopping = False
+        runtime_classes = RuntimeClasses(self.informers, options.runtime_class)
         context = AdmissionContext(
             owners=PodOwnerLookup(
                 state.options.namespace,
@@ -71,9 +73,11 @@ class AdmissionWebhook:
             booking_lookup=self._booking_cache,
             handed_over=self._handed_over,
             has_priority_class=lambda name: self._classes.store.get(name) is not None,
-            runtime_class=RuntimeClassChoice(self.informers, options.runtime_class).name,
+            runtime_class=runtime_classes.chosen,
+            may_show_gpus=runtime_classes.may_show_gpus,
         )
         self.admission = PodAdmission(context, options.admission)
+        self.claim_gate = ClaimGate(state, state.device_claims) if state.device_claims is not None else None
 
     def app(self, certificate_expires_at: Callable[[], float]) -> AsgiApp:
         booking_lookup = self._booking_cache
@@ -83,8 +87,9 @@ class AdmissionWebhook:
             certificate_expires_at=certificate_expires_at,
         )
         metrics = WebhookMetrics(measures)
+        metrics.show_api_calls(self._state.cluster.calls)
         self._state.isolation.on_failure = metrics.count_object_failure
-        handler = ReviewHandler(self.admission, metrics, lambda: self.informers.is_synced)
+        handler = ReviewHandler(self.admission, metrics, lambda: self.informers.is_synced, self.claim_gate)
         return webhook_app(handler, metrics, self._why_not_ready)
 
     def _why_not_ready(self) -> str:

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit, urlunsplit
 from carrel.admission import certificates
 from carrel.admission.certificates import CertificatePair, UnreadableCertificate, Validity
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, NotFound
-from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS
+from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS, Resource
 
 log = logging.getLogger(__name__)
 
@@ -47,11 +47,13 @@ class CertificateNames:
     namespace: str
     secret: str
     configuration: str
-    """Name of the MutatingWebhookConfiguration."""
+    """Name of the MutatingWebhookConfiguration, and of each other one."""
     served: tuple[str, ...]
     """The names by which the API server calls the webhook, besides the Services in the webhook configuration."""
     path_secrets: Callable[[], Sequence[bytes]] | None = None
     """The first segment of the path by which the API server calls it: the newest is written."""
+    kinds: tuple[Resource[Any], ...] = (MUTATING_WEBHOOKS,)
+    """Of the webhook configurations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +86,21 @@ class CertificateRenewal:
     async def renew(self) -> CertificatePair:
         """The certificate to serve. It is in the Secret, and its authority in the webhook configuration."""
         stored = await self._stored_and_renewed(await self._called_names())
-        await self._write_authorities(base64.b64encode(stored.bundle).decode())
+        for kind in self._names.kinds:
+            await self._write_authorities(kind, base64.b64encode(stored.bundle).decode())
         assert stored.served is not None, "a certificate is always stored"
         return stored.served
 
     async def _called_names(self) -> frozenset[str]:
         """With the names of the Services by which the webhook configuration calls it: MAIA's is called otherwise."""
-        try:
-            configuration = await self._cluster.get(MUTATING_WEBHOOKS, self._names.configuration)
-        except NotFound:
-            return frozenset(self._names.served)
-        return frozenset(self._names.served).union(*map(_service_names, configuration.get("webhooks") or ()))
+        names = frozenset(self._names.served)
+        for kind in self._names.kinds:
+            try:
+                configuration = await self._cluster.get(kind, self._names.configuration)
+            except NotFound:
+                continue
+            names = names.union(*map(_service_names, configuration.get("webhooks") or ()))
+        return names
 
     async def _stored_and_renewed(self, names: frozenset[str]) -> StoredCertificates:
         for _ in range(TRIES):
@@ -204,27 +210,25 @@ class CertificateRenewal:
         service = written.get("service") or {}
         return {**trusting, "service": {**service, "path": _under(secret, service.get("path", ""))}}
 
-    async def _write_authorities(self, bundle: str) -> None:
+    async def _write_authorities(self, kind: Resource[Any], bundle: str) -> None:
         """Into the webhook configuration. All replicas write the same, so the later ones change nothing."""
         for _ in range(TRIES):
             try:
-                configuration = await self._cluster.get(MUTATING_WEBHOOKS, self._names.configuration)
+                configuration = await self._cluster.get(kind, self._names.configuration)
             except NotFound:
-                log.warning("no_configuration name=%s", self._names.configuration)
+                log.warning("no_configuration kind=%s name=%s", kind.kind, self._names.configuration)
                 return
             webhooks: Sequence[Json] = configuration.get("webhooks") or ()
             updated = [{**each, "clientConfig": self._client_config(each["clientConfig"], bundle)} for each in webhooks]
             if updated == webhooks:
                 return
             try:
-                await self._cluster.update(MUTATING_WEBHOOKS, {**configuration, "webhooks": updated})
+                await self._cluster.update(kind, {**configuration, "webhooks": updated})
             except Conflict:
                 continue
             log.info("authority_written name=%s", self._names.configuration)
             return
-        raise Conflict(
-            409, "Conflict", f"{MUTATING_WEBHOOKS.kind} {self._names.configuration} was changed {TRIES} times in a row"
-        )
+        raise Conflict(409, "Conflict", f"{kind.kind} {self._names.configuration} was changed {TRIES} times in a row")
 
 
 def _service_names(webhook: Json) -> tuple[str, ...]:

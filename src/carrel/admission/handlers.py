@@ -8,34 +8,55 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
 from carrel.admission import review
 from carrel.admission.admission import PodAdmission
+from carrel.admission.claim_gate import ClaimGate
 from carrel.admission.hub_reports import HubReports
 from carrel.admission.metrics import WebhookMetrics
 from carrel.admission.review import AdmissionRequest
 from carrel.admission.review_decoding import NotAReview, read_pod, read_review
 from carrel.http.post_routes import JsonReply
+from carrel.kubernetes.cluster import ClusterError
 from carrel.kubernetes.objects import json_patch
 from carrel.parsing import Malformed
 
 log = logging.getLogger(__name__)
 
-POD = "Pod"
+POD, EVICTION, CLAIM = "Pod", "Eviction", "ResourceClaim"
+
+Reviewed = tuple[str, dict[str, Any]]
+"""The outcome, for the metrics, and the answer."""
 
 
 class ReviewHandler:
-    def __init__(self, admission: PodAdmission, metrics: WebhookMetrics, is_synced: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        admission: PodAdmission,
+        metrics: WebhookMetrics,
+        is_synced: Callable[[], bool],
+        claim_gate: ClaimGate | None = None,
+    ) -> None:
         self._admission = admission
         self._is_synced = is_synced
         self.metrics = metrics
+        self.claim_gate = claim_gate
         self._hub_reports = HubReports(metrics)
 
     async def mutate(self, body: bytes) -> JsonReply:
+        return await self._answer("mutate", body, self._review)
+
+    async def allocate(self, body: bytes) -> JsonReply:
+        """About a ResourceClaim whose status gets an allocation."""
+        return await self._answer("allocate", body, self._review_claim)
+
+    async def _answer(
+        self, verb: str, body: bytes, decide: Callable[[AdmissionRequest], Awaitable[Reviewed]]
+    ) -> JsonReply:
         start = time.perf_counter()
         outcome = "defect"
         try:
@@ -43,19 +64,36 @@ class ReviewHandler:
                 outcome = "not ready"
                 return _reply(503, {"message": "the cluster is being read; try again in a moment"})
             request = read_review(body)
-            outcome, answer = await self._review(request)
+            outcome, answer = await decide(request)
             return _reply(200, answer)
         except NotAReview as error:
             outcome = "unreadable"
             return _reply(400, {"message": str(error)})
         except Exception:
-            log.exception("mutate_broke")
+            log.exception("%s_broke", verb)
             return _reply(500, {"message": "Carrel made a mistake; its log says which"})
         finally:
-            self.metrics.count_review("mutate", outcome, time.perf_counter() - start)
+            self.metrics.count_review(verb, outcome, time.perf_counter() - start)
 
-    async def _review(self, request: AdmissionRequest) -> tuple[str, dict[str, Any]]:
-        """The outcome, for the metrics, and the answer."""
+    async def _review_claim(self, request: AdmissionRequest) -> Reviewed:
+        if self.claim_gate is None or request.kind != CLAIM:
+            return "untouched", review.allowed(request)
+        where = f"namespace={request.namespace} claim={request.name}"
+        try:
+            refusal = await self.claim_gate.decide(request)
+        except Malformed as malformed:
+            return "refused", review.denied(request, str(malformed), 422)
+        except ClusterError as error:
+            log.warning("claim_not_taken %s why=%r", where, str(error))
+            return "failed", review.denied(request, f"the GPU's Lease could not be written: {error}", 503)
+        if refusal is not None:
+            log.info("claim_refused %s why=%r", where, str(refusal))
+            return "refused", review.denied(request, str(refusal))
+        return "allowed", review.allowed(request)
+
+    async def _review(self, request: AdmissionRequest) -> Reviewed:
+        if request.kind == EVICTION:
+            return self._eviction(request)
         if request.kind != POD or request.object is None:  # None: it is being deleted
             return "untouched", review.allowed(request)
         try:
@@ -73,6 +111,16 @@ class ReviewHandler:
             self.metrics.count_pod_without_person()
         changes = json_patch.diff(request.object, decision.wanted) if decision.wanted is not None else ()
         return decision.outcome, review.allowed(request, changes, decision.warnings)
+
+    def _eviction(self, request: AdmissionRequest) -> Reviewed:
+        try:
+            refusal = self._admission.why_not_evicted(request)
+        except Malformed as malformed:
+            return "refused", review.denied(request, str(malformed), 422)
+        if refusal is None:
+            return "untouched", review.allowed(request)
+        log.info("refused user=%s namespace=%s why=%r", request.user.name, request.namespace, refusal.reason)
+        return "refused", review.denied(request, refusal.reason)
 
 
 def _reply(status: int, answer: dict[str, Any]) -> JsonReply:

@@ -23,8 +23,8 @@ from carrel.http.tls_files import authority_of
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Selection
 from carrel.kubernetes.informers import Informers
-from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS
-from carrel.leases.cluster_state import ClusterState, utc_now
+from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS
+from carrel.leases.cluster_state import ClusterState
 from carrel.parsing import Malformed
 from carrel.process import run_with_cluster
 
@@ -127,17 +127,24 @@ async def renew_certificates(
 ) -> None:
     """After every change of the Secret or of the webhook configuration, and at regular intervals."""
     names = CertificateNames(
-        settings.carrel_namespace, settings.tls_secret, settings.configuration, settings.served_names(), path_secrets
+        settings.carrel_namespace,
+        settings.tls_secret,
+        settings.configuration,
+        settings.served_names(),
+        path_secrets,
+        (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS) if settings.dra else (MUTATING_WEBHOOKS,),
     )
     lifetimes = CertificateLifetimes(certificate=timedelta(days=settings.certificate_days))
-    renewal = CertificateRenewal(client, names, utc_now, lifetimes)
+    # The API server checks them, by its own clock. It has answered before the time is asked for.
+    renewal = CertificateRenewal(client, names, client.clock.now, lifetimes)
     changed, informers = asyncio.Event(), Informers(client)
     informers.watch(SECRETS, Selection(names.namespace, fields=f"metadata.name={names.secret}")).on_change(
         lambda old, new: changed.set()
     )
-    informers.watch(MUTATING_WEBHOOKS, Selection(fields=f"metadata.name={names.configuration}")).on_change(
-        lambda old, new: changed.set()
-    )
+    for kind in names.kinds:
+        informers.watch(kind, Selection(fields=f"metadata.name={names.configuration}")).on_change(
+            lambda old, new: changed.set()
+        )
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(informers.run())
         while True:

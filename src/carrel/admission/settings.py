@@ -116,6 +116,7 @@ class WebhookSettings(HubSettings, CallerSettings, CudaSettings, DeviceListSetti
             seal=self.seal(),
             tier_policy=self.tier_policy(),
             reads_makers=False,
+            dra=self.dra,
         )
 
     def served_names(self) -> tuple[str, ...]:

@@ -18,6 +18,9 @@ from carrel.http.metrics import ComponentMetrics, labelled_gauge
 
 log = logging.getLogger(__name__)
 
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+"""A caller may invent others: each would be a new time series."""
+
 
 class BookingMetrics(ComponentMetrics):
     def __init__(self) -> None:
@@ -25,14 +28,16 @@ class BookingMetrics(ComponentMetrics):
         self.calls = Counter(
             "carrel_booking_calls", "HTTP requests by method and status.", ["method", "status"], registry=self.registry
         )
-        self.seconds = Histogram("carrel_booking_call_seconds", "Duration of HTTP requests.", registry=self.registry)
-        self.cards = Gauge("carrel_bookable_cards", "Healthy GPUs.", ["model"], registry=self.registry)
-        self.free = Gauge("carrel_unbooked_cards", "GPUs that are not booked now.", ["model"], registry=self.registry)
+        self.seconds = Histogram(
+            "carrel_booking_call_duration_seconds", "Duration of HTTP requests.", registry=self.registry
+        )
+        self.cards = Gauge("carrel_bookable_gpus", "Healthy GPUs.", ["model"], registry=self.registry)
+        self.free = Gauge("carrel_unbooked_gpus", "GPUs that are not booked now.", ["model"], registry=self.registry)
         self.overbooked = Gauge(
-            "carrel_overbooked_cards", "GPUs booked beyond those that there are.", ["model"], registry=self.registry
+            "carrel_overbooked_gpus", "GPUs booked beyond those that there are.", ["model"], registry=self.registry
         )
         self.set_aside = Gauge(
-            "carrel_set_aside_cards",
+            "carrel_set_aside_gpus",
             "GPUs that cannot be booked, because pods use them that no booking can displace.",
             ["model"],
             registry=self.registry,
@@ -85,12 +90,14 @@ class MeasuredApp:
         try:
             await self._app(scope, receive, noting)  # type: ignore[arg-type] # a dict is a mutable mapping
         finally:
-            self._metrics.calls.labels(scope.get("method", "?"), str(status)).inc()
+            method = scope.get("method", "")
+            self._metrics.calls.labels(method if method in METHODS else "other", str(status)).inc()
             self._metrics.seconds.observe(time.perf_counter() - began)
 
 
 def install_health(app: FastAPI, service: ServiceContext, metrics: BookingMetrics) -> None:
     metrics.mirror, metrics.migration = service.mirror, service.migration
+    metrics.show_api_calls(service.api_calls)
     if service.cluster_view is not None:
         service.cluster_view.isolation.on_failure = metrics.count_object_failure
 

@@ -33,13 +33,14 @@ from carrel.bookings.store.people import SqlPeople
 from carrel.cluster_file import read_cluster
 from carrel.command_errors import UNAVAILABLE, USAGE, command_failed
 from carrel.http.serving import Address, serving
+from carrel.kubernetes.api_calls import ApiCalls
 from carrel.kubernetes.client import Client
 from carrel.leases.cluster_state import ClusterState, utc_now
 from carrel.leases.coverage_reader import CoverageReader
 from carrel.leases.shown_cards import shown_card, shown_cards
 from carrel.ledger.gpus import Node
 from carrel.parsing import Malformed
-from carrel.process import connect, run_until_signal, stop_if_unsupported
+from carrel.process import connect, only_installation, run_until_signal, stop_if_unsupported
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +84,8 @@ async def _serve(resources: _Resources, client: Client | None, stop: asyncio.Eve
         if client is not None:
             await closing.enter_async_context(contextlib.aclosing(client))
             await closing.enter_async_context(stop_if_unsupported(client, stop))
+            only = only_installation(client, settings.carrel_namespace, stop)
+            client = await closing.enter_async_context(only)
         http = await closing.enter_async_context(aiohttp.ClientSession())
         await database.migrate()
         carrel = ClusterState(client, settings.options()) if client is not None else None
@@ -124,6 +127,7 @@ def _service(resources: _Resources, carrel: ClusterState | None, authenticator: 
         cluster_view_of(carrel) if carrel is not None else None,
         settings.limits(),
         mirror=mirror,
+        api_calls=carrel.cluster.calls if carrel is not None else ApiCalls(),
         hub_people=settings.hub_people(),
     )
 

@@ -19,6 +19,7 @@ from carrel.bookings.queries import BookingContext, BookingQueries
 from carrel.bookings.sign_in import Authenticator
 from carrel.bookings.sign_in.request_guard import RequestLimits
 from carrel.dialects.hub_people import HubPeople
+from carrel.kubernetes.api_calls import ApiCalls
 
 DEFAULT_LIMITS = RequestLimits()
 
@@ -37,6 +38,8 @@ class ServiceContext:
     monotonic: Callable[[], float] = time.monotonic
     mirror: BookingMirror | None = None
     """None: there is no cluster to write bookings into."""
+    api_calls: ApiCalls = field(default_factory=ApiCalls)
+    """To the API server of the cluster, if there is one."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the process ends."""
     hub_people: HubPeople = field(default_factory=HubPeople)

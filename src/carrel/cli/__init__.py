@@ -8,6 +8,7 @@ Reading order:
     doctor checks/          looks at each hop of an installation; changes nothing unless it may start two pods
     adopt                   records pods that have GPUs without a Lease
     release                 frees the GPUs of a node that does not answer
+    purge purge_plan        delete what is left after Carrel was uninstalled
     scheduler_config        prints the configuration of kube-scheduler
     options                 options that several commands share
     booking_client          the HTTP client of the booking service

@@ -60,8 +60,7 @@ def release(settings: ReleaseSettings) -> None:
     if settings.dry_run:
         return
     if not why_away and not settings.force:
-        why = "It answers, so its pods free their GPUs when they have ended. Delete the pods."
-        raise command_failed(f"{node} is not away", why, f"carrel release {settings.gpu} --force", REFUSED)
+        raise _not_away(settings.gpu, node)
     if not settings.yes:
         if not sys.stdin.isatty():
             why = "This is not a terminal, so the command cannot ask for confirmation."
@@ -70,18 +69,18 @@ def release(settings: ReleaseSettings) -> None:
         if not typer.confirm(question, default=False, err=True):
             typer.echo("Not released.")
             return
-    _release(settings, node, held)
+    held = _release(settings, node, held)
     if not is_table:
         print_data([_fields(node, each) for each in held], settings.output)
     else:
         typer.echo(f"Released {len(held)} share{'s' * (len(held) != 1)} of GPUs on {node}.")
 
 
-def _release(settings: ReleaseSettings, node: str, held: "Sequence[HeldGpu]") -> None:
+def _release(settings: ReleaseSettings, node: str, held: "Sequence[HeldGpu]") -> "Sequence[HeldGpu]":
     from carrel.kubernetes.cluster import ClusterError, Forbidden
 
     try:
-        asyncio.run(_write(settings, node, held))
+        return asyncio.run(_write(settings, node, held))
     except Forbidden as error:
         hint = f"kubectl auth can-i update leases -n {settings.carrel_namespace}"
         raise command_failed("Not allowed to release GPUs", str(error), hint, FORBIDDEN) from None
@@ -90,12 +89,24 @@ def _release(settings: ReleaseSettings, node: str, held: "Sequence[HeldGpu]") ->
         raise command_failed("Not everything is released", why, f"carrel release {settings.gpu}", UNAVAILABLE) from None
 
 
-async def _write(settings: ReleaseSettings, node: str, held: "Sequence[HeldGpu]") -> None:
+async def _write(settings: ReleaseSettings, node: str, shown: "Sequence[HeldGpu]") -> "Sequence[HeldGpu]":
+    """What was released. The cluster is read again: it may have changed while somebody thought about the question."""
     from carrel.cli.cluster_reader import reading_cluster
     from carrel.leases.release import GpuRelease
 
     async with reading_cluster(settings, cluster_access(settings)) as carrel:
-        await GpuRelease(carrel).release(node, held, carrel.options.now())
+        release = GpuRelease(carrel)
+        if not settings.force and not release.why_away(node):
+            raise _not_away(settings.gpu, node)
+        held = release.still_held(node, shown)
+        if held:
+            await release.release(node, held, carrel.options.now())
+        return held
+
+
+def _not_away(gpu: str, node: str) -> typer.Exit:
+    why = "It answers, so its pods free their GPUs when they have ended. Delete the pods."
+    return command_failed(f"{node} is not away", why, f"carrel release {gpu} --force", REFUSED)
 
 
 def _place(text: str) -> tuple[str, int | None]:

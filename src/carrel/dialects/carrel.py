@@ -15,6 +15,8 @@
       carrel.dev/when-full: cpu | wait      what its pods do when no GPU is free
       carrel.dev/revocation-grace: 5m       how long its pods may stay after they were told that they lose their GPU
       carrel.dev/sees-gpus: "true"          as a label: its pods see GPUs that they do not ask for
+    the chart, or an admin, writes, on the ClusterRole `carrel-installation`
+      carrel.dev/installed-in: carrel       the namespace of the one Carrel of this cluster
     Carrel writes, on a pod
       carrel.dev/tier: booked | opportunistic
       carrel.dev/user: alice@lab.example    whose pod it is
@@ -44,7 +46,8 @@
       carrel.dev/shares: {"<uid>": {"pod": "lab/train", "mib": 8138, "state": "assigned", "tries": […],
                                     "booking": "<id>", "covered": "2026-…Z"}}
                                             no mib: the whole GPU; tries: the binds that rely on it; booking and
-                                            covered: which booking covers it, and since when
+                                            covered: which booking covers it, and since when; "claim" instead of
+                                            "pod": a ResourceClaim holds it
       carrel.dev/kept-for: {"uid": "…", "pod": "lab/urgent", "from": {"<uid>": "lab/train"}, "booking": "<id>"}
                                             the booked pod that gets the GPU, and who has to give it back for it; when
                                             that pod is gone, uid is the booking's id, and until says for how long
@@ -69,7 +72,7 @@ from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.kubernetes.objects.resources import LEASES
 from carrel.ledger.gpus import MiB
 from carrel.ledger.requests import WHOLE, Amount, Memory, Request
-from carrel.ledger.shares import Coverage, Holder, Share, ShareState
+from carrel.ledger.shares import Coverage, Holder, HolderKind, Share, ShareState
 from carrel.ledger.slots import WANTED, Reservation, ReservationState
 from carrel.parsing.fields import Field, whole_number
 from carrel.parsing.malformed import Malformed
@@ -91,6 +94,8 @@ REVOCATION_GRACE = "carrel.dev/revocation-grace"
 """What an admin may write on a Namespace."""
 SEES_GPUS = "carrel.dev/sees-gpus"
 """What an admin may write on a Namespace as a label: the API server must be able to select it."""
+INSTALLED_IN = "carrel.dev/installed-in"
+"""On the ClusterRole that marks the one installation of a cluster: its namespace."""
 
 PREFIXES = ("carrel.dev/", "devices.carrel.dev/", "indices.carrel.dev/")
 TIER = "carrel.dev/tier"
@@ -339,9 +344,16 @@ def write_lease(record: LeaseRecord, namespace: str, now: datetime) -> dict[str,
     }
 
 
-def _holder(uid: str, full_name: Field) -> Holder:
+def _holder(uid: str, full_name: Field, kind: HolderKind = HolderKind.POD) -> Holder:
     namespace, _, name = full_name.text().rpartition("/")
-    return Holder(uid, namespace, name)
+    return Holder(uid, namespace, name, kind)
+
+
+def _holder_of_share(uid: str, entry: Field) -> Holder:
+    pod, claim = entry[HolderKind.POD.value], entry[HolderKind.CLAIM.value]
+    if pod.present and claim.present:
+        raise entry.malformed("either a pod or a claim")
+    return _holder(uid, claim, HolderKind.CLAIM) if claim.present else _holder(uid, pod)
 
 
 def _share(uid: str, gpu: str, entry: Field) -> Share:
@@ -349,9 +361,9 @@ def _share(uid: str, gpu: str, entry: Field) -> Share:
     if state.text() not in _STATES:
         raise state.malformed(", ".join(_STATES))
     if not uid:
-        raise entry.malformed("the uid of a pod as its key")
+        raise entry.malformed("the uid of a pod or a claim as its key")
     memory = MiB(mib.integer(at_least=1)) if mib.present else None
-    return Share(_holder(uid, entry["pod"]), gpu, memory, _STATES[state.text()], _coverage(entry))
+    return Share(_holder_of_share(uid, entry), gpu, memory, _STATES[state.text()], _coverage(entry))
 
 
 def _coverage(entry: Field) -> Coverage | None:
@@ -379,7 +391,7 @@ def _reservation(entry: Field) -> Reservation | None:
 def _entry(share: Share, marks: Sequence[str]) -> dict[str, Any]:
     if share.state is ShareState.GONE:
         raise ValueError(f"the share of {share.holder} is gone; a Lease records only what is held")
-    entry: dict[str, Any] = {"pod": share.holder.full_name, "state": share.state.value}
+    entry: dict[str, Any] = {share.holder.kind.value: share.holder.full_name, "state": share.state.value}
     if share.memory is not None:
         entry["mib"] = share.memory
     if share.coverage is not None:

@@ -26,9 +26,10 @@ from typing import Any, TypeVar
 from carrel.dialects import nvidia
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, Device, GpuClaim, GpuNodeStatus
 from carrel.dialects.interface import Dialect, PodBinding, Reading, ToldGpus
+from carrel.dialects.options import Unit
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
-from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, MiB, Node, place_name
+from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, MiB, Node, is_place_name, place_name
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Amount, GpuPolicy, Memory, Portion, Request, Topology, TopologyMode
 from carrel.parsing.fields import whole_number
@@ -207,6 +208,14 @@ def heartbeat_of(status: GpuNodeStatus) -> datetime | None:
     return instant(text, subject(status.metadata, "GpuNodeStatus"), "status.heartbeat") if text else None
 
 
+def why_other_unit(status: GpuNodeStatus, unit: Unit) -> str:
+    """The same number on a pod would mean different amounts for the agent and for this process."""
+    theirs, ours = status.status.memory_unit, unit.value
+    if theirs in ("", ours):
+        return ""
+    return f"its agent counts memory in {theirs}, the scheduler in {ours}; give all components the same --memory-unit"
+
+
 @dataclass(frozen=True, slots=True)
 class Remarks:
     """What an agent says about its node besides the GPUs. Empty: nothing."""
@@ -270,6 +279,8 @@ def _gpu(device: Device, node: str, labels: Mapping[str, str], place: _DevicePat
             raise place.malformed(field, number, "a whole number, 0 or more")
     if device.id > _HIGHEST_INDEX:
         raise place.malformed("id", device.id, f"at most {_HIGHEST_INDEX}")
+    if is_place_name(device.uuid) and device.uuid != place_name(node, device.id):
+        raise place.malformed("uuid", device.uuid, "not the place of another GPU")
     return Gpu(
         uuid=device.uuid or place_name(node, device.id),
         node=node,

@@ -39,6 +39,11 @@ NO_RUNTIME = "void"
 """No GPU, and nothing of the driver: as if the container had no GPU image."""
 
 
+def is_runtime(name: str) -> bool:
+    """Whether NVIDIA's container runtime is called so, as a RuntimeClass or as its handler: `nvidia-cdi` is too."""
+    return name.startswith(RUNTIME_CLASS)
+
+
 def is_uuid(text: str) -> bool:
     """Of a whole GPU: a part of one, `MIG-…`, is none. A driver that is not awake yet writes question marks."""
     return text.startswith("GPU-") and "?" not in text and len(text) > len("GPU-")

@@ -11,7 +11,7 @@ must see GPUs without asking for one, such as NVIDIA's device plugin, are left o
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,11 +33,13 @@ TOOL_NAMESPACES = (
 """Besides Carrel's own: only admins create pods there. `manifests/webhooks.yaml` has the same names."""
 
 
-def may_see_gpus(spec: Mapping[str, Any]) -> bool:
+def may_see_gpus(spec: Mapping[str, Any], runtime_shows_gpus: Callable[[str], bool] = nvidia.is_runtime) -> bool:
     """Whether NVIDIA's runtime may show a pod a GPU that it does not ask for, by its manifest: an image counts only
-    together with a RuntimeClass. `manifests/webhooks.yaml` asks about the same pods."""
+    together with a RuntimeClass. `manifests/webhooks.yaml` asks about these pods, and about all that name a
+    RuntimeClass."""
+    runtime_class = str(spec.get("runtimeClassName") or "")
     return (
-        str(spec.get("runtimeClassName") or "").startswith(nvidia.RUNTIME_CLASS)
+        (runtime_class != "" and runtime_shows_gpus(runtime_class))
         or spec.get("schedulerName") in kai.DIALECT.scheduler_names
         or bool(spec.get("resourceClaims"))
         or any(

@@ -1,10 +1,24 @@
 """What the metrics of every component have in common: base units, and no user's name in any label."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+
+class CountedCalls(Protocol):
+    """The calls of this process to the API server."""
+
+    @property
+    def counts(self) -> Mapping[tuple[str, str, str], int]:
+        """By verb, resource and status code."""
+        ...
+
+    def durations(self) -> Mapping[str, tuple[Sequence[tuple[str, int]], float]]:
+        """By verb: how many took up to so many seconds, the last up to `+Inf`; and the seconds of all together."""
+        ...
 
 
 class ComponentMetrics:
@@ -22,6 +36,9 @@ class ComponentMetrics:
     def count_object_failure(self, step: str) -> None:
         self._object_failures.labels(step).inc()
 
+    def show_api_calls(self, calls: CountedCalls) -> None:
+        self.read_on_scrape(lambda: _api_metrics(calls))
+
     def read_on_scrape(self, read: Callable[[], Iterable[Metric]]) -> None:
         """Adds metrics that are computed whenever Prometheus asks."""
         self.registry.register(_ReadOnScrape(read))
@@ -36,6 +53,26 @@ class _ReadOnScrape(Collector):
 
     def collect(self) -> Iterable[Metric]:
         return self._read()
+
+
+def _api_metrics(calls: CountedCalls) -> Iterable[Metric]:
+    """Counts and durations are read together: in between nothing else runs."""
+    requests = CounterMetricFamily(
+        "carrel_api_requests",
+        "Calls to the API server. 409 is a conflict: another process was faster, and the step is done again.",
+        labels=["verb", "resource", "code"],
+    )
+    for labels, count in sorted(calls.counts.items()):
+        requests.add_metric(labels, count)
+    yield requests
+    durations = HistogramMetricFamily(
+        "carrel_api_request_duration_seconds",
+        "Time until the API server answered; of a watch, until its answer began.",
+        labels=["verb"],
+    )
+    for verb, (buckets, total_s) in sorted(calls.durations().items()):
+        durations.add_metric([verb], buckets, total_s)
+    yield durations
 
 
 def labelled_gauge(name: str, meaning: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:

@@ -9,7 +9,8 @@ server does so under load, and for a moment after a custom resource was defined.
 again whether this process may write. An eviction is not repeated: there 429 comes from a disruption budget.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from carrel.kubernetes import responses
+from carrel.kubernetes.api_calls import NO_ANSWER, ApiCalls
 from carrel.kubernetes.cluster import (
     DEFAULT_DELETE_OPTIONS,
     EVERYTHING,
@@ -42,7 +44,7 @@ from carrel.kubernetes.objects.release import Release, read_release
 from carrel.kubernetes.objects.resources import PODS, Resource
 from carrel.kubernetes.server_clock import ServerClock
 from carrel.kubernetes.timing import REAL_TIME, Timing
-from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
+from carrel.kubernetes.transport import ApiRequest, ApiResponse, ResponseLike, Transport
 from carrel.kubernetes.warnings import Warnings
 
 V = TypeVar("V", bound=Object)
@@ -98,18 +100,26 @@ class Client:
         warnings: Warnings | None = None,
         timing: Timing = REAL_TIME,
         clock: ServerClock | None = None,
+        calls: ApiCalls | None = None,
     ) -> None:
         """Strict by default, so that tests find every misspelled field. Components pass what their settings say."""
         self._transport = transport
         self._fields = fields
         self._warnings = warnings or Warnings()
         self._timing = timing
-        self.clock = clock or ServerClock()
+        self.clock = clock or ServerClock(monotonic=time.monotonic)
         """The time by the API server."""
+        self.calls = calls or ApiCalls()
 
     def fenced(self, require: Callable[[], None]) -> "Client":
         """The same client, but `require` is called before every write; if it raises, the write is not sent."""
-        return Client(_Fenced(self._transport, require), self._fields, self._warnings, self._timing, self.clock)
+        transport = _Fenced(self._transport, require)
+        return Client(transport, self._fields, self._warnings, self._timing, self.clock, self.calls)
+
+    def gated(self, require: Callable[[], Awaitable[None]]) -> "Client":
+        """The same client, but every write waits for `require`; if it raises, the write is not sent."""
+        transport = _Gated(self._transport, require)
+        return Client(transport, self._fields, self._warnings, self._timing, self.clock, self.calls)
 
     async def aclose(self) -> None:
         await self._transport.aclose()
@@ -253,7 +263,7 @@ class Client:
         while True:
             sent = self.clock.machine()
             try:
-                response = await self._transport.send(request)
+                response = await self._counted(request)
             except OutcomeUnknown as lost:
                 if request.method != "GET":
                     raise
@@ -261,7 +271,7 @@ class Client:
                 raise Unavailable(lost.status, lost.reason, lost.message, lost.details) from lost
             self._warnings.add(request, response)
             if date := response.headers.get("date"):
-                self.clock.observe(date, sent)
+                self.clock.observe(date, sent, response.connection if isinstance(response, ApiResponse) else "")
             if response.status < 300:
                 return response
             wait_s = _retry_after(request, response)
@@ -269,6 +279,16 @@ class Client:
                 raise responses.error_of(request, response)
             waited += wait_s
             await self._timing.sleep(wait_s)
+
+    async def _counted(self, request: ApiRequest) -> ResponseLike:
+        began = time.perf_counter()
+        try:
+            response = await self._transport.send(request)
+        except (OutcomeUnknown, Unavailable):
+            self.calls.add(request, NO_ANSWER, time.perf_counter() - began)
+            raise
+        self.calls.add(request, str(response.status), time.perf_counter() - began)
+        return response
 
 
 class _Fenced:
@@ -279,6 +299,20 @@ class _Fenced:
     async def send(self, request: ApiRequest) -> ResponseLike:
         if request.method != "GET":
             self._require()
+        return await self._transport.send(request)
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+
+class _Gated:
+    def __init__(self, transport: Transport, require: Callable[[], Awaitable[None]]) -> None:
+        self._transport = transport
+        self._require = require
+
+    async def send(self, request: ApiRequest) -> ResponseLike:
+        if request.method != "GET":
+            await self._require()
         return await self._transport.send(request)
 
     async def aclose(self) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
+from carrel.kubernetes.api_calls import ApiCalls
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import Resource
 
@@ -183,6 +184,11 @@ class FieldValidation(Enum):
 
 class Cluster(Protocol):
     """Implemented by `kubernetes.client.Client`, over sockets or with an API server in the same process."""
+
+    @property
+    def calls(self) -> ApiCalls:
+        """How many calls there were."""
+        ...
 
     async def get(self, resource: Resource[V], name: str, namespace: str = "") -> Json: ...
 

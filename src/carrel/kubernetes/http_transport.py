@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 import aiohttp
+from aiohttp.connector import Connection
 from yarl import URL
 
 from carrel import __version__
@@ -34,6 +35,18 @@ class ConnectionLimits:
 
 
 DEFAULT_CONNECTION_LIMITS = ConnectionLimits()
+
+
+class _Response(aiohttp.ClientResponse):
+    """Remembers on which connection it came: a short answer has given it back to the pool when it is read."""
+
+    connection_name = ""
+
+    async def start(self, connection: Connection) -> aiohttp.ClientResponse:
+        if connection.transport is not None:
+            # Our own end, which no other connection has meanwhile.
+            self.connection_name = str(connection.transport.get_extra_info("sockname"))
+        return await super().start(connection)
 
 
 class HttpTransport:
@@ -79,12 +92,12 @@ class HttpTransport:
                 allow_redirects=False,
             )
             # A server may send several Warnings, each in a header of its own.
-            names = dict.fromkeys(response.headers)
+            names, connection = dict.fromkeys(response.headers), getattr(response, "connection_name", "")
             answer_headers = {name.lower(): ", ".join(response.headers.getall(name)) for name in names}
             if is_watch and response.status == 200:
-                return ApiResponse(200, headers=answer_headers, stream=_chunks(request, response))
+                return ApiResponse(200, b"", answer_headers, _chunks(request, response), connection)
             async with response:
-                return ApiResponse(response.status, await response.read(), answer_headers)
+                return ApiResponse(response.status, await response.read(), answer_headers, connection=connection)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise _lost(request, error) from error
 
@@ -95,6 +108,7 @@ class HttpTransport:
                 connector=aiohttp.TCPConnector(limit=self._limits.connections),
                 # Compressing 50,000 pods costs the server more than the cluster's own network does.
                 headers={"user-agent": f"carrel/{__version__}", "accept-encoding": "identity"},
+                response_class=_Response,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 middlewares=(_send_writes_once,),
             )

@@ -3,15 +3,17 @@
 Bookings end, pods are warned and Leases are written by the API server's time. A process whose own clock is wrong would
 end pods too early or too late. A `Date` says only the second, and an answer takes time; so an answer tells between
 which two bounds the difference of the clocks lies. Within the bounds, and a little beyond, the own clock is believed.
-The median of the last answers counts: of several API servers, one whose clock is wrong decides nothing.
+
+The median counts, with one voice for each connection: of several API servers, one whose clock is wrong decides nothing,
+even if most calls go to it over a connection that is kept open. Every watch opens a connection of its own, to whichever
+API server the cluster chooses. If as many say one thing as another, the one nearer to the own clock is believed.
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from statistics import median_low
+from statistics import median_high, median_low
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +23,8 @@ TOLERATED = timedelta(seconds=3)
 RESOLUTION = timedelta(seconds=1)
 SLOWEST = timedelta(seconds=10)
 """An answer that took longer says too little."""
-ANSWERS = 5
+CONNECTIONS = 5
+"""The last answer on each of the last so many connections counts."""
 
 
 def machine_time() -> datetime:
@@ -29,11 +32,16 @@ def machine_time() -> datetime:
 
 
 class ServerClock:
-    def __init__(self, machine: Callable[[], datetime] = machine_time) -> None:
+    def __init__(
+        self, machine: Callable[[], datetime] = machine_time, monotonic: Callable[[], float] | None = None
+    ) -> None:
+        """`monotonic`: seconds that never jump. None: nor does the machine's clock."""
         self.machine = machine
         """The clock of this machine."""
-        self._ahead: deque[timedelta] = deque(maxlen=ANSWERS)  # of the last answers
+        self._monotonic = monotonic or (lambda: self.machine().timestamp())
+        self._ahead: dict[str, timedelta] = {}  # by connection, the latest answer at the end
         self._correction = ZERO
+        self._steadily = ZERO  # how far the machine's clock was ahead of the steady one
 
     def now(self) -> datetime:
         return self.machine() + self._correction
@@ -43,8 +51,8 @@ class ServerClock:
         """How far the clock of this machine is ahead of the API server's; zero if by no more than is tolerated."""
         return -self._correction
 
-    def observe(self, date: str, sent: datetime) -> None:
-        """`date`: the header of an answer that has just arrived, to a call that was sent then."""
+    def observe(self, date: str, sent: datetime, connection: str = "") -> None:
+        """`date`: the header of an answer that has just arrived on that connection, to a call that was sent then."""
         received = self.machine()
         try:
             at = parsedate_to_datetime(date)
@@ -52,13 +60,24 @@ class ServerClock:
             return
         if at.tzinfo is None or not ZERO <= received - sent <= SLOWEST:
             return
-        self._ahead.append(server_ahead(at, sent, received))
-        before, after = self._correction, median_low(self._ahead)
+        self._forget_if_jumped(received)
+        self._ahead.pop(connection, None)
+        self._ahead[connection] = server_ahead(at, sent, received)
+        if len(self._ahead) > CONNECTIONS:
+            del self._ahead[next(iter(self._ahead))]
+        said = self._ahead.values()
+        before, after = self._correction, min(median_low(said), median_high(said), key=abs)
         self._correction = after if abs(after) > TOLERATED else ZERO
         if self._correction and not before:
             log.warning("clock_skew seconds=%.0f: the API server's time counts", self.skew.total_seconds())
         elif before and not self._correction:
             log.info("clock_skew_over")
+
+    def _forget_if_jumped(self, now: datetime) -> None:
+        """What was seen before the machine's clock was set says nothing any more."""
+        before, self._steadily = self._steadily, timedelta(seconds=now.timestamp() - self._monotonic())
+        if abs(self._steadily - before) > TOLERATED:
+            self._ahead.clear()
 
 
 def server_ahead(date: datetime, sent: datetime, received: datetime) -> timedelta:

@@ -3,15 +3,17 @@
 Reading order:
 
     cluster_ledger     keeps the ledger equal to what the cluster says
+    gpu_nodes silent_agents    which node a GPU belongs to; whether its agent has reported lately
     unrecorded_pods node_offers   pods that have GPUs without a Lease, and what kubelets have to give
     adoption           records such pods
     confirmed_ends     whether a pod that is gone has really ended on its node
+    gone_holders       whose the GPUs are until then
     release            frees GPUs by the word of an admin
     lease_writer       takes GPUs and gives them back: the only writer of shares
     reservation_wait   waits until a slot has its GPU, on nodes where the kubelet chooses
     pod_progress gang_members  how far a pod is; which pods are members of a gang
     gang_sizes                 how many pods a gang has, where neither pods nor claim say it
-    covered_pods       which booking covers which pod
+    device_claims      ResourceClaims, and which GPU a device is
     eligible_nodes     where a pod may run by everything that is not about GPUs
     covered_pods       which pods a booking covers now
     coverage_words coverage_reader   what people are told about it

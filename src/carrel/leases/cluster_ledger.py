@@ -10,7 +10,7 @@ contradict each other is unusable, with the reason: no new pod gets it, and no p
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from carrel.dialects import carrel, gpuclaim
 from carrel.dialects.carrel import LeaseRecord
@@ -19,8 +19,10 @@ from carrel.dialects.kai_reservation import is_reservation
 from carrel.dialects.options import Unit
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
+from carrel.leases.gpu_nodes import GpuNodes, GpuNodesContext
 from carrel.leases.node_offers import NodeOffers
 from carrel.leases.pod_progress import is_ending, slot_of
+from carrel.leases.silent_agents import why_silent
 from carrel.leases.unrecorded_pods import RequestOf, UnrecordedPod, users_by_gpu, why_set_aside
 from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.ledger import Ledger
@@ -28,13 +30,10 @@ from carrel.ledger.placement import Placement
 from carrel.ledger.shares import Holder, Share, ShareState
 from carrel.ledger.slots import Reservation, ReservationState, as_slots
 from carrel.parsing import Malformed
-from carrel.parsing.time import seconds
 
 PodByUid = Callable[[str], Pod | None]
 
 NOT_UNDERSTOOD = "what is known of it cannot be understood; Carrel's log says why"
-STALE_AFTER = timedelta(seconds=120)
-"""How old an agent's last report may be: it reports every 30 s, so three in a row were lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +79,11 @@ class ClusterLedger:
         self._to_refresh: set[str] = set()
         self.is_complete: Callable[[], bool] = lambda: True
         """Whether all pods, claims and Leases are here. Before that, every pod would seem to have no Lease."""
+        self.is_all_read: Callable[[], bool] = lambda: True
+        """Whether also all Nodes and their reports are here."""
+        self._gpu_nodes = GpuNodes(
+            GpuNodesContext(self._labels.__contains__, self._is_recorded_on, lambda: self.is_all_read())
+        )
         self.on_shares: Callable[[Iterable[str]], None] = lambda uids: None
         """Called with the uids of pods that hold other shares than before, or whose GPUs are reported differently."""
 
@@ -103,11 +107,13 @@ class ClusterLedger:
             name = new.metadata.name
             is_new = self._offers.on_node(new)
             if is_new or self._labels.get(name) != new.metadata.labels:
+                is_first = name not in self._labels
                 self._labels[name] = new.metadata.labels
-                self._refresh(name)
+                self._refresh_all({name} | (self._gpu_nodes.on_node(name) if is_first else set()))
         elif old is not None:
             self._labels.pop(old.metadata.name, None)
             self._offers.forget_node(old.metadata.name)
+            self._refresh_all(self._gpu_nodes.on_node(old.metadata.name))
 
     def labels_of(self, node: str) -> Mapping[str, str]:
         return self._labels.get(node, {})
@@ -115,7 +121,7 @@ class ClusterLedger:
     def mark_silent_agents(self, now: datetime) -> None:
         """To be called every few seconds: a node whose agent does not report takes no new pods."""
         for name, status in self._statuses.items():
-            why = _why_silent(status, now)
+            why = why_silent(status, now)
             if why != self._stale.get(name, ""):
                 self._stale[name] = why
                 self._refresh(name)
@@ -129,6 +135,10 @@ class ClusterLedger:
         if not self._isolation.ask("node", name, self._is_refreshed, False):
             self.ledger.set_node(Node(name, (), self._labels.get(name, {}), unusable=NOT_UNDERSTOOD))
 
+    def _refresh_all(self, names: Iterable[str]) -> None:
+        for name in sorted(names):
+            self._refresh(name)
+
     def _is_refreshed(self, name: str) -> bool:
         self._read_node(name)
         return True
@@ -141,12 +151,15 @@ class ClusterLedger:
             holders = self._holders_on(name)
             self.ledger.remove_node(name)
             self.on_shares(holders)
+            self._refresh_all(self._gpu_nodes.forget(name))
             return
         labels = self._labels.get(name, {})
         try:
             node = gpuclaim.node_of(status, labels)
         except Malformed as malformed:
             node = Node(name, (), labels, unusable=str(malformed))
+        others = self._gpu_nodes.report(name, (gpu.uuid for gpu in node.gpus), status.metadata.creation_timestamp)
+        node = replace(node, gpus=tuple(map(self._gpu_nodes.as_own, node.gpus)))
         self._reported[name] = node
         unrecorded = self.unrecorded(name)
         self._hold_unrecorded(name, self._offers.shares(node, unrecorded))
@@ -156,24 +169,24 @@ class ClusterLedger:
         else:
             set_aside = why_set_aside(unrecorded, name)
         gpus = tuple(replace(gpu, unusable=gpu.unusable or self._why_unsure(gpu)) for gpu in node.gpus)
-        unusable = node.unusable or self._stale.get(name, "") or self._other_unit(status) or set_aside
+        unusable = (
+            node.unusable
+            or self._stale.get(name, "")
+            or gpuclaim.why_other_unit(status, self._memory_unit)
+            or set_aside
+        )
         node = replace(node, gpus=gpus, unusable=unusable)
         if node != self.ledger.node(name):  # most reports are only a heartbeat
             holders = self._holders_on(name)
             self.ledger.set_node(node)
             self.on_shares(holders | self._holders_on(name))
+        self._refresh_all(others)
+
+    def _is_recorded_on(self, uuid: str, node: str) -> bool:
+        return any(lease.record.node == node and lease.record.shares for lease in self._leases_with(uuid))
 
     def _holders_on(self, node: str) -> set[str]:
         return {uid for card in self.ledger.cards(node) for uid in card.shares}
-
-    def _other_unit(self, status: GpuNodeStatus) -> str:
-        """The same number on a pod would mean different amounts for the agent and for this process."""
-        theirs, ours = status.status.memory_unit, self._memory_unit.value
-        if theirs in ("", ours):
-            return ""
-        return (
-            f"its agent counts memory in {theirs}, the scheduler in {ours}; give all components the same --memory-unit"
-        )
 
     def _why_unsure(self, gpu: Gpu) -> str:
         """Why the records of a GPU contradict each other; empty if they do not."""
@@ -194,7 +207,8 @@ class ClusterLedger:
         if status.orphans is None:
             return ""
         shares = {share.holder.uid: share for lease in self._leases_with(gpu.uuid) for share in lease.record.shares}
-        pods = {uid: self._pod_by_uid(uid) for uid in sorted(shares)}
+        # A claim has no end of its own: its share stays until the collector finds that it is not allocated.
+        pods = {uid: self._pod_by_uid(uid) for uid in sorted(shares) if not shares[uid].holder.is_claim}
         ending = [shares[uid] for uid, pod in pods.items() if pod is None or is_ending(pod)]
         if ending and self._stale.get(gpu.node):
             may_run = f"the pod {ending[0].holder.full_name} may still run there"
@@ -254,10 +268,18 @@ class ClusterLedger:
         """The node with the GPUs that it reports; the ledger may have slots instead."""
         return self._reported.get(node)
 
+    def reported_nodes(self) -> Sequence[Node]:
+        """All nodes, in the same way."""
+        return tuple(self._reported.values())
+
     def users_of(self, gpu: Gpu) -> Sequence[str]:
         """The uids of the pods that have the GPU, as the kubelet said when its agent last looked."""
-        devices = self._statuses[gpu.node].status.devices if gpu.node in self._statuses else ()
-        return next((device.in_use_by for device in devices if device.id == gpu.index), ())
+        return self.users_on(gpu.node, gpu.index)
+
+    def users_on(self, node: str, index: int) -> Sequence[str]:
+        """The same, with the uids of claims that are prepared there, of the GPU with that number."""
+        devices = self._statuses[node].status.devices if node in self._statuses else ()
+        return next((device.in_use_by for device in devices if device.id == index), ())
 
     def card_used_by(self, node: str, uid: str) -> str:
         """UUID of the one GPU that the kubelet gave to a pod, as the agent says; empty if it does not."""
@@ -330,7 +352,11 @@ class ClusterLedger:
     def has_lease(self, gpu: Gpu) -> bool:
         return gpuclaim.lease_name(gpu.node, gpu.index) in self._leases
 
-    def leases(self) -> Iterable[KnownLease]:
+    def unreadable_leases(self) -> Mapping[str, str]:
+        """Lease → why it cannot be read."""
+        return {gpuclaim.lease_name(*place): why for place, why in self._unreadable.items()}
+
+    def leases(self) -> Sequence[KnownLease]:
         return tuple(self._leases.values())
 
     def leases_of(self, uid: str) -> Sequence[KnownLease]:
@@ -350,6 +376,7 @@ class ClusterLedger:
         self._recorded_on.setdefault(lease.record.gpu, set()).add(lease.name)
         self._update_ledger(lease.record.gpu)
         self._name_holders(lease.name, before.record if before else None, lease.record)
+        self._refresh_all(self._gpu_nodes.on_lease(lease.record.gpu))
         self._refresh_if_unsure(lease)
 
     def _remove_lease(self, name: str) -> None:
@@ -381,6 +408,7 @@ class ClusterLedger:
         if not names:
             self._recorded_on.pop(lease.record.gpu, None)
         self._update_ledger(lease.record.gpu)
+        self._refresh_all(self._gpu_nodes.on_lease(lease.record.gpu))
 
     def _update_ledger(self, gpu: str) -> None:
         """Sets all shares of a GPU: those recorded on any Lease, and those about to be written."""
@@ -390,8 +418,9 @@ class ClusterLedger:
         shares |= {share.holder.uid: share for lease in leases for share in lease.record.shares}
         kept_for = next((lease.record.kept_for for lease in leases if lease.record.kept_for), None)
         before = self.ledger.holders_of(gpu)
-        self.ledger.set_card(gpu, [replace(share, state=self._state_of(share)) for share in shares.values()], kept_for)
-        self.on_shares(before | shares.keys())
+        now = [_in_state(share, self._state_of(share)) for share in shares.values()]
+        if self.ledger.set_card(gpu, now, kept_for):
+            self.on_shares(before | shares.keys())
 
     def _refresh_if_unsure(self, lease: KnownLease) -> None:
         """A Lease of a GPU that moved, or whose records contradicted each other, changes which GPUs are unusable."""
@@ -399,9 +428,8 @@ class ClusterLedger:
         cards = self.ledger.cards(record.node)
         matching = [card for card in cards if card.gpu.uuid == record.gpu and card.gpu.index == record.index]
         is_unsure = not matching or matching[0].gpu.unusable or len(self._recorded_on.get(record.gpu, ())) > 1
-        if is_unsure or self.kubelet_chooses(
-            record.node
-        ):  # the GPU behind one slot limits which GPU may be behind another
+        # The GPU behind one slot limits which GPU may be behind another.
+        if is_unsure or self.kubelet_chooses(record.node):
             self._refresh(record.node)
 
     # --- how far the holders are -------------------------------------------------------------------------------------
@@ -435,11 +463,10 @@ class ClusterLedger:
         has = {gpu: share.memory for gpu, share in self.ledger.shares_of(holder.uid).items()}
         shares = placement.shares(holder)
         new = [share for share in shares if share.gpu not in has or has[share.gpu] != share.memory]
-        with self.ledger.what_if():
-            for share in new:
-                self.ledger.hold(share)
-        for share in new:
-            self.ledger.hold(share)
+        if len(new) > 1:  # one share is held, or refused, as a whole
+            with self.ledger.what_if():
+                self.ledger.hold(*new)
+        self.ledger.hold(*new)
         self.on_shares([holder.uid])
         for share in shares:
             self._promised.setdefault(share.gpu, {})[holder.uid] = _Promise(share, owner)
@@ -464,15 +491,9 @@ class ClusterLedger:
             self._remove_lease(name)
 
 
-def _why_silent(status: GpuNodeStatus, now: datetime) -> str:
-    try:
-        beat = gpuclaim.heartbeat_of(status)
-    except Malformed as malformed:
-        return str(malformed)
-    if beat is None or abs(now - beat) <= STALE_AFTER:
-        return ""  # without a heartbeat in it, a report counts as long as the object exists
-    # The instant, not the age: a reason that changes by itself would cause a new Event on every pod that waits.
-    return f"the agent's last heartbeat was at {seconds(beat)}"
+def _in_state(share: Share, state: ShareState) -> Share:
+    """Most have it already, and a copy of each would cost more than all the rest of a change."""
+    return share if share.state is state else replace(share, state=state)
 
 
 def _number(version: str) -> int:

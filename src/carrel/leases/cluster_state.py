@@ -30,13 +30,15 @@ from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, Reflector, WatchTi
 from carrel.kubernetes.timing import Backoff
 from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.covered_pods import CoverageContext, CoveredPods
+from carrel.leases.device_claims import DeviceClaims
 from carrel.leases.eligible_nodes import NOWHERE, Eligibility, EligibleNodes
 from carrel.leases.gang_members import GangMemberLookup
 from carrel.leases.gang_sizes import GangSizeContext, GangSizes
+from carrel.leases.gone_holders import GoneHolders
 from carrel.leases.lease_writer import LeaseContext, LeaseWriter
 from carrel.leases.pod_progress import slot_of
 from carrel.leases.reservation_wait import RESERVE_S, ReservationWaiter
-from carrel.leases.waiting_reason import WaitingContext, WaitingReason
+from carrel.leases.waiting_reason import Waiting, WaitingContext, WaitingReason
 from carrel.leases.wake import SchedulerWaker
 from carrel.ledger.coverage import Covered
 from carrel.ledger.placement import WaitingPod, keeper_of
@@ -72,6 +74,8 @@ class ClusterOptions:
     seal: Seal | None = None
     """With it, only pods that came through the webhook get a GPU."""
     tier_policy: TierPolicy = DEFAULT_TIER_POLICY
+    dra: bool = False
+    """Whether ResourceClaims are read: see `device_claims`."""
     reads_makers: bool = True
     """Whether what made the pods of a gang is read, to learn its size: only who places pods, or says why they wait."""
 
@@ -104,6 +108,7 @@ class ClusterState:
         self.pod_groups: Reflector[PodGroup] = self.informers.watch(POD_GROUPS, optional=True)
         self.nodes: Reflector[NodeObject] = self.informers.watch(NODES)
         self.leases = self.informers.watch(LEASES, Selection(options.namespace))
+        self.device_claims = DeviceClaims(self.informers) if options.dra else None
         self.cluster_ledger = ClusterLedger(
             self.pods.store.by_uid, options.dialect_options.memory_unit, self.request_of_newcomer, self.isolation
         )
@@ -114,6 +119,8 @@ class ClusterState:
             each.on_synced(self.cluster_ledger.on_complete)
         self.node_statuses: Reflector[GpuNodeStatus] = self.informers.watch(GPU_NODE_STATUSES)
         self.node_statuses.on_change(self.cluster_ledger.on_node_status)
+        read: tuple[Reflector[Any], ...] = (*counted, self.nodes, self.node_statuses)
+        self.cluster_ledger.is_all_read = lambda: all(each.is_synced for each in read)
         self.nodes.on_change(self.cluster_ledger.on_node)
         self.eligible_nodes = EligibleNodes(self.nodes.store.snapshot)
         self.nodes.on_change(self.eligible_nodes.on_node)
@@ -121,6 +128,8 @@ class ClusterState:
         self.pods.on_change(self.cluster_ledger.on_pod)
         self.bookings: Reflector[BookingObject] = self.informers.watch(BOOKINGS, optional=True)
         self.namespaces: Reflector[Namespace] = self.informers.watch(NAMESPACES)
+        self.gone_holders = GoneHolders(self.ledger.shares_of)
+        self.pods.on_change(self.gone_holders.on_pod)
         self.covered_pods = CoveredPods(self.ledger, self._coverage_context())
         self.bookings.on_change(self.covered_pods.on_booking)
         self.pods.on_change(self.covered_pods.on_pod)
@@ -318,7 +327,10 @@ class ClusterState:
     def _coverage_context(self) -> CoverageContext:
         return CoverageContext(
             pods_of=self.pods_of,
-            pods_counted_as=lambda person: self.pods.store.find(COUNTS_AS, person),
+            pods_counted_as=lambda person: [
+                *self.pods.store.find(COUNTS_AS, person),
+                *self.gone_holders.counted_as(person),
+            ],
             pod_by_uid=self.pods.store.by_uid,
             request_of=self._asked_request,
             nodes_for=self.nodes_for,
@@ -355,6 +367,11 @@ class ClusterState:
 
     def why(self, pod: Pod) -> Refusal | None:
         """Why a pod waits for its GPUs; None if it need not wait."""
+        waiting = self.waiting(pod)
+        return waiting.refusal if waiting is not None else None
+
+    def waiting(self, pod: Pod) -> Waiting | None:
+        """The same, with its cause as one of a few words."""
         eligible = self._eligible(pod)
         has_cards = self.cluster_ledger.ledger.rooms.__contains__
         return self._reason.why(pod, eligible.nodes, eligible.why_not_elsewhere(has_cards))

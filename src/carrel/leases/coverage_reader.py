@@ -93,7 +93,9 @@ class CoverageReader:
         if pod.spec.node_name or gates_of(pod) or not isinstance(asked, PodRequest):
             return []
         ledger, request = self._carrel.ledger, asked.request
-        nodes = [node for node in map(ledger.node, self._carrel.nodes_for(pod)) if node and not node.unusable]
+        is_silent = self._carrel.cluster_ledger.why_silent
+        there = filter(None, map(ledger.node, self._carrel.nodes_for(pod)))
+        nodes = [node for node in there if not node.unusable or is_silent(node.name)]
         cards = [
             card
             for node in nodes
@@ -105,8 +107,10 @@ class CoverageReader:
         return [holder for _, holder in sorted(found, key=lambda each: _order(each[1]))]
 
     def _holders_of(self, card: Card) -> Iterable[tuple[str, GpuHolder]]:
+        silent = self._carrel.cluster_ledger.why_silent(card.gpu.node)
         for uid, share in sorted(card.shares.items()):
             pod = self._carrel.pods.store.by_uid(uid)
+            gone = "" if pod is not None else "it is gone, and its node has not confirmed its end"
             covered = self._covered_pods.of(uid)
             yield (
                 uid,
@@ -117,6 +121,7 @@ class CoverageReader:
                     user=person_of(pod) if pod is not None else "",
                     tier=self._carrel.tier(pod) if pod is not None else None,
                     until=covered.entitlement.ends if covered is not None else None,
+                    unsure=f"{card.gpu.node} does not answer, {silent}" if silent else gone,
                 ),
             )
 

@@ -99,6 +99,8 @@ class GpuHolder:
     tier: Tier | None
     until: datetime | None = None
     """The end of the booking that covers it."""
+    unsure: str = ""
+    """Why nobody can say whether it still runs; empty if it does."""
 
 
 class CoverageWords:
@@ -187,6 +189,8 @@ class CoverageWords:
         return f"{'; '.join(some)}{f'; and {more} more' if more > 0 else ''}"
 
     def until(self, holder: GpuHolder) -> str:
+        if holder.unsure:
+            return f"may still run: {holder.unsure}"
         if holder.until is not None:
             return f"booked until {self._when(holder.until)}"
         return "opportunistic: may be asked back" if holder.tier is Tier.OPPORTUNISTIC else "keeps its GPU"

@@ -49,7 +49,7 @@ class CoverageContext:
     pods_of: Callable[[str], Iterable[Pod]]
     """All pods of a person."""
     pods_counted_as: Callable[[str], Iterable[Pod]]
-    """The same; also of a namespace that counts as a person."""
+    """The same; also of a namespace that counts as a person, and those that are gone and still hold GPUs."""
     pod_by_uid: Callable[[str], Pod | None]
     request_of: Callable[[Pod], Request | None]
     """None: it asks for no GPU, or its request cannot be met."""
@@ -292,17 +292,10 @@ class CoveredPods:
         planned = [each for each in theirs if now < each.start and each.is_for(person, namespace)]
         return sorted(planned, key=lambda each: (each.start, each.booking))
 
-    def over_use(self) -> int:
-        """How many bookings cover more GPUs than were booked, by what is recorded on the Leases: for a metric. The
-        function never covers more; a record that two processes wrote at the same time may, until it is corrected."""
-        recorded: dict[str, set[str]] = {}
-        for uid in self._ledger.holders():
-            for gpu, share in self._ledger.shares_of(uid).items():
-                if share.coverage is not None and self._context.pod_by_uid(uid) is not None:
-                    recorded.setdefault(share.coverage.booking, set()).add(gpu)
-        now = self._context.now()
-        known = [(self._known.get(booking), gpus) for booking, gpus in recorded.items()]
-        return sum(each is not None and each.runs_at(now) and len(gpus) > each.gpus for each, gpus in known)
+    def running(self) -> Sequence[Entitlement]:
+        """The bookings that run now."""
+        self._update()
+        return tuple(self._running.values())
 
     # --- working it out ----------------------------------------------------------------------------------------------
 

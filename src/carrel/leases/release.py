@@ -61,6 +61,12 @@ class GpuRelease:
             return f"its kubelet is not ready since {ready.last_transition_time}"
         return self._state.cluster_ledger.why_silent(node)
 
+    def still_held(self, node: str, shown: Sequence[HeldGpu]) -> Sequence[HeldGpu]:
+        """What of that is still so: others may have come since it was shown, and nobody has agreed to end them."""
+        now = {(each.index, each.holder.uid): each for each in self.plan(node)}
+        found = [now.get((each.index, each.holder.uid)) for each in shown]
+        return [each for each in found if each is not None]
+
     async def release(self, node: str, held: Sequence[HeldGpu], now: datetime) -> None:
         """Raises `ClusterError`. Doing it again continues where it stopped."""
         await self._tell(node, held, now)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from enum import Enum
 
 from carrel.dialects.interface import PodRequest
 from carrel.kubernetes.objects.kinds import Pod
@@ -33,6 +34,37 @@ class WaitingContext:
     """Why its person may hold no more without a booking."""
 
 
+class WaitCause(Enum):
+    """Why a pod waits, as one of a few words: for counting. People are told the reason itself."""
+
+    NO_FREE_GPU = "no_free_gpu"
+    """No GPU that would do is free."""
+    LEFT_TO_BOOKED_PODS = "left_to_booked_pods"
+    """What is free is left to booked pods that wait."""
+    NO_NODE = "no_node"
+    """It may run on no node with GPUs, by its selectors, affinities and tolerations."""
+    GANG_INCOMPLETE = "gang_incomplete"
+    """Not all members of its gang are there, or have room."""
+    PERSON_LIMIT = "person_limit"
+    """Its person holds as many GPUs without a booking as one person may."""
+    SCHEDULING_GATE = "scheduling_gate"
+    """It is held back until its booking starts, or by somebody else's gate."""
+    REQUEST_REFUSED = "request_refused"
+    """What it asks for cannot be read, or cannot be met."""
+    EARLIER_BIND = "earlier_bind"
+    """An earlier attempt to bind it left GPUs on another node."""
+    KUBE_SCHEDULER = "kube_scheduler"
+    """There is a GPU for it: kube-scheduler has not tried it since, or has another reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why a pod waits."""
+
+    cause: WaitCause
+    refusal: Refusal
+
+
 class WaitingReason:
     """Reads the ledger, and changes nothing."""
 
@@ -43,29 +75,41 @@ class WaitingReason:
         self._precedence = Precedence(ledger, context.booked)
         self._planner = GangPlanner(ledger)
 
-    def why(self, pod: Pod, nodes: Sequence[str], elsewhere: str = "") -> Refusal | None:
+    def why(self, pod: Pod, nodes: Sequence[str], elsewhere: str = "") -> Waiting | None:
         """None if the pod need not wait.
 
         `nodes` are where it may run; `elsewhere` says why it may not run on other nodes with GPUs.
         """
         asked = self._context.requested_by(pod)
-        if asked is None or isinstance(asked, Refusal):
-            return asked
+        if asked is None:
+            return None
+        if isinstance(asked, Refusal):
+            return Waiting(WaitCause.REQUEST_REFUSED, asked)
         if gates := gates_of(pod):
-            return _held_back(pod, gates)
+            return Waiting(WaitCause.SCHEDULING_GATE, _held_back(pod, gates))
         left = left_by_another_bind(self._ledger, asked.request, holder_of(pod))
         if left is not None:
-            return left if isinstance(left, Refusal) else None
+            return Waiting(WaitCause.EARLIER_BIND, left) if isinstance(left, Refusal) else None
         over_limit = self._context.why_over_limit(pod, asked.request)
         if over_limit is not None:
-            return over_limit
+            return Waiting(WaitCause.PERSON_LIMIT, over_limit)
         if asked.request.gang is not None:
             together = self._why_gang_waits(asked.request.gang, pod, nodes)
             if together is not None:
-                return together
+                return Waiting(WaitCause.GANG_INCOMPLETE, together)
         leaves_room, keeper = self._context.leaves_room(pod), self._context.keeper(pod)
         refusal = self.why_none_free(asked.request, nodes, keeper, leaves_room=leaves_room)
-        return Refusal(f"{refusal.reason}; {elsewhere}") if refusal and elsewhere else refusal
+        if refusal is None:
+            return None
+        cause = self._cause(asked.request, nodes, keeper)
+        return Waiting(cause, Refusal(f"{refusal.reason}; {elsewhere}") if elsewhere else refusal)
+
+    def _cause(self, request: Request, nodes: Sequence[str], keeper: str) -> WaitCause:
+        """Of a pod for which no GPU is free."""
+        if not any(node in self._ledger.rooms for node in nodes):
+            return WaitCause.NO_NODE
+        is_full = self._node_filter.why(request, nodes, keeper) is not None
+        return WaitCause.NO_FREE_GPU if is_full else WaitCause.LEFT_TO_BOOKED_PODS
 
     def why_none_free(
         self, request: Request, nodes: Sequence[str], keeper: str = "", *, leaves_room: bool

@@ -16,6 +16,11 @@ def place_name(node: str, index: int) -> str:
     return f"{node}/{index}"
 
 
+def is_place_name(uuid: str) -> bool:
+    node, slash, index = uuid.rpartition("/")
+    return bool(slash) and index.isdecimal() and node == node.lower()  # a MIG slice of an old driver: MIG-GPU-…/1/0
+
+
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """A physical GPU of one node, with its model, memory and links. GPUs of one node may differ in every field."""

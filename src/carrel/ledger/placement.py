@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from carrel.ledger.gpu_choice import by_island, choose
-from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, Node
+from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, MiB, Node
 from carrel.ledger.ledger import Card, Ledger
 from carrel.ledger.node_room import able, fit_test
 from carrel.ledger.refusals import Refusal
@@ -51,8 +51,13 @@ class Placement:
     request: Request
     coverage: Coverage | None = None
     """To be recorded with the shares."""
+    memory: tuple[MiB | None, ...] = ()
+    """Of each of the GPUs, where the request does not say it for all of them: what somebody else has decided."""
 
     def shares(self, holder: Holder) -> tuple[Share, ...]:
+        if self.memory:
+            parts = zip(self.gpus, self.memory, strict=True)
+            return tuple(Share(holder, gpu.uuid, part, coverage=self.coverage) for gpu, part in parts)
         amount = self.request.amount
         return tuple(
             Share(holder, gpu.uuid, None if amount == WHOLE else amount.on(gpu.memory), coverage=self.coverage)
@@ -242,6 +247,17 @@ def _obstacle(card: Card, request: Request, pod: str) -> str:
     if card.free < need:
         return f"has {max(card.free, 0):,} MiB free, {need:,} MiB asked; held by {_held_by(card)}"
     return ""
+
+
+def why_not_on(ledger: Ledger, gpu: Gpu, request: Request, pod: str = "") -> Refusal | None:
+    """Why this one GPU, which somebody else has chosen, cannot be had; None if it can."""
+    there, card = ledger.node(gpu.node), ledger.card(gpu.uuid)
+    if there is None or card is None:
+        return Refusal(f"{gpu} is none that Carrel knows of")
+    if there.unusable:
+        return Refusal(f"{gpu.node} takes no new GPU pods: {there.unusable}")
+    obstacle = _obstacle(card, request, pod)
+    return Refusal(f"{card.gpu} {obstacle}") if obstacle else None
 
 
 def _why_not_this_uuid(gpu: Gpu, selector: GpuSelector) -> str:

@@ -1,4 +1,4 @@
-"""A share: a part of one GPU, held by one pod; and its states, as a table.
+"""A share: a part of one GPU, held by one pod or one ResourceClaim; and its states, as a table.
 
 A terminating pod still runs, so a releasing share still holds its memory: only a share that is gone frees it.
 """
@@ -46,17 +46,28 @@ LIFE: dict[tuple[ShareState, ShareEvent], ShareState] = {
 """From `gone` there is no way back: a pod of the same name that comes later has another uid."""
 
 
+class HolderKind(Enum):
+    """What may hold a share."""
+
+    POD = "pod"
+    CLAIM = "claim"
+    """A ResourceClaim: its pods use the GPU as long as it is allocated."""
+
+
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The owner of a share: a pod. The uid identifies it; namespace and name are for people and for finding it.
-
-    Nothing here says that it is a pod, so a ResourceClaim may be a holder one day.
-    """
+    """The owner of a share: a pod, or a ResourceClaim. The uid identifies it; namespace and name are for people and for
+    finding it."""
 
     uid: str
     namespace: str = ""
     name: str = ""
     """Empty if only the uid is known."""
+    kind: HolderKind = HolderKind.POD
+
+    @property
+    def is_claim(self) -> bool:
+        return self.kind is HolderKind.CLAIM
 
     @property
     def full_name(self) -> str:
@@ -64,6 +75,8 @@ class Holder:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
     def __str__(self) -> str:
+        if self.is_claim:
+            return f"ResourceClaim {self.full_name or self.uid}"
         return self.full_name or f"pod {self.uid}"
 
 

@@ -3,7 +3,7 @@ can take over.
 
 Reading order:
 
-    collection                      frees the GPUs of pods that are gone
+    collection claim_ends           frees the GPUs of pods that are gone, and of claims that are not allocated any more
     claim_status pod_events         writes the status of claims, and why pods wait
     coverage_correction             makes pods, Leases and bookings say which booking covers which pod
     expiry victims revocation       ends pods with their booking; revokes GPUs for booked pods
@@ -18,5 +18,6 @@ Reading order:
     reservation_pods kai_metadata     pods that hold a GPU for others, where the kubelet chooses
     adoption_loop                   records pods that have GPUs without a Lease
     reconciler tier_reconciler slot_reconciler   what the leader does when something changes
+    invariant_check gpu_counts waiting_pods      what is counted for Prometheus
     metrics assembly run settings entry_point        one process
 """

@@ -16,6 +16,7 @@ from carrel.leases.cluster_state import NAMESPACE_OF, SLOT_OF, ClusterState
 from carrel.leases.confirmed_ends import confirmed_ends_on
 from carrel.ledger.tiers import AtEnd
 from carrel.lifecycle.booking_enquiries import BookingEnquiries
+from carrel.lifecycle.claim_ends import ClaimEnds
 from carrel.lifecycle.collection import CollectionContext, LeaseCollector
 from carrel.lifecycle.coverage_correction import CoverageCorrection
 from carrel.lifecycle.cpu_after_wait import CpuAfterWait, CpuAfterWaitOptions
@@ -82,6 +83,7 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
         booked=state.booked_waiting,
         pod_by_uid=pods.by_uid,
         may_lose_gpus=state.may_lose_gpus,
+        gone_pod=state.gone_holders.get,
         reread=state.reread,
         now=state.options.now,
         schedulers=options.schedulers,
@@ -171,6 +173,7 @@ def collector_on(state: ClusterState) -> LeaseCollector:
         lambda uid: covered.entitlement.booking if (covered := state.covered_pods.of(uid)) is not None else "",
         lambda booking: state.covered_pods.use_of(booking) is not None,
         confirmed_ends_on(state),
+        ClaimEnds(state.cluster, state.cluster_ledger, state.device_claims),
         state.options.now,
         state.options.clock,
         state.isolation,

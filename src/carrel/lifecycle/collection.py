@@ -1,9 +1,10 @@
-"""Frees the GPUs of pods that are gone: nothing else removes an ended pod from its Leases.
+"""Frees the GPUs of pods and claims that are gone: nothing else removes an ended holder from its Leases.
 
 A pod is removed from a Lease only if the API server itself says that it cannot be using the GPU: it does not exist, has
 another uid, has finished, or was not bound to that node in time. What a cache says is only a reason to ask. Of a pod
 that is gone without having finished, its node must confirm that its containers are gone too (`leases.confirmed_ends`).
-The Lease is changed by its version, so a GPU that was taken again meanwhile is left alone.
+The Lease is changed by its version, so a GPU that was taken again meanwhile is left alone. What `claim_ends` says of a
+ResourceClaim is treated in the same way.
 
 A node that is gone frees nothing by itself: it may come back with its pods still running, and until then no pod can be
 placed there. Kubernetes deletes the pods of a lost node; each frees its GPUs when it is gone. A Lease that names no pod
@@ -25,6 +26,7 @@ from carrel.leases.confirmed_ends import ConfirmedEnds
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pod_progress import FINISHED
 from carrel.ledger.shares import Holder
+from carrel.lifecycle.claim_ends import TIME_TO_STORE_S, ClaimEnds
 
 KEPT_FOR_NEXT = timedelta(minutes=15)
 """How long a GPU that was taken back for a booking is kept when the pod that it was taken back for is gone. A notebook
@@ -63,6 +65,7 @@ class CollectionContext:
     is_running: Callable[[str], bool]
     """Whether the booking of that id runs."""
     ends: ConfirmedEnds
+    claim_ends: ClaimEnds
     now: Callable[[], datetime]
     clock: Callable[[], float]
     """Seconds; only differences mean something. The time of day may jump."""
@@ -90,6 +93,7 @@ class LeaseCollector:
         leases = {lease.name: lease for lease in self._cluster_ledger.leases()}
         holders = {share.holder.uid for lease in leases.values() for share in lease.record.shares}
         self._context.ends.forget_all_but(holders)
+        self._context.claim_ends.forget_all_but(holders)
         self._unbound = {
             (name, uid): seen
             for (name, uid), seen in self._unbound.items()
@@ -128,15 +132,16 @@ class LeaseCollector:
     def _absent_holders(self, lease: KnownLease) -> Sequence[Holder]:
         """The holders that the caches do not show on the node. A pod that the GPU is kept for need not be bound yet."""
         record = lease.record
-        absent = [
-            share.holder
-            for share in record.shares
-            if self._node_of(share.holder) != record.node or self._has_others(lease, share.holder)
-        ]
+        absent = [share.holder for share in record.shares if self._seems_absent(share.holder, lease)]
         kept_for = record.kept_for
         if kept_for is not None and not _is_kept_for_next(record) and self._node_of(kept_for) is None:
             absent.append(kept_for)
         return absent
+
+    def _seems_absent(self, holder: Holder, lease: KnownLease) -> bool:
+        if holder.is_claim:
+            return self._context.claim_ends.seems_over(holder, lease.record)
+        return self._node_of(holder) != lease.record.node or self._has_others(lease, holder)
 
     def _is_kept_in_vain(self, record: LeaseRecord) -> bool:
         """Whether nobody waits for the GPU any more that it is kept for."""
@@ -174,6 +179,8 @@ class LeaseCollector:
         """Why the pod was removed from the Lease; empty if it was not."""
         if not holder.namespace:
             return ""  # another program wrote this Lease without the pod's name: an admin must look at it
+        if holder.is_claim:
+            return await self._remove_claim_if_over(lease, holder)
         pod, record = await self._pod_of(holder), lease.record
         why, only_version = _why_ended(pod, holder), ""
         is_elsewhere = not why and (_node_of(pod) != record.node or self._has_others(lease, holder))
@@ -190,6 +197,16 @@ class LeaseCollector:
         ):
             return why
         return ""
+
+    async def _remove_claim_if_over(self, lease: KnownLease, holder: Holder) -> str:
+        record, end = lease.record, await self._context.claim_ends.end_of(holder, lease.record)
+        if not end.why or not (end.is_final or self._had_time(lease, holder, TIME_TO_STORE_S)):
+            return ""
+        # The gate may be saying yes to this claim at this very moment: then this write gets a conflict.
+        is_removed = await self._lease_writer.remove_pod(
+            record.node, record.index, holder.uid, only_version=lease.version
+        )
+        return end.why if is_removed else ""
 
     async def _keep_for_next(self, lease: KnownLease, holder: Holder, why: str) -> str:
         """The GPU was taken back for a booking: its next pod gets it, if it comes soon."""
@@ -211,7 +228,7 @@ class LeaseCollector:
         except NotFound:
             return {}
 
-    def _had_time(self, lease: KnownLease, holder: Holder) -> bool:
+    def _had_time(self, lease: KnownLease, holder: Holder, enough_s: float = TIME_TO_BIND_S) -> bool:
         """Counted on this process's clock from the first look: the clock of the Lease's writer may be wrong.
 
         Another bind of the same pod has its own time. Other pods that take or leave the GPU change nothing.
@@ -222,7 +239,7 @@ class LeaseCollector:
         if seen is None or seen.mark != mark:
             self._unbound[key] = _Unbound(mark, now)
             return False
-        return now - seen.since > TIME_TO_BIND_S
+        return now - seen.since > enough_s
 
 
 def _is_kept_for_next(record: LeaseRecord) -> bool:

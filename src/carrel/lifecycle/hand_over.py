@@ -129,6 +129,8 @@ class HandOvers:
         self._withdrawn: set[str] = set()  # uids that the watch has shown with less
         self._budgets = BudgetDelays(context.limits.budget_delay, context.now)
         self._conflicts: Counter[str] = Counter()  # uid → how often it was changed while it was being ended
+        self.on_closed: Callable[[Why, HandOverResult], None] = lambda why, result: None
+        """Called when a hand-over has ended."""
 
     async def begin(self, pod: Pod, order: HandOverOrder) -> str:
         """Writes the record. Its name; empty if the pod is not as it was when this was decided."""
@@ -386,6 +388,8 @@ class HandOvers:
             await self._cluster.delete(CONFIG_MAPS, metadata["name"], self._context.namespace, how=only_it)
         except (NotFound, Conflict):
             pass  # another replica has closed it
+        else:
+            self.on_closed(hand_over_record.record_of(metadata["name"], written.get("data", {})).why, how)
         self._announced.discard(metadata["name"])
         uid = hand_over_record.pod_of(metadata["name"])
         self._begun.discard(uid)

@@ -1,31 +1,29 @@
 """The metrics of the controller."""
 
 from collections import Counter as Counts
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import Counter, Gauge
+from prometheus_client.core import GaugeMetricFamily, Metric
 
+from carrel.dialects.hand_over_record import Why
 from carrel.http.metrics import ComponentMetrics
 from carrel.kubernetes.server_clock import ServerClock
+from carrel.leases.invariants import Invariant
 from carrel.ledger.slots import ReservationState
+from carrel.lifecycle.hand_over import HandOverResult
 
 
 class ControllerMetrics(ComponentMetrics):
     def __init__(
         self,
         is_leading: Callable[[], bool],
-        over_use: Callable[[], int] = lambda: 0,
+        waiting: Callable[[], Mapping[tuple[str, str], int]] = dict,
         clock: ServerClock | None = None,
     ) -> None:
-        """`over_use`: the bookings that cover more GPUs than were booked, by what Leases record."""
+        """`waiting`: how many pods wait, by cause and tier."""
         super().__init__()
         registry = self.registry
-        overused = Gauge(
-            "carrel_bookings_overused",
-            "Bookings for which Leases record more GPUs than were booked; corrected within seconds.",
-            registry=registry,
-        )
-        overused.set_function(lambda: float(over_use()))
         skew = Gauge(
             "carrel_clock_skew_seconds",
             "How far this machine's clock is ahead of the API server's, whose time counts; 0 up to 3 seconds.",
@@ -35,7 +33,13 @@ class ControllerMetrics(ComponentMetrics):
         leading = Gauge("carrel_leader", "1 on the replica that leads, 0 on the others.", registry=registry)
         leading.set_function(lambda: float(is_leading()))
         self.freed = Counter(
-            "carrel_cards_freed", "Shares removed from Leases because their pods were gone.", registry=registry
+            "carrel_shares_freed", "Shares removed from Leases because their pods were gone.", registry=registry
+        )
+        self._agents = Gauge(
+            "carrel_agents",
+            "Nodes whose agent reports their GPUs, and those whose agent is silent: they take no new pods.",
+            ["state"],
+            registry=registry,
         )
         self.claims = Counter("carrel_claim_statuses_written", "Changes of a GpuClaim's status.", registry=registry)
         self.events = Counter("carrel_events_told", "Events about pods.", ["reason"], registry=registry)
@@ -48,10 +52,63 @@ class ControllerMetrics(ComponentMetrics):
             ["way"],
             registry=registry,
         )
-        self.handed_over = Counter("carrel_hand_overs_closed", "Hand-overs that ended.", ["how"], registry=registry)
+        self.expired = Counter(
+            "carrel_pods_expired", "Pods whose end has begun because their booking was over.", registry=registry
+        )
+        self._handed_over = Counter(
+            "carrel_hand_overs_closed",
+            "Hand-overs that ended: why the pod had to give its GPU up, and what became of it.",
+            ["why", "outcome"],
+            registry=registry,
+        )
+        for why in Why:
+            for result in HandOverResult:
+                self._handed_over.labels(why.value, result.name.lower())
+        self._violations = Gauge(
+            "carrel_invariant_violations",
+            "Things found in the cluster that must never be, counted every minute; the log names them.",
+            ["invariant"],
+            registry=registry,
+        )
+        self._checked = Gauge(
+            "carrel_invariant_check_duration_seconds", "Time that the last such count took.", registry=registry
+        )
+        self._checked_at = Gauge(
+            "carrel_invariant_check_timestamp_seconds", "When the last such count ended.", registry=registry
+        )
+        self.set_violations(Counts())
         self._reservations = Gauge(
             "carrel_reservations", "Slots with a reservation, beside NVIDIA's plugin.", ["state"], registry=registry
         )
+
+        self._waiting = waiting
+        self.read_on_scrape(self._of_waiting_pods)
+
+    def show_agents(self, is_silent: Callable[[], Sequence[bool]]) -> None:
+        """`is_silent`: of each agent, whether it is."""
+        self._agents.labels("reporting").set_function(lambda: float(is_silent().count(False)))
+        self._agents.labels("silent").set_function(lambda: float(is_silent().count(True)))
+
+    def count_closed(self, why: Why, result: HandOverResult) -> None:
+        self._handed_over.labels(why.value, result.name.lower()).inc()
+
+    def set_violations(self, found: Mapping[Invariant, int]) -> None:
+        for invariant in Invariant:
+            self._violations.labels(invariant.value).set(found.get(invariant, 0))
+
+    def invariants_checked(self, seconds: float) -> None:
+        self._checked.set(seconds)
+        self._checked_at.set_to_current_time()
+
+    def _of_waiting_pods(self) -> Iterable[Metric]:
+        gauge = GaugeMetricFamily(
+            "carrel_waiting_pods",
+            "Pods that wait for a GPU, by why they wait and by tier, on the replica that leads.",
+            labels=["reason", "tier"],
+        )
+        for labels, count in self._waiting().items():
+            gauge.add_metric(labels, count)
+        yield gauge
 
     def count_reservations(self, states: Iterable[ReservationState]) -> None:
         counted = Counts(states)

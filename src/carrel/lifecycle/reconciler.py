@@ -19,12 +19,16 @@ from carrel.kubernetes.cluster import Conflict
 from carrel.kubernetes.isolation import title
 from carrel.kubernetes.objects.events import Note
 from carrel.kubernetes.objects.kinds import Lease, Pod
+from carrel.kubernetes.objects.pods import gates_of
+from carrel.kubernetes.objects.resource_claims import ResourceClaim
 from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
 from carrel.leases.cluster_state import NAMESPACE_OF, ClusterState
 from carrel.leases.coverage_reader import CoverageReader
 from carrel.leases.coverage_words import WORDS
-from carrel.leases.pod_progress import FINISHED, could_not_be_scheduled, holder_of, is_waiting
+from carrel.leases.pod_progress import FINISHED, could_not_be_scheduled, holder_of, is_ending, is_waiting
+from carrel.leases.unrecorded_pods import users_by_gpu
+from carrel.leases.waiting_reason import WaitCause
 from carrel.leases.wake import WakeLimiter
 from carrel.ledger.placement import candidates
 from carrel.ledger.shares import Holder
@@ -38,6 +42,7 @@ from carrel.lifecycle.pod_events import (
     waiting_note,
     without_gpu_note,
 )
+from carrel.lifecycle.waiting_pods import WaitingPods
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +64,13 @@ class ClaimKey(NamedTuple):
 
 
 class Reconciler:
-    def __init__(self, state: ClusterState, schedulers: frozenset[str], metrics: ControllerMetrics) -> None:
+    def __init__(
+        self,
+        state: ClusterState,
+        schedulers: frozenset[str],
+        metrics: ControllerMetrics,
+        waiting_pods: WaitingPods | None = None,
+    ) -> None:
         self._state = state
         self._schedulers = schedulers
         self._metrics = metrics
@@ -70,12 +81,15 @@ class Reconciler:
         self._coverage_reader = CoverageReader(state)
         self._wake_limiter = WakeLimiter(state.options.clock)
         self._waiting: set[str] = set()
+        self._waiting_pods = waiting_pods or WaitingPods()
         self._open_queues()
         self._close_queues()
         state.pods.on_change(self._on_pod)
         state.claims.on_change(self._on_claim)
         state.leases.on_change(self._on_lease)
         state.node_statuses.on_change(self._on_node_status)
+        if state.device_claims is not None:
+            state.device_claims.claims.on_change(self._on_device_claim)
 
     async def run(self) -> None:
         """While this process leads, until it is cancelled."""
@@ -98,6 +112,7 @@ class Reconciler:
                 tasks.create_task(self._sweep())
         finally:
             self._close_queues()
+            self._waiting_pods.clear()
 
     def _open_queues(self) -> None:
         self._leases_due: WorkQueue[str] = WorkQueue(backoff=RETRY)
@@ -156,10 +171,20 @@ class Reconciler:
                 # The watch reported the end of the pod before its Lease; or the pod itself is yet to be reported.
                 self._leases_due.add_after(known.name, SETTLE_S)
 
+    def _on_device_claim(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        if new is None or new.status.allocation is None:
+            claim = new or old
+            for lease in self._state.cluster_ledger.leases_of(claim.metadata.uid) if claim else ():
+                self._leases_due.add(lease.name)
+
     def _on_node_status(self, old: GpuNodeStatus | None, new: GpuNodeStatus | None) -> None:
         """It may confirm that the containers of a pod are gone."""
         for name in self._collector.awaited_on(new.metadata.name) if new else ():
             self._leases_due.add(name)
+        if old and new and users_by_gpu(old) != users_by_gpu(new):  # a claim may be prepared no more
+            for card in self._state.ledger.cards(new.metadata.name):
+                if any(share.holder.is_claim for share in card.shares.values()):
+                    self._leases_due.add(lease_name(card.gpu.node, card.gpu.index))
 
     def _add_pod(self, pod: Pod) -> None:
         self._pods_due.add_after(pod.metadata.uid, SETTLE_S)
@@ -230,6 +255,7 @@ class Reconciler:
             self._events.forget(uid)
             self._wake_limiter.forget(uid)
             self._waiting.discard(uid)
+            self._waiting_pods.forget(uid)
         elif self._is_gpu_pod_of_carrel(pod):
             if await self._events.tell_without_effect(pod, without_effect(pod)):
                 self._metrics.events.labels(WITHOUT_EFFECT).inc()
@@ -239,10 +265,12 @@ class Reconciler:
         await asyncio.sleep(0)
 
     async def _reconcile_waiting_pod(self, pod: Pod) -> None:
-        uid, refusal = pod.metadata.uid, self._state.why(pod)
-        if refusal is not None:
+        uid, waiting = pod.metadata.uid, self._state.waiting(pod)
+        cause = waiting.cause if waiting is not None else WaitCause.KUBE_SCHEDULER
+        self._waiting_pods.note(uid, cause, self._state.tier(pod))
+        if waiting is not None:
             self._waiting.add(uid)
-            await self._tell(pod, waiting_note(refusal, self._why_beyond(pod)), lambda: self._held_by(pod))
+            await self._tell(pod, waiting_note(waiting.refusal, self._why_beyond(pod)), lambda: self._held_by(pod))
         elif uid in self._waiting or could_not_be_scheduled(pod):
             # The scheduler could not place it when there was no room, or when the extender was away. Nothing that it
             # watches tells it that there is room now.
@@ -266,9 +294,14 @@ class Reconciler:
         return WORDS.held_by(self._coverage_reader.holders(pod))
 
     async def _reconcile_placed_pod(self, pod: Pod) -> None:
-        self._waiting.discard(pod.metadata.uid)
-        self._wake_limiter.forget(pod.metadata.uid)
-        leases = self._state.cluster_ledger.leases_of(pod.metadata.uid)
+        uid = pod.metadata.uid
+        self._waiting.discard(uid)
+        self._wake_limiter.forget(uid)
+        if gates_of(pod) and not is_ending(pod):
+            self._waiting_pods.note(uid, WaitCause.SCHEDULING_GATE, self._state.tier(pod))
+        else:
+            self._waiting_pods.forget(uid)
+        leases = self._state.cluster_ledger.leases_of(uid)
         note = assigned_note(pod, leases, self._state.options.now())
         if note is not None:
             await self._tell(pod, note)

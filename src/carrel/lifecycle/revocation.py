@@ -44,7 +44,8 @@ from carrel.lifecycle.end_limits import DEFAULT_END_LIMITS, EndLimits
 from carrel.lifecycle.hand_over import HandOverOrder, HandOvers
 from carrel.lifecycle.pod_events import COMPONENT
 from carrel.lifecycle.slow_endings import KUBELET_TIME, LAST_GRACE, is_overdue
-from carrel.lifecycle.victims import OpportunisticPod, revoke
+from carrel.lifecycle.victim_prices import OpportunisticPod
+from carrel.lifecycle.victims import revoke
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
 from carrel.parsing.time_words import in_utc
@@ -81,6 +82,8 @@ class RevocationContext:
     """The booked pods that wait, the oldest first."""
     pod_by_uid: PodByUid
     may_lose_gpus: Callable[[Pod], bool]
+    gone_pod: PodByUid
+    """A pod that is gone and still holds GPUs, as it was last seen; None: it was never seen."""
     reread: Callable[[], Awaitable[bool]]
     """Reads Leases and bookings again. False: what is known of the bookings is old."""
     now: Callable[[], datetime]
@@ -263,10 +266,14 @@ class Revoker:
         now, found, gone = self._context.now(), {}, {}
         for uid in ledger.holders():
             pod = self._context.pod_by_uid(uid)
+            if any(share.holder.is_claim for share in ledger.shares_of(uid).values()):
+                continue  # it is no pod, so nobody can find it gone by looking for one
             if pod is None:
                 gone[uid] = self._gone_since.get(uid, now)
                 if now >= gone[uid] + LAST_GRACE + KUBELET_TIME:
-                    found[uid] = OpportunisticPod(Holder(uid), timedelta(), "")
+                    last = self._context.gone_pod(uid)
+                    person = counts_as(last) if last is not None and self._context.may_lose_gpus(last) else ""
+                    found[uid] = OpportunisticPod(Holder(uid), timedelta(), person)
             elif self._isolation.ask("revocation_choice", pod, self._is_stuck, otherwise=False):
                 person = counts_as(pod) if self._is_opportunistic(holder_of(pod)) else ""
                 found[uid] = OpportunisticPod(holder_of(pod), timedelta(), person)

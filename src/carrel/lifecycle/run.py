@@ -18,9 +18,11 @@ from carrel.kubernetes.leader_election import Candidate, Election, Leadership, L
 from carrel.kubernetes.own_loop import OwnLoop
 from carrel.leases.adoption import Adoption
 from carrel.leases.cluster_state import ClusterState
-from carrel.leases.runtime_class import RuntimeClassChoice
+from carrel.leases.runtime_class import RuntimeClasses
 from carrel.lifecycle.adoption_loop import AdoptionLoop
 from carrel.lifecycle.assembly import reservation_pods_on, terminator_on, tier_parts_on
+from carrel.lifecycle.gpu_counts import GpuCounts
+from carrel.lifecycle.invariant_check import InvariantCheck
 from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reconciler import Reconciler
 from carrel.lifecycle.settings import ControllerSettings
@@ -28,9 +30,13 @@ from carrel.lifecycle.slot_reconciler import SlotReconciler
 from carrel.lifecycle.terminator import Terminator
 from carrel.lifecycle.terminator_api import terminator_app
 from carrel.lifecycle.tier_reconciler import TierReconciler
+from carrel.lifecycle.waiting_pods import WaitingPods
 from carrel.process import connect, run_with_cluster
 
 log = logging.getLogger(__name__)
+
+_Leading = Reconciler | TierReconciler | SlotReconciler | InvariantCheck | AdoptionLoop
+"""What runs while this process leads."""
 
 LEASE = "carrel-controller"
 REBUILDING = "the ledger is being rebuilt from the cluster"
@@ -60,17 +66,25 @@ def run(settings: ControllerSettings) -> None:
 async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Event) -> None:
     fence = WriteFence()
     state = ClusterState(client.fenced(fence.require), replace(settings.options(), now=client.clock.now))
-    metrics = ControllerMetrics(fence.is_leading, state.covered_pods.over_use, client.clock)
+    waiting_pods = WaitingPods()
+    metrics = ControllerMetrics(fence.is_leading, waiting_pods.counts, client.clock)
+    metrics.show_api_calls(client.calls)
+    agents, why_silent = state.node_statuses.store, state.cluster_ledger.why_silent
+    metrics.show_agents(lambda: [bool(why_silent(each.metadata.name)) for each in agents])
+    metrics.read_on_scrape(GpuCounts(state.ledger, state.covered_pods.running).read)
     state.isolation.on_failure = metrics.count_object_failure
-    pods_and_leases = Reconciler(state, settings.scheduler_names(), metrics)
+    pods_and_leases = Reconciler(state, settings.scheduler_names(), metrics, waiting_pods)
     elsewhere = BookingStatusClient(BookingAddress(settings.api_url, settings.api_token)) if settings.api_url else None
     tiers = TierReconciler(state, tier_parts_on(state, settings.tier_options(), elsewhere), metrics)
-    runtime_class = RuntimeClassChoice(state.informers, settings.runtime_class)
-    options = replace(settings.reservation_options(), runtime_class=runtime_class.name)
+    runtime_class = RuntimeClasses(state.informers, settings.runtime_class)
+    options = replace(settings.reservation_options(), runtime_class=runtime_class.chosen)
     reservations = reservation_pods_on(state, options)
     slots = SlotReconciler(state, reservations, lambda node: pods_and_leases.on_room({node}), metrics)
     adoption = Adoption(state.cluster_ledger, state.lease_writer, state.isolation)
-    adopting = [AdoptionLoop(adoption)] if settings.adopt else []
+    invariants = InvariantCheck(state, metrics)
+    reconcilers: list[_Leading] = [pods_and_leases, tiers, slots, invariants]
+    if settings.adopt:
+        reconcilers.append(AdoptionLoop(adoption))
     identity = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
     candidate = Candidate(settings.carrel_namespace, LEASE, identity)
     app = health_app(lambda: "" if state.informers.is_synced else REBUILDING, metrics.text)
@@ -83,7 +97,7 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
         log.info("listening url=%s namespace=%s identity=%s", url, settings.carrel_namespace, identity)
         async with asyncio.TaskGroup() as tasks:
             watching = [tasks.create_task(state.informers.run()), tasks.create_task(_mark_silent_agents(state))]
-            leading = tasks.create_task(_lead(election, fence, state, [pods_and_leases, tiers, slots, *adopting]))
+            leading = tasks.create_task(_lead(election, fence, state, reconcilers))
             await stop.wait()
             # First the leadership, so that another replica can take over at once.
             leading.cancel()
@@ -121,7 +135,7 @@ async def _lead(
     election: Election,
     fence: WriteFence,
     state: ClusterState,
-    reconcilers: Sequence[Reconciler | TierReconciler | SlotReconciler | AdoptionLoop],
+    reconcilers: Sequence[_Leading],
 ) -> None:
     """Runs the reconcilers whenever this process is elected."""
     await state.informers.wait_synced()

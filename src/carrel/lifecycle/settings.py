@@ -209,5 +209,9 @@ class ControllerSettings(PodSettings):
         from carrel.leases.cluster_state import ClusterOptions
 
         return ClusterOptions(
-            self.carrel_namespace, self.dialect_options(), seal=self.seal(), tier_policy=self.tier_policy()
+            self.carrel_namespace,
+            self.dialect_options(),
+            seal=self.seal(),
+            tier_policy=self.tier_policy(),
+            dra=self.dra,
         )

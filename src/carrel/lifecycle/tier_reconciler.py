@@ -40,6 +40,7 @@ class TierReconciler:
         self._metrics = metrics
         self._isolation = state.isolation
         self._hand_overs = parts.hand_overs
+        self._hand_overs.on_closed = metrics.count_closed
         self._expiry = parts.expiry
         self._revoker = parts.revoker
         self._correction = parts.correction
@@ -125,7 +126,9 @@ class TierReconciler:
             self._soon(REVOCATION)
 
     async def _expire(self) -> None:
-        self._add_hand_overs(*await self._expiry.end_expired())
+        ended = await self._expiry.end_expired()
+        self._metrics.expired.inc(len(ended))
+        self._add_hand_overs(*ended)
         for note in await self._expiry.warn_all():
             self._metrics.events.labels(note.reason).inc()
         await self._notices.round()
@@ -141,9 +144,7 @@ class TierReconciler:
 
     async def _advance_hand_over(self, name: str) -> None:
         result = await self._hand_overs.advance(name)
-        if isinstance(result, HandOverResult):
-            self._metrics.handed_over.labels(result.name.lower()).inc()
-        else:
+        if not isinstance(result, HandOverResult):
             self._due.add_after(name, result.total_seconds())
 
     def _add_hand_overs(self, *names: str) -> None:

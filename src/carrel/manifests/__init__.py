@@ -7,6 +7,9 @@ from typing import Any
 
 import yaml
 
+CONFIGURATIONS = ("carrel", "gpu-booking-webhook")
+"""The name of the webhook configuration: in the chart carrel, and MAIA's, in the chart gpu-booking."""
+
 
 def crds() -> Iterator[dict[str, Any]]:
     """GpuClaim, GpuNodeStatus and Booking."""
@@ -36,6 +39,15 @@ def webhooks(*, for_embedded_api: bool = False) -> Iterator[dict[str, Any]]:
 def policies() -> Iterator[dict[str, Any]]:
     """What kube-apiserver refuses by itself, and the bindings that enable it. The embedded API lacks these kinds."""
     yield from _documents("policies.yaml")
+
+
+def dra(*, for_embedded_api: bool = False) -> Iterator[dict[str, Any]]:
+    """What `--dra` needs: who asks the gate, the DeviceClass, and more permissions. The embedded API evaluates no CEL:
+    there the webhook is asked about every status of a claim."""
+    for document in _documents("dra.yaml"):
+        for webhook in document.get("webhooks", ()) if for_embedded_api else ():
+            del webhook["matchConditions"]
+        yield document
 
 
 def priority_classes() -> Iterator[dict[str, Any]]:

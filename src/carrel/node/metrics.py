@@ -16,9 +16,9 @@ class AgentMetrics(ComponentMetrics):
     def __init__(self, is_registered: dict[str, Callable[[], bool]]) -> None:
         super().__init__()
         registry = self.registry
-        self._cards = Gauge("carrel_node_cards", "GPUs of this node.", ["usable"], registry=registry)
+        self._cards = Gauge("carrel_node_gpus", "GPUs of this node.", ["usable"], registry=registry)
         self._processes = Gauge(
-            "carrel_node_card_processes", "Processes that compute on a GPU.", ["gpu"], registry=registry
+            "carrel_node_gpu_processes", "Processes that compute on a GPU.", ["gpu"], registry=registry
         )
         self._mismatches = Gauge(
             "carrel_node_mismatches", "Pods and containers with other GPUs than promised.", registry=registry

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from carrel.dialects.options import DeviceList
+from carrel.node.claim_files import CDI_FOLDER
 from carrel.node.device_names import PLUGIN_FOLDER, POD_RESOURCES_SOCKET
 from carrel.node.memory_offer_decision import OfferMode
-from carrel.settings import CudaSettings, DeviceListSettings, MemoryUnitSettings, ServingSettings
+from carrel.settings import CudaSettings, DeviceListSettings, DraSettings, MemoryUnitSettings, ServingSettings
 
 
 class AgentMode(Enum):
@@ -36,7 +37,7 @@ class OfferWholeGpus(Enum):
 
 
 @dataclass(frozen=True)
-class AgentSettings(CudaSettings, DeviceListSettings, MemoryUnitSettings, ServingSettings):
+class AgentSettings(CudaSettings, DeviceListSettings, DraSettings, MemoryUnitSettings, ServingSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 39996
@@ -88,6 +89,15 @@ class AgentSettings(CudaSettings, DeviceListSettings, MemoryUnitSettings, Servin
         Path, typer.Option(help="The kubelet's socket for pod resources.", envvar="CARREL_POD_RESOURCES")
     ] = Path(POD_RESOURCES_SOCKET)
     """Below the kubelet's --root-dir, which some distributions move."""
+    kubelet_folder: Annotated[
+        Path, typer.Option(help="The kubelet's own folder, its --root-dir.", envvar="CARREL_KUBELET_FOLDER")
+    ] = Path("/var/lib/kubelet")
+    """With --dra, the plugin for ResourceClaims has its sockets there; the kubelet must see them by the same path."""
+    cdi_folder: Annotated[
+        Path,
+        typer.Option(help="Where the container runtime reads the devices of claims.", envvar="CARREL_CDI_FOLDER"),
+    ] = Path(CDI_FOLDER)
+    """With --dra. Runtimes also read /etc/cdi, which outlives a reboot; claims do not."""
     cgroups: Annotated[
         Path, typer.Option(help="Where the host's control groups are mounted.", envvar="CARREL_CGROUPS")
     ] = Path("/sys/fs/cgroup")

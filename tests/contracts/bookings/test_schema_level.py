@@ -16,7 +16,7 @@ from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.migrations import OLDEST_LEVELS
 from tests.contracts.bookings.test_store import NOW, a_record, keep, names
-from tests.kit.databases import new_database
+from tests.kit.postgres import new_database
 from tests.kit.table_changes import more_than_added, tables_of
 
 NEWER = (

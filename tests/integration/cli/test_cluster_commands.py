@@ -5,7 +5,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +13,19 @@ from pathlib import Path
 import pytest
 import yaml
 
-from carrel.kubernetes.cluster import BindTarget, MergePatch
-from carrel.kubernetes.objects.resources import NODES
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
+from carrel.kubernetes.cluster import BindTarget, DeleteOptions, MergePatch
+from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.parsing.time import instant
 from carrel.parsing.time_words import in_utc
 from kubernetes_in_memory.http_server import serve
+from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 
 LIMIT_S = 60
+LOST = {"type": "Ready", "status": "Unknown", "lastTransitionTime": "2026-11-16T11:00:00Z"}
+AWAY = MergePatch({"status": {"conditions": [LOST]}})
 
 
 @dataclass
@@ -314,9 +318,7 @@ async def test_release_frees_the_gpus_of_a_node_that_is_away_and_of_no_other() -
         assert (refused.code, refused.err.splitlines()[0]) == (3, "✗ n1 is not away")
         assert refused.out.splitlines()[1].split() == ["n1", "0", "lab/tenant", "running"]
 
-        lost = {"type": "Ready", "status": "Unknown", "lastTransitionTime": "2026-11-16T11:00:00Z"}
-        away = MergePatch({"status": {"conditions": [lost]}})
-        await lab.client.patch(NODES, "n1", away, subresource="status")
+        await lab.client.patch(NODES, "n1", AWAY, subresource="status")
         asks = await carrel("release", "n1/0", "--server", url)
         assert (asks.code, asks.err.splitlines()[0]) == (2, "✗ Not released"), "nobody is there to confirm it"
         assert "n1 does not answer: its kubelet is not ready since 2026-11-16T11:00:00Z." in asks.out
@@ -331,8 +333,91 @@ async def test_release_frees_the_gpus_of_a_node_that_is_away_and_of_no_other() -
         assert (again.code, again.err.splitlines()[0]) == (4, "✗ Nothing to release on n1/0")
 
 
+@asynccontextmanager
+async def asked_for_confirmation(*arguments: str) -> AsyncIterator[Callable[[str], Awaitable[Result]]]:
+    """The command on a terminal, when it has asked its question. Give the answer to go on."""
+    ours, terminal = os.openpty()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "carrel", *arguments),
+        stdin=terminal,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "KUBECONFIG": ""},
+    )
+    assert process.stderr is not None
+
+    async def answer(text: str) -> Result:
+        os.write(ours, f"{text}\n".encode())
+        async with asyncio.timeout(LIMIT_S):
+            out, err = await process.communicate()
+        return Result(process.returncode or 0, out.decode(), err.decode())
+
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            await process.stderr.readuntil(b"[y/N]")
+        yield answer
+    finally:
+        os.close(ours)
+        os.close(terminal)
+
+
+@pytest.mark.parametrize("meanwhile", ["the node answers again", "another pod holds the GPU"])
+async def test_release_looks_again_after_the_confirmation(meanwhile: str) -> None:
+    async with a_full_lab() as (lab, url):
+        await lab.client.patch(NODES, "n1", AWAY, subresource="status")
+        async with asked_for_confirmation("release", "n1", "--server", url) as answer:
+            if meanwhile == "the node answers again":
+                back = MergePatch({"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+                await lab.client.patch(NODES, "n1", back, subresource="status")
+            else:
+                async with lab.replica() as replica:
+                    uid = (await lab.client.get(PODS, "tenant", "lab"))["metadata"]["uid"]
+                    await lab.client.delete(PODS, "tenant", "lab", how=DeleteOptions(grace_seconds=0))
+                    await eventually(lambda: replica.pods.store.by_uid(uid) is None)
+                    await replica.lease_writer.remove_pod("n1", 0, uid)
+                    assert await replica.bind(await lab.client.get(PODS, "train", "lab"), "n1") is None
+            said = await answer("y")
+
+        assert sorted(await lab.held()) == ["gpu-n1-0", "gpu-n2-0"]
+        if meanwhile == "the node answers again":
+            assert (said.code, "✗ n1 is not away" in said.err) == (3, True)
+        else:
+            assert "Released 0 shares of GPUs on n1." in said.out
+
+
+async def test_why_names_the_node_that_is_silent_and_the_pods_that_may_run_there() -> None:
+    async with a_full_lab() as (lab, url):
+        silent = MergePatch({"status": {"heartbeat": "2026-01-01T00:00:00Z", "orphans": []}})
+        await lab.client.patch(GPU_NODE_STATUSES, "n1", silent, subresource="status")
+        said = await carrel("why", "pod/train", "-n", "lab", "--server", url)
+
+    since = "n1 does not answer, the agent's last heartbeat was at 2026-01-01T00:00:00Z"
+    (line,) = [line for line in said.out.splitlines() if "lab/tenant" in line]
+    assert line.endswith(f"lab/tenant, may still run: {since}")
+
+
 @pytest.mark.parametrize("gpu", ["", "n1/", "n1/first", "/0"])
 async def test_release_needs_a_node_or_a_gpu(gpu: str) -> None:
     said = await carrel("release", gpu, "--server", "http://127.0.0.1:1")
 
     assert (said.code, said.err.splitlines()[0]) == (2, f"✗ {gpu!r} is not a GPU")
+
+
+async def test_purge_shows_what_is_left_asks_and_deletes_it() -> None:
+    async with a_full_lab() as (lab, url):
+        asks = await carrel("purge", "--server", url)
+        assert (asks.code, asks.err.splitlines()[0]) == (2, "✗ Nothing is deleted"), "nobody is there to confirm it"
+        rows = [line.split()[:3] for line in asks.out.splitlines()]
+        assert rows[:2] == [["KIND", "NAMESPACE", "NAME"], ["Node", "–", "n1,"]]
+        assert ["Lease", "carrel", "gpu-n1-0,"] in rows
+        assert asks.out.splitlines()[-1].endswith("kubectl delete crd gpunodestatuses.gpu.scheduling")
+        assert sorted(await lab.held()) == ["gpu-n1-0", "gpu-n2-0"]
+
+        for node in ("n1", "n2"):  # as after `carrel withdraw`: else it waits whether agents write again
+            await lab.client.delete(GPU_NODE_STATUSES, node)
+        done = await carrel("purge", "--server", url, "--yes", "-o", "json")
+        assert done.code == 0, done.err
+        assert {each["kind"] for each in json.loads(done.out)} == {"CustomResourceDefinition", "Lease"}
+        assert await lab.held() == {}
+        again = await carrel("purge", "--server", url, "--yes")
+        assert again.out.splitlines()[0] == "Nothing of Carrel is left."

@@ -9,6 +9,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -54,12 +55,28 @@ class DemoProcess:
             time.sleep(0.1)
 
 
-@pytest.fixture
-def demo() -> Iterator[DemoProcess]:
+@contextmanager
+def a_demo() -> Iterator[DemoProcess]:
     running = DemoProcess()
-    yield running
-    running.process.kill()
-    running.process.wait()
+    try:
+        yield running
+    finally:
+        running.process.kill()
+        running.process.wait()
+
+
+@pytest.fixture(scope="module")
+def demo() -> Iterator[DemoProcess]:
+    """For tests that only look at it."""
+    with a_demo() as running:
+        yield running
+
+
+@pytest.fixture
+def own_demo() -> Iterator[DemoProcess]:
+    """For tests that end it."""
+    with a_demo() as running:
+        yield running
 
 
 def test_pods_of_every_dialect_are_placed_with_the_tier_of_their_owner(demo: DemoProcess) -> None:
@@ -106,12 +123,18 @@ def test_kubectl_shows_a_pod_that_runs_as_ready(demo: DemoProcess) -> None:
     url = KUBECTL.search("".join(demo.lines_until(r"waits-too-large-\w+ waits")))
     assert url is not None
     as_table = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
-    with urllib.request.urlopen(urllib.request.Request(f"{url[1]}/api/v1/pods", headers=as_table)) as answer:
-        table = json.load(answer)
+    question = urllib.request.Request(f"{url[1]}/api/v1/pods", headers=as_table)
 
-    columns = [column["name"] for column in table["columnDefinitions"]]
-    rows = [dict(zip(columns, row["cells"], strict=True)) for row in table["rows"]]
-    running = [row["Ready"] for row in rows if row["Status"] == "Running"]
+    def ready() -> list[str]:
+        with urllib.request.urlopen(question) as answer:
+            table = json.load(answer)
+        columns = [column["name"] for column in table["columnDefinitions"]]
+        rows = [dict(zip(columns, row["cells"], strict=True)) for row in table["rows"]]
+        return [row["Ready"] for row in rows if row["Status"] == "Running"]
+
+    deadline = time.monotonic() + LIMIT_S
+    while not (running := ready()) and time.monotonic() < deadline:
+        time.sleep(0.2)
     assert running and set(running) <= {"1/1", "2/2"}
 
 
@@ -147,20 +170,20 @@ def test_why_explain_and_inspect_work_against_it(demo: DemoProcess) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
-def test_it_exits_with_zero_after_a_signal(demo: DemoProcess, number: signal.Signals) -> None:
-    demo.lines_until("Carrel demo")
+def test_it_exits_with_zero_after_a_signal(own_demo: DemoProcess, number: signal.Signals) -> None:
+    own_demo.lines_until("Carrel demo")
 
-    demo.process.send_signal(number)
+    own_demo.process.send_signal(number)
 
-    assert demo.process.wait(LIMIT_S) == 0
+    assert own_demo.process.wait(LIMIT_S) == 0
 
 
-def test_its_processes_end_with_it_even_if_it_is_killed(demo: DemoProcess) -> None:
-    demo.lines_until("book at http")
-    processes = children(demo.process.pid)
+def test_its_processes_end_with_it_even_if_it_is_killed(own_demo: DemoProcess) -> None:
+    own_demo.lines_until("book at http")
+    processes = children(own_demo.process.pid)
     assert len(processes) == 3
 
-    demo.process.kill()
+    own_demo.process.kill()
 
     deadline = time.monotonic() + LIMIT_S
     while any(is_running(process) for process in processes) and time.monotonic() < deadline:

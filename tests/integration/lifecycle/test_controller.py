@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import re
 import signal
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 import aiohttp
 
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
-from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, Selection
+from carrel.kubernetes.cluster import BindTarget, DeleteOptions, Json, MergePatch, Selection
 from carrel.kubernetes.objects.resources import EVENTS, LEASES, PODS
 from carrel.ledger.gpus import Node
 from kubernetes_in_memory.http_server import serve
@@ -220,8 +221,40 @@ async def test_it_is_ready_when_its_caches_are_complete_and_counts_its_work() ->
         await becomes(is_ready, "it is ready")
         assert await controller.ask("/healthz") == (200, "ok")
         numbers = (await controller.ask("/metrics"))[1]
-        for name in ("carrel_leader", "carrel_cards_freed_total", "carrel_claim_statuses_written_total"):
+        for name in ("carrel_leader", "carrel_shares_freed_total", "carrel_claim_statuses_written_total"):
             assert f"\n{name} " in numbers
+
+
+async def test_its_metrics_say_what_gpus_are_used_for_why_pods_wait_and_which_invariant_is_broken() -> None:
+    """Somebody has written by hand on the Lease of a GPU that two pods hold more of it than there is."""
+    async with a_stage([a_node("n1", cards=2, model="A")]) as stage:
+        await stage.lab.pod("train", limits={"aliyun.com/gpu-mem": "16277"})
+        uids = {name: (await stage.lab.pod(name))["metadata"]["uid"] for name in ("one", "two")}
+        for name, uid in uids.items():
+            await stage.lab.client.bind(BindTarget("lab", name, uid, "n1"))
+        shares = {uid: {"pod": f"lab/{name}", "state": "assigned", "mib": 9000} for name, uid in uids.items()}
+        notes = {"carrel.dev/gpu": "GPU-n1-0", "carrel.dev/shares": json.dumps(shares)}
+        lease = {"metadata": {"name": "gpu-n1-0", "annotations": notes}, "spec": {}}
+        body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **lease}
+        await stage.lab.client.create(LEASES, body, "carrel")
+        async with stage.controller() as controller:
+            expected = (
+                'carrel_invariant_violations{invariant="memory_exceeded"} 1.0',
+                'carrel_invariant_violations{invariant="whole_gpu_shared"} 0.0',
+                'carrel_waiting_pods{reason="no_free_gpu",tier="none"} 1.0',
+                'carrel_gpus{model="A",state="opportunistic"} 1.0',
+                'carrel_gpus{model="A",state="free"} 1.0',
+                'carrel_agents{state="reporting"} 1.0',
+                'carrel_agents{state="silent"} 0.0',
+                'carrel_hand_overs_closed_total{outcome="handed_over",why="revoked"} 0.0',
+                'carrel_api_requests_total{code="200",resource="leases",verb="WATCH"} ',
+            )
+
+            async def says_all() -> bool:
+                numbers = (await controller.ask("/metrics"))[1]
+                return all(f"\n{line}" in numbers for line in expected)
+
+            await becomes(says_all, "its metrics say all of that")
 
 
 async def test_an_unschedulable_pod_that_has_room_now_is_woken() -> None:

@@ -25,7 +25,7 @@ from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, PODS, S
 from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from carrel.leases.cluster_ledger import KnownLease
 from carrel.leases.cluster_state import ClusterState
-from carrel.leases.runtime_class import RuntimeClassChoice
+from carrel.leases.runtime_class import RuntimeClasses
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder
 from carrel.lifecycle.booking_enquiries import BookingEnquiries
@@ -176,7 +176,7 @@ async def open_the_controller(lab: Lab, recorder: Recorder) -> None:
 async def _watch_runtime_classes(recorder: Recorder) -> None:
     """For reservation pods."""
     informers = Informers(Client(recorder))
-    RuntimeClassChoice(informers)
+    RuntimeClasses(informers)
     running = asyncio.ensure_future(informers.run())
     try:
         watched = ("", "node.k8s.io", "runtimeclasses", "watch")

@@ -54,7 +54,7 @@ async def test_it_answers_probes_and_ends_on_sigterm() -> None:
                 while (await session.get(f"{url}/readyz")).status != 200:  # noqa: ASYNC110 # it can only be polled
                     await asyncio.sleep(0.05)
             metrics = await (await session.get(f"{url}/metrics")).text()
-            assert 'carrel_node_cards{usable="true"} 2.0' in metrics
+            assert 'carrel_node_gpus{usable="true"} 2.0' in metrics
             assert 'carrel_node_plugin_registered{resource="aliyun.com/gpu-mem"} 1.0' in metrics
             assert 'carrel_node_memory_resource{way="plugin"} 1.0' in metrics
             assert 'carrel_node_memory_resource{way="node"} 0.0' in metrics

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from carrel.ledger.ledger import Ledger
 from carrel.scheduling.handlers import ExtenderHandlers
-from carrel.scheduling.metrics import ExtenderMetrics
 from carrel.scheduling.pod_lookup import PodLookup
 from tests.integration.scheduling.served_extender import ServedExtender, a_served_extender
 from tests.kit.eventually import eventually
-from tests.kit.gpus import a_node, held, holder
+from tests.kit.gpus import a_node
 
 NODES = ["n1", "n2", "n3"]
 
@@ -22,8 +20,21 @@ NODES = ["n1", "n2", "n3"]
 @pytest.fixture
 async def extender() -> AsyncIterator[ServedExtender]:
     """n1 and n2 have two GPUs of 16,276 MiB each, n3 has one of 8,000."""
-    async with a_served_extender([a_node("n1"), a_node("n2"), a_node("n3", cards=1, memory=8000)]) as extender:
+    nodes = [a_node("n1"), a_node("n2"), a_node("n3", cards=1, memory=8000)]
+    async with a_served_extender(nodes, chooses_node=False) as extender:
         yield extender
+
+
+async def test_filter_names_one_node_unless_the_admin_says_otherwise() -> None:
+    async with a_served_extender([a_node("n1"), a_node("n2")]) as extender:
+        pod = await extender.lab.pod("train", limits={"aliyun.com/gpu-mem": "8138"})
+
+        both = (await extender.caller.filter(pod, NODES, "gpushare-scheduler"))["NodeNames"]
+        named = await extender.caller.filter(pod, NODES)
+
+        assert both == ["n1", "n2"], "gpushare names all, and so does Carrel in its place"
+        assert named == {"Nodes": None, "NodeNames": ["n1"], "FailedNodes": {}, "Error": ""}
+        assert await extender.caller.bind(pod, "n1") == ""
 
 
 async def test_filter_says_where_there_is_room_and_why_not_elsewhere(extender: ServedExtender) -> None:
@@ -208,39 +219,8 @@ async def test_probes_and_metrics(extender: ServedExtender) -> None:
         "carrel_filter_duration_seconds_count 1.0",
         'carrel_bind_duration_seconds_count{outcome="bound"} 1.0',
         'carrel_refusals_total{kind="no_room",verb="filter"} 1.0',
-        'carrel_cards{state="shared"} 1.0',
-        'carrel_cards{state="free"} 4.0',
-        'carrel_memory_bytes{state="assumed"} 9.437184e+09',
+        'carrel_api_requests_total{code="201",resource="pods/binding",verb="POST"} 1.0',
     ):
         assert line in metrics
     assert 'carrel_watch_silence_seconds{kind="pods"}' in metrics
     assert "train" not in metrics
-
-
-def test_an_empty_ledger_has_all_metrics() -> None:
-    text = ExtenderMetrics(Ledger(), dict).text().decode()
-
-    for state in ("free", "shared", "whole", "kept", "unusable"):
-        assert f'carrel_cards{{state="{state}"}} 0.0' in text
-
-
-def test_metrics_follow_the_ledger_through_every_change() -> None:
-    ledger = Ledger([a_node("n1"), a_node("n2", cards=1)])
-    metrics = ExtenderMetrics(ledger, dict)
-    metrics.text()
-
-    ledger.hold(held("a", "n1", 0, 8138))
-    ledger.hold(held("b", "n2", 0, None))
-    now = metrics.text().decode()
-    assert 'carrel_cards{state="shared"} 1.0' in now
-    assert 'carrel_cards{state="whole"} 1.0' in now
-    assert 'carrel_cards{state="free"} 1.0' in now
-    ledger.keep("GPU-n1-1", holder("c"))
-    ledger.remove_node("n2")
-    ledger.give_back("uid-a")
-
-    def seen(by: ExtenderMetrics) -> list[str]:
-        return [line for line in by.text().decode().splitlines() if line.startswith(("carrel_cards", "carrel_memory"))]
-
-    assert seen(metrics) == seen(ExtenderMetrics(ledger, dict))
-    assert 'carrel_cards{state="kept"} 1.0' in seen(metrics)

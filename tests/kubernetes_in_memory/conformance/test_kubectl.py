@@ -242,6 +242,7 @@ def test_discovery(kubectl: Kubectl) -> None:
         *("pods", "nodes", "events", "events.events.k8s.io", "leases.coordination.k8s.io", "jobs.batch"),
         *("persistentvolumes", "persistentvolumeclaims", "replicationcontrollers", "storageclasses.storage.k8s.io"),
         *("resourceclaims.resource.k8s.io", "resourceslices.resource.k8s.io", "deviceclasses.resource.k8s.io"),
+        "resourceclaimtemplates.resource.k8s.io",
     }
 
 

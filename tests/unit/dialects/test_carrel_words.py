@@ -11,7 +11,7 @@ from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.interface import Reading
 from carrel.ledger.gpus import MiB
 from carrel.ledger.requests import WHOLE, Memory, Request
-from carrel.ledger.shares import Holder, Share, ShareState
+from carrel.ledger.shares import Holder, HolderKind, Share, ShareState
 from carrel.parsing import Malformed
 from tests.kit.objects import lease, pod
 
@@ -92,6 +92,17 @@ def test_a_shared_gpu_is_recorded_on_its_lease() -> None:
     assert carrel.read_lease(lease(written)) == record
 
 
+@pytest.mark.parametrize("memory", [pytest.param(MiB(4069), id="a part"), pytest.param(None, id="the whole GPU")])
+def test_a_claim_is_recorded_as_the_holder_under_its_own_word(memory: MiB | None) -> None:
+    claim = Holder("uid-4", "lab", "train-gpu-x7", HolderKind.CLAIM)
+    record = LeaseRecord("node-a", 0, "GPU-a", (Share(claim, "GPU-a", memory),))
+    written = carrel.write_lease(record, "carrel-system", NOW)
+    entry = json.loads(written["metadata"]["annotations"]["carrel.dev/shares"])["uid-4"]
+    assert entry == {"claim": "lab/train-gpu-x7", "state": "assumed", **({"mib": 4069} if memory else {})}
+    assert carrel.read_lease(lease(written)) == record
+    assert str(claim) == "ResourceClaim lab/train-gpu-x7"
+
+
 def test_victims_are_cleared_together_with_kept_for() -> None:
     booked, victim = Holder("uid-3", "lab", "urgent"), Holder("uid-2", "lab", "serve")
     kept = LeaseRecord("node-a", 0, "GPU-a", (Share(victim, "GPU-a", None),)).keeping(booked, [victim])
@@ -148,6 +159,9 @@ def test_a_share_that_is_gone_is_never_recorded() -> None:
         pytest.param("carrel.dev/shares", {"uid": 1}, id="a share that is a number"),
         pytest.param("carrel.dev/shares", {"uid": {"state": "gone"}}, id="a share that is gone"),
         pytest.param("carrel.dev/shares", {"uid": {"mib": 1}}, id="no state"),
+        pytest.param(
+            "carrel.dev/shares", {"uid": {"pod": "a/b", "claim": "a/b", "state": "assumed"}}, id="a pod and a claim"
+        ),
         pytest.param("carrel.dev/shares", {"uid": {"state": "assumed", "mib": -1}}, id="less than nothing"),
         pytest.param("carrel.dev/shares", {"uid": {"state": "assumed", "mib": 0}}, id="nothing"),
         pytest.param("carrel.dev/shares", {"uid": {"state": "assumed", "mib": "8"}}, id="memory as text"),

@@ -75,12 +75,40 @@ def test_a_date_that_cannot_be_read_says_nothing(date: str) -> None:
     assert clock.skew == timedelta()
 
 
-def test_one_of_several_api_servers_whose_clock_is_wrong_decides_nothing() -> None:
-    clock = ServerClock(lambda: NOON)
-    for wrong in (False, False, True, False, True):
-        clock.observe(date_of(NOON + timedelta(hours=1 if wrong else 0)), NOON)
+HOUR = timedelta(hours=1)
 
-    assert clock.now() == NOON
+
+@pytest.mark.parametrize(
+    ("answers", "is_followed"),
+    [
+        pytest.param({"a": 1, "b": 1, "wrong": 50}, False, id="most answers come on one connection that is kept"),
+        pytest.param({"wrong": 50, "a": 1}, False, id="one against one: the own clock agrees with one of them"),
+        pytest.param({"wrong 1": 1, "wrong 2": 1, "a": 50}, True, id="most API servers say so"),
+        pytest.param({"wrong": 1}, True, id="nobody else was heard"),
+        pytest.param({"wrong": 1, **dict.fromkeys("abcdefgh", 1)}, False, id="long ago"),
+    ],
+)
+def test_of_several_api_servers_one_whose_clock_is_wrong_decides_nothing(
+    answers: dict[str, int], is_followed: bool
+) -> None:
+    clock = ServerClock(lambda: NOON)
+    for connection, times in answers.items():
+        for _ in range(times):
+            clock.observe(date_of(NOON + HOUR * connection.startswith("wrong")), NOON, connection)
+
+    assert clock.now() == NOON + HOUR * is_followed
+
+
+def test_after_the_machines_clock_was_set_the_first_answer_counts_again() -> None:
+    ahead = timedelta()
+    clock = ServerClock(lambda: NOON + ahead, monotonic=NOON.timestamp)
+    for connection in "abcde":
+        clock.observe(date_of(NOON), NOON, connection)
+    ahead = HOUR
+
+    clock.observe(date_of(NOON), NOON + ahead, "a")
+
+    assert abs(clock.now() - NOON) <= timedelta(seconds=1)
 
 
 def test_a_skew_is_logged_when_it_begins_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,6 +14,7 @@ from carrel.dialects import carrel, gpuclaim, kai, kai_reservation, nvidia, prot
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.dialects.key_writers import WRITERS, Writer, written_by
+from carrel.dialects.options import LONGEST_GRACE_S
 from carrel.dialects.registry import ALL
 from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.manifests import policies, rbac, webhooks
@@ -32,7 +33,7 @@ OUR_KEY = re.compile(r'"((?:[a-z]+\.)?carrel\.dev/[a-z-]+)"')
 def webhook(name: str = "gpu-pods.carrel.dev") -> Json:
     (configuration,) = webhooks()
     entries = {each["name"]: dict(each) for each in configuration["webhooks"]}
-    assert list(entries) == ["gpu-pods.carrel.dev", "visible-gpus.carrel.dev"]
+    assert list(entries) == ["gpu-pods.carrel.dev", "visible-gpus.carrel.dev", "evictions.carrel.dev"]
     return entries[name]
 
 
@@ -81,7 +82,6 @@ def test_the_webhook_is_asked_about_other_pods_that_may_see_a_gpu_and_not_waited
 
     assert words_of(named(conditions, "may-see-gpus")) == {
         "",
-        f"{nvidia.RUNTIME_CLASS}*",
         *kai.DIALECT.scheduler_names,
         nvidia.VISIBLE_DEVICES,
     }
@@ -91,6 +91,14 @@ def test_the_webhook_is_asked_about_other_pods_that_may_see_a_gpu_and_not_waited
     by_label, by_name = entry["namespaceSelector"]["matchExpressions"]
     assert by_label == {"key": carrel.SEES_GPUS, "operator": "NotIn", "values": ["true"]}
     assert by_name["operator"] == "NotIn" and set(by_name["values"]) == {"carrel", *visible_devices.TOOL_NAMESPACES}
+
+
+def test_the_webhook_is_asked_about_evictions_that_give_a_pod_longer_than_a_gpu_pod_may_take() -> None:
+    entry = webhook("evictions.carrel.dev")
+
+    assert named(entry["matchConditions"], "gives-very-long").endswith(f"> {LONGEST_GRACE_S}")
+    assert (entry["failurePolicy"], entry["timeoutSeconds"]) == ("Ignore", 1)
+    assert [rule["resources"] for rule in entry["rules"]] == [["pods/eviction"]]
 
 
 def test_every_key_of_carrel_says_who_writes_it() -> None:

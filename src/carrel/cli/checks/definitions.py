@@ -1,6 +1,7 @@
 """What is installed in the API server: definitions, policies, priority classes, the webhook's configuration."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from carrel import manifests
@@ -88,15 +89,22 @@ async def _is_there(of: Installation, kind: Resource[Object], name: str) -> bool
     return True
 
 
+async def webhook_entries(of: Installation) -> dict[str, dict[str, Any]] | None:
+    """The entries of Carrel's configuration by name, under either of its names; None: there is none."""
+    found = []
+    for name in manifests.CONFIGURATIONS:
+        with suppress(NotFound):
+            found.append(await of.client.get(MUTATING_WEBHOOKS, name))
+    return {each["name"]: each for one in found for each in one.get("webhooks") or ()} if found else None
+
+
 async def webhook_configuration(of: Installation) -> Sequence[Finding]:
     (ours,) = manifests.webhooks()
-    name = ours["metadata"]["name"]
-    try:
-        theirs = await of.client.get(MUTATING_WEBHOOKS, name)
-    except NotFound:
+    entries = await webhook_entries(of)
+    if entries is None:
+        name = manifests.CONFIGURATIONS[0]
         text = f"MutatingWebhookConfiguration {name} is missing: GPU pods are refused, or get no GPU"
         return [fail(text, of.install)]
-    entries = {each["name"]: each for each in theirs.get("webhooks", ())}
     if missing := [each["name"] for each in ours["webhooks"] if each["name"] not in entries]:
         return [fail(f"its configuration lacks {', '.join(missing)}", of.install)]
     if [each for each in entries.values() if not each["clientConfig"].get("caBundle")]:

@@ -10,7 +10,7 @@ from carrel.kubernetes.cluster import EVERYTHING
 from carrel.kubernetes.objects.kinds import NodeObject
 from carrel.kubernetes.objects.quantity import whole_quantity
 from carrel.kubernetes.objects.resources import NODES
-from carrel.leases.cluster_ledger import STALE_AFTER
+from carrel.leases.silent_agents import STALE_AFTER
 from carrel.parsing.malformed import Malformed
 from carrel.parsing.time import seconds
 

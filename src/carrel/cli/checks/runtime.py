@@ -3,16 +3,17 @@
 from collections.abc import Sequence
 
 from carrel.cli.checks.component_pods import ComponentPod, component_pods, newest
+from carrel.cli.checks.definitions import webhook_entries
 from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
 from carrel.dialects import nvidia
 from carrel.kubernetes.cluster import NotFound
-from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, RUNTIME_CLASSES
+from carrel.kubernetes.objects.resources import RUNTIME_CLASSES
 from carrel.leases.runtime_class import AUTO, NONE
 
 SIMULATE, RUNTIME_CLASS = "CARREL_SIMULATE", "CARREL_RUNTIME_CLASS"
 HIDE_FROM = ("CARREL_HIDE_GPUS_FROM", "CARREL_HIDE_CARDS_FROM")
 ALL_PODS = "all-pods"
-CONFIGURATION, CONDITION = "carrel", "may-see-gpus"
+CONDITION = "may-see-gpus"
 """As in `manifests/webhooks.yaml`."""
 
 
@@ -49,11 +50,9 @@ async def runtime_class(of: Installation) -> Sequence[Finding]:
 
 async def _asks_about_few(of: Installation) -> bool:
     """Whether the webhook's configuration leaves out pods that ask for no GPU, and look as if they could see none."""
-    try:
-        entries = (await of.client.get(MUTATING_WEBHOOKS, CONFIGURATION)).get("webhooks") or ()
-    except NotFound:
-        return False  # said by `webhook`
-    return any(each.get("name") == CONDITION for entry in entries for each in entry.get("matchConditions") or ())
+    entries = await webhook_entries(of) or {}  # that there are none is said by `webhook`
+    conditions = (each for entry in entries.values() for each in entry.get("matchConditions") or ())
+    return any(each.get("name") == CONDITION for each in conditions)
 
 
 async def _is_there(of: Installation, name: str) -> bool:

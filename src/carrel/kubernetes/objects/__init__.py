@@ -3,6 +3,7 @@
 Reading order:
 
     kinds resources           what is read of each kind, and where it is in the API
+    resource_claims           the same of Dynamic Resource Allocation
     pods quantity affinity    what several components read of a pod
     events                    Events, named after what they say
     json_patch                the difference of two documents

@@ -73,12 +73,33 @@ class RequiredNodes(ObjectPart):
     node_selector_terms: tuple[NodeTerm, ...] = ()
 
 
+class Preference(ObjectPart):
+    """A wish that kube-scheduler weighs against others. What it is about, only kube-scheduler needs to know."""
+
+    weight: int = 0
+
+
 class NodeAffinity(ObjectPart):
     required_during_scheduling_ignored_during_execution: RequiredNodes = msgspec.field(default_factory=RequiredNodes)
+    preferred_during_scheduling_ignored_during_execution: tuple[Preference, ...] = ()
+
+
+class PodAffinity(ObjectPart):
+    preferred_during_scheduling_ignored_during_execution: tuple[Preference, ...] = ()
+
+
+_NO_POD_AFFINITY = PodAffinity()
 
 
 class Affinity(ObjectPart):
     node_affinity: NodeAffinity = msgspec.field(default_factory=NodeAffinity)
+    pod_affinity: PodAffinity = msgspec.field(default_factory=lambda: _NO_POD_AFFINITY)
+    pod_anti_affinity: PodAffinity = msgspec.field(default_factory=lambda: _NO_POD_AFFINITY)
+
+
+class SpreadConstraint(ObjectPart):
+    when_unsatisfiable: str = ""
+    """`ScheduleAnyway`: a preference; `DoNotSchedule`: a demand."""
 
 
 _NO_AFFINITY = Affinity()
@@ -105,6 +126,15 @@ _NO_GROUP = SchedulingGroup()
 """Shared by the many pods that have none."""
 
 
+class PodClaim(ObjectPart):
+    """A ResourceClaim that a pod uses: one that exists, or one that is made for it by a template."""
+
+    name: str = ""
+    """Within the pod."""
+    resource_claim_name: str = ""
+    resource_claim_template_name: str = ""
+
+
 class PodSpec(ObjectPart):
     node_name: str = ""
     scheduling_gates: tuple[SchedulingGate, ...] = ()
@@ -115,10 +145,12 @@ class PodSpec(ObjectPart):
     priority_class_name: str = ""
     node_selector: dict[str, str] = {}
     affinity: Affinity = msgspec.field(default_factory=lambda: _NO_AFFINITY)
+    topology_spread_constraints: tuple[SpreadConstraint, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     termination_grace_period_seconds: int | None = None
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
+    resource_claims: tuple[PodClaim, ...] = ()
 
 
 class Condition(ObjectPart):
@@ -129,12 +161,22 @@ class Condition(ObjectPart):
     last_transition_time: str = ""
 
 
+class MadeClaim(ObjectPart):
+    """The ResourceClaim that was made for a pod."""
+
+    name: str = ""
+    """As the pod calls it; empty: the scheduler made it for an extended resource."""
+    resource_claim_name: str = ""
+
+
 class PodStatus(ObjectPart):
     phase: str = ""
     reason: str = ""
     message: str = ""
     start_time: str = ""
     conditions: tuple[Condition, ...] = ()
+    resource_claim_statuses: tuple[MadeClaim, ...] = ()
+    extended_resource_claim_status: MadeClaim | None = None
 
 
 class Pod(Object):
@@ -160,6 +202,8 @@ class NodeAddress(ObjectPart):
 
 class NodeInfo(ObjectPart):
     kubelet_version: str = ""
+    container_runtime_version: str = ""
+    """As `containerd://2.2.1`."""
 
 
 class NodeStatus(ObjectPart):
@@ -175,6 +219,11 @@ class NodeObject(Object):
 
     spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
+
+
+class RuntimeClass(Object):
+    handler: str = ""
+    """What the container runtime of a node calls it."""
 
 
 class LeaseSpec(ObjectPart):

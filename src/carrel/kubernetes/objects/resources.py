@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from carrel.kubernetes.objects import kinds
+from carrel.kubernetes.objects import kinds, resource_claims
 
 V_co = TypeVar("V_co", bound=kinds.Object, covariant=True)
 
@@ -45,17 +45,38 @@ CONFIG_MAPS = Resource(kinds.ConfigMap, "", "v1", "configmaps", "ConfigMap")
 SECRETS = Resource(kinds.Object, "", "v1", "secrets", "Secret")
 SERVICE_ACCOUNTS = Resource(kinds.Object, "", "v1", "serviceaccounts", "ServiceAccount")
 SERVICES = Resource(kinds.Object, "", "v1", "services", "Service")
+VOLUME_CLAIMS = Resource(kinds.Object, "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+DEPLOYMENTS = Resource(kinds.Object, "apps", "v1", "deployments", "Deployment")
+DAEMON_SETS = Resource(kinds.Object, "apps", "v1", "daemonsets", "DaemonSet")
 LEASES = Resource(kinds.Lease, "coordination.k8s.io", "v1", "leases", "Lease")
 PRIORITY_CLASSES = Resource(
     kinds.PriorityClass, "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False
 )
-RUNTIME_CLASSES = Resource(kinds.Object, "node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False)
+RUNTIME_CLASSES = Resource(kinds.RuntimeClass, "node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False)
+RESOURCE_CLAIMS = Resource(resource_claims.ResourceClaim, "resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
+RESOURCE_CLAIM_TEMPLATES = Resource(
+    resource_claims.ResourceClaimTemplate, "resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate"
+)
+DEVICE_CLASSES = Resource(
+    resource_claims.DeviceClass, "resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False
+)
+RESOURCE_SLICES = Resource(
+    resource_claims.ResourceSlice, "resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False
+)
 MUTATING_WEBHOOKS = Resource(
     kinds.Object,
     "admissionregistration.k8s.io",
     "v1",
     "mutatingwebhookconfigurations",
     "MutatingWebhookConfiguration",
+    namespaced=False,
+)
+VALIDATING_WEBHOOKS = Resource(
+    kinds.Object,
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration",
     namespaced=False,
 )
 VALIDATING_POLICIES = Resource(
@@ -74,6 +95,14 @@ VALIDATING_POLICY_BINDINGS = Resource(
     "ValidatingAdmissionPolicyBinding",
     namespaced=False,
 )
+CLUSTER_ROLES = Resource(
+    kinds.Object, "rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False
+)
+CLUSTER_ROLE_BINDINGS = Resource(
+    kinds.Object, "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False
+)
+ROLES = Resource(kinds.Object, "rbac.authorization.k8s.io", "v1", "roles", "Role")
+ROLE_BINDINGS = Resource(kinds.Object, "rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
 CRDS = Resource(
     kinds.Object,
     "apiextensions.k8s.io",

@@ -1,0 +1,58 @@
+"""`make bench-e2e`: pods per second through the real kube-scheduler, with Carrel and without, in turns."""
+
+import argparse
+import asyncio
+import sys
+
+from benchmarks.end_to_end.real_cluster import real_cluster
+from benchmarks.end_to_end.results import figures, growth, keep
+from benchmarks.end_to_end.rounds import VARIANTS, Outcome, a_round
+
+
+def options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.end_to_end", description=__doc__)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[500, 5_000], help="sizes of the cluster, in turn")
+    parser.add_argument("--pods", type=int, default=1_500, help="pods that wait, in each round")
+    parser.add_argument("--rounds", type=int, default=3, help="of each variant; the medians are shown")
+    parser.add_argument(
+        "--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), help="all must have `without`"
+    )
+    parser.add_argument("--extender-options", default="", help="further options of `carrel extender`, for trials")
+    parser.add_argument("--keep", action="store_true", help="add the result to benchmarks/results")
+    return parser.parse_args(arguments)
+
+
+async def measure(chosen: argparse.Namespace) -> dict[int, dict[str, list[Outcome]]]:
+    by_nodes: dict[int, dict[str, list[Outcome]]] = {}
+    for nodes in chosen.nodes:
+        rounds = by_nodes[nodes] = {key: [] for key in chosen.variants}
+        async with real_cluster(nodes) as cluster:
+            for number in range(chosen.rounds):
+                for key in chosen.variants:
+                    outcome = await a_round(cluster, VARIANTS[key], chosen.pods, chosen.extender_options.split())
+                    rounds[key].append(outcome)
+                    shown = ", ".join(f"{name} {cpu:.2f} ms" for name, cpu in sorted(outcome.cpu_ms.items()))
+                    where = f"{nodes} nodes, round {number + 1}, {VARIANTS[key].name}"
+                    print(f"{where}: {outcome.pods_per_s:.0f} pods/s; {shown}", flush=True)
+    return by_nodes
+
+
+def main(arguments: list[str]) -> int:
+    chosen = options(arguments)
+    by_nodes = asyncio.run(measure(chosen))
+    if chosen.keep:
+        keep(by_nodes, chosen.pods)
+    missed = 0
+    for nodes, rounds in by_nodes.items():
+        print()
+        for figure in figures(nodes, rounds):
+            print(figure)
+            missed += nodes == max(by_nodes) and not figure.reached
+    print()
+    for figure in growth(by_nodes):
+        print(figure)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,168 @@
+"""A real control plane whose nodes are only objects, and the processes that place pods there.
+
+Nothing runs on the nodes and no controllers run: all that is measured is how pods get their nodes.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.request import urlopen
+
+from carrel.dialects import gpuclaim, gpushare, nvidia
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
+from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import MergePatch
+from carrel.kubernetes.config import access_to
+from carrel.kubernetes.http_transport import HttpTransport
+from carrel.kubernetes.objects.resources import CRDS, LEASES, NAMESPACES, NODES, PODS
+from carrel.leases.cluster_state import utc_now
+from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.manifests import crds
+from carrel.scheduling.scheduler_config import Extender, scheduler_config
+from testbed import runs
+from testbed.control_plane import ApiServer, Shape, api_server
+from testbed.processes import Process
+
+LAB, OURS = "lab", "carrel"
+CARDS, CARD_MIB = 8, MiB(81_920)
+AT_ONCE = 24
+"""Concurrent calls when objects are made: more do not make the API server faster."""
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+T = TypeVar("T")
+
+
+def a_node(number: int) -> Node:
+    name = f"node-{number:04}"
+    gpus = (
+        Gpu(f"GPU-{number:04}-{index}", name, index, "NVIDIA-A100-SXM4-80GB", CARD_MIB, "0", bandwidth_gbps=600)
+        for index in range(CARDS)
+    )
+    return Node(name, tuple(gpus))
+
+
+@dataclass(frozen=True, slots=True)
+class StartedExtender:
+    process: Process
+    url: str
+    ready_s: float
+    """From its start until it answered that it is ready."""
+
+
+class RealCluster:
+    """Made by `real_cluster`."""
+
+    def __init__(self, api: ApiServer, client: Client) -> None:
+        self.api = api
+        self.client = client
+        self._extenders = 0
+
+    async def prepare(self, nodes: int) -> None:
+        for crd in crds():
+            await self.client.create(CRDS, crd)
+        for namespace in (OURS, LAB):
+            await self.client.create(NAMESPACES, {"metadata": {"name": namespace}})
+        await _all(map(a_node, range(nodes)), self._add_node)
+
+    async def _add_node(self, node: Node) -> None:
+        amounts = {
+            "cpu": "128",
+            "memory": "1Ti",
+            "pods": "110",
+            nvidia.GPU: str(CARDS),
+            gpushare.GPU_COUNT: str(CARDS),
+            gpushare.GPU_MEM: str(CARDS * CARD_MIB),
+        }
+        ready = {"type": "Ready", "status": "True", "reason": "Simulated", "message": "No kubelet runs here."}
+        labels = {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux"}
+        status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
+        await self.client.create(NODES, {"metadata": {"name": node.name, "labels": labels}, "status": status})
+        # Admission taints every new node; no controller is here to see that it is ready.
+        await self.client.patch(NODES, node.name, MergePatch({"spec": {"taints": None}}))
+        report = gpuclaim.node_status(node, {}, utc_now())
+        del report["status"]["heartbeat"]  # so it counts as long as the object exists: no agent repeats it
+        await self.client.create(GPU_NODE_STATUSES, report)
+        await self.client.patch(
+            GPU_NODE_STATUSES, node.name, MergePatch({"status": report["status"]}), subresource="status"
+        )
+
+    async def add_pods(
+        self, limits: Mapping[str, str], count: int, scheduler: str, bound_to: Sequence[str] = ()
+    ) -> None:
+        async def add(number: int) -> None:
+            spec: dict[str, Any] = {
+                "schedulerName": scheduler,
+                "containers": [{"name": "main", "image": "work", "resources": {"limits": dict(limits)}}],
+            }
+            if bound_to:
+                spec["nodeName"] = bound_to[number % len(bound_to)]
+            await self.client.create(PODS, {"metadata": {"name": f"pod-{number:05}"}, "spec": spec}, LAB)
+
+        await _all(range(count), add)
+
+    async def clear(self) -> None:
+        """No pods, and no Leases: as the cluster was in the beginning."""
+        at_once = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
+        for path in (PODS.path(LAB), LEASES.path(OURS)):
+            await asyncio.to_thread(self.api.call, "DELETE", path, at_once)
+
+    def start_extender(self, *options: str) -> "StartedExtender":
+        self._extenders += 1
+        port = self.api.slot.ports[-1 - self._extenders % 4]
+        begun = time.monotonic()
+        command: list[str | Path] = [sys.executable, "-m", "carrel", "extender", "--kubeconfig", self.api.kubeconfig]
+        name = f"extender-{self._extenders}"
+        process = self.api.start(name, [*command, "--port", str(port), "--seal-key", "none", *options])
+        url = f"http://127.0.0.1:{port}"
+        process.wait_until("ready", lambda: _is_ready(url), limit_seconds=180)
+        return StartedExtender(process, url, time.monotonic() - begun)
+
+    def start_scheduler(self, name: str, extender: str) -> Process:
+        extenders = scheduler_config(Extender(extender, timeout_s=150))["extenders"] if extender else ()
+        return self.api.start_scheduler(name, extenders)
+
+
+@asynccontextmanager
+async def real_cluster(nodes: int) -> AsyncIterator[RealCluster]:
+    with runs.new("bench") as run, api_server(run, Shape()) as api:
+        client = Client(HttpTransport(access_to(api.kubeconfig, {})))
+        try:
+            cluster = RealCluster(api, client)
+            await cluster.prepare(nodes)
+            yield cluster
+        finally:
+            await client.aclose()
+
+
+def cpu_s(process: Process) -> float:
+    """User and system time of all its threads."""
+    fields = Path(f"/proc/{process.program.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+
+
+def peak_memory_mb(process: Process) -> float:
+    lines = Path(f"/proc/{process.program.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
+def _is_ready(url: str) -> bool:
+    with urlopen(f"{url}/readyz", timeout=5) as answer:
+        return bool(answer.status == 200)
+
+
+async def _all(items: Iterable[T], make: Callable[[T], Awaitable[None]]) -> None:
+    left = iter(items)
+
+    async def work() -> None:
+        for item in left:
+            await make(item)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(AT_ONCE):
+            tasks.create_task(work())

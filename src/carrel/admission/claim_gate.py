@@ -1,0 +1,148 @@
+"""The gate of Dynamic Resource Allocation: a scheduler's allocation is stored only if Carrel could take its GPUs.
+
+kube-apiserver asks about each write that gives a ResourceClaim a device of ours (`manifests/dra.yaml`), whoever writes
+it. The answer is yes when the Leases of all its GPUs name the claim, and no with the reason otherwise; then nothing is
+held. Two replicas, or a replica and the extender, decide by the Leases' versions.
+
+- Asked again about the same claim, because an answer was lost or the write had a conflict, the gate says the same.
+- After a yes the write may still fail. The claim then holds a GPU that it does not have, until its next allocation or
+  until the collector frees it (`lifecycle.claim_ends`); the GPU is never promised twice.
+- A dry run gets the same answer and takes nothing. Admin access takes nothing.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from carrel.admission.review import AdmissionRequest
+from carrel.dialects import dra
+from carrel.dialects.dra import DevicePlace
+from carrel.dialects.registry import dialects_of
+from carrel.kubernetes.cluster import NotFound
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.pods import subject
+from carrel.kubernetes.objects.resource_claims import ClaimConsumer, ResourceClaim
+from carrel.kubernetes.objects.resources import PODS
+from carrel.leases.cluster_state import ClusterState
+from carrel.leases.device_claims import DeviceClaims
+from carrel.ledger.gpus import Gpu, MiB
+from carrel.ledger.ledger import LedgerError
+from carrel.ledger.placement import Placement, why_not_on
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import WHOLE, Memory, Request
+from carrel.ledger.shares import Holder
+from carrel.parsing import Malformed
+
+
+class ClaimGate:
+    def __init__(self, state: ClusterState, device_claims: DeviceClaims) -> None:
+        self._state = state
+        self._device_claims = device_claims
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def decide(self, request: AdmissionRequest) -> Refusal | None:
+        """None: the write may pass. Raises `Malformed`, and `ClusterError` if the Leases could not be written."""
+        claim, before = _claim(request.object), _claim(request.old_object)
+        if claim is None or (before is not None and before.status.allocation is not None):
+            return None  # it has its devices already: they cannot change, only go
+        taken = dra.allocated(claim, self._device_claims.drivers)
+        if not taken:
+            return None
+        gpus = self._gpus(taken)
+        if isinstance(gpus, Refusal):
+            return gpus
+        refusal = await self._why_not_its_pods(claim)
+        if refusal is not None:
+            return refusal
+        holder = dra.holder_of_claim(claim)
+        placement = _placement(gpus)
+        async with self._locks.setdefault(holder.uid, asyncio.Lock()):
+            refusal = self._why_not(placement, holder)
+            if refusal is not None or request.dry_run:
+                return refusal
+            return await self._take(placement, holder)
+
+    def _gpus(self, taken: Mapping[DevicePlace, MiB | None]) -> dict[Gpu, MiB | None] | Refusal:
+        """How much of which GPU; None: the whole of it."""
+        gpus: dict[Gpu, MiB | None] = {}
+        for place, memory in taken.items():
+            uuid = self._device_claims.uuid_of(place)
+            card = self._state.ledger.card(uuid) if uuid else None
+            if card is None:
+                known = f"is {uuid}, which Carrel does not hand out by claims" if uuid else "is in no slice yet"
+                return Refusal(f"device {place} {known}; a scheduler tries again by itself")
+            gpus[card.gpu] = None if memory is None or memory >= card.gpu.memory else memory
+            if memory is not None and memory > card.gpu.memory:
+                return Refusal(f"{card.gpu} has {card.gpu.memory:,} MiB in all, {memory:,} MiB asked")
+        nodes = sorted({gpu.node for gpu in gpus})
+        if len(nodes) > 1:
+            return Refusal(f"the allocation has GPUs of {' and '.join(nodes)}; a claim gets GPUs of one node")
+        return gpus
+
+    def _why_not(self, placement: Placement, holder: Holder) -> Refusal | None:
+        """Why the GPUs cannot be had, by what this process knows; None if they can, or if the claim has them."""
+        held = self._state.ledger.shares_of(holder.uid)
+        for gpu, share in zip(placement.gpus, placement.shares(holder), strict=True):
+            before = held.get(gpu.uuid)
+            if before is not None and before.memory != share.memory:
+                return Refusal(
+                    f"another amount of {gpu} is still recorded for {holder}; it is freed within two minutes"
+                )
+            amount = WHOLE if share.memory is None else Memory(share.memory)
+            why = None if before is not None else why_not_on(self._state.ledger, gpu, Request(1, amount), holder.uid)
+            if why is not None:
+                return why
+        return None
+
+    async def _take(self, placement: Placement, holder: Holder) -> Refusal | None:
+        writer = self._state.lease_writer
+        try:
+            refusal = await writer.take(placement, holder)
+        except LedgerError as error:
+            return Refusal(str(error))  # the ledger knows a reason that `why_not_on` does not
+        if refusal is None:
+            writer.finish_bind(holder.uid)
+        return refusal
+
+    # --- the pods that use it ----------------------------------------------------------------------------------------
+
+    async def _why_not_its_pods(self, claim: ResourceClaim) -> Refusal | None:
+        """A pod that asks for GPUs in another dialect too would be promised both. Admission says so when the pod is
+        created, if the claim is known by then."""
+        for consumer in claim.status.reserved_for:
+            pod = await self._pod(consumer, claim.metadata.namespace)
+            others = dialects_of(pod) if pod is not None else ()
+            if pod is not None and others:
+                words = " and ".join([*(each.words for each in others), f"ResourceClaim {claim.metadata.name}"])
+                return Refusal(
+                    f"{subject(pod.metadata)} asks for GPUs in {len(others) + 1} ways: {words}; keep one of them"
+                )
+        return None
+
+    async def _pod(self, consumer: ClaimConsumer, namespace: str) -> Pod | None:
+        """None: it is no pod, or it is gone."""
+        if not consumer.is_pod:
+            return None
+        pod = self._state.pods.store.by_uid(consumer.uid)
+        if pod is not None:
+            return pod
+        try:  # the scheduler's cache may be ahead of ours
+            found = msgspec.convert(await self._state.cluster.get(PODS, consumer.name, namespace), Pod)
+        except NotFound:
+            return None
+        return found if found.metadata.uid == consumer.uid else None
+
+
+def _placement(gpus: Mapping[Gpu, MiB | None]) -> Placement:
+    ordered = sorted(gpus, key=lambda gpu: gpu.index)
+    request = Request(len(ordered), WHOLE)
+    return Placement(ordered[0].node, tuple(ordered), request, memory=tuple(gpus[gpu] for gpu in ordered))
+
+
+def _claim(document: Mapping[str, object] | None) -> ResourceClaim | None:
+    try:
+        return None if document is None else msgspec.convert(document, ResourceClaim)
+    except msgspec.ValidationError as error:
+        raise Malformed("ResourceClaim", "the claim", "something else", str(error)) from None

@@ -1,0 +1,167 @@
+"""Dynamic Resource Allocation: GPUs by ResourceClaims (`resource.k8s.io/v1`).
+
+    a ResourceClaim asks       deviceClassName: gpu.carrel.dev        of our driver; other classes may select it too
+                               count: 2                               so many different GPUs
+                               capacity: {requests: {memory: 8138Mi}} of each; none: the whole GPU
+                               constraints: [{matchAttribute: gpu.carrel.dev/island}]     linked by NVLink
+    a ResourceSlice offers     driver gpu.carrel.dev, pool <node>, device gpu-<index>
+                               attributes uuid, model, index, island; capacity memory
+    an allocation says         which devices a claim got, and how much of each (`consumedCapacity`)
+
+Any scheduler may allocate. What it writes passes only if the Leases of the GPUs could be taken (the webhook's gate).
+The holder of the share is the claim, and not its pods. Quantities may have any unit, and are rounded up to whole MiB.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from carrel.kubernetes.objects.pods import subject
+from carrel.kubernetes.objects.quantity import quantity
+from carrel.kubernetes.objects.resource_claims import (
+    AllocatedDevice,
+    DeviceAlternative,
+    DeviceClass,
+    DeviceRequest,
+    ResourceClaim,
+    ResourceClaimSpec,
+    ResourceSlice,
+)
+from carrel.ledger.gpus import MiB
+from carrel.ledger.requests import WHOLE, Amount, Memory, Request, Topology, TopologyMode
+from carrel.ledger.shares import Holder, HolderKind
+
+DRIVER = "gpu.carrel.dev"
+NVIDIA_DRIVER = "gpu.nvidia.com"
+"""Of NVIDIA's DRA driver; also the DeviceClass that claims written for it name."""
+CLASSES = frozenset({DRIVER, NVIDIA_DRIVER})
+"""DeviceClasses that are for GPUs even while the class itself cannot be read."""
+MEMORY = "memory"
+UUID = "uuid"
+MODEL = "model"
+INDEX = "index"
+ISLAND = "island"
+ALL_DEVICES = "All"
+WORDS = "a ResourceClaim"
+_BYTES = 2**20
+
+
+def device_name(index: int) -> str:
+    return f"gpu-{index}"
+
+
+def slice_name(node: str) -> str:
+    return f"{node}-{DRIVER}"
+
+
+def qualified(word: str) -> str:
+    """An attribute or a capacity of our driver, as others name it."""
+    return f"{DRIVER}/{word}"
+
+
+def mebibytes(text: str, where: str, field: str) -> MiB:
+    """Rounded up, and at least 1: nobody gets a part of a GPU for nothing. Raises `Malformed`."""
+    return MiB(max(1, -(-quantity(text, where, field) // Fraction(_BYTES))))
+
+
+def holder_of_claim(claim: ResourceClaim) -> Holder:
+    return Holder(claim.metadata.uid, claim.metadata.namespace, claim.metadata.name, HolderKind.CLAIM)
+
+
+# --- what a claim asks for -------------------------------------------------------------------------------------------
+
+
+def is_gpu_class(name: str, found: DeviceClass | None, drivers: Collection[str]) -> bool:
+    """Whether devices of a class are GPUs of these drivers. Its selectors are CEL, which only the scheduler evaluates:
+    a class that names a driver counts as selecting it."""
+    if found is None:
+        return name in CLASSES
+    expressions = [each.cel.expression for each in found.spec.selectors]
+    return any(_names(expression, driver) for expression in expressions for driver in drivers)
+
+
+def _names(expression: str, driver: str) -> bool:
+    return f"'{driver}'" in expression or f'"{driver}"' in expression
+
+
+def request_of_claim(spec: ResourceClaimSpec, where: str, is_gpu: Callable[[str], bool]) -> Request | None:
+    """What a claim asks for, for people and for limits; None: no GPU. Raises `Malformed`.
+
+    A claim may ask for more than a `Request` can say: of requests that differ, the largest amount counts for all; of
+    alternatives, the first with GPUs; of all GPUs that match, one. What it gets in the end, its allocation says.
+    """
+    wanted = [each for request in spec.devices.requests for each in _gpus_wanted(request, is_gpu)]
+    if not wanted:
+        return None
+    amounts = [_amount(each, where) for each in wanted]
+    count = sum(1 if each.allocation_mode == ALL_DEVICES else max(1, each.count) for each in wanted)
+    linked = any(each.match_attribute == qualified(ISLAND) for each in spec.devices.constraints)
+    topology = Topology(TopologyMode.REQUIRED) if linked and count > 1 else Topology(TopologyMode.IGNORE)
+    return Request(count, _largest(amounts), topology=topology)
+
+
+def _gpus_wanted(request: DeviceRequest, is_gpu: Callable[[str], bool]) -> Iterable[DeviceAlternative]:
+    alternatives = request.first_available or ((request.exactly,) if request.exactly is not None else ())
+    first = next((each for each in alternatives if is_gpu(each.device_class_name)), None)
+    return () if first is None or first.admin_access else (first,)
+
+
+def _amount(wanted: DeviceAlternative, where: str) -> Amount:
+    text = _memory_in(wanted.capacity.requests, DRIVER)
+    return WHOLE if text is None else Memory(mebibytes(text, where, f"memory of {wanted.device_class_name}"))
+
+
+def _largest(amounts: Iterable[Amount]) -> Amount:
+    memories = [each.mib for each in amounts if isinstance(each, Memory)]
+    parts = [each for each in amounts if not isinstance(each, Memory)]
+    return parts[0] if parts else Memory(max(memories))
+
+
+def _memory_in(capacity: Mapping[str, str], driver: str) -> str | None:
+    return capacity.get(MEMORY, capacity.get(f"{driver}/{MEMORY}"))
+
+
+# --- what a claim got ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePlace:
+    """Where a device is, as claims name it."""
+
+    driver: str
+    pool: str
+    device: str
+
+    def __str__(self) -> str:
+        return f"{self.driver}/{self.pool}/{self.device}"
+
+
+def place_of(result: AllocatedDevice) -> DevicePlace:
+    return DevicePlace(result.driver, result.pool, result.device)
+
+
+def allocated(claim: ResourceClaim, drivers: Collection[str]) -> Mapping[DevicePlace, MiB | None]:
+    """How much of each device of these drivers a claim got, all its requests together; None: the whole of it. Admin
+    access takes nothing. Raises `Malformed`."""
+    taken: dict[DevicePlace, MiB | None] = {}
+    if claim.status.allocation is None:
+        return taken
+    where = subject(claim.metadata, "ResourceClaim")
+    for result in claim.status.allocation.devices.results:
+        if result.driver not in drivers or result.admin_access:
+            continue
+        text, place = _memory_in(result.consumed_capacity, result.driver), place_of(result)
+        more = None if text is None else mebibytes(text, where, f"consumedCapacity of {place}")
+        before = taken.get(place, MiB(0))
+        taken[place] = None if more is None or before is None else MiB(before + more)
+    return taken
+
+
+def uuids_in(resource_slice: ResourceSlice) -> Mapping[DevicePlace, str]:
+    """The UUID of each device of a slice that says it."""
+    spec = resource_slice.spec
+    return {
+        DevicePlace(spec.driver, spec.pool.name, device.name): found.string
+        for device in spec.devices
+        if (found := device.attributes.get(UUID) or device.attributes.get(f"{spec.driver}/{UUID}")) and found.string
+    }

@@ -1,0 +1,23 @@
+"""Whether a node's agent has reported lately: PURE."""
+
+from datetime import datetime, timedelta
+
+from carrel.dialects import gpuclaim
+from carrel.dialects.gpuclaim_objects import GpuNodeStatus
+from carrel.parsing import Malformed
+from carrel.parsing.time import seconds
+
+STALE_AFTER = timedelta(seconds=120)
+"""How old an agent's last report may be: it reports every 30 s, so three in a row were lost."""
+
+
+def why_silent(status: GpuNodeStatus, now: datetime) -> str:
+    """Why the report is too old; empty if it is not."""
+    try:
+        beat = gpuclaim.heartbeat_of(status)
+    except Malformed as malformed:
+        return str(malformed)
+    if beat is None or abs(now - beat) <= STALE_AFTER:
+        return ""  # without a heartbeat in it, a report counts as long as the object exists
+    # The instant, not the age: a reason that changes by itself would cause a new Event on every pod that waits.
+    return f"the agent's last heartbeat was at {seconds(beat)}"

@@ -1,0 +1,106 @@
+"""Whether a ResourceClaim that holds a GPU has given it back, as the API server says.
+
+    the claim is gone, or another has its name      nobody can be using the GPU by it
+    its allocation does not name the GPU            the same, unless the allocation is about to be stored: the gate says
+                                                    yes before that, and a request to the API server may take a minute.
+                                                    If it was seen stored, since the gate's last yes, it is over
+    the node's agent names it as a user of the GPU  its containers may still run: it keeps the GPU in any case
+
+A pod that is deleted by force frees its claim at once, and its containers may still run; hence the last line.
+"""
+
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+import msgspec
+
+from carrel.dialects import dra
+from carrel.dialects.carrel import LeaseRecord
+from carrel.dialects.dra import DevicePlace
+from carrel.kubernetes.cluster import Cluster, NotFound, Selection
+from carrel.kubernetes.objects.resource_claims import ResourceClaim
+from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
+from carrel.leases.cluster_ledger import ClusterLedger
+from carrel.leases.device_claims import DeviceClaims
+from carrel.ledger.shares import Holder
+
+TIME_TO_STORE_S = 90.0
+"""From the gate's yes to the stored allocation: the API server itself gives a request up after 60 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimEnd:
+    why: str
+    """Why the claim does not hold the GPU; empty if it does."""
+    is_final: bool = True
+    """False: it may hold it in a moment."""
+
+
+HOLDS = ClaimEnd("")
+
+
+class ClaimEnds:
+    def __init__(self, cluster: Cluster, cluster_ledger: ClusterLedger, device_claims: DeviceClaims | None) -> None:
+        """`device_claims`: None where they are not watched; then the API server is asked about every claim."""
+        self._cluster = cluster
+        self._cluster_ledger = cluster_ledger
+        self._device_claims = device_claims
+        self._stored: dict[tuple[str, str], tuple[str, ...]] = {}  # uid, GPU → the marks of the share when it was seen
+        if device_claims is not None:
+            device_claims.claims.on_change(self._on_claim)
+
+    def _on_claim(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        if new is not None and new.status.allocation is not None:
+            for lease in self._cluster_ledger.leases_of(new.metadata.uid):
+                self.seems_over(dra.holder_of_claim(new), lease.record)
+
+    def forget_all_but(self, kept: AbstractSet[str]) -> None:
+        self._stored = {key: marks for key, marks in self._stored.items() if key[0] in kept}
+
+    def seems_over(self, holder: Holder, record: LeaseRecord) -> bool:
+        """By the caches: a reason to ask."""
+        if self._device_claims is None:
+            return True
+        claim = self._device_claims.claims.store.get(holder.name, holder.namespace)
+        if claim is None or self._end_of(claim, holder, record).why:
+            return True
+        self._stored[holder.uid, record.gpu] = _marks(record, holder)
+        return False
+
+    async def end_of(self, holder: Holder, record: LeaseRecord) -> ClaimEnd:
+        """As the API server says now."""
+        if holder.uid in self._cluster_ledger.users_on(record.node, record.index):
+            return HOLDS
+        try:
+            found = await self._cluster.get(RESOURCE_CLAIMS, holder.name, holder.namespace)
+        except NotFound:
+            return ClaimEnd("the claim is gone") if await self._is_served(holder.namespace) else HOLDS
+        return self._end_of(msgspec.convert(found, ResourceClaim), holder, record)
+
+    async def _is_served(self, namespace: str) -> bool:
+        """An API server that does not know the kind at all says of every claim that it is not found."""
+        try:
+            await self._cluster.list(RESOURCE_CLAIMS, Selection(namespace))
+        except NotFound:
+            return False
+        return True
+
+    def _end_of(self, claim: ResourceClaim, holder: Holder, record: LeaseRecord) -> ClaimEnd:
+        if claim.metadata.uid != holder.uid:
+            return ClaimEnd("another claim has its name now")
+        results = claim.status.allocation.devices.results if claim.status.allocation is not None else ()
+        if any(self._is_for(dra.place_of(result), record) for result in results if not result.admin_access):
+            return HOLDS
+        was_stored = self._stored.get((holder.uid, record.gpu)) == _marks(record, holder)
+        return ClaimEnd(f"the claim is not allocated to GPU {record.index} of {record.node}", is_final=was_stored)
+
+    def _is_for(self, place: DevicePlace, record: LeaseRecord) -> bool:
+        """Whether a device is the GPU of the Lease; also if no slice says any more which one it is, but it may be."""
+        if place == DevicePlace(dra.DRIVER, record.node, dra.device_name(record.index)):
+            return True
+        uuid = self._device_claims.uuid_of(place) if self._device_claims is not None else ""
+        return uuid == record.gpu if uuid else place.pool == record.node and place.driver in dra.CLASSES
+
+
+def _marks(record: LeaseRecord, holder: Holder) -> tuple[str, ...]:
+    return record.tries.get(holder.uid, ())

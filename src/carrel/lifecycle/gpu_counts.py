@@ -1,0 +1,134 @@
+"""How many GPUs of each model are in use, and by whom; how much of their memory; and how much is booked.
+
+Read whenever Prometheus asks. Only nodes that changed since the last time are counted again: on 5,000 nodes a full
+count takes longer than a scrape should.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from carrel.ledger.coverage import Entitlement
+from carrel.ledger.ledger import Card, Ledger
+from carrel.ledger.shares import ShareState
+
+BYTES_PER_MIB = 1024 * 1024
+GPU_STATES = ("covered", "opportunistic", "kept", "free", "unusable")
+MEMORY_STATES = ("free", *(state.value for state in ShareState if state is not ShareState.GONE))
+UNKNOWN = "unknown"
+"""A GPU whose model nobody reports, and slots of a node with several models."""
+ANY_MODEL = "any"
+"""A booking that names no model."""
+
+Counts = Counter[tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """Of one node, or of all."""
+
+    gpus: Counts = field(default_factory=Counter)
+    """By model and state."""
+    memory: Counts = field(default_factory=Counter)
+    """MiB, by model and state."""
+    free: Counts = field(default_factory=Counter)
+    """MiB that a new pod could have, by model and whether the whole GPU is free."""
+
+    def add(self, other: "_Count") -> None:
+        for mine, theirs in zip(self._all(), other._all(), strict=True):
+            mine.update(theirs)
+
+    def subtract(self, other: "_Count") -> None:
+        for mine, theirs in zip(self._all(), other._all(), strict=True):
+            mine.subtract(theirs)
+
+    def _all(self) -> tuple[Counts, ...]:
+        return self.gpus, self.memory, self.free
+
+
+class GpuCounts:
+    def __init__(self, ledger: Ledger, running: Callable[[], Iterable[Entitlement]]) -> None:
+        """`running`: the bookings that run now."""
+        self._ledger = ledger
+        self._running = running
+        self._moment = -1
+        self._by_node: dict[str, _Count] = {}
+        self._total = _Count()
+
+    def read(self) -> Iterable[Metric]:
+        self._count()
+        total, models = self._total, sorted({model for (model, _), count in self._total.gpus.items() if count})
+        gpus = GaugeMetricFamily(
+            "carrel_gpus",
+            "GPUs by what they are used for: by pods that a booking covers, only by others (opportunistic), kept for a"
+            " booked pod, free; or unusable, for whatever reason.",
+            labels=["model", "state"],
+        )
+        healthy = GaugeMetricFamily("carrel_gpus_healthy", "GPUs that pods can have or use.", labels=["model"])
+        memory = GaugeMetricFamily(
+            "carrel_gpu_memory_bytes",
+            "Memory of GPUs that is free, or held by shares in that state.",
+            labels=["model", "state"],
+        )
+        fragmentation = GaugeMetricFamily(
+            "carrel_gpu_fragmentation_ratio",
+            "The part of the free memory that is on GPUs of which pods hold a part: no pod can have such a GPU whole.",
+            labels=["model"],
+        )
+        for model in models:
+            for state in GPU_STATES:
+                gpus.add_metric([model, state], total.gpus[model, state])
+            healthy.add_metric([model], sum(total.gpus[model, state] for state in GPU_STATES if state != "unusable"))
+            for state in MEMORY_STATES:
+                memory.add_metric([model, state], total.memory[model, state] * BYTES_PER_MIB)
+            part, whole = total.free[model, "part"], total.free[model, "whole"]
+            fragmentation.add_metric([model], part / (part + whole) if part else 0.0)
+        yield from (gpus, healthy, memory, fragmentation)
+        yield self._booked(models)
+
+    def _booked(self, models: Iterable[str]) -> GaugeMetricFamily:
+        booked = dict.fromkeys(models, 0.0)
+        for each in self._running():
+            model = each.model or ANY_MODEL
+            booked[model] = booked.get(model, 0.0) + each.gpus / each.share_of
+        gauge = GaugeMetricFamily(
+            "carrel_gpus_booked", "GPUs of the bookings that run now; a part of a GPU counts as such.", labels=["model"]
+        )
+        for model, count in booked.items():
+            gauge.add_metric([model], count)
+        return gauge
+
+    def _count(self) -> None:
+        changed = self._ledger.changed_since(self._moment)
+        if changed is None:
+            self._by_node, self._total, changed = {}, _Count(), self._ledger.nodes
+        self._moment = self._ledger.moment
+        for node in changed:
+            now = _count(self._ledger, node)
+            self._total.add(now)
+            self._total.subtract(self._by_node.get(node, _Count()))
+            self._by_node[node] = now
+
+
+def _count(ledger: Ledger, name: str) -> _Count:
+    count, node = _Count(), ledger.node(name)
+    is_usable = node is not None and not node.unusable
+    for card in ledger.cards(name):
+        model, state = card.gpu.model or UNKNOWN, _state(card, is_node_usable=is_usable)
+        count.gpus[model, state] += 1
+        count.memory[model, "free"] += max(card.free, 0)
+        for share in card.shares.values():
+            count.memory[model, share.state.value] += card.held(share)
+        if state != "unusable" and card.kept_for is None:
+            count.free[model, "part" if card.shares else "whole"] += max(card.free, 0)
+    return count
+
+
+def _state(card: Card, *, is_node_usable: bool) -> str:
+    if card.gpu.unusable or not is_node_usable:
+        return "unusable"
+    if not card.shares:
+        return "free" if card.kept_for is None else "kept"
+    return "covered" if any(share.coverage for share in card.shares.values()) else "opportunistic"

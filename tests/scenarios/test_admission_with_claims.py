@@ -1,0 +1,70 @@
+"""A pod that has a ResourceClaim for a GPU and asks in another dialect too is refused, with the reason."""
+
+import pytest
+
+from tests.kit.reviews import Json, ReviewedCluster, a_pod
+
+SHARE = {"aliyun.com/gpu-mem": "8138"}
+
+
+def spec(device_class: str) -> Json:
+    return {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": device_class, "count": 1}}]}}
+
+
+def a_cluster(device_class: str = "gpu.carrel.dev", *, dra: bool = True) -> ReviewedCluster:
+    """With a claim `mine` and a template `each` of that class; the class `large` selects our driver by CEL."""
+    by_driver = [{"cel": {"expression": "device.driver == 'gpu.carrel.dev' && device.attributes.size() > 0"}}]
+    return ReviewedCluster(
+        dra=dra,
+        resource_claims=[{"metadata": {"name": "mine", "namespace": "lab"}, "spec": spec(device_class)}],
+        claim_templates=[{"metadata": {"name": "each", "namespace": "lab"}, "spec": {"spec": spec(device_class)}}],
+        device_classes=[{"metadata": {"name": "large"}, "spec": {"selectors": by_driver}}],
+    )
+
+
+BY_CLAIM = [{"name": "gpu", "resourceClaimName": "mine"}]
+BY_TEMPLATE = [{"name": "gpu", "resourceClaimTemplateName": "each"}]
+UNKNOWN = [{"name": "gpu", "resourceClaimTemplateName": "nowhere"}]
+
+
+@pytest.mark.parametrize(
+    ("device_class", "claims", "words"),
+    [
+        pytest.param("gpu.carrel.dev", BY_CLAIM, "aliyun.com/gpu-mem and ResourceClaim mine", id="a claim"),
+        pytest.param(
+            "gpu.carrel.dev", BY_TEMPLATE, "aliyun.com/gpu-mem and ResourceClaimTemplate each", id="a template"
+        ),
+        pytest.param("gpu.nvidia.com", BY_CLAIM, "aliyun.com/gpu-mem and ResourceClaim mine", id="NVIDIA's class"),
+        pytest.param(
+            "large", BY_CLAIM, "aliyun.com/gpu-mem and ResourceClaim mine", id="a class that selects our driver"
+        ),
+    ],
+)
+async def test_two_ways_of_asking_are_refused(device_class: str, claims: list[Json], words: str) -> None:
+    answer = await a_cluster(device_class).create(a_pod(SHARE, resourceClaims=claims))
+    assert not answer.allowed
+    assert answer.message == f"pod lab/train asks for GPUs in 2 ways: {words}; keep one of them"
+
+
+@pytest.mark.parametrize(
+    ("device_class", "claims"),
+    [
+        pytest.param("nic.example", BY_CLAIM, id="a claim for something else"),
+        pytest.param("gpu.carrel.dev", UNKNOWN, id="a template that does not exist yet: the gate looks again"),
+        pytest.param("gpu.carrel.dev", [], id="no claim"),
+    ],
+)
+async def test_other_claims_go_with_every_dialect(device_class: str, claims: list[Json]) -> None:
+    answer = await a_cluster(device_class).create(a_pod(SHARE, resourceClaims=claims))
+    assert answer.allowed, answer.message
+
+
+async def test_a_pod_with_a_claim_alone_passes_and_its_claim_is_judged_when_it_is_allocated() -> None:
+    answer = await a_cluster().create(a_pod(resourceClaims=BY_CLAIM))
+    assert answer.allowed
+    assert "carrel.dev/tier" not in answer.annotations
+
+
+async def test_without_dra_claims_are_not_looked_at() -> None:
+    answer = await a_cluster(dra=False).create(a_pod(SHARE, resourceClaims=BY_CLAIM))
+    assert answer.allowed
