@@ -13,6 +13,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
+{{/* Of what the Prometheus Operator reads: it may look for labels of its own release. */}}
+{{- define "carrel.monitoringLabels" -}}
+{{ merge (include "carrel.labels" . | fromYaml) .Values.monitoring.labels | toYaml }}
+{{- end }}
+
 {{- define "carrel.image" -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}

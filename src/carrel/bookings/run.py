@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -91,7 +91,7 @@ async def _serve(resources: _Resources, client: Client | None, stop: asyncio.Eve
         carrel = ClusterState(client, settings.options()) if client is not None else None
         people = SqlPeople(database)
         authenticator = authenticator_from(settings, SignInContext(people, http, client, utc_now))
-        service = _service(resources, carrel, authenticator)
+        service = replace(_service(resources, carrel, authenticator), migration=await database.level())
         delivery = DeliveryContext(http, service.context.zone, utc_now, authenticator.options.link)
         notifier = Notifier(service.outbox, service.context.store, channels_of(settings, delivery), utc_now)
         address = Address(settings.bind_address, settings.port)

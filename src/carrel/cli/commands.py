@@ -17,6 +17,8 @@ from carrel.cli.purge import PurgeSettings, purge
 from carrel.cli.release import ReleaseSettings, release
 from carrel.cli.scheduler_config import SchedulerConfigSettings, scheduler_config
 from carrel.cli.show_booking import ShowSettings, show
+from carrel.cli.simulate import SimulateSettings, simulate
+from carrel.cli.snapshot import SnapshotSettings, snapshot
 from carrel.cli.usage import UsageSettings, usage
 from carrel.cli.why import WhySettings, why
 
@@ -36,6 +38,8 @@ COMMANDS: tuple[tuple[str, type[Any], Callable[[Any], None]], ...] = (
     ("adopt", AdoptSettings, adopt),
     ("release", ReleaseSettings, release),
     ("purge", PurgeSettings, purge),
+    ("simulate", SimulateSettings, simulate),
+    ("snapshot", SnapshotSettings, snapshot),
     ("scheduler-config", SchedulerConfigSettings, scheduler_config),
 )
 """In the order of `carrel --help`."""

@@ -12,6 +12,7 @@ again whether this process may write. An eviction is not repeated: there 429 com
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -47,6 +48,26 @@ from carrel.kubernetes.transport import ApiRequest, ApiResponse, ResponseLike, T
 from carrel.kubernetes.warnings import Warnings
 
 V = TypeVar("V", bound=Object)
+
+
+@dataclass(frozen=True, slots=True)
+class PodPort:
+    """A port of a pod that speaks HTTP."""
+
+    namespace: str
+    name: str
+    port: int
+    scheme: str = ""
+    """`https`; empty: plain HTTP."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodAnswer:
+    status: int
+    text: str
+    date: str
+    """By the pod's own clock, as HTTP writes it; empty if it says none."""
+
 
 _JSON = "application/json"
 _TOO_MANY = 429
@@ -151,6 +172,19 @@ class Client:
             raise responses.unreadable(request, response, "no stream")
         async with aclosing(response.stream), aclosing(_events(resource, request, response.stream)) as events:
             yield events
+
+    async def ask_pod(self, pod: PodPort, path: str) -> PodAnswer:
+        """What a pod answers at a path, through the API server: so it can be asked from anywhere.
+
+        Raises `ClusterError` if the API server cannot reach it. A bad status of the pod itself is an answer.
+        """
+        name = f"{pod.scheme}:{pod.name}:{pod.port}" if pod.scheme else f"{pod.name}:{pod.port}"
+        request = ApiRequest("GET", _path(PODS, pod.namespace, name, f"proxy{path}"))
+        # The pod's clock is not the API server's, so this answer does not set the clock.
+        response = await self._transport.send(request)
+        if response.status >= 300 and responses.is_status(response.body):
+            raise responses.error_of(request, response)
+        return PodAnswer(response.status, response.body.decode(errors="replace"), response.headers.get("date", ""))
 
     # Writing
 

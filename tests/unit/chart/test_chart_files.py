@@ -11,7 +11,7 @@ import yaml
 
 from carrel import __version__
 from carrel.admission.settings import PluginMode
-from carrel.dialects.options import HideFrom, Unit
+from carrel.dialects.options import DeviceList, HideFrom, Unit
 from carrel.dialects.when_full import WhenFull
 from carrel.ledger.tiers import AtEnd
 from carrel.node.settings import MemoryResource, OfferWholeGpus
@@ -91,6 +91,7 @@ def words(path: str) -> list[str]:
         ("memoryUnit", Unit),
         ("whenFull", WhenFull),
         ("hideGpusFrom", HideFrom),
+        ("deviceList", DeviceList),
         ("logLevel", LogLevel),
         ("scheduler.placement", PlacementStyle),
         ("controller.atEnd", AtEnd),
