@@ -66,6 +66,8 @@ def rights_by_account(documents: Iterable[Mapping[str, Any]], namespace: str) ->
             bindings.append((where, each["roleRef"], each["subjects"]))
     for where, role, subjects in bindings:
         for subject in subjects:
+            if subject["kind"] != "ServiceAccount":
+                continue  # what all accounts may do is not looked at
             account = f"system:serviceaccount:{_own(subject['namespace'], namespace)}:{subject['name']}"
             rights = _rights(rules[role["kind"], where if role["kind"] == "Role" else "", role["name"]], where)
             found.setdefault(account, []).extend(rights)
