@@ -51,7 +51,10 @@ def bookings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MaiaBookings]
 @pytest.fixture(scope="module")
 def chart() -> Iterator[InstalledChart]:
     with chart_node() as found:
-        helm("install", "gpu-booking", GPU_BOOKING, "-n", "gpu-booking", "--create-namespace", api=found.api)
+        said = helm("install", "gpu-booking", GPU_BOOKING, "-n", "gpu-booking", "--create-namespace", api=found.api)
+        assert "carrel purge --carrel-namespace gpu-booking" in said, said
+        assert "helm test gpu-booking --namespace gpu-booking" in said, said
+        assert "--set carrel.spawners[0]=system:serviceaccount:jhub:hub" in said, said
         yield found
 
 
