@@ -169,7 +169,12 @@ class ClusterLedger:
         else:
             set_aside = why_set_aside(unrecorded, name)
         gpus = tuple(replace(gpu, unusable=gpu.unusable or self._why_unsure(gpu)) for gpu in node.gpus)
-        unusable = node.unusable or self._stale.get(name, "") or self._other_unit(status) or set_aside
+        unusable = (
+            node.unusable
+            or self._stale.get(name, "")
+            or gpuclaim.why_other_unit(status, self._memory_unit)
+            or set_aside
+        )
         node = replace(node, gpus=gpus, unusable=unusable)
         if node != self.ledger.node(name):  # most reports are only a heartbeat
             holders = self._holders_on(name)
@@ -182,15 +187,6 @@ class ClusterLedger:
 
     def _holders_on(self, node: str) -> set[str]:
         return {uid for card in self.ledger.cards(node) for uid in card.shares}
-
-    def _other_unit(self, status: GpuNodeStatus) -> str:
-        """The same number on a pod would mean different amounts for the agent and for this process."""
-        theirs, ours = status.status.memory_unit, self._memory_unit.value
-        if theirs in ("", ours):
-            return ""
-        return (
-            f"its agent counts memory in {theirs}, the scheduler in {ours}; give all components the same --memory-unit"
-        )
 
     def _why_unsure(self, gpu: Gpu) -> str:
         """Why the records of a GPU contradict each other; empty if they do not."""
@@ -432,9 +428,8 @@ class ClusterLedger:
         cards = self.ledger.cards(record.node)
         matching = [card for card in cards if card.gpu.uuid == record.gpu and card.gpu.index == record.index]
         is_unsure = not matching or matching[0].gpu.unusable or len(self._recorded_on.get(record.gpu, ())) > 1
-        if is_unsure or self.kubelet_chooses(
-            record.node
-        ):  # the GPU behind one slot limits which GPU may be behind another
+        # The GPU behind one slot limits which GPU may be behind another.
+        if is_unsure or self.kubelet_chooses(record.node):
             self._refresh(record.node)
 
     # --- how far the holders are -------------------------------------------------------------------------------------

@@ -25,6 +25,14 @@ def machine_of(pod: Pod) -> MachineRoom:
     return MachineRoom(most_at_once(pod, cpu), most_at_once(pod, memory))
 
 
+def room_of(node: NodeObject) -> MachineRoom | None:
+    """What pods may have of the machine; None: the node does not say it."""
+    allocatable = node.status.allocatable
+    if CPU not in allocatable or MEMORY not in allocatable:
+        return None
+    return MachineRoom(_milli(allocatable[CPU]), _mib(allocatable[MEMORY]))
+
+
 def _asked(requests: Mapping[str, str], limits: Mapping[str, str], resource: str) -> str:
     return requests.get(resource) or limits.get(resource) or "0"
 
@@ -54,9 +62,7 @@ class MachineWatch:
 
     def on_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
         if new is not None:
-            allocatable = new.status.allocatable
-            if CPU in allocatable and MEMORY in allocatable:
-                size = MachineRoom(_milli(allocatable[CPU]), _mib(allocatable[MEMORY]))
+            if (size := room_of(new)) is not None:
                 self._machines.set_node(new.metadata.name, size)
         elif old is not None:
             self._machines.remove_node(old.metadata.name)

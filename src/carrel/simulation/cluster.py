@@ -37,6 +37,13 @@ class ClusterInRun:
         """The nodes that have the CPU and memory: all that kube-scheduler itself looks at."""
         return list(compress(self.names, self._fitting(pod).machine))
 
+    def with_gpus(self, pod: SimulatedPod) -> Sequence[str]:
+        """The nodes that would have room, had their machines enough CPU and memory."""
+        if pod.request is None:
+            return self.names
+        fits = fit_test(pod.request)
+        return [name for name in self.names if fits(self.ledger.rooms[name])]
+
     def _fitting(self, pod: SimulatedPod) -> "_Fitting":
         kind = (pod.request, pod.machine)
         known = self._rooms.get(kind)

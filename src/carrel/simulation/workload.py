@@ -55,3 +55,6 @@ class SimulatedCluster:
 class Workload:
     pods: tuple[SimulatedPod, ...]
     wishes: tuple[BookingWish, ...] = ()
+
+
+HOUR_S = 3600.0

@@ -202,6 +202,8 @@ class NodeAddress(ObjectPart):
 
 class NodeInfo(ObjectPart):
     kubelet_version: str = ""
+    container_runtime_version: str = ""
+    """As `containerd://2.2.1`."""
 
 
 class NodeStatus(ObjectPart):
