@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 from carrel.admission import certificates
 from carrel.admission.certificates import Validity
 from carrel.admission.served_certificate import ServedCertificate
-from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, PRIORITY_CLASSES
-from carrel.manifests import policies, priority_classes, webhooks
+from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, PRIORITY_CLASSES, VALIDATING_WEBHOOKS
+from carrel.manifests import dra, policies, priority_classes, webhooks
 from testbed.control_plane import ApiServer
 from testbed.processes import Process
 from tests.e2e.pods import eventually
@@ -146,6 +146,16 @@ class Webhook:
                 webhook["clientConfig"] = {"url": f"{self.url}{webhook['clientConfig']['service']['path']}"}
             self.api.call("POST", MUTATING_WEBHOOKS.path(), each)
         self.process.wait_until("trusted", lambda: self._is_trusted(MUTATING_WEBHOOKS.path(name="carrel")))
+
+    def configure_claims(self) -> None:
+        """The same for ResourceClaims, with everything else that --dra needs in the cluster."""
+        objects = list(dra())
+        for each in objects:
+            for webhook in each.get("webhooks", ()):
+                webhook["clientConfig"] = {"url": f"{self.url}{webhook['clientConfig']['service']['path']}"}
+        given = json.dumps({"kind": "List", "apiVersion": "v1", "items": objects})
+        self.api.kubectl("apply", "--filename", "-", given=given)
+        self.process.wait_until("trusted", lambda: self._is_trusted(VALIDATING_WEBHOOKS.path(name="carrel")))
 
     def handshake(self) -> int:
         """The status of a call over a new connection, by whoever trusts what the API server is told to trust."""

@@ -13,6 +13,7 @@ from carrel.cli.free import FreeSettings, free
 from carrel.cli.inspect import InspectSettings, inspect
 from carrel.cli.list_bookings import ListSettings, list_bookings
 from carrel.cli.login import LoginSettings, login
+from carrel.cli.purge import PurgeSettings, purge
 from carrel.cli.release import ReleaseSettings, release
 from carrel.cli.scheduler_config import SchedulerConfigSettings, scheduler_config
 from carrel.cli.show_booking import ShowSettings, show
@@ -36,6 +37,7 @@ COMMANDS: tuple[tuple[str, type[Any], Callable[[Any], None]], ...] = (
     ("doctor", DoctorSettings, doctor),
     ("adopt", AdoptSettings, adopt),
     ("release", ReleaseSettings, release),
+    ("purge", PurgeSettings, purge),
     ("simulate", SimulateSettings, simulate),
     ("snapshot", SnapshotSettings, snapshot),
     ("scheduler-config", SchedulerConfigSettings, scheduler_config),

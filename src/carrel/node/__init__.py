@@ -13,6 +13,9 @@ Reading order:
     pod_cgroups                          which pods have processes on the machine
     comparison                           what the kubelet allocated, compared with what the Leases say
     memory_offer_decision memory_offer   how memory is offered to the kubelet: the decision, and what follows from it
+    claim_files claim_preparation        ResourceClaims: the files for the container runtime, and the last gate
+    device_slice slice_publisher         which GPUs claims may have
+    node_claims                          what --dra adds to an agent
     nvidia_socket                        whether NVIDIA's own plugin serves the node
     report                               writes the node's GPUs to the API server
     agent                                the loop that does all of this
@@ -20,4 +23,5 @@ Reading order:
     settings entry_point run                 one process
     withdrawal withdraw_command          for uninstalling
     reservation/                         the program in a reservation pod
+    visible_gpus/                        the program in a pod of `carrel doctor`: what a container sees
 """

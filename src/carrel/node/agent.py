@@ -38,6 +38,7 @@ from carrel.node.lease_check import LeaseCheck
 from carrel.node.memory_offer import MemoryOffer, NodeSnapshot
 from carrel.node.memory_offer_decision import OfferMode
 from carrel.node.metrics import AgentMetrics
+from carrel.node.node_claims import NodeClaims
 from carrel.node.nvidia_socket import NvidiaPluginSocket
 from carrel.node.pod_cgroups import PodCgroups
 from carrel.node.report import Report, Reporter
@@ -103,9 +104,13 @@ class Agent:
         lease_check = LeaseCheck(cluster, settings.node_name, settings.carrel_namespace, has_slots=has_slots)
         self._comparison = Comparison(cluster, lease_check, now, self._isolation)
         self._reporter = Reporter(cluster, now)
-        self._offer = MemoryOffer(
-            settings.memory_resource.mode, lambda: self._reporter.memory_resource(settings.node_name)
-        )
+        self._reporting = asyncio.Lock()
+        self._last_report: Report | None = None
+        self.claims: NodeClaims | None = None
+        if settings.dra:
+            self.claims = NodeClaims(cluster, settings, lease_check, self._report_claims)
+            self.claims.watch(self.informers, self._due.set)
+        self._offer = MemoryOffer(settings.offer_mode(), lambda: self._reporter.memory_resource(settings.node_name))
         allocation_context = AllocationContext(
             cluster=cluster,
             node=settings.node_name,
@@ -129,7 +134,8 @@ class Agent:
         self._isolation.on_failure = self.metrics.count_object_failure
 
     def _device_plugin(self, resource: str, is_wanted: Callable[[], bool]) -> DevicePlugin:
-        return DevicePlugin(resource, self._settings.plugin_folder / SOCKETS[resource], self._allocation, is_wanted)
+        socket, device_list = self._settings.plugin_folder / SOCKETS[resource], self._settings.device_list
+        return DevicePlugin(resource, socket, self._allocation, is_wanted, device_list)
 
     def _offers_whole_gpus(self) -> bool:
         if self._is_coexisting or self._only_reports or self._settings.whole_gpus is OfferWholeGpus.NO:
@@ -158,6 +164,8 @@ class Agent:
             if not self._only_reports:
                 tasks.create_task(self.memory.run())
                 tasks.create_task(self.whole_gpus.run())
+            if self.claims is not None:
+                tasks.create_task(self.claims.plugin.run())
             tasks.create_task(self._watch_machine())
             tasks.create_task(self._run_rounds())
 
@@ -218,6 +226,8 @@ class Agent:
         )
         inventory = DeviceInventory(gpus, self._settings.memory_unit)
         self._allocation.update(inventory, self._allocated_devices)
+        no_claims = self.claims.look(gpus, self._node()) if self.claims is not None else ""
+        self._note("claims", no_claims)
         await self._offer_devices(inventory)
         await self._report(state, inventory, result, seen_at)
         self.metrics.update(state, gpus, len(result.mismatches), self._reporter.reported_at)
@@ -280,11 +290,22 @@ class Agent:
             memory_unit=inventory.unit.value if self._offer.is_offered(snapshot) else "",
             memory_resource=mode.value if mode else "",
             message="; ".join(
-                filter(None, (state.trouble, self._offer.message(snapshot), self._reporter.unknown, socket))
+                filter(
+                    None,
+                    (
+                        state.trouble,
+                        self._offer.message(snapshot),
+                        self._reporter.unknown,
+                        socket,
+                        self._troubles.get("claims"),
+                    ),
+                )
             ),
             orphans=await self._orphans(),
         )
-        await self._try("report", self._reporter.report(Report(node, result, seen_at, remarks)))
+        await self._try("report", self._write_report(Report(node, result, seen_at, remarks)))
+        if self.claims is not None:
+            await self._try("slice", self.claims.publish(inventory.gpus, self._node()))
         is_unknown = self._nodes.is_synced and self._node() is None
         self._note("node", f"the cluster has no node {node.name}: is --node-name right?" if is_unknown else "")
         memory = self._offer.amounts(snapshot, is_registered=self.memory.is_registered)
@@ -299,6 +320,19 @@ class Agent:
         self._note("promise", "; ".join(each.words for each in result.mismatches))
         self._note("comparison", result.unsure)
         self._note("memory", self._offer.message(snapshot))
+
+    async def _write_report(self, report: Report) -> None:
+        async with self._reporting:
+            self._last_report = report
+            if self.claims is not None:
+                used = self.claims.with_users(report.result.in_use_by)
+                report = replace(report, result=replace(report.result, in_use_by=used))
+            await self._reporter.report(report)
+
+    async def _report_claims(self) -> None:
+        """The last report once more, with the claims that are prepared now: before the kubelet is answered."""
+        if self._last_report is not None:
+            await self._write_report(replace(self._last_report, seen_at=self._now()))
 
     async def _try(self, what: str, doing: Awaitable[object]) -> None:
         try:

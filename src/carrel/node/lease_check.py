@@ -1,8 +1,10 @@
 """Whether Leases give a pod the GPUs that its annotation names: the annotation is a copy, and may be forged."""
 
+import contextlib
 from collections.abc import Collection, Sequence
 
 from carrel.dialects import carrel, gpuclaim
+from carrel.dialects.carrel import LeaseRecord
 from carrel.kubernetes.cluster import Cluster, Selection
 from carrel.kubernetes.objects.resources import LEASES
 from carrel.ledger.gpus import Gpu, place_name
@@ -35,15 +37,23 @@ class LeaseCheck:
                 return True
         return False
 
+    async def holders(self, index: int) -> list[str]:
+        """Who has a share of the GPU, by the Lease of its number. Raises `ClusterError`."""
+        record = await self._record(index)
+        return [str(share.holder) for share in record.shares] if record else []
+
     async def _gpu_given(self, index: int, uid: str) -> str:
         """The GPU of which this Lease gives the pod a share; empty if none."""
+        record = await self._record(index)
+        if record is None or not any(share.holder.uid == uid for share in record.shares):
+            return ""
+        return record.reservation.card if record.reservation else record.gpu
+
+    async def _record(self, index: int) -> LeaseRecord | None:
+        """None: there is no Lease, or it cannot be read."""
         name = gpuclaim.lease_name(self._node, index)
         only_it = Selection(self._namespace, fields=f"metadata.name={name}")
         for lease in (await self._cluster.list(LEASES, only_it)).items:
-            try:
-                record = carrel.read_lease(lease)
-            except Malformed:
-                continue
-            if record is not None and any(share.holder.uid == uid for share in record.shares):
-                return record.reservation.card if record.reservation else record.gpu
-        return ""
+            with contextlib.suppress(Malformed):
+                return carrel.read_lease(lease)
+        return None

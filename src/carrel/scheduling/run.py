@@ -86,6 +86,6 @@ async def _housekeeping(state: ClusterState, scheduler: Scheduler) -> None:
     while True:
         attempt = state.isolation.attempt
         attempt("silent_agents", partial(state.cluster_ledger.mark_silent_agents, state.options.now()))
-        attempt("expired_gangs", scheduler.expire_gangs)
+        attempt("expired_promises", scheduler.expire_promises)
         attempt("gang_sizes", state.gang_sizes.refresh)
         await asyncio.sleep(HOUSEKEEPING_S)

@@ -1,0 +1,106 @@
+"""The last gate: a ResourceClaim gets its GPUs on this node only if their Leases name it.
+
+What the API server says now counts, and no cache: the claim with its allocation, and the Lease of each GPU. Before the
+kubelet is answered the agent reports that the claim uses the GPUs, so that they stay taken until they are given back.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from carrel.dialects import dra, nvidia
+from carrel.dialects.options import CudaDevices
+from carrel.kubernetes.cluster import Cluster, NotFound
+from carrel.kubernetes.objects.resource_claims import AllocatedDevice, ResourceClaim
+from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
+from carrel.ledger.gpus import Gpu
+from carrel.ledger.refusals import Refusal
+from carrel.node.claim_files import ClaimFiles, device_id
+from carrel.node.interfaces import NamedClaim, PreparedDevice
+from carrel.node.lease_check import LeaseCheck
+
+
+async def _nothing() -> None:
+    return None
+
+
+@dataclass(slots=True)
+class ClaimPreparation:
+    """Of the claims of one node."""
+
+    cluster: Cluster
+    node: str
+    files: ClaimFiles
+    lease_check: LeaseCheck
+    cuda_devices: CudaDevices = CudaDevices.UUID
+    report: Callable[[], Awaitable[None]] = _nothing
+    """Writes who uses the GPUs to the API server."""
+    gpus: Sequence[Gpu] = field(default=())
+    """As the agent last saw them."""
+
+    async def prepare(self, named: NamedClaim) -> Sequence[PreparedDevice] | Refusal:
+        """Raises `ClusterError`, `Malformed` and `OSError`."""
+        claim = await self._claim(named)
+        if isinstance(claim, Refusal):
+            return claim
+        results = self._results(claim)
+        if not results:
+            return Refusal(f"the claim has no GPU of {self.node}: it is not allocated, or elsewhere")
+        gpus: dict[str, Gpu] = {}
+        for result in results:
+            gpu = await self._gpu(result, named)
+            if isinstance(gpu, Refusal):
+                return gpu
+            gpus[result.device] = gpu
+        given = tuple(gpus.values())
+        self.files.write(named.uid, [gpu.uuid for gpu in given], self._variables(given))
+        await self.report()
+        return [
+            PreparedDevice((result.request.partition("/")[0],), result.pool, result.device, (device_id(named.uid),))
+            for result in results
+        ]
+
+    async def unprepare(self, uid: str) -> None:
+        """Raises `OSError`."""
+        self.files.remove(uid)
+        await self.report()
+
+    def users(self) -> Mapping[str, list[str]]:
+        """UUID of a GPU → the uids of the claims that are prepared for it."""
+        users: dict[str, list[str]] = {}
+        for uid, gpus in self.files.prepared().items():
+            for uuid in gpus:
+                users.setdefault(uuid, []).append(uid)
+        return users
+
+    async def _claim(self, named: NamedClaim) -> ResourceClaim | Refusal:
+        try:
+            found = msgspec.convert(await self.cluster.get(RESOURCE_CLAIMS, named.name, named.namespace), ResourceClaim)
+        except NotFound:
+            return Refusal(f"ResourceClaim {named.namespace}/{named.name} does not exist")
+        if found.metadata.uid != named.uid:
+            return Refusal(f"ResourceClaim {named.namespace}/{named.name} is another one by now")
+        return found
+
+    def _results(self, claim: ResourceClaim) -> list[AllocatedDevice]:
+        given = claim.status.allocation.devices.results if claim.status.allocation is not None else ()
+        return [each for each in given if each.driver == dra.DRIVER and each.pool == self.node]
+
+    async def _gpu(self, result: AllocatedDevice, named: NamedClaim) -> Gpu | Refusal:
+        """The GPU that the device is, if the claim may have it."""
+        gpu = next((each for each in self.gpus if dra.device_name(each.index) == result.device), None)
+        if gpu is None:
+            return Refusal(f"{self.node} has no device {result.device}")
+        if gpu.unusable:
+            return Refusal(f"{gpu} is not in use: {gpu.unusable}")
+        if result.admin_access or await self.lease_check.confirms(named.uid, [gpu.uuid], self.gpus):
+            return gpu
+        holders = await self.lease_check.holders(gpu.index)
+        held = f"; it is held by {', '.join(holders)}" if holders else ""
+        return Refusal(f"no Lease gives {gpu} to ResourceClaim {named.namespace}/{named.name}{held}")
+
+    def _variables(self, gpus: Sequence[Gpu]) -> dict[str, str]:
+        uuids, indices = ",".join(gpu.uuid for gpu in gpus), ",".join(str(gpu.index) for gpu in gpus)
+        by_cuda = indices if self.cuda_devices is CudaDevices.INDEX else uuids
+        return {nvidia.VISIBLE_DEVICES: uuids, nvidia.CUDA_VISIBLE_DEVICES: by_cuda}

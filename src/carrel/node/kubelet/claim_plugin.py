@@ -1,0 +1,158 @@
+"""The driver of our ResourceClaims, as the kubelet calls it: it prepares claims before a pod starts, and cleans up.
+
+The kubelet finds the socket of the registration in its folder, also after its own restart, and calls the other one.
+Calls are repeated, so every answer must be the same the second time. Every claim that is asked about is answered, each
+by itself: one that is refused does not hold up the others.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from carrel.dialects.dra import DRIVER
+from carrel.kubernetes.cluster import ClusterError
+from carrel.ledger.refusals import Refusal
+from carrel.node.interfaces import ClaimKeeper, NamedClaim
+from carrel.node.kubelet.grpc_stubs import claims_pb2 as wire
+from carrel.node.kubelet.grpc_stubs import claims_pb2_grpc as calls
+from carrel.node.kubelet.grpc_stubs import pluginregistration_pb2 as registration
+from carrel.node.kubelet.grpc_stubs import pluginregistration_pb2_grpc as registration_calls
+from carrel.parsing import Malformed
+
+log = logging.getLogger(__name__)
+
+TYPE = "DRAPlugin"
+VERSIONS = ("v1.DRAPlugin",)
+POLL_S = 0.5
+"""How often the sockets are checked."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class ClaimPlugin(calls.DRAPluginServicer, registration_calls.RegistrationServicer):
+    def __init__(self, kubelet_folder: Path, keeper: ClaimKeeper, is_wanted: Callable[[], bool]) -> None:
+        self.is_registered = False
+        self._registration = kubelet_folder / "plugins_registry" / f"{DRIVER}-reg.sock"
+        self._socket = kubelet_folder / "plugins" / DRIVER / "dra.sock"
+        self._keeper = keeper
+        self._is_wanted = is_wanted
+        self._trouble = ""
+
+    async def run(self) -> None:
+        """Runs until it is cancelled."""
+        while True:
+            try:
+                if self._is_wanted():
+                    async with self._serving():
+                        self._log_trouble("")
+                        await self._wait_lost()
+            except (OSError, RuntimeError) as error:
+                # RuntimeError is what gRPC raises for an address it cannot listen on.
+                self._log_trouble(str(error))
+            finally:
+                self.is_registered = False
+            await asyncio.sleep(POLL_S)
+
+    def _log_trouble(self, trouble: str) -> None:
+        if trouble and trouble != self._trouble:
+            log.warning("claim_plugin_not_served socket=%s: %s", self._socket, trouble)
+        self._trouble = trouble
+
+    @contextlib.asynccontextmanager
+    async def _serving(self) -> AsyncIterator[None]:
+        """The socket of the calls first: the kubelet calls it as soon as it finds the other one."""
+        servers = []
+        try:
+            for socket in (self._socket, self._registration):
+                socket.parent.mkdir(parents=True, exist_ok=True)
+                socket.unlink(missing_ok=True)
+                server = grpc.aio.server()
+                servers.append(server)
+                if socket == self._socket:
+                    calls.add_DRAPluginServicer_to_server(self, server)
+                else:
+                    registration_calls.add_RegistrationServicer_to_server(self, server)
+                server.add_insecure_port(f"unix:{socket}")
+                await server.start()
+            yield
+        finally:
+            self._registration.unlink(missing_ok=True)
+            for server in servers:
+                await server.stop(grace=None)
+            self._socket.unlink(missing_ok=True)
+
+    async def _wait_lost(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            seen = self._sockets()
+            while self._is_wanted() and self._sockets() == seen:  # noqa: ASYNC110 # files send no events
+                await asyncio.sleep(POLL_S)
+
+    def _sockets(self) -> list[tuple[int, int]]:
+        return [(found.st_ino, found.st_ctime_ns) for found in (self._registration.stat(), self._socket.stat())]
+
+    # --- what the kubelet calls --------------------------------------------------------------------------------------
+
+    async def GetInfo(self, request: registration.InfoRequest, context: Context) -> registration.PluginInfo:  # noqa: N802 # the format's name
+        return registration.PluginInfo(
+            type=TYPE, name=DRIVER, endpoint=str(self._socket), supported_versions=list(VERSIONS)
+        )
+
+    async def NotifyRegistrationStatus(  # noqa: N802 # the format's name
+        self, request: registration.RegistrationStatus, context: Context
+    ) -> registration.RegistrationStatusResponse:
+        self.is_registered = request.plugin_registered
+        if request.plugin_registered:
+            log.info("claim_plugin_registered socket=%s", self._socket)
+        else:
+            log.warning("claim_plugin_not_registered why=%r", request.error)
+        return registration.RegistrationStatusResponse()
+
+    async def NodePrepareResources(  # noqa: N802 # the format's name
+        self, request: wire.NodePrepareResourcesRequest, context: Context
+    ) -> wire.NodePrepareResourcesResponse:
+        answers = {
+            each.uid: await self._prepared(NamedClaim(each.namespace, each.name, each.uid)) for each in request.claims
+        }
+        return wire.NodePrepareResourcesResponse(claims=answers)
+
+    async def NodeUnprepareResources(  # noqa: N802 # the format's name
+        self, request: wire.NodeUnprepareResourcesRequest, context: Context
+    ) -> wire.NodeUnprepareResourcesResponse:
+        answers = {each.uid: await self._unprepared(each.uid) for each in request.claims}
+        return wire.NodeUnprepareResourcesResponse(claims=answers)
+
+    async def _prepared(self, claim: NamedClaim) -> wire.NodePrepareResourceResponse:
+        try:
+            prepared = await self._keeper.prepare(claim)
+        except (ClusterError, Malformed, OSError) as error:
+            prepared = Refusal(f"it cannot be prepared now: {error}")
+        except Exception:
+            log.exception("prepare_broke claim=%s/%s", claim.namespace, claim.name)
+            prepared = Refusal("Carrel's agent made a mistake; its log says which")
+        if isinstance(prepared, Refusal):
+            log.warning("claim_not_prepared claim=%s/%s: %s", claim.namespace, claim.name, prepared)
+            return wire.NodePrepareResourceResponse(error=str(prepared))
+        return wire.NodePrepareResourceResponse(
+            devices=[
+                wire.Device(
+                    request_names=each.requests,
+                    pool_name=each.pool,
+                    device_name=each.device,
+                    cdi_device_ids=each.cdi_ids,
+                )
+                for each in prepared
+            ]
+        )
+
+    async def _unprepared(self, uid: str) -> wire.NodeUnprepareResourceResponse:
+        try:
+            await self._keeper.unprepare(uid)
+        except OSError as error:
+            log.warning("claim_not_unprepared uid=%s: %s", uid, error)
+            return wire.NodeUnprepareResourceResponse(error=str(error))
+        return wire.NodeUnprepareResourceResponse()

@@ -1,0 +1,65 @@
+"""What `--dra` adds to an agent: the plugin that prepares claims, and the slice that offers the GPUs to them.
+
+Nothing is offered where another plugin chooses the GPUs, and where the container runtime would ignore the devices of a
+claim; the report says why.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from carrel.dialects import dra
+from carrel.kubernetes.cluster import Cluster, Selection
+from carrel.kubernetes.informers import Informers
+from carrel.kubernetes.objects.kinds import NodeObject
+from carrel.kubernetes.objects.resources import RESOURCE_SLICES
+from carrel.ledger.gpus import Gpu
+from carrel.node.claim_files import ClaimFiles
+from carrel.node.claim_preparation import ClaimPreparation
+from carrel.node.device_slice import why_no_cdi
+from carrel.node.kubelet import ClaimPlugin
+from carrel.node.lease_check import LeaseCheck
+from carrel.node.settings import AgentMode, AgentSettings
+from carrel.node.slice_publisher import SlicePublisher
+
+NOT_SEEN = "its Node is not known yet"
+
+
+class NodeClaims:
+    def __init__(
+        self, cluster: Cluster, settings: AgentSettings, lease_check: LeaseCheck, report: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._settings = settings
+        self._preparation = ClaimPreparation(
+            cluster, settings.node_name, ClaimFiles(settings.cdi_folder), lease_check, settings.cuda_devices, report
+        )
+        self.plugin = ClaimPlugin(settings.kubelet_folder, self._preparation, lambda: not self._why_not)
+        self._publisher = SlicePublisher(cluster, settings.node_name)
+        self._why_not = NOT_SEEN
+
+    def watch(self, informers: Informers, on_change: Callable[[], None]) -> None:
+        ours = f"spec.nodeName={self._settings.node_name},spec.driver={dra.DRIVER}"
+        self._slices = informers.watch(RESOURCE_SLICES, Selection(fields=ours), optional=True)
+        self._slices.on_change(lambda old, new: on_change())
+
+    def with_users(self, users: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+        """Who uses which GPU, with the claims that are prepared."""
+        claims = self._preparation.users()
+        return {uuid: sorted({*users.get(uuid, ()), *claims.get(uuid, ())}) for uuid in {*users, *claims}}
+
+    def look(self, gpus: Sequence[Gpu], node: NodeObject | None) -> str:
+        """Takes note of what there is. Why no claim can have a GPU here, for the report; empty if they can."""
+        self._preparation.gpus = gpus
+        if self._settings.mode is not AgentMode.NATIVE:
+            self._why_not = f"the agent runs in mode {self._settings.mode.value}, where another plugin chooses the GPUs"
+        elif node is None:
+            self._why_not = NOT_SEEN
+        else:
+            self._why_not = why_no_cdi(node.status.node_info.container_runtime_version)
+        return f"ResourceClaims get no GPUs of this node: {self._why_not}" if self._why_not else ""
+
+    async def publish(self, gpus: Sequence[Gpu], node: NodeObject | None) -> None:
+        """Raises `ClusterError`."""
+        seen = self._slices.store.get(dra.slice_name(self._settings.node_name))
+        if self._why_not or node is None:
+            await self._publisher.withdraw(seen)
+        elif self.plugin.is_registered:  # before that, the kubelet would delete it
+            await self._publisher.publish(gpus, node, seen)

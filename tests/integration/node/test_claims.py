@@ -1,0 +1,201 @@
+"""ResourceClaims on a node: the slice, what the kubelet asks, and what the container runtime reads. Real gRPC."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from carrel.kubernetes.cluster import Json, MergePatch, NotFound
+from carrel.kubernetes.objects.resources import NODES, RESOURCE_SLICES
+from tests.kit.agent import RunningAgent, an_agent, becomes
+from tests.kit.claim_kubelet import ClaimKubelet
+from tests.kit.dra import Gate, allocated, new_claim, store
+from tests.kit.eventually import eventually
+from tests.kit.gpus import a_node
+from tests.kit.lab import Lab, Replica, a_lab
+
+SLICE = "n1-gpu.carrel.dev"
+
+
+class ClaimNode:
+    def __init__(self, running: RunningAgent, kubelet: ClaimKubelet, replica: Replica, cdi: Path) -> None:
+        self.running, self.kubelet, self.replica, self.cdi = running, kubelet, replica, cdi
+        self.lab = running.lab
+
+    async def devices(self) -> list[Json]:
+        try:
+            found: list[Json] = (await self.lab.client.get(RESOURCE_SLICES, SLICE))["spec"]["devices"]
+        except NotFound:
+            return []
+        return found
+
+    async def allocated(self, name: str, **given: str) -> Json:
+        """A claim that the gate let through: `gpu_0="8138Mi"`."""
+        claim = await new_claim(self.lab, name)
+        after = allocated(claim, {f"n1/{device.replace('_', '-')}": amount for device, amount in given.items()})
+        gate = Gate(self.replica)
+        await eventually(lambda: self.replica.device_claims and self.replica.device_claims.slices.store.get(SLICE))
+        assert await gate.ask(after, claim) is None
+        return await store(self.lab, after)
+
+    def files(self) -> dict[str, Any]:
+        return {each.name: json.loads(each.read_text()) for each in self.cdi.glob("*.json")}
+
+
+async def runtime(lab: Lab, version: str) -> None:
+    body = {"status": {"nodeInfo": {"containerRuntimeVersion": version}}}
+    await lab.client.patch(NODES, "n1", MergePatch(body), subresource="status")
+
+
+@asynccontextmanager
+async def a_claim_node(folder: Path, version: str = "containerd://2.2.1", **settings: Any) -> AsyncIterator[ClaimNode]:
+    async with a_lab([a_node("n1")]) as lab:
+        await runtime(lab, version)
+        given = {"dra": True, "kubelet_folder": folder / "k", "cdi_folder": folder / "cdi", **settings}
+        async with an_agent(lab, **given) as running, lab.replica(dra=True) as replica:
+            yield ClaimNode(running, ClaimKubelet(folder / "k"), replica, folder / "cdi")
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[ClaimNode]:
+    async with a_claim_node(tmp_path) as found:
+        await found.kubelet.register()
+        await becomes(lambda: _names(found), ["gpu-0", "gpu-1"])
+        await eventually(lambda: len(found.replica.ledger.cards("n1")) == 2)
+        await eventually(lambda: found.replica.ledger.cards("n1")[0].gpu.model == "Tesla-V100", "the agent's report")
+        yield found
+
+
+async def _names(node: ClaimNode) -> list[str]:
+    return [each["name"] for each in await node.devices()]
+
+
+async def test_the_plugin_says_who_it_is_and_the_slice_follows(node: ClaimNode) -> None:
+    info = await node.kubelet.register()
+    assert (info.type, info.name, list(info.supported_versions)) == ("DRAPlugin", "gpu.carrel.dev", ["v1.DRAPlugin"])
+
+    found = await node.lab.client.get(RESOURCE_SLICES, SLICE)
+    assert found["spec"]["pool"] == {"name": "n1", "generation": 1, "resourceSliceCount": 1}
+    assert found["metadata"]["ownerReferences"][0]["kind"] == "Node"
+    device = found["spec"]["devices"][0]
+    assert device["attributes"]["model"] == {"string": "Tesla-V100"}
+    assert device["attributes"]["uuid"]["string"].startswith("GPU-")
+    policy = {"default": "16276Mi", "validRange": {"min": "1Mi", "step": "1Mi"}}
+    assert device["capacity"] == {"memory": {"value": "16276Mi", "requestPolicy": policy}}
+    assert device["allowMultipleAllocations"] is True
+
+
+async def test_a_slice_that_the_kubelet_deleted_is_written_again(node: ClaimNode) -> None:
+    await node.lab.client.delete(RESOURCE_SLICES, SLICE)
+    await becomes(lambda: _names(node), ["gpu-0", "gpu-1"])
+
+
+async def test_a_gpu_that_is_ill_gets_a_taint(node: ClaimNode) -> None:
+    ill = {"count": 1, "model": "Tesla-V100", "memoryMiB": 16276, "unusable": "XID 79"}
+    node.running.simulate([ill, {"count": 1, "model": "Tesla-V100", "memoryMiB": 16276}])
+
+    async def taints() -> list[Any]:
+        return [[each["key"] for each in device.get("taints", [])] for device in await node.devices()]
+
+    await becomes(taints, [["carrel.dev/unusable"], []])
+    assert (await node.lab.client.get(RESOURCE_SLICES, SLICE))["spec"]["pool"]["generation"] == 2
+
+
+async def test_a_claim_that_its_lease_names_gets_its_gpus(node: ClaimNode) -> None:
+    claim = await node.allocated("train", gpu_0="8138Mi", gpu_1="")
+    uid = claim["metadata"]["uid"]
+
+    for _ in range(2):  # the kubelet asks again
+        answer = (await node.kubelet.prepare(claim))[uid]
+        assert not answer.error
+        assert [(each.device_name, each.pool_name, list(each.request_names)) for each in answer.devices] == [
+            ("gpu-0", "n1", ["gpu"]),
+            ("gpu-1", "n1", ["gpu"]),
+        ]
+        assert [list(each.cdi_device_ids) for each in answer.devices] == [[f"carrel.dev/gpu={uid}"]] * 2
+
+    uuids = ",".join(device["attributes"]["uuid"]["string"] for device in await node.devices())
+    (device,) = node.files()[f"carrel.dev-gpu-{uid}.json"]["devices"]
+    assert device["name"] == uid
+    assert device["containerEdits"]["env"] == [f"NVIDIA_VISIBLE_DEVICES={uuids}", f"CUDA_VISIBLE_DEVICES={uuids}"]
+    assert [each["inUseBy"] for each in await node.running.devices()] == [[uid], [uid]], "before the kubelet is told"
+
+
+async def test_a_claim_that_no_lease_names_is_refused_with_the_holder(node: ClaimNode) -> None:
+    first = await node.allocated("first", gpu_0="")
+    claim = await new_claim(node.lab, "stolen")
+    stolen = await store(node.lab, allocated(claim, {"n1/gpu-0": ""}))  # past the gate
+
+    answers = await node.kubelet.prepare(stolen, first)
+
+    assert answers[stolen["metadata"]["uid"]].error == (
+        "no Lease gives GPU 0 of n1 to ResourceClaim lab/stolen; it is held by ResourceClaim lab/first"
+    )
+    assert not answers[first["metadata"]["uid"]].error, "one that is refused does not hold up the others"
+    assert list(node.files()) == [f"carrel.dev-gpu-{first['metadata']['uid']}.json"]
+
+
+async def test_a_claim_that_is_gone_or_not_allocated_is_refused(node: ClaimNode) -> None:
+    claim = await new_claim(node.lab, "train")
+    other = {"metadata": {"namespace": "lab", "name": "train", "uid": "another-uid"}}
+    gone = {"metadata": {"namespace": "lab", "name": "gone", "uid": "gone-uid"}}
+    answers = await node.kubelet.prepare(claim, other, gone)
+    assert {uid: answer.error for uid, answer in answers.items()} == {
+        claim["metadata"]["uid"]: "the claim has no GPU of n1: it is not allocated, or elsewhere",
+        "another-uid": "ResourceClaim lab/train is another one by now",
+        "gone-uid": "ResourceClaim lab/gone does not exist",
+    }
+
+
+async def test_what_is_given_back_leaves_nothing(node: ClaimNode) -> None:
+    claim = await node.allocated("train", gpu_0="8138Mi")
+    await node.kubelet.prepare(claim)
+    for _ in range(2):
+        assert [each.error for each in (await node.kubelet.unprepare(claim)).values()] == [""]
+    assert node.files() == {}
+    assert [each["inUseBy"] for each in await node.running.devices()] == [[], []]
+
+
+async def test_a_socket_that_vanished_is_there_again(node: ClaimNode) -> None:
+    node.kubelet.socket.unlink()
+    assert (await node.kubelet.register()).name == "gpu.carrel.dev"
+
+
+async def test_prepared_claims_are_known_after_a_restart_of_the_agent(tmp_path: Path) -> None:
+    async with a_claim_node(tmp_path) as first:
+        await first.kubelet.register()
+        await becomes(lambda: _names(first), ["gpu-0", "gpu-1"])
+        await eventually(lambda: first.replica.ledger.cards("n1")[0].gpu.model == "Tesla-V100")
+        claim = await first.allocated("train", gpu_1="")
+        await first.kubelet.prepare(claim)
+    async with a_claim_node(tmp_path) as second:
+
+        async def used() -> list[Any]:
+            return [each.get("inUseBy") for each in await second.running.devices()]
+
+        await becomes(used, [[], [claim["metadata"]["uid"]]])
+
+
+@pytest.mark.parametrize(
+    ("version", "settings", "why"),
+    [
+        pytest.param(
+            "containerd://1.6.20", {}, "containerd://1.6.20 ignores the devices of claims", id="an old runtime"
+        ),
+        pytest.param("", {}, "its container runtime says its version in a way that is not known", id="no version"),
+    ],
+)
+async def test_where_claims_would_be_ignored_nothing_is_offered(
+    tmp_path: Path, version: str, settings: dict[str, Any], why: str
+) -> None:
+    async with a_claim_node(tmp_path, version, **settings) as node:
+
+        async def message() -> bool:
+            return why in (await node.running.status()).get("message", "")
+
+        await becomes(message, True)
+        assert not node.kubelet.socket.exists()
+        assert await node.devices() == []

@@ -1,0 +1,50 @@
+"""The part of a kubelet that prepares claims: it finds the plugin by its socket, and calls it."""
+
+from pathlib import Path
+
+import grpc
+
+from carrel.kubernetes.cluster import Json
+from carrel.node.kubelet.grpc_stubs import claims_pb2 as wire
+from carrel.node.kubelet.grpc_stubs import claims_pb2_grpc as calls
+from carrel.node.kubelet.grpc_stubs import pluginregistration_pb2 as registration
+from carrel.node.kubelet.grpc_stubs import pluginregistration_pb2_grpc as registration_calls
+from tests.kit.eventually import eventually
+
+CALL_S = 60
+
+
+class ClaimKubelet:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.endpoint = ""
+
+    @property
+    def socket(self) -> Path:
+        return self.folder / "plugins_registry" / "gpu.carrel.dev-reg.sock"
+
+    async def register(self) -> registration.PluginInfo:
+        await eventually(self.socket.exists, "the socket of the plugin")
+        async with grpc.aio.insecure_channel(f"unix:{self.socket}") as channel:
+            stub = registration_calls.RegistrationStub(channel)
+            info: registration.PluginInfo = await stub.GetInfo(registration.InfoRequest(), timeout=CALL_S)
+            self.endpoint = info.endpoint
+            await stub.NotifyRegistrationStatus(registration.RegistrationStatus(plugin_registered=True), timeout=CALL_S)
+        return info
+
+    async def prepare(self, *claims: Json) -> dict[str, wire.NodePrepareResourceResponse]:
+        async with grpc.aio.insecure_channel(f"unix:{self.endpoint}") as channel:
+            request = wire.NodePrepareResourcesRequest(claims=[_named(each) for each in claims])
+            answer = await calls.DRAPluginStub(channel).NodePrepareResources(request, timeout=CALL_S)
+        return dict(answer.claims)
+
+    async def unprepare(self, *claims: Json) -> dict[str, wire.NodeUnprepareResourceResponse]:
+        async with grpc.aio.insecure_channel(f"unix:{self.endpoint}") as channel:
+            request = wire.NodeUnprepareResourcesRequest(claims=[_named(each) for each in claims])
+            answer = await calls.DRAPluginStub(channel).NodeUnprepareResources(request, timeout=CALL_S)
+        return dict(answer.claims)
+
+
+def _named(claim: Json) -> wire.Claim:
+    metadata = claim["metadata"]
+    return wire.Claim(namespace=metadata["namespace"], name=metadata["name"], uid=metadata["uid"])
