@@ -38,7 +38,7 @@ class Invariant(Enum):
     LEASE_UNREADABLE = "lease_unreadable"
     """Every Lease of a GPU can be read."""
     HOLDER_GONE = "holder_gone"
-    """Who holds a GPU is a pod that exists and has not finished, on the GPU's node."""
+    """Who holds a GPU is a pod that exists and has not finished, on the GPU's node; or a claim that is allocated."""
     POD_WITHOUT_LEASE = "pod_without_lease"
     """The GPUs that a pod was bound with are on Leases that name it."""
     GPU_USED_WITHOUT_SHARE = "gpu_used_without_share"
@@ -88,6 +88,8 @@ class Observed:
     bookings: Mapping[str, Entitlement]
     """By id."""
     now: datetime
+    claims: Mapping[str, bool] | None = None
+    """uid of a ResourceClaim → whether it is allocated. None: they were not read, and nothing is said of them."""
 
 
 def observe(
@@ -193,11 +195,20 @@ def _of_leases(observed: Observed) -> Iterator[Violation]:
 def _of_holders(observed: Observed) -> Iterator[Violation]:
     for lease in observed.leases:
         for share in lease.shares:
-            why = _why_not_there(observed.pods.get(share.holder.uid), lease)
+            if share.holder.is_claim:
+                why = _why_not_allocated(observed.claims, share.holder.uid)
+            else:
+                why = _why_not_there(observed.pods.get(share.holder.uid), lease)
             if why and not _may_still_run(observed, share, lease.node):
                 name = _name_of(lease)
                 words = f"Lease {name} gives a GPU to {share.holder}, {why}"
                 yield Violation(Invariant.HOLDER_GONE, f"{name} {share.holder.uid}", words)
+
+
+def _why_not_allocated(claims: Mapping[str, bool] | None, uid: str) -> str:
+    if claims is None or claims.get(uid):
+        return ""
+    return "which is not allocated" if uid in claims else "which does not exist"
 
 
 def _why_not_there(pod: Pod | None, lease: LeaseRecord) -> str:
@@ -212,6 +223,8 @@ def _why_not_there(pod: Pod | None, lease: LeaseRecord) -> str:
 def _may_still_run(observed: Observed, share: Share, node: str) -> bool:
     """Its node has to confirm the end of a pod that is gone: it is silent, or says that containers still run."""
     status = observed.statuses.get(node)
+    if share.holder.is_claim and status is not None:
+        return any(share.holder.uid in device.in_use_by for device in status.status.devices)
     if share.holder.uid in observed.pods or status is None or status.status.orphans is None:
         return False
     if share.holder.uid in status.status.orphans:
