@@ -41,8 +41,8 @@ testbed: $(READY)  ## Start a real Kubernetes with simulated GPUs to try things
 image: $(READY)  ## Write Carrel's container image to dist/, without a container engine; ARCH=arm64: for that architecture
 	@$(BIN)/python -m tools.image $(if $(ARCH),--architecture $(ARCH))
 
-reference: $(READY)  ## Write docs/reference from the code, and the table of the chart's values
-	@$(BIN)/python -m tools.reference && $(BIN)/python -m tools.chart_readme
+reference: $(READY)  ## Write docs/reference from the code, the table of the chart's values, and its dashboard
+	@$(BIN)/python -m tools.reference && $(BIN)/python -m tools.chart_readme && $(BIN)/python -m tools.dashboard
 
 walk: $(READY)  ## Count how often one gpushare pod crosses from one component to another
 	@$(BIN)/python -m tools.walk

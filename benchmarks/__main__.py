@@ -20,6 +20,7 @@ BENCHMARKS = (
     "booking",
     "pages",
     "node",
+    "starting",
 )
 
 

@@ -4,6 +4,7 @@ Nothing of it is shipped. Bottom up, each module may use those above it:
 
     tools           the cache folder, locks, progress messages, programs in $KUBEBUILDER_ASSETS
     debian          packages of Debian 12, unpacked into the cache folder without touching the machine
+    prometheus      Prometheus, of Debian
     pypi, clients   kubectl and helm, pinned
     golang          Go: the machine's own, or a pinned one
     build           Kubernetes, etcd, containerd and CNI plugins, built once from the Go modules pinned in `modules`

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from testbed import build, clients, debian, namespace, programs, session
+from testbed import build, clients, debian, namespace, programs, prometheus, session
 from testbed.pin import pin
 from testbed.processes import Failed
 from testbed.tools import Missing, say
@@ -58,6 +58,7 @@ def prepare() -> None:
     build.prepare()
     programs.fetch()
     clients.kubectl()
+    prometheus.promtool()
     root_folders.lower(debian.machine_architecture())
     say("everything is here")
 

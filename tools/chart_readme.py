@@ -1,4 +1,5 @@
-"""`python -m tools.chart_readme`: writes the table of values in the chart's README from the comments in values.yaml."""
+"""`python -m tools.chart_readme`: writes the table of values in the README of each chart from the comments in its
+values.yaml, and the schema of the chart gpu-booking, which has that of the chart carrel in it."""
 
 import json
 import re
@@ -12,7 +13,9 @@ import yaml
 
 from tools.reference import code, table
 
-CHART = Path(__file__).parents[1] / "charts/carrel"
+CHARTS = Path(__file__).parents[1] / "charts"
+CHART, GPU_BOOKING = CHARTS / "carrel", CHARTS / "gpu-booking"
+SCHEMA = "values.schema.json"
 BEGIN, END = "<!-- values: written by `make reference` -->", "<!-- end of values -->"
 
 
@@ -24,9 +27,9 @@ class Value:
     """Empty: a sentence is missing."""
 
 
-def values() -> Iterator[Value]:
+def values(chart: Path) -> Iterator[Value]:
     """Every value with its comment, in the order of the file. A map with a comment of its own is one value."""
-    text = (CHART / "values.yaml").read_text()
+    text = (chart / "values.yaml").read_text()
     node = yaml.compose(text)
     assert isinstance(node, yaml.MappingNode)
     yield from _below(node, "", yaml.safe_load(text), text.splitlines())
@@ -49,16 +52,33 @@ def _comment_above(line: int, lines: list[str]) -> str:
     return " ".join(found)
 
 
-def readme() -> str:
+def readme(chart: Path) -> str:
     """The README with the table that belongs into it."""
-    rows = [[code(each.path), code(json.dumps(each.default)), each.comment] for each in values()]
-    before, rest = (CHART / "README.md").read_text().split(BEGIN)
+    rows = [[code(each.path), code(json.dumps(each.default)), each.comment] for each in values(chart)]
+    before, rest = (chart / "README.md").read_text().split(BEGIN)
     after = rest.split(END)[1]
     return f"{before}{BEGIN}\n\n{table(['value', 'default', 'meaning'], rows)}\n\n{END}{after}"
 
 
+def gpu_booking_schema() -> str:
+    """Helm reads no schema of another file."""
+    carrel = json.loads((CHART / SCHEMA).read_text())
+    version = carrel.pop("$schema")
+    texts = {name: {"type": "string"} for name in ("apiUrl", "gpuStatsUrl", "apiToken", "namespace")}
+    schema = {
+        "$schema": version,
+        "title": "Values of the chart gpu-booking",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {**texts, "carrel": carrel, "global": {"type": "object"}},
+    }
+    return f"{json.dumps(schema, indent=2)}\n"
+
+
 def main() -> int:
-    (CHART / "README.md").write_text(readme())
+    for chart in (CHART, GPU_BOOKING):
+        (chart / "README.md").write_text(readme(chart))
+    (GPU_BOOKING / SCHEMA).write_text(gpu_booking_schema())
     return 0
 
 

@@ -13,6 +13,7 @@ from carrel.lifecycle.entry_point import ControllerSettings, controller
 from carrel.log_lines import log_lines
 from carrel.node.entry_point import AgentSettings, agent, withdraw
 from carrel.node.reservation import ReservationSettings, reservation
+from carrel.node.visible_gpus import VisibleGpusSettings, visible_gpus
 from carrel.scheduling.entry_point import ExtenderSettings, extender
 from carrel.settings import ClusterSettings, command
 from kubernetes_in_memory.command import api_command
@@ -32,6 +33,7 @@ app.command()(command(WebhookSettings, webhook))
 app.command()(command(AgentSettings, agent))
 app.command()(command(ClusterSettings, withdraw))
 app.command()(command(ReservationSettings, reservation))
+app.command()(command(VisibleGpusSettings, visible_gpus))
 for _name, _settings, _run in COMMANDS:
     app.command(_name)(command(_settings, _run))
 

@@ -7,7 +7,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from carrel.command_errors import UNAVAILABLE, USAGE, command_failed
+from carrel.command_errors import CONFLICT, UNAVAILABLE, USAGE, command_failed
 from carrel.kubernetes.cluster import ClusterError, FieldValidation
 from carrel.kubernetes.objects.release import why_unsupported
 from carrel.log_lines import log_lines
@@ -57,6 +57,24 @@ async def stop_if_unsupported(client: "Client", stop: asyncio.Event) -> AsyncIte
         raise command_failed("This Kubernetes is too old for Carrel", why, "docs/compatibility.md", UNAVAILABLE)
 
 
+@contextlib.asynccontextmanager
+async def only_installation(client: "Client", namespace: str, stop: asyncio.Event) -> AsyncIterator["Client"]:
+    """The client whose writes wait until it is known that no other installation of Carrel is in the cluster. If there
+    is one, sets `stop`, and the command fails when the block ends."""
+    from carrel.installation import OneInstallation
+
+    installation = OneInstallation(client, namespace)
+    looking = asyncio.create_task(installation.wait_other())
+    looking.add_done_callback(lambda done: None if done.cancelled() else stop.set())
+    try:
+        yield client.gated(installation.require)
+    finally:
+        looking.cancel()
+    if installation.why_not:
+        advice = "kubectl get clusterrole carrel-installation --output yaml"
+        raise command_failed("Another installation of Carrel is here", installation.why_not, advice, CONFLICT)
+
+
 async def _wait_why_unsupported(client: "Client") -> str:
     """Waits for the answer of the API server. Empty if Carrel runs on it."""
     while True:
@@ -84,8 +102,12 @@ def run_with_cluster(
     client = connect(settings, settings.field_validation)
 
     async def with_client(stop: asyncio.Event) -> None:
-        async with contextlib.aclosing(client), stop_if_unsupported(client, stop):
-            await serve(client, stop)
+        async with (
+            contextlib.aclosing(client),
+            stop_if_unsupported(client, stop),
+            only_installation(client, settings.carrel_namespace, stop) as only,
+        ):
+            await serve(only, stop)
 
     run_until_signal(name, settings, with_client)
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, get_type_hints
 
 import typer
 
-from carrel.dialects.options import LONGEST_GRACE_S, CudaDevices, DialectOptions, Unit
+from carrel.dialects.options import LONGEST_GRACE_S, CudaDevices, DeviceList, DialectOptions, Unit
 from carrel.dialects.when_full import WhenFull
 from carrel.kubernetes.cluster import FieldValidation
 from carrel.ledger.tiers import TierPolicy
@@ -128,6 +128,22 @@ class CudaSettings:
     ] = CudaDevices.UUID
     """UUIDs are right in every container. The GpuClaim scheduler writes indices, and some programs read nothing else;
     where NVIDIA's runtime lets in only the pod's own GPUs, an index names another GPU or none."""
+
+
+@dataclass(frozen=True)
+class DeviceListSettings:
+    """Must be the same for the webhook and the agents of a cluster."""
+
+    device_list: Annotated[
+        DeviceList,
+        typer.Option(
+            help="How the container runtime learns which GPUs a container gets: by the environment variable, or from "
+            "the kubelet by volume mounts or CDI, where the runtime ignores the variable of unprivileged containers.",
+            envvar="CARREL_DEVICE_LIST",
+        ),
+    ] = DeviceList.VARIABLE
+    """NVIDIA's runtime has `accept-nvidia-visible-devices-envvar-when-unprivileged`. Where that is false, only what the
+    kubelet gives is seen, so pods that get their GPU by the variable alone (claims, fractions) are refused."""
 
 
 @dataclass(frozen=True)

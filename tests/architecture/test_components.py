@@ -12,7 +12,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 
-PURE_PACKAGES = ("carrel.ledger", "carrel.dialects", "carrel.parsing", "carrel.kubernetes.objects")
+PURE_PACKAGES = (
+    "carrel.ledger",
+    "carrel.dialects",
+    "carrel.parsing",
+    "carrel.kubernetes.objects",
+    "carrel.simulation",
+)
 """Decide and read; no I/O, no clock, no library but a small pure one."""
 
 PURE_MODULES = (
@@ -31,6 +37,7 @@ PURE_MODULES = (
     "carrel.jupyterhub.profiles",
     "carrel.jupyterhub.spawn_page",
     "carrel.jupyterhub.startable",
+    "carrel.lifecycle.victim_prices",
     "carrel.lifecycle.victims",
     "carrel.node.allocation_order",
     "carrel.node.device_names",
@@ -47,6 +54,7 @@ SHARED = (
     "carrel.command_errors",
     "carrel.dialects",
     "carrel.http",
+    "carrel.installation",
     "carrel.kubernetes",
     "carrel.leases",
     "carrel.ledger",
@@ -67,11 +75,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "carrel.http": ("carrel",),
     "carrel.cluster_file": ("carrel.ledger", "carrel.parsing"),
     "carrel.leases": ("carrel.dialects", "carrel.kubernetes", "carrel.ledger", "carrel.parsing"),
+    "carrel.installation": ("carrel.dialects", "carrel.kubernetes"),
     "carrel.manifests": (),
     "carrel.command_errors": ("carrel.parsing",),
     "carrel.log_lines": ("carrel.parsing",),
     "carrel.process": (
         "carrel.command_errors",
+        "carrel.installation",
         "carrel.kubernetes",
         "carrel.log_lines",
         "carrel.parsing",
@@ -81,7 +91,17 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "carrel.settings": ("carrel.dialects", "carrel.kubernetes", "carrel.ledger", "carrel.parsing"),
     **{f"carrel.{component}": (*SHARED, "carrel.bookings.client", *PURE_MODULES) for component in COMPONENTS},
     "carrel.jupyterhub": ("carrel.dialects",),
-    "carrel.cli": (*SHARED, "carrel.bookings", "carrel.lifecycle", "carrel.scheduling"),
+    "carrel.simulation": ("carrel.ledger", "carrel.parsing", *PURE_MODULES),
+    "carrel.cli": (
+        *SHARED,
+        "carrel.admission.settings",
+        "carrel.bookings",
+        "carrel.lifecycle",
+        "carrel.node.settings",
+        "carrel.node.withdrawal",
+        "carrel.scheduling",
+        "carrel.simulation",
+    ),
     "kubernetes_in_memory": (),
 }
 """Package → what it may import besides itself. `demo` and `__main__` put everything together and import anything."""

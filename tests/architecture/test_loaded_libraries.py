@@ -18,6 +18,7 @@ TERMINAL = {"rich"}
         ("scheduling", DATABASE | PAGES | KUBELET | TERMINAL),
         ("lifecycle", DATABASE | PAGES | KUBELET | TERMINAL),
         ("node", DATABASE | PAGES | TERMINAL),
+        ("node.reservation", DATABASE | PAGES | KUBELET | TERMINAL),
         ("bookings", KUBELET | TERMINAL),
     ],
 )

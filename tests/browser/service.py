@@ -36,11 +36,11 @@ def chromium() -> str:
 
 
 @contextlib.asynccontextmanager
-async def a_browser() -> AsyncIterator[Browser]:
+async def a_browser(*flags: str) -> AsyncIterator[Browser]:
     # Chromium refuses its sandbox to root, and tests in containers run as root.
-    flags = ["--no-sandbox"] if os.geteuid() == 0 else []
+    usual = ["--no-sandbox"] if os.geteuid() == 0 else []
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=chromium(), args=flags)
+        browser = await playwright.chromium.launch(executable_path=chromium(), args=[*usual, *flags])
         try:
             yield browser
         finally:

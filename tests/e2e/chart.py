@@ -32,7 +32,8 @@ def helm(*words: str | Path, api: ApiServer | None = None) -> str:
     command = [str(helm_program()), *map(str, words), *cluster]
     outcome = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"KUBECONFIG": ""})
     if outcome.returncode != 0:
-        raise Failed(f"helm {' '.join(map(str, words))}: {outcome.stderr.strip()}")
+        # What a test pod printed is on stdout.
+        raise Failed(f"helm {' '.join(map(str, words))}: {outcome.stderr.strip()}\n{outcome.stdout.strip()}")
     return outcome.stdout
 
 

@@ -3,17 +3,19 @@
 The tests follow each other: each finds what the one before it has left.
 """
 
+import contextlib
 import json
 import subprocess
 import sys
 import urllib.error
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from testbed.processes import Failed
 from tests.e2e.chart import CHART, NAMESPACE, STARTING_S, InstalledChart, chart_node
 from tests.e2e.pods import Json, create, eventually, is_gone, pod
+from tests.e2e.scraping import prometheus_of
 
 SIMULATED = ["--set", "agent.simulate=2xTesla-V100:16276"]
 SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/carrel-secrets"
@@ -26,6 +28,13 @@ def chart() -> Iterator[InstalledChart]:
     with chart_node() as found:
         found.helm("install", "carrel", CHART, "--create-namespace", *SIMULATED)
         yield found
+
+
+def wait_same(look: Callable[[], object], wanted: object) -> None:
+    """A failure shows what was seen last."""
+    with contextlib.suppress(AssertionError):
+        eventually(lambda: look() == wanted, STARTING_S)
+    assert look() == wanted
 
 
 def run(chart: InstalledChart, manifest: Json, until: str = "Running") -> Json:
@@ -81,16 +90,58 @@ def test_a_pod_gets_one_of_the_simulated_gpus_and_sees_that_one(chart: Installed
     assert [each["model"] for each in devices] == ["Tesla-V100"] * 2
 
 
+def test_a_real_prometheus_scrapes_all_components(chart: InstalledChart) -> None:
+    main_metrics = {
+        "webhook": ["carrel_reviews_total", "carrel_review_duration_seconds_bucket"],
+        "scheduler": ["carrel_filter_duration_seconds_bucket", "carrel_bind_duration_seconds_bucket"],
+        "controller": [
+            "carrel_leader",
+            "carrel_gpus",
+            "carrel_waiting_pods",
+            "carrel_invariant_check_duration_seconds",
+        ],
+        "agent": ["carrel_node_gpus", "carrel_node_reported_timestamp_seconds"],
+        "booking": ["carrel_bookable_gpus", "carrel_booking_mirror_age_seconds"],
+    }
+    with prometheus_of(chart) as prometheus:
+
+        def missing() -> list[str]:
+            every = {component: [*names, "carrel_api_requests_total"] for component, names in main_metrics.items()}
+            asked = [f'{name}{{component="{component}"}}' for component, names in every.items() for name in names]
+            return [each for each in asked if prometheus.value(f"count({each})") is None]
+
+        up = {each: ["up"] * count for each, count in chart.wait_ready().items()}
+        wait_same(prometheus.targets, up)
+        wait_same(missing, [])
+        assert prometheus.value('max(carrel_gpus{model="Tesla-V100",state="opportunistic"})') == 1
+        assert prometheus.value("sum(max by (invariant) (carrel_invariant_violations))") == 0
+        assert prometheus.value('sum(carrel_refusals_total{kind="defect"})') == 0
+        firing = prometheus.ask("query", query='ALERTS{alertstate="firing"}')["result"]
+        assert [each["metric"]["alertname"] for each in firing] == []
+
+
 def test_the_doctor_finds_nothing_in_the_cluster_and_from_outside(chart: InstalledChart) -> None:
-    said = chart.helm("test", "carrel", "--logs", "--timeout", f"{STARTING_S}s")
-    assert "OK    admission" in said
     command = [sys.executable, "-m", "carrel", "doctor", "--carrel-namespace", NAMESPACE, "--output", "json"]
     outcome = subprocess.run(
         [*command, "--kubeconfig", str(chart.api.kubeconfig)], capture_output=True, text=True, check=False
     )
     found = json.loads(outcome.stdout)
-    assert {each["state"] for each in found} == {"OK"}, outcome.stdout
-    assert {"admission", "gpu-scheduler", f"node {chart.node.name}"} <= {each["hop"] for each in found}
+    assert [each for each in found if each["state"] != "OK"] == []
+    hops = {each["hop"]: each["text"] for each in found}
+    assert {"admission", "gpu-scheduler", f"node {chart.node.name}", "account carrel-agent", "invariants"} <= set(hops)
+    assert hops["component webhook"] == "2 ready, and answer"
+    assert hops["database"].endswith("the newest")
+    assert hops["clocks"].startswith("those of 8 pods agree")
+    assert "it has been asked" in hops["extender"]
+    said = chart.helm("test", "carrel", "--logs", "--timeout", f"{STARTING_S}s")
+    states = [line.split()[0] for line in said.splitlines() if line.startswith(("OK ", "WARN ", "FAIL "))]
+    assert set(states) == {"OK"}, said
+    assert "it is told to see GPU-" in said
+    assert "a pod that asks for no GPU, and tries to see all, sees none" in said
+    probes = json.loads(
+        chart.api.kubectl("get", "pods", "--selector", "app.kubernetes.io/name=carrel-doctor", "--output", "json")
+    )
+    assert [each for each in probes["items"] if "deletionTimestamp" not in each["metadata"]] == []
 
 
 def test_an_upgrade_keeps_secrets_certificates_and_gpus(chart: InstalledChart) -> None:

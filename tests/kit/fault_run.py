@@ -61,7 +61,7 @@ class TierFaultRun(FaultRun):
         await asyncio.sleep(0.005)  # the watches have their turn, or have not
         try:
             with contextlib.suppress(ClusterError):
-                await schedule(self.lab, replica, nodes)
+                await schedule(self.lab, replica, nodes, chooses=self.seed % 2 == 1)
             with contextlib.suppress(ClusterError):
                 await controller.round()
         except* Crashed:

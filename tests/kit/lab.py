@@ -122,9 +122,9 @@ class Replica(ClusterState):
         assert found is not None
         return found
 
-    def filter(self, pod: Pod, nodes: Sequence[str]) -> FilterResult:
-        """A pod whose request cannot be read fits on no node."""
-        found = self.scheduler.filter(pod, nodes)
+    def filter(self, pod: Pod, nodes: Sequence[str], *, chooses: bool = False) -> FilterResult:
+        """A pod whose request cannot be read fits on no node. `chooses`: one node is named, and promised to the pod."""
+        found = (self.scheduler.choose if chooses else self.scheduler.filter)(pod, nodes)
         return FilterResult.by_reason(nodes, found.reason) if isinstance(found, Refusal) else found
 
     async def bind(self, pod: Json, node: str) -> Refusal | None:

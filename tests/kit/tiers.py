@@ -148,13 +148,13 @@ async def pods_of(lab: Lab) -> dict[str, Any]:
     return {each.metadata.name: each for each in (await lab.client.list(PODS, Selection("lab"))).items}
 
 
-async def schedule(lab: Lab, replica: Replica, nodes: tuple[str, ...]) -> None:
-    """As kube-scheduler does with the extender: binds the pods that fit, and marks the others as unschedulable."""
+async def schedule(lab: Lab, replica: Replica, nodes: tuple[str, ...], *, chooses: bool = False) -> None:
+    """As kube-scheduler does with the extender: binds the pods that fit, and marks the others as unschedulable.
+    `chooses`: the extender names one node."""
     for pod in sorted(replica.pods.store, key=lambda each: (each.metadata.creation_timestamp, each.metadata.name)):
         if not is_waiting(pod) or pod.spec.scheduler_name != "gpu-scheduler":
             continue
-        found = replica.scheduler.filter(pod, nodes)
-        fitting = () if isinstance(found, Refusal) else found.fitting
+        fitting = replica.filter(pod, nodes, chooses=chooses).fitting
         refused = await replica.scheduler.bind(pod, min(fitting)) if fitting else Refusal("no room")
         if refused is None:
             running = {"phase": "Running", "startTime": lab.clock.now.isoformat()}

@@ -18,7 +18,8 @@ from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import GpuSelector, Portion, Request, Topology, TopologyMode
 from carrel.ledger.shares import Holder, ShareState
 from carrel.lifecycle import victims
-from carrel.lifecycle.victims import OpportunisticPod, Revocation, revoke
+from carrel.lifecycle.victim_prices import OpportunisticPod
+from carrel.lifecycle.victims import Revocation, revoke
 from tests.kit.gpus import A100, A6000, a_card, held, holder, memory, whole
 
 NODES = ("n1", "n2")

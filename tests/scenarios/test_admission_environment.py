@@ -3,7 +3,7 @@
 import pytest
 
 from carrel.admission.admission import AdmissionOptions
-from carrel.dialects.options import HideFrom
+from carrel.dialects.options import DeviceList, HideFrom
 from tests.kit.reviews import (
     DEVICES,
     GPU,
@@ -321,3 +321,33 @@ async def test_other_subresources_of_a_gpu_pod_are_not_changed(subresource: str)
 
     reviewed = await ReviewedCluster().ask(request_body)
     assert reviewed.allowed and reviewed.patch == []
+
+
+# --- where the runtime ignores the variable --------------------------------------------------------------------------
+
+BY_MOUNTS = AdmissionOptions(device_list=DeviceList.MOUNTS)
+
+
+@pytest.mark.parametrize(
+    ("pod", "words"),
+    [
+        pytest.param(a_pod(annotations={"gpu.scheduling/claim": "c"}), "gpu.scheduling/claim", id="a claim"),
+        pytest.param(a_pod(annotations={"gpu-fraction": "0.5"}), "gpu-fraction", id="a fraction"),
+        pytest.param(a_pod(annotations={"carrel.dev/gpu-memory-mib": "8138"}), "carrel.dev/gpu-", id="Carrel's own"),
+    ],
+)
+async def test_a_pod_that_only_the_variable_would_show_its_gpu_is_refused_with_the_reason(
+    pod: Json, words: str
+) -> None:
+    refused = (await ReviewedCluster(options=BY_MOUNTS).create(pod)).message
+    assert f"by {words}" in refused
+    assert "which only NVIDIA_VISIBLE_DEVICES would show it" in refused
+    assert refused.endswith("ask for whole GPUs by nvidia.com/gpu, or for memory by aliyun.com/gpu-mem")
+    assert (await ReviewedCluster().create(pod)).allowed
+
+
+@pytest.mark.parametrize(
+    "limits", [pytest.param(GPU, id="whole GPUs"), pytest.param({"aliyun.com/gpu-mem": "8138"}, id="memory")]
+)
+async def test_what_a_device_plugin_allocates_is_admitted_there(limits: Json) -> None:
+    assert (await ReviewedCluster(options=BY_MOUNTS).create(a_pod(limits))).allowed

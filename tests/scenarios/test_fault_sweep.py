@@ -86,7 +86,7 @@ class SchedulingRun(FaultRun):
         pod = replica.pods.store.get(name, "lab")
         if pod is None:
             return
-        found = replica.filter(pod, NODES)
+        found = replica.filter(pod, NODES, chooses=self.seed % 2 == 1)
         if found.fitting:
             with contextlib.suppress(ClusterError):
                 self.binds += await replica.scheduler.bind(pod, self.random.choice(sorted(found.fitting))) is None

@@ -119,7 +119,7 @@ async def test_a_plan_without_binds_expires() -> None:
         assert [card.free for card in replica.ledger.cards("n1")] == [0, 0]
 
         lab.clock.now += timedelta(seconds=1)
-        replica.scheduler.expire_gangs()
+        replica.scheduler.expire_promises()
 
         assert [card.free for card in replica.ledger.cards("n1")] == [16276, 16276]
 

@@ -98,7 +98,7 @@ class ReservationRun(FaultRun):
 
     async def _schedule(self, replica: Replica, name: str) -> None:
         pod = replica.pods.store.get(name, "lab")
-        if pod is not None and replica.filter(pod, ["n1"]).fitting:
+        if pod is not None and replica.filter(pod, ["n1"], chooses=self.seed % 2 == 1).fitting:
             with contextlib.suppress(ClusterError):
                 self.binds += await replica.scheduler.bind(pod, "n1") is None
 

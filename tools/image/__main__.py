@@ -9,6 +9,7 @@ from pathlib import Path
 from testbed.debian import machine_architecture
 from testbed.tools import Missing
 from tools.image import contents, root_folders
+from tools.image.binaries import check_binaries
 from tools.image.carrel_image import carrel_image
 
 MB = 1_000_000
@@ -25,6 +26,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if arguments.folder:
             shutil.copytree(root_folders.lower(arguments.architecture), arguments.folder, symlinks=True)
             root_folders.upper(arguments.folder, arguments.architecture)
+            check_binaries(arguments.folder, arguments.architecture)
             return 0
         image = carrel_image(arguments.architecture, arguments.name)
     except Missing as problem:

@@ -7,6 +7,7 @@ from testbed.debian import machine_architecture
 from testbed.tools import locked
 from tools.image import contents, root_folders
 from tools.image.archive import Layer, OciImage
+from tools.image.binaries import check_binaries
 
 
 def carrel_image(architecture: str = "", name: str = "") -> OciImage:
@@ -31,5 +32,6 @@ def _lower_layer(architecture: str) -> Layer:
     kept = folder.parent / f"{folder.name}.layer"
     with locked("image-layer"):
         if not kept.exists():
+            check_binaries(folder, architecture)
             Layer.of(folder).keep(kept)
         return Layer.kept(kept)

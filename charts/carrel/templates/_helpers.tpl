@@ -1,4 +1,9 @@
-{{/* Names are fixed: the admission policies name Carrel's accounts, and a cluster has one Carrel. */}}
+{{/* Names are fixed: the admission policies name Carrel's accounts, and a cluster has one Carrel. The chart gpu-booking
+     renders these templates with MAIA's names of the webhook as .Values.names. */}}
+
+{{- define "carrel.webhookNames" -}}
+{{ merge (dict) (.Values.names | default dict) (dict "configuration" "carrel" "service" "carrel-webhook" "tlsSecret" "carrel-webhook-tls") | toYaml }}
+{{- end }}
 
 {{- define "carrel.labels" -}}
 app.kubernetes.io/name: carrel
@@ -6,6 +11,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{/* Of what the Prometheus Operator reads: it may look for labels of its own release. */}}
+{{- define "carrel.monitoringLabels" -}}
+{{ merge (include "carrel.labels" . | fromYaml) .Values.monitoring.labels | toYaml }}
 {{- end }}
 
 {{- define "carrel.image" -}}
@@ -19,10 +29,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $namespace := $root.Release.Namespace -}}
 {{- $text := $root.Files.Get .file -}}
 {{- $text = $text | replace "system:serviceaccount:carrel:" (printf "system:serviceaccount:%s:" $namespace) -}}
-{{- $text = regexReplaceAll "namespace: carrel\\b" $text (printf "namespace: %s" $namespace) -}}
+{{- $text = regexReplaceAll "(namespace|installed-in): carrel\\b" $text (printf "${1}: %s" $namespace) -}}
 {{- $text = regexReplaceAll "(?m)^(\\s+- )carrel$" $text (printf "${1}%s" $namespace) -}}
 {{- $trusted := printf "request.userInfo.username in ['%s']" (join "', '" $root.Values.trustedUsers) -}}
 {{- if $root.Values.trustedUsers -}}{{- $text = $text | replace "request.userInfo.username in []" $trusted -}}{{- end -}}
+{{- $names := include "carrel.webhookNames" $root | fromYaml -}}
+{{- if eq .file "files/webhooks.yaml" -}}
+{{- $text = $text | replace "name: carrel-webhook," (printf "name: %s," $names.service) | replace "metadata: {name: carrel}" (printf "metadata: {name: %s}" $names.configuration) -}}
+{{- end -}}
 {{- /* The webhook puts its first secret into the path, and corrects it where it differs; helm must not differ. */ -}}
 {{- include "carrel.makeSecrets" $root -}}
 {{- $path := ternary (printf "path: /%s/mutate" (get $root.Values.secrets.made "path-secret" | b64dec | splitList "," | first)) "path: /mutate" (hasKey $root.Values.secrets.made "path-secret") -}}
@@ -117,6 +131,11 @@ CARREL_HUB_USERS: /etc/carrel/hub-users.yaml
 {{ .Values.secrets.existing | default "carrel-secrets" }}
 {{- end }}
 
+{{/* The Secret with the token for a booking service elsewhere, and its key. */}}
+{{- define "carrel.tokenElsewhere" -}}
+{{- if .Values.bookingsElsewhere.existingSecret }}{{ list .Values.bookingsElsewhere.existingSecret .Values.bookingsElsewhere.key | toJson }}{{ else }}["carrel-bookings-elsewhere", "token"]{{ end }}
+{{- end }}
+
 {{/* Puts the secrets, encoded, at .Values.secrets.made: given, or kept, or random. Made once in a rendering, because two
      templates need them. Lower case: the API server takes no other letters in the path of a webhook. */}}
 {{- define "carrel.makeSecrets" -}}
@@ -137,7 +156,7 @@ CARREL_HUB_USERS: /etc/carrel/hub-users.yaml
 
 {{/* Changes with the secrets that are given, so that pods are replaced then. */}}
 {{- define "carrel.givenSecrets" -}}
-{{- omit .Values.secrets "made" | toJson | sha256sum -}}
+{{- list (omit .Values.secrets "made") .Values.bookingsElsewhere | toJson | sha256sum -}}
 {{- end }}
 
 {{/* What all pods have. Takes root, component and of (its values). */}}

@@ -35,12 +35,12 @@ from carrel.admission.pod_tier import AssignedTier, TierLookup
 from carrel.admission.review import AdmissionRequest
 from carrel.admission.wanted_booking import WantedBookingLookup
 from carrel.bookings.client.interface import BookingLookup
-from carrel.dialects import carrel, hand_over_record, nvidia, registry, visible_devices
+from carrel.dialects import carrel, gpushare, hand_over_record, nvidia, registry, visible_devices
 from carrel.dialects.booking_objects import namespace_named, person_named
 from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.dialects.hand_over_record import HandedOver, HandOver
 from carrel.dialects.jupyter import is_of_a_hub
-from carrel.dialects.options import LONGEST_GRACE_S, CudaDevices, HideFrom
+from carrel.dialects.options import LONGEST_GRACE_S, CudaDevices, DeviceList, HideFrom
 from carrel.dialects.seal import ADMITTED
 from carrel.dialects.tier import namespace_as_person, write_tier
 from carrel.dialects.when_full import WhenFull, how_to_say_it, is_unreadable, said_by, when_full
@@ -75,6 +75,8 @@ class AdmissionOptions:
     hide_from: HideFrom = HideFrom.NVIDIA_PODS
     """Which pods that ask for no GPU are told to see none."""
     scheduler: str = SCHEDULER
+    device_list: DeviceList = DeviceList.VARIABLE
+    """How the container runtime learns the GPUs of a container."""
     longest_grace_s: int = LONGEST_GRACE_S
     """A GPU pod's grace period is lowered to it."""
 
@@ -150,6 +152,8 @@ class PodAdmission:
             return _refused(asked)
         if (outside := self._why_not_by_carrel(pod)) is not None:
             return _refused(outside)
+        if (unseen := self._why_never_seen(pod, asked)) is not None:
+            return _refused(unseen)
         new = _NewPod(pod, owner, asked, self._context.owners.said_by_spawner(request, pod))
         if record is not None:
             without = hand_over_record.without_gpu_since(record.why, record.lost_at, asked.request)
@@ -270,6 +274,16 @@ class PodAdmission:
             return None
         why = f"is not given {grace:,} seconds to end, because it keeps its GPU until then; at most {longest:,}"
         return Refusal(f"{subject(pod.metadata)} {why}")
+
+    def _why_never_seen(self, pod: Pod, asked: AskedGpus) -> Refusal | None:
+        """Where the runtime heeds only the kubelet, a GPU that no device plugin allocates is never seen."""
+        way = self._options.device_list
+        if way is DeviceList.VARIABLE or asked.request.by_kubelet or asked.dialect is gpushare.DIALECT:
+            return None
+        why = f"by {asked.dialect.words}, which only {nvidia.VISIBLE_DEVICES} would show it"
+        ignored = f"this cluster's container runtime ignores that (--device-list {way.value})"
+        help_ = f"ask for whole GPUs by {nvidia.GPU}, or for memory by {gpushare.GPU_MEM}"
+        return Refusal(f"{subject(pod.metadata)} asks for {asked.request} {why}; {ignored}; {help_}")
 
     # --- no GPU free -------------------------------------------------------------------------------------------------
 

@@ -193,6 +193,7 @@ def webhook_options(settings: WebhookSettings) -> WebhookOptions:
         AdmissionOptions(
             strict=settings.strict,
             when_full=settings.when_full,
+            device_list=settings.device_list,
             coexist=settings.mode is PluginMode.COEXIST,
             hide_from=settings.hide_cards_from,
             scheduler=settings.scheduler,

@@ -10,7 +10,7 @@ import typer
 from carrel.caller_settings import CallerSettings
 from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.dialects.options import HideFrom
-from carrel.settings import CudaSettings, HubSettings, PodSettings
+from carrel.settings import CudaSettings, DeviceListSettings, HubSettings, PodSettings
 
 if TYPE_CHECKING:
     from carrel.leases.cluster_state import ClusterOptions
@@ -26,7 +26,7 @@ class PluginMode(Enum):
 
 
 @dataclass(frozen=True)
-class WebhookSettings(HubSettings, CallerSettings, CudaSettings, PodSettings):
+class WebhookSettings(HubSettings, CallerSettings, CudaSettings, DeviceListSettings, PodSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 8443

@@ -14,7 +14,7 @@ from carrel.bookings.records import StoreUnavailable
 from carrel.bookings.service import ServiceContext
 from carrel.http.asgi import AsgiApp, Receive, Scope, Send
 from carrel.http.health import health_routes
-from carrel.http.metrics import ComponentMetrics
+from carrel.http.metrics import ComponentMetrics, labelled_gauge
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +43,8 @@ class BookingMetrics(ComponentMetrics):
             registry=self.registry,
         )
         self.mirror: BookingMirror | None = None
+        self.migration = ""
+        """Of the tables, as they were at the start; empty: not known."""
         self.read_on_scrape(self._of_mirror)
 
     def _of_mirror(self) -> Iterable[Metric]:
@@ -50,6 +52,17 @@ class BookingMetrics(ComponentMetrics):
             "carrel_booking_mirror_age_seconds",
             "Since all Booking objects were last compared with the database; 0 without a cluster.",
             value=self.mirror.age_s if self.mirror else 0.0,
+        )
+        yield GaugeMetricFamily(
+            "carrel_booking_mirror_differences",
+            "Booking objects that differed from the database when they were last compared; they are corrected.",
+            value=self.mirror.differences if self.mirror else 0,
+        )
+        yield labelled_gauge(
+            "carrel_database_migration",
+            "1 for the version of the tables, as the number of the last migration.",
+            "revision",
+            {self.migration: 1} if self.migration else {},
         )
         failures = CounterMetricFamily(
             "carrel_booking_mirror_failures", "Booking objects that could not be written, and failed comparisons."
@@ -83,7 +96,7 @@ class MeasuredApp:
 
 
 def install_health(app: FastAPI, service: ServiceContext, metrics: BookingMetrics) -> None:
-    metrics.mirror = service.mirror
+    metrics.mirror, metrics.migration = service.mirror, service.migration
     metrics.show_api_calls(service.api_calls)
     if service.cluster_view is not None:
         service.cluster_view.isolation.on_failure = metrics.count_object_failure

@@ -51,6 +51,8 @@ class BookingMirror:
         self._timing = timing
         self._due: WorkQueue[str] = WorkQueue(backoff=RETRY, timing=timing)
         self._compared_at = timing.now()
+        self.differences = 0
+        """Objects that differed from the database when they were last compared; they are written then."""
         self.failures = 0
         """Comparisons and single bookings that failed; each is tried again."""
 
@@ -86,7 +88,7 @@ class BookingMirror:
                 await asyncio.sleep(0)
         # What is left belongs to bookings that are over or were cancelled, or to none.
         different += [name for name, each in objects.items() if may_delete_unknown(each)]
-        self._compared_at = self._timing.now()
+        self._compared_at, self.differences = self._timing.now(), len(different)
         return different
 
     async def write(self, booking: str) -> None:

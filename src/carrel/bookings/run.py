@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -40,7 +40,7 @@ from carrel.leases.coverage_reader import CoverageReader
 from carrel.leases.shown_cards import shown_card, shown_cards
 from carrel.ledger.gpus import Node
 from carrel.parsing import Malformed
-from carrel.process import connect, run_until_signal, stop_if_unsupported
+from carrel.process import connect, only_installation, run_until_signal, stop_if_unsupported
 
 log = logging.getLogger(__name__)
 
@@ -84,12 +84,14 @@ async def _serve(resources: _Resources, client: Client | None, stop: asyncio.Eve
         if client is not None:
             await closing.enter_async_context(contextlib.aclosing(client))
             await closing.enter_async_context(stop_if_unsupported(client, stop))
+            only = only_installation(client, settings.carrel_namespace, stop)
+            client = await closing.enter_async_context(only)
         http = await closing.enter_async_context(aiohttp.ClientSession())
         await database.migrate()
         carrel = ClusterState(client, settings.options()) if client is not None else None
         people = SqlPeople(database)
         authenticator = authenticator_from(settings, SignInContext(people, http, client, utc_now))
-        service = _service(resources, carrel, authenticator)
+        service = replace(_service(resources, carrel, authenticator), migration=await database.level())
         delivery = DeliveryContext(http, service.context.zone, utc_now, authenticator.options.link)
         notifier = Notifier(service.outbox, service.context.store, channels_of(settings, delivery), utc_now)
         address = Address(settings.bind_address, settings.port)

@@ -44,6 +44,8 @@ class ServiceContext:
     """Set when the process ends."""
     hub_people: HubPeople = field(default_factory=HubPeople)
     """Which people the users of a hub are."""
+    migration: str = ""
+    """The level of the tables, as they were at the start."""
 
     def knows_token(self, given: str) -> bool:
         """Compares in constant time. If no token is set, every one is refused."""

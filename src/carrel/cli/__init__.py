@@ -5,9 +5,10 @@ Reading order:
     commands                the table of all commands; `__main__` adds them to `carrel`
     book list_bookings show_booking extend cancel free usage login    ask the booking service over HTTP
     why explain inspect     read the cluster once, rebuild the ledger, and answer; they change nothing
-    doctor doctor_hops      looks at each hop of an installation; changes nothing
+    doctor checks/          looks at each hop of an installation; changes nothing unless it may start two pods
     adopt                   records pods that have GPUs without a Lease
     release                 frees the GPUs of a node that does not answer
+    purge purge_plan        delete what is left after Carrel was uninstalled
     scheduler_config        prints the configuration of kube-scheduler
     options                 options that several commands share
     booking_client          the HTTP client of the booking service

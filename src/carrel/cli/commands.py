@@ -13,9 +13,12 @@ from carrel.cli.free import FreeSettings, free
 from carrel.cli.inspect import InspectSettings, inspect
 from carrel.cli.list_bookings import ListSettings, list_bookings
 from carrel.cli.login import LoginSettings, login
+from carrel.cli.purge import PurgeSettings, purge
 from carrel.cli.release import ReleaseSettings, release
 from carrel.cli.scheduler_config import SchedulerConfigSettings, scheduler_config
 from carrel.cli.show_booking import ShowSettings, show
+from carrel.cli.simulate import SimulateSettings, simulate
+from carrel.cli.snapshot import SnapshotSettings, snapshot
 from carrel.cli.usage import UsageSettings, usage
 from carrel.cli.why import WhySettings, why
 
@@ -34,6 +37,9 @@ COMMANDS: tuple[tuple[str, type[Any], Callable[[Any], None]], ...] = (
     ("doctor", DoctorSettings, doctor),
     ("adopt", AdoptSettings, adopt),
     ("release", ReleaseSettings, release),
+    ("purge", PurgeSettings, purge),
+    ("simulate", SimulateSettings, simulate),
+    ("snapshot", SnapshotSettings, snapshot),
     ("scheduler-config", SchedulerConfigSettings, scheduler_config),
 )
 """In the order of `carrel --help`."""

@@ -1,6 +1,8 @@
 """`carrel doctor`: looks at each hop of an installation, and says what to do where one is broken."""
 
 import asyncio
+import contextlib
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -13,26 +15,43 @@ from carrel.process import connect
 from carrel.settings import ClusterSettings
 
 if TYPE_CHECKING:
-    from carrel.cli.doctor_hops import Finding
+    from carrel.cli.checks.finding import Finding
 
 BROKEN = 1
 """The exit code if a hop fails."""
+INTERRUPTED = 130
+"""As a shell has it after Ctrl-C."""
+FIELDS = ("hop", "text", "advice", "page")
 
 
 @dataclass(frozen=True)
 class DoctorSettings(ClusterSettings):
     output: Annotated[DataFormat, typer.Option("--output", "-o", help="Output format.")] = DataFormat.TABLE
     """JSON and YAML are for programs: their fields do not change without notice."""
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Also start two short pods that say what a container really sees.")
+    ] = False
+    """Without it nothing in the cluster changes. One of the pods takes a free GPU for some seconds, as a pod without a
+    booking; both are removed afterwards, also after Ctrl-C."""
+    probe_namespace: Annotated[str, typer.Option(help="Namespace of these pods.")] = "default"
+    """Not Carrel's own, whose pods may see every GPU."""
+    probe_image: Annotated[str, typer.Option(help="Image of these pods, with Carrel in it; default: Carrel's own.")] = (
+        ""
+    )
+    """For namespaces that pull images from elsewhere."""
 
 
 def doctor(settings: DoctorSettings) -> None:
     """Look at each hop of Carrel's installation: OK, WARN or FAIL, and what to do.
 
-    It reads the cluster and changes nothing. Exit code 1: a hop fails. What you may not look at is a warning.
+    It reads the cluster and, unless --probe is given, changes nothing. What you may not look at is a warning.
+    Exit code 1: a hop fails. Each check is explained in docs/doctor.md.
 
     Examples:
 
       carrel doctor
+
+      carrel doctor --probe --probe-namespace lab
 
       carrel doctor --carrel-namespace gpus -o json
     """
@@ -43,25 +62,33 @@ def doctor(settings: DoctorSettings) -> None:
         found = asyncio.run(_look(settings))
     except ClusterError as error:
         raise command_failed("No answer from the cluster", str(error), "kubectl cluster-info", UNAVAILABLE) from None
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        raise typer.Exit(INTERRUPTED) from None
     if settings.output is DataFormat.TABLE:
         print_lines(*lines(found))
+        if not settings.probe:
+            print_lines("", "Not looked at: what a container really sees. carrel doctor --probe starts two short pods.")
     else:
-        fields = ("hop", "text", "advice", "page")
         print_data(
-            [{"state": f.state.value, **{name: getattr(f, name) for name in fields}} for f in found], settings.output
+            [{"state": f.state.value, **{name: getattr(f, name) for name in FIELDS}} for f in found], settings.output
         )
     if any(each.state.value == "FAIL" for each in found):
         raise typer.Exit(BROKEN)
 
 
 async def _look(settings: DoctorSettings) -> "list[Finding]":
-    from carrel.cli.doctor_hops import Installation, findings
+    from carrel.cli.checks.finding import Installation, ProbeOptions
+    from carrel.cli.checks.table import findings
 
     client = connect(settings)
-    try:
-        return await findings(Installation(client, settings.carrel_namespace, client.clock.now))
-    finally:
-        await client.aclose()
+    probe = ProbeOptions(settings.probe_namespace, settings.probe_image) if settings.probe else None
+    own = asyncio.current_task()
+    assert own is not None
+    with contextlib.suppress(NotImplementedError):
+        # A pod is ended with SIGTERM: what was started must be removed then too.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, own.cancel)
+    async with contextlib.aclosing(client):
+        return await findings(Installation(client, settings.carrel_namespace, client.clock.now, probe))
 
 
 def lines(found: "Sequence[Finding]") -> list[str]:

@@ -28,6 +28,14 @@ class SchedulerConfigSettings(PathSecretSettings):
     ] = True
     """A pod without a GPU that names one would wait for ever where the peer does not run. Where it runs: --no-peers."""
 
+    cpu: Annotated[
+        bool,
+        typer.Option(
+            "--cpu", help="Of another kube-scheduler, for pods without a GPU: profile carrel-cpu, asks for scores only."
+        ),
+    ] = False
+    """Such pods take the CPU that GPUs need. By default Carrel is not asked about them."""
+
     server_ca: Annotated[
         str, typer.Option(help="Path of the authority of the extender's certificate, as kube-scheduler sees it.")
     ] = ""
@@ -55,6 +63,8 @@ def scheduler_config(settings: SchedulerConfigSettings) -> None:
 
       carrel scheduler-config --url https://carrel-extender:39999 --server-ca ca.crt --client-certificate tls.crt
       --client-key tls.key
+
+      carrel scheduler-config --cpu > cpu-scheduler.yaml
     """
     import yaml
 
@@ -69,5 +79,9 @@ def scheduler_config(settings: SchedulerConfigSettings) -> None:
     secret = secrets()[0].decode() if secrets is not None else ""
     extender = config.Extender(settings.url, settings.gang_timeout + MARGIN_S, secret, tls)
     peers = config.PEERS_SERVED if settings.peers else ()
-    printed = config.scheduler_config(extender, settings.kubeconfig, peers)
+    printed = (
+        config.cpu_scheduler_config(extender, settings.kubeconfig)
+        if settings.cpu
+        else config.scheduler_config(extender, settings.kubeconfig, peers)
+    )
     typer.echo(yaml.safe_dump(printed, sort_keys=False), nl=False)

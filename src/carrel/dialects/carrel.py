@@ -15,6 +15,8 @@
       carrel.dev/when-full: cpu | wait      what its pods do when no GPU is free
       carrel.dev/revocation-grace: 5m       how long its pods may stay after they were told that they lose their GPU
       carrel.dev/sees-gpus: "true"          as a label: its pods see GPUs that they do not ask for
+    the chart, or an admin, writes, on the ClusterRole `carrel-installation`
+      carrel.dev/installed-in: carrel       the namespace of the one Carrel of this cluster
     Carrel writes, on a pod
       carrel.dev/tier: booked | opportunistic
       carrel.dev/user: alice@lab.example    whose pod it is
@@ -92,6 +94,8 @@ REVOCATION_GRACE = "carrel.dev/revocation-grace"
 """What an admin may write on a Namespace."""
 SEES_GPUS = "carrel.dev/sees-gpus"
 """What an admin may write on a Namespace as a label: the API server must be able to select it."""
+INSTALLED_IN = "carrel.dev/installed-in"
+"""On the ClusterRole that marks the one installation of a cluster: its namespace."""
 
 PREFIXES = ("carrel.dev/", "devices.carrel.dev/", "indices.carrel.dev/")
 TIER = "carrel.dev/tier"

@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 from carrel.dialects import nvidia
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, Device, GpuClaim, GpuNodeStatus
 from carrel.dialects.interface import Dialect, PodBinding, Reading, ToldGpus
+from carrel.dialects.options import Unit
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, MiB, Node, is_place_name, place_name
@@ -205,6 +206,14 @@ def heartbeat_of(status: GpuNodeStatus) -> datetime | None:
     """When the agent last looked; None where it does not say."""
     text = status.status.heartbeat
     return instant(text, subject(status.metadata, "GpuNodeStatus"), "status.heartbeat") if text else None
+
+
+def why_other_unit(status: GpuNodeStatus, unit: Unit) -> str:
+    """The same number on a pod would mean different amounts for the agent and for this process."""
+    theirs, ours = status.status.memory_unit, unit.value
+    if theirs in ("", ours):
+        return ""
+    return f"its agent counts memory in {theirs}, the scheduler in {ours}; give all components the same --memory-unit"
 
 
 @dataclass(frozen=True, slots=True)

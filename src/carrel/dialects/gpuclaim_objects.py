@@ -76,6 +76,10 @@ class GpuNodeStatusStatus(ObjectPart):
     """Carrel's own field: `native` (also if absent), or `coexist` where NVIDIA's plugin hands the GPUs over."""
     memory_unit: str = ""
     """Carrel's own field: what one unit of gpushare's memory is there; empty where it is not offered."""
+    memory_resource: str = ""
+    """Carrel's own field: how that memory is offered, `plugin` or `node`."""
+    message: str = ""
+    """Carrel's own field: what an admin should know."""
     orphans: tuple[str, ...] | None = None
     """Carrel's own field: uids of pods whose containers run, although the cluster has no such pods. None: the agent
     cannot see containers."""

@@ -85,6 +85,7 @@ WRITERS: Mapping[str, frozenset[Writer]] = {
     carrel.LEASE_RESERVATION: _NOBODY,
     carrel.EXEMPT: _NOBODY,
     carrel.SEES_GPUS: _NOBODY,
+    carrel.INSTALLED_IN: _NOBODY,
     carrel.WHEN_FULL: _NOBODY,
     carrel.REVOCATION_GRACE: _NOBODY,
     hand_over_record.LABEL: _NOBODY,

@@ -6,8 +6,11 @@ spec.nodeSelector, Node labels         nvidia.com/gpu.product      the model, as
 Node labels                            nvidia.com/gpu.memory       MiB; one value for all GPUs of the node
 env of a container                     NVIDIA_VISIBLE_DEVICES      what the runtime lets in: UUIDs, `none`, `void`
 env of a container                     CUDA_VISIBLE_DEVICES        what CUDA numbers from 0, among those
+mounts of a container                  /var/run/nvidia-container-devices/GPU-…   as the first variable, by a mount
 /proc/driver/nvidia/gpus/*/information GPU UUID: GPU-…             the driver's own word about a GPU
 """
+
+from collections.abc import Sequence
 
 from carrel.dialects.interface import Dialect, Reading
 from carrel.kubernetes.objects.kinds import Pod
@@ -28,6 +31,8 @@ RUNTIME_CLASS = "nvidia"
 """What the GPU operator calls the RuntimeClass of its container runtime."""
 TOOL_NAMESPACES = ("gpu-operator", "nvidia-gpu-operator", "nvidia-device-plugin", "nvidia-dra-driver-gpu")
 """Where NVIDIA's own DaemonSets run by default: they ask for no GPU, and must see all of their node."""
+MOUNTED_DEVICES = "/var/run/nvidia-container-devices"
+"""A mount below it names a GPU to a runtime that accepts volume mounts; what is mounted does not matter."""
 NO_DEVICE = "none"
 """No GPU, but the driver's libraries and tools."""
 NO_RUNTIME = "void"
@@ -47,6 +52,16 @@ def is_uuid(text: str) -> bool:
 def visible_name(gpu: Gpu) -> str:
     """By which NVIDIA's runtime knows a GPU: its UUID; where nobody has reported that, its index on the node."""
     return gpu.uuid if gpu.has_uuid else str(gpu.index)
+
+
+def mounts_for(uuids: Sequence[str]) -> dict[str, str]:
+    """Path in the container → path on the host, of the mounts that name these GPUs."""
+    return {f"{MOUNTED_DEVICES}/{uuid}": "/dev/null" for uuid in uuids}
+
+
+def cdi_names(uuids: Sequence[str]) -> tuple[str, ...]:
+    """By which the Container Device Interface knows these GPUs; `nvidia-ctk cdi generate` writes what they are."""
+    return tuple(f"{GPU}={uuid}" for uuid in uuids)
 
 
 def uuid_in(information: str, where: str) -> str:

@@ -52,6 +52,17 @@ class HideFrom(Enum):
     """Those of every pod that asks for no GPU: where NVIDIA's runtime is the default one, an image alone may."""
 
 
+class DeviceList(Enum):
+    """How a container is told its GPUs, so that the container runtime lets them in."""
+
+    VARIABLE = "variable"
+    """By `NVIDIA_VISIBLE_DEVICES`, which the webhook sets."""
+    MOUNTS = "mounts"
+    """By volume mounts that the kubelet adds: for runtimes that ignore the variable of unprivileged containers."""
+    CDI = "cdi"
+    """By names of the Container Device Interface that the kubelet passes on."""
+
+
 class CudaDevices(Enum):
     """By which names `CUDA_VISIBLE_DEVICES` tells a container its GPUs."""
 

@@ -1,13 +1,24 @@
 """What the metrics of every component have in common: base units, and no user's name in any label."""
 
-from collections.abc import Callable, Iterable, Mapping
-from itertools import accumulate
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from carrel.kubernetes.api_calls import BUCKETS, ApiCalls
+
+class CountedCalls(Protocol):
+    """The calls of this process to the API server."""
+
+    @property
+    def counts(self) -> Mapping[tuple[str, str, str], int]:
+        """By verb, resource and status code."""
+        ...
+
+    def durations(self) -> Mapping[str, tuple[Sequence[tuple[str, int]], float]]:
+        """By verb: how many took up to so many seconds, the last up to `+Inf`; and the seconds of all together."""
+        ...
 
 
 class ComponentMetrics:
@@ -25,7 +36,7 @@ class ComponentMetrics:
     def count_object_failure(self, step: str) -> None:
         self._object_failures.labels(step).inc()
 
-    def show_api_calls(self, calls: ApiCalls) -> None:
+    def show_api_calls(self, calls: CountedCalls) -> None:
         self.read_on_scrape(lambda: _api_metrics(calls))
 
     def read_on_scrape(self, read: Callable[[], Iterable[Metric]]) -> None:
@@ -44,7 +55,7 @@ class _ReadOnScrape(Collector):
         return self._read()
 
 
-def _api_metrics(calls: ApiCalls) -> Iterable[Metric]:
+def _api_metrics(calls: CountedCalls) -> Iterable[Metric]:
     """Counts and durations are read together: in between nothing else runs."""
     requests = CounterMetricFamily(
         "carrel_api_requests",
@@ -59,9 +70,8 @@ def _api_metrics(calls: ApiCalls) -> Iterable[Metric]:
         "Time until the API server answered; of a watch, until its answer began.",
         labels=["verb"],
     )
-    limits = [*map(str, BUCKETS), "+Inf"]
-    for verb, taken in sorted(calls.durations.items()):
-        durations.add_metric([verb], list(zip(limits, accumulate(taken.counts), strict=True)), taken.total_s)
+    for verb, (buckets, total_s) in sorted(calls.durations().items()):
+        durations.add_metric([verb], buckets, total_s)
     yield durations
 
 

@@ -6,6 +6,7 @@ Plain numbers: a command that shows no metrics loads no library for them.
 from bisect import bisect_left
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from carrel.kubernetes.transport import ApiRequest
 
@@ -16,28 +17,33 @@ NO_ANSWER = "none"
 
 
 @dataclass(slots=True)
-class Durations:
-    """How long calls took: how many up to each of the buckets, and beyond the last; and all of them together."""
-
+class _Durations:
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    """Up to each of the buckets, and beyond the last."""
     total_s: float = 0.0
-
-    def add(self, seconds: float) -> None:
-        self.counts[bisect_left(BUCKETS, seconds)] += 1
-        self.total_s += seconds
 
 
 class ApiCalls:
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str, str]] = Counter()
         """By verb, resource and status code."""
-        self.durations: dict[str, Durations] = {}
-        """By verb; a watch until its answer begins."""
+        self._durations: dict[str, _Durations] = {}  # by verb
 
     def add(self, request: ApiRequest, code: str, seconds: float) -> None:
+        """A watch takes until its answer begins."""
         verb = "WATCH" if "watch" in request.query else request.method
         self.counts[verb, resource_in(request.path), code] += 1
-        self.durations.setdefault(verb, Durations()).add(seconds)
+        durations = self._durations.setdefault(verb, _Durations())
+        durations.counts[bisect_left(BUCKETS, seconds)] += 1
+        durations.total_s += seconds
+
+    def durations(self) -> dict[str, tuple[list[tuple[str, int]], float]]:
+        """By verb: how many took up to so many seconds, the last up to `+Inf`; and the seconds of all together."""
+        limits = [*map(str, BUCKETS), "+Inf"]
+        return {
+            verb: (list(zip(limits, accumulate(each.counts), strict=True)), each.total_s)
+            for verb, each in self._durations.items()
+        }
 
 
 def resource_in(path: str) -> str:

@@ -10,8 +10,9 @@ again whether this process may write. An eviction is not repeated: there 429 com
 """
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -47,6 +48,26 @@ from carrel.kubernetes.transport import ApiRequest, ApiResponse, ResponseLike, T
 from carrel.kubernetes.warnings import Warnings
 
 V = TypeVar("V", bound=Object)
+
+
+@dataclass(frozen=True, slots=True)
+class PodPort:
+    """A port of a pod that speaks HTTP."""
+
+    namespace: str
+    name: str
+    port: int
+    scheme: str = ""
+    """`https`; empty: plain HTTP."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodAnswer:
+    status: int
+    text: str
+    date: str
+    """By the pod's own clock, as HTTP writes it; empty if it says none."""
+
 
 _JSON = "application/json"
 _TOO_MANY = 429
@@ -93,6 +114,11 @@ class Client:
     def fenced(self, require: Callable[[], None]) -> "Client":
         """The same client, but `require` is called before every write; if it raises, the write is not sent."""
         transport = _Fenced(self._transport, require)
+        return Client(transport, self._fields, self._warnings, self._timing, self.clock, self.calls)
+
+    def gated(self, require: Callable[[], Awaitable[None]]) -> "Client":
+        """The same client, but every write waits for `require`; if it raises, the write is not sent."""
+        transport = _Gated(self._transport, require)
         return Client(transport, self._fields, self._warnings, self._timing, self.clock, self.calls)
 
     async def aclose(self) -> None:
@@ -146,6 +172,19 @@ class Client:
             raise responses.unreadable(request, response, "no stream")
         async with aclosing(response.stream), aclosing(_events(resource, request, response.stream)) as events:
             yield events
+
+    async def ask_pod(self, pod: PodPort, path: str) -> PodAnswer:
+        """What a pod answers at a path, through the API server: so it can be asked from anywhere.
+
+        Raises `ClusterError` if the API server cannot reach it. A bad status of the pod itself is an answer.
+        """
+        name = f"{pod.scheme}:{pod.name}:{pod.port}" if pod.scheme else f"{pod.name}:{pod.port}"
+        request = ApiRequest("GET", _path(PODS, pod.namespace, name, f"proxy{path}"))
+        # The pod's clock is not the API server's, so this answer does not set the clock.
+        response = await self._transport.send(request)
+        if response.status >= 300 and responses.is_status(response.body):
+            raise responses.error_of(request, response)
+        return PodAnswer(response.status, response.body.decode(errors="replace"), response.headers.get("date", ""))
 
     # Writing
 
@@ -260,6 +299,20 @@ class _Fenced:
     async def send(self, request: ApiRequest) -> ResponseLike:
         if request.method != "GET":
             self._require()
+        return await self._transport.send(request)
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+
+class _Gated:
+    def __init__(self, transport: Transport, require: Callable[[], Awaitable[None]]) -> None:
+        self._transport = transport
+        self._require = require
+
+    async def send(self, request: ApiRequest) -> ResponseLike:
+        if request.method != "GET":
+            await self._require()
         return await self._transport.send(request)
 
     async def aclose(self) -> None:

@@ -72,6 +72,11 @@ def error_of(request: ApiRequest, response: ResponseLike) -> ClusterError:
     return error(response.status, status.reason, message, details)
 
 
+def is_status(body: bytes) -> bool:
+    """Whether it is the API server that answers, and not what it passes the call on to."""
+    return _status_in(body) is not None
+
+
 def error_in_stream(request: ApiRequest, body: bytes | msgspec.Raw) -> ClusterError:
     """The error for an ERROR event inside a watch's 200: most expired versions are reported like this."""
     status = msgspec.json.decode(body, type=Status)

@@ -169,7 +169,12 @@ class ClusterLedger:
         else:
             set_aside = why_set_aside(unrecorded, name)
         gpus = tuple(replace(gpu, unusable=gpu.unusable or self._why_unsure(gpu)) for gpu in node.gpus)
-        unusable = node.unusable or self._stale.get(name, "") or self._other_unit(status) or set_aside
+        unusable = (
+            node.unusable
+            or self._stale.get(name, "")
+            or gpuclaim.why_other_unit(status, self._memory_unit)
+            or set_aside
+        )
         node = replace(node, gpus=gpus, unusable=unusable)
         if node != self.ledger.node(name):  # most reports are only a heartbeat
             holders = self._holders_on(name)
@@ -182,15 +187,6 @@ class ClusterLedger:
 
     def _holders_on(self, node: str) -> set[str]:
         return {uid for card in self.ledger.cards(node) for uid in card.shares}
-
-    def _other_unit(self, status: GpuNodeStatus) -> str:
-        """The same number on a pod would mean different amounts for the agent and for this process."""
-        theirs, ours = status.status.memory_unit, self._memory_unit.value
-        if theirs in ("", ours):
-            return ""
-        return (
-            f"its agent counts memory in {theirs}, the scheduler in {ours}; give all components the same --memory-unit"
-        )
 
     def _why_unsure(self, gpu: Gpu) -> str:
         """Why the records of a GPU contradict each other; empty if they do not."""
@@ -422,8 +418,9 @@ class ClusterLedger:
         shares |= {share.holder.uid: share for lease in leases for share in lease.record.shares}
         kept_for = next((lease.record.kept_for for lease in leases if lease.record.kept_for), None)
         before = self.ledger.holders_of(gpu)
-        self.ledger.set_card(gpu, [replace(share, state=self._state_of(share)) for share in shares.values()], kept_for)
-        self.on_shares(before | shares.keys())
+        now = [_in_state(share, self._state_of(share)) for share in shares.values()]
+        if self.ledger.set_card(gpu, now, kept_for):
+            self.on_shares(before | shares.keys())
 
     def _refresh_if_unsure(self, lease: KnownLease) -> None:
         """A Lease of a GPU that moved, or whose records contradicted each other, changes which GPUs are unusable."""
@@ -431,9 +428,8 @@ class ClusterLedger:
         cards = self.ledger.cards(record.node)
         matching = [card for card in cards if card.gpu.uuid == record.gpu and card.gpu.index == record.index]
         is_unsure = not matching or matching[0].gpu.unusable or len(self._recorded_on.get(record.gpu, ())) > 1
-        if is_unsure or self.kubelet_chooses(
-            record.node
-        ):  # the GPU behind one slot limits which GPU may be behind another
+        # The GPU behind one slot limits which GPU may be behind another.
+        if is_unsure or self.kubelet_chooses(record.node):
             self._refresh(record.node)
 
     # --- how far the holders are -------------------------------------------------------------------------------------
@@ -467,11 +463,10 @@ class ClusterLedger:
         has = {gpu: share.memory for gpu, share in self.ledger.shares_of(holder.uid).items()}
         shares = placement.shares(holder)
         new = [share for share in shares if share.gpu not in has or has[share.gpu] != share.memory]
-        with self.ledger.what_if():
-            for share in new:
-                self.ledger.hold(share)
-        for share in new:
-            self.ledger.hold(share)
+        if len(new) > 1:  # one share is held, or refused, as a whole
+            with self.ledger.what_if():
+                self.ledger.hold(*new)
+        self.ledger.hold(*new)
         self.on_shares([holder.uid])
         for share in shares:
             self._promised.setdefault(share.gpu, {})[holder.uid] = _Promise(share, owner)
@@ -494,6 +489,11 @@ class ClusterLedger:
         known = self._leases.get(name)
         if known is not None and known.uid == uid:
             self._remove_lease(name)
+
+
+def _in_state(share: Share, state: ShareState) -> Share:
+    """Most have it already, and a copy of each would cost more than all the rest of a change."""
+    return share if share.state is state else replace(share, state=state)
 
 
 def _number(version: str) -> int:

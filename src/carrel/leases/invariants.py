@@ -19,7 +19,7 @@ from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
 from carrel.leases.pod_progress import FINISHED, holder_of, is_ending
-from carrel.leases.silent_agents import STALE_AFTER
+from carrel.leases.silent_agents import why_silent
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.shares import Share
@@ -38,7 +38,7 @@ class Invariant(Enum):
     LEASE_UNREADABLE = "lease_unreadable"
     """Every Lease of a GPU can be read."""
     HOLDER_GONE = "holder_gone"
-    """Who holds a GPU is a pod that exists and has not finished, on the GPU's node; or a claim that is allocated."""
+    """Who holds a GPU is a pod that exists and has not finished, on the GPU's node; or a ResourceClaim that exists."""
     POD_WITHOUT_LEASE = "pod_without_lease"
     """The GPUs that a pod was bound with are on Leases that name it."""
     GPU_USED_WITHOUT_SHARE = "gpu_used_without_share"
@@ -88,8 +88,8 @@ class Observed:
     bookings: Mapping[str, Entitlement]
     """By id."""
     now: datetime
-    claims: Mapping[str, bool] | None = None
-    """uid of a ResourceClaim → whether it is allocated. None: they were not read, and nothing is said of them."""
+    claims: Collection[str] | None = None
+    """The uids of the ResourceClaims; None: nobody reads them."""
 
 
 def observe(
@@ -195,29 +195,23 @@ def _of_leases(observed: Observed) -> Iterator[Violation]:
 def _of_holders(observed: Observed) -> Iterator[Violation]:
     for lease in observed.leases:
         for share in lease.shares:
-            if share.holder.is_claim:
-                why = _why_not_allocated(observed.claims, share.holder.uid)
-            else:
-                why = _why_not_there(observed.pods.get(share.holder.uid), lease)
+            why = _why_not_there(observed, share, lease.node)
             if why and not _may_still_run(observed, share, lease.node):
                 name = _name_of(lease)
                 words = f"Lease {name} gives a GPU to {share.holder}, {why}"
                 yield Violation(Invariant.HOLDER_GONE, f"{name} {share.holder.uid}", words)
 
 
-def _why_not_allocated(claims: Mapping[str, bool] | None, uid: str) -> str:
-    if claims is None or claims.get(uid):
-        return ""
-    return "which is not allocated" if uid in claims else "which does not exist"
-
-
-def _why_not_there(pod: Pod | None, lease: LeaseRecord) -> str:
-    """Empty if the pod may hold the GPU. A pod that is not bound yet may: the Lease is written first."""
+def _why_not_there(observed: Observed, share: Share, node: str) -> str:
+    """Empty if the holder may have the GPU. A pod that is not bound yet may: the Lease is written first."""
+    uid, pod = share.holder.uid, observed.pods.get(share.holder.uid)
+    if share.holder.is_claim:
+        return "which does not exist" if observed.claims is not None and uid not in observed.claims else ""
     if pod is None:
         return "which does not exist"
     if pod.status.phase in FINISHED:
         return "which has finished"
-    return f"which runs on {pod.spec.node_name}" if pod.spec.node_name not in ("", lease.node) else ""
+    return f"which runs on {pod.spec.node_name}" if pod.spec.node_name not in ("", node) else ""
 
 
 def _may_still_run(observed: Observed, share: Share, node: str) -> bool:
@@ -229,11 +223,7 @@ def _may_still_run(observed: Observed, share: Share, node: str) -> bool:
         return False
     if share.holder.uid in status.status.orphans:
         return True
-    try:
-        beat = gpuclaim.heartbeat_of(status)
-    except Malformed:
-        return True
-    return beat is not None and abs(observed.now - beat) > STALE_AFTER
+    return bool(why_silent(status, observed.now))
 
 
 def _of_pods(observed: Observed) -> Iterator[Violation]:

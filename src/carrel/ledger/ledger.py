@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import takewhile
 from types import MappingProxyType
+from typing import NamedTuple
 
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.node_room import NO_ROOM, NodeRoom, summarise
@@ -63,14 +64,52 @@ def room_on(cards: Iterable[Card]) -> NodeRoom:
     return summarise((card.gpu, card.free) for card in cards if not card.kept_for and not card.gpu.unusable)
 
 
+class WholeHolders(NamedTuple):
+    """Who holds the GPUs of a node that are all alike, and all held whole by pods that are not ending: as most nodes
+    of a busy cluster. So that not every GPU need be looked at."""
+
+    gpus_of: Mapping[str, int]
+    """uid → how many."""
+    gpus: int
+    model: str
+    memory: MiB
+
+
+def _whole_holders(cards: Sequence[Card]) -> WholeHolders | None:
+    kinds = {(card.gpu.model, card.gpu.memory) for card in cards}
+    gpus_of: dict[str, int] = {}
+    for card in cards:
+        if len(card.shares) != 1:
+            return None
+        ((uid, share),) = card.shares.items()
+        if share.memory is not None or share.state is ShareState.RELEASING:
+            return None
+        gpus_of[uid] = gpus_of.get(uid, 0) + 1
+    if len(kinds) != 1:
+        return None
+    ((model, memory),) = kinds
+    return WholeHolders(gpus_of, len(cards), model, memory) if memory > 0 else None
+
+
 class _NodeEntry:
     """A node and its GPUs, as the ledger records them."""
 
-    __slots__ = ("cards", "node")
+    __slots__ = ("_holders", "_knows_holders", "cards", "node")
 
     def __init__(self, node: Node, cards: tuple[Card, ...]) -> None:
         self.node = node
         self.cards = cards
+        self._holders: WholeHolders | None = None
+        self._knows_holders = False
+
+    def changed(self) -> None:
+        self._knows_holders = False
+
+    def whole_holders(self) -> WholeHolders | None:
+        """Worked out when it is asked for: not on every change."""
+        if not self._knows_holders:
+            self._holders, self._knows_holders = _whole_holders(self.cards), True
+        return self._holders
 
     def room(self) -> NodeRoom:
         if self.node.unusable:
@@ -118,6 +157,11 @@ class Ledger:
 
     def card(self, uuid: str) -> Card | None:
         return self._cards.get(uuid)
+
+    def whole_holders(self, node: str) -> WholeHolders | None:
+        """None: its GPUs differ, or not all of them are held whole by pods that are not ending."""
+        entry = self._entries.get(node)
+        return entry.whole_holders() if entry else None
 
     @property
     def rooms(self) -> Mapping[str, NodeRoom]:
@@ -249,17 +293,21 @@ class Ledger:
             touched.add(share.gpu)
         self._recount(*touched)
 
-    def set_card(self, uuid: str, shares: Iterable[Share], kept_for: Holder | None = None) -> None:
-        """Records all that is held of one GPU, as its Lease tells it; what it does not tell is gone."""
+    def set_card(self, uuid: str, shares: Iterable[Share], kept_for: Holder | None = None) -> bool:
+        """Records all that is held of one GPU, as its Lease tells it; what it does not tell is gone. Whether anything
+        is different now: what this process promised before it wrote the Lease is not."""
         card = self._cards.get(uuid)
         before = card.shares if card is not None else self._unreported.get(uuid, {})
         told = {share.holder.uid: share for share in shares}
+        if told == before and self._kept.get(uuid) == kept_for:
+            return False
         for uid, share in tuple(before.items()):
             if uid not in told:
                 self._write(replace(share, state=ShareState.GONE))
         self.restore(told.values())
         self._set_kept(uuid, kept_for)
         self._recount(uuid)
+        return True
 
     def assign(self, uid: str) -> None:
         """The node has handed the pod's GPUs over."""
@@ -364,7 +412,9 @@ class Ledger:
             self._sum_up(name)
 
     def _sum_up(self, node: str) -> None:
-        self._rooms[node] = self._entries[node].room()
+        entry = self._entries[node]
+        entry.changed()
+        self._rooms[node] = entry.room()
         self._moment += 1
         self._revision += 1
         self._changed.pop(node, None)
@@ -386,6 +436,8 @@ class Ledger:
                 fresh.restore(card.shares.values())
                 if card.kept_for is not None:
                     fresh.keep(card.gpu.uuid, card.kept_for)
+            if entry.whole_holders() != _whole_holders(entry.cards):
+                wrong.append(f"node {name} shows {entry.whole_holders()}, its shares say {_whole_holders(entry.cards)}")
             for card in entry.cards:
                 again = fresh._cards[card.gpu.uuid]
                 if card.free != again.free:

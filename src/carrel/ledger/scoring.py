@@ -1,121 +1,224 @@
-"""Which of several nodes should take a request: the one where the least becomes unusable for recent requests.
+"""Which of several nodes should take a pod: the one where the least becomes useless for what is usually asked.
 
-A free piece of a GPU is *stranded* for a request if it cannot be used for it: it is too small, of the wrong model,
-or the node has too few such GPUs. How much is stranded for the mix of recent requests, before and after the
-placement, is what the placement costs. Ties go to the node where the pod leaves the least over.
+What a placement costs is how much it raises the fragmentation of the node (`fragmentation`): free pieces of GPUs that
+usual requests cannot use, and GPUs for which the machine has no CPU or memory left. A pod without a GPU costs something
+as well: it takes the CPU. Ties go to the node where the least is left over, then to the name.
 
 Before all that counts what the pod itself prefers: a node where its GPUs are neighbours, in one NVLink island and with
-the bandwidth that it asks for comes before one where they are not.
+the bandwidth that it asks for comes before one where they are not. A pod that spreads goes to the emptiest of those.
+
+Costs are remembered for each kind of request, and counted again only on nodes where something has changed. What they
+are when counted is a matter of small sums: one question is about thousands of nodes.
 """
 
-from collections import Counter, deque
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import replace
+from typing import NamedTuple
 
-from carrel.ledger.gpus import Gpu
+from carrel.ledger.demand import Demand, Mix
+from carrel.ledger.fragmentation import Alike, Fragmentation, FreeGpus, Pieces, pieces_of, pieces_on
 from carrel.ledger.ledger import Ledger
-from carrel.ledger.node_room import NodeRoom
-from carrel.ledger.placement import Placement, place
-from carrel.ledger.refusals import Refusal
+from carrel.ledger.machines import ENOUGH, NOTHING, MachineRoom, Machines
+from carrel.ledger.node_room import NodeRoom, fit_test
+from carrel.ledger.placement import Placement, place, selected
 from carrel.ledger.requests import GpuPolicy, Request, TopologyMode
 
-WINDOW = 500
-"""How many requests count as recent: enough to know the mix, few enough to follow it when it changes."""
-TYPICAL = 8
-"""How many different requests are weighed; the rare rest would cost time and change little."""
-RECOUNT = 50
-"""Requests after which the mix is weighed anew."""
 GRAIN = 0.02
 """Differences of less than a fiftieth of a GPU are noise, and should not outweigh the tie-break."""
-
-Free = tuple[Gpu, int]
-"""A GPU and its free MiB."""
-
-
-Typical = Sequence[tuple[Request, float]]
-"""The most frequent requests and their share of all that were asked."""
+REMEMBERED = 64
+"""Kinds of requests whose costs are kept. The one that was asked longest ago is dropped."""
+REMEMBERED_REQUESTS = 10_000
 
 
-class Demand:
-    """The mix of recent requests. It is counted again only now and then: a single request changes little."""
-
-    def __init__(self, window: int = WINDOW) -> None:
-        self._recent: deque[Request] = deque()
-        self._window = window
-        self._counts: Counter[Request] = Counter()
-        self._unheard = 0
-        self.typical: Typical = ()
-
-    def saw(self, request: Request) -> None:
-        self._recent.append(request)
-        self._counts[request] += 1
-        if len(self._recent) > self._window:
-            oldest = self._recent.popleft()
-            self._counts[oldest] -= 1
-            if not self._counts[oldest]:
-                del self._counts[oldest]
-        self._unheard += 1
-        if not self.typical or self._unheard >= RECOUNT:
-            self._unheard = 0
-            counted = self._counts.most_common(TYPICAL)
-            total = sum(count for _, count in counted)
-            self.typical = tuple((request, count / total) for request, count in counted)
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Cost:
-    """How bad it is to place a request on a node; less is better."""
+class Cost(NamedTuple):
+    """How bad it is to place a pod on a node; less is better."""
 
     apart: int
     """How far the GPUs are from what the request prefers: missing bandwidth, further islands, gaps between indices."""
-    stranded: float
+    wasted: float
+    """In GPUs: what becomes useless for usual requests, as a multiple of `GRAIN`."""
     left_over: float
-    """In GPUs: what stays free on the GPUs that the pod takes, or how many free GPUs it leaves behind."""
+    """In GPUs: what stays free on the node."""
     node: str
+
+    @property
+    def by_spreading(self) -> tuple[int, float, str]:
+        """The order for pods that want the emptiest node."""
+        return (self.apart, -self.left_over, self.node)
+
+
+class _State(NamedTuple):
+    """What a cost is counted from, of one node: true as long as both rooms are the same objects."""
+
+    room: NodeRoom
+    machine: MachineRoom
+    free: FreeGpus
+    useless: float
+
+
+class _Table:
+    """The costs of one kind of pod; None: the node will not do. What is missing has to be counted."""
+
+    __slots__ = ("costs", "ledger_moment", "machine", "machines_moment", "number", "request")
+
+    def __init__(self, request: Request | None, machine: MachineRoom, number: int) -> None:
+        self.request = request
+        self.machine = machine
+        self.number = number
+        """Of the request, if only the sizes of the free pieces decide which GPU it gets; else zero."""
+        self.costs: dict[str, Cost | None] = {}
+        self.ledger_moment = -1
+        self.machines_moment = -1
 
 
 class Ranking:
-    """Orders nodes by cost, and remembers the costs until a node's room or the mix of requests changes."""
+    """Orders nodes by cost. `demand` must be told what pods ask for."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, machines: Machines | None = None, remembered: int = REMEMBERED) -> None:
         self._ledger = ledger
+        self.machines = machines if machines is not None else Machines()
         self.demand = Demand()
-        self._counted_for: Typical = ()
-        self._known: dict[str, tuple[NodeRoom, dict[Request, Cost | Refusal]]] = {}
+        self._remembered = remembered
+        self._mix: Mix | None = None
+        self._fragmentation = Fragmentation(self.demand.mix)
+        self._states: dict[str, _State] = {}
+        self._tables: OrderedDict[tuple[Request | None, MachineRoom], _Table] = OrderedDict()
+        self._numbers: dict[Request, int] = {}
 
-    def costs(self, request: Request, nodes: Iterable[str], pod: str = "") -> list[Cost]:
-        """The nodes that will do, the best first. `pod` is the uid of who asks: GPUs may be kept for it."""
-        if self._counted_for is not self.demand.typical:
-            self._counted_for, self._known = self.demand.typical, {}
-        one_for_all = not self._ledger.kept_for(pod)
-        answers = (self._cost(request, name) if one_for_all else self._count(request, name, pod) for name in nodes)
-        return sorted(answer for answer in answers if isinstance(answer, Cost))
+    def costs(
+        self, request: Request | None, nodes: Collection[str], pod: str = "", machine: MachineRoom = NOTHING
+    ) -> list[Cost]:
+        """Of the nodes that will do, the best first. `pod` is the uid of who asks: GPUs may be kept for it. `machine`
+        is what it asks for besides GPUs; without a request, that is all that it asks for."""
+        return sorted(self._costs(request, nodes, pod, machine))
 
-    def _cost(self, request: Request, node: str) -> Cost | Refusal:
+    def best(
+        self, request: Request | None, nodes: Collection[str], pod: str = "", machine: MachineRoom = NOTHING
+    ) -> Cost | None:
+        """The first of them."""
+        return min(self._costs(request, nodes, pod, machine), default=None)
+
+    def _costs(self, request: Request | None, nodes: Collection[str], pod: str, machine: MachineRoom) -> list[Cost]:
+        table = self._table(request, machine)
+        known = table.costs
+        for name in nodes:
+            if name not in known:
+                known[name] = self._count(table, name)
+        own = self._where_gpus_are_kept(table, pod) if pod else {}
+        if own:
+            known = {name: own.get(name, known[name]) for name in nodes}
+        return list(filter(None, map(known.__getitem__, nodes)))
+
+    # --- what is remembered ------------------------------------------------------------------------------------------
+
+    def _table(self, request: Request | None, machine: MachineRoom) -> _Table:
+        self._follow_the_mix()
+        if request is not None and request.gang is not None:
+            request = replace(request, gang=None)
+        table = self._tables.get((request, machine))
+        if table is None:
+            by_size = request is not None and _takes_one_piece(request)
+            number = self._numbers.setdefault(request, len(self._numbers) + 1) if request and by_size else 0
+            table = self._tables[request, machine] = _Table(request, machine, number)
+            if len(self._tables) > self._remembered:
+                self._tables.popitem(last=False)
+        else:
+            self._tables.move_to_end((request, machine))
+        changed = self._ledger.changed_since(table.ledger_moment)
+        if changed is None:  # nodes have gone
+            table.costs = {}
+        else:
+            for name in changed:
+                table.costs.pop(name, None)
+        for name in self.machines.changed_since(table.machines_moment):
+            table.costs.pop(name, None)
+        table.ledger_moment, table.machines_moment = self._ledger.moment, self.machines.moment
+        return table
+
+    def _follow_the_mix(self) -> None:
+        if self._mix is not self.demand.mix or len(self._numbers) > REMEMBERED_REQUESTS:
+            self._mix = self.demand.mix
+            self._fragmentation = Fragmentation(self._mix)
+            self._states, self._tables, self._numbers = {}, OrderedDict(), {}
+
+    def _state(self, node: str) -> _State | None:
         room = self._ledger.rooms.get(node)
         if room is None:
-            return Refusal(f"{node} has no GPU that Carrel knows of")
-        known_room, costs = self._known.get(node, (None, {}))
-        if known_room is not room:
-            costs = {}
-            self._known[node] = (room, costs)
-        if request not in costs:
-            costs[request] = self._count(request, node)
-        return costs[request]
+            return None
+        machine = self.machines.free.get(node, ENOUGH)
+        known = self._states.get(node)
+        if known is not None and known.room is room and known.machine is machine:
+            return known
+        free = self._fragmentation.free(pieces_of(room))
+        useless = self._fragmentation.useless(free, machine.cpu_milli, machine.memory_mib)
+        state = self._states[node] = _State(room, machine, free, useless)
+        return state
 
-    def _count(self, request: Request, node: str, pod: str = "") -> Cost | Refusal:
-        return cost(self._ledger, request, node, self._counted_for, pod)
+    def _where_gpus_are_kept(self, table: _Table, pod: str) -> dict[str, Cost | None]:
+        """On these few nodes the pod may have what nobody else may."""
+        cards = map(self._ledger.card, self._ledger.kept_for(pod))
+        return {name: self._count(table, name, pod) for name in {card.gpu.node for card in cards if card is not None}}
+
+    # --- one node ----------------------------------------------------------------------------------------------------
+
+    def _count(self, table: _Table, node: str, pod: str = "") -> Cost | None:
+        state, request = self._state(node), table.request
+        if state is None:
+            # Only for a pod without a GPU; a machine without GPUs loses nothing.
+            return Cost(0, 0.0, 0.0, node) if request is None else None
+        apart, left = 0, state.free if request is None else None
+        if request is not None:
+            if request.node_labels and not selected(self._ledger.node(node), request):
+                return None
+            if table.number and state.room.model is not None and not pod:
+                left = self._left_after(state.free, table)
+            elif pod or fit_test(request)(state.room):
+                placement = place(self._ledger, request, node, pod)
+                if isinstance(placement, Placement):
+                    apart, left = _apart(placement), self._fragmentation.free(_after(state.room, placement))
+        if left is None:
+            return None
+        machine, needed = state.machine, table.machine
+        cpu, memory = machine.cpu_milli - needed.cpu_milli, machine.memory_mib - needed.memory_mib
+        change = self._fragmentation.useless(left, cpu if cpu > 0 else 0, memory if memory > 0 else 0) - state.useless
+        return Cost(apart, round(change / GRAIN) * GRAIN, left.gpus, node)
+
+    def _left_after(self, free: FreeGpus, table: _Table) -> FreeGpus | None:
+        if table.number not in free.left_after:
+            assert table.request is not None, "only requests have a number"
+            after = _after_one(free.pieces[0], table.request)
+            free.left_after[table.number] = None if after is None else self._fragmentation.free(after)
+        return free.left_after[table.number]
 
 
-def cost(ledger: Ledger, request: Request, node: str, typical: Typical, pod: str = "") -> Cost | Refusal:
-    answer = place(ledger, request, node, pod)
-    if isinstance(answer, Refusal):
-        return answer
-    before = [(card.gpu, max(card.free, 0)) for card in ledger.cards(node) if not card.gpu.unusable]
-    after = [(gpu, free - _taken(answer, gpu)) for gpu, free in before]
-    change = stranded(after, typical) - stranded(before, typical)
-    left_over = sum(free / gpu.memory for gpu, free in after)
-    return Cost(_apart(answer), round(change / GRAIN) * GRAIN, left_over, node)
+def _takes_one_piece(request: Request) -> bool:
+    """Whether only the sizes of the free pieces decide which GPU it gets."""
+    return (
+        request.cards == 1
+        and request.policy is not GpuPolicy.PREFER_IDS
+        and not request.selector.names_uuids
+        and not request.topology.min_bandwidth_gbps
+    )
+
+
+def _after_one(alike: Alike, request: Request) -> Pieces | None:
+    """The pieces that are left after `gpu_choice` has chosen one of them; None: none will do."""
+    model, memory, free = alike
+    need = request.amount.on(memory)
+    if not free or free[0] < need or not request.allows_model(model):
+        return None
+    if request.policy in (GpuPolicy.SPREAD, GpuPolicy.EMPTIEST):
+        taken = 0
+    else:
+        taken = next(place for place in range(len(free) - 1, -1, -1) if free[place] >= need)
+    left = sorted((*free[:taken], *free[taken + 1 :], free[taken] - need), reverse=True)
+    return ((model, memory, tuple(left)),)
+
+
+def _after(room: NodeRoom, placement: Placement) -> Pieces:
+    on, taken = placement.request.amount.on, placement.gpus
+    return pieces_on((gpu.model, gpu.memory, free - (on(gpu.memory) if gpu in taken else 0)) for gpu, free in room.gpus)
 
 
 def _apart(placement: Placement) -> int:
@@ -131,24 +234,3 @@ def _apart(placement: Placement) -> int:
         indices = sorted(gpu.index for gpu in gpus)
         apart += indices[-1] - indices[0] + 1 - len(indices)
     return apart
-
-
-def stranded(cards: Iterable[Free], typical: Typical) -> float:
-    """How much of the free memory no typical request could use, in GPUs."""
-    cards = list(cards)
-    total = 0.0
-    for request, weight in typical:
-        useful = [gpu.uuid for gpu, free in cards if _serves(gpu, free, request)]
-        useless = cards if len(useful) < request.cards else [each for each in cards if each[0].uuid not in useful]
-        total += weight * sum(free / gpu.memory for gpu, free in useless)
-    return total
-
-
-def _serves(gpu: Gpu, free: int, request: Request) -> bool:
-    return (
-        request.allows_model(gpu.model) and request.selector.allows_uuid(gpu) and free >= request.amount.on(gpu.memory)
-    )
-
-
-def _taken(placement: Placement, gpu: Gpu) -> int:
-    return placement.request.amount.on(gpu.memory) if gpu in placement.gpus else 0

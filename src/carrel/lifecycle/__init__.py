@@ -18,5 +18,6 @@ Reading order:
     reservation_pods kai_metadata     pods that hold a GPU for others, where the kubelet chooses
     adoption_loop                   records pods that have GPUs without a Lease
     reconciler tier_reconciler slot_reconciler   what the leader does when something changes
+    invariant_check gpu_counts waiting_pods      what is counted for Prometheus
     metrics assembly run settings entry_point        one process
 """

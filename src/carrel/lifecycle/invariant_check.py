@@ -58,7 +58,7 @@ class InvariantCheck:
 
 def observed_on(state: ClusterState) -> Observed:
     """What the caches show at this moment."""
-    known = state.device_claims.claims.store.snapshot() if state.device_claims is not None else None
+    claims = state.device_claims
     return Observed(
         nodes=state.cluster_ledger.reported_nodes(),
         statuses={each.metadata.name: each for each in state.node_statuses.store.snapshot()},
@@ -67,5 +67,5 @@ def observed_on(state: ClusterState) -> Observed:
         pods={pod.metadata.uid: pod for pod in state.pods.store.snapshot()},
         bookings={each.booking: each for each in state.covered_pods.bookings()},
         now=state.options.now(),
-        claims=None if known is None else {each.metadata.uid: each.status.allocation is not None for each in known},
+        claims={each.metadata.uid for each in claims.claims.store.snapshot()} if claims is not None else None,
     )

@@ -1,7 +1,7 @@
 """The metrics of the controller."""
 
 from collections import Counter as Counts
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import Counter, Gauge
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -34,6 +34,12 @@ class ControllerMetrics(ComponentMetrics):
         leading.set_function(lambda: float(is_leading()))
         self.freed = Counter(
             "carrel_shares_freed", "Shares removed from Leases because their pods were gone.", registry=registry
+        )
+        self._agents = Gauge(
+            "carrel_agents",
+            "Nodes whose agent reports their GPUs, and those whose agent is silent: they take no new pods.",
+            ["state"],
+            registry=registry,
         )
         self.claims = Counter("carrel_claim_statuses_written", "Changes of a GpuClaim's status.", registry=registry)
         self.events = Counter("carrel_events_told", "Events about pods.", ["reason"], registry=registry)
@@ -77,6 +83,11 @@ class ControllerMetrics(ComponentMetrics):
 
         self._waiting = waiting
         self.read_on_scrape(self._of_waiting_pods)
+
+    def show_agents(self, is_silent: Callable[[], Sequence[bool]]) -> None:
+        """`is_silent`: of each agent, whether it is."""
+        self._agents.labels("reporting").set_function(lambda: float(is_silent().count(False)))
+        self._agents.labels("silent").set_function(lambda: float(is_silent().count(True)))
 
     def count_closed(self, why: Why, result: HandOverResult) -> None:
         self._handed_over.labels(why.value, result.name.lower()).inc()

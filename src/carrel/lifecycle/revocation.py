@@ -44,7 +44,8 @@ from carrel.lifecycle.end_limits import DEFAULT_END_LIMITS, EndLimits
 from carrel.lifecycle.hand_over import HandOverOrder, HandOvers
 from carrel.lifecycle.pod_events import COMPONENT
 from carrel.lifecycle.slow_endings import KUBELET_TIME, LAST_GRACE, is_overdue
-from carrel.lifecycle.victims import OpportunisticPod, revoke
+from carrel.lifecycle.victim_prices import OpportunisticPod
+from carrel.lifecycle.victims import revoke
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
 from carrel.parsing.time_words import in_utc

@@ -69,6 +69,8 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     waiting_pods = WaitingPods()
     metrics = ControllerMetrics(fence.is_leading, waiting_pods.counts, client.clock)
     metrics.show_api_calls(client.calls)
+    agents, why_silent = state.node_statuses.store, state.cluster_ledger.why_silent
+    metrics.show_agents(lambda: [bool(why_silent(each.metadata.name)) for each in agents])
     metrics.read_on_scrape(GpuCounts(state.ledger, state.covered_pods.running).read)
     state.isolation.on_failure = metrics.count_object_failure
     pods_and_leases = Reconciler(state, settings.scheduler_names(), metrics, waiting_pods)

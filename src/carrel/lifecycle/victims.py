@@ -3,7 +3,7 @@
 Only opportunistic pods are victims. Among the sets of victims that would do, in this order:
 
 1. as few young pods as possible: a pod that has just started loses its GPU only if nothing else will do
-2. the least is taken from people who have no more than the equal share (`_EqualShare`). What somebody holds above it
+2. the least is taken from people who have no more than the equal share (`EqualShare`). What somebody holds above it
    is taken first, and costs nothing
 3. the fewest pods
 4. the least work lost
@@ -22,44 +22,26 @@ The search ends after a number of steps, however many pods share a GPU. Then the
 will do, and nobody in it is superfluous, but another set might have cost less.
 """
 
-from collections import Counter
+import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from math import lcm
 from random import Random
 from typing import NamedTuple
 
 from carrel.ledger.gpu_choice import by_island
-from carrel.ledger.gpus import Gpu
+from carrel.ledger.gpus import Gpu, MiB
 from carrel.ledger.ledger import Card, Ledger
 from carrel.ledger.node_room import needs_one_island
 from carrel.ledger.placement import Placement, WaitingPod, candidates, place, selected, suits
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import Request
-from carrel.ledger.shares import Holder, Share, ShareState
+from carrel.ledger.shares import Holder, ShareState
+from carrel.lifecycle.victim_prices import NOTHING, Cost, Holders, OpportunisticPod, Prices, sum_of
 
 STEPS_PER_NODE, STEPS = 4_000, 16_000
 """How many pods are looked at on one node, and in all, before the best set found so far is taken. A search ends far
 earlier unless many pods of different sizes share one GPU."""
 MOST_TRIED = 200
 """Of more pods than this on the chosen GPUs, no sets are tried: the cheapest are taken until there is room."""
-ONE_POD = lcm(*range(1, 17))
-"""What one pod counts in a cost. It can be divided by the number of GPUs that the pod holds."""
-MICROSECOND = timedelta(microseconds=1)
-
-
-@dataclass(frozen=True, slots=True)
-class OpportunisticPod:
-    """A pod that holds a GPU without a booking."""
-
-    holder: Holder
-    work: timedelta
-    """What is lost if it must stop now: the time since its last checkpoint or its start."""
-    person: str
-    """Whose it is. A namespace without an owner is one person. Empty, of a pod that is stuck: it does not count."""
-    is_young: bool = False
-    """Whether it runs for less than the minimum time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +80,17 @@ def revoke(
     pods = {each.holder.uid: each for each in opportunistic}
     if rng is not None:
         pods = dict(sorted(pods.items()))  # so that each gets the same random number, in whichever order they come
-    holders = _Holders(pods, stuck)
+    holders = Holders(pods, stuck)
     # First whether it is possible: what the victims cost is worked out over the whole cluster.
     is_possible = any(_could_do(ledger, booked, node, holders) for node in booked.nodes)
-    best = _Search(ledger, booked, _Prices(ledger, booked.request, holders, rng)).run() if is_possible else None
+    best = _Search(ledger, booked, holders, rng).run() if is_possible else None
     if best is None:
         where = f"{len(booked.nodes)} node{'s' * (len(booked.nodes) != 1)}"
         return Refusal(f"no room for {booked.request} on {where}, even if every pod without a booking ended")
     return Revocation(best.node, best.gpus, tuple(pods[uid].holder for uid in sorted(best.victims)))
 
 
-def _could_do(ledger: Ledger, booked: WaitingPod, node: str, holders: "_Holders") -> bool:
+def _could_do(ledger: Ledger, booked: WaitingPod, node: str, holders: Holders) -> bool:
     """Whether enough GPUs of the node have room when all opportunistic pods are gone, wherever their links are."""
     request, there, keeper = booked.request, ledger.node(node), booked.keeper(ledger)
     if there is None or there.unusable or not selected(there, request):
@@ -126,124 +108,6 @@ def _could_do(ledger: Ledger, booked: WaitingPod, node: str, holders: "_Holders"
         if not missing:
             return True
     return False
-
-
-# --- what a set of victims costs -------------------------------------------------------------------------------------
-
-Cost = tuple[int, int, int, int]
-"""Young pods, what is taken from people at or below the equal share, pods, work. Costs are compared from the left."""
-NOTHING: Cost = (0, 0, 0, 0)
-
-
-def _sum(one: Cost, other: Cost) -> Cost:
-    return (one[0] + other[0], one[1] + other[1], one[2] + other[2], one[3] + other[3])
-
-
-@dataclass(frozen=True, slots=True)
-class _Holders:
-    """The pods that hold GPUs without a booking, by uid."""
-
-    victims: Mapping[str, OpportunisticPod]
-    """Who may lose theirs."""
-    stuck: Mapping[str, OpportunisticPod]
-    """Who should have given theirs back."""
-
-    def holds(self, share: Share) -> bool:
-        """Whether it counts as held without a booking. What a pod that is ending holds will soon be free."""
-        stuck = self.stuck.get(share.holder.uid)
-        if stuck is not None:
-            return bool(stuck.person)
-        return share.holder.uid in self.victims and share.state is not ShareState.RELEASING
-
-    def stays(self, share: Share) -> bool:
-        """Whether it counts as held by others."""
-        is_ending = share.state is ShareState.RELEASING and share.holder.uid not in self.stuck
-        return not is_ending and not self.holds(share)
-
-    def person(self, uid: str) -> str:
-        return (self.stuck.get(uid) or self.victims[uid]).person
-
-
-class _EqualShare:
-    """What each person holds without a booking, and how much of that is above the equal share.
-
-    The equal share is what is not covered of the GPUs in question, divided by the people who hold some of it without a
-    booking. In question are the models that the booked pod may have. If all models counted, a hundred old GPUs that
-    nobody wants would raise the share so far that nobody is above it, even who holds all of the new ones.
-
-    A GPU of which booked pods hold a half counts as a half; one that nobody new may have now (out of use, or kept for a
-    booked pod) as what opportunistic pods still hold of it. So it never happens that all people are above the share.
-    """
-
-    def __init__(self, ledger: Ledger, request: Request, pods: _Holders) -> None:
-        closed = {name for name in ledger.nodes if (node := ledger.node(name)) is not None and node.unusable}
-        cards = [card for name in ledger.nodes for card in ledger.cards(name) if card.gpu.memory > 0]
-        models = {model for model in {card.gpu.model for card in cards} if request.allows_model(model)}
-        cards = [card for card in cards if card.gpu.model in models]
-        # One GPU is so many parts that every MiB of every GPU is a whole number of them.
-        whole = lcm(*{card.gpu.memory for card in cards})
-        takes: dict[str, int] = {}
-        uncovered = 0
-        for card in cards:
-            is_open = card.kept_for is None and not card.gpu.unusable and card.gpu.node not in closed
-            stays, revocable = _held(card, whole, pods, takes) if card.shares else (0, 0)
-            uncovered += max(whole - stays if is_open else 0, revocable)
-        people = Counter[str]()
-        for uid, part in takes.items():
-            people[pods.person(uid)] += part
-        # Instead of dividing what is not covered by the number of people, what they hold is multiplied by it.
-        self.takes = {uid: part * len(people) for uid, part in takes.items()}
-        """What a person loses with each pod, in parts of a GPU."""
-        self.above = {person: max(0, held * len(people) - uncovered) for person, held in people.items()}
-        """What each person holds above the equal share."""
-
-
-def _held(card: Card, whole: int, pods: _Holders, takes: dict[str, int]) -> tuple[int, int]:
-    """How many parts of it other and opportunistic pods hold. What each of the latter holds is added to `takes`."""
-    mib, stays, revocable = whole // card.gpu.memory, 0, 0
-    for uid, share in card.shares.items():
-        part = mib * min(card.held(share), card.gpu.memory)
-        if pods.holds(share):
-            revocable += part
-            takes[uid] = takes.get(uid, 0) + part
-        elif pods.stays(share):
-            stays += part
-    return stays, revocable
-
-
-class _Prices:
-    """What it costs if pods lose their GPUs."""
-
-    def __init__(self, ledger: Ledger, request: Request, holders: _Holders, rng: Random | None) -> None:
-        self.pods = pods = holders.victims
-        self.stuck = holders.stuck
-        share = _EqualShare(ledger, request, holders) if rng is None else None
-        self._takes: Mapping[str, int] = share.takes if share is not None else {}
-        self._above: Mapping[str, int] = share.above if share is not None else {}
-        takes, above = self._takes.get, self._above.get
-        self.alone: dict[str, Cost] = {}
-        """What each pod costs if it is the first of its person."""
-        for uid, pod in pods.items():
-            below = takes(uid, 0) - above(pod.person, 0)
-            work = pod.work // MICROSECOND if rng is None else rng.getrandbits(48)
-            self.alone[uid] = (ONE_POD if pod.is_young else 0, below if below > 0 else 0, ONE_POD, work)
-
-    def of_one(self, uid: str, taken: int) -> Cost:
-        """Of one more pod of a person from whom so much is taken already. Of several, it is never less than the sum."""
-        young, below, pods, work = self.alone[uid]
-        if taken:
-            above = self._above[self.pods[uid].person]
-            below = max(0, taken + self._takes[uid] - above) - max(0, taken - above)
-        return (young, below, pods, work)
-
-    def of(self, uids: Iterable[str]) -> tuple[Cost, Mapping[str, int]]:
-        """Of all of them, and what they take from each person."""
-        cost, taken = NOTHING, dict[str, int]()
-        for uid in uids:
-            person = self.pods[uid].person
-            cost = _sum(cost, self.of_one(uid, taken.get(person, 0)))
-            taken[person] = taken.get(person, 0) + self._takes.get(uid, 0)
-        return cost, taken
 
 
 # --- the search ------------------------------------------------------------------------------------------------------
@@ -271,30 +135,60 @@ class _Found:
 
 
 class _Search:
-    def __init__(self, ledger: Ledger, booked: WaitingPod, prices: _Prices) -> None:
+    def __init__(self, ledger: Ledger, booked: WaitingPod, holders: Holders, rng: Random | None) -> None:
         self._ledger = ledger
         self._booked = booked
         self._keeper = booked.keeper(ledger)
-        self._prices = prices
+        self._holders = holders
+        self._prices = Prices(ledger, booked.request, holders, rng)
         self._needs: dict[int, int] = {}  # by the memory of a GPU
         self._steps = 0  # left on this node
         self.best: _Found | None = None
 
     def run(self) -> _Found | None:
         request, steps = self._booked.request, STEPS
-        bounds = []
-        for node in self._booked.nodes:
-            found = [_lowest(pool, request.cards) for pool in self._pools(node)]
-            if found:
-                bounds.append((min(found), node))
-        for bound, node in sorted(bounds):
+        rough = [(bound, node) for node in self._booked.nodes if (bound := self._rough_bound(node)) is not None]
+        heapq.heapify(rough)
+        pools: dict[str, list[list[_Wanted]]] = {}
+        while rough:
+            bound, node = heapq.heappop(rough)
             if self._is_no_better(bound, node) or (self.best is not None and steps <= 0):
                 break
+            if node not in pools:
+                # Only now, for few nodes: what its victims cost at least if it is looked at which GPUs would do.
+                pools[node] = self._pools(node)
+                if pools[node]:
+                    heapq.heappush(rough, (min(_lowest(pool, request.cards) for pool in pools[node]), node))
+                continue
             self._steps = given = min(steps, STEPS_PER_NODE)
-            for pool in self._pools(node):
+            for pool in pools[node]:
                 self._choose_gpus(node, sorted(pool, key=lambda wanted: wanted.bound), (), NOTHING)
             steps -= given - self._steps
         return self._pruned(self.best) if self.best is not None else None
+
+    def _rough_bound(self, node: str) -> Cost | None:
+        """What the victims of a node cost at least, whichever of its GPUs would do; None if none can be had. This is
+        asked of every node, so nothing is made for each GPU."""
+        there, count = self._ledger.node(node), self._booked.request.cards
+        if there is None or there.unusable or not selected(there, self._booked.request):
+            return None
+        price = self._prices.alone.get if count == 1 else self._price_per_gpu
+        whole = self._ledger.whole_holders(node)
+        if count == 1 and whole is not None and self._holders.are_victims(whole):
+            return min(map(self._prices.alone.__getitem__, whole.gpus_of))
+        stuck, releasing, costs = self._prices.stuck, ShareState.RELEASING, []
+        for card in self._ledger.cards(node):
+            lack, lowest = self._need(card.gpu.memory) - card.free, None
+            for uid, share in card.shares.items():
+                if share.state is releasing and uid not in stuck:
+                    lack -= card.held(share)
+                elif uid not in stuck and (cost := price(uid)) is not None and (lowest is None or cost < lowest):
+                    lowest = cost
+            if lack <= 0:
+                lowest = NOTHING
+            if lowest is not None:
+                costs.append(lowest)
+        return _cheapest_sum(costs, count) if len(costs) >= count else None
 
     def _pruned(self, found: _Found) -> _Found:
         """A search that was cut short may not have seen that other GPUs of the node need fewer victims."""
@@ -332,10 +226,8 @@ class _Search:
 
     def _wanted(self, card: Card) -> _Wanted | None:
         """None: there would be no room even if all possible victims were gone."""
-        request, memory = self._booked.request, card.gpu.memory
-        if memory not in self._needs:
-            self._needs[memory] = request.amount.on(memory)
-        lack = self._needs[memory] - card.free
+        request = self._booked.request
+        lack = self._need(card.gpu.memory) - card.free
         parts = {}
         for uid, share in card.shares.items():
             if uid in self._prices.stuck:
@@ -349,13 +241,24 @@ class _Search:
         fewest = _fewest(parts.values(), lack)
         if fewest is None:
             return None
-        price = self._prices.alone.__getitem__ if request.cards == 1 else self._price_per_gpu
+        price = self._prices.alone.__getitem__ if request.cards == 1 else self._price_of_part
         if len(parts) == 1:
             return _Wanted(card.gpu, lack, parts, price(next(iter(parts))))
         prices = [price(uid) for uid in parts]
         return _Wanted(card.gpu, lack, parts, _cheapest_sum(prices, fewest))
 
-    def _price_per_gpu(self, uid: str) -> Cost:
+    def _need(self, memory: int) -> int:
+        """How much of a GPU with so much memory is asked for."""
+        if memory not in self._needs:
+            self._needs[memory] = self._booked.request.amount.on(MiB(memory))
+        return self._needs[memory]
+
+    def _price_per_gpu(self, uid: str) -> Cost | None:
+        """None: it may not lose its GPUs."""
+        return self._price_of_part(uid) if uid in self._prices.alone else None
+
+    def _price_of_part(self, uid: str) -> Cost:
+        """On each of the GPUs that it holds."""
         price, held = self._prices.alone[uid], len(self._ledger.shares_of(uid))
         if held == 1:
             return price
@@ -373,10 +276,10 @@ class _Search:
             return
         self._steps -= 1
         for first in range(len(pool) - missing + 1):
-            if self._is_no_better(_sum(bound, _lowest(pool[first:], missing)), node) or self._has_no_steps():
+            if self._is_no_better(sum_of(bound, _lowest(pool[first:], missing)), node) or self._has_no_steps():
                 return
             wanted = pool[first]
-            self._choose_gpus(node, pool[first + 1 :], (*chosen, wanted), _sum(bound, wanted.bound))
+            self._choose_gpus(node, pool[first + 1 :], (*chosen, wanted), sum_of(bound, wanted.bound))
 
     def _choose_victims(
         self, node: str, chosen: Sequence[_Wanted], gone: tuple[str, ...], spared: frozenset[str]
@@ -401,7 +304,7 @@ class _Search:
             fewest = _fewest([wanted.parts[uid] for uid in left], _lack(wanted, gone))
             if fewest is None:
                 return
-            bound = _sum(cost, _cheapest_sum([prices[uid] for uid in left], fewest))
+            bound = sum_of(cost, _cheapest_sum([prices[uid] for uid in left], fewest))
             if self._is_no_better(bound, node) or self._has_no_steps():
                 return
             self._steps -= 1
@@ -458,7 +361,7 @@ def _cheapest_sum(costs: list[Cost], count: int) -> Cost:
         return min(costs)
     total = NOTHING
     for cost in sorted(costs)[:count] if count < len(costs) else costs:
-        total = _sum(total, cost)
+        total = sum_of(total, cost)
     return total
 
 

@@ -7,6 +7,9 @@ from typing import Any
 
 import yaml
 
+CONFIGURATIONS = ("carrel", "gpu-booking-webhook")
+"""The name of the webhook configuration: in the chart carrel, and MAIA's, in the chart gpu-booking."""
+
 
 def crds() -> Iterator[dict[str, Any]]:
     """GpuClaim, GpuNodeStatus and Booking."""

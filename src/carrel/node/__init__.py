@@ -23,4 +23,5 @@ Reading order:
     settings entry_point run                 one process
     withdrawal withdraw_command          for uninstalling
     reservation/                         the program in a reservation pod
+    visible_gpus/                        the program in a pod of `carrel doctor`: what a container sees
 """

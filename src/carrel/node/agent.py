@@ -110,9 +110,7 @@ class Agent:
         if settings.dra:
             self.claims = NodeClaims(cluster, settings, lease_check, self._report_claims)
             self.claims.watch(self.informers, self._due.set)
-        self._offer = MemoryOffer(
-            settings.memory_resource.mode, lambda: self._reporter.memory_resource(settings.node_name)
-        )
+        self._offer = MemoryOffer(settings.offer_mode(), lambda: self._reporter.memory_resource(settings.node_name))
         allocation_context = AllocationContext(
             cluster=cluster,
             node=settings.node_name,
@@ -136,7 +134,8 @@ class Agent:
         self._isolation.on_failure = self.metrics.count_object_failure
 
     def _device_plugin(self, resource: str, is_wanted: Callable[[], bool]) -> DevicePlugin:
-        return DevicePlugin(resource, self._settings.plugin_folder / SOCKETS[resource], self._allocation, is_wanted)
+        socket, device_list = self._settings.plugin_folder / SOCKETS[resource], self._settings.device_list
+        return DevicePlugin(resource, socket, self._allocation, is_wanted, device_list)
 
     def _offers_whole_gpus(self) -> bool:
         if self._is_coexisting or self._only_reports or self._settings.whole_gpus is OfferWholeGpus.NO:

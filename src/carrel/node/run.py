@@ -27,6 +27,8 @@ def run(settings: AgentSettings) -> None:
             "carrel agent --node-name <name>, or NODE_NAME",
             USAGE,
         )
+    if wrong := settings.mistakes():
+        raise command_failed("The settings cannot be used", "; ".join(wrong), "carrel agent --help", USAGE)
     machine = _machine(settings)
     run_with_cluster("agent", settings, lambda client, stop: _serve(client, settings, machine, stop))
 

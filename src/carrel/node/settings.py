@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
+from carrel.dialects.options import DeviceList
 from carrel.node.claim_files import CDI_FOLDER
 from carrel.node.device_names import PLUGIN_FOLDER, POD_RESOURCES_SOCKET
 from carrel.node.memory_offer_decision import OfferMode
-from carrel.settings import CudaSettings, DraSettings, MemoryUnitSettings, ServingSettings
+from carrel.settings import CudaSettings, DeviceListSettings, DraSettings, MemoryUnitSettings, ServingSettings
 
 
 class AgentMode(Enum):
@@ -36,7 +37,7 @@ class OfferWholeGpus(Enum):
 
 
 @dataclass(frozen=True)
-class AgentSettings(CudaSettings, DraSettings, MemoryUnitSettings, ServingSettings):
+class AgentSettings(CudaSettings, DeviceListSettings, DraSettings, MemoryUnitSettings, ServingSettings):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 39996
@@ -102,3 +103,18 @@ class AgentSettings(CudaSettings, DraSettings, MemoryUnitSettings, ServingSettin
     ] = Path("/sys/fs/cgroup")
     """They tell which pods run, also pods that were deleted by force. In a container they must be mounted from the
     host, read-only. Where they cannot be seen, a GPU is free as soon as its pod is gone from the API server."""
+
+    def offer_mode(self) -> OfferMode | None:
+        """None: whatever is safe. What the kubelet does not allocate, it cannot hand over."""
+        if self.device_list is not DeviceList.VARIABLE and self.memory_resource is MemoryResource.AUTO:
+            return OfferMode.PLUGIN
+        return self.memory_resource.mode
+
+    def mistakes(self) -> list[str]:
+        if self.device_list is not DeviceList.VARIABLE and self.memory_resource is MemoryResource.NODE:
+            way = self.device_list.value
+            return [
+                f"--memory-resource node and --device-list {way} exclude each other: the kubelet hands over what a "
+                "plugin allocates; use --memory-resource plugin and, for large GPUs, --memory-unit GiB"
+            ]
+        return []

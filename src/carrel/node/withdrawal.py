@@ -28,8 +28,7 @@ class Withdrawal:
 
     async def withdraw(self) -> list[str]:
         """The nodes whose resources were removed. Raises `ClusterError`, and `AgentsStillRunning`."""
-        written = {node.metadata.name: await self._written(node) for node in await self._nodes()}
-        removed = {name: resources for name, resources in written.items() if resources}
+        removed = await self.written()
         for name, resources in removed.items():
             gone: dict[str, None] = dict.fromkeys(resources)
             patch = MergePatch({"status": {"capacity": gone, "allocatable": gone}})
@@ -46,6 +45,11 @@ class Withdrawal:
             if back:
                 raise AgentsStillRunning(back)
         return sorted(removed)
+
+    async def written(self) -> dict[str, list[str]]:
+        """What agents wrote, by node. Raises `ClusterError`."""
+        found = {node.metadata.name: await self._written(node) for node in await self._nodes()}
+        return {name: resources for name, resources in found.items() if resources}
 
     async def _nodes(self) -> Iterable[NodeObject]:
         return (await self._cluster.list(NODES, EVERYTHING)).items

@@ -3,6 +3,7 @@
 Reading order:
 
     scheduler                             filter, prioritize, bind
+    offers preferences                    which node is named to a pod, and when kube-scheduler chooses
     gangs                                 how the pods of a gang are bound together
     extender_calls extender_requests extender_responses     what kube-scheduler sends and reads
     pod_lookup bind_check                 which pod is bound, and whether it may be

@@ -10,13 +10,17 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import ClusterState
 from carrel.leases.shown_cards import shown_cards
 from carrel.ledger.gangs import GangMembers
+from carrel.ledger.machines import Machines
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Gang, GpuPolicy, Request
 from carrel.scheduling.bind_check import BindCheck
 from carrel.scheduling.gangs import DEFAULT_GANG_TIMEOUTS, GangContext, GangScheduler, GangTimeouts
 from carrel.scheduling.handlers import ExtenderContext, ExtenderHandlers
+from carrel.scheduling.machine_room import MachineWatch
 from carrel.scheduling.metrics import ExtenderMetrics
+from carrel.scheduling.offers import Offers
 from carrel.scheduling.pod_lookup import PodLookup
+from carrel.scheduling.preferences import NodePreferences
 from carrel.scheduling.scheduler import RequestedBy, Scheduler, SchedulerContext
 
 
@@ -25,6 +29,8 @@ class SchedulerOptions:
     spread: bool = False
     """Prefer the emptiest node and the emptiest GPU instead of those where the least is wasted."""
     timeouts: GangTimeouts = DEFAULT_GANG_TIMEOUTS
+    chooses_node: bool = True
+    """Whether `filter` names one node, instead of all that have room."""
     schedulers: frozenset[str] | None = frozenset({SCHEDULER})
     """Whose pods are bound, besides those of the peers whose place Carrel takes; None: of all."""
 
@@ -37,6 +43,13 @@ def scheduler_on(state: ClusterState, options: SchedulerOptions = DEFAULT_OPTION
     members_of = _spreading_members(state.gang_members) if options.spread else state.gang_members
     gang_context = GangContext(members_of, state.wake, state.options.clock, options.timeouts)
     gangs = GangScheduler(state.cluster_ledger, state.lease_writer, gang_context)
+    machines = Machines()
+    watch = MachineWatch(machines)
+    state.nodes.on_change(watch.on_node)
+    state.pods.on_change(watch.on_pod)
+    offers, preferences = Offers(state.cluster_ledger, state.options.clock), NodePreferences()
+    state.pods.on_change(offers.on_pod)
+    state.nodes.on_change(preferences.on_node)
     context = SchedulerContext(
         cluster=state.cluster,
         requested_by=_spreading(state.requested_by) if options.spread else state.requested_by,
@@ -46,10 +59,12 @@ def scheduler_on(state: ClusterState, options: SchedulerOptions = DEFAULT_OPTION
         keeper=state.keeper,
         tier=state.tier,
         why_over_limit=state.why_over_limit,
+        preferences_matter=preferences.matter,
         dialect_options=state.options.dialect_options,
+        machines=machines,
         spread=options.spread,
     )
-    return Scheduler(state.cluster_ledger, state.lease_writer, gangs, context)
+    return Scheduler(state.cluster_ledger, state.lease_writer, gangs, offers, context)
 
 
 def _spreading(requested_by: RequestedBy) -> RequestedBy:
@@ -86,6 +101,7 @@ def handlers_on(
     return ExtenderHandlers(
         ExtenderContext(
             scheduler=scheduler,
+            chooses_node=options.chooses_node,
             requested_by=state.requested_by,
             find_pod=PodLookup(state.cluster, state.pods.store.by_uid),
             check_bind=BindCheck(state.cluster, state.nodes.store.get, served),

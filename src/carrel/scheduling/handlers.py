@@ -37,6 +37,7 @@ from carrel.scheduling.extender_responses import write_filtered
 from carrel.scheduling.metrics import ExtenderMetrics
 from carrel.scheduling.pod_lookup import PodLookup
 from carrel.scheduling.scheduler import RequestedBy, Scheduler
+from carrel.scheduling.scheduler_config import CPU_PROFILE
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +57,9 @@ class ExtenderContext:
     ledger: Ledger
     metrics: ExtenderMetrics
     is_synced: Callable[[], bool]
+    chooses_node: bool = True
+    """Whether `filter` names one node, instead of all that have room. On gpushare's prefix it names all, as gpushare
+    does."""
     unit: Unit = Unit.MIB
     shown_cards: Callable[[str], Sequence[Card]] | None = None
     """The GPUs of a node as they are shown; None: as the ledger has them."""
@@ -90,7 +94,9 @@ class ExtenderHandlers:
         asked = read_pod_and_nodes(body)
         if not self._context.is_synced():
             return self._refuse("filter", "not_ready", extender_calls.filter_failed(REBUILDING))
-        found = self._context.scheduler.filter(asked.pod, asked.nodes)
+        scheduler = self._context.scheduler
+        decide = scheduler.choose if self._context.chooses_node and not for_gpushare else scheduler.filter
+        found = decide(asked.pod, asked.nodes)
         if isinstance(found, Refusal):
             return self._refuse("filter", "pod", extender_calls.filter_failed(found.reason))
         if not found.fitting and asked.nodes:
@@ -114,11 +120,13 @@ class ExtenderHandlers:
         start = time.perf_counter()
         try:
             asked = read_pod_and_nodes(body)
-            asks_for_gpu = self._context.is_synced() and isinstance(self._context.requested_by(asked.pod), PodRequest)
-            # For a pod that asks for no GPU all nodes are equal: the scheduler's other scores decide.
+            # For other pods that ask for no GPU all nodes are equal: the scheduler's other scores decide.
+            is_ranked = asked.pod.spec.scheduler_name == CPU_PROFILE or isinstance(
+                self._context.requested_by(asked.pod), PodRequest
+            )
             scores = (
                 extender_calls.scores(self._context.scheduler.rank(asked.pod, asked.nodes))
-                if asks_for_gpu
+                if self._context.is_synced() and is_ranked
                 else dict.fromkeys(asked.nodes, 0)
             )
             return _reply(extender_calls.host_priorities(scores))

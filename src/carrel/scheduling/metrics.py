@@ -34,6 +34,8 @@ class ExtenderMetrics(ComponentMetrics):
         )
         self.binds = Gauge("carrel_binds_under_way", "Binds that are being answered.", registry=registry)
         self.refusals = Counter("carrel_refusals", "Calls answered with no.", ["verb", "kind"], registry=registry)
+        for verb in ("filter", "prioritize", "bind"):
+            self.refusals.labels(verb, "defect")  # Prometheus sees the first one only if it has seen none before
         self.read_on_scrape(lambda: [_silence(silences())])
 
 

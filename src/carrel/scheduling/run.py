@@ -78,6 +78,7 @@ async def _serve(client: Client, served: _Served, stop: asyncio.Event) -> None:
 
 async def _housekeeping(state: ClusterState, scheduler: Scheduler) -> None:
     await state.informers.wait_synced()
+    state.isolation.attempt("learn", partial(scheduler.learn, state.pods.store))
     # The first copy of the cluster stays in memory: the garbage collector need not visit it during a call.
     gc.collect()
     gc.freeze()
@@ -85,6 +86,6 @@ async def _housekeeping(state: ClusterState, scheduler: Scheduler) -> None:
     while True:
         attempt = state.isolation.attempt
         attempt("silent_agents", partial(state.cluster_ledger.mark_silent_agents, state.options.now()))
-        attempt("expired_gangs", scheduler.expire_gangs)
+        attempt("expired_promises", scheduler.expire_promises)
         attempt("gang_sizes", state.gang_sizes.refresh)
         await asyncio.sleep(HOUSEKEEPING_S)

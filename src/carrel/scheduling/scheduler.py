@@ -1,13 +1,16 @@
 """Filter, prioritize and bind: what kube-scheduler asks of Carrel for each pod.
 
-Filter and prioritize only read. Bind takes the Leases of the GPUs, then writes one Binding with all annotations for the
-pod. If something fails before the Binding, everything is given back; if the answer to the Binding is lost, the pod is
-read. A crash leaves Leases that name the pod. If they are all that it needs, its next bind uses them; if not, the pod
-waits until the collector has freed them, because another replica may be binding it at this moment.
+Filter and prioritize only read. `choose` answers a filter call with the best node alone, whose GPUs it promises to the
+pod in this process (`offers`): then kube-scheduler asks for no scores, and makes none of its own.
+
+Bind takes the Leases of the GPUs, then writes one Binding with all annotations for the pod. If something fails before
+the Binding, everything is given back; if the answer to the Binding is lost, the pod is read. A crash leaves Leases that
+name the pod. If they are all that it needs, its next bind uses them; if not, the pod waits until the collector has
+freed them, because another replica may be binding it at this moment.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -33,15 +36,19 @@ from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pod_progress import holder_of
 from carrel.ledger.coverage import Covered
+from carrel.ledger.demand import REMEMBERED_PODS
 from carrel.ledger.filtering import FilterResult, NodeFilter
+from carrel.ledger.machines import Machines
 from carrel.ledger.placement import Placement, WaitingPod, left_by_another_bind, place
 from carrel.ledger.precedence import WAITED_FOR, Precedence
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
-from carrel.ledger.scoring import Ranking
+from carrel.ledger.scoring import Cost, Ranking
 from carrel.ledger.shares import Coverage, Holder
 from carrel.ledger.tiers import Tier
 from carrel.scheduling.gangs import GangScheduler, LedgerView
+from carrel.scheduling.machine_room import machine_of, newest_last
+from carrel.scheduling.offers import Offers
 
 BINDING_BEGINS_WITHIN_S = 20.0
 BINDING_TIMEOUT_S = 20.0
@@ -67,7 +74,11 @@ class SchedulerContext:
     tier: Callable[[Pod], Tier | None]
     why_over_limit: Callable[[Pod, Request], Refusal | None]
     """Why its person may hold no more GPUs without a booking."""
+    preferences_matter: Callable[[Pod, Sequence[str]], bool] = lambda pod, nodes: False
+    """Whether kube-scheduler's own scores may decide among the nodes: then `choose` names all that have room."""
     dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS
+    machines: Machines | None = None
+    """How much CPU and memory the nodes have free; None: not known."""
     spread: bool = False
     """Prefer the emptiest node instead of the one where the least is wasted."""
 
@@ -89,31 +100,88 @@ class _PodToBind:
 
 class Scheduler:
     def __init__(
-        self, cluster_ledger: ClusterLedger, lease_writer: LeaseWriter, gangs: GangScheduler, context: SchedulerContext
+        self,
+        cluster_ledger: ClusterLedger,
+        lease_writer: LeaseWriter,
+        gangs: GangScheduler,
+        offers: Offers,
+        context: SchedulerContext,
     ) -> None:
         self._cluster_ledger = cluster_ledger
         self._lease_writer = lease_writer
         self._gangs = gangs
+        self._offers = offers
         self._context = context
-        self._ranking = Ranking(cluster_ledger.ledger)
+        self._ranking = Ranking(cluster_ledger.ledger, context.machines)
         self._node_filter = NodeFilter(cluster_ledger.ledger)
         self._precedence = Precedence(cluster_ledger.ledger, context.booked)
         self._binding: set[str] = set()
 
-    def expire_gangs(self) -> None:
-        """To be called every few seconds: gangs whose time is up lose what was promised to them."""
+    def expire_promises(self) -> None:
+        """To be called every few seconds: gangs and pods whose time is up lose what was promised to them."""
         self._gangs.expire()
+        self._offers.expire()
+
+    def learn(self, pods: Iterable[Pod]) -> None:
+        """What these pods ask for counts as asked for: after a restart, of the pods that exist."""
+        for pod in newest_last(pods, REMEMBERED_PODS):
+            asked = self._context.requested_by(pod)
+            if isinstance(asked, PodRequest):
+                self._ranking.demand.saw(asked.request, machine_of(pod), pod.metadata.uid)
 
     # --- filter ------------------------------------------------------------------------------------------------------
 
     def filter(self, pod: Pod, nodes: Sequence[str]) -> FilterResult | Refusal:
-        """A refusal: the request of the pod cannot be read or met, on any node."""
+        """All nodes that have room. A refusal: the request of the pod cannot be read or met, on any node."""
         pod_request = self._context.requested_by(pod)
         if pod_request is None:
             return FilterResult(nodes, {})
         if isinstance(pod_request, Refusal):
             return pod_request
-        self._ranking.demand.saw(pod_request.request)
+        self._ranking.demand.saw(pod_request.request, machine_of(pod), pod.metadata.uid)
+        return self._decided(pod, pod_request, nodes) or self._with_room(pod, pod_request, nodes)
+
+    def choose(self, pod: Pod, nodes: Sequence[str]) -> FilterResult | Refusal:
+        """The same, but only the best of the nodes that have room, and its GPUs are promised to the pod; unless
+        kube-scheduler's own preferences may decide."""
+        self._offers.asked_again(pod.metadata.uid)
+        pod_request = self._context.requested_by(pod)
+        if not isinstance(pod_request, PodRequest) or self._context.preferences_matter(pod, nodes):
+            return self.filter(pod, nodes)
+        self._ranking.demand.saw(pod_request.request, machine_of(pod), pod.metadata.uid)
+        decided = self._decided(pod, pod_request, nodes)
+        if decided is not None:
+            return decided
+        leaves_room = self._leaves_room(pod)
+        # Without booked pods that wait, nodes that have no room need not be sorted out: they have no cost.
+        are_left = leaves_room and self._precedence.taken_first().nodes
+        candidates = self._with_room(pod, pod_request, nodes).fitting if are_left else nodes
+        best = self._best(pod, pod_request, candidates)
+        if best is None:
+            return self._with_room(pod, pod_request, nodes)
+        to_bind = self._pod_to_bind(pod)
+        placement = self._place(pod_request, to_bind, best)
+        if isinstance(placement, Refusal):
+            return self._with_room(pod, pod_request, nodes)
+        self._offers.make(replace(placement, coverage=to_bind.coverage), to_bind.holder)
+        return FilterResult((best,), {})
+
+    def _best(self, pod: Pod, pod_request: PodRequest, nodes: Collection[str]) -> str | None:
+        """Not one where the pod's last attempt failed, as long as another will do."""
+        avoided = self._offers.avoided_by(pod.metadata.uid)
+        others = [name for name in nodes if name not in avoided] if avoided else nodes
+        best = self._cheapest(pod, pod_request, others)
+        if best is None and avoided:
+            best = self._cheapest(pod, pod_request, nodes)
+        return best.node if best is not None else None
+
+    def _cheapest(self, pod: Pod, pod_request: PodRequest, nodes: Collection[str]) -> Cost | None:
+        if self._spreads(pod_request):
+            return min(self._costs(pod, pod_request, nodes), key=lambda each: each.by_spreading, default=None)
+        return self._ranking.best(pod_request.request, nodes, self._context.keeper(pod), machine_of(pod))
+
+    def _decided(self, pod: Pod, pod_request: PodRequest, nodes: Sequence[str]) -> FilterResult | None:
+        """What is known without looking for room; None: there may be any."""
         over_limit = self._context.why_over_limit(pod, pod_request.request)
         if over_limit is not None:
             return FilterResult.by_reason(nodes, over_limit.reason)
@@ -131,6 +199,9 @@ class Scheduler:
             return FilterResult.by_reason(nodes, left.reason)
         if left is not None:
             return _only_on(left.node, nodes, f"{holder} has its GPUs on {left.node} already")
+        return None
+
+    def _with_room(self, pod: Pod, pod_request: PodRequest, nodes: Sequence[str]) -> FilterResult:
         found = self._node_filter.filter(pod_request.request, nodes, self._context.keeper(pod))
         return self._precedence.narrow(found, pod_request.request) if self._leaves_room(pod) else found
 
@@ -146,14 +217,23 @@ class Scheduler:
     def rank(self, pod: Pod, nodes: Sequence[str]) -> Sequence[str]:
         """The nodes, best first; those that do not fit come last."""
         pod_request = self._context.requested_by(pod)
-        if pod_request is None or isinstance(pod_request, Refusal) or len(nodes) < 2:
+        if isinstance(pod_request, Refusal) or len(nodes) < 2:
             return nodes
-        best = self._ranking.costs(pod_request.request, nodes, self._context.keeper(pod))
-        spreads = pod_request.request.spreads_over_nodes
-        if self._context.spread if spreads is None else spreads:
-            best.sort(key=lambda each: (each.apart, -each.left_over, each.node))
+        if pod_request is None:
+            return [each.node for each in self._ranking.costs(None, nodes, machine=machine_of(pod))]
+        best = self._costs(pod, pod_request, nodes)
+        if self._spreads(pod_request):
+            best.sort(key=lambda each: each.by_spreading)
         ranked = dict.fromkeys(each.node for each in best)
         return [*ranked, *(name for name in nodes if name not in ranked)]
+
+    def _costs(self, pod: Pod, pod_request: PodRequest, nodes: Collection[str]) -> list[Cost]:
+        """Of the nodes that will do, the best first."""
+        return self._ranking.costs(pod_request.request, nodes, self._context.keeper(pod), machine_of(pod))
+
+    def _spreads(self, pod_request: PodRequest) -> bool:
+        spreads = pod_request.request.spreads_over_nodes
+        return self._context.spread if spreads is None else spreads
 
     # --- bind --------------------------------------------------------------------------------------------------------
 
@@ -170,15 +250,22 @@ class Scheduler:
         if holder.uid in self._binding:
             return Refusal(f"a bind of {holder} is under way")
         self._binding.add(holder.uid)
+        is_bound = False
+        try:
+            refusal = await self._bind(pod_request, self._pod_to_bind(pod), node)
+            is_bound = refusal is None
+            return refusal
+        finally:
+            self._binding.discard(holder.uid)
+            if not is_bound:
+                self._offers.failed(holder.uid, node)
+
+    def _pod_to_bind(self, pod: Pod) -> _PodToBind:
         covered = self._context.covered(pod)
         coverage = Coverage(covered.entitlement.booking, self._context.now()) if covered is not None else None
         until = covered.entitlement.ends if covered is not None else None
         tier = write_tier(until) if self._context.tier(pod) is not None else {}
-        seen = _PodToBind(holder, self._context.keeper(pod), self._leaves_room(pod), coverage, tier)
-        try:
-            return await self._bind(pod_request, seen, node)
-        finally:
-            self._binding.discard(holder.uid)
+        return _PodToBind(holder_of(pod), self._context.keeper(pod), self._leaves_room(pod), coverage, tier)
 
     async def _bind(self, pod_request: PodRequest | None, pod: _PodToBind, node: str) -> Refusal | None:
         holder = pod.holder
@@ -214,17 +301,25 @@ class Scheduler:
     async def _take(self, pod_request: PodRequest, pod: _PodToBind, node: str) -> Placement | Refusal:
         """Takes GPUs on that node, with their Leases; for a member of a gang, when the others have theirs."""
         gang, holder = pod_request.request.gang, pod.holder
+        offer = self._offers.take(holder.uid)
+        if offer is not None:
+            try:
+                if offer.placement.node == node and offer.placement.request == pod_request.request:
+                    placement = replace(offer.placement, coverage=pod.coverage)
+                    return await self._lease_writer.take(placement, holder, is_promised=True) or placement
+            finally:
+                self._offers.end(holder.uid, offer)
         if gang is not None:
             together = await self._gangs.wait_together(gang, holder, node, pod.coverage)
             if together is not None:
                 return together
         left = left_by_another_bind(self._cluster_ledger.ledger, pod_request.request, holder)
-        placement = left or self._place(pod_request, pod, node)
-        if isinstance(placement, Refusal):
-            return placement
-        if placement.node != node:
-            return Refusal(f"{holder} has its GPUs on {placement.node} already")
-        placement = replace(placement, coverage=pod.coverage)
+        found = left or self._place(pod_request, pod, node)
+        if isinstance(found, Refusal):
+            return found
+        if found.node != node:
+            return Refusal(f"{holder} has its GPUs on {found.node} already")
+        placement = replace(found, coverage=pod.coverage)
         return await self._lease_writer.take(placement, holder) or placement
 
     def _place(self, pod_request: PodRequest, pod: _PodToBind, node: str) -> Placement | Refusal:

@@ -17,6 +17,10 @@ from carrel.dialects.registry import ALL
 
 PROFILE = "gpu-scheduler"
 PREFIX = "/carrel"
+CPU_PROFILE = "carrel-cpu"
+"""For pods without a GPU that an admin wants to be placed where they keep no GPU from being used."""
+CPU_TIMEOUT_S = 2
+"""A pod without a GPU need not wait for Carrel: its score is an advice."""
 WEIGHT = 5
 """Of the extender's score among the scheduler's own, which have weight 1 to 3: for these pods GPUs matter most."""
 
@@ -66,6 +70,31 @@ def scheduler_config(extender: Extender, kubeconfig: str = "", peers: Sequence[s
                 "httpTimeout": f"{extender.timeout_s}s",
                 # A GPU pod that is placed without asking Carrel would use a GPU that another pod holds.
                 "ignorable": False,
+            }
+        ],
+    }
+
+
+def cpu_scheduler_config(extender: Extender, kubeconfig: str = "") -> dict[str, Any]:
+    """Of another kube-scheduler, for pods without a GPU: an extender is asked about the pods of all profiles, and these
+    pods must not depend on Carrel. It only asks for scores, and goes on without them."""
+    connection = {"clientConnection": {"kubeconfig": kubeconfig}} if kubeconfig else {}
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        **connection,
+        "leaderElection": {"leaderElect": True, "resourceName": CPU_PROFILE},
+        "profiles": [{"schedulerName": CPU_PROFILE}],
+        "extenders": [
+            {
+                "urlPrefix": extender.url_prefix,
+                "prioritizeVerb": "prioritize",
+                "weight": WEIGHT,
+                "nodeCacheCapable": True,
+                "enableHTTPS": extender.url.startswith("https:"),
+                **({"tlsConfig": dict(extender.tls)} if extender.tls else {}),
+                "httpTimeout": f"{CPU_TIMEOUT_S}s",
+                "ignorable": True,
             }
         ],
     }

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 LAST_PORT = 65535
 
 
+class NodeChoice(Enum):
+    CARREL = "carrel"
+    SCHEDULER = "kube-scheduler"
+
+
 class PlacementStyle(Enum):
     PACK = "pack"
     SPREAD = "spread"
@@ -52,6 +57,16 @@ class ExtenderSettings(TierSettings, CudaSettings, DialectSettings, SealSettings
         typer.Option(help="Fill nodes and GPUs up, or keep them evenly free.", envvar="CARREL_PLACEMENT"),
     ] = PlacementStyle.PACK
     """Packing keeps whole GPUs and islands free for pods that need them. They are KAI's `gpupack` and `gpuspread`."""
+    node_choice: Annotated[
+        NodeChoice,
+        typer.Option(
+            help="Who chooses among the nodes that have room: Carrel names one, unless the pod or a node states a"
+            " preference; or kube-scheduler, by Carrel's score beside its own.",
+            envvar="CARREL_NODE_CHOICE",
+        ),
+    ] = NodeChoice.CARREL
+    """One name saves kube-scheduler's scores and a call for Carrel's: most of the time that a pod takes. What is given
+    up is in decision 42."""
     gang_timeout: Annotated[
         float,
         typer.Option(
@@ -95,6 +110,7 @@ class ExtenderSettings(TierSettings, CudaSettings, DialectSettings, SealSettings
         is_spread = self.placement is PlacementStyle.SPREAD
         return SchedulerOptions(
             spread=is_spread,
+            chooses_node=self.node_choice is NodeChoice.CARREL,
             timeouts=GangTimeouts(together_s=self.gang_timeout),
             schedulers=frozenset(name.strip() for name in self.schedulers.split(",") if name.strip()),
         )

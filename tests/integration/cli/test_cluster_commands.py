@@ -401,3 +401,23 @@ async def test_release_needs_a_node_or_a_gpu(gpu: str) -> None:
     said = await carrel("release", gpu, "--server", "http://127.0.0.1:1")
 
     assert (said.code, said.err.splitlines()[0]) == (2, f"✗ {gpu!r} is not a GPU")
+
+
+async def test_purge_shows_what_is_left_asks_and_deletes_it() -> None:
+    async with a_full_lab() as (lab, url):
+        asks = await carrel("purge", "--server", url)
+        assert (asks.code, asks.err.splitlines()[0]) == (2, "✗ Nothing is deleted"), "nobody is there to confirm it"
+        rows = [line.split()[:3] for line in asks.out.splitlines()]
+        assert rows[:2] == [["KIND", "NAMESPACE", "NAME"], ["Node", "–", "n1,"]]
+        assert ["Lease", "carrel", "gpu-n1-0,"] in rows
+        assert asks.out.splitlines()[-1].endswith("kubectl delete crd gpunodestatuses.gpu.scheduling")
+        assert sorted(await lab.held()) == ["gpu-n1-0", "gpu-n2-0"]
+
+        for node in ("n1", "n2"):  # as after `carrel withdraw`: else it waits whether agents write again
+            await lab.client.delete(GPU_NODE_STATUSES, node)
+        done = await carrel("purge", "--server", url, "--yes", "-o", "json")
+        assert done.code == 0, done.err
+        assert {each["kind"] for each in json.loads(done.out)} == {"CustomResourceDefinition", "Lease"}
+        assert await lab.held() == {}
+        again = await carrel("purge", "--server", url, "--yes")
+        assert again.out.splitlines()[0] == "Nothing of Carrel is left."

@@ -244,6 +244,8 @@ async def test_its_metrics_say_what_gpus_are_used_for_why_pods_wait_and_which_in
                 'carrel_waiting_pods{reason="no_free_gpu",tier="none"} 1.0',
                 'carrel_gpus{model="A",state="opportunistic"} 1.0',
                 'carrel_gpus{model="A",state="free"} 1.0',
+                'carrel_agents{state="reporting"} 1.0',
+                'carrel_agents{state="silent"} 0.0',
                 'carrel_hand_overs_closed_total{outcome="handed_over",why="revoked"} 0.0',
                 'carrel_api_requests_total{code="200",resource="leases",verb="WATCH"} ',
             )

@@ -20,8 +20,21 @@ NODES = ["n1", "n2", "n3"]
 @pytest.fixture
 async def extender() -> AsyncIterator[ServedExtender]:
     """n1 and n2 have two GPUs of 16,276 MiB each, n3 has one of 8,000."""
-    async with a_served_extender([a_node("n1"), a_node("n2"), a_node("n3", cards=1, memory=8000)]) as extender:
+    nodes = [a_node("n1"), a_node("n2"), a_node("n3", cards=1, memory=8000)]
+    async with a_served_extender(nodes, chooses_node=False) as extender:
         yield extender
+
+
+async def test_filter_names_one_node_unless_the_admin_says_otherwise() -> None:
+    async with a_served_extender([a_node("n1"), a_node("n2")]) as extender:
+        pod = await extender.lab.pod("train", limits={"aliyun.com/gpu-mem": "8138"})
+
+        both = (await extender.caller.filter(pod, NODES, "gpushare-scheduler"))["NodeNames"]
+        named = await extender.caller.filter(pod, NODES)
+
+        assert both == ["n1", "n2"], "gpushare names all, and so does Carrel in its place"
+        assert named == {"Nodes": None, "NodeNames": ["n1"], "FailedNodes": {}, "Error": ""}
+        assert await extender.caller.bind(pod, "n1") == ""
 
 
 async def test_filter_says_where_there_is_room_and_why_not_elsewhere(extender: ServedExtender) -> None:

@@ -1,8 +1,9 @@
-"""The files of the chart say what the program says, and what each other say. What helm makes of them: tests/e2e."""
+"""The files of the charts say what the program says, and what each other say. What helm makes of them: tests/e2e."""
 
 import json
 import re
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,14 +11,14 @@ import yaml
 
 from carrel import __version__
 from carrel.admission.settings import PluginMode
-from carrel.dialects.options import HideFrom, Unit
+from carrel.dialects.options import DeviceList, HideFrom, Unit
 from carrel.dialects.when_full import WhenFull
 from carrel.ledger.tiers import AtEnd
 from carrel.node.settings import MemoryResource, OfferWholeGpus
 from carrel.scheduling.scheduler_config import PEERS_SERVED
 from carrel.scheduling.settings import PlacementStyle
 from carrel.settings import LogLevel
-from tools.chart_readme import CHART, readme, values
+from tools.chart_readme import CHART, GPU_BOOKING, gpu_booking_schema, readme, values
 from tools.image import contents
 from tools.reference import FOLDER
 
@@ -25,14 +26,37 @@ VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
 SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
 
 
-def test_the_chart_has_the_version_of_the_program() -> None:
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert chart["appVersion"] == __version__ == contents.version()
+EACH_CHART = pytest.mark.parametrize("chart", [CHART, GPU_BOOKING], ids=lambda chart: chart.name)
+REFERENCE = "run `make reference`, and commit what it wrote"
 
 
-def test_the_readme_has_every_value_with_a_sentence() -> None:
-    assert [each.path for each in values() if not each.comment] == []
-    assert (CHART / "README.md").read_text() == readme(), "run `make reference`, and commit what it wrote"
+@EACH_CHART
+def test_the_chart_has_the_version_of_the_program(chart: Path) -> None:
+    described = yaml.safe_load((chart / "Chart.yaml").read_text())
+    assert described["appVersion"] == __version__ == contents.version()
+    assert described["version"] == yaml.safe_load((CHART / "Chart.yaml").read_text())["version"]
+
+
+@EACH_CHART
+def test_the_readme_has_every_value_with_a_sentence(chart: Path) -> None:
+    assert [each.path for each in values(chart) if not each.comment] == []
+    assert (chart / "README.md").read_text() == readme(chart), REFERENCE
+
+
+def test_gpu_booking_has_its_own_values_and_all_of_carrels() -> None:
+    assert (GPU_BOOKING / "values.schema.json").read_text() == gpu_booking_schema(), REFERENCE
+    given = yaml.safe_load((GPU_BOOKING / "values.yaml").read_text())
+    assert {*given, "global"} == set(json.loads(gpu_booking_schema())["properties"])
+
+
+def test_gpu_booking_has_every_file_that_carrels_templates_read() -> None:
+    own = {"Chart.yaml", "README.md", "values.yaml", "values.schema.json", "templates", "examples"}
+    read = {each.name for each in CHART.iterdir()} - own
+    for name in read:
+        assert (GPU_BOOKING / name).resolve() == (CHART / name).resolve(), f"ln -s ../carrel/{name}"
+    assert (GPU_BOOKING / "carrel-templates").resolve() == CHART / "templates"
+    assert (GPU_BOOKING / "templates/_carrel.tpl").resolve() == CHART / "templates/_helpers.tpl"
+    assert [each.name for each in (CHART / "templates").glob("*.tpl")] == ["_helpers.tpl"], "link the others too"
 
 
 def paths(content: dict[str, Any], schema: dict[str, Any], path: str = "") -> tuple[set[str], set[str]]:
@@ -67,6 +91,7 @@ def words(path: str) -> list[str]:
         ("memoryUnit", Unit),
         ("whenFull", WhenFull),
         ("hideGpusFrom", HideFrom),
+        ("deviceList", DeviceList),
         ("logLevel", LogLevel),
         ("scheduler.placement", PlacementStyle),
         ("controller.atEnd", AtEnd),

@@ -12,7 +12,7 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.invariants import TOLERATED, Invariant, LastingViolations, Observed, Violation, observe, violations
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.gpus import MiB
-from carrel.ledger.shares import Coverage, Share
+from carrel.ledger.shares import Coverage, Holder, HolderKind, Share
 from carrel.ledger.slots import Reservation, ReservationState
 from tests.kit import objects
 from tests.kit.gpus import a_node, holder
@@ -62,6 +62,9 @@ def seen(
     return Observed([N1], {"n1": status}, leases, {}, by_uid, {each.booking: each for each in bookings}, NOON)
 
 
+BY_CLAIM = Share(Holder("uid-c", "lab", "c", HolderKind.CLAIM), "GPU-n1-0", None)
+
+
 def found(observed: Observed) -> dict[str, str]:
     return {each.invariant.value: each.words for each in violations(observed)}
 
@@ -80,6 +83,8 @@ GOOD = [
         seen(a_lease(a_share("gone")), heartbeat=NOON - timedelta(minutes=10)),
         id="a pod is gone, and its node has not confirmed it",
     ),
+    pytest.param(seen(a_lease(BY_CLAIM)), id="a ResourceClaim holds a GPU, and nobody reads claims"),
+    pytest.param(replace(seen(a_lease(BY_CLAIM)), claims={"uid-c"}), id="a ResourceClaim that exists holds a GPU"),
     pytest.param(
         seen(a_lease(a_share("a")), pods=(a_pod("a", devices="GPU-n1-0"),), users={"GPU-n1-0": ["uid-a"]}),
         id="a pod uses the GPU that its Lease names",
@@ -138,6 +143,11 @@ BAD = [
         seen(a_lease(a_share("gone"))),
         {"holder_gone": "Lease gpu-n1-0 gives a GPU to lab/gone, which does not exist"},
         id="a pod that is gone holds a GPU",
+    ),
+    pytest.param(
+        replace(seen(a_lease(BY_CLAIM)), claims=()),
+        {"holder_gone": "Lease gpu-n1-0 gives a GPU to ResourceClaim lab/c, which does not exist"},
+        id="a ResourceClaim that is gone holds a GPU",
     ),
     pytest.param(
         seen(a_lease(a_share("a")), pods=(a_pod("a", phase="Failed"),)),

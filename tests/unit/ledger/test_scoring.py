@@ -1,16 +1,21 @@
 """Which node should take a pod: where the least is made unusable for what is asked lately."""
 
+import pytest
+
+from carrel.ledger.demand import Demand, Mix, Typical
+from carrel.ledger.fragmentation import Fragmentation, pieces_on
+from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import Ledger
-from carrel.ledger.requests import GpuPolicy, Request, Topology, TopologyMode
-from carrel.ledger.scoring import Ranking, stranded
-from tests.kit.gpus import A100, A6000, a_card, a_ledger, a_node, held, holder, memory, whole
+from carrel.ledger.machines import MachineRoom, Machines
+from carrel.ledger.requests import Gang, GpuPolicy, GpuSelector, Request, Topology, TopologyMode
+from carrel.ledger.scoring import Ranking
+from tests.kit.gpus import A100, A6000, a_ledger, a_node, held, holder, memory, whole
 
 
 def ranked(ledger: Ledger, request: Request, *seen: Request, nodes: tuple[str, ...] = ("n1", "n2")) -> list[str]:
     ranking = Ranking(ledger)
-    for each in (*seen, request):
+    for each in seen or (request,):
         ranking.demand.saw(each)
-    ranking.demand.typical = tuple((each, 1 / len(seen)) for each in seen) if seen else ranking.demand.typical
     return [cost.node for cost in ranking.costs(request, nodes)]
 
 
@@ -81,10 +86,143 @@ def test_a_gpu_that_is_kept_counts_for_its_pod_alone() -> None:
     assert [cost.node for cost in ranking.costs(whole(), ["n1"], "uid-booked")] == ["n1"]
 
 
-def test_what_is_stranded_is_counted_in_gpus() -> None:
-    cards = [(a_card("n1", 0, 1000), 500), (a_card("n1", 1, 1000), 1000), (a_card("n1", 2, 1000, model=A100), 250)]
+def test_fragments_are_counted_in_gpus() -> None:
+    gpus = [(A6000, MiB(1000), 500), (A6000, MiB(1000), 1000), (A100, MiB(1000), 250)]
 
-    assert stranded(cards, [(whole(), 1.0)]) == 0.75
-    assert stranded(cards, [(memory(400, model=A6000), 1.0)]) == 0.25
-    assert stranded(cards, [(whole(2), 1.0)]) == 1.75, "a node with too few such GPUs cannot help at all"
-    assert stranded(cards, [(whole(), 0.5), (memory(100), 0.5)]) == 0.375
+    def fragments(*mix: tuple[Request, float]) -> float:
+        counts = Fragmentation(Mix(tuple(Typical(request, 0, weight) for request, weight in mix)))
+        return counts.fragments(counts.free(pieces_on(gpus)), 0)
+
+    assert fragments((whole(), 1.0)) == 0.75
+    assert fragments((memory(400, model=A6000), 1.0)) == 0.25
+    assert fragments((whole(2), 1.0)) == 1.75, "a node with too few such GPUs cannot help at all"
+    assert fragments((whole(), 0.5), (memory(100), 0.5)) == 0.375
+
+
+# --- CPU and memory --------------------------------------------------------------------------------------------------
+
+
+def machines(**cpu_cores: int) -> Machines:
+    """Each with its CPU, and memory enough."""
+    found = Machines()
+    for node, cores in cpu_cores.items():
+        found.set_node(node, MachineRoom(cores * 1000, 1 << 30))
+    return found
+
+
+def on_cpu(cores: int) -> MachineRoom:
+    return MachineRoom(cores * 1000, 0)
+
+
+def test_a_pod_with_much_cpu_goes_where_it_leaves_cpu_for_the_other_gpus() -> None:
+    ledger = a_ledger(a_node("n1", cards=4), a_node("n2", cards=4))
+    ranking = Ranking(ledger, machines(n1=32, n2=64))
+    ranking.demand.saw(whole(), on_cpu(8))
+
+    assert [cost.node for cost in ranking.costs(whole(), ["n1", "n2"], machine=on_cpu(24))] == ["n2", "n1"]
+    assert [cost.node for cost in ranking.costs(whole(), ["n1", "n2"], machine=on_cpu(8))] == ["n1", "n2"]
+
+
+def test_memory_is_looked_at_as_cpu_is() -> None:
+    ranking = Ranking(a_ledger(a_node("n1", cards=4), a_node("n2", cards=4)))
+    ranking.machines.set_node("n1", MachineRoom(100_000, 40_000))
+    ranking.machines.set_node("n2", MachineRoom(100_000, 80_000))
+    ranking.demand.saw(whole(), MachineRoom(1000, 10_000))
+
+    best = ranking.best(whole(), ["n1", "n2"], machine=MachineRoom(1000, 30_000))
+
+    assert best is not None
+    assert best.node == "n2"
+
+
+def test_a_pod_without_a_gpu_goes_to_a_machine_without_gpus_then_where_no_gpu_loses_its_cpu() -> None:
+    ledger = a_ledger(a_node("n1", cards=4), a_node("n2", cards=4))
+    ranking = Ranking(ledger, machines(n1=32, n2=64, n3=8))
+    ranking.demand.saw(whole(), on_cpu(8))
+
+    ranked = ranking.costs(None, ["n1", "n2", "n3"], machine=on_cpu(8))
+
+    assert [cost.node for cost in ranked] == ["n3", "n2", "n1"]
+
+
+def test_costs_follow_what_becomes_free_on_a_machine() -> None:
+    found = machines(n1=32, n2=32)
+    ranking = Ranking(a_ledger(a_node("n1", cards=4), a_node("n2", cards=4)), found)
+    ranking.demand.saw(whole(), on_cpu(8))
+    assert best_of(ranking) == "n1"
+
+    found.occupy("uid-a", "n1", on_cpu(30))
+    assert best_of(ranking) == "n1", "its GPUs are of no use already: taking one wastes nothing"
+
+    found.vacate("uid-a")
+    found.occupy("uid-b", "n2", on_cpu(8))
+    assert best_of(ranking, cores=1) == "n2", "a pod that needs little CPU takes a GPU for which there is little"
+
+
+def best_of(ranking: Ranking, cores: int = 8) -> str:
+    best = ranking.best(whole(), ["n1", "n2"], machine=on_cpu(cores))
+    assert best is not None
+    return best.node
+
+
+def test_a_node_whose_machine_is_not_known_has_enough() -> None:
+    ranking = Ranking(a_ledger(a_node("n1", cards=1), a_node("n2", cards=2)))
+    ranking.demand.saw(whole(), on_cpu(8))
+
+    assert [cost.node for cost in ranking.costs(whole(), ["n1", "n2"], machine=on_cpu(64))] == ["n1", "n2"]
+
+
+# --- what is usual ---------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_is_tried_again_counts_once() -> None:
+    demand = Demand()
+    for _ in range(100):
+        demand.saw(whole(), uid="uid-a")
+    demand.saw(memory(100), uid="uid-b")
+
+    assert [typical.weight for typical in demand.mix.typical] == pytest.approx([0.5, 0.5], abs=0.01)
+
+
+def test_what_was_asked_long_ago_hardly_counts() -> None:
+    demand = Demand(half_life=100)
+    for _ in range(1000):
+        demand.saw(whole())
+    for _ in range(1000):
+        demand.saw(memory(100))
+
+    heaviest = demand.mix.typical[0]
+    assert heaviest.request == memory(100)
+    assert heaviest.weight > 0.85
+
+
+def test_the_mix_stays_the_same_object_as_long_as_the_same_is_asked() -> None:
+    demand = Demand()
+    for _ in range(500):
+        demand.saw(whole())
+        demand.saw(memory(100))
+    mix = demand.mix
+    for _ in range(500):
+        demand.saw(whole())
+        demand.saw(memory(100))
+
+    assert demand.mix is mix
+
+
+def test_what_is_remembered_of_requests_is_bounded() -> None:
+    demand = Demand()
+    for size in range(1, 5000):
+        demand.saw(memory(size), uid=f"uid-{size}")
+
+    assert len(demand.mix.typical) <= 128
+    assert len(demand._weights) <= 4 * 128 + 64
+
+
+def test_gpus_by_name_and_gangs_do_not_make_a_request_another_one() -> None:
+    demand = Demand()
+    demand.saw(whole(gang=Gang("lab/train", 2)))
+    demand.saw(whole(selector=GpuSelector(uuids=frozenset({"GPU-n1-0"}))))
+    demand.saw(whole())
+    demand.saw(whole())
+
+    assert [typical.request for typical in demand.mix.typical] == [whole()]

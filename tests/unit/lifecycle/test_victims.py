@@ -16,7 +16,8 @@ from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import GpuSelector, Request, Topology, TopologyMode
 from carrel.ledger.shares import Holder, Share
 from carrel.lifecycle import victims as module
-from carrel.lifecycle.victims import OpportunisticPod, Revocation, revoke
+from carrel.lifecycle.victim_prices import OpportunisticPod
+from carrel.lifecycle.victims import Revocation, revoke
 from tests.kit.gpus import A100, a_card, a_ledger, a_node, held, holder, memory, whole
 
 BOOKED = holder("booked")
@@ -273,7 +274,7 @@ def test_thousands_of_pods_on_one_node_do_not_end_the_search_with_an_error() -> 
 def test_a_booked_pod_that_can_get_no_gpu_costs_no_look_at_the_rest_of_the_cluster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delattr(module, "_Prices")  # what victims cost is worked out over the whole cluster
+    monkeypatch.delattr(module, "Prices")  # what victims cost is worked out over the whole cluster
     ledger = busy(held("other-booked", "n1", 0, None), held("low", "n2", 0, None), nodes=2, cards=1)
 
     assert isinstance(revoke(ledger, waiting(whole(), "n1"), opportunists(low=1)), Refusal)

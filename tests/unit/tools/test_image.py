@@ -9,8 +9,12 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from testbed.tools import Missing
 from tools.image import contents
 from tools.image.archive import Layer, OciImage
+from tools.image.binaries import check_binaries
 
 
 def pins(lock: Path) -> dict[str, str]:
@@ -95,3 +99,22 @@ def test_an_archive_can_be_read_as_an_oci_layout_and_as_dockers(tmp_path: Path) 
     with tarfile.open(fileobj=io.BytesIO(gzip.decompress(layer))) as files:
         found = {entry.name: (entry.uid, entry.mtime) for entry in files}
     assert found == dict.fromkeys(("bin", "bin/again", "bin/run"), (0, 0))
+
+
+def an_elf(machine: int) -> bytes:
+    return b"\x7fELF" + bytes(14) + machine.to_bytes(2, "little") + bytes(44)
+
+
+def test_programs_for_another_machine_are_noticed(tmp_path: Path) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib/words.txt").write_text("words")
+    with pytest.raises(Missing, match="it has no programs"):
+        check_binaries(tmp_path, "arm64")
+    (tmp_path / "lib/right.so").write_bytes(an_elf(0xB7))
+    (tmp_path / "link.so").symlink_to("/usr/bin/env")
+    check_binaries(tmp_path, "arm64")
+    (tmp_path / "lib/wrong.so").write_bytes(an_elf(0x3E))
+    with pytest.raises(Missing, match=r"not for arm64: lib/wrong\.so"):
+        check_binaries(tmp_path, "arm64")
+    with pytest.raises(Missing, match=r"not for amd64: lib/right\.so"):
+        check_binaries(tmp_path, "amd64")

@@ -30,6 +30,7 @@ DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "po
 WRITERS_LOCK = 0x6361727265_6C
 """The same for all replicas on this database: `carrel` in ASCII."""
 TAKE_WRITERS_LOCK = text(f"SELECT pg_advisory_xact_lock({WRITERS_LOCK})")
+LEVEL = text("SELECT version_num FROM alembic_version")
 LOCK_TIMEOUT_S = 30
 """How long a statement waits for a lock before it fails: less than the callers wait for an answer."""
 IDLE_S = 5.0
@@ -75,6 +76,11 @@ class Database:
         Raises `StoreUnavailable` for tables of a newer version that this one may not use."""
         async with self.writing() as connection:
             await connection.run_sync(bring_up_to_date)
+
+    async def level(self) -> str:
+        """The number of the last migration of the tables."""
+        async with self.reading_once() as connection:
+            return str((await connection.execute(LEVEL)).scalar() or "")
 
     async def aclose(self) -> None:
         await self.engine.dispose()

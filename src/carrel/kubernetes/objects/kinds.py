@@ -73,12 +73,33 @@ class RequiredNodes(ObjectPart):
     node_selector_terms: tuple[NodeTerm, ...] = ()
 
 
+class Preference(ObjectPart):
+    """A wish that kube-scheduler weighs against others. What it is about, only kube-scheduler needs to know."""
+
+    weight: int = 0
+
+
 class NodeAffinity(ObjectPart):
     required_during_scheduling_ignored_during_execution: RequiredNodes = msgspec.field(default_factory=RequiredNodes)
+    preferred_during_scheduling_ignored_during_execution: tuple[Preference, ...] = ()
+
+
+class PodAffinity(ObjectPart):
+    preferred_during_scheduling_ignored_during_execution: tuple[Preference, ...] = ()
+
+
+_NO_POD_AFFINITY = PodAffinity()
 
 
 class Affinity(ObjectPart):
     node_affinity: NodeAffinity = msgspec.field(default_factory=NodeAffinity)
+    pod_affinity: PodAffinity = msgspec.field(default_factory=lambda: _NO_POD_AFFINITY)
+    pod_anti_affinity: PodAffinity = msgspec.field(default_factory=lambda: _NO_POD_AFFINITY)
+
+
+class SpreadConstraint(ObjectPart):
+    when_unsatisfiable: str = ""
+    """`ScheduleAnyway`: a preference; `DoNotSchedule`: a demand."""
 
 
 _NO_AFFINITY = Affinity()
@@ -124,6 +145,7 @@ class PodSpec(ObjectPart):
     priority_class_name: str = ""
     node_selector: dict[str, str] = {}
     affinity: Affinity = msgspec.field(default_factory=lambda: _NO_AFFINITY)
+    topology_spread_constraints: tuple[SpreadConstraint, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     termination_grace_period_seconds: int | None = None
     containers: tuple[Container, ...] = ()

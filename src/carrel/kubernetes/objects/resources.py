@@ -45,6 +45,9 @@ CONFIG_MAPS = Resource(kinds.ConfigMap, "", "v1", "configmaps", "ConfigMap")
 SECRETS = Resource(kinds.Object, "", "v1", "secrets", "Secret")
 SERVICE_ACCOUNTS = Resource(kinds.Object, "", "v1", "serviceaccounts", "ServiceAccount")
 SERVICES = Resource(kinds.Object, "", "v1", "services", "Service")
+VOLUME_CLAIMS = Resource(kinds.Object, "", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+DEPLOYMENTS = Resource(kinds.Object, "apps", "v1", "deployments", "Deployment")
+DAEMON_SETS = Resource(kinds.Object, "apps", "v1", "daemonsets", "DaemonSet")
 LEASES = Resource(kinds.Lease, "coordination.k8s.io", "v1", "leases", "Lease")
 PRIORITY_CLASSES = Resource(
     kinds.PriorityClass, "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False
@@ -92,6 +95,14 @@ VALIDATING_POLICY_BINDINGS = Resource(
     "ValidatingAdmissionPolicyBinding",
     namespaced=False,
 )
+CLUSTER_ROLES = Resource(
+    kinds.Object, "rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False
+)
+CLUSTER_ROLE_BINDINGS = Resource(
+    kinds.Object, "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False
+)
+ROLES = Resource(kinds.Object, "rbac.authorization.k8s.io", "v1", "roles", "Role")
+ROLE_BINDINGS = Resource(kinds.Object, "rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
 CRDS = Resource(
     kinds.Object,
     "apiextensions.k8s.io",

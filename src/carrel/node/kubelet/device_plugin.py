@@ -10,12 +10,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import grpc
 
+from carrel.dialects import nvidia
+from carrel.dialects.options import DeviceList
 from carrel.ledger.refusals import Refusal
 from carrel.node.device_names import HEALTHY, KUBELET_SOCKET, LONGEST_MESSAGE, UNHEALTHY, VERSION, PluginDevice
 from carrel.node.interfaces import DeviceAllocator
@@ -37,7 +39,12 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 class DevicePlugin(calls.DevicePluginServicer):
     def __init__(
-        self, resource: str, socket: Path, allocator: DeviceAllocator, is_wanted: Callable[[], bool] = lambda: True
+        self,
+        resource: str,
+        socket: Path,
+        allocator: DeviceAllocator,
+        is_wanted: Callable[[], bool] = lambda: True,
+        device_list: DeviceList = DeviceList.VARIABLE,
     ) -> None:
         self.resource = resource
         self.is_registered = False
@@ -45,6 +52,7 @@ class DevicePlugin(calls.DevicePluginServicer):
         self._kubelet = socket.with_name(KUBELET_SOCKET)
         self._allocator = allocator
         self._is_wanted = is_wanted
+        self._device_list = device_list
         self._trouble = ""
         self._offered: Sequence[PluginDevice] = ()
         self._message = wire.ListAndWatchResponse()
@@ -163,7 +171,7 @@ class DevicePlugin(calls.DevicePluginServicer):
             answer = await self._allocator.allocate(self.resource, each.devicesIDs)
             if isinstance(answer, Refusal):
                 await self._refuse(context, answer)
-            answers.append(wire.ContainerAllocateResponse(envs=answer))
+            answers.append(_handed_over(answer, self._device_list))
         if not answers:
             await self._refuse(context, Refusal("the call names no container"))
         return wire.AllocateResponse(container_responses=answers)
@@ -172,6 +180,24 @@ class DevicePlugin(calls.DevicePluginServicer):
         log.warning("allocation_refused resource=%s: %s", self.resource, refusal.reason)
         await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal.reason)
         raise AssertionError("abort raises")
+
+
+def _handed_over(environment: Mapping[str, str], device_list: DeviceList) -> wire.ContainerAllocateResponse:
+    """The answer for one container, in the way in which the runtime of this node learns its GPUs."""
+    if device_list is DeviceList.VARIABLE:
+        return wire.ContainerAllocateResponse(envs=environment)
+    uuids = environment[nvidia.VISIBLE_DEVICES].split(",")
+    if device_list is DeviceList.CDI:
+        devices = [wire.CDIDevice(name=name) for name in nvidia.cdi_names(uuids)]
+        # The runtime must not add by the variable what CDI has added.
+        envs = {**environment, nvidia.VISIBLE_DEVICES: nvidia.NO_RUNTIME}
+        return wire.ContainerAllocateResponse(envs=envs, cdi_devices=devices)
+    mounts = [
+        wire.Mount(container_path=inside, host_path=outside, read_only=True)
+        for inside, outside in nvidia.mounts_for(uuids).items()
+    ]
+    envs = {**environment, nvidia.VISIBLE_DEVICES: nvidia.MOUNTED_DEVICES}
+    return wire.ContainerAllocateResponse(envs=envs, mounts=mounts)
 
 
 def _words(error: Exception) -> str:

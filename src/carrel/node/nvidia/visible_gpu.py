@@ -46,6 +46,16 @@ def visible_gpu(sources: GpuSources) -> str | Refusal:
     return Refusal(f"no GPU is visible: {'; '.join(troubles)}")
 
 
+def shown_by_driver(sources: GpuSources) -> list[str]:
+    """All GPUs that the driver shows in this container, by UUID; what the environment says does not count."""
+    for read in _sources_in_order(sources)[:-1]:
+        try:
+            return list(read())
+        except (SourceUnavailable, Malformed, OSError):
+            continue
+    return []
+
+
 def _sources_in_order(sources: GpuSources) -> Sequence[Callable[[], Sequence[str]]]:
     return (lambda: _in_files(sources.files), _in_nvml, lambda: _in_environment(sources.environment))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from carrel.dialects.options import DeviceList
 from carrel.ledger.refusals import Refusal
 from carrel.node.device_names import PluginDevice
 from carrel.node.interfaces import AllocatedDevices, KubeletUnreachable
@@ -19,6 +20,16 @@ from tests.kit.kubelet import FakeKubelet, a_kubelet
 
 MEM = "aliyun.com/gpu-mem"
 TWO = [PluginDevice("a", True), PluginDevice("b", True)]
+
+
+class GpuAllocator:
+    """Allocates two GPUs to every call."""
+
+    async def prefer(self, resource: str, available: Sequence[str], must: Sequence[str], size: int) -> Sequence[str]:
+        return ()
+
+    async def allocate(self, resource: str, devices: Sequence[str]) -> Mapping[str, str] | Refusal:
+        return {"NVIDIA_VISIBLE_DEVICES": "GPU-1,GPU-2", "CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2"}
 
 
 class DeviceAllocator:
@@ -160,3 +171,35 @@ async def test_the_kubelets_allocations_are_read() -> None:
 async def test_a_kubelet_that_does_not_answer_is_reported(tmp_path: Path) -> None:
     with pytest.raises(KubeletUnreachable, match="UNAVAILABLE"):
         await KubeletPodResources(tmp_path / "no.sock").allocated_devices()
+
+
+@pytest.mark.parametrize(
+    ("device_list", "variable", "mounts", "cdi"),
+    [
+        pytest.param(DeviceList.VARIABLE, "GPU-1,GPU-2", {}, [], id="by the variable"),
+        pytest.param(
+            DeviceList.MOUNTS,
+            "/var/run/nvidia-container-devices",
+            {f"/var/run/nvidia-container-devices/GPU-{n}": "/dev/null" for n in (1, 2)},
+            [],
+            id="by volume mounts",
+        ),
+        pytest.param(DeviceList.CDI, "void", {}, ["nvidia.com/gpu=GPU-1", "nvidia.com/gpu=GPU-2"], id="by CDI"),
+    ],
+)
+async def test_the_container_runtime_learns_the_gpus_in_the_chosen_way(
+    device_list: DeviceList, variable: str, mounts: dict[str, str], cdi: list[str]
+) -> None:
+    async with a_kubelet() as kubelet:
+        plugin = DevicePlugin(MEM, kubelet.folder / "ours.sock", GpuAllocator(), device_list=device_list)
+        await plugin.offer(TWO)
+        task = asyncio.ensure_future(plugin.run())
+        try:
+            await eventually(lambda: plugin.is_registered)
+            answer = await kubelet.answer(MEM, ["a"])
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+    assert dict(answer.envs) == {"NVIDIA_VISIBLE_DEVICES": variable, "CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2"}
+    assert {each.container_path: each.host_path for each in answer.mounts} == mounts
+    assert [each.name for each in answer.cdi_devices] == cdi

@@ -1,0 +1,1 @@
+../../carrel/templates/_helpers.tpl

@@ -1,0 +1,121 @@
+"""What each component's account may do: every right of `manifests/rbac.yaml`, asked by a SubjectAccessReview."""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from carrel import manifests
+from carrel.cli.checks.finding import Finding, Installation, fail, ok
+from carrel.kubernetes.objects.resources import SUBJECT_ACCESS_REVIEWS
+
+AT_ONCE = 8
+"""Reviews: there are some hundred and fifty, and the API server has others to serve."""
+NAMED = 3
+"""Missing rights that are named; if the role is gone, all are missing."""
+OWN_NAMESPACE = "carrel"
+"""In the manifests; the chart puts the namespace of the release in its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    verb: str
+    group: str
+    resource: str
+    """With its subresource: `pods/binding`."""
+    namespace: str = ""
+    """Empty: in all."""
+    name: str = ""
+    """Empty: whatever its name is."""
+
+    def __str__(self) -> str:
+        what = f"{self.resource}.{self.group}" if self.group else self.resource
+        return (
+            f"{self.verb} {what}{f' {self.name}' if self.name else ''}{f' in {self.namespace}' * bool(self.namespace)}"
+        )
+
+
+SCHEDULER_RIGHTS = (
+    Right("create", "", "pods/binding"),
+    Right("list", "", "nodes"),
+    Right("watch", "storage.k8s.io", "csinodes"),
+    Right("watch", "", "persistentvolumeclaims"),
+    Right("update", "coordination.k8s.io", "leases"),
+)
+"""Of `system:kube-scheduler` and `system:volume-scheduler`, as samples: kube-scheduler uses the extender's account."""
+
+
+async def accounts(of: Installation) -> Sequence[Finding]:
+    found = []
+    for account, rights in sorted(rights_by_account(manifests.rbac(), of.namespace).items()):
+        missing = await missing_rights(of, account, rights)
+        hop = f"account {account.rpartition(':')[2]}"
+        found.append(fail(_words(missing), of.install, hop) if missing else ok(f"has all {len(rights)} rights", hop))
+    return found
+
+
+def rights_by_account(documents: Iterable[Mapping[str, Any]], namespace: str) -> dict[str, list[Right]]:
+    """User name of each ServiceAccount → what the roles that are bound to it allow."""
+    rules, found = {}, dict[str, list[Right]]()
+    bindings = []
+    for each in documents:
+        where = _own(each["metadata"].get("namespace", ""), namespace)
+        if each["kind"] in ("Role", "ClusterRole"):
+            rules[each["kind"], where, each["metadata"]["name"]] = each["rules"]
+        elif each["kind"] in ("RoleBinding", "ClusterRoleBinding"):
+            bindings.append((where, each["roleRef"], each["subjects"]))
+    for where, role, subjects in bindings:
+        for subject in subjects:
+            account = f"system:serviceaccount:{_own(subject['namespace'], namespace)}:{subject['name']}"
+            rights = _rights(rules[role["kind"], where if role["kind"] == "Role" else "", role["name"]], where)
+            found.setdefault(account, []).extend(rights)
+    extender = f"system:serviceaccount:{namespace}:carrel-extender"
+    found.setdefault(extender, []).extend(SCHEDULER_RIGHTS)
+    return found
+
+
+def _own(named: str, namespace: str) -> str:
+    return namespace if named == OWN_NAMESPACE else named
+
+
+def _rights(rules: Iterable[Mapping[str, Any]], namespace: str) -> Iterator[Right]:
+    for rule in rules:
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                for verb in rule["verbs"]:
+                    for name in rule.get("resourceNames", ("",)):
+                        yield Right(verb, group, resource, namespace, name)
+
+
+async def missing_rights(of: Installation, account: str, rights: Sequence[Right]) -> list[Right]:
+    """Which of them the API server does not grant. Raises `ClusterError`: to ask is a right itself."""
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def is_granted(right: Right) -> bool:
+        async with turns:
+            return await _is_granted(of, account, right)
+
+    async with asyncio.TaskGroup() as tasks:
+        asked = [(right, tasks.create_task(is_granted(right))) for right in rights]
+    return [right for right, granted in asked if not granted.result()]
+
+
+async def _is_granted(of: Installation, account: str, right: Right) -> bool:
+    resource, _, subresource = right.resource.partition("/")
+    asked = {"verb": right.verb, "group": right.group, "resource": resource, "subresource": subresource}
+    asked |= {"namespace": right.namespace, "name": right.name}
+    namespace = account.split(":")[2]
+    groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
+    review = {
+        "apiVersion": SUBJECT_ACCESS_REVIEWS.api_version,
+        "kind": SUBJECT_ACCESS_REVIEWS.kind,
+        "metadata": {},
+        "spec": {"user": account, "groups": groups, "resourceAttributes": asked},
+    }
+    answer = await of.client.create(SUBJECT_ACCESS_REVIEWS, review)
+    return bool(answer.get("status", {}).get("allowed"))
+
+
+def _words(missing: Sequence[Right]) -> str:
+    more = f", and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+    return f"it may not {'; '.join(map(str, missing[:NAMED]))}{more}"

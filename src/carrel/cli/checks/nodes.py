@@ -1,0 +1,112 @@
+"""The agents' reports, and what the kubelets offer."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from carrel.cli.checks.component_pods import ComponentPod, component_pods
+from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
+from carrel.dialects import gpuclaim, gpushare, nvidia
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, GpuNodeStatus
+from carrel.kubernetes.cluster import EVERYTHING
+from carrel.kubernetes.objects.kinds import NodeObject
+from carrel.kubernetes.objects.quantity import whole_quantity
+from carrel.kubernetes.objects.resources import NODES
+from carrel.leases.silent_agents import STALE_AFTER
+from carrel.parsing.malformed import Malformed
+from carrel.parsing.time import seconds
+
+MODE, WHOLE_GPUS = "CARREL_MODE", ("CARREL_WHOLE_GPUS", "CARREL_WHOLE_CARDS")
+STALLS_ABOVE = 2048
+"""Devices of a plugin, as `node.memory_offer_decision` says."""
+STALLS_SINCE = 36
+"""The first minor version of a kubelet that stalls on more."""
+
+
+async def agents(of: Installation) -> Sequence[Finding]:
+    reports = (await of.client.list(GPU_NODE_STATUSES, EVERYTHING)).items
+    if not reports:
+        return [warn("no agent has reported: no GPU is known", of.kubectl("logs daemonset/carrel-agent"))]
+    return [finding for report in reports for finding in _of_report(of, report)]
+
+
+def _of_report(of: Installation, report: GpuNodeStatus) -> Iterator[Finding]:
+    node = report.metadata.name
+    hop = f"node {node}"
+    try:
+        beat = gpuclaim.heartbeat_of(report)
+    except Malformed as malformed:
+        yield fail(str(malformed), of.kubectl("rollout restart daemonset/carrel-agent"), hop)
+        return
+    if beat is not None and of.now() - beat > STALE_AFTER:
+        look = of.kubectl(f"get pods --field-selector spec.nodeName={node}")
+        yield fail(f"its agent last reported at {seconds(beat)}: it gets no new GPU pods", look, hop)
+        return
+    show = f"kubectl get gpunodestatus {node} --output yaml"
+    unhealthy = [f"GPU {gpu.id}: {gpu.reason or gpu.health}" for gpu in report.status.devices if gpu.reason]
+    counted = f"{len(report.status.devices)} GPUs" + (f", reported at {seconds(beat)}" if beat else "")
+    trouble = [*unhealthy, *filter(None, [report.status.message])]
+    yield warn(f"{counted}; {'; '.join(trouble)}", show, hop) if trouble else ok(counted, hop)
+    if report.status.orphans is None and beat is not None:
+        text = "its agent cannot see containers (--cgroups): a GPU counts as free while a deleted pod may still use it"
+        yield warn(text, "mount /sys/fs/cgroup of the host into the agent, as the chart does", hop)
+
+
+async def kubelets(of: Installation) -> Sequence[Finding]:
+    reports = {each.metadata.name: each for each in (await of.client.list(GPU_NODE_STATUSES, EVERYTHING)).items}
+    nodes = {each.metadata.name: each for each in (await of.client.list(NODES, EVERYTHING)).items}
+    agents_by_node = {each.spec.node_name: each for each in await component_pods(of, "agent")}
+    found: list[Finding] = []
+    for name, report in sorted(reports.items()):
+        if report.status.devices:
+            hop = f"kubelet of {name}"
+            wrong = list(_of_kubelet(of, report, nodes.get(name), agents_by_node.get(name), hop))
+            found += wrong or [ok(_offered(nodes[name].status.allocatable), hop)]
+    return found or [ok("no node has GPUs")]
+
+
+def _offered(allocatable: Mapping[str, str]) -> str:
+    names = (nvidia.GPU, gpushare.GPU_COUNT, gpushare.GPU_MEM)
+    shown = [f"{allocatable[name]} {name}" for name in names if amount(allocatable, name)]
+    return f"offers {', '.join(shown)}" if shown else "offers nothing, as it should"
+
+
+def _of_kubelet(
+    of: Installation, report: GpuNodeStatus, node: NodeObject | None, agent: ComponentPod | None, hop: str
+) -> Iterator[Finding]:
+    if node is None:
+        yield fail("the cluster has no such node: is the agent's --node-name right?", "kubectl get nodes", hop)
+        return
+    mode = (agent.given(MODE) if agent else "") or report.status.mode or "native"
+    offered = {name: amount(node.status.allocatable, name) for name in (nvidia.GPU, gpushare.GPU_MEM)}
+    healthy = sum(1 for gpu in report.status.devices if not gpu.reason)
+    logs = of.kubectl(f"logs daemonset/carrel-agent; kubectl describe node {node.metadata.name}")
+    if mode == "report-only":
+        return
+    if mode == "coexist":
+        if not offered[nvidia.GPU]:
+            text = f"it offers no {nvidia.GPU}: in coexist mode NVIDIA's plugin must run there"
+            yield fail(text, of.with_values("mode=native") + ", or install NVIDIA's plugin", hop)
+        return
+    is_whole = not agent or agent.given(*WHOLE_GPUS) != "no"
+    if is_whole and healthy and offered[nvidia.GPU] < healthy:
+        text = (
+            f"it offers {offered[nvidia.GPU]} {nvidia.GPU}, and {healthy} GPUs are healthy: a plugin is not registered"
+        )
+        yield (warn if offered[nvidia.GPU] else fail)(text, logs, hop)
+    if report.status.memory_unit and not offered[gpushare.GPU_MEM]:
+        yield fail(f"it offers no {gpushare.GPU_MEM}, which the agent gives it", logs, hop)
+    if report.status.memory_resource == "plugin" and _stalls(node, offered[gpushare.GPU_MEM]):
+        text = f"{offered[gpushare.GPU_MEM]:,} devices of {gpushare.GPU_MEM} make this kubelet stall for minutes"
+        yield warn(text, of.with_values("memoryUnit=GiB"), hop)
+
+
+def _stalls(node: NodeObject, devices: int) -> bool:
+    minor = node.status.node_info.kubelet_version.split(".")[1:2]
+    return devices > STALLS_ABOVE and bool(minor) and minor[0].isdecimal() and int(minor[0]) >= STALLS_SINCE
+
+
+def amount(shown: Mapping[str, str], resource: str) -> int:
+    """0 if it is not there, or is no number."""
+    try:
+        return whole_quantity(shown.get(resource, "0"), "the Node", resource)
+    except Malformed:
+        return 0

@@ -1,0 +1,88 @@
+"""All checks, in the order in which a pod meets what they look at. None of them ends the others."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from carrel.cli.checks.accounts import accounts
+from carrel.cli.checks.admission import admission
+from carrel.cli.checks.bookings import booking_service, database, mirrored_bookings
+from carrel.cli.checks.components import clocks, components
+from carrel.cli.checks.definitions import definitions, policies, priority_classes, webhook_configuration
+from carrel.cli.checks.finding import Check, Finding, Installation, fail, ok, warn
+from carrel.cli.checks.given_settings import given_settings
+from carrel.cli.checks.hub import hub
+from carrel.cli.checks.invariants import invariants
+from carrel.cli.checks.maia import maia
+from carrel.cli.checks.nodes import agents, kubelets
+from carrel.cli.checks.probe_pods import visible_gpus
+from carrel.cli.checks.runtime import runtime_class
+from carrel.cli.checks.scheduler import CONTROLLER_LEASE, controller, extender, scheduler
+from carrel.dialects import gpuclaim
+from carrel.kubernetes.cluster import ClusterError, Forbidden
+from carrel.kubernetes.objects.release import why_unsupported
+
+API_SERVER = "API server"
+
+
+async def _api_server(of: Installation) -> Sequence[Finding]:
+    release = await of.client.release()
+    if why := why_unsupported(release):
+        return [fail(why, "upgrade the cluster")]
+    return [ok(f"Kubernetes {release[0]}.{release[1]} answers")]
+
+
+CHECKS = (
+    Check(API_SERVER, _api_server),
+    Check("definitions", definitions),
+    Check("policies", policies),
+    Check("priority classes", priority_classes),
+    Check("accounts", accounts, limit_s=180.0),
+    Check("components", components),
+    Check("clocks", clocks),
+    Check("settings", given_settings),
+    Check("webhook", webhook_configuration),
+    Check("admission", admission),
+    Check(gpuclaim.SCHEDULER, scheduler),
+    Check("extender", extender),
+    Check(CONTROLLER_LEASE, controller),
+    Check("agents", agents),
+    Check("kubelets", kubelets),
+    Check("runtime class", runtime_class),
+    Check("booking service", booking_service),
+    Check("database", database),
+    Check("mirrored bookings", mirrored_bookings),
+    Check("invariants", invariants),
+    Check("hub", hub),
+    Check("MAIA", maia),
+    Check("visible GPUs", visible_gpus, limit_s=600.0),
+)
+
+
+async def findings(of: Installation, checks: Sequence[Check] = CHECKS) -> list[Finding]:
+    """Raises `ClusterError` if the API server does not answer at all: then there is nothing to look at."""
+    await of.client.release()
+    return [finding for check in checks for finding in await _found(of, check)]
+
+
+async def _found(of: Installation, check: Check) -> list[Finding]:
+    try:
+        async with asyncio.timeout(check.limit_s):
+            found = await check.look(of)
+    except TimeoutError:
+        found = [fail(f"no answer within {check.limit_s:.0f} s", "carrel doctor, once more")]
+    except Exception as error:
+        found = [_of_error(error)]
+    return [replace(each, hop=each.hop or check.name, page=check.page) for each in found]
+
+
+def _of_error(error: Exception) -> Finding:
+    """Of several errors that come at once, the first counts."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, Forbidden):
+        return warn(f"you may not look: {error.message}", "ask an admin to run it")
+    if isinstance(error, ClusterError):
+        return fail(str(error), "carrel doctor, once more")
+    text = f"the check itself failed: {type(error).__name__}: {error}"
+    return fail(text, "tell Carrel's developers; the other checks are not concerned")

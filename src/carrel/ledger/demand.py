@@ -1,0 +1,127 @@
+"""What pods have asked for lately: the mix of requests for which free GPUs should stay usable.
+
+Each pod counts once, however often it is tried. A request weighs half as much after `HALF_LIFE` further pods, so the
+mix follows what people do, and what it remembers is bounded. After a restart it is learnt again from the
+pods that exist.
+
+The mix that scoring uses is replaced only when it has become a different one: every replacement makes all costs that
+were counted with the old one void.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from carrel.ledger.gpus import MiB
+from carrel.ledger.machines import NOTHING, MachineRoom
+from carrel.ledger.requests import Memory, Request
+
+HALF_LIFE = 1000
+"""Pods. About 1,400 of them count then: enough to know the mix, few enough to follow it when it changes."""
+REMEMBERED_PODS = 4000
+"""Pods that are known to have been counted. What is older hardly weighs, and may be counted again."""
+TYPICAL = 128
+"""How many different requests are weighed; the rare rest would cost time and change little."""
+RECOUNT = 64
+"""Pods after which it is looked at whether the mix has changed. Before there are so many: each time it has doubled."""
+DIFFERENT = 0.1
+"""Which part of the mix must be other requests than before, so that it counts as changed. Less is chance."""
+SCALE_LIMIT = 1e100
+
+
+@dataclass(frozen=True, slots=True)
+class Typical:
+    """One kind of request of the mix."""
+
+    request: Request
+    cpu_milli: int
+    weight: float
+    """Its part of the mix; all parts make one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """The most frequent requests, and how much CPU and memory goes with a GPU. Two are equal only if the same."""
+
+    typical: Sequence[Typical] = ()
+    cpu_milli_per_gpu: float = 0.0
+    memory_mib_per_gpu: float = 0.0
+
+
+NO_MIX = Mix()
+
+_Parts = dict[tuple[Request, MachineRoom], float]
+"""How much each kind of request is of a mix."""
+
+
+class Demand:
+    """Counts what pods ask for. `mix` is what scoring should use at the moment."""
+
+    def __init__(self, half_life: int = HALF_LIFE) -> None:
+        self._growth = 2 ** (1 / half_life)
+        self._step = 1.0  # how much the next pod weighs: instead of all others becoming lighter, it becomes heavier
+        self._weights: _Parts = {}
+        self._counted: OrderedDict[str, None] = OrderedDict()
+        self._pods = 0
+        self._next_look = 1
+        self._used: _Parts = {}
+        self.gpu_memory = MiB(0)
+        """Of a usual GPU: how much of one a request in MiB is. Zero: not known."""
+        self.mix = NO_MIX
+
+    def saw(self, request: Request, machine: MachineRoom = NOTHING, uid: str = "") -> None:
+        """A pod asks for that, and for so much of the machine. With its uid it counts once, however often seen."""
+        if uid in self._counted:
+            return
+        if uid:
+            self._counted[uid] = None
+        if len(self._counted) > REMEMBERED_PODS:
+            self._counted.popitem(last=False)
+        kind = (_general(request), machine)
+        self._weights[kind] = self._weights.get(kind, 0.0) + self._step
+        self._step *= self._growth
+        if self._step > SCALE_LIMIT:
+            self._forget_the_lightest()
+        self._pods += 1
+        if self._pods >= self._next_look:
+            self._next_look = self._pods + min(self._pods, RECOUNT)
+            self._look()
+
+    def _forget_the_lightest(self) -> None:
+        self._weights = {kind: weight / self._step for kind, weight in self._weights.items()}
+        self._weights = {kind: weight for kind, weight in self._weights.items() if weight > 1 / SCALE_LIMIT}
+        self._step = 1.0
+
+    def _look(self) -> None:
+        heaviest = sorted(self._weights.items(), key=lambda item: -item[1])[:TYPICAL]
+        self._weights = dict(heaviest) if len(self._weights) > 4 * TYPICAL else self._weights
+        total = sum(weight for _, weight in heaviest)
+        parts = {kind: weight / total for kind, weight in heaviest}
+        if self._pods > 2 * RECOUNT and _difference(parts, self._used) < DIFFERENT:
+            return
+        self._used = parts
+        self.mix = self._mix_of(parts)
+
+    def _mix_of(self, parts: _Parts) -> Mix:
+        gpus = sum(weight * self._gpus(request) for (request, _), weight in parts.items())
+        cpu = sum(weight * room.cpu_milli for (_, room), weight in parts.items())
+        memory = sum(weight * room.memory_mib for (_, room), weight in parts.items())
+        typical = tuple(Typical(request, room.cpu_milli, weight) for (request, room), weight in parts.items())
+        return Mix(typical, cpu / gpus, memory / gpus) if gpus else Mix(typical)
+
+    def _gpus(self, request: Request) -> float:
+        if isinstance(request.amount, Memory):
+            return request.cards * min(request.amount.mib / self.gpu_memory, 1.0) if self.gpu_memory else request.cards
+        return request.cards * float(request.amount.part)
+
+
+def _general(request: Request) -> Request:
+    """Without what only this pod asks for: its gang, GPUs by name, labels of nodes."""
+    if request.gang is None and not request.selector.names_uuids and not request.node_labels:
+        return request
+    return replace(request, gang=None, selector=request.selector.without_uuids(), node_labels=frozenset())
+
+
+def _difference(one: _Parts, other: _Parts) -> float:
+    """Which part of a mix would have to be other requests to make it the other mix."""
+    return sum(abs(one.get(kind, 0.0) - other.get(kind, 0.0)) for kind in one.keys() | other.keys()) / 2

@@ -1,0 +1,138 @@
+"""How much of what is free on a node is of no use for the requests that are usual.
+
+A free piece of a GPU is a *fragment* for a request that cannot have it: the piece is too small, its model is not
+allowed, the node has too few such GPUs, or the machine has too little CPU for the pod. How much of the free GPUs are
+fragments, averaged over the mix, is the measure of the FGD paper (Weng and others, USENIX ATC 2023).
+
+A GPU is *stranded* if its machine has not as much CPU and memory left as usually goes with a GPU, whatever the single
+requests are. Both are counted in GPUs.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+
+from carrel.ledger.demand import Mix
+from carrel.ledger.gpus import MiB
+from carrel.ledger.machines import MachineRoom
+from carrel.ledger.node_room import NodeRoom
+from carrel.ledger.requests import Amount, GpuSelector, Request
+
+Alike = tuple[str, MiB, tuple[int, ...]]
+"""The usable GPUs of a node that are alike: model, memory of each, free MiB of each, largest first."""
+Pieces = tuple[Alike, ...]
+
+REMEMBERED_STATES = 50_000
+"""Of the GPUs of a node. A cluster of 5,000 nodes has fewer."""
+
+
+def pieces_of(room: NodeRoom) -> Pieces:
+    if room.model is not None:
+        return ((room.model, room.memory, room.pieces),)
+    return pieces_on((group.model, group.memory, piece) for group in room.groups for piece in group.pieces)
+
+
+def pieces_on(gpus: Iterable[tuple[str, MiB, int]]) -> Pieces:
+    """Of single GPUs: model, memory, free MiB."""
+    alike: dict[tuple[str, MiB], list[int]] = {}
+    for model, memory, free in gpus:
+        alike.setdefault((model, memory), []).append(free)
+    return tuple((*kind, tuple(sorted(free, reverse=True))) for kind, free in sorted(alike.items()))
+
+
+class FreeGpus:
+    """What is free on the GPUs of a node, and of how much use it is. Nodes in the same state share it."""
+
+    __slots__ = ("fragments", "gpus", "left_after", "pieces")
+
+    def __init__(self, pieces: Pieces, steps: int) -> None:
+        self.pieces = pieces
+        self.gpus: float = sum(sum(free) / memory for _, memory, free in pieces)
+        """How much is free in all."""
+        self.fragments: list[float | None] = [None] * (steps + 1)
+        """By how many steps of CPU the machine has; None: not counted yet."""
+        self.left_after: dict[int, FreeGpus | None] = {}
+        """By the number that scoring gives to a request: what it would leave. Scoring fills it."""
+
+
+class Fragmentation:
+    """Counts for one mix."""
+
+    def __init__(self, mix: Mix) -> None:
+        self._cpu_per_gpu, self._memory_per_gpu = mix.cpu_milli_per_gpu, mix.memory_mib_per_gpu
+        self._cpu_steps = sorted({typical.cpu_milli for typical in mix.typical})
+        by_gpus: dict[tuple[int, Amount, str, GpuSelector], _SameGpus] = {}
+        for typical in mix.typical:
+            request = typical.request
+            key = (request.cards, request.amount, request.model, request.selector)
+            same = by_gpus.setdefault(key, _SameGpus(request, len(self._cpu_steps)))
+            same.weights[bisect_right(self._cpu_steps, typical.cpu_milli)] += typical.weight
+        self._same = tuple(by_gpus.values())
+        for same in self._same:
+            same.sum_up()
+        self._known: dict[Pieces, FreeGpus] = {}
+
+    def free(self, pieces: Pieces) -> FreeGpus:
+        known = self._known.get(pieces)
+        if known is None:
+            if len(self._known) > REMEMBERED_STATES:
+                self._known.clear()
+            known = self._known[pieces] = FreeGpus(pieces, len(self._cpu_steps))
+        return known
+
+    def useless(self, free: FreeGpus, cpu_milli: int, memory_mib: int) -> float:
+        """How many of the free GPUs are fragments or stranded, in GPUs, on a machine with so much CPU and memory."""
+        fragments = self.fragments(free, cpu_milli)
+        if not self._cpu_per_gpu:
+            return fragments
+        stranded = free.gpus - cpu_milli / self._cpu_per_gpu
+        if self._memory_per_gpu:
+            stranded = max(stranded, free.gpus - memory_mib / self._memory_per_gpu)
+        return fragments + stranded if stranded > 0 else fragments
+
+    def fragments(self, free: FreeGpus, cpu_milli: int) -> float:
+        step = bisect_right(self._cpu_steps, cpu_milli)
+        known = free.fragments[step]
+        if known is None:
+            known = free.fragments[step] = sum(same.fragments(free, step) for same in self._same)
+        return known
+
+    def of(self, room: NodeRoom, machine: MachineRoom) -> float:
+        return self.fragments(self.free(pieces_of(room)), machine.cpu_milli)
+
+
+class _SameGpus:
+    """Requests of the mix that differ only in their CPU."""
+
+    def __init__(self, request: Request, cpu_steps: int) -> None:
+        self._request = request
+        self.weights = [0.0] * (cpu_steps + 1)
+        """By how many steps of CPU a machine must have at least."""
+        self._served: Sequence[float] = ()
+        self._needs: dict[tuple[str, MiB], int] = {}
+
+    def sum_up(self) -> None:
+        self._served = [sum(self.weights[: step + 1]) for step in range(len(self.weights))]
+
+    def fragments(self, on_node: FreeGpus, step: int) -> float:
+        able, useless = 0, 0.0
+        for model, memory, free in on_node.pieces:
+            need = self._need(model, memory)
+            if free[0] < need:
+                useless += sum(free) / memory
+            elif free[-1] >= need:
+                able += len(free)
+            else:
+                small = [piece for piece in free if piece < need]
+                able += len(free) - len(small)
+                useless += sum(small) / memory
+        served = self._served[step]
+        if able < self._request.cards:
+            useless = on_node.gpus
+        return served * useless + (self._served[-1] - served) * on_node.gpus
+
+    def _need(self, model: str, memory: MiB) -> int:
+        """How much of such a GPU is asked; more than it has, if the request does not allow it."""
+        if (model, memory) not in self._needs:
+            allowed = self._request.allows_model(model)
+            self._needs[model, memory] = self._request.amount.on(memory) if allowed else memory + 1
+        return self._needs[model, memory]

@@ -1,0 +1,96 @@
+"""How much CPU and memory is free on each node: kube-scheduler decides by it, and scoring needs to know it.
+
+A GPU on a machine without free CPU is idle and of no use. Carrel refuses nothing because of CPU or memory, which are
+kube-scheduler's to count; it only prefers nodes by them. A node of which nothing is known has enough of both.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from typing import NamedTuple
+
+
+class MachineRoom(NamedTuple):
+    """An amount of CPU and of main memory: what is free on a node, or what a pod requests."""
+
+    cpu_milli: int
+    memory_mib: int
+
+
+NOTHING = MachineRoom(0, 0)
+ENOUGH = MachineRoom(1 << 60, 1 << 60)
+"""Of a machine of which nothing is known."""
+
+
+class Machines:
+    """What is free on each node, by what it may give and by the pods there. `Ledger` does the same for GPUs."""
+
+    def __init__(self) -> None:
+        self._size: dict[str, MachineRoom] = {}
+        self._used: dict[str, MachineRoom] = {}
+        self._pods: dict[str, tuple[str, MachineRoom]] = {}  # uid → where it is, and what it requests
+        self._free: dict[str, MachineRoom] = {}
+        self._moment = 0
+        self._changed: dict[str, int] = {}  # node → the moment its room last changed, the latest at the end
+
+    @property
+    def free(self) -> Mapping[str, MachineRoom]:
+        """Of the nodes of which it is known. Never below zero."""
+        return self._free
+
+    @property
+    def moment(self) -> int:
+        """Counts the changes."""
+        return self._moment
+
+    def changed_since(self, moment: int) -> Sequence[str]:
+        latest_first = reversed(self._changed.items())
+        return [node for node, _ in takewhile(lambda change: change[1] > moment, latest_first)]
+
+    def set_node(self, name: str, size: MachineRoom) -> None:
+        """`size` is all that pods may have of the node."""
+        if self._size.get(name) != size:
+            self._size[name] = size
+            self._sum_up(name)
+
+    def remove_node(self, name: str) -> None:
+        if self._size.pop(name, None) is not None:
+            self._sum_up(name)
+
+    def occupy(self, uid: str, node: str, room: MachineRoom) -> None:
+        """The pod is bound to the node. May be told twice."""
+        if self._pods.get(uid) == (node, room):
+            return
+        self.vacate(uid)
+        self._pods[uid] = (node, room)
+        self._use(node, room.cpu_milli, room.memory_mib)
+
+    def has(self, uid: str, node: str) -> bool:
+        """Whether the pod is known to be there."""
+        known = self._pods.get(uid)
+        return known is not None and known[0] == node
+
+    def vacate(self, uid: str) -> None:
+        """The pod has finished or is gone. May be told twice."""
+        if (left := self._pods.pop(uid, None)) is not None:
+            node, room = left
+            self._use(node, -room.cpu_milli, -room.memory_mib)
+
+    def _use(self, node: str, cpu_milli: int, memory_mib: int) -> None:
+        before = self._used.get(node, NOTHING)
+        now = MachineRoom(before.cpu_milli + cpu_milli, before.memory_mib + memory_mib)
+        if now == NOTHING:
+            self._used.pop(node, None)
+        else:
+            self._used[node] = now
+        self._sum_up(node)
+
+    def _sum_up(self, node: str) -> None:
+        size, used = self._size.get(node), self._used.get(node, NOTHING)
+        self._moment += 1
+        self._changed.pop(node, None)
+        self._changed[node] = self._moment
+        if size is None:
+            self._free.pop(node, None)
+        else:
+            free_cpu, free_memory = size.cpu_milli - used.cpu_milli, size.memory_mib - used.memory_mib
+            self._free[node] = MachineRoom(max(free_cpu, 0), max(free_memory, 0))

@@ -1,0 +1,36 @@
+"""`carrel visible-gpus`: what the container that it runs in sees of GPUs. `carrel doctor --probe` runs it in pods.
+
+run     looks, and says it
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["VisibleGpusSettings", "visible_gpus"]
+
+
+@dataclass(frozen=True)
+class VisibleGpusSettings:
+    write: Annotated[Path | None, typer.Option(help="File to write it to as well, such as /dev/termination-log.")] = (
+        None
+    )
+    """The kubelet shows what is in that file as the message of a container that has ended."""
+
+
+def visible_gpus(settings: VisibleGpusSettings) -> None:
+    """Print which GPUs this container sees, as one line of JSON: for `carrel doctor`, which runs it in pods.
+
+    `variable` is what the environment says, `driver` the UUIDs that the driver shows, `files` the devices of GPUs.
+
+    Examples:
+
+      carrel visible-gpus
+
+      carrel visible-gpus --write /dev/termination-log
+    """
+    from carrel.node.visible_gpus.run import run
+
+    run(settings)

@@ -1,0 +1,83 @@
+"""How much CPU and memory the nodes have free, by the Nodes and Pods that the extender watches anyway.
+
+Scoring prefers nodes by it; nothing is refused because of it. An amount that cannot be read counts as nothing.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+
+from carrel.kubernetes.objects.kinds import NodeObject, Pod
+from carrel.kubernetes.objects.pods import most_at_once
+from carrel.kubernetes.objects.quantity import quantity
+from carrel.ledger.machines import MachineRoom, Machines
+from carrel.parsing import Malformed
+
+CPU, MEMORY = "cpu", "memory"
+FINISHED = ("Succeeded", "Failed")
+MIB = 1024 * 1024
+
+
+def machine_of(pod: Pod) -> MachineRoom:
+    """What the pod requests of its machine, besides GPUs."""
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    cpu = {each.name: _milli(_asked(each.resources.requests, each.resources.limits, CPU)) for each in containers}
+    memory = {each.name: _mib(_asked(each.resources.requests, each.resources.limits, MEMORY)) for each in containers}
+    return MachineRoom(most_at_once(pod, cpu), most_at_once(pod, memory))
+
+
+def room_of(node: NodeObject) -> MachineRoom | None:
+    """What pods may have of the machine; None: the node does not say it."""
+    allocatable = node.status.allocatable
+    if CPU not in allocatable or MEMORY not in allocatable:
+        return None
+    return MachineRoom(_milli(allocatable[CPU]), _mib(allocatable[MEMORY]))
+
+
+def _asked(requests: Mapping[str, str], limits: Mapping[str, str], resource: str) -> str:
+    return requests.get(resource) or limits.get(resource) or "0"
+
+
+@lru_cache(maxsize=4096)
+def _milli(text: str) -> int:
+    return _times(text, 1000)
+
+
+@lru_cache(maxsize=4096)
+def _mib(text: str) -> int:
+    return _times(text, 1) // MIB
+
+
+def _times(text: str, factor: int) -> int:
+    try:
+        return max(0, int(quantity(text, "", "") * factor))
+    except Malformed:
+        return 0
+
+
+class MachineWatch:
+    """Keeps `machines` equal to what the Nodes and Pods say."""
+
+    def __init__(self, machines: Machines) -> None:
+        self._machines = machines
+
+    def on_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
+        if new is not None:
+            if (size := room_of(new)) is not None:
+                self._machines.set_node(new.metadata.name, size)
+        elif old is not None:
+            self._machines.remove_node(old.metadata.name)
+
+    def on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        if new is None:
+            if old is not None:
+                self._machines.vacate(old.metadata.uid)
+        elif new.status.phase in FINISHED:
+            self._machines.vacate(new.metadata.uid)
+        elif new.spec.node_name and not self._machines.has(new.metadata.uid, new.spec.node_name):
+            self._machines.occupy(new.metadata.uid, new.spec.node_name, machine_of(new))
+
+
+def newest_last(pods: Iterable[Pod], most: int) -> list[Pod]:
+    """The pods that were created last, in the order in which they were."""
+    ordered = sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.uid))
+    return ordered[-most:]

@@ -1,0 +1,93 @@
+"""The nodes that `filter` has named to pods which are not bound yet.
+
+kube-scheduler binds a pod while it asks about the next ones. So what a pod was offered counts as taken at once: its
+GPUs are promised to it in the ledger of this process. Its bind takes their Leases; another replica, which does not know
+of the promise, may be faster, and then the pod is placed anew.
+
+An offer ends with the bind, with the pod, or after a while. A pod that asks again was not bound: something else than
+GPUs failed on that node, and for a while it is offered others, as long as there are any.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.leases.cluster_ledger import ClusterLedger
+from carrel.ledger.placement import Placement
+from carrel.ledger.shares import Holder
+
+OFFERED_S = 30.0
+"""From filter to bind kube-scheduler takes milliseconds, unless the pod waits for its volumes. A bind without an offer
+looks for GPUs again."""
+AVOIDED_S = 30.0
+"""How long a node is not offered again to a pod whose attempt failed there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    placement: Placement
+    owner: str
+    """Of the promise in the ledger."""
+    until: float
+
+
+class Offers:
+    def __init__(self, cluster_ledger: ClusterLedger, clock: Callable[[], float]) -> None:
+        """`clock` gives seconds; only differences mean something."""
+        self._cluster_ledger = cluster_ledger
+        self._clock = clock
+        self._offers: dict[str, Offer] = {}  # by the pod's uid
+        self._avoided: dict[str, dict[str, float]] = {}  # uid → node → until when
+        self._made = 0
+
+    def make(self, placement: Placement, holder: Holder) -> None:
+        """The ledger must have room."""
+        self._made += 1
+        owner = f"offer #{self._made}"
+        self._cluster_ledger.promise(placement, holder, owner)
+        self._offers[holder.uid] = Offer(placement, owner, self._clock() + OFFERED_S)
+
+    def take(self, uid: str) -> Offer | None:
+        """What the pod was offered, for its bind, which ends the promise by `end`."""
+        return self._offers.pop(uid, None)
+
+    def end(self, uid: str, offer: Offer) -> None:
+        """The Leases of its GPUs say so now, or never will."""
+        self._cluster_ledger.withdraw(uid, offer.owner)
+
+    def failed(self, uid: str, node: str) -> None:
+        """An attempt to bind the pod there has failed."""
+        self._avoided.setdefault(uid, {})[node] = self._clock() + AVOIDED_S
+
+    def asked_again(self, uid: str) -> None:
+        """If the pod has an offer, its attempt there has failed."""
+        offer = self.take(uid)
+        if offer is not None:
+            self.end(uid, offer)
+            self.failed(uid, offer.placement.node)
+
+    def avoided_by(self, uid: str) -> Collection[str]:
+        """The nodes that the pod should not be offered now."""
+        now = self._clock()
+        return {node for node, until in self._avoided.get(uid, {}).items() if until > now}
+
+    def on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        """A pod that is bound, by whichever replica, or gone, needs no offer."""
+        pod = new or old
+        if pod is None or (new is not None and not new.spec.node_name):
+            return
+        uid = pod.metadata.uid
+        self._avoided.pop(uid, None)
+        offer = self.take(uid)
+        if offer is not None:
+            self.end(uid, offer)
+
+    def expire(self) -> None:
+        """To be called every few seconds."""
+        now = self._clock()
+        for uid, offer in tuple(self._offers.items()):
+            if offer.until <= now:
+                self.asked_again(uid)
+        for uid, nodes in tuple(self._avoided.items()):
+            if max(nodes.values()) <= now:
+                del self._avoided[uid]

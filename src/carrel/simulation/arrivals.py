@@ -1,0 +1,29 @@
+"""In which order pods arrive, for each seed: the protocol of the FGD paper.
+
+Pods are sorted by name and shuffled. If they ask for less than the target, pods drawn at random are added until it is
+reached; if they ask for more, the rest is left out. Pods never leave.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+from carrel.simulation.workload import SimulatedPod
+
+
+def arrivals(pods: Sequence[SimulatedPod], gpus: float, seed: int, gpu_memory: int = 0) -> list[SimulatedPod]:
+    """`gpus` is the target: how many GPUs all of them ask for together, at least."""
+    chance = Random(seed)  # noqa: S311 # a run must be repeatable
+    known = sorted(pods, key=lambda pod: pod.name)
+    order = known.copy()
+    chance.shuffle(order)
+    arrived: list[SimulatedPod] = []
+    asked = 0.0
+    if not any(pod.request for pod in known):
+        return order
+    while asked < gpus - 1e-9:
+        position = len(arrived)
+        pod = order[position] if position < len(order) else replace(chance.choice(known), name=f"again-{position}")
+        arrived.append(pod)
+        asked += pod.gpus(gpu_memory)
+    return arrived

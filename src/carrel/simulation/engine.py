@@ -1,0 +1,89 @@
+"""One run: pods arrive one after the other and never leave; one that finds no room is dropped."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from carrel.ledger.demand import Demand
+from carrel.ledger.fragmentation import Fragmentation
+from carrel.ledger.machines import ENOUGH
+from carrel.simulation.arrivals import arrivals
+from carrel.simulation.cluster import ClusterInRun
+from carrel.simulation.policies import POLICIES, PolicyContext
+from carrel.simulation.workload import SimulatedCluster, SimulatedPod
+
+POINTS = 65
+"""How many points a curve has."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    policy: str
+    seed: int
+    arrival: float = 1.3
+    """How many GPUs are asked for in all, as a part of those that are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """How the cluster was when so much had arrived. All in percent of its GPUs."""
+
+    arrived: float
+    allocated: float
+    fragmented: float
+    """Free, and of no use for the pods of the trace."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    policy: str
+    seed: int
+    allocated: float
+    fragmented: float
+    placed: int
+    dropped: int
+    curve: Sequence[Point] = field(default=())
+
+
+def run(cluster: SimulatedCluster, pods: Sequence[SimulatedPod], options: RunOptions) -> RunResult:
+    state = ClusterInRun(cluster)
+    memory = max(gpu.memory for node in cluster.nodes for gpu in node.gpus)
+    order = arrivals(pods, options.arrival * state.total_gpus, options.seed, memory)
+    chance = Random(options.seed)  # noqa: S311 # a run must be repeatable
+    policy = POLICIES[options.policy](PolicyContext(state, pods, chance))
+    measure = _Measure(state, pods)
+    arrived, dropped = 0.0, 0
+    points: list[Point] = []
+    next_point = 0.0
+    for pod in order:
+        if arrived >= next_point:
+            points.append(measure.point(arrived))
+            next_point += options.arrival * state.total_gpus / (POINTS - 1)
+        arrived += pod.gpus(memory)
+        choice = policy.choose(pod)
+        if choice is None:
+            dropped += 1
+        else:
+            state.put(pod, choice.node, choice.placement)
+    last = measure.point(arrived)
+    return RunResult(
+        options.policy, options.seed, last.allocated, last.fragmented, len(order) - dropped, dropped, (*points, last)
+    )
+
+
+class _Measure:
+    """Measures all policies alike: by the mix of the whole trace."""
+
+    def __init__(self, state: ClusterInRun, trace: Sequence[SimulatedPod]) -> None:
+        self._state = state
+        demand = Demand()
+        for pod in trace:
+            if pod.request is not None:
+                demand.saw(pod.request, pod.machine)
+        self._fragmentation = Fragmentation(demand.mix)
+
+    def point(self, arrived: float) -> Point:
+        total, machines = self._state.total_gpus, self._state.machines.free
+        rooms = self._state.ledger.rooms.items()
+        useless = sum(self._fragmentation.of(room, machines.get(node, ENOUGH)) for node, room in rooms)
+        return Point(100 * arrived / total, self._state.allocated, 100 * useless / total)

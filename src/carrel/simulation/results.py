@@ -1,0 +1,64 @@
+"""What runs have shown, as rows: for a table, and for CSV."""
+
+from collections.abc import Sequence
+from statistics import fmean, pstdev
+
+from carrel.simulation.engine import RunResult
+from carrel.simulation.over_time import TimedResult
+
+Rows = list[list[str]]
+
+
+def arrival_rows(results: Sequence[RunResult]) -> Rows:
+    """One row for each policy, the head first."""
+    rows: Rows = [["POLICY", "SEEDS", "ALLOCATED %", "±", "FRAGMENTED %", "PLACED", "DROPPED"]]
+    for policy in dict.fromkeys(each.policy for each in results):
+        of = [each for each in results if each.policy == policy]
+        allocated = [each.allocated for each in of]
+        rows.append(
+            [
+                policy,
+                f"{len(of)}",
+                f"{fmean(allocated):.2f}",
+                f"{pstdev(allocated):.2f}",
+                f"{fmean(each.fragmented for each in of):.2f}",
+                f"{fmean(each.placed for each in of):.0f}",
+                f"{fmean(each.dropped for each in of):.0f}",
+            ]
+        )
+    return rows
+
+
+def arrival_csv(results: Sequence[RunResult]) -> Rows:
+    """Every point of every run."""
+    rows: Rows = [["policy", "seed", "arrived_percent", "allocated_percent", "fragmented_percent"]]
+    rows += [
+        [each.policy, f"{each.seed}", f"{at.arrived:.3f}", f"{at.allocated:.3f}", f"{at.fragmented:.3f}"]
+        for each in results
+        for at in each.curve
+    ]
+    return rows
+
+
+def timed_rows(cases: Sequence[tuple[str, Sequence[TimedResult]]]) -> Rows:
+    """One row for each case and policy, the head first. A case is the cluster as it is, or with something changed."""
+    everything = [each for _, results in cases for each in results]
+    reasons = sorted({reason for each in everything for reason in each.waited_hours})
+    rules = sorted({rule for each in everything for rule in each.booking_delay_days})
+    has_bookings = any(each.bookings or each.refused_bookings for each in everything)
+    rows: Rows = [["CASE", "POLICY", "USED %", "PLACED", "WAITING", "REVOKED"]]
+    rows[0] += [f"WAITED: {reason} (h)" for reason in reasons]
+    rows[0] += ["BOOKINGS", "REFUSED"] if has_bookings else []
+    rows[0] += [f"LATER: {rule} (d)" for rule in rules]
+    for case, results in cases:
+        for policy in dict.fromkeys(each.policy for each in results):
+            of = [each for each in results if each.policy == policy]
+            numbers = [fmean(each.placed for each in of), fmean(each.waiting for each in of)]
+            row = [case, policy, f"{fmean(each.allocated for each in of):.2f}"]
+            row += [f"{number:.0f}" for number in (*numbers, fmean(each.revoked for each in of))]
+            row += [f"{fmean(each.waited_hours.get(reason, 0.0) for each in of):.2f}" for reason in reasons]
+            if has_bookings:
+                row += [f"{of[0].bookings}", f"{of[0].refused_bookings}"]
+            row += [f"{of[0].booking_delay_days.get(rule, 0.0):.1f}" for rule in rules]
+            rows.append(row)
+    return rows

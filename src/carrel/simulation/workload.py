@@ -1,0 +1,60 @@
+"""What is simulated: machines with GPUs, pods that want them, and bookings that people wish for."""
+
+from dataclasses import dataclass, field
+
+from carrel.ledger.gpus import Node
+from carrel.ledger.machines import NOTHING, MachineRoom
+from carrel.ledger.requests import Memory, Request
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedPod:
+    name: str
+    request: Request | None
+    """None: it asks for no GPU."""
+    machine: MachineRoom = NOTHING
+    owner: str = ""
+    arrives_s: float = 0.0
+    lasts_s: float | None = None
+    """None: it never ends."""
+
+    def gpus(self, gpu_memory: int = 0) -> float:
+        """How much it asks for, in GPUs of that size."""
+        if self.request is None:
+            return 0.0
+        amount = self.request.amount
+        if isinstance(amount, Memory):
+            return self.request.cards * amount.mib / gpu_memory if gpu_memory else float(self.request.cards)
+        return self.request.cards * float(amount.part)
+
+
+@dataclass(frozen=True, slots=True)
+class BookingWish:
+    """A person would like GPUs of a model from some time on; the rules say when they get them."""
+
+    user: str
+    model: str
+    gpus: int
+    asked_s: float
+    start_s: float
+    lasts_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedCluster:
+    nodes: tuple[Node, ...]
+    machines: dict[str, MachineRoom] = field(default_factory=dict)
+    """What pods may have of each node. A node that is not here has enough of everything."""
+
+    @property
+    def gpus(self) -> int:
+        return sum(len(node.gpus) for node in self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    pods: tuple[SimulatedPod, ...]
+    wishes: tuple[BookingWish, ...] = ()
+
+
+HOUR_S = 3600.0

@@ -1,0 +1,459 @@
+"""`carrel doctor`: accounts, components, clocks, settings, bookings, hub, MAIA, kubelets and invariants."""
+
+from datetime import timedelta
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+
+from carrel import manifests
+from carrel.cli.checks.accounts import rights_by_account
+from carrel.cli.checks.bookings import newest_migration
+from carrel.cli.checks.finding import HopState
+from carrel.dialects.booking_objects import BOOKINGS
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
+from carrel.kubernetes.cluster import MergePatch
+from carrel.kubernetes.objects.resources import (
+    LEASES,
+    MUTATING_WEBHOOKS,
+    NODES,
+    RUNTIME_CLASSES,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+)
+from carrel.kubernetes.server_clock import ServerClock
+from kubernetes_in_memory import EmbeddedApi, Settings
+from kubernetes_in_memory.auth import AccessRequest
+from tests.kit.gpus import a_node
+from tests.kit.installation import InstalledLab
+from tests.kit.lab import OURS, Lab, a_lab
+
+OK, WARN, FAIL = HopState.OK, HopState.WARN, HopState.FAIL
+
+
+# --- accounts --------------------------------------------------------------------------------------------------------
+
+
+async def test_every_right_of_the_manifests_is_asked_for_and_one_that_is_missing_is_named() -> None:
+    asked: set[tuple[str, str, str, str]] = set()
+
+    def may(ask: AccessRequest) -> bool:
+        resource = f"{ask.resource}/{ask.subresource}" if ask.subresource else ask.resource
+        asked.add((ask.user.name, ask.verb, ask.group, resource))
+        return not (ask.user.name.endswith(":carrel-extender") and resource == "pods/binding")
+
+    async with a_lab([]) as lab:
+        lab.api = EmbeddedApi(Settings(clock=lab.clock, may=may))
+        found = {each.hop: each for each in await InstalledLab(lab).look("accounts")}
+    assert found["account carrel-agent"].state is OK
+    assert found["account carrel-extender"].state is FAIL
+    assert found["account carrel-extender"].text.startswith("it may not create pods/binding; create pods/binding")
+    wanted = rights_by_account(manifests.rbac(), OURS)
+    assert {(name, each.verb, each.group, each.resource) for name, all_ in wanted.items() for each in all_} == asked
+    assert len(wanted) == 6
+
+
+def test_rights_are_those_of_the_namespace_of_the_release() -> None:
+    rights = rights_by_account(manifests.rbac(), "gpus")
+    agent = {str(each) for each in rights["system:serviceaccount:gpus:carrel-agent"]}
+    assert "list leases.coordination.k8s.io in gpus" in agent
+    assert "watch configmaps in kube-system" in agent
+    assert "patch nodes/status" in agent
+
+
+# --- components ------------------------------------------------------------------------------------------------------
+
+
+async def test_components_that_run_and_answer_are_well() -> None:
+    async with a_lab([]) as lab:
+        installed = InstalledLab(lab)
+        await installed.all_components()
+        found = await installed.look("components")
+    assert {each.hop: each.text for each in found} == {
+        f"component {name}": "1 ready, and answers"
+        for name in ("webhook", "scheduler", "controller", "agent", "booking")
+    }
+
+
+async def test_a_component_that_is_missing_not_ready_or_out_of_reach_is_named() -> None:
+    async with a_lab([]) as lab:
+        installed = InstalledLab(lab)
+        await installed.component("webhook", ready=False)
+        await installed.component("controller")
+        await installed.component("agent")
+        installed.pods.answers["controller", "/readyz"] = 503, "the watches have not begun"
+        installed.pods.unreachable.add("agent")
+        found = {each.hop: each for each in await installed.look("components")}
+    assert found["component scheduler"].text == "no pod of it runs"
+    assert "CrashLoopBackOff: it ended" in found["component webhook"].text
+    assert found["component controller"].text == "carrel-controller is not ready: the watches have not begun"
+    assert found["component agent"].state is WARN
+    assert "dial tcp: i/o timeout" in found["component agent"].text
+    assert {found[f"component {name}"].state for name in ("scheduler", "webhook", "controller")} == {FAIL}
+
+
+async def test_who_may_not_ask_pods_believes_the_kubelet() -> None:
+    async with a_lab([]) as lab:
+        installed = InstalledLab(lab)
+        await installed.all_components()
+        installed.pods.forbidden = True
+        found = await installed.look("components")
+        clocks = await installed.one("clocks")
+    assert {each.text for each in found} == {"1 ready, as the kubelet says"}
+    assert clocks.state is WARN
+
+
+async def test_components_of_two_versions_are_a_warning() -> None:
+    async with a_lab([]) as lab:
+        installed = InstalledLab(lab)
+        await installed.all_components()
+        await installed.component("webhook", name="carrel-webhook-old", image="carrel:0", version="0.0.1")
+        found = [each.text for each in await installed.look("components") if each.state is WARN]
+    assert found[0] == "they run different images: carrel:0, carrel:test"
+    assert found[1].startswith("Carrel 0.0.1 is installed")
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "state", "said"),
+    [
+        pytest.param(0, OK, "agree", id="right"),
+        pytest.param(2, OK, "agree", id="two seconds are nothing"),
+        pytest.param(30, WARN, "is 30 s ahead", id="half a minute ahead"),
+        pytest.param(-31, WARN, "is 30 s behind", id="half a minute behind"),
+        pytest.param(3600, FAIL, "is 3,600 s ahead", id="an hour"),
+    ],
+)
+async def test_the_clock_of_each_component_is_compared_with_the_api_servers(
+    ahead_s: int, state: HopState, said: str
+) -> None:
+    async with a_lab([]) as lab:
+        installed = InstalledLab(lab)
+        await installed.all_components()
+        at = lab.clock.now + timedelta(seconds=ahead_s)
+        installed.pods.dates["agent"] = format_datetime(at, usegmt=True)
+        found = (await installed.look("clocks"))[1:]  # the first is about this machine
+    assert [each.state for each in found] == [state]
+    assert said in found[0].text
+    assert state is OK or "carrel-agent on n1" in found[0].text
+
+
+async def test_a_wrong_clock_of_this_machine_is_a_finding() -> None:
+    async with a_lab([]) as lab:
+        installed = InstalledLab(lab)
+        installed.client.clock = ServerClock(lab.clock)
+        right = (await installed.look("clocks"))[0]
+        late = format_datetime(lab.clock.now - timedelta(minutes=5), usegmt=True)
+        installed.client.clock.observe(late, sent=lab.clock.now)
+        wrong = (await installed.look("clocks"))[0]
+    assert (right.state, wrong.state) == (OK, FAIL)
+    assert "the clock of this machine is 299 s ahead" in wrong.text
+
+
+# --- settings --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("component", "env", "state", "said"),
+    [
+        pytest.param("agent", {"CARREL_MEMORY_UNIT": "MiB"}, OK, "", id="the default, written out"),
+        pytest.param("agent", {"CARREL_MEMORY_UNIT": "GiB"}, FAIL, "CARREL_MEMORY_UNIT differs", id="another unit"),
+        pytest.param("webhook", {"CARREL_MODE": "coexist"}, FAIL, "CARREL_MODE differs", id="another mode"),
+        pytest.param("agent", {"CARREL_MODE": "report-only"}, OK, "", id="an agent that only reports"),
+        pytest.param(
+            "agent", {"CARREL_DEVICE_LIST": "cdi"}, FAIL, "CARREL_DEVICE_LIST differs", id="another device list"
+        ),
+        pytest.param("controller", {"CARREL_SEAL_KEY": "x"}, FAIL, "CARREL_SEAL_KEY differs", id="another key"),
+        pytest.param(
+            "booking", {"CARREL_COOLDOWN_DAY": "7"}, WARN, "no setting CARREL_COOLDOWN_DAY", id="a typing error"
+        ),
+        pytest.param("booking", {"CARREL_COOLDOWN_DAYS": "7"}, OK, "", id="a setting of a rule"),
+        pytest.param(
+            "webhook", {"CARREL_SCHEDULER": "mine"}, WARN, "tells only pods of gpu-scheduler", id="another scheduler"
+        ),
+    ],
+)
+async def test_settings_whose_wrong_value_nobody_notices(
+    component: str, env: dict[str, str], state: HopState, said: str
+) -> None:
+    async with a_lab([]) as lab:
+        installed = InstalledLab(lab)
+        for each in ("webhook", "scheduler", "controller", "booking", "agent"):
+            await installed.component(each, env if each == component else {})
+        found = await installed.one("settings")
+    assert found.state is state
+    assert said in found.text
+
+
+# --- RuntimeClass ----------------------------------------------------------------------------------------------------
+
+
+async def a_runtime_class(lab: Lab, name: str) -> None:
+    body = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, "handler": name}
+    await lab.client.create(RUNTIME_CLASSES, body)
+
+
+@pytest.mark.parametrize(
+    ("webhook", "agent", "there", "state", "said"),
+    [
+        pytest.param({}, {}, "nvidia", OK, "get nvidia", id="found by itself"),
+        pytest.param(
+            {"CARREL_RUNTIME_CLASS": "gpu"}, {}, "nvidia", FAIL, "no RuntimeClass gpu", id="a name that is not there"
+        ),
+        pytest.param({}, {"CARREL_SIMULATE": "f"}, "", OK, "simulated", id="simulated GPUs need none"),
+        pytest.param({}, {}, "", WARN, "hideGpusFrom is nvidia-pods", id="the default runtime shows GPUs to images"),
+        pytest.param({"CARREL_HIDE_GPUS_FROM": "all-pods"}, {}, "", OK, "--probe", id="all pods are told to see none"),
+    ],
+)
+async def test_the_runtime_class(
+    webhook: dict[str, str], agent: dict[str, str], there: str, state: HopState, said: str
+) -> None:
+    async with a_lab([]) as lab:
+        installed = InstalledLab(lab)
+        await installed.component("webhook", webhook)
+        await installed.component("agent", agent)
+        if there:
+            await a_runtime_class(lab, there)
+        found = await installed.one("runtime class")
+    assert found.state is state
+    assert said in found.text
+
+
+# --- kubelets --------------------------------------------------------------------------------------------------------
+
+
+async def show(lab: Lab, **resources: str) -> None:
+    """What the kubelet of n1 offers."""
+    names = {"gpu": "nvidia.com/gpu", "memory": "aliyun.com/gpu-mem"}
+    given = {names[each]: amount for each, amount in resources.items()}
+    status = {"status": {"capacity": given, "allocatable": given}}
+    await lab.client.patch(NODES, "n1", MergePatch(status), subresource="status")
+
+
+@pytest.mark.parametrize(
+    ("shown", "env", "state", "said"),
+    [
+        pytest.param({"gpu": "2", "memory": "32552"}, {}, OK, "offers 2 nvidia.com/gpu", id="all is offered"),
+        pytest.param({"gpu": "0", "memory": "32552"}, {}, FAIL, "offers 0 nvidia.com/gpu", id="no plugin registered"),
+        pytest.param({"gpu": "1", "memory": "32552"}, {}, WARN, "and 2 GPUs are healthy", id="a GPU less"),
+        pytest.param(
+            {"gpu": "0", "memory": "32552"}, {"CARREL_WHOLE_GPUS": "no"}, OK, "", id="whole GPUs are not wanted"
+        ),
+        pytest.param({"gpu": "2", "memory": "0"}, {}, FAIL, "no aliyun.com/gpu-mem", id="no memory"),
+        pytest.param(
+            {"gpu": "0", "memory": "0"},
+            {"CARREL_MODE": "coexist"},
+            FAIL,
+            "NVIDIA's plugin must run",
+            id="coexist alone",
+        ),
+        pytest.param({"gpu": "2", "memory": "0"}, {"CARREL_MODE": "coexist"}, OK, "", id="beside NVIDIA's plugin"),
+        pytest.param({"gpu": "0", "memory": "0"}, {"CARREL_MODE": "report-only"}, OK, "", id="other plugins offer all"),
+    ],
+)
+async def test_what_each_kubelet_offers(shown: dict[str, str], env: dict[str, str], state: HopState, said: str) -> None:
+    async with a_lab([a_node("n1", 2)]) as lab:
+        installed = InstalledLab(lab)
+        await installed.component("agent", env)
+        await lab.client.patch(
+            GPU_NODE_STATUSES, "n1", MergePatch({"status": {"memoryUnit": "MiB"}}), subresource="status"
+        )
+        await show(lab, **shown)
+        found = await installed.one("kubelets")
+    assert found.state is state
+    assert said in found.text
+
+
+async def test_a_report_of_a_node_that_does_not_exist_fails() -> None:
+    async with a_lab([a_node("n1")]) as lab:
+        await lab.client.delete(NODES, "n1")
+        found = await InstalledLab(lab).one("kubelets")
+    assert (found.state, "--node-name" in found.text) == (FAIL, True)
+
+
+# --- bookings --------------------------------------------------------------------------------------------------------
+
+
+def measured(**values: object) -> str:
+    """The metrics of a booking service."""
+    level = values.pop("level", newest_migration())
+    known = {"carrel_booking_mirror_age_seconds": 5, "carrel_booking_mirror_differences": 0} | values
+    lines = [f"# TYPE {name} gauge\n{name} {value}" for name, value in known.items()]
+    return "\n".join(
+        [*lines, f'# TYPE carrel_database_migration gauge\ncarrel_database_migration{{revision="{level}"}} 1\n']
+    )
+
+
+@pytest.mark.parametrize(
+    ("check", "metrics", "state", "said"),
+    [
+        pytest.param("database", {}, OK, "the newest", id="tables of this version"),
+        pytest.param("database", {"level": "0001"}, WARN, "at level 0001", id="older tables"),
+        pytest.param("database", {"level": "9999"}, OK, "of a newer version", id="newer tables"),
+        pytest.param("mirrored bookings", {}, OK, "which agree", id="mirrored"),
+        pytest.param(
+            "mirrored bookings", {"carrel_booking_mirror_age_seconds": 300}, FAIL, "300 s ago", id="not compared"
+        ),
+        pytest.param(
+            "mirrored bookings", {"carrel_booking_mirror_differences": 2}, WARN, "2 objects differed", id="different"
+        ),
+    ],
+)
+async def test_the_booking_service_says_how_its_tables_and_objects_are(
+    check: str, metrics: dict[str, object], state: HopState, said: str
+) -> None:
+    async with a_lab([]) as lab:
+        installed = InstalledLab(lab)
+        await installed.all_components()
+        installed.pods.answers["booking", "/metrics"] = 200, measured(**metrics)
+        found = await installed.one(check)
+    assert found.state is state
+    assert said in found.text
+
+
+async def test_a_booking_service_whose_database_is_away_fails() -> None:
+    async with a_lab([]) as lab:
+        installed = InstalledLab(lab)
+        await installed.all_components()
+        well = await installed.one("booking service")
+        installed.pods.answers["booking", "/readyz"] = 503, "the database does not answer"
+        away = await installed.one("booking service")
+        installed.pods.unreachable.add("booking")
+        lost = await installed.one("booking service")
+    assert (well.state, away.state, lost.state) == (OK, FAIL, FAIL)
+    assert "the database does not answer" in away.text
+
+
+async def test_bookings_that_are_made_here_and_elsewhere_fail() -> None:
+    url = {"CARREL_API_URL": "https://maia.example"}
+    async with a_lab([]) as lab:
+        installed = InstalledLab(lab)
+        await installed.component("controller", url)
+        await installed.component("webhook", url)
+        elsewhere = await installed.one("booking service")
+        installed.pods.answers["webhook", "/metrics"] = (
+            200,
+            "# TYPE carrel_booking_service_failures counter\ncarrel_booking_service_failures_total 3.0\n",
+        )
+        silent = await installed.one("booking service")
+        await installed.component("booking")
+        twice = await installed.one("booking service")
+    assert (elsewhere.state, silent.state, twice.state) == (OK, WARN, FAIL)
+    assert "https://maia.example" in elsewhere.text
+    assert "a GPU may be booked in both" in twice.text
+
+
+async def test_objects_of_a_booking_service_that_is_gone_are_a_warning_and_one_that_cannot_be_read_fails() -> None:
+    async with a_lab([]) as lab:  # has the object of a booking
+        installed = InstalledLab(lab)
+        left = await installed.one("mirrored bookings")
+        await lab.client.patch(BOOKINGS, "enough", MergePatch({"spec": {"start": "soon"}}))
+        unreadable = await installed.one("mirrored bookings")
+    assert (left.state, unreadable.state) == (WARN, FAIL)
+    assert "spec.start" in unreadable.text
+
+
+# --- invariants ------------------------------------------------------------------------------------------------------
+
+
+async def test_invariants_are_counted_again_from_the_cluster() -> None:
+    async with a_lab([a_node("n1")]) as lab:
+        installed = InstalledLab(lab)
+        async with lab.replica() as replica:
+            assert await replica.bind(await lab.pod("train", limits={"nvidia.com/gpu": "1"}), "n1") is None
+        well = await installed.one("invariants")
+        (lease,) = [each for each in (await lab.client.list(LEASES)).items if each.metadata.name.startswith("gpu-")]
+        shares = lease.metadata.annotations["carrel.dev/shares"]
+        uid = shares.split('"')[1]
+        doubled = shares[:-1] + "," + shares[1:].replace(uid, "another")
+        change = MergePatch({"metadata": {"annotations": {"carrel.dev/shares": doubled}}})
+        await lab.client.patch(LEASES, lease.metadata.name, change, OURS)
+        broken = await installed.look("invariants")
+    assert (well.state, well.text[:4]) == (OK, "all ")
+    assert [each.state for each in broken] == [FAIL, WARN]
+    assert "is held whole by" in broken[0].text
+    assert "which does not exist" in broken[1].text
+
+
+# --- hub and MAIA ----------------------------------------------------------------------------------------------------
+
+
+def may_all_but(*refused: str) -> Any:
+    def may(ask: AccessRequest) -> bool:
+        is_hub = ask.user.name == "system:serviceaccount:jhub:hub"
+        return not (is_hub and f"{ask.verb} {ask.resource}" in refused)
+
+    return may
+
+
+@pytest.mark.parametrize(
+    ("refused", "account", "state", "said"),
+    [
+        pytest.param((), "hub", OK, "what Carrel's spawner needs", id="all rights"),
+        pytest.param(
+            ("patch pods",), "hub", WARN, "may come back on CPU", id="it cannot say that no successor is wanted"
+        ),
+        pytest.param(("create pods",), "hub", FAIL, "cannot start notebooks", id="no pods"),
+        pytest.param((), "other", FAIL, "has no ServiceAccount hub", id="no such account"),
+    ],
+)
+async def test_the_account_of_the_hub(refused: tuple[str, ...], account: str, state: HopState, said: str) -> None:
+    async with a_lab([]) as lab:
+        api = EmbeddedApi(Settings(clock=lab.clock, may=may_all_but(*refused)))
+        there = InstalledLab(Lab(api, lab.clock))
+        for name in (OURS, "jhub"):
+            namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+            await there.lab.client._write("POST", "/api/v1/namespaces", namespace, dry_run=False)
+        await there.component("webhook", {"CARREL_SPAWNERS": "system:serviceaccount:jhub:hub"})
+        body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}}
+        await there.lab.client.create(SERVICE_ACCOUNTS, body, "jhub")
+        found = await there.one("hub")
+    assert found.state is state
+    assert said in found.text
+
+
+async def test_pods_of_a_hub_that_nobody_named_are_a_warning() -> None:
+    async with a_lab([]) as lab:
+        installed = InstalledLab(lab)
+        await installed.component("webhook")
+        none = await installed.one("hub")
+        name = "carrel_pods_of_unlisted_spawners"
+        installed.pods.answers["webhook", "/metrics"] = 200, f"# TYPE {name} counter\n{name}_total 4.0\n"
+        some = await installed.one("hub")
+    assert (none.state, some.state) == (OK, WARN)
+    assert some.text.startswith("4 pods came from a hub that is not in spawners")
+
+
+@pytest.mark.parametrize(
+    ("selector", "policy", "state", "said"),
+    [
+        pytest.param({"app.kubernetes.io/name": "carrel"}, "Fail", OK, "Carrel answers", id="in its place"),
+        pytest.param(
+            {"app.kubernetes.io/name": "carrel"}, "Ignore", WARN, "created without Carrel", id="step 5 left out"
+        ),
+        pytest.param({"app": "gpu-booking"}, "Ignore", FAIL, "two webhooks decide", id="MAIA's own still runs"),
+        pytest.param(None, "Ignore", FAIL, "does not exist", id="the Service is gone"),
+    ],
+)
+async def test_in_maias_place(selector: dict[str, str] | None, policy: str, state: HopState, said: str) -> None:
+    async with a_lab([]) as lab:
+        (configuration,) = manifests.webhooks(for_embedded_api=True)
+        webhook = configuration["webhooks"][0] | {"failurePolicy": policy}
+        webhook["clientConfig"] = {"service": {"namespace": "lab", "name": "gpu-booking-mutating-webhook"}}
+        configuration |= {"metadata": {"name": "gpu-booking-webhook"}, "webhooks": [webhook]}
+        await lab.client.create(MUTATING_WEBHOOKS, configuration)
+        if selector:
+            spec = {"selector": selector, "ports": [{"port": 443}]}
+            body = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "gpu-booking-mutating-webhook"}}
+            await lab.client.create(SERVICES, {**body, "spec": spec}, "lab")
+        found = await InstalledLab(lab).one("MAIA")
+    assert found.state is state
+    assert said in found.text
+
+
+async def test_a_pod_terminator_for_everybody_is_a_warning() -> None:
+    async with a_lab([]) as lab:
+        installed = InstalledLab(lab)
+        none = await installed.one("MAIA")
+        await installed.component("controller", {"CARREL_TERMINATOR_FOR_ALL": "true"})
+        found = await installed.one("MAIA")
+    assert (none.state, found.state) == (OK, WARN)

@@ -1,0 +1,159 @@
+"""`filter` names one node, and counts what it has named as taken; where preferences matter, kube-scheduler chooses."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch
+from carrel.kubernetes.objects.resources import NODES, PODS
+from carrel.ledger.refusals import Refusal
+from tests.kit.eventually import eventually
+from tests.kit.gpus import a_node
+from tests.kit.lab import Lab, Replica, a_lab
+from tests.kit.tiers import BOOKED, WHOLE
+
+HALF = {"aliyun.com/gpu-mem": "8138"}
+NAMES = ("n1", "n2")
+
+
+async def chosen(replica: Replica, pod: Json, nodes: tuple[str, ...] = NAMES) -> list[str]:
+    found = replica.scheduler.choose(await replica.sees(pod), nodes)
+    assert not isinstance(found, Refusal)
+    return list(found.fitting)
+
+
+async def a_waiting_pod(lab: Lab, name: str, **spec: Any) -> Json:
+    return await lab.pod(name, limits=WHOLE, **spec)
+
+
+async def test_the_best_node_is_named_alone() -> None:
+    async with a_lab([a_node("n1"), a_node("n2")]) as lab, lab.replica() as replica:
+        assert await replica.bind(await lab.pod("first", limits=HALF), "n2") is None
+        second = await lab.pod("second", limits=HALF)
+
+        assert await chosen(replica, second) == ["n2"], "where a half of a GPU is free"
+        assert await replica.bind(second, "n2") is None
+        assert await lab.held() == {"gpu-n2-0": dict.fromkeys(await lab.bound(), 8138)}
+
+
+async def test_a_named_node_counts_as_taken_before_the_pod_is_bound() -> None:
+    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
+        pods = [await a_waiting_pod(lab, f"p{number}") for number in range(3)]
+
+        found = [await chosen(replica, pod) for pod in pods]
+
+        assert found == [["n1"], ["n2"], []]
+        assert await lab.held() == {}, "no Lease says so yet"
+        assert await replica.bind(pods[1], "n2") is None
+        assert await replica.bind(pods[0], "n1") is None
+        assert replica.transport.writes[0::2] == 2 * ["POST /apis/coordination.k8s.io/v1/namespaces/carrel/leases"]
+        assert len(replica.transport.writes) == 4
+        replica.ledger.audit()
+
+
+async def test_a_pod_that_asks_again_is_offered_another_node_for_half_a_minute() -> None:
+    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
+        pod = await a_waiting_pod(lab, "train")
+
+        assert [await chosen(replica, pod) for _ in range(2)] == [["n1"], ["n2"]]
+        assert await chosen(replica, pod, ("n1",)) == ["n1"], "there is no other"
+        lab.clock.now += timedelta(seconds=31)
+        assert await chosen(replica, pod) == ["n2"], "the attempt on n1 was the last one"
+        lab.clock.now += timedelta(seconds=31)
+        replica.scheduler.expire_promises()
+        assert await chosen(replica, pod) == ["n1"], "the promise of n2 has expired, which counts as a failed attempt"
+
+
+async def test_a_node_where_the_bind_failed_is_not_named_again() -> None:
+    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
+        pod = await a_waiting_pod(lab, "train")
+        assert await chosen(replica, pod) == ["n1"]
+        await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
+        again = await a_waiting_pod(lab, "train")
+        assert await chosen(replica, again) == ["n1"]
+        async with lab.replica() as faster:
+            assert await faster.bind(await a_waiting_pod(lab, "other"), "n1") is None
+
+        assert await replica.bind(again, "n1") is not None
+
+        assert await chosen(replica, again) == ["n2"]
+        assert await replica.bind(again, "n2") is None
+        replica.ledger.audit()
+
+
+@pytest.mark.parametrize("end", ["deleted", "bound by another replica", "never bound"])
+async def test_a_promise_ends_with_its_pod_or_its_time(end: str) -> None:
+    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
+        pod = await a_waiting_pod(lab, "train")
+        assert await chosen(replica, pod) == ["n1"]
+        if end == "deleted":
+            await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
+        elif end == "never bound":
+            lab.clock.now += timedelta(seconds=31)
+            replica.scheduler.expire_promises()
+        else:
+            async with lab.replica() as other:
+                assert await other.bind(pod, "n2") is None
+            await eventually(lambda: "GPU-n2-0" in replica.ledger.shares_of(pod["metadata"]["uid"]))
+
+        await eventually(lambda: "GPU-n1-0" not in replica.ledger.shares_of(pod["metadata"]["uid"]))
+        assert await chosen(replica, await a_waiting_pod(lab, "next")) == ["n1"]
+        replica.ledger.audit()
+
+
+NODES_WITH_A_ZONE = [{"weight": 1, "preference": {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}}]
+SAME_ZONE = [{"weight": 1, "podAffinityTerm": {"topologyKey": "zone", "labelSelector": {}}}]
+EVENLY = {"maxSkew": 1, "topologyKey": "zone", "labelSelector": {}}
+
+
+def affinity(kind: str, preferred: list[Json]) -> Json:
+    return {"affinity": {kind: {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}}
+
+
+def spread(otherwise: str) -> Json:
+    return {"topologySpreadConstraints": [{**EVENLY, "whenUnsatisfiable": otherwise}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "count"),
+    [
+        pytest.param({}, 1, id="nothing"),
+        pytest.param(affinity("nodeAffinity", NODES_WITH_A_ZONE), 2, id="some nodes"),
+        pytest.param(affinity("podAffinity", SAME_ZONE), 2, id="to be near other pods"),
+        pytest.param(affinity("podAntiAffinity", SAME_ZONE), 2, id="to be far from other pods"),
+        pytest.param(spread("ScheduleAnyway"), 2, id="to be spread"),
+        pytest.param(spread("DoNotSchedule"), 1, id="nothing, but it must be spread"),
+    ],
+)
+async def test_kube_scheduler_chooses_if_the_pod_prefers(spec: Json, count: int) -> None:
+    async with a_lab([a_node("n1"), a_node("n2")]) as lab, lab.replica() as replica:
+        containers = [{"name": "main", "image": "work", "resources": {"limits": WHOLE}}]
+        body = {"metadata": {"name": "train"}, "spec": {"containers": containers, **spec}}
+        pod = await lab.client.create(PODS, body, "lab")
+
+        assert len(await chosen(replica, pod)) == count
+        assert bool(replica.ledger.shares_of(pod["metadata"]["uid"])) == (count == 1)
+
+
+async def test_kube_scheduler_chooses_if_a_node_would_rather_not_have_pods() -> None:
+    async with a_lab([a_node("n1"), a_node("n2")]) as lab, lab.replica() as replica:
+        taint = {"key": "old", "value": "yes", "effect": "PreferNoSchedule"}
+        await lab.client.patch(NODES, "n1", MergePatch({"spec": {"taints": [taint]}}))
+        await eventually(lambda: any(node.spec.taints for node in replica.nodes.store))
+        pod = await a_waiting_pod(lab, "train")
+
+        assert await chosen(replica, pod) == ["n1", "n2"]
+        assert await chosen(replica, pod, ("n2",)) == ["n2"]
+        await lab.client.patch(NODES, "n1", MergePatch({"spec": {"taints": None}}))
+        await eventually(lambda: not any(node.spec.taints for node in replica.nodes.store))
+        assert len(await chosen(replica, await a_waiting_pod(lab, "next"))) == 1
+
+
+async def test_an_opportunistic_pod_is_not_named_the_node_that_a_booked_pod_waits_for() -> None:
+    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
+        await replica.sees(await a_waiting_pod(lab, "urgent", annotations=BOOKED))
+        free = {"carrel.dev/tier": "opportunistic"}
+
+        assert await chosen(replica, await a_waiting_pod(lab, "modest", annotations=free)) == ["n2"]
+        assert await chosen(replica, await a_waiting_pod(lab, "greedy", annotations=free)) == []

@@ -1,0 +1,56 @@
+"""Where the kubelet hands GPUs over, memory is offered by a plugin; and what a container sees is said in one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from carrel.dialects.options import DeviceList
+from carrel.node.memory_offer_decision import OfferMode
+from carrel.node.nvidia.visible_gpu import GpuSources, shown_by_driver
+from carrel.node.settings import AgentSettings, MemoryResource
+from carrel.node.visible_gpus import VisibleGpusSettings, visible_gpus
+from carrel.node.visible_gpus.run import device_files
+
+
+@pytest.mark.parametrize(
+    ("device_list", "asked", "mode", "wrong"),
+    [
+        pytest.param(DeviceList.VARIABLE, MemoryResource.AUTO, None, False, id="whatever is safe"),
+        pytest.param(DeviceList.VARIABLE, MemoryResource.NODE, OfferMode.NODE, False, id="as the admin says"),
+        pytest.param(DeviceList.MOUNTS, MemoryResource.AUTO, OfferMode.PLUGIN, False, id="only a plugin hands over"),
+        pytest.param(DeviceList.CDI, MemoryResource.PLUGIN, OfferMode.PLUGIN, False, id="a plugin, by name"),
+        pytest.param(DeviceList.CDI, MemoryResource.NODE, OfferMode.NODE, True, id="a number hands nothing over"),
+    ],
+)
+def test_memory_is_offered_so_that_it_can_be_handed_over(
+    device_list: DeviceList, asked: MemoryResource, mode: OfferMode | None, wrong: bool
+) -> None:
+    settings = AgentSettings(device_list=device_list, memory_resource=asked)
+    assert settings.offer_mode() is mode
+    assert bool(settings.mistakes()) is wrong
+
+
+def test_the_driver_counts_and_not_the_environment(tmp_path: Path) -> None:
+    environment = {"NVIDIA_VISIBLE_DEVICES": "GPU-of-the-environment"}
+    assert shown_by_driver(GpuSources(environment, tmp_path)) == []
+    for address, uuid in (("0000:01:00.0", "GPU-1"), ("0000:02:00.0", "GPU-2")):
+        (tmp_path / address).mkdir()
+        (tmp_path / address / "information").write_text(f"Model: \t A100\nGPU UUID: \t {uuid}\n")
+    assert shown_by_driver(GpuSources(environment, tmp_path)) == ["GPU-1", "GPU-2"]
+
+
+def test_only_files_of_single_gpus_count(tmp_path: Path) -> None:
+    for name in ("nvidia0", "nvidia11", "nvidiactl", "nvidia-uvm", "null"):
+        (tmp_path / name).touch()
+    assert device_files(tmp_path) == [f"{tmp_path}/nvidia0", f"{tmp_path}/nvidia11"]
+
+
+def test_the_command_prints_one_line_and_writes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "GPU-1")
+    visible_gpus(VisibleGpusSettings(tmp_path / "message"))
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["variable"] == "GPU-1"
+    assert json.loads((tmp_path / "message").read_text()) == json.loads(line)
