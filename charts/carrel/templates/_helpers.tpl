@@ -40,7 +40,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- /* The webhook puts its first secret into the path, and corrects it where it differs; helm must not differ. */ -}}
 {{- include "carrel.makeSecrets" $root -}}
 {{- $path := ternary (printf "path: /%s/mutate" (get $root.Values.secrets.made "path-secret" | b64dec | splitList "," | first)) "path: /mutate" (hasKey $root.Values.secrets.made "path-secret") -}}
-{{- if eq .file "files/webhooks.yaml" -}}{{- $text = $text | replace "path: /mutate" $path -}}{{- end -}}
+{{- if eq .file "files/webhooks.yaml" -}}{{- $text = $text | replace "path: /mutate" $path | replace "gracePeriodSeconds.orValue(0) > 300" (printf "gracePeriodSeconds.orValue(0) > %d" (int $root.Values.longestGrace)) -}}{{- end -}}
 {{- if eq .file "files/dra.yaml" -}}{{- $text = $text | replace "path: /allocate" (replace "/mutate" "/allocate" $path) -}}{{- end -}}
 {{- $annotations := .annotations | default dict -}}
 {{- range $part := regexSplit "(?m)^---$" $text -1 }}
