@@ -8,10 +8,10 @@ export KUBERNETES
 
 ARCH :=
 
-.PHONY: help demo test check fmt sweep bench e2e testbed image reference walk lock stubs clean
+.PHONY: help demo test check fmt sweep bench bench-e2e e2e testbed image reference walk lock stubs clean
 
 help:  ## List the tasks
-	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 demo: $(READY)  ## Run Carrel on an embedded Kubernetes API with simulated GPUs: who holds what, live
 	@$(BIN)/carrel demo
@@ -31,6 +31,9 @@ sweep: $(READY)  ## Run the fault sweeps with 1,000 seeds each, and 10,000 poiso
 
 bench: $(READY)  ## Run the benchmarks: each figure beside its goal
 	@$(BIN)/python -m benchmarks
+
+bench-e2e: $(READY)  ## Measure pods per second through the real kube-scheduler, with Carrel and without (root is not needed; 40 minutes)
+	@$(BIN)/python -m testbed prepare && $(BIN)/python -m benchmarks.end_to_end --keep
 
 e2e: $(READY)  ## Run the end-to-end tests on a real Kubernetes (root; the first run builds it); KUBERNETES=1.35.4: on that release
 	@$(BIN)/python -m testbed prepare && $(BIN)/python -m pytest -n 3 --dist loadfile --durations=25 tests/e2e

@@ -7,6 +7,8 @@ import sys
 from benchmarks.end_to_end.real_cluster import real_cluster
 from benchmarks.end_to_end.results import figures, growth, keep
 from benchmarks.end_to_end.rounds import VARIANTS, Outcome, a_round
+from benchmarks.end_to_end.start import measure_start
+from benchmarks.measuring import Figure
 
 
 def options(arguments: list[str]) -> argparse.Namespace:
@@ -17,13 +19,20 @@ def options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), help="all must have `without`"
     )
+    parser.add_argument(
+        "--start-pods",
+        type=int,
+        default=50_000,
+        help="so many are bound when an extender starts in the largest cluster; 0: that is not measured",
+    )
     parser.add_argument("--extender-options", default="", help="further options of `carrel extender`, for trials")
     parser.add_argument("--keep", action="store_true", help="add the result to benchmarks/results")
     return parser.parse_args(arguments)
 
 
-async def measure(chosen: argparse.Namespace) -> dict[int, dict[str, list[Outcome]]]:
+async def measure(chosen: argparse.Namespace) -> tuple[dict[int, dict[str, list[Outcome]]], list[Figure]]:
     by_nodes: dict[int, dict[str, list[Outcome]]] = {}
+    start: list[Figure] = []
     for nodes in chosen.nodes:
         rounds = by_nodes[nodes] = {key: [] for key in chosen.variants}
         async with real_cluster(nodes) as cluster:
@@ -34,14 +43,16 @@ async def measure(chosen: argparse.Namespace) -> dict[int, dict[str, list[Outcom
                     shown = ", ".join(f"{name} {cpu:.2f} ms" for name, cpu in sorted(outcome.cpu_ms.items()))
                     where = f"{nodes} nodes, round {number + 1}, {VARIANTS[key].name}"
                     print(f"{where}: {outcome.pods_per_s:.0f} pods/s; {shown}", flush=True)
-    return by_nodes
+            if chosen.start_pods and nodes == max(chosen.nodes):
+                start = await measure_start(cluster, nodes, chosen.start_pods)
+    return by_nodes, start
 
 
 def main(arguments: list[str]) -> int:
     chosen = options(arguments)
-    by_nodes = asyncio.run(measure(chosen))
+    by_nodes, start = asyncio.run(measure(chosen))
     if chosen.keep:
-        keep(by_nodes, chosen.pods)
+        keep(by_nodes, chosen.pods, start)
     missed = 0
     for nodes, rounds in by_nodes.items():
         print()
@@ -49,8 +60,9 @@ def main(arguments: list[str]) -> int:
             print(figure)
             missed += nodes == max(by_nodes) and not figure.reached
     print()
-    for figure in growth(by_nodes):
+    for figure in (*growth(by_nodes), *start):
         print(figure)
+        missed += not figure.reached
     return 1 if missed else 0
 
 

@@ -68,7 +68,7 @@ class RealCluster:
             await self.client.create(CRDS, crd)
         for namespace in (OURS, LAB):
             await self.client.create(NAMESPACES, {"metadata": {"name": namespace}})
-        await _all(map(a_node, range(nodes)), self._add_node)
+        await all_at_once(map(a_node, range(nodes)), self._add_node)
 
     async def _add_node(self, node: Node) -> None:
         amounts = {
@@ -93,8 +93,15 @@ class RealCluster:
         )
 
     async def add_pods(
-        self, limits: Mapping[str, str], count: int, scheduler: str, bound_to: Sequence[str] = ()
+        self,
+        limits: Mapping[str, str],
+        count: int,
+        scheduler: str,
+        bound_to: Sequence[str] = (),
+        uids: dict[int, str] | None = None,
     ) -> None:
+        """`bound_to`: the nodes that they are on, in turn. Their uids are written into `uids`."""
+
         async def add(number: int) -> None:
             spec: dict[str, Any] = {
                 "schedulerName": scheduler,
@@ -102,9 +109,11 @@ class RealCluster:
             }
             if bound_to:
                 spec["nodeName"] = bound_to[number % len(bound_to)]
-            await self.client.create(PODS, {"metadata": {"name": f"pod-{number:05}"}, "spec": spec}, LAB)
+            pod = await self.client.create(PODS, {"metadata": {"name": f"pod-{number:05}"}, "spec": spec}, LAB)
+            if uids is not None:
+                uids[number] = pod["metadata"]["uid"]
 
-        await _all(range(count), add)
+        await all_at_once(range(count), add)
 
     async def clear(self) -> None:
         """No pods, and no Leases: as the cluster was in the beginning."""
@@ -156,7 +165,7 @@ def _is_ready(url: str) -> bool:
         return bool(answer.status == 200)
 
 
-async def _all(items: Iterable[T], make: Callable[[T], Awaitable[None]]) -> None:
+async def all_at_once(items: Iterable[T], make: Callable[[T], Awaitable[None]]) -> None:
     left = iter(items)
 
     async def work() -> None:

@@ -55,7 +55,7 @@ def growth(by_nodes: Mapping[int, Mapping[str, Sequence[Outcome]]]) -> list[Figu
     return found
 
 
-def keep(by_nodes: Mapping[int, Mapping[str, Sequence[Outcome]]], pods: int, file: Path = KEPT) -> None:
+def keep(by_nodes: Mapping[int, Mapping[str, Sequence[Outcome]]], pods: int, start: Sequence[Figure] = ()) -> None:
     line: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": _machine(),
@@ -68,9 +68,10 @@ def keep(by_nodes: Mapping[int, Mapping[str, Sequence[Outcome]]], pods: int, fil
             }
             for nodes, rounds in by_nodes.items()
         },
+        "start": {figure.name: round(figure.value, 1) for figure in start},
     }
-    file.parent.mkdir(exist_ok=True)
-    with file.open("a") as kept:
+    KEPT.parent.mkdir(exist_ok=True)
+    with KEPT.open("a") as kept:
         kept.write(json.dumps(line) + "\n")
 
 

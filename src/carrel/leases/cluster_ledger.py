@@ -383,7 +383,7 @@ class ClusterLedger:
         shares |= {share.holder.uid: share for lease in leases for share in lease.record.shares}
         kept_for = next((lease.record.kept_for for lease in leases if lease.record.kept_for), None)
         before = self.ledger.holders_of(gpu)
-        now = [_in_state(share, self._state_of(share)) for share in shares.values()]
+        now = [share.in_state(self._state_of(share)) for share in shares.values()]
         if self.ledger.set_card(gpu, now, kept_for):
             self.on_shares(before | shares.keys())
 
@@ -454,11 +454,6 @@ class ClusterLedger:
         known = self._leases.get(name)
         if known is not None and known.uid == uid:
             self._remove_lease(name)
-
-
-def _in_state(share: Share, state: ShareState) -> Share:
-    """Most have it already, and a copy of each would cost more than all the rest of a change."""
-    return share if share.state is state else replace(share, state=state)
 
 
 def _number(version: str) -> int:

@@ -106,5 +106,9 @@ class Share:
         """Whether its holder may have a GPU that is kept: for it, or for the booking that covers it."""
         return kept_for.uid in (self.holder.uid, self.coverage.booking if self.coverage else "")
 
+    def in_state(self, state: ShareState) -> "Share":
+        """Most shares are in it already, and a copy of each would cost more than all the rest of a change."""
+        return self if self.state is state else replace(self, state=state)
+
     def after(self, event: ShareEvent) -> "Share":
         return replace(self, state=LIFE[self.state, event])
