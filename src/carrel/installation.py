@@ -12,6 +12,7 @@ the marker, and then the older installation stops.
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from carrel.dialects.carrel import INSTALLED_IN
@@ -24,6 +25,8 @@ MARKER = "carrel-installation"
 LOOK_S = 60.0
 RETRY_S = 2.0
 """While the API server does not answer. Nothing can be written meanwhile."""
+FIRST_LOOK_S = 5.0
+"""So long a component waits before it serves. If the API server does not answer, its probes must be answered."""
 
 
 def installed_in(marker: Mapping[str, Any]) -> str:
@@ -54,6 +57,7 @@ class OneInstallation:
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self._cluster = cluster
         self._namespace = namespace
+        self._tried = asyncio.Event()
         self._looked = asyncio.Event()
         self.why_not = ""
         """Why this component must not run."""
@@ -64,6 +68,12 @@ class OneInstallation:
         if self.why_not:
             raise Forbidden(403, "Forbidden", self.why_not)
 
+    async def wait_first_look(self) -> None:
+        """Or until it failed, or took too long."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LOOK_S):
+                await self._tried.wait()
+
     async def wait_other(self) -> str:
         """Waits until there is another installation: why this component must not run then."""
         while True:
@@ -71,10 +81,12 @@ class OneInstallation:
                 other = await other_installation(self._cluster, self._namespace)
             except ClusterError as error:
                 log.debug("installation_unknown: %s", error)  # the watches say why the API server cannot be asked
+                self._tried.set()
                 await asyncio.sleep(RETRY_S)
                 continue
             self.why_not = why_two(other, self._namespace) if other else ""
             self._looked.set()
+            self._tried.set()
             if other:
                 return self.why_not
             await asyncio.sleep(LOOK_S)

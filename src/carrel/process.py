@@ -67,7 +67,9 @@ async def only_installation(client: "Client", namespace: str, stop: asyncio.Even
     looking = asyncio.create_task(installation.wait_other())
     looking.add_done_callback(lambda done: None if done.cancelled() else stop.set())
     try:
-        yield client.gated(installation.require)
+        await installation.wait_first_look()
+        if not installation.why_not:
+            yield client.gated(installation.require)
     finally:
         looking.cancel()
     if installation.why_not:

@@ -33,8 +33,8 @@ def path(document: Json, namespace: str) -> str:
 def pods_made() -> int:
     """By the files that run."""
     made = [each for file in RUNNING for each in documents(file)]
-    parallel: list[int] = [each["spec"].get("parallelism", 1) for each in made if each["kind"] == "Job"]
-    return sum(parallel) + sum(each["kind"] == "Pod" for each in made)
+    of_jobs = sum(int(each["spec"].get("parallelism", 1)) for each in made if each["kind"] == "Job")
+    return of_jobs + len([each for each in made if each["kind"] == "Pod"])
 
 
 def _with_our_image(document: Json) -> Json:

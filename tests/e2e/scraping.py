@@ -3,7 +3,7 @@
 import json
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ import yaml
 
 from testbed.processes import Process
 from testbed.prometheus import prometheus
-from tests.e2e.chart import CHART, NAMESPACE, InstalledChart, rendered
+from tests.e2e.chart import CHART, InstalledChart, rendered
 from tests.e2e.pods import Json
 from tests.kit.ports import free_port
 
@@ -46,7 +46,7 @@ def prometheus_of(chart: InstalledChart) -> Iterator[Scraper]:
     (monitor,) = [each for each in rendered("--set", "monitoring.podMonitor=true") if each["kind"] == "PodMonitor"]
     run, port = chart.api.run, free_port()
     file = run.data / "prometheus.yaml"
-    file.write_text(yaml.safe_dump(configuration(monitor["spec"], str(chart.api.kubeconfig))))
+    file.write_text(yaml.safe_dump(configuration(monitor["spec"], chart.pods())))
     storage, address = f"--storage.tsdb.path={run.data / 'prometheus'}", f"--web.listen-address=127.0.0.1:{port}"
     command: list[str | Path] = [prometheus(), f"--config.file={file}", storage, address]
     process = Process.start("prometheus", command, run.log("prometheus"))
@@ -58,29 +58,18 @@ def prometheus_of(chart: InstalledChart) -> Iterator[Scraper]:
         process.stop()
 
 
-def configuration(monitor: Mapping[str, Any], kubeconfig: str) -> Json:
-    """What the operator writes for a PodMonitor: one job for each of its ports."""
-    pods = {"role": "pod", "namespaces": {"names": [NAMESPACE]}, "kubeconfig_file": kubeconfig}
-    meta = "__meta_kubernetes_pod"
-    keep = [
-        {"action": "keep", "source_labels": [f"{meta}_label_{name.translate(UNDERSCORES)}"], "regex": value}
-        for name, value in monitor["selector"]["matchLabels"].items()
-    ]
-    shown = [
-        {"source_labels": [f"{meta}_name"], "target_label": "pod"},
-        {"source_labels": [f"{meta}_label_app_kubernetes_io_component"], "target_label": "component"},
+def configuration(monitor: Mapping[str, Any], pods: Iterable[Json]) -> Json:
+    """What the operator makes of a PodMonitor: one job for each of its ports. Debian's Prometheus cannot ask the API
+    server for pods, so they are written out."""
+    selected = [
+        each for each in pods if monitor["selector"]["matchLabels"].items() <= each["metadata"]["labels"].items()
     ]
     jobs = [
         {
             "job_name": f"carrel/{endpoint['port']}",
             "scheme": endpoint.get("scheme", "http"),
             "tls_config": {"insecure_skip_verify": endpoint.get("tlsConfig", {}).get("insecureSkipVerify", False)},
-            "kubernetes_sd_configs": [pods],
-            "relabel_configs": [
-                *keep,
-                {"action": "keep", "source_labels": [f"{meta}_container_port_name"], "regex": endpoint["port"]},
-                *shown,
-            ],
+            "static_configs": [each for pod in selected for each in targets(pod, endpoint["port"])],
         }
         for endpoint in monitor["podMetricsEndpoints"]
     ]
@@ -88,4 +77,15 @@ def configuration(monitor: Mapping[str, Any], kubeconfig: str) -> Json:
     return {"global": often, "rule_files": [str(CHART / "monitoring/alerts.yaml")], "scrape_configs": jobs}
 
 
-UNDERSCORES = str.maketrans("./-", "___")
+def targets(pod: Json, port: str) -> list[Json]:
+    """The ports of that name."""
+    labels = {
+        "pod": pod["metadata"]["name"],
+        "component": pod["metadata"]["labels"]["app.kubernetes.io/component"],
+    }
+    named = [each for container in pod["spec"]["containers"] for each in container.get("ports", [])]
+    return [
+        {"targets": [f"{pod['status']['podIP']}:{each['containerPort']}"], "labels": labels}
+        for each in named
+        if each.get("name") == port
+    ]

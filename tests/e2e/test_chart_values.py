@@ -12,7 +12,7 @@ import yaml
 
 from carrel.cli.scheduler_config import MARGIN_S
 from carrel.manifests import crds, policies, priority_classes, rbac, webhooks
-from carrel.scheduling.scheduler_config import Extender, scheduler_config
+from carrel.scheduling.scheduler_config import Extender, cpu_scheduler_config, scheduler_config
 from testbed import schemas
 from testbed.control_plane import ApiServer
 from testbed.processes import Failed
@@ -76,6 +76,16 @@ def test_kube_scheduler_is_told_what_the_program_prints() -> None:
     told = yaml.safe_load(chart["ConfigMap", NAMESPACE, "carrel-scheduler"]["data"]["scheduler.yaml"])
     assert told["leaderElection"].pop("resourceNamespace") == NAMESPACE
     assert told == scheduler_config(Extender("http://127.0.0.1:39999", 60 + MARGIN_S))
+    assert "cpu-scheduler.yaml" not in chart["ConfigMap", NAMESPACE, "carrel-scheduler"]["data"]
+
+
+def test_the_kube_scheduler_for_pods_without_a_gpu_is_told_what_the_program_prints() -> None:
+    chart = by_name(rendered("--set", "scheduler.cpuPods=true"))
+    told = yaml.safe_load(chart["ConfigMap", NAMESPACE, "carrel-scheduler"]["data"]["cpu-scheduler.yaml"])
+    assert told["leaderElection"].pop("resourceNamespace") == NAMESPACE
+    assert told == cpu_scheduler_config(Extender("http://127.0.0.1:39999", 0))
+    pod = chart["Deployment", NAMESPACE, "carrel-scheduler"]["spec"]["template"]["spec"]
+    assert [each["name"] for each in pod["containers"]] == ["extender", "kube-scheduler", "cpu-scheduler"]
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,10 @@ def bookings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MaiaBookings]
 @pytest.fixture(scope="module")
 def chart() -> Iterator[InstalledChart]:
     with chart_node() as found:
-        helm("install", "gpu-booking", GPU_BOOKING, "-n", "gpu-booking", "--create-namespace", api=found.api)
+        said = helm("install", "gpu-booking", GPU_BOOKING, "-n", "gpu-booking", "--create-namespace", api=found.api)
+        assert "carrel purge --carrel-namespace gpu-booking" in said, said
+        assert "helm test gpu-booking --namespace gpu-booking" in said, said
+        assert "--set carrel.spawners[0]=system:serviceaccount:jhub:hub" in said, said
         yield found
 
 
@@ -155,6 +158,7 @@ def test_with_the_four_values_bookings_are_made_in_maias_dashboard(
         path = "/api/v1/namespaces/ada/pods/train"
         eventually(lambda: chart.get(path)["status"]["phase"] == "Running", STARTING_S)
         assert not chart.get(path)["metadata"]["annotations"]["terminate-at"].startswith("1900")
+        helm("test", "gpu-booking", "-n", NAMESPACE, "--timeout", f"{STARTING_S}s", api=chart.api)
 
 
 def test_purge_refuses_while_carrel_is_installed(chart: InstalledChart) -> None:
@@ -234,5 +238,7 @@ def test_values_that_would_change_the_carrel_that_is_there_are_refused(chart: In
 def test_a_second_carrel_is_refused_by_the_chart_and_by_each_component(chart: InstalledChart) -> None:
     with pytest.raises(Failed, match=r"Carrel is installed in the namespace gpus \(release carrel\)"):
         helm("install", "second", CHART, "-n", "second", "--create-namespace", api=chart.api)
+    adopt = carrel(chart, "adopt", "--carrel-namespace", "second")
+    assert (adopt.returncode, adopt.stderr.splitlines()[2].strip()) == (2, "Try:  carrel adopt --carrel-namespace gpus")
     said = carrel(chart, "extender", "--carrel-namespace", "second", "--seal-key", "none", "--port", "0")
     assert (said.returncode, said.stderr.count("Carrel is installed in the namespace gpus")) == (5, 1)

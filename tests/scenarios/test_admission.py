@@ -54,6 +54,28 @@ async def test_a_gpu_pod_that_cannot_be_placed_is_refused_with_the_reason(pod: J
 
 
 @pytest.mark.parametrize(
+    ("notes", "argument", "why"),
+    [
+        pytest.param("x" * 130_000, "", "", id="many annotations"),
+        pytest.param("x" * 132_000, "", "bytes of annotations; at most 131,072", id="no room for its GPUs"),
+        pytest.param("", "<" * 1_000_000, "", id="as large as it may be, although Go writes six times as much"),
+        pytest.param("", "x" * 1_100_000, "bytes; at most 1,048,576, to leave room", id="too large"),
+    ],
+)
+async def test_a_gpu_pod_on_which_carrel_could_write_nothing_any_more_is_refused(
+    notes: str, argument: str, why: str
+) -> None:
+    pod = a_pod(GPU, annotations={"mine": notes})
+    pod["spec"]["containers"][0]["args"] = [argument]
+    reviewed = await ReviewedCluster().create(pod)
+
+    assert reviewed.allowed is not bool(why) and why in reviewed.message
+    plain = a_pod(annotations={"mine": notes})
+    plain["spec"]["containers"][0]["args"] = [argument]
+    assert (await ReviewedCluster().create(plain)).allowed, "pods without a GPU are not Carrel's business"
+
+
+@pytest.mark.parametrize(
     ("given", "kept"),
     [
         pytest.param(365 * 24 * 3600, 300, id="longer than a GPU pod may take"),

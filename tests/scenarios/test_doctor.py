@@ -16,9 +16,16 @@ from carrel.cli.doctor import lines
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import JsonPatch, MergePatch
-from carrel.kubernetes.objects.resources import CONFIG_MAPS, CRDS, LEASES, MUTATING_WEBHOOKS, PRIORITY_CLASSES
+from carrel.kubernetes.objects.resources import (
+    CLUSTER_ROLES,
+    CONFIG_MAPS,
+    CRDS,
+    LEASES,
+    MUTATING_WEBHOOKS,
+    PRIORITY_CLASSES,
+)
 from carrel.kubernetes.transport import ApiRequest
-from carrel.manifests import crds, priority_classes, webhooks
+from carrel.manifests import crds, priority_classes, rbac, webhooks
 from carrel.parsing.time import micro_seconds, seconds
 from kubernetes_in_memory import EmbeddedApi, Settings
 from kubernetes_in_memory.auth import ADMIN, AccessRequest, UserInfo
@@ -175,6 +182,20 @@ async def test_a_definition_that_does_not_serve_our_version_fails() -> None:
         HopState.FAIL,
         "bookings.carrel.dev does not serve the version v1, but v2",
     )
+
+
+async def test_the_marker_names_the_namespace_of_the_one_carrel() -> None:
+    async with a_lab([]) as lab:
+        installed = InstalledLab(lab)
+        none = await installed.one("installation")
+        marker = next(each for each in rbac() if each["metadata"]["name"] == "carrel-installation")
+        await lab.client.create(CLUSTER_ROLES, marker)
+        here = await installed.one("installation")
+        elsewhere = MergePatch({"metadata": {"annotations": {"carrel.dev/installed-in": "gpus"}}})
+        await lab.client.patch(CLUSTER_ROLES, "carrel-installation", elsewhere)
+        there = await installed.one("installation")
+    assert (none.state, here.state, there.state) == (HopState.WARN, HopState.OK, HopState.FAIL)
+    assert there.advice == "carrel doctor --carrel-namespace gpus"
 
 
 async def test_a_missing_definition_fails() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from carrel.dialects.booking_objects import BOOKINGS
+from carrel.dialects.hand_over_record import Why
 from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Json, MergePatch, Selection
 from carrel.kubernetes.objects.resources import NAMESPACES, PODS, SECRETS
 from carrel.lifecycle.hand_over import HandOverResult
@@ -33,6 +34,19 @@ from tests.kit.tiers import (
     set_status,
     settle,
 )
+
+
+async def test_each_hand_over_is_counted_once_with_its_cause_and_its_outcome() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        await an_opportunistic_pod(lab, replica, "train")
+        await an_unschedulable_booked_pod(lab, "urgent")
+        closed: list[tuple[Why, HandOverResult]] = []
+        controller = TierController(replica)
+        controller.parts.hand_overs.on_closed = lambda why, result: closed.append((why, result))
+        await settle(lab, controller)
+        assert closed == [(Why.REVOKED, HandOverResult.HANDED_OVER)]
+        assert await controller.parts.hand_overs.advance("carrel-hand-over-gone") is HandOverResult.HANDED_OVER
+        assert len(closed) == 1, "another replica has closed it, and counted it"
 
 
 async def test_the_successor_is_the_same_pod_without_its_gpu() -> None:

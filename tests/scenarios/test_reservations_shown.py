@@ -10,6 +10,7 @@ from carrel.dialects.kai_reservation import BEFORE_KAI_0_17
 from carrel.kubernetes.cluster import Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
 from carrel.leases.shown_cards import shown_card, shown_cards
+from carrel.leases.slot_gpus import indices_of
 from carrel.lifecycle.assembly import reservation_pods_on
 from carrel.lifecycle.kai_metadata import KaiMetadataWriter
 from carrel.lifecycle.reservation_pods import ReservationOptions
@@ -84,7 +85,7 @@ async def test_a_claim_shows_the_gpu_and_not_the_slot() -> None:
         assert (await node_lab.lab.annotations("a"))["gpu.scheduling/allocated"] == "n1:1"
         assert list(await node_lab.lab.held()) == ["gpu-n1-0"], "the slot has another number"
         uid, ledger = pod["metadata"]["uid"], node_lab.replica.cluster_ledger
-        assert ledger.indices_of(ledger.leases_of(uid), uid) == (1,)
+        assert indices_of(ledger, ledger.leases_of(uid), uid) == (1,)
 
 
 async def test_the_gpu_of_a_claim_whose_pod_asks_the_kubelet_itself_is_shown_when_the_agent_knows_it() -> None:
@@ -95,11 +96,11 @@ async def test_the_gpu_of_a_claim_whose_pod_asks_the_kubelet_itself_is_shown_whe
         pod = await node_lab.run_pod("a", annotations={"gpu.scheduling/claim": "one"}, limits=WHOLE)
         await node_lab.reconcile(2)
         uid, ledger = pod["metadata"]["uid"], node_lab.replica.cluster_ledger
-        assert ledger.indices_of(ledger.leases_of(uid), uid) == (), "slot 0 is no GPU 0"
+        assert indices_of(ledger, ledger.leases_of(uid), uid) == (), "slot 0 is no GPU 0"
 
         await node_lab.kubelet.report_users()
         await eventually(lambda: ledger.users_of(node_lab.kubelet.node.gpus[1]))
-        assert ledger.indices_of(ledger.leases_of(uid), uid) == (1,)
+        assert indices_of(ledger, ledger.leases_of(uid), uid) == (1,)
 
 
 async def test_the_map_shows_gpus_with_their_holders_and_changes_when_the_agent_says_which_they_have() -> None:

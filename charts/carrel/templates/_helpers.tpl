@@ -40,7 +40,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- /* The webhook puts its first secret into the path, and corrects it where it differs; helm must not differ. */ -}}
 {{- include "carrel.makeSecrets" $root -}}
 {{- $path := ternary (printf "path: /%s/mutate" (get $root.Values.secrets.made "path-secret" | b64dec | splitList "," | first)) "path: /mutate" (hasKey $root.Values.secrets.made "path-secret") -}}
-{{- if eq .file "files/webhooks.yaml" -}}{{- $text = $text | replace "path: /mutate" $path -}}{{- end -}}
+{{- if eq .file "files/webhooks.yaml" -}}{{- $text = $text | replace "path: /mutate" $path | replace "gracePeriodSeconds.orValue(0) > 300" (printf "gracePeriodSeconds.orValue(0) > %d" (int $root.Values.longestGrace)) -}}{{- end -}}
+{{- if eq .file "files/dra.yaml" -}}{{- $text = $text | replace "path: /allocate" (replace "/mutate" "/allocate" $path) -}}{{- end -}}
 {{- $annotations := .annotations | default dict -}}
 {{- range $part := regexSplit "(?m)^---$" $text -1 }}
 {{- $document := fromYaml $part }}
@@ -107,6 +108,14 @@ CARREL_LONGEST_GRACE: {{ .Values.longestGrace | int | toString | quote }}
 CARREL_RUNTIME_CLASS: {{ .Values.runtimeClass | quote }}
 CARREL_API_URL: {{ .Values.bookingsElsewhere.apiUrl | quote }}
 CARREL_BIND_ADDRESS: {{ .Values.bindAddress | quote }}
+{{- if include "carrel.dra" . }}
+CARREL_DRA: "true"
+{{- end }}
+{{- end }}
+
+{{/* Whether ResourceClaims are counted; empty: they are not. Older clusters do not have them. */}}
+{{- define "carrel.dra" -}}
+{{- if and .Values.dra.enabled (semverCompare ">=1.34-0" .Capabilities.KubeVersion.Version) -}}true{{- end -}}
 {{- end }}
 
 {{/* Of webhook and booking service, which both know the hub's users. */}}

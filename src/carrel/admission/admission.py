@@ -11,7 +11,8 @@ and so does a second review of the changed pod. In order:
    only they may give, are removed from other pods.
 2. A pod that asks for no GPU is told to see none, if NVIDIA's runtime may show it one; else it is left alone. One whose
    request cannot be met, that names its node, or that wants a scheduler that does not know Carrel, is refused with the
-   reason. So is one that asks for MIG slices, unless an admin has exempted its namespace.
+   reason. So is one that asks for MIG slices, unless an admin has exempted its namespace; and one that is so large that
+   what Carrel writes later would not fit.
 3. If a controller's pod lost its GPU, the controller's next pod runs without a GPU.
 4. Whose pod is it? Without a person it is opportunistic (or is refused, if the cluster is strict). In a namespace that
    an admin has exempted, pods have no tier and need no person.
@@ -31,6 +32,7 @@ import msgspec
 from carrel.admission.asked_gpus import AskedGpus, asked_gpus
 from carrel.admission.pod_changes import DEFAULT_SCHEDULER, AdmissionDecision, ChangedPod, Json, Sealing
 from carrel.admission.pod_owner import PodOwner, PodOwnerLookup
+from carrel.admission.pod_size import why_too_large
 from carrel.admission.pod_tier import AssignedTier, TierLookup
 from carrel.admission.review import AdmissionRequest
 from carrel.admission.wanted_booking import WantedBookingLookup
@@ -152,6 +154,8 @@ class PodAdmission:
             return _refused(asked)
         if (outside := self._why_not_by_carrel(pod)) is not None:
             return _refused(outside)
+        if (too_large := why_too_large(request.object or {}, subject(pod.metadata), request.size)) is not None:
+            return _refused(too_large)
         if (unseen := self._why_never_seen(pod, asked)) is not None:
             return _refused(unseen)
         new = _NewPod(pod, owner, asked, self._context.owners.said_by_spawner(request, pod))

@@ -40,6 +40,8 @@ class AdmissionRequest(NamedTuple):
     """None on DELETE."""
     old_object: Mapping[str, Any] | None = None
     """None on CREATE."""
+    size: int = 0
+    """Bytes of the whole review."""
 
 
 def read(review: object) -> AdmissionRequest:

@@ -68,7 +68,7 @@ class _Spec(msgspec.Struct, rename="camel"):
 def read_review(body: bytes) -> AdmissionRequest:
     """Raises `NotAReview`: without the uid of the request there can be no answer."""
     try:
-        return review.read(msgspec.json.decode(body))
+        return review.read(msgspec.json.decode(body))._replace(size=len(body))
     except (msgspec.DecodeError, RecursionError) as error:
         raise NotAReview(f"the body is not JSON: {error}") from None
     except Malformed as malformed:

@@ -9,7 +9,7 @@ import typer
 
 from carrel.cli.options import ClusterQuerySettings, DataFormat
 from carrel.cli.output import aligned, print_data, print_lines
-from carrel.command_errors import FORBIDDEN, UNAVAILABLE, command_failed
+from carrel.command_errors import FORBIDDEN, UNAVAILABLE, USAGE, command_failed
 from carrel.process import cluster_access
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def adopt(settings: AdoptSettings) -> None:
 
 
 async def _adopt(settings: AdoptSettings, access: "Access") -> "list[AdoptedPod]":
+    from carrel.installation import other_installation
     from carrel.kubernetes.client import Client
     from carrel.kubernetes.http_transport import HttpTransport
     from carrel.leases.adoption import Adoption
@@ -64,6 +65,9 @@ async def _adopt(settings: AdoptSettings, access: "Access") -> "list[AdoptedPod]
 
     client = Client(HttpTransport(access))
     try:
+        if other := await other_installation(client, settings.carrel_namespace):
+            why = f"Carrel is installed in the namespace {other}, and reads no Leases of {settings.carrel_namespace}."
+            raise command_failed("No pod is recorded", why, f"carrel adopt --carrel-namespace {other}", USAGE)
         state = ClusterState(client, ClusterOptions(settings.carrel_namespace, settings.dialect_options()))
         await state.informers.read_once()
         adoption = Adoption(state.cluster_ledger, state.lease_writer)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from carrel.bookings.rules import BookingRules
     from carrel.simulation.engine import RunResult
     from carrel.simulation.over_time import TimedResult
-    from carrel.simulation.workload import SimulatedCluster, Workload
+    from carrel.simulation.workload import SimulatedCluster, Trace
 
 DEFAULT_POLICIES = "random,first-fit,best-fit,spread,fgd,carrel"
 OPENB_ARRIVAL = 1.3
@@ -120,7 +120,7 @@ def _policies(settings: SimulateSettings, default: str) -> list[str]:
 # --- in random order -------------------------------------------------------------------------------------------------
 
 
-def _by_arrival(settings: SimulateSettings, cluster: "SimulatedCluster", workload: "Workload", arrival: float) -> None:
+def _by_arrival(settings: SimulateSettings, cluster: "SimulatedCluster", workload: "Trace", arrival: float) -> None:
     from carrel.cli.output import aligned, print_lines
     from carrel.cli.simulation_files import with_more
     from carrel.cli.simulation_runs import run_all
@@ -163,7 +163,7 @@ def _arrival_svg(found: "Sequence[RunResult]") -> str:
 # --- by the clock ----------------------------------------------------------------------------------------------------
 
 
-def _over_time(settings: SimulateSettings, cluster: "SimulatedCluster", workload: "Workload") -> None:
+def _over_time(settings: SimulateSettings, cluster: "SimulatedCluster", workload: "Trace") -> None:
     from carrel.bookings.rules import BookingRules
     from carrel.cli.output import aligned, print_lines
     from carrel.cli.simulation_runs import run_all

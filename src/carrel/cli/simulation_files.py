@@ -11,8 +11,8 @@ from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.parsing import Malformed
 from carrel.simulation import openb, snapshot
 from carrel.simulation.rows import Row, csv_rows
-from carrel.simulation.trace import workload_of
-from carrel.simulation.workload import SimulatedCluster, Workload
+from carrel.simulation.trace import trace_of
+from carrel.simulation.workload import SimulatedCluster, Trace
 
 MOST_ADDED = 10_000
 
@@ -25,17 +25,17 @@ def read_nodes(file: Path) -> SimulatedCluster:
     return SimulatedCluster(tuple(read_cluster(text, file.name)))
 
 
-def read_trace(file: Path) -> tuple[Workload, bool]:
+def read_trace(file: Path) -> tuple[Trace, bool]:
     """With whether it is openb's, whose pods arrive in random order. Raises `Malformed` or `OSError`."""
     text = text_in(file)
     if file.suffix != ".csv":
-        return workload_of(*_yaml_rows(text, file.name), file.name), False
+        return trace_of(*_yaml_rows(text, file.name), file.name), False
     if openb.is_openb(text):
-        return Workload(openb.read_pods(text, file.name)), True
-    return workload_of(csv_rows(text, file.name, ("name",)), (), file.name), False
+        return Trace(openb.read_pods(text, file.name)), True
+    return trace_of(csv_rows(text, file.name, ("name",)), (), file.name), False
 
 
-def read_snapshot(file: Path) -> tuple[SimulatedCluster, Workload]:
+def read_snapshot(file: Path) -> tuple[SimulatedCluster, Trace]:
     """Raises `Malformed` or `OSError`."""
     try:
         document = json.loads(text_in(file))

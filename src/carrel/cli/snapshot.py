@@ -43,7 +43,7 @@ def snapshot(settings: SnapshotSettings) -> None:
 def snapshot_of(carrel: "ClusterState") -> dict[str, Any]:
     from carrel.parsing.time import seconds
     from carrel.simulation.snapshot import written
-    from carrel.simulation.workload import Workload
+    from carrel.simulation.workload import Trace
 
     pods = [pod for pod in carrel.pods.store if _counts(pod, carrel)]
     bookings = list(carrel.bookings.store)
@@ -52,7 +52,7 @@ def snapshot_of(carrel: "ClusterState") -> dict[str, Any]:
     seconds_since = _clock(times)
     people = _Numbers("user")
     found = sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.uid))
-    workload = Workload(
+    workload = Trace(
         tuple(_pod(pod, f"pod-{number}", carrel, people, seconds_since) for number, pod in enumerate(found, 1)),
         tuple(_wishes(carrel, people, seconds_since)),
     )

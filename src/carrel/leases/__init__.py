@@ -10,7 +10,7 @@ Reading order:
     gone_holders       whose the GPUs are until then
     release            frees GPUs by the word of an admin
     lease_writer       takes GPUs and gives them back: the only writer of shares
-    reservation_wait   waits until a slot has its GPU, on nodes where the kubelet chooses
+    slot_gpus reservation_wait   which GPU is behind a slot, where the kubelet chooses; waits until it has one
     pod_progress gang_members  how far a pod is; which pods are members of a gang
     gang_sizes                 how many pods a gang has, where neither pods nor claim say it
     device_claims      ResourceClaims, and which GPU a device is

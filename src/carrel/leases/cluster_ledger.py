@@ -28,7 +28,7 @@ from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement
 from carrel.ledger.shares import Holder, Share, ShareState
-from carrel.ledger.slots import Reservation, ReservationState, as_slots
+from carrel.ledger.slots import Reservation, as_slots
 from carrel.parsing import Malformed
 
 PodByUid = Callable[[str], Pod | None]
@@ -280,41 +280,6 @@ class ClusterLedger:
         """The same, with the uids of claims that are prepared there, of the GPU with that number."""
         devices = self._statuses[node].status.devices if node in self._statuses else ()
         return next((device.in_use_by for device in devices if device.id == index), ())
-
-    def card_used_by(self, node: str, uid: str) -> str:
-        """UUID of the one GPU that the kubelet gave to a pod, as the agent says; empty if it does not."""
-        reported = self._reported.get(node)
-        cards = [gpu.uuid for gpu in reported.gpus if uid in self.users_of(gpu)] if reported else []
-        return cards[0] if len(cards) == 1 else ""
-
-    def why_refused(self, placement: Placement) -> str:
-        """Why the kubelet gives no GPU for one of these slots; empty if it may."""
-        leases = [self._leases.get(gpuclaim.lease_name(slot.node, slot.index)) for slot in placement.gpus]
-        known = [lease.record.reservation for lease in leases if lease and lease.record.reservation]
-        return next((each.refused for each in known if each.refused), "")
-
-    def gpus_of_slots(self, placement: Placement) -> Placement | None:
-        """The placement with the GPUs behind its slots; None while one of them is not known."""
-        if not self.kubelet_chooses(placement.node):
-            return placement
-        cards = {gpu.uuid: gpu for gpu in self._reported[placement.node].gpus}
-        leases = [self._leases.get(gpuclaim.lease_name(slot.node, slot.index)) for slot in placement.gpus]
-        known = [lease.record.reservation for lease in leases if lease and lease.record.reservation]
-        gpus = [cards[each.card] for each in known if each.state is ReservationState.HELD and each.card in cards]
-        return replace(placement, gpus=tuple(gpus)) if len(gpus) == len(placement.gpus) else None
-
-    def indices_of(self, leases: Iterable[KnownLease], uid: str) -> tuple[int, ...]:
-        """The indices of the pod's GPUs on these Leases, as far as they are known: which one is behind a slot, its
-        reservation pod says or, of a pod that asked the kubelet itself, the agent."""
-        indices: set[int] = set()
-        for record in (lease.record for lease in leases):
-            reported = self._reported.get(record.node)
-            if reported is None or not reported.kubelet_chooses:
-                indices.add(record.index)
-                continue
-            card = record.reservation.card if record.reservation else ""
-            indices |= {gpu.index for gpu in reported.gpus if (gpu.uuid == card if card else uid in self.users_of(gpu))}
-        return tuple(sorted(indices))
 
     def _slots_in_use(self, node: Node) -> dict[int, Reservation | None]:
         leases = {gpu.index: self._leases.get(gpuclaim.lease_name(node.name, gpu.index)) for gpu in node.gpus}

@@ -110,7 +110,8 @@ class CoverageReader:
         silent = self._carrel.cluster_ledger.why_silent(card.gpu.node)
         for uid, share in sorted(card.shares.items()):
             pod = self._carrel.pods.store.by_uid(uid)
-            gone = "" if pod is not None else "it is gone, and its node has not confirmed its end"
+            is_there = pod is not None or share.holder.is_claim
+            gone = "" if is_there else "it is gone, and its node has not confirmed its end"
             covered = self._covered_pods.of(uid)
             yield (
                 uid,

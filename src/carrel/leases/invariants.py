@@ -217,6 +217,8 @@ def _why_not_there(observed: Observed, share: Share, node: str) -> str:
 def _may_still_run(observed: Observed, share: Share, node: str) -> bool:
     """Its node has to confirm the end of a pod that is gone: it is silent, or says that containers still run."""
     status = observed.statuses.get(node)
+    if share.holder.is_claim and status is not None:
+        return any(share.holder.uid in device.in_use_by for device in status.status.devices)
     if share.holder.uid in observed.pods or status is None or status.status.orphans is None:
         return False
     if share.holder.uid in status.status.orphans:

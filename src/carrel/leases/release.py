@@ -21,6 +21,7 @@ from carrel.ledger.shares import Holder
 COMPONENT = "carrel-release"
 RELEASED = "GPUReleased"
 READY = "Ready"
+CLAIM = "claim"
 _SELF = Resource(Object, "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False)
 
 
@@ -31,7 +32,7 @@ class HeldGpu:
     index: int
     holder: Holder
     pod: str
-    """How far the pod is, as the API server says: `gone`, `ending` or `running`."""
+    """How far the pod is, as the API server says: `gone`, `ending` or `running`; of a ResourceClaim: `claim`."""
 
 
 class GpuRelease:
@@ -71,7 +72,7 @@ class GpuRelease:
         """Raises `ClusterError`. Doing it again continues where it stopped."""
         await self._tell(node, held, now)
         for each in held:
-            if each.pod != "gone":
+            if each.pod not in ("gone", CLAIM):
                 await self._delete(each.holder)
             await self._state.lease_writer.remove_pod(node, each.index, each.holder.uid)
 
@@ -101,6 +102,8 @@ class GpuRelease:
         return str(answer.get("status", {}).get("userInfo", {}).get("username") or "somebody")
 
     def _pod_state(self, holder: Holder) -> str:
+        if holder.is_claim:
+            return CLAIM
         pod = self._state.pods.store.by_uid(holder.uid)
         if pod is None:
             return "gone"

@@ -10,6 +10,7 @@ import asyncio
 from carrel.dialects.gpuclaim import read_lease_name
 from carrel.kubernetes.objects.kinds import Lease
 from carrel.leases.cluster_ledger import ClusterLedger
+from carrel.leases.slot_gpus import gpus_of_slots, why_refused
 from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal
 
@@ -31,8 +32,8 @@ class ReservationWaiter:
         self._waiting.setdefault(placement.node, set()).add(changed)
         try:
             async with asyncio.timeout(self._timeout_s):
-                while (found := self._cluster_ledger.gpus_of_slots(placement)) is None:
-                    if refused := self._cluster_ledger.why_refused(placement):
+                while (found := gpus_of_slots(self._cluster_ledger, placement)) is None:
+                    if refused := why_refused(self._cluster_ledger, placement):
                         return Refusal(refused)
                     changed.clear()
                     await changed.wait()

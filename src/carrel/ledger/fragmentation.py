@@ -39,7 +39,7 @@ def pieces_on(gpus: Iterable[tuple[str, MiB, int]]) -> Pieces:
     return tuple((*kind, tuple(sorted(free, reverse=True))) for kind, free in sorted(alike.items()))
 
 
-class FreeGpus:
+class FreePieces:
     """What is free on the GPUs of a node, and of how much use it is. Nodes in the same state share it."""
 
     __slots__ = ("fragments", "gpus", "left_after", "pieces")
@@ -50,7 +50,7 @@ class FreeGpus:
         """How much is free in all."""
         self.fragments: list[float | None] = [None] * (steps + 1)
         """By how many steps of CPU the machine has; None: not counted yet."""
-        self.left_after: dict[int, FreeGpus | None] = {}
+        self.left_after: dict[int, FreePieces | None] = {}
         """By the number that scoring gives to a request: what it would leave. Scoring fills it."""
 
 
@@ -69,17 +69,17 @@ class Fragmentation:
         self._same = tuple(by_gpus.values())
         for same in self._same:
             same.sum_up()
-        self._known: dict[Pieces, FreeGpus] = {}
+        self._known: dict[Pieces, FreePieces] = {}
 
-    def free(self, pieces: Pieces) -> FreeGpus:
+    def free(self, pieces: Pieces) -> FreePieces:
         known = self._known.get(pieces)
         if known is None:
             if len(self._known) > REMEMBERED_STATES:
                 self._known.clear()
-            known = self._known[pieces] = FreeGpus(pieces, len(self._cpu_steps))
+            known = self._known[pieces] = FreePieces(pieces, len(self._cpu_steps))
         return known
 
-    def useless(self, free: FreeGpus, cpu_milli: int, memory_mib: int) -> float:
+    def useless(self, free: FreePieces, cpu_milli: int, memory_mib: int) -> float:
         """How many of the free GPUs are fragments or stranded, in GPUs, on a machine with so much CPU and memory."""
         fragments = self.fragments(free, cpu_milli)
         if not self._cpu_per_gpu:
@@ -89,7 +89,7 @@ class Fragmentation:
             stranded = max(stranded, free.gpus - memory_mib / self._memory_per_gpu)
         return fragments + stranded if stranded > 0 else fragments
 
-    def fragments(self, free: FreeGpus, cpu_milli: int) -> float:
+    def fragments(self, free: FreePieces, cpu_milli: int) -> float:
         step = bisect_right(self._cpu_steps, cpu_milli)
         known = free.fragments[step]
         if known is None:
@@ -113,7 +113,7 @@ class _SameGpus:
     def sum_up(self) -> None:
         self._served = [sum(self.weights[: step + 1]) for step in range(len(self.weights))]
 
-    def fragments(self, on_node: FreeGpus, step: int) -> float:
+    def fragments(self, on_node: FreePieces, step: int) -> float:
         able, useless = 0, 0.0
         for model, memory, free in on_node.pieces:
             need = self._need(model, memory)

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from carrel.ledger.demand import Demand, Mix
-from carrel.ledger.fragmentation import Alike, Fragmentation, FreeGpus, Pieces, pieces_of, pieces_on
+from carrel.ledger.fragmentation import Alike, Fragmentation, FreePieces, Pieces, pieces_of, pieces_on
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.machines import ENOUGH, NOTHING, MachineRoom, Machines
 from carrel.ledger.node_room import NodeRoom, fit_test
@@ -53,11 +53,11 @@ class _State(NamedTuple):
 
     room: NodeRoom
     machine: MachineRoom
-    free: FreeGpus
+    free: FreePieces
     useless: float
 
 
-class _Table:
+class _CostTable:
     """The costs of one kind of pod; None: the node will not do. What is missing has to be counted."""
 
     __slots__ = ("costs", "ledger_moment", "machine", "machines_moment", "number", "request")
@@ -83,7 +83,7 @@ class Ranking:
         self._mix: Mix | None = None
         self._fragmentation = Fragmentation(self.demand.mix)
         self._states: dict[str, _State] = {}
-        self._tables: OrderedDict[tuple[Request | None, MachineRoom], _Table] = OrderedDict()
+        self._tables: OrderedDict[tuple[Request | None, MachineRoom], _CostTable] = OrderedDict()
         self._numbers: dict[Request, int] = {}
 
     def costs(
@@ -112,7 +112,7 @@ class Ranking:
 
     # --- what is remembered ------------------------------------------------------------------------------------------
 
-    def _table(self, request: Request | None, machine: MachineRoom) -> _Table:
+    def _table(self, request: Request | None, machine: MachineRoom) -> _CostTable:
         self._follow_the_mix()
         if request is not None and request.gang is not None:
             request = replace(request, gang=None)
@@ -120,7 +120,7 @@ class Ranking:
         if table is None:
             by_size = request is not None and _takes_one_piece(request)
             number = self._numbers.setdefault(request, len(self._numbers) + 1) if request and by_size else 0
-            table = self._tables[request, machine] = _Table(request, machine, number)
+            table = self._tables[request, machine] = _CostTable(request, machine, number)
             if len(self._tables) > self._remembered:
                 self._tables.popitem(last=False)
         else:
@@ -155,14 +155,14 @@ class Ranking:
         state = self._states[node] = _State(room, machine, free, useless)
         return state
 
-    def _where_gpus_are_kept(self, table: _Table, pod: str) -> dict[str, Cost | None]:
+    def _where_gpus_are_kept(self, table: _CostTable, pod: str) -> dict[str, Cost | None]:
         """On these few nodes the pod may have what nobody else may."""
         cards = map(self._ledger.card, self._ledger.kept_for(pod))
         return {name: self._count(table, name, pod) for name in {card.gpu.node for card in cards if card is not None}}
 
     # --- one node ----------------------------------------------------------------------------------------------------
 
-    def _count(self, table: _Table, node: str, pod: str = "") -> Cost | None:
+    def _count(self, table: _CostTable, node: str, pod: str = "") -> Cost | None:
         state, request = self._state(node), table.request
         if state is None:
             # Only for a pod without a GPU; a machine without GPUs loses nothing.
@@ -184,7 +184,7 @@ class Ranking:
         change = self._fragmentation.useless(left, cpu if cpu > 0 else 0, memory if memory > 0 else 0) - state.useless
         return Cost(apart, round(change / GRAIN) * GRAIN, left.gpus, node)
 
-    def _left_after(self, free: FreeGpus, table: _Table) -> FreeGpus | None:
+    def _left_after(self, free: FreePieces, table: _CostTable) -> FreePieces | None:
         if table.number not in free.left_after:
             assert table.request is not None, "only requests have a number"
             after = _after_one(free.pieces[0], table.request)

@@ -21,6 +21,7 @@ from carrel.kubernetes.cluster import Cluster, MergePatch, NotFound
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.pod_progress import FINISHED
+from carrel.leases.slot_gpus import indices_of
 from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
 from carrel.parsing.printable import printable
@@ -103,7 +104,7 @@ def _of_pod(pod: Pod, context: ClaimContext) -> ClaimState:
         message = (
             f"pod {name} is being deleted; its GPUs are free when it is gone" if pod.metadata.deletion_timestamp else ""
         )
-        return ClaimState(ClaimPhase.BOUND, message, node, context.cluster_ledger.indices_of(here, pod.metadata.uid))
+        return ClaimState(ClaimPhase.BOUND, message, node, indices_of(context.cluster_ledger, here, pod.metadata.uid))
     if node:
         return ClaimState(ClaimPhase.FAILED, f"pod {name} was bound to {node}, but no Lease there gives it a GPU", node)
     if leases:
@@ -113,7 +114,7 @@ def _of_pod(pod: Pod, context: ClaimContext) -> ClaimState:
             ClaimPhase.RESERVED,
             f"pod {name} is being bound to {first}",
             first,
-            context.cluster_ledger.indices_of(on_one, pod.metadata.uid),
+            indices_of(context.cluster_ledger, on_one, pod.metadata.uid),
         )
     refusal = context.why(pod)
     return ClaimState(

@@ -29,6 +29,7 @@ from carrel.kubernetes.objects.resources import LEASES, PODS
 from carrel.leases.cluster_ledger import ClusterLedger, KnownLease
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pod_progress import FINISHED, is_ending, slot_of
+from carrel.leases.slot_gpus import card_used_by
 from carrel.ledger.slots import Act, Reservation, ReservationPod, ReservationState, SlotObservation, next_step
 from carrel.parsing import Malformed
 
@@ -221,7 +222,7 @@ class ReservationPods:
         is_deleted = bool(metadata.get("deletionTimestamp"))
         # The kubelet's own list is better than what the program in the pod has found: it may see no GPU at all, where
         # the container runtime is told by index, by mounts or by CDI.
-        card = self._cluster_ledger.card_used_by(node, metadata["uid"]) or card
+        card = card_used_by(self._cluster_ledger, node, metadata["uid"]) or card
         is_finished = phase in FINISHED
         why = f"the kubelet of {node} gave no GPU: {_kubelet_words(pod)}" if is_finished or is_stuck else ""
         return ReservationPod(metadata["uid"], is_deleted, is_finished, is_stuck, card, why)

@@ -36,6 +36,8 @@ class ClaimPreparation:
     cuda_devices: CudaDevices = CudaDevices.UUID
     report: Callable[[], Awaitable[None]] = _nothing
     """Writes who uses the GPUs to the API server."""
+    by_cdi: bool = False
+    """Each GPU is named to the container runtime too, as NVIDIA's own CDI files call it."""
     gpus: Sequence[Gpu] = field(default=())
     """As the agent last saw them."""
 
@@ -56,10 +58,11 @@ class ClaimPreparation:
         given = tuple(gpus.values())
         self.files.write(named.uid, [gpu.uuid for gpu in given], self._variables(given))
         await self.report()
-        return [
-            PreparedDevice((result.request.partition("/")[0],), result.pool, result.device, (device_id(named.uid),))
-            for result in results
-        ]
+        return [self._prepared(result, gpus[result.device], named.uid) for result in results]
+
+    def _prepared(self, result: AllocatedDevice, gpu: Gpu, uid: str) -> PreparedDevice:
+        ids = (device_id(uid), *(nvidia.cdi_names([gpu.uuid]) if self.by_cdi else ()))
+        return PreparedDevice((result.request.partition("/")[0],), result.pool, result.device, ids)
 
     async def unprepare(self, uid: str) -> None:
         """Raises `OSError`."""
@@ -103,4 +106,8 @@ class ClaimPreparation:
     def _variables(self, gpus: Sequence[Gpu]) -> dict[str, str]:
         uuids, indices = ",".join(gpu.uuid for gpu in gpus), ",".join(str(gpu.index) for gpu in gpus)
         by_cuda = indices if self.cuda_devices is CudaDevices.INDEX else uuids
-        return {nvidia.VISIBLE_DEVICES: uuids, nvidia.CUDA_VISIBLE_DEVICES: by_cuda}
+        # What CDI has added, the runtime must not add by the variable too.
+        return {
+            nvidia.VISIBLE_DEVICES: nvidia.NO_RUNTIME if self.by_cdi else uuids,
+            nvidia.CUDA_VISIBLE_DEVICES: by_cuda,
+        }

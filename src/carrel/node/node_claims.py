@@ -7,6 +7,7 @@ claim; the report says why.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from carrel.dialects import dra
+from carrel.dialects.options import DeviceList
 from carrel.kubernetes.cluster import Cluster, Selection
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import NodeObject
@@ -29,7 +30,13 @@ class NodeClaims:
     ) -> None:
         self._settings = settings
         self._preparation = ClaimPreparation(
-            cluster, settings.node_name, ClaimFiles(settings.cdi_folder), lease_check, settings.cuda_devices, report
+            cluster,
+            settings.node_name,
+            ClaimFiles(settings.cdi_folder),
+            lease_check,
+            settings.cuda_devices,
+            report,
+            settings.device_list is DeviceList.CDI,
         )
         self.plugin = ClaimPlugin(settings.kubelet_folder, self._preparation, lambda: not self._why_not)
         self._publisher = SlicePublisher(cluster, settings.node_name)
@@ -50,6 +57,8 @@ class NodeClaims:
         self._preparation.gpus = gpus
         if self._settings.mode is not AgentMode.NATIVE:
             self._why_not = f"the agent runs in mode {self._settings.mode.value}, where another plugin chooses the GPUs"
+        elif self._settings.device_list is DeviceList.MOUNTS:
+            self._why_not = "with --device-list mounts the container runtime ignores what claims tell it; cdi works"
         elif node is None:
             self._why_not = NOT_SEEN
         else:

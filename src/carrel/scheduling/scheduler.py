@@ -35,6 +35,7 @@ from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pod_progress import holder_of
+from carrel.leases.slot_gpus import gpus_of_slots
 from carrel.ledger.coverage import Covered
 from carrel.ledger.demand import REMEMBERED_PODS
 from carrel.ledger.filtering import FilterResult, NodeFilter
@@ -337,7 +338,7 @@ class Scheduler:
             slots = carrel.write_slots([slot.uuid for slot in placement.gpus])
             if pod_request.request.by_kubelet:
                 return slots  # which GPUs they are, the kubelet decides when the pod starts
-        real = self._cluster_ledger.gpus_of_slots(placement)
+        real = gpus_of_slots(self._cluster_ledger, placement)
         if real is None:
             return Refusal(f"a GPU of {placement.node} has just lost its reservation pod")
         assumed_at_ns = int(self._context.now().timestamp() * 1_000_000) * 1_000

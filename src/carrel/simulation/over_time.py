@@ -20,7 +20,7 @@ from carrel.lifecycle.victims import OpportunisticPod, Revocation, revoke
 from carrel.simulation.cluster import ClusterInRun
 from carrel.simulation.policies import POLICIES, Choice, PolicyContext
 from carrel.simulation.wishes import BookingOutcome, granted
-from carrel.simulation.workload import HOUR_S, SimulatedCluster, SimulatedPod, Workload
+from carrel.simulation.workload import HOUR_S, SimulatedCluster, SimulatedPod, Trace
 
 NO_GPU, NO_MACHINE = "no GPU free", "no CPU or memory free"
 """Why pods wait."""
@@ -56,15 +56,13 @@ class _Running:
 
 
 def run_over_time(
-    cluster: SimulatedCluster, workload: Workload, policy: str, seed: int, rules: BookingRules
+    cluster: SimulatedCluster, workload: Trace, policy: str, seed: int, rules: BookingRules
 ) -> TimedResult:
     return _Run(cluster, workload, policy, seed, rules).run()
 
 
 class _Run:
-    def __init__(
-        self, cluster: SimulatedCluster, workload: Workload, policy: str, seed: int, rules: BookingRules
-    ) -> None:
+    def __init__(self, cluster: SimulatedCluster, workload: Trace, policy: str, seed: int, rules: BookingRules) -> None:
         self._state = ClusterInRun(cluster)
         chance = Random(seed)  # noqa: S311 # a run must be repeatable
         self._policy = POLICIES[policy](PolicyContext(self._state, workload.pods, chance))

@@ -12,12 +12,12 @@ from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.machines import MachineRoom
 from carrel.ledger.requests import WHOLE, Amount, Memory, Portion, Request, Topology, TopologyMode
 from carrel.parsing import Malformed
-from carrel.simulation.workload import HOUR_S, BookingWish, SimulatedCluster, SimulatedPod, Workload
+from carrel.simulation.workload import HOUR_S, BookingWish, SimulatedCluster, SimulatedPod, Trace
 
 FORM = "carrel-snapshot/1"
 
 
-def written(cluster: SimulatedCluster, workload: Workload, taken: str) -> dict[str, Any]:
+def written(cluster: SimulatedCluster, workload: Trace, taken: str) -> dict[str, Any]:
     """As JSON objects."""
     return {
         "form": FORM,
@@ -72,7 +72,7 @@ def _write_pod(pod: SimulatedPod) -> dict[str, Any]:
     }
 
 
-def read(document: Any, source: str) -> tuple[SimulatedCluster, Workload]:
+def read(document: Any, source: str) -> tuple[SimulatedCluster, Trace]:
     """Raises `Malformed`."""
     if not isinstance(document, Mapping) or document.get("form") != FORM:
         form = document.get("form") if isinstance(document, Mapping) else document
@@ -98,7 +98,7 @@ def read(document: Any, source: str) -> tuple[SimulatedCluster, Workload]:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Malformed(source, "a field", str(error), "what `carrel snapshot` writes") from None
-    return cluster, Workload(pods, wishes)
+    return cluster, Trace(pods, wishes)
 
 
 def _read_node(node: Mapping[str, Any]) -> Node:

@@ -13,7 +13,7 @@ from carrel.ledger.machines import MachineRoom
 from carrel.ledger.requests import WHOLE, Amount, Memory, Portion, Request
 from carrel.parsing import Malformed
 from carrel.simulation.rows import Row
-from carrel.simulation.workload import HOUR_S, BookingWish, SimulatedPod, Workload
+from carrel.simulation.workload import HOUR_S, BookingWish, SimulatedPod, Trace
 
 POD_COLUMNS = frozenset(
     (
@@ -34,14 +34,14 @@ BOOKING_COLUMNS = frozenset(["user", "model", "gpus", "asked_hours", "start_hour
 MOST_ALIKE = 100_000
 
 
-def workload_of(pods: Iterable[Row], bookings: Iterable[Row], source: str) -> Workload:
+def trace_of(pods: Iterable[Row], bookings: Iterable[Row], source: str) -> Trace:
     """Raises `Malformed` with the line and the reason."""
     lines = dict[str, int]()
     found = tuple(each for row in pods for each in _pods(row.only(POD_COLUMNS), lines))
     wishes = tuple(_wish(row.only(BOOKING_COLUMNS)) for row in bookings)
     if not found and not wishes:
         raise Malformed(source, "the file", "no pod and no booking", "at least one")
-    return Workload(found, wishes)
+    return Trace(found, wishes)
 
 
 def _pods(row: Row, lines: dict[str, int]) -> Iterator[SimulatedPod]:

@@ -52,7 +52,7 @@ class SimulatedCluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class Trace:
     pods: tuple[SimulatedPod, ...]
     wishes: tuple[BookingWish, ...] = ()
 

@@ -114,7 +114,7 @@ async def test_probes_and_metrics(opened: Opened, ada: Caller) -> None:
 
     assert (await opened.nobody.get("/healthz")).body == (await opened.nobody.get("/readyz")).body == b"ok"
     figures = (await opened.nobody.get("/metrics")).body.decode()
-    assert f'carrel_unbooked_cards{{model="{A6000}"}} 1.0' in figures
+    assert f'carrel_unbooked_gpus{{model="{A6000}"}} 1.0' in figures
     assert 'carrel_booking_calls_total{method="POST",status="201"} 1.0' in figures
     assert MEMBER not in figures
 

@@ -288,6 +288,43 @@ async def test_the_scheduler_config_names_the_extender_and_the_profile() -> None
     ]
 
 
+async def test_the_scheduler_config_for_pods_without_a_gpu_asks_for_scores_only_and_can_do_without() -> None:
+    config = yaml.safe_load((await carrel("scheduler-config", "--cpu")).out)
+
+    assert config["profiles"] == [{"schedulerName": "carrel-cpu"}]
+    (extender,) = config["extenders"]
+    assert extender["ignorable"] is True
+    assert {verb for verb in extender if verb.endswith("Verb")} == {"prioritizeVerb"}
+
+
+async def test_a_snapshot_names_nobody_and_can_be_simulated(tmp_path: Path) -> None:
+    async with a_full_lab() as (lab, url):
+        await lab.book("ada@lab.example", model=a_node("n1").gpus[0].model)
+        said = await carrel("snapshot", "--server", url)
+    saved = tmp_path / "lab.json"
+    saved.write_text(said.out)
+
+    assert [node["name"] for node in json.loads(said.out)["nodes"]] == ["n1", "n2"]
+    assert len(json.loads(said.out)["pods"]) == 3
+    assert not {word for word in ("ada", "tenant", "train", "other", "annotations", "env") if word in said.out}
+
+    now = await carrel("simulate", "--from", str(saved), "--add", "1xNVIDIA-RTX-A6000:16276", "--processes", "1")
+    head, before, after = (line.split("  ") for line in now.out.splitlines())
+    told = [dict(zip(filter(None, head), filter(None, row), strict=True)) for row in (before, after)]
+    assert [each["WAITING"].strip() for each in told] == ["1", "0"], "another GPU would help"
+
+
+async def test_a_trace_that_cannot_be_read_is_refused_with_its_line(tmp_path: Path) -> None:
+    trace, nodes = tmp_path / "trace.yaml", tmp_path / "nodes.yaml"
+    trace.write_text("pods:\n- {name: a, gpus: many}\n")
+    nodes.write_text("nodes: [{name: n1, gpus: [{model: A100, memoryMiB: 81920}]}]")
+
+    said = await carrel("simulate", str(trace), "--nodes", str(nodes))
+
+    assert said.code == 2
+    assert "trace.yaml: line 2, gpus is 'many'" in said.err
+
+
 async def test_adopt_shows_and_records_the_pods_that_another_scheduler_placed() -> None:
     async with a_lab([a_node("n1", cards=2)], in_real_time=True) as lab, serve(lab.api) as served:
         told = {"ALIYUN_COM_GPU_MEM_IDX": "1"}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from carrel.dialects.options import DeviceList
 from carrel.kubernetes.cluster import Json, MergePatch, NotFound
 from carrel.kubernetes.objects.resources import NODES, RESOURCE_SLICES
 from tests.kit.agent import RunningAgent, an_agent, becomes
@@ -124,6 +125,18 @@ async def test_a_claim_that_its_lease_names_gets_its_gpus(node: ClaimNode) -> No
     assert [each["inUseBy"] for each in await node.running.devices()] == [[uid], [uid]], "before the kubelet is told"
 
 
+async def test_where_nvidias_own_files_are_used_each_gpu_is_named_too(tmp_path: Path) -> None:
+    async with a_claim_node(tmp_path, device_list=DeviceList.CDI) as node:
+        await node.kubelet.register()
+        await becomes(lambda: _names(node), ["gpu-0", "gpu-1"])
+        await eventually(lambda: node.replica.ledger.cards("n1")[0].gpu.model == "Tesla-V100")
+        claim = await node.allocated("train", gpu_1="")
+        uid, uuid = claim["metadata"]["uid"], (await node.devices())[1]["attributes"]["uuid"]["string"]
+
+        (device,) = (await node.kubelet.prepare(claim))[uid].devices
+        assert list(device.cdi_device_ids) == [f"carrel.dev/gpu={uid}", f"nvidia.com/gpu={uuid}"]
+
+
 async def test_a_claim_that_no_lease_names_is_refused_with_the_holder(node: ClaimNode) -> None:
     first = await node.allocated("first", gpu_0="")
     claim = await new_claim(node.lab, "stolen")
@@ -185,6 +198,7 @@ async def test_prepared_claims_are_known_after_a_restart_of_the_agent(tmp_path: 
         pytest.param(
             "containerd://1.6.20", {}, "containerd://1.6.20 ignores the devices of claims", id="an old runtime"
         ),
+        pytest.param("containerd://2.2.1", {"device_list": DeviceList.MOUNTS}, "cdi works", id="by mounts"),
         pytest.param("", {}, "its container runtime says its version in a way that is not known", id="no version"),
     ],
 )

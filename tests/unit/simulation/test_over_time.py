@@ -9,7 +9,7 @@ from carrel.ledger.requests import WHOLE, Request
 from carrel.simulation import charts, results, snapshot
 from carrel.simulation.over_time import NO_GPU, NO_MACHINE, TimedResult, run_over_time
 from carrel.simulation.wishes import granted
-from carrel.simulation.workload import HOUR_S, BookingWish, SimulatedCluster, SimulatedPod, Workload
+from carrel.simulation.workload import HOUR_S, BookingWish, SimulatedCluster, SimulatedPod, Trace
 from tests.kit.gpus import A6000, a_node
 
 DAY_S = 24 * HOUR_S
@@ -24,13 +24,13 @@ def a_wish(user: str, day: float, days: float = 1, gpus: int = 1, asked: float =
     return BookingWish(user, A6000, gpus, asked * DAY_S, day * DAY_S, days * DAY_S)
 
 
-def simulated(workload: Workload, cards: int = 2, cores: int = 64, rules: BookingRules | None = None) -> TimedResult:
+def simulated(workload: Trace, cards: int = 2, cores: int = 64, rules: BookingRules | None = None) -> TimedResult:
     cluster = SimulatedCluster((a_node("n1", cards=cards),), {"n1": MachineRoom(cores * 1000, 1000)})
     return run_over_time(cluster, workload, "carrel", 42, rules or BookingRules())
 
 
 def test_a_pod_waits_until_another_ends_and_the_reason_is_counted() -> None:
-    found = simulated(Workload((a_pod("a", gpus=2, hours=10), a_pod("b", at=4, gpus=2, hours=10))))
+    found = simulated(Trace((a_pod("a", gpus=2, hours=10), a_pod("b", at=4, gpus=2, hours=10))))
 
     assert (found.placed, found.waiting) == (2, 0)
     assert found.waited_hours == {NO_GPU: 3.0}, "six hours, over two pods"
@@ -38,7 +38,7 @@ def test_a_pod_waits_until_another_ends_and_the_reason_is_counted() -> None:
 
 
 def test_a_pod_that_waits_for_cpu_says_so() -> None:
-    found = simulated(Workload((a_pod("a"), a_pod("b"))), cores=1)
+    found = simulated(Trace((a_pod("a"), a_pod("b"))), cores=1)
 
     assert found.waited_hours == {NO_MACHINE: 5.0}
 
@@ -46,7 +46,7 @@ def test_a_pod_that_waits_for_cpu_says_so() -> None:
 def test_a_booked_pod_takes_the_gpu_of_one_that_is_not() -> None:
     pods = (a_pod("a", hours=None), a_pod("b", hours=None), a_pod("booked", at=30, owner="eve"))
 
-    found = simulated(Workload(pods, (a_wish("eve", day=1),)))
+    found = simulated(Trace(pods, (a_wish("eve", day=1),)))
 
     assert (found.revoked, found.placed) == (1, 3)
 
@@ -54,7 +54,7 @@ def test_a_booked_pod_takes_the_gpu_of_one_that_is_not() -> None:
 def test_without_a_booking_nobody_loses_a_gpu() -> None:
     pods = (a_pod("a", hours=None), a_pod("b", hours=None), a_pod("other", at=30, owner="eve"))
 
-    found = simulated(Workload(pods))
+    found = simulated(Trace(pods))
 
     assert (found.revoked, found.waiting) == (0, 1)
 
@@ -91,7 +91,7 @@ def test_a_wish_for_more_gpus_than_there_are_is_refused() -> None:
 
 def test_a_snapshot_is_read_as_it_was_written() -> None:
     cluster = SimulatedCluster((a_node("n1", islands="aa"),), {"n1": MachineRoom(64_000, 1000)})
-    workload = Workload((a_pod("pod-1"), a_pod("pod-2", hours=None, gpus=2)), (a_wish("user-1", day=1),))
+    workload = Trace((a_pod("pod-1"), a_pod("pod-2", hours=None, gpus=2)), (a_wish("user-1", day=1),))
 
     again, same = snapshot.read(snapshot.written(cluster, workload, "2026-11-17T04:00:00Z"), "lab.json")
 
@@ -103,7 +103,7 @@ def test_a_snapshot_is_read_as_it_was_written() -> None:
 
 
 def test_results_are_drawn_and_listed() -> None:
-    found = simulated(Workload((a_pod("a", gpus=2), a_pod("b", at=4, gpus=2)), (a_wish("eve", day=1),)))
+    found = simulated(Trace((a_pod("a", gpus=2), a_pod("b", at=4, gpus=2)), (a_wish("eve", day=1),)))
 
     head, row = results.timed_rows([("as it is", [found])])
     drawing = charts.document(

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from carrel import manifests
+from carrel.cli.checks.component_pods import component_pods, newest
 from carrel.cli.checks.finding import Finding, Installation, fail, ok
+from carrel.kubernetes.cluster import Forbidden
 from carrel.kubernetes.objects.resources import SUBJECT_ACCESS_REVIEWS
 
 AT_ONCE = 8
 """Reviews: there are some hundred and fifty, and the API server has others to serve."""
 NAMED = 3
 """Missing rights that are named; if the role is gone, all are missing."""
+DRA = "CARREL_DRA"
 OWN_NAMESPACE = "carrel"
 """In the manifests; the chart puts the namespace of the release in its place."""
 
@@ -40,18 +43,26 @@ SCHEDULER_RIGHTS = (
     Right("list", "", "nodes"),
     Right("watch", "storage.k8s.io", "csinodes"),
     Right("watch", "", "persistentvolumeclaims"),
-    Right("update", "coordination.k8s.io", "leases"),
 )
 """Of `system:kube-scheduler` and `system:volume-scheduler`, as samples: kube-scheduler uses the extender's account."""
 
 
 async def accounts(of: Installation) -> Sequence[Finding]:
     found = []
-    for account, rights in sorted(rights_by_account(manifests.rbac(), of.namespace).items()):
+    documents = [*manifests.rbac(), *(manifests.dra() if await _uses_dra(of) else ())]
+    for account, rights in sorted(rights_by_account(documents, of.namespace).items()):
         missing = await missing_rights(of, account, rights)
         hop = f"account {account.rpartition(':')[2]}"
         found.append(fail(_words(missing), of.install, hop) if missing else ok(f"has all {len(rights)} rights", hop))
     return found
+
+
+async def _uses_dra(of: Installation) -> bool:
+    try:
+        webhook = newest(await component_pods(of, "webhook"), "webhook")
+    except Forbidden:
+        return False
+    return webhook is not None and webhook.given(DRA).lower() == "true"
 
 
 def rights_by_account(documents: Iterable[Mapping[str, Any]], namespace: str) -> dict[str, list[Right]]:
@@ -64,14 +75,18 @@ def rights_by_account(documents: Iterable[Mapping[str, Any]], namespace: str) ->
             rules[each["kind"], where, each["metadata"]["name"]] = each["rules"]
         elif each["kind"] in ("RoleBinding", "ClusterRoleBinding"):
             bindings.append((where, each["roleRef"], each["subjects"]))
+    for_all = list[Right]()
     for where, role, subjects in bindings:
+        rights = list(_rights(rules[role["kind"], where if role["kind"] == "Role" else "", role["name"]], where))
         for subject in subjects:
+            if subject["kind"] == "Group":  # all ServiceAccounts
+                for_all += rights
+                continue
             account = f"system:serviceaccount:{_own(subject['namespace'], namespace)}:{subject['name']}"
-            rights = _rights(rules[role["kind"], where if role["kind"] == "Role" else "", role["name"]], where)
             found.setdefault(account, []).extend(rights)
     extender = f"system:serviceaccount:{namespace}:carrel-extender"
     found.setdefault(extender, []).extend(SCHEDULER_RIGHTS)
-    return found
+    return {account: [*rights, *for_all] for account, rights in found.items()}
 
 
 def _own(named: str, namespace: str) -> str:

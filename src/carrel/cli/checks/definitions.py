@@ -6,9 +6,11 @@ from typing import Any
 
 from carrel import manifests
 from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
+from carrel.installation import MARKER, installed_in
 from carrel.kubernetes.cluster import NotFound
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import (
+    CLUSTER_ROLES,
     CRDS,
     MUTATING_WEBHOOKS,
     PRIORITY_CLASSES,
@@ -16,6 +18,18 @@ from carrel.kubernetes.objects.resources import (
     VALIDATING_POLICY_BINDINGS,
     Resource,
 )
+
+
+async def installation(of: Installation) -> Sequence[Finding]:
+    """The marker of the one Carrel of a cluster."""
+    try:
+        namespace = installed_in(await of.client.get(CLUSTER_ROLES, MARKER))
+    except NotFound:
+        return [warn(f"there is no ClusterRole {MARKER}: a second Carrel would not know of this one", of.install)]
+    if namespace != of.namespace:
+        text = f"Carrel is installed in the namespace {namespace or '?'}, and this looks at {of.namespace}"
+        return [fail(text, f"carrel doctor --carrel-namespace {namespace}")]
+    return [ok(f"the one Carrel of this cluster is in the namespace {namespace}")]
 
 
 async def definitions(of: Installation) -> Sequence[Finding]:

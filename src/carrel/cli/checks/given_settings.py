@@ -31,6 +31,7 @@ ALIKE: Sequence[type[Any]] = (
     shared.DialectSettings,
     shared.CudaSettings,
     shared.DeviceListSettings,
+    shared.DraSettings,
     shared.TierSettings,
     shared.WhenFullSettings,
     shared.GraceSettings,

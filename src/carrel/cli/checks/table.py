@@ -8,7 +8,7 @@ from carrel.cli.checks.accounts import accounts
 from carrel.cli.checks.admission import admission
 from carrel.cli.checks.bookings import booking_service, database, mirrored_bookings
 from carrel.cli.checks.components import clocks, components
-from carrel.cli.checks.definitions import definitions, policies, priority_classes, webhook_configuration
+from carrel.cli.checks.definitions import definitions, installation, policies, priority_classes, webhook_configuration
 from carrel.cli.checks.finding import Check, Finding, Installation, fail, ok, warn
 from carrel.cli.checks.given_settings import given_settings
 from carrel.cli.checks.hub import hub
@@ -34,6 +34,7 @@ async def _api_server(of: Installation) -> Sequence[Finding]:
 
 CHECKS = (
     Check(API_SERVER, _api_server),
+    Check("installation", installation),
     Check("definitions", definitions),
     Check("policies", policies),
     Check("priority classes", priority_classes),

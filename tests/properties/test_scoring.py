@@ -1,0 +1,90 @@
+"""A cost is what really happens, and what is remembered of costs never differs from what would be counted now."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from carrel.ledger.fragmentation import Fragmentation, pieces_of
+from carrel.ledger.ledger import Ledger
+from carrel.ledger.machines import MachineRoom, Machines
+from carrel.ledger.placement import Placement, place
+from carrel.ledger.requests import GpuPolicy, Request
+from carrel.ledger.scoring import GRAIN, Ranking
+from tests.kit.gpus import A100, A6000, a_card, a_ledger, a_node, holder, memory, whole
+
+MEMORY = 1000
+NODES = ("n1", "n2", "n3")
+REQUESTS = st.sampled_from(
+    [
+        whole(),
+        whole(2),
+        whole(model=A100),
+        memory(300),
+        memory(500, policy=GpuPolicy.EMPTIEST),
+        memory(700),
+        memory(300, cards=2, policy=GpuPolicy.SPREAD),
+    ]
+)
+STEPS = st.lists(st.tuples(REQUESTS, st.sampled_from(NODES), st.integers(0, 20)), max_size=12)
+
+
+def a_cluster() -> tuple[Ledger, Machines]:
+    mixed = a_node("n3", cards=1, memory=MEMORY)
+    mixed = type(mixed)("n3", (*mixed.gpus, a_card("n3", 1, 2 * MEMORY, model=A100)))
+    machines = Machines()
+    for name in NODES:
+        machines.set_node(name, MachineRoom(32_000, 1 << 20))
+    return a_ledger(
+        a_node("n1", islands="aabb", memory=MEMORY), a_node("n2", memory=MEMORY, model=A6000), mixed
+    ), machines
+
+
+def put(ledger: Ledger, machines: Machines, request: Request, node: str, cores: int, name: str) -> bool:
+    answer = place(ledger, request, node)
+    if isinstance(answer, Placement):
+        ledger.hold(*answer.shares(holder(name)))
+        machines.occupy(f"uid-{name}", node, MachineRoom(cores * 1000, 0))
+        return True
+    return False
+
+
+@given(STEPS, REQUESTS, st.integers(0, 20))
+def test_a_cost_is_what_the_placement_changes(
+    steps: list[tuple[Request, str, int]], request: Request, cores: int
+) -> None:
+    ledger, machines = a_cluster()
+    ranking = Ranking(ledger, machines)
+    for number, (asked, node, cpu) in enumerate(steps):
+        ranking.demand.saw(asked, MachineRoom(cpu * 1000, 0))
+        put(ledger, machines, asked, node, cpu, f"p{number}")
+    counts = Fragmentation(ranking.demand.mix)
+
+    def useless(node: str) -> float:
+        free = machines.free[node]
+        return counts.useless(counts.free(pieces_of(ledger.rooms[node])), free.cpu_milli, free.memory_mib)
+
+    costs = {cost.node: cost for cost in ranking.costs(request, NODES, machine=MachineRoom(cores * 1000, 0))}
+    for node in NODES:
+        before = useless(node)
+        assert put(ledger, machines, request, node, cores, f"new-{node}") == (node in costs)
+        if node in costs:
+            assert abs(costs[node].wasted - (useless(node) - before)) <= GRAIN / 2 + 1e-9
+            left = sum(card.free / card.gpu.memory for card in ledger.cards(node))
+            assert abs(costs[node].left_over - left) < 1e-9
+
+
+@given(STEPS)
+def test_remembered_costs_are_those_that_would_be_counted_now(steps: list[tuple[Request, str, int]]) -> None:
+    ledger, machines = a_cluster()
+    ranking = Ranking(ledger, machines)
+    for number, (asked, node, cpu) in enumerate(steps):
+        ranking.demand.saw(asked, MachineRoom(cpu * 1000, 0))
+        machine = MachineRoom(cpu * 1000, 0)
+        fresh = Ranking(ledger, machines)
+        fresh.demand.mix = ranking.demand.mix
+        found = ranking.costs(asked, NODES, machine=machine)
+        assert found == fresh.costs(asked, NODES, machine=machine)
+        assert ranking.best(asked, NODES, machine=machine) == (found[0] if found else None)
+        put(ledger, machines, asked, node, cpu, f"p{number}")
+        if number % 3 == 2:
+            ledger.forget(f"uid-p{number - 1}")
+            machines.vacate(f"uid-p{number - 1}")

@@ -1,0 +1,85 @@
+"""Which node is best by the CPU that it has left: seen through the watches of an extender."""
+
+import json
+from typing import Any
+
+from carrel.kubernetes.cluster import MergePatch
+from carrel.kubernetes.objects.resources import NODES, PODS
+from carrel.scheduling.assembly import handlers_on, scheduler_on
+from tests.kit.eventually import eventually
+from tests.kit.gpus import a_node
+from tests.kit.lab import Lab, Replica, a_lab
+
+NODES_OF_LAB = [a_node("n1", cards=4), a_node("n2", cards=4)]
+
+
+def asking(cores: int, gpus: int = 1) -> dict[str, str]:
+    return {"cpu": f"{cores}", "memory": "1Gi"} | ({"nvidia.com/gpu": f"{gpus}"} if gpus else {})
+
+
+async def has_cores(lab: Lab, replica: Replica, **cores: int) -> None:
+    for node, number in cores.items():
+        allocatable = {"cpu": f"{number}", "memory": "1024Gi", "pods": "110"}
+        await lab.client.patch(NODES, node, MergePatch({"status": {"allocatable": allocatable}}), subresource="status")
+        await eventually(lambda node=node, number=number: free_cores(replica, node) == number)
+
+
+def free_cores(replica: Replica, node: str) -> float:
+    machines = replica.scheduler._ranking.machines
+    return machines.free[node].cpu_milli / 1000 if node in machines.free else -1
+
+
+async def ranked(lab: Lab, replica: Replica, name: str, limits: dict[str, str]) -> list[str]:
+    pod = await replica.sees(await lab.pod(name, limits=limits))
+    replica.filter(pod, ["n1", "n2"])
+    return list(replica.scheduler.rank(pod, ["n1", "n2"]))
+
+
+async def test_a_pod_with_much_cpu_goes_where_the_other_gpus_keep_theirs() -> None:
+    async with a_lab(NODES_OF_LAB) as lab, lab.replica() as replica:
+        await has_cores(lab, replica, n1=32, n2=64)
+
+        assert await ranked(lab, replica, "usual", asking(8)) == ["n1", "n2"]
+        assert await ranked(lab, replica, "large", asking(24)) == ["n2", "n1"]
+
+
+async def test_what_other_pods_take_of_a_machine_is_seen_until_they_are_gone() -> None:
+    async with a_lab(NODES_OF_LAB) as lab, lab.replica() as replica:
+        await has_cores(lab, replica, n1=32, n2=32)
+        pod = await lab.pod("web", limits=asking(8, gpus=0))
+
+        assert await replica.bind(pod, "n1") is None
+        await eventually(lambda: free_cores(replica, "n1") == 24)
+        await lab.client.patch(PODS, "web", MergePatch({"status": {"phase": "Succeeded"}}), "lab", subresource="status")
+        await eventually(lambda: free_cores(replica, "n1") == 32)
+
+
+async def test_what_is_usual_is_learnt_from_the_pods_that_exist_after_a_restart() -> None:
+    async with a_lab(NODES_OF_LAB) as lab, lab.replica() as replica:
+        for number in range(3):
+            await replica.sees(await lab.pod(f"p{number}", limits=asking(8)))
+        again = scheduler_on(replica)
+
+        again.learn(replica.pods.store)
+
+        mix = again._ranking.demand.mix
+        assert mix.cpu_milli_per_gpu == 8000
+        assert [typical.cpu_milli for typical in mix.typical] == [8000]
+
+
+async def test_a_pod_without_a_gpu_is_ranked_only_for_the_profile_that_asks_for_it() -> None:
+    async with a_lab(NODES_OF_LAB) as lab, lab.replica() as replica:
+        await has_cores(lab, replica, n1=32, n2=64)
+        await ranked(lab, replica, "usual", asking(8))
+        handlers = handlers_on(replica, replica.scheduler)
+
+        def scores(scheduler: str) -> dict[str, int]:
+            container = {"name": "c", "resources": {"requests": asking(8, gpus=0)}}
+            spec = {"schedulerName": scheduler, "containers": [container]}
+            pod = {"metadata": {"name": "web", "namespace": "lab", "uid": "u"}, "spec": spec}
+            body: dict[str, Any] = {"Pod": pod, "NodeNames": ["n1", "n2", "without-gpus"]}
+            answer = json.loads(handlers.prioritize(json.dumps(body).encode()).body)
+            return {each["Host"]: each["Score"] for each in answer}
+
+        assert scores("carrel-cpu") == {"without-gpus": 10, "n2": 9, "n1": 8}
+        assert set(scores("gpu-scheduler").values()) == {0}
