@@ -81,9 +81,8 @@ class ClusterLedger:
         """Whether all pods, claims and Leases are here. Before that, every pod would seem to have no Lease."""
         self.is_all_read: Callable[[], bool] = lambda: True
         """Whether also all Nodes and their reports are here."""
-        self._gpu_nodes = GpuNodes(
-            GpuNodesContext(self._labels.__contains__, self._is_recorded_on, lambda: self.is_all_read())
-        )
+        known = GpuNodesContext(self._labels.__contains__, self._is_recorded_on, lambda: self.is_all_read())
+        self._gpu_nodes = GpuNodes(known)
         self.on_shares: Callable[[Iterable[str]], None] = lambda uids: None
         """Called with the uids of pods that hold other shares than before, or whose GPUs are reported differently."""
 
