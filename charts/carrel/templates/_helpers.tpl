@@ -115,7 +115,7 @@ CARREL_DRA: "true"
 
 {{/* Whether ResourceClaims are counted; empty: they are not. Older clusters do not have them. */}}
 {{- define "carrel.dra" -}}
-{{- if and .Values.dra.enabled (semverCompare ">=1.34-0" .Capabilities.KubeVersion.Version) -}}true{{- end -}}
+{{- if and (.Values.dra | default dict).enabled (semverCompare ">=1.34-0" .Capabilities.KubeVersion.Version) -}}true{{- end -}}
 {{- end }}
 
 {{/* Of webhook and booking service, which both know the hub's users. */}}

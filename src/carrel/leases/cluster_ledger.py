@@ -81,9 +81,8 @@ class ClusterLedger:
         """Whether all pods, claims and Leases are here. Before that, every pod would seem to have no Lease."""
         self.is_all_read: Callable[[], bool] = lambda: True
         """Whether also all Nodes and their reports are here."""
-        self._gpu_nodes = GpuNodes(
-            GpuNodesContext(self._labels.__contains__, self._is_recorded_on, lambda: self.is_all_read())
-        )
+        known = GpuNodesContext(self._labels.__contains__, self._is_recorded_on, lambda: self.is_all_read())
+        self._gpu_nodes = GpuNodes(known)
         self.on_shares: Callable[[Iterable[str]], None] = lambda uids: None
         """Called with the uids of pods that hold other shares than before, or whose GPUs are reported differently."""
 
@@ -207,7 +206,6 @@ class ClusterLedger:
         if status.orphans is None:
             return ""
         shares = {share.holder.uid: share for lease in self._leases_with(gpu.uuid) for share in lease.record.shares}
-        # A claim has no end of its own: its share stays until the collector finds that it is not allocated.
         pods = {uid: self._pod_by_uid(uid) for uid in sorted(shares) if not shares[uid].holder.is_claim}
         ending = [shares[uid] for uid, pod in pods.items() if pod is None or is_ending(pod)]
         if ending and self._stale.get(gpu.node):

@@ -16,7 +16,8 @@ from random import Random
 from carrel.bookings.rules import BookingRules
 from carrel.ledger.placement import Placement, WaitingPod
 from carrel.ledger.shares import Holder
-from carrel.lifecycle.victims import OpportunisticPod, Revocation, revoke
+from carrel.lifecycle.victim_prices import OpportunisticPod
+from carrel.lifecycle.victims import Revocation, revoke
 from carrel.simulation.cluster import ClusterInRun
 from carrel.simulation.policies import POLICIES, Choice, PolicyContext
 from carrel.simulation.wishes import BookingOutcome, granted
