@@ -1,7 +1,6 @@
 """Which node is best by the CPU that it has left: seen through the watches of an extender."""
 
 import json
-from functools import partial
 from typing import Any
 
 from carrel.kubernetes.cluster import MergePatch
@@ -23,10 +22,6 @@ async def has_cores(lab: Lab, replica: Replica, **cores: int) -> None:
         allocatable = {"cpu": f"{number}", "memory": "1024Gi", "pods": "110"}
         await lab.client.patch(NODES, node, MergePatch({"status": {"allocatable": allocatable}}), subresource="status")
         await eventually(lambda node=node, number=number: free_cores(replica, node) == number)  # type: ignore[misc] # bound now
-
-
-def has(replica: Replica, node: str, cores: int) -> bool:
-    return free_cores(replica, node) == cores
 
 
 def free_cores(replica: Replica, node: str) -> float:
