@@ -255,6 +255,11 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     ),
     "Health": (
         Panel(
+            "Corrected Booking objects",
+            "How many differed from the database when they were last compared.",
+            (Query("max(carrel_booking_mirror_differences)", "differences"),),
+        ),
+        Panel(
             "Agents",
             "Nodes whose agent reports, or is silent.",
             (Query("max by (state) (carrel_agents)", "{{state}}"),),

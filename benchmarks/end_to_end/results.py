@@ -1,6 +1,7 @@
 """What was measured: a table for people, and a line in a file that is kept."""
 
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -59,6 +60,7 @@ def keep(by_nodes: Mapping[int, Mapping[str, Sequence[Outcome]]], pods: int, sta
     line: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": _machine(),
+        "load": round(os.getloadavg()[0], 1),
         "commit": _commit(),
         "pods": pods,
         "rounds": {

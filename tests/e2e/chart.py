@@ -22,6 +22,10 @@ from tools.image.carrel_image import carrel_image
 CHART = Path(__file__).parents[2] / "charts/carrel"
 NAMESPACE = "gpus"
 """Not `carrel`: the manifests name that, and the chart must put another in its place everywhere."""
+APPS = f"/apis/apps/v1/namespaces/{NAMESPACE}"
+COMPONENT = "app.kubernetes.io/component"
+DEPLOYMENT_COUNTS = ("updatedReplicas", "readyReplicas")
+DAEMON_SET_COUNTS = ("updatedNumberScheduled", "numberReady")
 STARTING_S = 300
 """A dozen processes start on a machine that may be busy."""
 
@@ -82,7 +86,7 @@ class InstalledChart:
                 conditions = {each["type"]: each["status"] for each in pod["status"].get("conditions", [])}
                 if conditions.get("Ready") != "True" or "deletionTimestamp" in pod["metadata"]:
                     return {}
-                part = pod["metadata"]["labels"]["app.kubernetes.io/component"]
+                part = pod["metadata"]["labels"][COMPONENT]
                 found[part] = found.get(part, 0) + 1
             return found if self._rolled_out() else {}
 
@@ -93,15 +97,43 @@ class InstalledChart:
         return found
 
     def _rolled_out(self) -> bool:
-        deployments = self.api.call("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments")["items"]
+        deployments, daemon_sets = (self.get(f"{APPS}/{kind}")["items"] for kind in ("deployments", "daemonsets"))
         return all(
             each["status"].get("observedGeneration") == each["metadata"]["generation"]
-            and each["status"].get("updatedReplicas") == each["status"].get("readyReplicas") == each["spec"]["replicas"]
-            for each in deployments
+            for each in (*deployments, *daemon_sets)
+        ) and all(
+            numbers.get(updated, 0) == numbers.get(ready, 0) == wanted
+            for numbers, updated, ready, wanted in (
+                *((each["status"], *DEPLOYMENT_COUNTS, each["spec"]["replicas"]) for each in deployments),
+                *(
+                    (each["status"], *DAEMON_SET_COUNTS, each["status"]["desiredNumberScheduled"])
+                    for each in daemon_sets
+                ),
+            )
         )
+
+    @contextmanager
+    def away(self, component: str) -> Iterator[None]:
+        """None of its pods runs within the block. Does not wait until they are back."""
+        if component == "agent":
+            path, before = f"{APPS}/daemonsets/carrel-agent", {"template": {"spec": {"nodeSelector": {"none": None}}}}
+            none: Json = {"template": {"spec": {"nodeSelector": {"none": "true"}}}}
+        else:
+            path = f"{APPS}/deployments/carrel-{component}"
+            before, none = {"replicas": self.get(path)["spec"]["replicas"]}, {"replicas": 0}
+        self.api.call("PATCH", path, {"spec": none})
+        eventually(lambda: component not in {each["metadata"]["labels"][COMPONENT] for each in self.pods()}, STARTING_S)
+        try:
+            yield
+        finally:
+            self.api.call("PATCH", path, {"spec": before})
 
     def get(self, path: str) -> Any:
         return self.api.call("GET", path)
+
+    def pod(self, name: str, namespace: str = "default") -> Json:
+        found: Json = self.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+        return found
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """ResourceClaims and pods of other dialects on one real node: one ledger, real containers, any scheduler."""
 
 import json
+import urllib.error
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,10 +9,9 @@ import pytest
 
 from testbed.build import release
 from tests.e2e.carrel_node import MEM, CarrelNode, a_pod, carrel_node
-from tests.e2e.pods import Json, create, eventually, is_gone, namespace, wait_for_phase
+from tests.e2e.pods import Json, create, eventually, namespace, wait_for_phase
 from tests.e2e.webhook import Webhook
 
-CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims"
 TEMPLATES = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaimtemplates"
 ONE_GPU = [{"count": 1, "model": "Tesla-V100", "memoryMiB": 16276}]
 
@@ -54,9 +54,11 @@ def with_claim(name: str, template_name: str, **spec: Any) -> Json:
 def shares(carrel: CarrelNode) -> dict[str, Any]:
     """`pod lab/x` or `claim lab/x` → MiB, of the one GPU."""
     path = f"/apis/coordination.k8s.io/v1/namespaces/carrel/leases/gpu-{carrel.node.name}-0"
-    if is_gone(carrel.api, path):
+    try:
+        notes = carrel.api.call("GET", path)["metadata"]["annotations"]
+    except urllib.error.HTTPError as error:
+        assert error.code == 404, error
         return {}
-    notes = carrel.api.call("GET", path)["metadata"]["annotations"]
     told = json.loads(notes["carrel.dev/shares"]).values()
     return {("claim" if "claim" in each else "pod"): each.get("mib") for each in told}
 

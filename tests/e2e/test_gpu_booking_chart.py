@@ -1,30 +1,22 @@
-"""The chart gpu-booking, as MAIA's document installs it: without values; with its four values, against MAIA's JSON; its
-end, with `carrel purge`; and beside a Carrel that is there already.
+"""The chart gpu-booking, as MAIA's document installs it, without values; and what the document does by hand.
 
 The tests follow each other: each finds what the one before it has left.
 """
 
-import json
 import os
 import subprocess
-import sys
 import urllib.error
 from base64 import b64encode
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
-import yaml
 
 from carrel.admission.certificates import Validity, issue, new_authority
 from carrel.leases.cluster_state import utc_now
 from testbed.clients import kubectl
-from testbed.processes import Failed
 from tests.e2e.chart import CHART, STARTING_S, InstalledChart, chart_node, helm
-from tests.e2e.maia import TOKEN, MaiaBookings, maia_bookings
-from tests.e2e.pods import Json, create, eventually, is_gone, pod
-from tests.e2e.relay import relay
+from tests.e2e.pods import Json, eventually, pod
 
 GPU_BOOKING = CHART.parent / "gpu-booking"
 NAMESPACE = "gpu-booking"
@@ -32,20 +24,12 @@ CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurat
 TLS = f"/api/v1/namespaces/{NAMESPACE}/secrets/gpu-booking-webhook-tls"
 SERVICES = f"/api/v1/namespaces/{NAMESPACE}/services"
 GPU = {"nvidia.com/gpu": "1"}
-MODEL = "Tesla-V100"
-ADA = "ada@lab.example"
 PATCH = (  # MAIA's document, word for word
     "kubectl patch mutatingwebhookconfiguration gpu-booking-webhook -n gpu-booking --type='json' "
     "-p=\"[{'op': 'replace', 'path': '/webhooks/0/clientConfig/caBundle', 'value': "
     r"\"$(kubectl get secret gpu-booking-webhook-tls -n gpu-booking -o jsonpath='{.data.ca\.crt}')\"}]"
     '"'
 )
-
-
-@pytest.fixture(scope="module")
-def bookings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MaiaBookings]:
-    with maia_bookings(tmp_path_factory.mktemp("maia"), MODEL, gpus=2) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +79,6 @@ def admitted(chart: InstalledChart, namespace: str = "default") -> Json:
     return made
 
 
-def carrel(chart: InstalledChart, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "carrel", *words, "--kubeconfig", str(chart.api.kubeconfig)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-
-
 def follow_the_document(chart: InstalledChart) -> None:
     path = f"{kubectl().parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "KUBECONFIG": str(chart.api.kubeconfig)}
@@ -137,108 +116,3 @@ def test_what_the_document_does_by_hand_does_no_harm(chart: InstalledChart) -> N
 
     eventually(is_settled, STARTING_S)
     assert "carrel.dev/tier" in admitted(chart)["metadata"]["annotations"]
-
-
-def test_with_the_four_values_bookings_are_made_in_maias_dashboard(
-    chart: InstalledChart, bookings: MaiaBookings, tmp_path: Path
-) -> None:
-    with relay(chart.api.address, bookings.address) as address:
-        four = {"apiUrl": f"{address}/", "gpuStatsUrl": f"{address}/gpu-stats/", "apiToken": TOKEN}
-        gpus = {"agent": {"simulate": f"2x{MODEL}:16276"}}
-        values = tmp_path / "values.yaml"
-        values.write_text(yaml.safe_dump({**four, "namespace": NAMESPACE, "carrel": gpus}))
-        helm("upgrade", "gpu-booking", GPU_BOOKING, "-n", NAMESPACE, "--values", values, api=chart.api)
-        assert "carrel-booking" not in wait_ready(chart)
-        bookings.book(ADA)
-        home = {"metadata": {"name": "ada", "annotations": {"owner": ADA}}}
-        chart.api.call("POST", "/api/v1/namespaces", home)
-        chart.api.wait_for_namespace("ada")
-        eventually(lambda: admitted(chart, "ada")["metadata"]["annotations"]["carrel.dev/tier"] == "booked", STARTING_S)
-        create(chart.api, "ada", pod("train", limits=GPU))
-        path = "/api/v1/namespaces/ada/pods/train"
-        eventually(lambda: chart.get(path)["status"]["phase"] == "Running", STARTING_S)
-        assert not chart.get(path)["metadata"]["annotations"]["terminate-at"].startswith("1900")
-        helm("test", "gpu-booking", "-n", NAMESPACE, "--timeout", f"{STARTING_S}s", api=chart.api)
-
-
-def test_purge_refuses_while_carrel_is_installed(chart: InstalledChart) -> None:
-    said = carrel(chart, "purge", "--carrel-namespace", NAMESPACE, "--yes")
-    assert (said.returncode, said.stderr.splitlines()[0]) == (3, "✗ Carrel is not uninstalled")
-    elsewhere = carrel(chart, "purge", "--carrel-namespace", "default", "--yes")
-    assert (elsewhere.returncode, elsewhere.stderr.splitlines()[0]) == (3, "✗ Carrel is not uninstalled")
-    assert f"installed in the namespace {NAMESPACE}" in elsewhere.stderr
-
-
-def test_after_uninstall_and_purge_nothing_of_carrel_is_left_and_pods_go_on(chart: InstalledChart) -> None:
-    claim = {
-        "apiVersion": "gpu.scheduling/v1",
-        "kind": "GpuClaim",
-        "metadata": {"name": "mine"},
-        "spec": {"devices": {"count": 1}},
-    }
-    chart.api.call("POST", "/apis/gpu.scheduling/v1/namespaces/ada/gpuclaims", claim)
-    helm("uninstall", "gpu-booking", "-n", NAMESPACE, "--timeout", f"{STARTING_S}s", api=chart.api)
-    for gone in (CONFIGURATION, "/apis/rbac.authorization.k8s.io/v1/clusterroles/carrel-installation"):
-        assert is_gone(chart.api, gone)
-    pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
-    eventually(lambda: not chart.get(pods)["items"], STARTING_S)
-    assert chart.get("/apis/gpu.scheduling/v1/namespaces/ada/gpuclaims/mine")
-
-    shown = carrel(chart, "purge", "--carrel-namespace", NAMESPACE, "--dry-run", "--output", "json")
-    listed = {(each["kind"], each["name"]): each["holds"] for each in json.loads(shown.stdout)}
-    assert listed["CustomResourceDefinition", "gpuclaims.gpu.scheduling"] == "1 object"
-    assert {
-        ("Secret", "carrel-secrets"),
-        ("Secret", "gpu-booking-webhook-tls"),
-        ("PersistentVolumeClaim", "carrel-booking"),
-        ("Lease", "carrel-controller"),
-    } <= set(listed)
-    assert {kind for kind, _ in listed} == {"CustomResourceDefinition", "Lease", "Secret", "PersistentVolumeClaim"}
-    assert len([kind for kind, _ in listed if kind == "Lease"]) == 3, "two elections, and the GPU of the running pod"
-    asks = carrel(chart, "purge", "--carrel-namespace", NAMESPACE)
-    assert (asks.returncode, asks.stderr.splitlines()[0]) == (2, "✗ Nothing is deleted")
-
-    done = carrel(chart, "purge", "--carrel-namespace", NAMESPACE, "--yes")
-    assert done.returncode == 0, done.stderr
-    left = chart.api.kubectl("get", "crd,leases,secrets,pvc,configmaps", "--namespace", NAMESPACE, "--output", "name")
-    assert left.split() == ["configmap/kube-root-ca.crt"]
-    assert chart.get("/api/v1/namespaces/ada/pods/train")["status"]["phase"] == "Running"
-    again = carrel(chart, "purge", "--carrel-namespace", NAMESPACE, "--yes")
-    assert again.stdout == "Nothing of Carrel is left.\n"
-
-
-def test_beside_a_carrel_only_the_names_are_installed_and_lead_to_it(chart: InstalledChart) -> None:
-    one = "webhook.replicas=1,scheduler.replicas=1,controller.replicas=1"
-    helm("install", "carrel", CHART, "-n", "gpus", "--create-namespace", "--set", one, api=chart.api)
-    own = "/api/v1/namespaces/gpus/secrets/carrel-webhook-tls"
-    eventually(lambda: not is_gone(chart.api, own), STARTING_S)
-    said = helm("install", "gpu-booking", GPU_BOOKING, "-n", NAMESPACE, api=chart.api)
-    assert "release carrel in the namespace gpus" in said
-    assert not chart.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments")["items"]
-    names = {each["metadata"]["name"]: each["spec"]["externalName"] for each in chart.get(SERVICES)["items"]}
-    assert names == {
-        "gpu-booking-mutating-webhook": "carrel-webhook.gpus.svc.cluster.local",
-        "pod-terminator": "pod-terminator.gpus.svc.cluster.local",
-    }
-    assert chart.get(TLS)["data"] == {"ca.crt": chart.get(own)["data"]["ca.crt"]}
-    follow_the_document(chart)
-    (entry,) = chart.get(CONFIGURATION)["webhooks"]
-    assert "rules" not in entry, "it asks about no pod"
-    assert "carrel.dev/tier" in admitted(chart)["metadata"]["annotations"]
-
-
-def test_values_that_would_change_the_carrel_that_is_there_are_refused(chart: InstalledChart) -> None:
-    given = f"apiUrl=https://maia.example/,apiToken={TOKEN},carrel.mode=coexist"
-    with pytest.raises(Failed) as refused:
-        helm("upgrade", "gpu-booking", GPU_BOOKING, "-n", NAMESPACE, "--set", given, api=chart.api)
-    assert "helm upgrade carrel --namespace gpus --reuse-values --set booking.enabled=false" in str(refused.value)
-    assert "carrel has values for a Carrel that this release would install" in str(refused.value)
-
-
-def test_a_second_carrel_is_refused_by_the_chart_and_by_each_component(chart: InstalledChart) -> None:
-    with pytest.raises(Failed, match=r"Carrel is installed in the namespace gpus \(release carrel\)"):
-        helm("install", "second", CHART, "-n", "second", "--create-namespace", api=chart.api)
-    adopt = carrel(chart, "adopt", "--carrel-namespace", "second")
-    assert (adopt.returncode, adopt.stderr.splitlines()[2].strip()) == (2, "Try:  carrel adopt --carrel-namespace gpus")
-    said = carrel(chart, "extender", "--carrel-namespace", "second", "--seal-key", "none", "--port", "0")
-    assert (said.returncode, said.stderr.count("Carrel is installed in the namespace gpus")) == (5, 1)

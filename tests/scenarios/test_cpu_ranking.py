@@ -21,7 +21,7 @@ async def has_cores(lab: Lab, replica: Replica, **cores: int) -> None:
     for node, number in cores.items():
         allocatable = {"cpu": f"{number}", "memory": "1024Gi", "pods": "110"}
         await lab.client.patch(NODES, node, MergePatch({"status": {"allocatable": allocatable}}), subresource="status")
-        await eventually(lambda node=node, number=number: free_cores(replica, node) == number)
+        await eventually(lambda node=node, number=number: free_cores(replica, node) == number)  # type: ignore[misc] # bound now
 
 
 def free_cores(replica: Replica, node: str) -> float:

@@ -188,11 +188,11 @@ async def test_the_marker_names_the_namespace_of_the_one_carrel() -> None:
     async with a_lab([]) as lab:
         installed = InstalledLab(lab)
         none = await installed.one("installation")
+        path = CLUSTER_ROLES.path(name="carrel-installation")
         marker = next(each for each in rbac() if each["metadata"]["name"] == "carrel-installation")
-        await lab.client.create(CLUSTER_ROLES, marker)
+        installed.pods.objects[path] = marker
         here = await installed.one("installation")
-        elsewhere = MergePatch({"metadata": {"annotations": {"carrel.dev/installed-in": "gpus"}}})
-        await lab.client.patch(CLUSTER_ROLES, "carrel-installation", elsewhere)
+        marker["metadata"]["annotations"]["carrel.dev/installed-in"] = "gpus"
         there = await installed.one("installation")
     assert (none.state, here.state, there.state) == (HopState.WARN, HopState.OK, HopState.FAIL)
     assert there.advice == "carrel doctor --carrel-namespace gpus"

@@ -34,9 +34,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $trusted := printf "request.userInfo.username in ['%s']" (join "', '" $root.Values.trustedUsers) -}}
 {{- if $root.Values.trustedUsers -}}{{- $text = $text | replace "request.userInfo.username in []" $trusted -}}{{- end -}}
 {{- $names := include "carrel.webhookNames" $root | fromYaml -}}
-{{- if eq .file "files/webhooks.yaml" -}}
-{{- $text = $text | replace "name: carrel-webhook," (printf "name: %s," $names.service) | replace "metadata: {name: carrel}" (printf "metadata: {name: %s}" $names.configuration) -}}
-{{- end -}}
+{{- $text = $text | replace "name: carrel-webhook, path:" (printf "name: %s, path:" $names.service) -}}
+{{- $text = $text | replace "metadata: {name: carrel}" (printf "metadata: {name: %s}" $names.configuration) | replace "resourceNames: [carrel]" (printf "resourceNames: [%s]" $names.configuration) -}}
 {{- /* The webhook puts its first secret into the path, and corrects it where it differs; helm must not differ. */ -}}
 {{- include "carrel.makeSecrets" $root -}}
 {{- $path := ternary (printf "path: /%s/mutate" (get $root.Values.secrets.made "path-secret" | b64dec | splitList "," | first)) "path: /mutate" (hasKey $root.Values.secrets.made "path-secret") -}}
@@ -115,7 +114,7 @@ CARREL_DRA: "true"
 
 {{/* Whether ResourceClaims are counted; empty: they are not. Older clusters do not have them. */}}
 {{- define "carrel.dra" -}}
-{{- if and .Values.dra.enabled (semverCompare ">=1.34-0" .Capabilities.KubeVersion.Version) -}}true{{- end -}}
+{{- if and (.Values.dra | default dict).enabled (semverCompare ">=1.34-0" .Capabilities.KubeVersion.Version) -}}true{{- end -}}
 {{- end }}
 
 {{/* Of webhook and booking service, which both know the hub's users. */}}

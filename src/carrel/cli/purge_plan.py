@@ -115,7 +115,12 @@ class Purge:
             found = await self._get(resources.MUTATING_WEBHOOKS, name)
             if found is not None and self._namespace in _called_namespaces(found):
                 yield Leftover(resources.MUTATING_WEBHOOKS, name, holds="asks about new GPU pods")
-        for manifest in (*manifests.policies(), *manifests.priority_classes(), *manifests.rbac()):
+        for manifest in (
+            *manifests.policies(),
+            *manifests.priority_classes(),
+            *(each for each in manifests.dra() if each["kind"] in _BY_KIND),
+            *manifests.rbac(),
+        ):
             resource, name = _BY_KIND[manifest["kind"]], manifest["metadata"]["name"]
             where = manifest["metadata"].get("namespace", "")
             namespace = self._namespace if where == "carrel" else where

@@ -6,6 +6,7 @@
                                constraints: [{matchAttribute: gpu.carrel.dev/island}]     linked by NVLink
     a ResourceSlice offers     driver gpu.carrel.dev, pool <node>, device gpu-<index>
                                attributes uuid, model, index, island; capacity memory
+                               taint carrel.dev/unusable: no pod may have it now, its GpuNodeStatus says why
     an allocation says         which devices a claim got, and how much of each (`consumedCapacity`)
 
 Any scheduler may allocate. What it writes passes only if the Leases of the GPUs could be taken (the webhook's gate).
@@ -42,7 +43,12 @@ MODEL = "model"
 INDEX = "index"
 ISLAND = "island"
 ALL_DEVICES = "All"
-WORDS = "a ResourceClaim"
+UNUSABLE = "carrel.dev/unusable"
+"""The taint of a device that no pod may have."""
+CDI_KIND = "carrel.dev/gpu"
+"""Of the devices that a container runtime is told of. One stands for all GPUs of a claim, and is named by its uid."""
+CDI_FILE = "carrel.dev-gpu-"
+"""How the names of their files begin."""
 _BYTES = 2**20
 
 

@@ -11,6 +11,7 @@ from enum import Enum
 from carrel.dialects import (
     booking_objects,
     carrel,
+    dra,
     gpuclaim,
     gpushare,
     hami,
@@ -80,6 +81,7 @@ WRITERS: Mapping[str, frozenset[Writer]] = {
     # on other objects: Leases, Namespaces, bookings, records of hand-overs; on a reservation pod from the start
     carrel.RESERVED_LEASE: _NOBODY,
     carrel.LEASE_GPU: _NOBODY,
+    dra.UNUSABLE: _NOBODY,  # on devices
     carrel.LEASE_SHARES: _NOBODY,
     carrel.LEASE_KEPT_FOR: _NOBODY,
     carrel.LEASE_RESERVATION: _NOBODY,

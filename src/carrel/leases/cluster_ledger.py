@@ -206,7 +206,6 @@ class ClusterLedger:
         if status.orphans is None:
             return ""
         shares = {share.holder.uid: share for lease in self._leases_with(gpu.uuid) for share in lease.record.shares}
-        # A claim has no end of its own: its share stays until the collector finds that it is not allocated.
         pods = {uid: self._pod_by_uid(uid) for uid in sorted(shares) if not shares[uid].holder.is_claim}
         ending = [shares[uid] for uid, pod in pods.items() if pod is None or is_ending(pod)]
         if ending and self._stale.get(gpu.node):

@@ -12,16 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from carrel.dialects.carrel import LEASE_GPU
+from carrel.dialects.dra import CDI_FILE, CDI_KIND
 
 CDI_FOLDER = "/var/run/cdi"
 CDI_VERSION = "0.6.0"
-KIND = "carrel.dev/gpu"
-PREFIX = "carrel.dev-gpu-"
 _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}", re.ASCII)
 
 
 def device_id(uid: str) -> str:
-    return f"{KIND}={uid}"
+    return f"{CDI_KIND}={uid}"
 
 
 class ClaimFiles:
@@ -35,9 +34,9 @@ class ClaimFiles:
             "annotations": {LEASE_GPU: ",".join(gpus)},
             "containerEdits": {"env": [f"{name}={value}" for name, value in variables.items()]},
         }
-        content = {"cdiVersion": CDI_VERSION, "kind": KIND, "devices": [device]}
+        content = {"cdiVersion": CDI_VERSION, "kind": CDI_KIND, "devices": [device]}
         self._folder.mkdir(parents=True, exist_ok=True)
-        new = self._folder / f".{PREFIX}{uid}.new"
+        new = self._folder / f".{CDI_FILE}{uid}.new"
         new.write_text(json.dumps(content))
         new.replace(self._file(uid))
 
@@ -49,15 +48,15 @@ class ClaimFiles:
     def prepared(self) -> dict[str, tuple[str, ...]]:
         """uid of a claim → the UUIDs of its GPUs. A file that cannot be read has none: it is somebody else's."""
         found = {}
-        for path in sorted(self._folder.glob(f"{PREFIX}*.json")):
-            uid = path.stem.removeprefix(PREFIX)
+        for path in sorted(self._folder.glob(f"{CDI_FILE}*.json")):
+            uid = path.stem.removeprefix(CDI_FILE)
             found[uid] = _gpus_in(path)
         return {uid: gpus for uid, gpus in found.items() if gpus}
 
     def _file(self, uid: str) -> Path:
         if not _UID.fullmatch(uid):
             raise OSError(f"{uid!r} is no uid")  # it becomes a part of a path
-        return self._folder / f"{PREFIX}{uid}.json"
+        return self._folder / f"{CDI_FILE}{uid}.json"
 
 
 def _gpus_in(path: Path) -> tuple[str, ...]:

@@ -19,7 +19,6 @@ from carrel.ledger.gpus import Gpu, MiB
 
 Json = dict[str, Any]
 
-UNUSABLE = "carrel.dev/unusable"
 MOST_DEVICES = 64
 """Of a slice that has taints."""
 LONGEST_ATTRIBUTE = 64
@@ -67,7 +66,7 @@ def _device(gpu: Gpu, ability: ServerAbility) -> Json:
         memory["requestPolicy"] = {"default": written(gpu.memory), "validRange": limits}
     device["capacity"] = {dra.MEMORY: memory}
     if gpu.unusable:
-        device["taints"] = [{"key": UNUSABLE, "effect": "NoSchedule"}]
+        device["taints"] = [{"key": dra.UNUSABLE, "effect": "NoSchedule"}]
     return device
 
 

@@ -81,7 +81,6 @@ def test_the_dashboard_shows_every_metric_that_says_how_the_cluster_is() -> None
     """Some are left out: they are counted for other purposes, or another one says more."""
     left_out = {
         "carrel_binds_under_way",
-        "carrel_booking_mirror_differences",
         "carrel_booking_mirror_failures_total",
         "carrel_booking_service_failures_total",
         "carrel_claim_statuses_written_total",

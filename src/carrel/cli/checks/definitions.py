@@ -80,9 +80,10 @@ async def policies(of: Installation) -> Sequence[Finding]:
     for each in manifests.policies():
         kind = VALIDATING_POLICIES if each["kind"] == VALIDATING_POLICIES.kind else VALIDATING_POLICY_BINDINGS
         if not await _is_there(of, kind, each["metadata"]["name"]):
-            missing.append(f"{each['kind']} {each['metadata']['name']}")
+            missing.append(each["metadata"]["name"])  # a policy and its binding have one name
     if missing:
-        return [fail(f"missing: {', '.join(missing)}; users can write what only Carrel may", of.install)]
+        names = ", ".join(dict.fromkeys(missing))
+        return [fail(f"missing, or not bound: {names}; users can write what only Carrel may", of.install)]
     return [ok("the API server protects what Carrel writes")]
 
 

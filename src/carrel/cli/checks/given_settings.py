@@ -48,6 +48,8 @@ ALSO_KNOWN = frozenset({"CARREL_NAMESPACE"})
 
 async def given_settings(of: Installation) -> Sequence[Finding]:
     pods = await component_pods(of)
+    if not pods:
+        return [ok("no pod of Carrel's chart has any")]  # `components` says that it is missing
     newest_of = {name: pod for name in SETTINGS if (pod := newest(pods, name)) is not None}
     found = [*_different(of, newest_of), *_unknown(of, newest_of), *_schedulers(of, newest_of)]
     return found or [ok("all components that must have a setting alike do, and each knows all that it was given")]
