@@ -1,22 +1,30 @@
-"""The chart gpu-booking, as MAIA's document installs it, without values; and what the document does by hand.
+"""The chart gpu-booking, as MAIA's document installs it: without values; with its four values, against MAIA's JSON; and
+its end, with `carrel purge`. Beside a Carrel that is there already: test_gpu_booking_values.py.
 
 The tests follow each other: each finds what the one before it has left.
 """
 
+import json
 import os
 import subprocess
+import sys
 import urllib.error
 from base64 import b64encode
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
+import yaml
 
 from carrel.admission.certificates import Validity, issue, new_authority
 from carrel.leases.cluster_state import utc_now
 from testbed.clients import kubectl
+from testbed.processes import Failed
 from tests.e2e.chart import CHART, STARTING_S, InstalledChart, chart_node, helm
-from tests.e2e.pods import Json, eventually, pod
+from tests.e2e.maia import TOKEN, MaiaBookings, maia_bookings
+from tests.e2e.pods import Json, eventually, is_gone, pod
+from tests.e2e.relay import relay
 
 GPU_BOOKING = CHART.parent / "gpu-booking"
 NAMESPACE = "gpu-booking"
@@ -24,12 +32,20 @@ CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurat
 TLS = f"/api/v1/namespaces/{NAMESPACE}/secrets/gpu-booking-webhook-tls"
 SERVICES = f"/api/v1/namespaces/{NAMESPACE}/services"
 GPU = {"nvidia.com/gpu": "1"}
+MODEL = "Tesla-V100"
+ADA = "ada@lab.example"
 PATCH = (  # MAIA's document, word for word
     "kubectl patch mutatingwebhookconfiguration gpu-booking-webhook -n gpu-booking --type='json' "
     "-p=\"[{'op': 'replace', 'path': '/webhooks/0/clientConfig/caBundle', 'value': "
     r"\"$(kubectl get secret gpu-booking-webhook-tls -n gpu-booking -o jsonpath='{.data.ca\.crt}')\"}]"
     '"'
 )
+
+
+@pytest.fixture(scope="module")
+def bookings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MaiaBookings]:
+    with maia_bookings(tmp_path_factory.mktemp("maia"), MODEL, gpus=2) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +95,11 @@ def admitted(chart: InstalledChart, namespace: str = "default") -> Json:
     return made
 
 
+def carrel(chart: InstalledChart, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "carrel", *words, "--kubeconfig", str(chart.api.kubeconfig)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
 def follow_the_document(chart: InstalledChart) -> None:
     path = f"{kubectl().parent}{os.pathsep}{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "KUBECONFIG": str(chart.api.kubeconfig)}
@@ -116,3 +137,94 @@ def test_what_the_document_does_by_hand_does_no_harm(chart: InstalledChart) -> N
 
     eventually(is_settled, STARTING_S)
     assert "carrel.dev/tier" in admitted(chart)["metadata"]["annotations"]
+
+
+def tier_of_adas_pod(chart: InstalledChart, *options: str) -> str:
+    """She creates a pod that asks for a GPU. Empty: the webhook did not answer."""
+    user = ("--as", ADA, "--as-group", "system:masters", "--namespace", "ada")
+    given = json.dumps(pod("train", limits=GPU))
+    try:
+        made = chart.api.kubectl("create", *user, *options, "--output", "json", "--filename", "-", given=given)
+    except Failed as failed:
+        assert "InternalError" in str(failed), failed
+        return ""
+    return str(json.loads(made)["metadata"]["annotations"]["carrel.dev/tier"])
+
+
+def test_with_the_four_values_bookings_are_made_in_maias_dashboard(
+    chart: InstalledChart, bookings: MaiaBookings, tmp_path: Path
+) -> None:
+    with relay(chart.api.address, bookings.address) as address:
+        four = {"apiUrl": f"{address}/", "gpuStatsUrl": f"{address}/gpu-stats/", "apiToken": TOKEN}
+        gpus = {"agent": {"simulate": f"2x{MODEL}:16276"}}
+        values = tmp_path / "values.yaml"
+        values.write_text(yaml.safe_dump({**four, "namespace": NAMESPACE, "carrel": gpus}))
+        helm("upgrade", "gpu-booking", GPU_BOOKING, "-n", NAMESPACE, "--values", values, api=chart.api)
+        assert "carrel-booking" not in wait_ready(chart)
+        bookings.book(ADA)
+        chart.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "ada"}})
+        chart.api.wait_for_namespace("ada")
+        eventually(lambda: tier_of_adas_pod(chart, "--dry-run=server") == "booked", STARTING_S)
+        assert tier_of_adas_pod(chart) == "booked"
+        path = "/api/v1/namespaces/ada/pods/train"
+        eventually(lambda: chart.get(path)["status"]["phase"] == "Running", STARTING_S)
+        # Who binds it may have seen the booking later than the webhook; then the controller corrects it.
+        eventually(lambda: not chart.get(path)["metadata"]["annotations"]["terminate-at"].startswith("1900"))
+        helm("test", "gpu-booking", "-n", NAMESPACE, "--timeout", f"{STARTING_S}s", api=chart.api)
+
+
+def gpu_leases(chart: InstalledChart) -> list[str]:
+    leases = chart.get(f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases")["items"]
+    return [each["metadata"]["name"] for each in leases if "carrel.dev/gpu" in each["metadata"].get("annotations", {})]
+
+
+def test_purge_refuses_while_carrel_is_installed(chart: InstalledChart) -> None:
+    said = carrel(chart, "purge", "--carrel-namespace", NAMESPACE, "--yes")
+    assert (said.returncode, said.stderr.splitlines()[0]) == (3, "✗ Carrel is not uninstalled")
+    elsewhere = carrel(chart, "purge", "--carrel-namespace", "default", "--yes")
+    assert (elsewhere.returncode, elsewhere.stderr.splitlines()[0]) == (3, "✗ Carrel is not uninstalled")
+    assert f"installed in the namespace {NAMESPACE}" in elsewhere.stderr
+
+
+def test_after_uninstall_and_purge_nothing_of_carrel_is_left_and_pods_go_on(chart: InstalledChart) -> None:
+    claim = {
+        "apiVersion": "gpu.scheduling/v1",
+        "kind": "GpuClaim",
+        "metadata": {"name": "mine"},
+        "spec": {"devices": {"count": 1}},
+    }
+    chart.api.call("POST", "/apis/gpu.scheduling/v1/namespaces/ada/gpuclaims", claim)
+    eventually(lambda: len(gpu_leases(chart)) == 1, STARTING_S)  # those of the doctor's pods are collected
+    helm("uninstall", "gpu-booking", "-n", NAMESPACE, "--timeout", f"{STARTING_S}s", api=chart.api)
+    for gone in (CONFIGURATION, "/apis/rbac.authorization.k8s.io/v1/clusterroles/carrel-installation"):
+        assert is_gone(chart.api, gone)
+    pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+    eventually(lambda: not chart.get(pods)["items"], STARTING_S)
+    assert chart.get("/apis/gpu.scheduling/v1/namespaces/ada/gpuclaims/mine")
+
+    # For a minute the Leases may say that somebody leads: who ended had no right any more to give them back.
+    for name in ("carrel-controller", "gpu-scheduler"):
+        lease = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{name}"
+        chart.api.call("PATCH", lease, {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}})
+    shown = carrel(chart, "purge", "--carrel-namespace", NAMESPACE, "--dry-run", "--output", "json")
+    assert shown.returncode == 0, shown.stderr
+    listed = {(each["kind"], each["name"]): each["holds"] for each in json.loads(shown.stdout)}
+    assert listed["CustomResourceDefinition", "gpuclaims.gpu.scheduling"] == "1 object"
+    assert {
+        ("Secret", "carrel-secrets"),
+        ("Secret", "gpu-booking-webhook-tls"),
+        ("PersistentVolumeClaim", "carrel-booking"),
+        ("Lease", "carrel-controller"),
+    } <= set(listed)
+    assert {kind for kind, _ in listed} == {"CustomResourceDefinition", "Lease", "Secret", "PersistentVolumeClaim"}
+    assert len(gpu_leases(chart)) == 1 and {("Lease", gpu_leases(chart)[0])} <= set(listed), "that of the running pod"
+    asks = carrel(chart, "purge", "--carrel-namespace", NAMESPACE)
+    assert (asks.returncode, asks.stderr.splitlines()[0]) == (2, "✗ Nothing is deleted")
+
+    done = carrel(chart, "purge", "--carrel-namespace", NAMESPACE, "--yes")
+    assert done.returncode == 0, done.stderr
+    left = chart.api.kubectl("get", "crd,leases,secrets,pvc,configmaps", "--namespace", NAMESPACE, "--output", "name")
+    assert left.split() == ["configmap/kube-root-ca.crt"]
+    assert chart.get("/api/v1/namespaces/ada/pods/train")["status"]["phase"] == "Running"
+    again = carrel(chart, "purge", "--carrel-namespace", NAMESPACE, "--yes")
+    assert again.stdout == "Nothing of Carrel is left.\n"

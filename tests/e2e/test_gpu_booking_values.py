@@ -1,14 +1,24 @@
-"""What the chart gpu-booking renders, with the real helm: Carrel under MAIA's names, and sentences about bad values."""
+"""What the chart gpu-booking renders, with the real helm: Carrel under MAIA's names, and sentences about bad values.
+Beside a Carrel, on a real API server without nodes: only the names; and no second Carrel.
+"""
 
-from base64 import b64decode
+import os
+import subprocess
+import sys
+from base64 import b64decode, b64encode
+from collections.abc import Iterator
 
 import pytest
 import yaml
 
+from testbed.clients import kubectl
+from testbed.control_plane import ApiServer
+from testbed.control_plane import api_server as start_api_server
+from testbed.fixtures import shown_run
 from testbed.processes import Failed
 from tests.e2e.chart import CHART, by_name, helm
 from tests.e2e.chart import rendered as carrel_rendered
-from tests.e2e.pods import Json
+from tests.e2e.pods import Json, eventually, is_gone
 
 GPU_BOOKING = CHART.parent / "gpu-booking"
 NAMESPACE = "gpu-booking"
@@ -97,3 +107,91 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
     with pytest.raises(Failed) as refused:
         rendered("apiUrl=maia", "apiToken=secret-token", "namespace=elsewhere")
     assert str(refused.value).count("\n  - ") == 3
+
+
+# --- beside a Carrel --------------------------------------------------------------------------------------------------
+
+CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/gpu-booking-webhook"
+PATCH = (  # MAIA's document, word for word
+    "kubectl patch mutatingwebhookconfiguration gpu-booking-webhook -n gpu-booking --type='json' "
+    "-p=\"[{'op': 'replace', 'path': '/webhooks/0/clientConfig/caBundle', 'value': "
+    r"\"$(kubectl get secret gpu-booking-webhook-tls -n gpu-booking -o jsonpath='{.data.ca\.crt}')\"}]"
+    '"'
+)
+
+
+def carrel(api: ApiServer, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "carrel", *words, "--kubeconfig", str(api.kubeconfig)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
+def follow_the_document(api: ApiServer) -> None:
+    path = f"{kubectl().parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "KUBECONFIG": str(api.kubeconfig)}
+    subprocess.run(["bash", "-c", PATCH], env=environment, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def beside(api_server: ApiServer) -> Iterator[ApiServer]:
+    """Carrel in the namespace `gpus`. No node runs its pods, so its webhook has made no certificates."""
+    helm("install", "carrel", CHART, "-n", "gpus", "--create-namespace", api=api_server)
+    body = {"metadata": {"name": "carrel-webhook-tls"}, "data": {"ca.crt": b64encode(b"an authority").decode()}}
+    api_server.call("POST", "/api/v1/namespaces/gpus/secrets", body)
+    yield api_server
+    helm("uninstall", "carrel", "-n", "gpus", "--no-hooks", api=api_server)
+    purged = carrel(api_server, "purge", "--carrel-namespace", "gpus", "--yes")
+    assert purged.returncode == 0, purged.stderr
+
+
+def test_beside_a_carrel_only_the_names_are_installed_and_lead_to_it(beside: ApiServer) -> None:
+    said = helm("install", "gpu-booking", GPU_BOOKING, "-n", NAMESPACE, "--create-namespace", api=beside)
+    assert "release carrel in the namespace gpus" in said
+    assert not beside.call("GET", f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments")["items"]
+    services = beside.call("GET", f"/api/v1/namespaces/{NAMESPACE}/services")["items"]
+    assert {each["metadata"]["name"]: each["spec"]["externalName"] for each in services} == {
+        "gpu-booking-mutating-webhook": "carrel-webhook.gpus.svc.cluster.local",
+        "pod-terminator": "pod-terminator.gpus.svc.cluster.local",
+    }
+    authority = beside.call("GET", "/api/v1/namespaces/gpus/secrets/carrel-webhook-tls")["data"]
+    assert beside.call("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets/gpu-booking-webhook-tls")["data"] == authority
+    follow_the_document(beside)
+    (entry,) = beside.call("GET", CONFIGURATION)["webhooks"]
+    assert not entry.get("rules"), "it asks about no pod"
+    given = f"{','.join(MAIA)},carrel.mode=coexist"
+    with pytest.raises(Failed) as refused:
+        helm("upgrade", "gpu-booking", GPU_BOOKING, "-n", NAMESPACE, "--set", given, api=beside)
+    assert "helm upgrade carrel --namespace gpus --reuse-values --set booking.enabled=false" in str(refused.value)
+    assert "carrel has values for a Carrel that this release would install" in str(refused.value)
+    helm("uninstall", "gpu-booking", "-n", NAMESPACE, api=beside)
+    assert is_gone(beside, CONFIGURATION)
+
+
+def test_a_second_carrel_is_refused_by_the_chart_and_by_a_component(beside: ApiServer) -> None:
+    with pytest.raises(Failed, match=r"Carrel is installed in the namespace gpus \(release carrel\)"):
+        helm("install", "second", CHART, "-n", "second", "--create-namespace", api=beside)
+    adopt = carrel(beside, "adopt", "--carrel-namespace", "second")
+    assert (adopt.returncode, adopt.stderr.splitlines()[2].strip()) == (2, "Try:  carrel adopt --carrel-namespace gpus")
+    said = carrel(beside, "extender", "--carrel-namespace", "second", "--seal-key", "none", "--port", "0")
+    assert (said.returncode, said.stderr.count("Carrel is installed in the namespace gpus")) == (5, 1)
+    purge = carrel(beside, "purge", "--carrel-namespace", "second", "--yes")
+    assert (purge.returncode, purge.stderr.splitlines()[0]) == (3, "✗ Carrel is not uninstalled")
+
+
+def test_what_a_deleted_namespace_leaves_is_purged() -> None:
+    """Not `helm uninstall`: webhook configuration, policies and roles are still there, and nobody answers."""
+    with shown_run("deleted-namespace") as run, start_api_server(run) as api:
+        helm("install", "carrel", CHART, "-n", "gone", "--create-namespace", api=api)
+        api.call("DELETE", "/api/v1/namespaces/gone")
+        # No controller deletes what is in a namespace here.
+        items = api.kubectl("get", "deployments,daemonsets", "-n", "gone", "--output", "name").split()
+        api.kubectl("delete", "-n", "gone", *items)
+        finalized = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gone"}, "spec": {"finalizers": []}}
+        api.call("PUT", "/api/v1/namespaces/gone/finalize", finalized)
+        eventually(lambda: is_gone(api, "/api/v1/namespaces/gone"))
+        with pytest.raises(Failed, match=r"carrel purge --carrel-namespace gone"):
+            helm("install", "carrel", CHART, "-n", "gpus", "--create-namespace", api=api)
+        done = carrel(api, "purge", "--carrel-namespace", "gone", "--yes")
+        assert done.returncode == 0, done.stderr
+        kinds = "mutatingwebhookconfigurations,validatingadmissionpolicies,clusterroles,clusterrolebindings,crd"
+        left = api.kubectl("get", kinds, "--output", "name").split()
+        assert [each for each in left if "carrel" in each or "gpu.scheduling" in each] == []

@@ -131,17 +131,17 @@ async def test_a_purge_that_was_stopped_goes_on_with_what_is_left(deletions: int
 async def test_it_refuses_while_something_of_carrel_is_there_or_leads() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab:
         await uninstalled(lab)
-        assert await purge_of(lab).why_running() == ""
+        assert await purge_of(lab).why_installed() == ""
         container = {"name": "main", "image": "none"}
         template = {"metadata": {"labels": CHART}, "spec": {"containers": [container]}}
         spec = {"replicas": 0, "selector": {"matchLabels": CHART}, "template": template}
         await make(lab, DEPLOYMENTS, "carrel-webhook", CHART, spec=spec)
-        assert "it is still in the namespace carrel: Deployment carrel-webhook" in await purge_of(lab).why_running()
+        assert "it is still in the namespace carrel: Deployment carrel-webhook" in await purge_of(lab).why_installed()
         await lab.client.delete(DEPLOYMENTS, "carrel-webhook", "carrel")
         now = f"{lab.clock():%Y-%m-%dT%H:%M:%S.000000Z}"
         leads = MergePatch({"spec": {"holderIdentity": "by-hand", "renewTime": now}})
         await lab.client.patch(LEASES, "carrel-controller", leads, "carrel")
-        assert "by-hand leads as carrel-controller" in await purge_of(lab).why_running()
+        assert "by-hand leads as carrel-controller" in await purge_of(lab).why_leading()
 
 
 async def test_a_webhook_configuration_is_deleted_if_it_calls_this_namespace() -> None:

@@ -24,6 +24,12 @@ from carrel.parsing.malformed import Malformed
 from carrel.parsing.time import instant
 
 CHART_LABEL, CHART_NAME = "app.kubernetes.io/name", "carrel"
+OF_CHART = f"{CHART_LABEL}={CHART_NAME}"
+BY_CHART_ONLY = (
+    (resources.CLUSTER_ROLE_BINDINGS, ""),
+    (resources.CLUSTER_ROLES, ""),
+    (resources.ROLE_BINDINGS, "kube-system"),
+)
 ELECTIONS = ("carrel-controller", gpuclaim.SCHEDULER)
 LEADER_SILENT = timedelta(seconds=60)
 """A leader renews its Lease every few seconds."""
@@ -70,16 +76,21 @@ class Purge:
         self._namespace = namespace
         self._now = now
 
-    async def why_running(self) -> str:
-        """Why nothing may be deleted now; empty if nothing of Carrel runs. Raises `ClusterError`."""
+    async def why_installed(self) -> str:
+        """Why it must be uninstalled first; empty if it is. Raises `ClusterError`."""
         other = await other_installation(self._client, self._namespace)
         if other and await self._get(NAMESPACES, other) is not None:
             return f"Carrel is installed in the namespace {other}, and uses the same custom resource definitions"
-        own = Selection(self._namespace, labels=f"{CHART_LABEL}={CHART_NAME}")
+        own = Selection(self._namespace, labels=OF_CHART)
         for resource in (resources.DEPLOYMENTS, resources.DAEMON_SETS, resources.PODS):
             found = [each.metadata.name for each in (await self._client.list(resource, own)).items]
             if found:
                 return f"it is still in the namespace {self._namespace}: {resource.kind} {', '.join(sorted(found))}"
+        return ""
+
+    async def why_leading(self) -> str:
+        """Which component has led just now: one that somebody started by hand, or one that ended without the right to
+        give its Lease back, because helm deletes roles too. Empty: none. Raises `ClusterError`."""
         for name in ELECTIONS:
             lease = await self._get(LEASES, name, self._namespace)
             if lease is not None and self._is_renewed(lease.get("spec") or {}):
@@ -111,6 +122,7 @@ class Purge:
 
     async def _acting(self) -> AsyncIterator[Leftover]:
         """What helm deletes with the release: there only if it could not, or if helm did not install it."""
+        seen = set[Leftover]()
         for name in manifests.CONFIGURATIONS:
             found = await self._get(resources.MUTATING_WEBHOOKS, name)
             if found is not None and self._namespace in _called_namespaces(found):
@@ -126,7 +138,17 @@ class Purge:
             namespace = self._namespace if where == "carrel" else where
             found = await self._get(resource, name, namespace)
             if found is not None and (name.startswith("carrel-") or _is_of_chart(found)):
-                yield Leftover(resource, name, namespace)
+                seen.add(each := Leftover(resource, name, namespace))
+                yield each
+        # What only the chart has: the rights of kube-scheduler and of the hook that withdraws from the Nodes.
+        for resource, where in BY_CHART_ONLY:
+            try:
+                labelled = (await self._client.list(resource, Selection(where, labels=OF_CHART))).items
+            except NotFound:
+                continue  # this API server has no such kind
+            for each in (Leftover(resource, found.metadata.name, where) for found in labelled):
+                if each not in seen:
+                    yield each
 
     async def _definitions(self) -> tuple[list[Leftover], tuple[str, ...]]:
         ours, kept = [], []
@@ -157,7 +179,7 @@ class Purge:
         for name in OWN_SECRETS:
             if await self._get(SECRETS, name, self._namespace) is not None:
                 yield Leftover(SECRETS, name, self._namespace, "keys")
-        of_chart = Selection(self._namespace, labels=f"{CHART_LABEL}={CHART_NAME}")
+        of_chart = Selection(self._namespace, labels=OF_CHART)
         for claim in (await self._client.list(VOLUME_CLAIMS, of_chart)).items:
             yield Leftover(VOLUME_CLAIMS, claim.metadata.name, self._namespace, "the database of the bookings")
 
