@@ -132,15 +132,16 @@ def follow_the_document(api: ApiServer) -> None:
 
 
 @pytest.fixture(scope="module")
-def beside(api_server: ApiServer) -> Iterator[ApiServer]:
+def beside() -> Iterator[ApiServer]:
     """Carrel in the namespace `gpus`. No node runs its pods, so its webhook has made no certificates."""
-    helm("install", "carrel", CHART, "-n", "gpus", "--create-namespace", api=api_server)
-    body = {"metadata": {"name": "carrel-webhook-tls"}, "data": {"ca.crt": b64encode(b"an authority").decode()}}
-    api_server.call("POST", "/api/v1/namespaces/gpus/secrets", body)
-    yield api_server
-    helm("uninstall", "carrel", "-n", "gpus", "--no-hooks", api=api_server)
-    purged = carrel(api_server, "purge", "--carrel-namespace", "gpus", "--yes")
-    assert purged.returncode == 0, purged.stderr
+    with shown_run("beside") as run, start_api_server(run) as api:
+        helm("install", "carrel", CHART, "-n", "gpus", "--create-namespace", api=api)
+        body = {"metadata": {"name": "carrel-webhook-tls"}, "data": {"ca.crt": b64encode(b"an authority").decode()}}
+        api.call("POST", "/api/v1/namespaces/gpus/secrets", body)
+        yield api
+        helm("uninstall", "carrel", "-n", "gpus", "--no-hooks", api=api)
+        purged = carrel(api, "purge", "--carrel-namespace", "gpus", "--yes")
+        assert purged.returncode == 0, purged.stderr
 
 
 def test_beside_a_carrel_only_the_names_are_installed_and_lead_to_it(beside: ApiServer) -> None:

@@ -15,7 +15,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/* Of what the Prometheus Operator reads: it may look for labels of its own release. */}}
 {{- define "carrel.monitoringLabels" -}}
-{{ merge (include "carrel.labels" . | fromYaml) .Values.monitoring.labels | toYaml }}
+{{ merge (include "carrel.labels" . | fromYaml) (.Values.monitoring.labels | default dict) | toYaml }}
 {{- end }}
 
 {{- define "carrel.image" -}}
@@ -80,7 +80,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - name: CARREL_NAMESPACE
   valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
 {{- range $name, $value := merge (dict) $set .more }}
-{{- if ne (toString $value) "" }}
+{{- if not (has (toString $value) (list "" "<nil>")) }}
 - {name: {{ $name }}, value: {{ toString $value | quote }}}
 {{- end }}
 {{- end }}

@@ -50,7 +50,7 @@
 {{- $wrong = append $wrong (printf "namespace is %s, and helm installs into %s; write --namespace %s, or leave namespace empty" $given.namespace .root.Release.Namespace $given.namespace) -}}
 {{- end -}}
 {{- if $there.namespace -}}
-{{- $change := printf "helm upgrade %s --namespace %s --reuse-values" $there.release $there.namespace -}}
+{{- $change := printf "helm upgrade %s charts/carrel --namespace %s --reset-then-reuse-values" $there.release $there.namespace -}}
 {{- if hasPrefix "gpu-booking-" $there.chart -}}
 {{- $wrong = append $wrong (printf "the release %s of this chart in the namespace %s has MAIA's names already, and a cluster has one Carrel; use that release" $there.release $there.namespace) -}}
 {{- end -}}
@@ -75,7 +75,7 @@
 {{/* Puts what the templates of the chart carrel are rendered with at .carrel. Takes root. */}}
 {{- define "gpu-booking.prepare" -}}
 {{- $root := .root -}}
-{{- $values := mustMergeOverwrite (fromYaml ($root.Files.Get "carrel-values.yaml")) (deepCopy $root.Values.carrel) -}}
+{{- $values := mustMergeOverwrite (fromYaml ($root.Files.Get "carrel-values.yaml")) (deepCopy ($root.Values.carrel | default dict)) -}}
 {{- $maia := dict "names" (dict "configuration" "gpu-booking-webhook" "service" "gpu-booking-mutating-webhook" "tlsSecret" "gpu-booking-webhook-tls") -}}
 {{- if $root.Values.apiUrl -}}
 {{- $maia = merge $maia (dict "booking" (dict "enabled" false) "bookingsElsewhere" (dict "apiUrl" $root.Values.apiUrl "token" $root.Values.apiToken "existingSecret" "")) -}}

@@ -30,10 +30,10 @@ BY_CHART_ONLY = (
     (resources.CLUSTER_ROLES, ""),
     (resources.ROLE_BINDINGS, "kube-system"),
 )
-ELECTIONS = ("carrel-controller", gpuclaim.SCHEDULER)
+ELECTIONS = ("carrel-controller", gpuclaim.SCHEDULER, "carrel-cpu")
 LEADER_SILENT = timedelta(seconds=60)
 """A leader renews its Lease every few seconds."""
-OWN_SECRETS = ("carrel-secrets", "carrel-webhook-tls", "gpu-booking-webhook-tls")
+OWN_SECRETS = ("carrel-secrets", "carrel-webhook-tls", "gpu-booking-webhook-tls", "carrel-bookings-elsewhere")
 OWN_GROUP = ".carrel.dev"
 
 _BY_KIND: dict[str, Resource[Any]] = {
@@ -48,6 +48,7 @@ _BY_KIND: dict[str, Resource[Any]] = {
         resources.PRIORITY_CLASSES,
         resources.VALIDATING_POLICIES,
         resources.VALIDATING_POLICY_BINDINGS,
+        resources.DEVICE_CLASSES,
     )
 }
 
@@ -81,11 +82,13 @@ class Purge:
         other = await other_installation(self._client, self._namespace)
         if other and await self._get(NAMESPACES, other) is not None:
             return f"Carrel is installed in the namespace {other}, and uses the same custom resource definitions"
-        own = Selection(self._namespace, labels=OF_CHART)
+        # In all namespaces: an installation without a marker, an older one for example, uses the definitions too.
         for resource in (resources.DEPLOYMENTS, resources.DAEMON_SETS, resources.PODS):
-            found = [each.metadata.name for each in (await self._client.list(resource, own)).items]
+            found = (await self._client.list(resource, Selection(labels=OF_CHART))).items
             if found:
-                return f"it is still in the namespace {self._namespace}: {resource.kind} {', '.join(sorted(found))}"
+                where = min(each.metadata.namespace for each in found)
+                names = sorted(each.metadata.name for each in found if each.metadata.namespace == where)
+                return f"it is still in the namespace {where}: {resource.kind} {', '.join(names)}"
         return ""
 
     async def why_leading(self) -> str:
@@ -124,9 +127,13 @@ class Purge:
         """What helm deletes with the release: there only if it could not, or if helm did not install it."""
         seen = set[Leftover]()
         for name in manifests.CONFIGURATIONS:
-            found = await self._get(resources.MUTATING_WEBHOOKS, name)
-            if found is not None and self._namespace in _called_namespaces(found):
-                yield Leftover(resources.MUTATING_WEBHOOKS, name, holds="asks about new GPU pods")
+            for kind, holds in (
+                (resources.MUTATING_WEBHOOKS, "asks about new GPU pods"),
+                (resources.VALIDATING_WEBHOOKS, "asks about allocations of claims"),
+            ):
+                found = await self._get(kind, name)
+                if found is not None and self._namespace in _called_namespaces(found):
+                    yield Leftover(kind, name, holds=holds)
         for manifest in (
             *manifests.policies(),
             *manifests.priority_classes(),

@@ -89,6 +89,7 @@ def simulate(settings: SimulateSettings) -> None:
 
 def _simulate(settings: SimulateSettings) -> None:
     from carrel.cli.simulation_files import read_nodes, read_snapshot, read_trace
+    from carrel.parsing import Malformed
 
     is_openb = False
     if settings.snapshot is not None:
@@ -99,6 +100,8 @@ def _simulate(settings: SimulateSettings) -> None:
     else:
         why = "Give a trace and --nodes, or --from a snapshot."
         raise command_failed("Nothing to simulate", why, "carrel simulate --help", USAGE)
+    if not cluster.gpus:
+        raise Malformed((settings.snapshot or settings.nodes or Path()).name, "nodes", "no GPU", "at least one")
     arrival = settings.arrival or (OPENB_ARRIVAL if is_openb else 0.0)
     if arrival:
         _by_arrival(settings, cluster, workload, arrival)

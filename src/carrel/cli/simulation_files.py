@@ -38,10 +38,16 @@ def read_trace(file: Path) -> tuple[Trace, bool]:
 def read_snapshot(file: Path) -> tuple[SimulatedCluster, Trace]:
     """Raises `Malformed` or `OSError`."""
     try:
-        document = json.loads(text_in(file))
+        document = json.loads(text_in(file), parse_constant=_no_number)
+    except RecursionError:
+        raise Malformed(file.name, "line 1", "JSON", "JSON that is nested less deeply") from None
     except json.JSONDecodeError as error:
         raise Malformed(file.name, f"line {error.lineno}", error.msg, "JSON, as `carrel snapshot` writes it") from None
     return snapshot.read(document, file.name)
+
+
+def _no_number(text: str) -> float:
+    raise json.JSONDecodeError(f"{text} is no number", "", 0)
 
 
 def with_more(cluster: SimulatedCluster, added: str) -> SimulatedCluster:
@@ -68,6 +74,8 @@ def with_more(cluster: SimulatedCluster, added: str) -> SimulatedCluster:
 def _yaml_rows(text: str, source: str) -> tuple[list[Row], list[Row]]:
     try:
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
+    except RecursionError:
+        raise Malformed(source, "line 1", text[:40], "YAML that is nested less deeply") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}" if mark else "the file"
@@ -76,7 +84,7 @@ def _yaml_rows(text: str, source: str) -> tuple[list[Row], list[Row]]:
         raise Malformed(source, "line 1", text[:40], "a mapping with pods and bookings")
     rows: dict[str, list[Row]] = {"pods": [], "bookings": []}
     for key, value in tree.value:
-        if key.value not in rows:
+        if not isinstance(key, yaml.ScalarNode) or key.value not in rows:
             raise Malformed(source, f"line {_line(key)}", key.value, "pods or bookings")
         if not isinstance(value, yaml.SequenceNode):
             raise Malformed(source, f"line {_line(value)}", key.value, "a list")
@@ -90,6 +98,8 @@ def _items(items: yaml.SequenceNode, source: str) -> Iterator[Row]:
             raise Malformed(source, f"line {_line(item)}", getattr(item, "value", ""), "a mapping")
         values = {}
         for key, value in item.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise Malformed(source, f"line {_line(key)}", "a list or mapping", "the name of a column")
             if not isinstance(value, yaml.ScalarNode):
                 raise Malformed(source, f"line {_line(value)}, {key.value}", "a list or mapping", "a text or a number")
             values[key.value] = value.value

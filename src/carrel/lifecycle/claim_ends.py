@@ -17,7 +17,7 @@ import msgspec
 from carrel.dialects import dra
 from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.dra import DevicePlace
-from carrel.kubernetes.cluster import Cluster, NotFound, Selection
+from carrel.kubernetes.cluster import Cluster, Forbidden, NotFound, Selection
 from carrel.kubernetes.objects.resource_claims import ResourceClaim
 from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
 from carrel.leases.cluster_ledger import ClusterLedger
@@ -75,6 +75,10 @@ class ClaimEnds:
             found = await self._cluster.get(RESOURCE_CLAIMS, holder.name, holder.namespace)
         except NotFound:
             return ClaimEnd("the claim is gone") if await self._is_served(holder.namespace) else HOLDS
+        except Forbidden:
+            # Claims are not counted any more, and the right went with `manifests/dra.yaml`. Other holders of the GPU
+            # must still be looked at.
+            return HOLDS
         return self._end_of(msgspec.convert(found, ResourceClaim), holder, record)
 
     async def _is_served(self, namespace: str) -> bool:

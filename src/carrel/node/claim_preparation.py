@@ -65,7 +65,7 @@ class ClaimPreparation:
         return PreparedDevice((result.request.partition("/")[0],), result.pool, result.device, ids)
 
     async def unprepare(self, uid: str) -> None:
-        """Raises `OSError`."""
+        """Raises `OSError`, and `ClusterError` if only the report could not be written."""
         self.files.remove(uid)
         await self.report()
 

@@ -96,7 +96,7 @@ def read(document: Any, source: str) -> tuple[SimulatedCluster, Trace]:
             )
             for each in document["bookings"]
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise Malformed(source, "a field", str(error), "what `carrel snapshot` writes") from None
     return cluster, Trace(pods, wishes)
 

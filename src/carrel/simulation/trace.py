@@ -32,6 +32,8 @@ POD_COLUMNS = frozenset(
 )
 BOOKING_COLUMNS = frozenset(["user", "model", "gpus", "asked_hours", "start_hours", "lasts_hours"])
 MOST_ALIKE = 100_000
+MOST_HOURS = 100 * 366 * 24.0
+"""Times beyond a hundred years are mistakes."""
 
 
 def trace_of(pods: Iterable[Row], bookings: Iterable[Row], source: str) -> Trace:
@@ -49,11 +51,14 @@ def _pods(row: Row, lines: dict[str, int]) -> Iterator[SimulatedPod]:
     if not 1 <= count <= MOST_ALIKE:
         raise row.wrong("count", f"1 to {MOST_ALIKE}")
     machine = MachineRoom(int(row.decimal("cpu_cores") * 1000), int(row.decimal("memory_gib") * 1024))
-    lasts = row.decimal("lasts_hours") * HOUR_S if row.text("lasts_hours") else None
-    arrives = row.decimal("arrives_hours") * HOUR_S
+    lasts = _seconds(row, "lasts_hours") if row.text("lasts_hours") else None
+    arrives = _seconds(row, "arrives_hours")
     request = _request(row)
     for number in range(count):
         one = f"{name}-{number}" if count > 1 else name
+        if one != name and one in lines:
+            raise row.wrong("name", f"another name: line {lines[one]} has {one} already")
+        lines[one] = row.line
         yield SimulatedPod(one, request, machine, row.text("owner"), arrives, lasts)
 
 
@@ -76,13 +81,20 @@ def _request(row: Row) -> Request | None:
     return Request(gpus, amount, row.text("model"))
 
 
+def _seconds(row: Row, column: str, default_hours: float = 0.0) -> float:
+    hours = row.decimal(column, default_hours)
+    if hours > MOST_HOURS:
+        raise row.wrong(column, f"at most {MOST_HOURS:,.0f} hours")
+    return hours * HOUR_S
+
+
 def _wish(row: Row) -> BookingWish:
     for column in ("user", "model", "lasts_hours"):
         if not row.text(column):
             raise row.wrong(column, "something: a booking needs it")
-    asked = row.decimal("asked_hours") * HOUR_S
-    start = row.decimal("start_hours", asked / HOUR_S) * HOUR_S
-    gpus, lasts = row.number("gpus", 1), row.decimal("lasts_hours") * HOUR_S
+    asked = _seconds(row, "asked_hours")
+    start = _seconds(row, "start_hours", asked / HOUR_S)
+    gpus, lasts = row.number("gpus", 1), _seconds(row, "lasts_hours")
     if not gpus or not lasts:
         raise row.wrong("gpus" if not gpus else "lasts_hours", "more than zero")
     return BookingWish(row.text("user"), row.text("model"), gpus, asked, max(start, asked), lasts)

@@ -19,6 +19,8 @@ COMPONENT = "app.kubernetes.io/component"
 OURS = "app.kubernetes.io/name=carrel"
 PORTS = {"webhook": 8443, "scheduler": 39995, "controller": 39998, "booking": 39997, "agent": 39996}
 """Where each component answers probes, as the chart runs it."""
+FROM_SECRET = "Secret "  # noqa: S105 # a word, not a password
+"""How it is said that a variable comes from a Secret."""
 KINDS = {"agent-report-only": "agent"}
 """Label of a component that runs in another mode there → the component."""
 
@@ -38,7 +40,7 @@ class Variable(ObjectPart):
     def said(self) -> str:
         """Its value or, of a secret, where it is: no secret is read."""
         source = self.value_from.secret_key_ref
-        return f"Secret {source.get('name')}, key {source.get('key')}" if source else self.value
+        return f"{FROM_SECRET}{source.get('name')}, key {source.get('key')}" if source else self.value
 
 
 class ComponentContainer(ObjectPart):

@@ -69,10 +69,11 @@ class Installation:
 
     @property
     def install(self) -> str:
-        return f"helm upgrade --install carrel charts/carrel --namespace {self.namespace} --reuse-values"
+        return f"helm upgrade --install carrel charts/carrel --namespace {self.namespace} --reset-then-reuse-values"
 
     def with_values(self, *values: str) -> str:
-        return f"helm upgrade carrel charts/carrel --namespace {self.namespace} --reuse-values --set {','.join(values)}"
+        change = f"helm upgrade carrel charts/carrel --namespace {self.namespace} --reset-then-reuse-values"
+        return f"{change} --set {','.join(values)}"
 
     def kubectl(self, words: str) -> str:
         return f"kubectl --namespace {self.namespace} {words}"

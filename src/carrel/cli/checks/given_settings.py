@@ -13,7 +13,7 @@ import typer.models
 from carrel import settings as shared
 from carrel.admission.settings import WebhookSettings
 from carrel.bookings.settings import BookingSettings
-from carrel.cli.checks.component_pods import ComponentPod, component_pods, newest
+from carrel.cli.checks.component_pods import FROM_SECRET, ComponentPod, component_pods, newest
 from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
 from carrel.lifecycle.settings import ControllerSettings
 from carrel.node.settings import AgentSettings
@@ -41,6 +41,8 @@ ALIKE: Sequence[type[Any]] = (
     shared.BookingClientSettings,
 )
 """Groups of settings that all components which have them must have alike."""
+HIDDEN = frozenset({"seal_key", "api_token"})
+"""Settings that are secrets."""
 MODE = "CARREL_MODE"
 PREFIX = "CARREL_"
 ALSO_KNOWN = frozenset({"CARREL_NAMESPACE"})
@@ -75,12 +77,18 @@ def _different(of: Installation, pods: Mapping[str, ComponentPod]) -> Iterator[F
                 if issubclass(SETTINGS[component], group)
             }
             if len(set(values.values())) > 1:
-                said = ", ".join(f"{component} {value or 'none'}" for component, value in values.items())
+                said = ", ".join(f"{component} {_shown(setting, value)}" for component, value in values.items())
                 yield fail(f"{names[0]} differs: {said}", of.install + ", and leave it out of env")
     modes = {name: pods[name].given(MODE) or "native" for name in ("webhook", "agent") if name in pods}
     if len({"native" if mode == "report-only" else mode for mode in modes.values()}) > 1:
         said = ", ".join(f"{component} {mode}" for component, mode in modes.items())
         yield fail(f"{MODE} differs: {said}; containers are told to see other GPUs than they get", of.install)
+
+
+def _shown(setting: str, value: str) -> str:
+    """Somebody may have written a secret into `env` itself: what is printed here ends in logs."""
+    is_hidden = setting in HIDDEN and value and not value.startswith(FROM_SECRET)
+    return "a value in its environment (not shown)" if is_hidden else value or "none"
 
 
 def _default(settings: type[Any], setting: str) -> str:

@@ -19,7 +19,7 @@ from carrel.cli.checks.finding import Finding, Installation, ProbeOptions, fail,
 from carrel.cli.checks.runtime import HIDE_FROM, is_simulated
 from carrel.dialects import carrel, nvidia
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
-from carrel.kubernetes.cluster import EVERYTHING, ClusterError, DeleteOptions, Invalid, NotFound
+from carrel.kubernetes.cluster import EVERYTHING, ClusterError, DeleteOptions, Forbidden, Invalid, NotFound
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.pod_progress import FINISHED
 
@@ -131,7 +131,10 @@ async def _run(of: Installation, probe: ProbeOptions, manifest: dict[str, Any]) 
             if carrel.RUNS_WITHOUT_GPU in made["metadata"].get("annotations", {}):
                 return _untried("no GPU is free", hop)
             return await _wait_ended(of, probe, made, hop)
-    except Invalid as error:
+    except (Invalid, Forbidden) as error:
+        # Webhooks, policies, quotas and Pod Security answer 403 too; only a missing right is an admin's matter.
+        if isinstance(error, Forbidden) and (error.status == 401 or "cannot create resource" in error.message):
+            raise
         return fail(f"the pod is refused: {error.message}", "carrel doctor, without --probe, says more", hop)
 
 

@@ -152,6 +152,9 @@ class ClaimPlugin(calls.DRAPluginServicer, registration_calls.RegistrationServic
     async def _unprepared(self, uid: str) -> wire.NodeUnprepareResourceResponse:
         try:
             await self._keeper.unprepare(uid)
+        except ClusterError as error:
+            # Its file is gone. Until the next report says so, the claim keeps its GPUs, and nothing is lost by that.
+            log.warning("claim_not_reported uid=%s: %s", uid, error)
         except OSError as error:
             log.warning("claim_not_unprepared uid=%s: %s", uid, error)
             return wire.NodeUnprepareResourceResponse(error=str(error))
