@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch
 from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.ledger.refusals import Refusal
@@ -100,6 +101,38 @@ async def test_a_promise_ends_with_its_pod_or_its_time(end: str) -> None:
         await eventually(lambda: "GPU-n1-0" not in replica.ledger.shares_of(pod["metadata"]["uid"]))
         assert await chosen(replica, await a_waiting_pod(lab, "next")) == ["n1"]
         replica.ledger.audit()
+
+
+async def test_a_booked_share_is_bound_on_the_gpu_that_was_promised_to_it() -> None:
+    """With the promise it counts as a pod that holds a GPU, which may hold any: its bind must not look for another."""
+    ada = {"carrel.dev/user": "ada@lab.example", "carrel.dev/tier": "opportunistic"}
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+        await lab.book(gpus=1)
+        first = await lab.pod("first", annotations={**ada, "gpu-fraction": "0.25"})
+        assert await replica.bind(first, "n1") is None
+        fuller = {"carrel.dev/tier": "opportunistic", "gpu-fraction": "0.8"}
+        assert await replica.bind(await lab.pod("of-another", annotations=fuller), "n1") is None
+        second = await lab.pod("second", annotations={**ada, "gpu-fraction": "0.2"})
+
+        assert await chosen(replica, second, ("n1",)) == ["n1"]
+        assert await replica.bind(second, "n1") is None
+
+        assert {first["metadata"]["uid"], second["metadata"]["uid"]} in map(set, (await lab.held()).values())
+
+
+async def test_a_promise_is_worth_nothing_on_a_node_that_takes_no_new_pods_by_now() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        pod = await a_waiting_pod(lab, "train")
+        assert await chosen(replica, pod, ("n1",)) == ["n1"]
+        report = MergePatch({"status": {"heartbeat": "2026-11-16T11:00:00Z"}})
+        await lab.client.patch(GPU_NODE_STATUSES, "n1", report, subresource="status")
+        await eventually(lambda: any("T11:" in each.status.heartbeat for each in replica.node_statuses.store))
+        replica.cluster_ledger.mark_silent_agents(lab.clock.now)
+
+        refusal = await replica.bind(pod, "n1")
+
+        assert refusal is not None and "n1 takes no new GPU pods" in refusal.reason
+        assert await lab.held() == {}
 
 
 NODES_WITH_A_ZONE = [{"weight": 1, "preference": {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}}]

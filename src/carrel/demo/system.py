@@ -103,7 +103,8 @@ class Demo:
     async def run(self) -> None:
         """Runs until it is cancelled."""
         for_all = SchedulerOptions(schedulers=None)  # people of the demo need not name a scheduler
-        app = extender_app(handlers_on(self.carrel, scheduler_on(self.carrel), for_all))
+        scheduling = scheduler_on(self.carrel)
+        app = extender_app(handlers_on(self.carrel, scheduling, for_all))
         async with (
             serving(app, Address()) as extender,
             aiohttp.ClientSession() as session,
@@ -113,6 +114,7 @@ class Demo:
             scheduler = SimulatedScheduler(session, binds, extender)
             collector = collector_on(self.carrel)
             while True:
+                scheduling.expire_promises()
                 try:
                     for freed in await collector.collect():
                         self.log(f"{freed.holder} released GPU {freed.index} of {freed.node}: {freed.why}")

@@ -46,6 +46,13 @@ class Machines:
         latest_first = reversed(self._changed.items())
         return [node for node, _ in takewhile(lambda change: change[1] > moment, latest_first)]
 
+    def could_give(self, room: MachineRoom) -> bool:
+        """Whether a node has so much, were it empty. If no node is known: yes."""
+        sizes = self._size.values()
+        return not sizes or any(
+            size.cpu_milli >= room.cpu_milli and size.memory_mib >= room.memory_mib for size in sizes
+        )
+
     def set_node(self, name: str, size: MachineRoom) -> None:
         """`size` is all that pods may have of the node."""
         if self._size.get(name) != size:

@@ -1,7 +1,7 @@
 """What a pod asks for, in whichever dialect: a number of GPUs, an amount of each, and which ones."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
 
@@ -206,6 +206,12 @@ class Request:
     def __hash__(self) -> int:
         """By what makes most requests different: the hash of all parts would cost more than most of what it is for."""
         return hash((self.cards, self.amount, self.model, self.selector.only))
+
+    def on_any_covered(self) -> "Request":
+        """Without what `coverage` decided about single GPUs: it says that only of pods that wait."""
+        if not (self.selector.only or self.selector.not_on):
+            return self
+        return replace(self, selector=replace(self.selector, only=frozenset(), not_on=frozenset()))
 
     def allows_model(self, model: str) -> bool:
         return (not self.model or model == self.model) and self.selector.allows_model(model)

@@ -32,7 +32,10 @@ class InvariantCheck:
         self._lasting = LastingViolations()
         try:
             while True:
-                await self.round()
+                try:
+                    await self.round()
+                except Exception as error:  # a count that fails must not end the reconcilers beside it
+                    self._state.isolation.failed("invariants", "round", error)
                 await asyncio.sleep(CHECK_S)
         finally:
             self._metrics.set_violations(Counter())

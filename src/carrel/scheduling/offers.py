@@ -47,6 +47,17 @@ class Offers:
         self._cluster_ledger.promise(placement, holder, owner)
         self._offers[holder.uid] = Offer(placement, owner, self._clock() + OFFERED_S)
 
+    def placement_of(self, uid: str) -> Placement | None:
+        """What the pod was offered."""
+        offer = self._offers.get(uid)
+        return offer.placement if offer is not None else None
+
+    def cancel(self, uid: str) -> None:
+        """What the pod was offered is not what it is bound with."""
+        offer = self.take(uid)
+        if offer is not None:
+            self.end(uid, offer)
+
     def take(self, uid: str) -> Offer | None:
         """What the pod was offered, for its bind, which ends the promise by `end`."""
         return self._offers.pop(uid, None)
@@ -78,9 +89,7 @@ class Offers:
             return
         uid = pod.metadata.uid
         self._avoided.pop(uid, None)
-        offer = self.take(uid)
-        if offer is not None:
-            self.end(uid, offer)
+        self.cancel(uid)
 
     def expire(self) -> None:
         """To be called every few seconds."""

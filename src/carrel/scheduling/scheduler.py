@@ -124,11 +124,13 @@ class Scheduler:
         self._offers.expire()
 
     def learn(self, pods: Iterable[Pod]) -> None:
-        """What these pods ask for counts as asked for: after a restart, of the pods that exist."""
-        for pod in newest_last(pods, REMEMBERED_PODS):
-            asked = self._context.requested_by(pod)
-            if isinstance(asked, PodRequest):
-                self._ranking.demand.saw(asked.request, machine_of(pod), pod.metadata.uid)
+        """What these pods ask for counts as asked for: after a restart, of the pods that exist. A pod that asks for
+        more CPU or memory than any node has would spoil the mean; kube-scheduler never asks about it."""
+        asking = [pod for pod in pods if isinstance(self._context.requested_by(pod), PodRequest)]
+        for pod in newest_last(asking, REMEMBERED_PODS):
+            asked, machine = self._context.requested_by(pod), machine_of(pod)
+            if isinstance(asked, PodRequest) and self._ranking.machines.could_give(machine):
+                self._ranking.demand.saw(asked.request, machine, pod.metadata.uid)
 
     # --- filter ------------------------------------------------------------------------------------------------------
 
@@ -244,12 +246,12 @@ class Scheduler:
         Raises `ClusterError` if the API server does not answer: then the pod may keep the GPUs until the next try, or
         until the collector finds that it was never bound.
         """
-        pod_request = self._context.requested_by(pod)
-        if isinstance(pod_request, Refusal):
-            return pod_request
         holder = holder_of(pod)
         if holder.uid in self._binding:
             return Refusal(f"a bind of {holder} is under way")
+        pod_request = self._requested_at_bind(pod, node)
+        if isinstance(pod_request, Refusal):
+            return pod_request
         self._binding.add(holder.uid)
         is_bound = False
         try:
@@ -260,6 +262,21 @@ class Scheduler:
             self._binding.discard(holder.uid)
             if not is_bound:
                 self._offers.failed(holder.uid, node)
+
+    def _requested_at_bind(self, pod: Pod, node: str) -> PodRequest | Refusal | None:
+        """A promise makes a booked pod one that has its GPUs, and then it may have any of the booked model. So an offer
+        that this bind cannot use ends before it is read which GPUs the pod may have."""
+        uid, asked = pod.metadata.uid, self._context.requested_by(pod)
+        offered = self._offers.placement_of(uid)
+        if offered is None:
+            return asked
+        is_asked = isinstance(asked, PodRequest) and asked.request.on_any_covered() == offered.request.on_any_covered()
+        there = self._cluster_ledger.ledger.node(node)
+        is_open = offered.node == node and there is not None and not there.unusable
+        if is_asked and is_open and offered.request.gang is None:  # its gang may have ended since, and must be asked
+            return asked
+        self._offers.cancel(uid)
+        return self._context.requested_by(pod)
 
     def _pod_to_bind(self, pod: Pod) -> _PodToBind:
         covered = self._context.covered(pod)
@@ -304,10 +321,9 @@ class Scheduler:
         gang, holder = pod_request.request.gang, pod.holder
         offer = self._offers.take(holder.uid)
         if offer is not None:
+            placement = replace(offer.placement, coverage=pod.coverage)
             try:
-                if offer.placement.node == node and offer.placement.request == pod_request.request:
-                    placement = replace(offer.placement, coverage=pod.coverage)
-                    return await self._lease_writer.take(placement, holder, is_promised=True) or placement
+                return await self._lease_writer.take(placement, holder, is_promised=True) or placement
             finally:
                 self._offers.end(holder.uid, offer)
         if gang is not None:
