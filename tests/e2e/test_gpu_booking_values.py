@@ -161,7 +161,7 @@ def test_beside_a_carrel_only_the_names_are_installed_and_lead_to_it(beside: Api
     given = f"{','.join(MAIA)},carrel.mode=coexist"
     with pytest.raises(Failed) as refused:
         helm("upgrade", "gpu-booking", GPU_BOOKING, "-n", NAMESPACE, "--set", given, api=beside)
-    assert "helm upgrade carrel --namespace gpus --reuse-values --set booking.enabled=false" in str(refused.value)
+    assert "helm upgrade carrel charts/carrel --namespace gpus --reset-then-reuse-values" in str(refused.value)
     assert "carrel has values for a Carrel that this release would install" in str(refused.value)
     helm("uninstall", "gpu-booking", "-n", NAMESPACE, api=beside)
     assert is_gone(beside, CONFIGURATION)

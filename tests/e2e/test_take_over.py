@@ -183,6 +183,7 @@ def test_what_gpushare_gave_is_never_given_again(gpushare: Gpushare) -> None:
 
         # Carrel is away, and gpushare places a pod where one of Carrel's has ended.
         carrel.leave()
+        ended = uids_of([carrel.pods(ours)[name] for name in ("beside-0", "beside-1")])
         end("beside-0")
         end("beside-1")
         gpushare.start()
@@ -191,6 +192,7 @@ def test_what_gpushare_gave_is_never_given_again(gpushare: Gpushare) -> None:
         carrel.come_back()
         asks("too-large-again", 400)
         eventually(lambda: "Insufficient GPU Memory in one device" in carrel.why(ours, "too-large-again"))
+        eventually(lambda: uids_held(carrel).isdisjoint(ended), 120)
         asks("fits", 208)
         wait_for_phase(api, ours, "fits", "Running")
         assert carrel.is_told(ours, "fits", 0, 208)

@@ -1,9 +1,10 @@
 """ResourceClaims on a node: the slice, what the kubelet asks, and what the container runtime reads. Real gRPC."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -61,8 +62,15 @@ async def a_claim_node(folder: Path, version: str = "containerd://2.2.1", **sett
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[ClaimNode]:
-    async with a_claim_node(tmp_path) as found:
+def folder() -> Iterator[Path]:
+    """Not pytest's: the path of a socket has at most 107 characters."""
+    with TemporaryDirectory(prefix="kubelet-") as made:
+        yield Path(made)
+
+
+@pytest.fixture
+async def node(folder: Path) -> AsyncIterator[ClaimNode]:
+    async with a_claim_node(folder) as found:
         await found.kubelet.register()
         await becomes(lambda: _names(found), ["gpu-0", "gpu-1"])
         await eventually(lambda: len(found.replica.ledger.cards("n1")) == 2)
@@ -125,8 +133,8 @@ async def test_a_claim_that_its_lease_names_gets_its_gpus(node: ClaimNode) -> No
     assert [each["inUseBy"] for each in await node.running.devices()] == [[uid], [uid]], "before the kubelet is told"
 
 
-async def test_where_nvidias_own_files_are_used_each_gpu_is_named_too(tmp_path: Path) -> None:
-    async with a_claim_node(tmp_path, device_list=DeviceList.CDI) as node:
+async def test_where_nvidias_own_files_are_used_each_gpu_is_named_too(folder: Path) -> None:
+    async with a_claim_node(folder, device_list=DeviceList.CDI) as node:
         await node.kubelet.register()
         await becomes(lambda: _names(node), ["gpu-0", "gpu-1"])
         await eventually(lambda: node.replica.ledger.cards("n1")[0].gpu.model == "Tesla-V100")
@@ -177,14 +185,14 @@ async def test_a_socket_that_vanished_is_there_again(node: ClaimNode) -> None:
     assert (await node.kubelet.register()).name == "gpu.carrel.dev"
 
 
-async def test_prepared_claims_are_known_after_a_restart_of_the_agent(tmp_path: Path) -> None:
-    async with a_claim_node(tmp_path) as first:
+async def test_prepared_claims_are_known_after_a_restart_of_the_agent(folder: Path) -> None:
+    async with a_claim_node(folder) as first:
         await first.kubelet.register()
         await becomes(lambda: _names(first), ["gpu-0", "gpu-1"])
         await eventually(lambda: first.replica.ledger.cards("n1")[0].gpu.model == "Tesla-V100")
         claim = await first.allocated("train", gpu_1="")
         await first.kubelet.prepare(claim)
-    async with a_claim_node(tmp_path) as second:
+    async with a_claim_node(folder) as second:
 
         async def used() -> list[Any]:
             return [each.get("inUseBy") for each in await second.running.devices()]
@@ -203,9 +211,9 @@ async def test_prepared_claims_are_known_after_a_restart_of_the_agent(tmp_path: 
     ],
 )
 async def test_where_claims_would_be_ignored_nothing_is_offered(
-    tmp_path: Path, version: str, settings: dict[str, Any], why: str
+    folder: Path, version: str, settings: dict[str, Any], why: str
 ) -> None:
-    async with a_claim_node(tmp_path, version, **settings) as node:
+    async with a_claim_node(folder, version, **settings) as node:
 
         async def message() -> bool:
             return why in (await node.running.status()).get("message", "")
