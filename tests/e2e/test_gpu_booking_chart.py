@@ -5,9 +5,6 @@ The tests follow each other: each finds what the one before it has left.
 """
 
 import json
-import os
-import subprocess
-import sys
 import urllib.error
 from base64 import b64encode
 from collections.abc import Iterator
@@ -19,27 +16,18 @@ import yaml
 
 from carrel.admission.certificates import Validity, issue, new_authority
 from carrel.leases.cluster_state import utc_now
-from testbed.clients import kubectl
 from testbed.processes import Failed
-from tests.e2e.chart import CHART, STARTING_S, InstalledChart, chart_node, helm
+from tests.e2e.chart import STARTING_S, InstalledChart, chart_node, helm
+from tests.e2e.gpu_booking import CONFIGURATION, GPU_BOOKING, NAMESPACE, carrel, follow_the_document
 from tests.e2e.maia import TOKEN, MaiaBookings, maia_bookings
 from tests.e2e.pods import Json, eventually, is_gone, pod
 from tests.e2e.relay import relay
 
-GPU_BOOKING = CHART.parent / "gpu-booking"
-NAMESPACE = "gpu-booking"
-CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/gpu-booking-webhook"
 TLS = f"/api/v1/namespaces/{NAMESPACE}/secrets/gpu-booking-webhook-tls"
 SERVICES = f"/api/v1/namespaces/{NAMESPACE}/services"
 GPU = {"nvidia.com/gpu": "1"}
 MODEL = "Tesla-V100"
 ADA = "ada@lab.example"
-PATCH = (  # MAIA's document, word for word
-    "kubectl patch mutatingwebhookconfiguration gpu-booking-webhook -n gpu-booking --type='json' "
-    "-p=\"[{'op': 'replace', 'path': '/webhooks/0/clientConfig/caBundle', 'value': "
-    r"\"$(kubectl get secret gpu-booking-webhook-tls -n gpu-booking -o jsonpath='{.data.ca\.crt}')\"}]"
-    '"'
-)
 
 
 @pytest.fixture(scope="module")
@@ -95,17 +83,6 @@ def admitted(chart: InstalledChart, namespace: str = "default") -> Json:
     return made
 
 
-def carrel(chart: InstalledChart, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "carrel", *words, "--kubeconfig", str(chart.api.kubeconfig)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-
-
-def follow_the_document(chart: InstalledChart) -> None:
-    path = f"{kubectl().parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "KUBECONFIG": str(chart.api.kubeconfig)}
-    subprocess.run(["bash", "-c", PATCH], env=environment, check=True, capture_output=True)
-
-
 def test_without_values_carrel_runs_under_the_names_of_maia(chart: InstalledChart) -> None:
     parts = {"webhook", "scheduler", "controller", "booking", "agent"}
     assert wait_ready(chart) == {f"carrel-{part}" for part in parts}
@@ -120,7 +97,7 @@ def test_without_values_carrel_runs_under_the_names_of_maia(chart: InstalledChar
 
 def test_what_the_document_does_by_hand_does_no_harm(chart: InstalledChart) -> None:
     before = chart.get(CONFIGURATION)["webhooks"]
-    follow_the_document(chart)
+    follow_the_document(chart.api)
     assert chart.get(CONFIGURATION)["webhooks"] == before, "the bundle was there already"
     # A certificate that another authority signed, as by an approved CSR, in the place of the webhook's own.
     valid = Validity(utc_now() - timedelta(hours=1), utc_now() + timedelta(days=365))
@@ -129,7 +106,7 @@ def test_what_the_document_does_by_hand_does_no_harm(chart: InstalledChart) -> N
     data = {"tls.crt": served.certificate, "tls.key": served.key, "ca.crt": authority.certificate}
     body = {"data": {key: b64encode(value).decode() for key, value in data.items()}}
     chart.api.call("PATCH", TLS, body)
-    follow_the_document(chart)
+    follow_the_document(chart.api)
 
     def is_settled() -> bool:
         bundles = {each["clientConfig"]["caBundle"] for each in chart.get(CONFIGURATION)["webhooks"]}
@@ -179,9 +156,9 @@ def gpu_leases(chart: InstalledChart) -> list[str]:
 
 
 def test_purge_refuses_while_carrel_is_installed(chart: InstalledChart) -> None:
-    said = carrel(chart, "purge", "--carrel-namespace", NAMESPACE, "--yes")
+    said = carrel(chart.api, "purge", "--carrel-namespace", NAMESPACE, "--yes")
     assert (said.returncode, said.stderr.splitlines()[0]) == (3, "✗ Carrel is not uninstalled")
-    elsewhere = carrel(chart, "purge", "--carrel-namespace", "default", "--yes")
+    elsewhere = carrel(chart.api, "purge", "--carrel-namespace", "default", "--yes")
     assert (elsewhere.returncode, elsewhere.stderr.splitlines()[0]) == (3, "✗ Carrel is not uninstalled")
     assert f"installed in the namespace {NAMESPACE}" in elsewhere.stderr
 
@@ -206,7 +183,7 @@ def test_after_uninstall_and_purge_nothing_of_carrel_is_left_and_pods_go_on(char
     for name in ("carrel-controller", "gpu-scheduler"):
         lease = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{name}"
         chart.api.call("PATCH", lease, {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}})
-    shown = carrel(chart, "purge", "--carrel-namespace", NAMESPACE, "--dry-run", "--output", "json")
+    shown = carrel(chart.api, "purge", "--carrel-namespace", NAMESPACE, "--dry-run", "--output", "json")
     assert shown.returncode == 0, shown.stderr
     listed = {(each["kind"], each["name"]): each["holds"] for each in json.loads(shown.stdout)}
     assert listed["CustomResourceDefinition", "gpuclaims.gpu.scheduling"] == "1 object"
@@ -218,13 +195,13 @@ def test_after_uninstall_and_purge_nothing_of_carrel_is_left_and_pods_go_on(char
     } <= set(listed)
     assert {kind for kind, _ in listed} == {"CustomResourceDefinition", "Lease", "Secret", "PersistentVolumeClaim"}
     assert len(gpu_leases(chart)) == 1 and {("Lease", gpu_leases(chart)[0])} <= set(listed), "that of the running pod"
-    asks = carrel(chart, "purge", "--carrel-namespace", NAMESPACE)
+    asks = carrel(chart.api, "purge", "--carrel-namespace", NAMESPACE)
     assert (asks.returncode, asks.stderr.splitlines()[0]) == (2, "✗ Nothing is deleted")
 
-    done = carrel(chart, "purge", "--carrel-namespace", NAMESPACE, "--yes")
+    done = carrel(chart.api, "purge", "--carrel-namespace", NAMESPACE, "--yes")
     assert done.returncode == 0, done.stderr
     left = chart.api.kubectl("get", "crd,leases,secrets,pvc,configmaps", "--namespace", NAMESPACE, "--output", "name")
     assert left.split() == ["configmap/kube-root-ca.crt"]
     assert chart.get("/api/v1/namespaces/ada/pods/train")["status"]["phase"] == "Running"
-    again = carrel(chart, "purge", "--carrel-namespace", NAMESPACE, "--yes")
+    again = carrel(chart.api, "purge", "--carrel-namespace", NAMESPACE, "--yes")
     assert again.stdout == "Nothing of Carrel is left.\n"

@@ -2,26 +2,21 @@
 Beside a Carrel, on a real API server without nodes: only the names; and no second Carrel.
 """
 
-import os
-import subprocess
-import sys
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 
 import pytest
 import yaml
 
-from testbed.clients import kubectl
 from testbed.control_plane import ApiServer
 from testbed.control_plane import api_server as start_api_server
 from testbed.fixtures import shown_run
 from testbed.processes import Failed
 from tests.e2e.chart import CHART, by_name, helm
 from tests.e2e.chart import rendered as carrel_rendered
+from tests.e2e.gpu_booking import CONFIGURATION, GPU_BOOKING, NAMESPACE, carrel, follow_the_document
 from tests.e2e.pods import Json, eventually, is_gone
 
-GPU_BOOKING = CHART.parent / "gpu-booking"
-NAMESPACE = "gpu-booking"
 MAIA = ("apiUrl=https://maia.example/maia-api/gpu-schedulability/", "apiToken=of-the-dashboard")
 
 
@@ -110,25 +105,6 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
 
 
 # --- beside a Carrel --------------------------------------------------------------------------------------------------
-
-CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/gpu-booking-webhook"
-PATCH = (  # MAIA's document, word for word
-    "kubectl patch mutatingwebhookconfiguration gpu-booking-webhook -n gpu-booking --type='json' "
-    "-p=\"[{'op': 'replace', 'path': '/webhooks/0/clientConfig/caBundle', 'value': "
-    r"\"$(kubectl get secret gpu-booking-webhook-tls -n gpu-booking -o jsonpath='{.data.ca\.crt}')\"}]"
-    '"'
-)
-
-
-def carrel(api: ApiServer, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "carrel", *words, "--kubeconfig", str(api.kubeconfig)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-
-
-def follow_the_document(api: ApiServer) -> None:
-    path = f"{kubectl().parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "KUBECONFIG": str(api.kubeconfig)}
-    subprocess.run(["bash", "-c", PATCH], env=environment, check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")
