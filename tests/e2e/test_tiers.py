@@ -5,123 +5,24 @@ Bookings are made in MAIA's JSON, and webhook and controller ask about them in i
 the place of MAIA's dashboard.
 """
 
-import contextlib
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from carrel.kubernetes.objects.release import read_release
 from carrel.parsing.time import instant
-from testbed.processes import Failed
-from tests.e2e import maia
-from tests.e2e.carrel_node import WHOLE, CarrelNode, a_pod, carrel_node
-from tests.e2e.maia import MaiaBookings, maia_bookings, post
+from tests.e2e.carrel_node import WHOLE, a_pod
+from tests.e2e.maia import post
 from tests.e2e.pods import Json, eventually, namespace, wait_for_phase
-from tests.e2e.webhook import ADMIN, UserClient, Webhook, sealed_with
-
-CONTROLLER = "system:serviceaccount:carrel:carrel-controller"
-ADA, CAROL, EVE = "ada@lab.example", "carol@lab.example", "eve@lab.example"
-TERMINATOR_TOKEN = "of-maias-webhook"
-LIMIT_S = 180
-"""For broken components; a revocation takes seconds."""
-
-
-class Lab:
-    def __init__(self, carrel: CarrelNode, bookings: MaiaBookings) -> None:
-        self.carrel, self.api, self.bookings = carrel, carrel.api, bookings
-        self.restart_controller()
-        self.people = {name: UserClient(carrel.api, name) for name in (ADA, CAROL, EVE, ADMIN)}
-
-    def restart_controller(self, *options: str) -> None:
-        """With the rights of its ServiceAccount, and no more. One that starts asks about all people at once."""
-        self.carrel.controller.stop()
-        groups = ["system:serviceaccounts", "system:serviceaccounts:carrel", "system:authenticated"]
-        rights = self.api.kubeconfig_of(CONTROLLER, groups)
-        service = ("--api-url", self.bookings.address, "--api-token", maia.TOKEN)
-        terminator = ("--terminator-port", "0", "--terminator-token", TERMINATOR_TOKEN)
-        self.carrel.controller = self.carrel.start_controller("--kubeconfig", rights, *service, *terminator, *options)
-
-    def terminator(self) -> str:
-        """Its URL."""
-        begun = "terminator url="
-        log = self.carrel.controller.log
-        return eventually(lambda: log.read_text().rpartition(begun)[2] if begun in log.read_text() else "").split()[0]
-
-    def create(self, who: str, ours: str, name: str) -> None:
-        """A pod for one GPU, as a person writes it: with no word about tiers, schedulers or environment."""
-        self.make(who, ours, a_pod(name, {WHOLE: "1"}))
-
-    def make(self, who: str, ours: str, manifest: Json) -> None:
-        manifest["spec"].pop("schedulerName", None)
-        status, answer = self.people[who].call("POST", f"/api/v1/namespaces/{ours}/pods", manifest)
-        assert status == 201, answer
-
-    def run(self, who: str, ours: str, name: str) -> tuple[Json, str]:
-        """The running pod, and the GPU that its container sees."""
-        self.create(who, ours, name)
-        placed = wait_for_phase(self.api, ours, name, "Running")
-        return placed, self.sees(ours, name)
-
-    def sees(self, ours: str, name: str, container: str = "main") -> str:
-        return self.carrel.told(ours, name, container)["NVIDIA_VISIBLE_DEVICES"]
-
-    def pod(self, ours: str, name: str) -> Json:
-        return self.carrel.pods(ours)[name]
-
-    def successor(self, ours: str, of: Json) -> Json:
-        """The pod that runs under the name of the one that went."""
-
-        def runs() -> Json | None:
-            pod = self.carrel.pods(ours).get(of["metadata"]["name"])
-            is_another = pod is not None and pod["metadata"]["uid"] != of["metadata"]["uid"]
-            return pod if pod is not None and is_another and pod["status"]["phase"] == "Running" else None
-
-        found = eventually(runs, LIMIT_S)
-        assert found is not None
-        return found
-
-    def events(self, ours: str, pod: Json) -> dict[str, str]:
-        """Reason → message."""
-        told: dict[str, Any] = self.api.call("GET", f"/api/v1/namespaces/{ours}/events")
-        uid = pod["metadata"]["uid"]
-        return {each["reason"]: each["message"] for each in told["items"] if each["involvedObject"].get("uid") == uid}
-
-    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """A command of an admin."""
-        whole = [sys.executable, "-m", "carrel", *arguments, "--kubeconfig", str(self.api.kubeconfig)]
-        return subprocess.run(whole, capture_output=True, text=True, check=False)
-
-    def set_end(self, ours: str, name: str, end: datetime) -> None:
-        """As a time in Tokyo: whoever reads only `Z` never ends the pod."""
-        in_tokyo = (end + timedelta(hours=9)).replace(tzinfo=None).isoformat() + "+09:00"
-        notes = {"metadata": {"annotations": {"terminate-at": in_tokyo}}}
-        status, answer = self.people[ADMIN].call("PATCH", f"/api/v1/namespaces/{ours}/pods/{name}", notes)
-        assert status == 200, answer
-
-
-def now() -> datetime:
-    return datetime.now(UTC).replace(microsecond=0)
+from tests.e2e.tiers_lab import ADA, CAROL, EVE, LIMIT_S, TERMINATOR_TOKEN, Lab, now, take_its_gpu, tiers_lab
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    folder = tmp_path_factory.mktemp("bookings")
-    with (
-        sealed_with("a key that nobody knows"),
-        maia_bookings(folder, "Tesla-V100", gpus=2) as bookings,
-        carrel_node("tiers") as carrel,
-    ):
-        for name in (ADA, CAROL):
-            bookings.book(name)
-        Webhook(carrel.api, "--api-url", bookings.address, "--api-token", maia.TOKEN).install()
-        yield Lab(carrel, bookings)
+    with tiers_lab("tiers", tmp_path_factory.mktemp("bookings")) as found:
+        yield found
 
 
 def test_the_manual_sentence_by_sentence(lab: Lab) -> None:
@@ -349,158 +250,3 @@ def test_a_job_that_replaces_only_failed_pods_continues_without_a_gpu(lab: Lab) 
         assert not status.get("failed") and status["active"] == 1
         records = "/api/v1/namespaces/carrel/configmaps?labelSelector=carrel.dev/handover"
         eventually(lambda: not lab.api.call("GET", records)["items"], LIMIT_S)
-
-
-# --- notebooks -------------------------------------------------------------------------------------------------------
-
-
-READS_NOTICE = "cd /etc/carrel; while true; do cat notice; echo; sleep 1; done"
-"""As the first process of its container it does not hear SIGTERM, and so uses its whole grace."""
-
-
-def start_notebook(lab: Lab, ours: str, told_before: str, grace_s: int) -> Json:
-    """A pod as a hub makes it, with a Service and a Secret of its own. It prints its notice all the time.
-
-    `told_before`: between the announcement that it loses its GPU and SIGTERM; `grace_s`: from then on.
-    """
-    # The pods of the test before may still be ending: it must wait for its GPU.
-    notes = {"carrel.dev/revocation-grace": told_before, "carrel.dev/when-full": "wait"}
-    lab.api.call("PATCH", f"/api/v1/namespaces/{ours}", {"metadata": {"annotations": notes}})
-    manifest = a_pod("notebook", {WHOLE: "1"}, terminationGracePeriodSeconds=grace_s)
-    manifest["metadata"]["labels"] = {"hub.jupyter.org/username": "eve"}
-    manifest["spec"]["containers"][0]["command"] = ["sh", "-c", READS_NOTICE]
-    lab.make(EVE, ours, manifest)
-    placed = wait_for_phase(lab.api, ours, "notebook", "Running")
-    reference = {"apiVersion": "v1", "kind": "Pod", "name": "notebook", "uid": placed["metadata"]["uid"]}
-    owned = {"metadata": {"name": "notebook", "ownerReferences": [{**reference, "blockOwnerDeletion": True}]}}
-    ports = {"selector": {"hub.jupyter.org/username": "eve"}, "ports": [{"port": 8888}]}
-    lab.api.call("POST", f"/api/v1/namespaces/{ours}/services", {**owned, "spec": ports})
-    lab.api.call("POST", f"/api/v1/namespaces/{ours}/secrets", owned)
-    return placed
-
-
-def printed(lab: Lab, ours: str) -> str:
-    try:
-        return lab.api.kubectl("--namespace", ours, "logs", "notebook", "--tail", "3")
-    except Failed:
-        return ""  # its container is not there yet
-
-
-def owned_in(lab: Lab, ours: str, kind: str) -> dict[str, list[str]]:
-    """Name → the uids of the owners."""
-    found = lab.api.call("GET", f"/api/v1/namespaces/{ours}/{kind}")["items"]
-    return {
-        each["metadata"]["name"]: [owner["uid"] for owner in each["metadata"].get("ownerReferences", ())]
-        for each in found
-    }
-
-
-def take_its_gpu(lab: Lab, ours: str) -> None:
-    lab.run(CAROL, ours, "other")
-    lab.create(ADA, ours, "booked")
-
-
-def test_a_notebook_reads_its_notice_and_keeps_what_it_owns(lab: Lab) -> None:
-    with namespace(lab.api) as ours:
-        first = start_notebook(lab, ours, told_before="20s", grace_s=1)
-        take_its_gpu(lab, ours)
-
-        eventually(lambda: "save your work now" in printed(lab, ours), LIMIT_S)
-        after = lab.successor(ours, of=first)
-
-        eventually(lambda: "this pod lost its GPU at" in printed(lab, ours), LIMIT_S)
-        eventually(lambda: owned_in(lab, ours, "services") == {"notebook": [after["metadata"]["uid"]]}, LIMIT_S)
-        assert owned_in(lab, ours, "secrets") == {"notebook": []}, "it is left to the hub"
-        eventually(lambda: lab.pod(ours, "booked")["status"]["phase"] == "Running", LIMIT_S)
-        eventually(lambda: "handover-" not in str(owned_in(lab, "carrel", "configmaps")), LIMIT_S)
-        eventually(lambda: "handover-" not in str(owned_in(lab, "carrel", "secrets")), LIMIT_S)
-
-
-def test_a_notebook_that_is_stopped_while_it_is_ending_does_not_come_back(lab: Lab) -> None:
-    with namespace(lab.api) as ours:
-        start_notebook(lab, ours, told_before="1s", grace_s=15)
-        take_its_gpu(lab, ours)
-        eventually(lambda: "deletionTimestamp" in lab.pod(ours, "notebook")["metadata"], LIMIT_S)
-        path = f"/api/v1/namespaces/{ours}/pods/notebook"
-        status, answer = lab.people[EVE].call("DELETE", path, {"gracePeriodSeconds": 1})
-        assert status == 200, answer
-
-        eventually(lambda: lab.pod(ours, "booked")["status"]["phase"] == "Running", LIMIT_S)
-        eventually(lambda: "handover-" not in str(owned_in(lab, "carrel", "configmaps")), LIMIT_S)
-        assert "notebook" not in lab.carrel.pods(ours)
-        eventually(lambda: owned_in(lab, ours, "services") == {}, LIMIT_S)
-
-
-A_YEAR_S = 365 * 24 * 3600
-IGNORES_SIGTERM = "trap '' TERM; while true; do sleep 1; done"
-
-
-def a_pod_that_does_not_end(name: str) -> Json:
-    manifest = a_pod(name, {WHOLE: "1"}, terminationGracePeriodSeconds=A_YEAR_S)
-    manifest["spec"]["containers"][0]["command"] = ["sh", "-c", IGNORES_SIGTERM]
-    return manifest
-
-
-def test_neither_a_years_grace_nor_a_finalizer_keeps_a_gpu(lab: Lab) -> None:
-    with namespace(lab.api) as ours:
-        manifest = a_pod_that_does_not_end("sleepy")
-        manifest["metadata"]["finalizers"] = ["lab.example/never"]
-        lab.make(EVE, ours, manifest)
-        sleepy = wait_for_phase(lab.api, ours, "sleepy", "Running")
-        uid, path = sleepy["metadata"]["uid"], f"/api/v1/namespaces/{ours}/pods/sleepy"
-        assert sleepy["spec"]["terminationGracePeriodSeconds"] == 300
-        assert any(uid in shares for shares in lab.carrel.held().values())
-        try:
-            status, answer = lab.people[EVE].call("DELETE", path, {"gracePeriodSeconds": A_YEAR_S})
-            assert status == 403, answer
-            assert "is not given longer to end than its manifest says (300 seconds)" in answer["message"]
-
-            lab.api.call("DELETE", path, {"gracePeriodSeconds": 2})
-            eventually(lambda: not any(uid in shares for shares in lab.carrel.held().values()), LIMIT_S)
-            left = lab.pod(ours, "sleepy")["metadata"]
-            assert left["finalizers"] == ["lab.example/never"], "the finalizer keeps the object, and no GPU"
-        finally:
-            lab.api.call("PATCH", path, {"metadata": {"finalizers": None}})
-
-
-def test_a_pod_deleted_by_force_holds_its_gpu_until_its_node_or_an_admin_says_otherwise(lab: Lab) -> None:
-    carrel, node = lab.carrel, lab.carrel.node.name
-    reports = f"/apis/gpu.scheduling/v1/gpunodestatuses/{node}"
-    with namespace(lab.api) as ours:
-        lab.make(EVE, ours, a_pod_that_does_not_end("ghost"))
-        ghost = wait_for_phase(lab.api, ours, "ghost", "Running")
-        uid = ghost["metadata"]["uid"]
-        (gpu,) = [name for name, shares in carrel.held().items() if uid in shares]
-        lab.api.kubectl("--namespace", ours, "delete", "pod", "ghost", "--grace-period=0", "--force")
-        assert "ghost" not in carrel.pods(ours)
-
-        eventually(lambda: uid in carrel.status().get("orphans", []))
-        assert uid in carrel.held()[gpu], "its container still runs"
-        refused = lab.command("release", node, "--yes")
-        assert refused.returncode == 3, refused.stderr
-
-        # Two minutes of silence are not waited for.
-        carrel.kill_agent()
-        long_ago = (now() - timedelta(minutes=10)).isoformat().replace("+00:00", "Z")
-        lab.api.call("PATCH", f"{reports}/status", {"status": {"heartbeat": long_ago}})
-        index = gpu.rpartition("-")[2]
-        aside = f"GPU {index} is set aside: node {node} has not reported since {long_ago}"
-        assert f"{aside}; the pod {ours}/ghost may still run there" in lab.command("inspect", node, "-d").stdout
-
-        released = lab.command("release", f"{node}/{index}", "--yes")
-        assert released.returncode == 0, released.stderr
-        assert uid not in carrel.held().get(gpu, {})
-        told = lab.api.call("GET", "/api/v1/namespaces/default/events")["items"]
-        assert [each["message"] for each in told if each["reason"] == "GPUReleased"]
-
-        end_processes(uid)
-        carrel.agent = carrel.start_agent()
-        eventually(lambda: carrel.status().get("orphans") == [] and carrel.status()["heartbeat"] != long_ago)
-
-
-def end_processes(uid: str) -> None:
-    """Of a pod that the API server does not know any more, and that has a year left."""
-    for path in Path("/sys/fs/cgroup").glob(f"**/pod{uid}/**/cgroup.procs"):
-        with contextlib.suppress(OSError):
-            for number in path.read_text().split():
-                os.kill(int(number), signal.SIGKILL)
