@@ -198,6 +198,41 @@ async def test_the_marker_names_the_namespace_of_the_one_carrel() -> None:
     assert there.advice == "carrel doctor --carrel-namespace gpus"
 
 
+@pytest.mark.parametrize(
+    ("labels", "install", "change"),
+    [
+        pytest.param({}, "--install carrel charts/carrel", "carrel charts/carrel", id="no labels of helm"),
+        pytest.param(
+            {"app.kubernetes.io/instance": "gpus", "helm.sh/chart": "carrel-0.1.0"},
+            "--install gpus charts/carrel",
+            "gpus charts/carrel",
+            id="a release of another name",
+        ),
+        pytest.param(
+            {"app.kubernetes.io/instance": "maia", "helm.sh/chart": "gpu-booking-0.1.0"},
+            "--install maia charts/gpu-booking",
+            "maia charts/gpu-booking",
+            id="MAIA's chart",
+        ),
+    ],
+)
+async def test_hints_name_the_release_that_the_marker_belongs_to(
+    labels: dict[str, str], install: str, change: str
+) -> None:
+    async with a_lab([]) as lab:
+        installed = InstalledLab(lab)
+        await installed.component("webhook", {"CARREL_RUNTIME_CLASS": "gpu"})
+        marker = next(each for each in rbac() if each["metadata"]["name"] == "carrel-installation")
+        marker["metadata"]["labels"] = labels
+        installed.pods.objects[CLUSTER_ROLES.path(name="carrel-installation")] = marker
+        webhook = await installed.one("webhook")
+        runtime_class = await installed.one("runtime class")
+    value = "carrel.runtimeClass=auto" if "gpu-booking" in change else "runtimeClass=auto"
+    keep = f"--namespace {OURS} --reset-then-reuse-values"
+    assert webhook.advice == f"helm upgrade {install} {keep}"
+    assert runtime_class.advice == f"helm upgrade {change} {keep} --set {value}"
+
+
 async def test_a_missing_definition_fails() -> None:
     async with a_lab([a_node("n1")]) as lab:
         await lab.client.delete(CRDS, "bookings.carrel.dev")

@@ -131,12 +131,16 @@ async def test_a_purge_that_was_stopped_goes_on_with_what_is_left(deletions: int
 async def test_it_refuses_while_something_of_carrel_is_there_or_leads() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab:
         await uninstalled(lab)
-        assert await purge_of(lab).why_installed() == ""
+        assert await purge_of(lab).still_installed() is None
         container = {"name": "main", "image": "none"}
         template = {"metadata": {"labels": CHART}, "spec": {"containers": [container]}}
         spec = {"replicas": 0, "selector": {"matchLabels": CHART}, "template": template}
-        await make(lab, DEPLOYMENTS, "carrel-webhook", CHART, spec=spec)
-        assert "it is still in the namespace carrel: Deployment carrel-webhook" in await purge_of(lab).why_installed()
+        labels = {**CHART, "app.kubernetes.io/instance": "gpus", "helm.sh/chart": "carrel-0.1.0"}
+        await make(lab, DEPLOYMENTS, "carrel-webhook", labels, spec=spec)
+        there = await purge_of(lab).still_installed()
+        assert there is not None
+        assert there.why == "it is still in the namespace carrel: Deployment carrel-webhook"
+        assert there.release.uninstall(there.namespace) == "helm uninstall gpus --namespace carrel"
         await lab.client.delete(DEPLOYMENTS, "carrel-webhook", "carrel")
         now = f"{lab.clock():%Y-%m-%dT%H:%M:%S.000000Z}"
         leads = MergePatch({"spec": {"holderIdentity": "by-hand", "renewTime": now}})

@@ -9,6 +9,7 @@ Reading order:
     adopt                   records pods that have GPUs without a Lease
     release                 frees the GPUs of a node that does not answer
     purge purge_plan        delete what is left after Carrel was uninstalled
+    helm_release            the helm release that installed Carrel, for hints
     simulate simulation_files simulation_runs   what if: places the pods of a trace, on several cores
     snapshot                prints the cluster's state, for simulate
     scheduler_config        prints the configuration of kube-scheduler

@@ -73,9 +73,9 @@ async def _purge(settings: PurgeSettings) -> None:
     client, is_table = connect(settings), settings.output is DataFormat.TABLE
     async with contextlib.aclosing(client):
         purging = Purge(client, settings.carrel_namespace, client.clock.now)
-        if why := await purging.why_installed():
-            hint = f"helm uninstall carrel --namespace {settings.carrel_namespace}; then: {_again(settings)}"
-            raise command_failed("Carrel is not uninstalled", why, hint, REFUSED)
+        if (there := await purging.still_installed()) is not None:
+            hint = f"{there.release.uninstall(there.namespace)}; then: {_again(settings)}"
+            raise command_failed("Carrel is not uninstalled", there.why, hint, REFUSED)
         if why := await purging.why_leading():
             hint = f"{_again(settings)}, in a minute if Carrel was uninstalled just now"
             raise command_failed("Carrel still runs", why, hint, REFUSED)

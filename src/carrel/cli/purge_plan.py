@@ -7,11 +7,12 @@ bring definitions of the same names (GpuClaim), and may have made KAI's namespac
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from carrel import manifests
-from carrel.dialects import gpuclaim
+from carrel.cli.checks.scheduler import CONTROLLER_LEASE, LEADER_SILENT
+from carrel.cli.helm_release import HelmRelease, helm_release, marked_release
 from carrel.dialects.carrel import PREFIXES
 from carrel.dialects.hand_over_record import LABEL
 from carrel.installation import other_installation
@@ -22,6 +23,7 @@ from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, CRDS, LEASES, NAMESPACES, SECRETS, VOLUME_CLAIMS, Resource
 from carrel.parsing.malformed import Malformed
 from carrel.parsing.time import instant
+from carrel.scheduling.scheduler_config import CPU_PROFILE, PROFILE
 
 CHART_LABEL, CHART_NAME = "app.kubernetes.io/name", "carrel"
 OF_CHART = f"{CHART_LABEL}={CHART_NAME}"
@@ -30,9 +32,8 @@ BY_CHART_ONLY = (
     (resources.CLUSTER_ROLES, ""),
     (resources.ROLE_BINDINGS, "kube-system"),
 )
-ELECTIONS = ("carrel-controller", gpuclaim.SCHEDULER, "carrel-cpu")
-LEADER_SILENT = timedelta(seconds=60)
-"""A leader renews its Lease every few seconds."""
+ELECTIONS = (CONTROLLER_LEASE, PROFILE, CPU_PROFILE)
+"""Leases of leaders."""
 OWN_SECRETS = ("carrel-secrets", "carrel-webhook-tls", "gpu-booking-webhook-tls", "carrel-bookings-elsewhere")
 OWN_GROUP = ".carrel.dev"
 
@@ -51,6 +52,14 @@ _BY_KIND: dict[str, Resource[Any]] = {
         resources.DEVICE_CLASSES,
     )
 }
+
+
+@dataclass(frozen=True, slots=True)
+class StillInstalled:
+    namespace: str
+    release: HelmRelease
+    why: str
+    """What was found, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +86,22 @@ class Purge:
         self._namespace = namespace
         self._now = now
 
-    async def why_installed(self) -> str:
-        """Why it must be uninstalled first; empty if it is. Raises `ClusterError`."""
+    async def still_installed(self) -> StillInstalled | None:
+        """What must be uninstalled first. Raises `ClusterError`."""
         other = await other_installation(self._client, self._namespace)
         if other and await self._get(NAMESPACES, other) is not None:
-            return f"Carrel is installed in the namespace {other}, and uses the same custom resource definitions"
+            why = f"Carrel is installed in the namespace {other}, and uses the same custom resource definitions"
+            return StillInstalled(other, await marked_release(self._client), why)
         # In all namespaces: an installation without a marker, an older one for example, uses the definitions too.
         for resource in (resources.DEPLOYMENTS, resources.DAEMON_SETS, resources.PODS):
             found = (await self._client.list(resource, Selection(labels=OF_CHART))).items
             if found:
                 where = min(each.metadata.namespace for each in found)
-                names = sorted(each.metadata.name for each in found if each.metadata.namespace == where)
-                return f"it is still in the namespace {where}: {resource.kind} {', '.join(names)}"
-        return ""
+                there = [each.metadata for each in found if each.metadata.namespace == where]
+                names = ", ".join(sorted(each.name for each in there))
+                why = f"it is still in the namespace {where}: {resource.kind} {names}"
+                return StillInstalled(where, helm_release(there[0].labels), why)
+        return None
 
     async def why_leading(self) -> str:
         """Which component has led just now: one that somebody started by hand, or one that ended without the right to

@@ -1,10 +1,11 @@
 """What a check says, and the installation that it looks at."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
+from carrel.cli.helm_release import HelmRelease
 from carrel.kubernetes.client import Client
 
 PAGE = "docs/doctor.md"
@@ -66,14 +67,14 @@ class Installation:
     """By the API server's clock."""
     probe: ProbeOptions | None = None
     """None: no pods are made."""
+    helm: HelmRelease = HelmRelease()
 
     @property
     def install(self) -> str:
-        return f"helm upgrade --install carrel charts/carrel --namespace {self.namespace} --reset-then-reuse-values"
+        return self.helm.upgrade(self.namespace, "--install ")
 
     def with_values(self, *values: str) -> str:
-        change = f"helm upgrade carrel charts/carrel --namespace {self.namespace} --reset-then-reuse-values"
-        return f"{change} --set {','.join(values)}"
+        return self.helm.with_values(self.namespace, *values)
 
     def kubectl(self, words: str) -> str:
         return f"kubectl --namespace {self.namespace} {words}"
@@ -86,7 +87,7 @@ Look = Callable[[Installation], Awaitable[Sequence[Finding]]]
 class Check:
     name: str
     look: Look
-    limit_s: float = field(default=60.0)
+    limit_s: float = 60.0
     """Longer than that it may not take: the others must have their turn."""
 
     @property

@@ -18,6 +18,7 @@ from carrel.cli.checks.nodes import agents, kubelets
 from carrel.cli.checks.probe_pods import visible_gpus
 from carrel.cli.checks.runtime import runtime_class
 from carrel.cli.checks.scheduler import CONTROLLER_LEASE, controller, extender, scheduler
+from carrel.cli.helm_release import marked_release
 from carrel.dialects import gpuclaim
 from carrel.kubernetes.cluster import ClusterError, Forbidden
 from carrel.kubernetes.objects.release import why_unsupported
@@ -63,6 +64,7 @@ CHECKS = (
 async def findings(of: Installation, checks: Sequence[Check] = CHECKS) -> list[Finding]:
     """Raises `ClusterError` if the API server does not answer at all: then there is nothing to look at."""
     await of.client.release()
+    of = replace(of, helm=await marked_release(of.client))
     return [finding for check in checks for finding in await _found(of, check)]
 
 
