@@ -109,8 +109,14 @@ async def test_a_dry_run_gets_the_same_answer_and_takes_nothing() -> None:
 async def test_admin_access_takes_nothing() -> None:
     async with a_dra_lab() as (lab, gate):
         claim = await new_claim(lab, "look")
-        assert await gate.ask(allocated(claim, {"n1/gpu-0": WHOLE}, adminAccess=True), claim) is None
+        (asked,) = claim["spec"]["devices"]["requests"]
+        looks = {"devices": {"requests": [{**asked, "exactly": {**asked["exactly"], "adminAccess": True}}]}}
+        forged = allocated(claim, {"n1/gpu-0": WHOLE}, adminAccess=True)
+        assert await gate.ask({**forged, "spec": looks}, {**claim, "spec": looks}) is None
         assert await lab.held() == {}
+
+        assert await gate.ask(forged, claim) is None
+        assert await lab.held() == {"gpu-n1-0": {uid_of(claim): None}}, "the claim did not ask for admin access"
 
 
 async def test_another_driver_and_what_is_allocated_already_are_not_our_business() -> None:

@@ -148,13 +148,16 @@ def place_of(result: AllocatedDevice) -> DevicePlace:
 
 def allocated(claim: ResourceClaim, drivers: Collection[str]) -> Mapping[DevicePlace, MiB | None]:
     """How much of each device of these drivers a claim got, all its requests together; None: the whole of it. Admin
-    access takes nothing. Raises `Malformed`."""
+    access takes nothing, if the claim asks for it: then the API server has looked whether its namespace may have it.
+    Raises `Malformed`."""
     taken: dict[DevicePlace, MiB | None] = {}
     if claim.status.allocation is None:
         return taken
     where = subject(claim.metadata, "ResourceClaim")
+    asked = claim.spec.devices.requests
+    for_admins = {each.name for each in asked if each.exactly is not None and each.exactly.admin_access}
     for result in claim.status.allocation.devices.results:
-        if result.driver not in drivers or result.admin_access:
+        if result.driver not in drivers or (result.admin_access and result.request in for_admins):
             continue
         text, place = _memory_in(result.consumed_capacity, result.driver), place_of(result)
         more = None if text is None else mebibytes(text, where, f"consumedCapacity of {place}")
