@@ -137,6 +137,7 @@ def hand_overs_on(state: ClusterState, cluster: Cluster, limits: EndLimits = DEF
         lambda uid: state.covered_pods.of(uid) is not None,
         is_needed,
         limits,
+        state.claimed_by_manifest,
     )
     hand_overs = HandOvers(context)
     state.pods.on_change(lambda _, pod: hand_overs.observe(pod) if pod is not None else None)
