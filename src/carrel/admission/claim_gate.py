@@ -2,7 +2,8 @@
 
 kube-apiserver asks about each write that gives a ResourceClaim a device of ours (`manifests/dra.yaml`), whoever writes
 it. The answer is yes when the Leases of all its GPUs name the claim, and no with the reason otherwise; then nothing is
-held. Which GPUs it may have depends on the pod for which it is reserved (`claim_terms`). Two replicas, or a replica and the extender, decide by the Leases' versions.
+held. Which GPUs it may have depends on the pod for which it is reserved (`claim_terms`). Two replicas, or a replica
+and the extender, decide by the Leases' versions.
 
 - Asked again about the same claim, because an answer was lost or the write had a conflict, the gate says the same.
 - After a yes the write may still fail. The claim then holds a GPU that it does not have, until its next allocation or

@@ -15,6 +15,7 @@ from carrel.kubernetes.objects.resource_claims import ResourceClaim
 from carrel.kubernetes.store import Store
 from carrel.leases.device_claims import USED_BY, DeviceClaims
 from carrel.leases.pod_progress import created_at, is_ending
+from carrel.ledger.shares import Holder
 
 NAMES_CLAIM = "names a ResourceClaim"
 """The index of pods by the claims that they name."""
@@ -47,6 +48,11 @@ class ClaimUsers:
             return (pod,)
         claim = self._claims.by_uid(uid) if self._claims is not None else None
         return self.users_of(claim) if claim is not None else ()
+
+    def described(self, holder: Holder) -> str:
+        """How messages name who holds a GPU: of a claim, also its pods."""
+        pods = [f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in self.pods_of(holder.uid)]
+        return f"{holder} of {', '.join(pods)}" if holder.is_claim and pods else str(holder)
 
     def users_of(self, claim: ResourceClaim) -> Sequence[Pod]:
         """As the claim says."""

@@ -41,7 +41,7 @@ from carrel.leases.gang_members import GangMemberLookup
 from carrel.leases.gang_sizes import GangSizeContext, GangSizes
 from carrel.leases.gone_holders import GoneHolders
 from carrel.leases.lease_writer import LeaseContext, LeaseWriter
-from carrel.leases.pod_progress import slot_of
+from carrel.leases.pod_progress import is_ending, slot_of
 from carrel.leases.reservation_wait import RESERVE_S, ReservationWaiter
 from carrel.leases.waiting_reason import Waiting, WaitingContext, WaitingReason
 from carrel.leases.wake import SchedulerWaker
@@ -49,6 +49,7 @@ from carrel.ledger.coverage import Covered
 from carrel.ledger.placement import WaitingPod, keeper_of
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Gang, Request
+from carrel.ledger.shares import Share
 from carrel.ledger.tiers import DEFAULT_TIER_POLICY, Tier, TierPolicy
 from carrel.parsing import Malformed
 
@@ -336,6 +337,30 @@ class ClusterState:
         """A pod that was told that it is booked first learns that no booking covers it any more."""
         return self.tier(pod) is Tier.OPPORTUNISTIC and tier_of(pod) is not Tier.BOOKED
 
+    def holder_may_lose_gpus(self, uid: str) -> bool:
+        """The same of what holds GPUs: a pod, or a ResourceClaim, whose pods all end with it."""
+        if self.covered_pods.of(uid) is not None:
+            return False
+        pods = [pod for pod in self.claim_users.pods_of(uid) if not is_ending(pod)]
+        return bool(pods) and all(map(self.may_lose_gpus, pods))
+
+    def holder_uids(self, pod: Pod) -> tuple[str, ...]:
+        """By what the pod holds GPUs: by itself, and by its claims."""
+        return (pod.metadata.uid, *self.claim_users.claims_of(pod))
+
+    def shares_of(self, pod: Pod) -> Sequence[Share]:
+        """What the pod holds, by itself and by its claims."""
+        return [share for uid in self.holder_uids(pod) for share in self.ledger.shares_of(uid).values()]
+
+    def asks_by_claims(self, pod: Pod) -> bool:
+        """Whether it asks for GPUs by ResourceClaims; a pod that waits: by those that have none yet."""
+        return self.isolation.ask("request", pod, self._asked_by_claims, None) is not None
+
+    def is_understood(self, pod: Pod) -> bool:
+        """Whether Carrel knows which GPUs would do for a pod: the selectors of claims may say more."""
+        claims = self.device_claims
+        return claims is None or self.isolation.ask("request", pod, claims.is_understood, False)
+
     def leaves_room(self, pod: Pod) -> bool:
         """Whether it leaves room for booked pods that wait."""
         return self.tier(pod) is Tier.OPPORTUNISTIC
@@ -420,8 +445,7 @@ class ClusterState:
         nodes = self._eligible(pod).nodes
         if self.device_claims is None or not pod.spec.resource_claims or dialects_of(pod):
             return nodes
-        is_claimed = self.isolation.ask("request", pod, self._asked_by_claims, None) is not None
-        return self.device_claims.with_slices(nodes) if is_claimed else nodes
+        return self.device_claims.with_slices(nodes) if self.asks_by_claims(pod) else nodes
 
     def _eligible(self, pod: Pod) -> Eligibility:
         """Nowhere, if its demands on nodes cannot be understood: kube-scheduler understands them neither."""

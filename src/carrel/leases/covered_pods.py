@@ -204,14 +204,18 @@ class CoveredPods:
     def of(self, uid: str) -> Covered | None:
         """None: no booking covers the pod."""
         self._update()
-        if (found := self._holders.get(uid)) is not None:
-            return found
         pod = self._context.pod_by_uid(uid)
+        if (found := self._holders.get(uid)) is not None:
+            return found if pod is None or pod.metadata.uid != uid else self._unless_beyond(pod, found)
         if pod is None or person_of(pod) not in self._running_of:
             return None  # most pods: for these nothing has to be worked out
         if pod.metadata.uid == uid and (used := self._used_claims(pod)):
             return self._as_guest(pod, used)
         return self._waiting_covered().get(uid)
+
+    def _unless_beyond(self, pod: Pod, found: Covered) -> Covered | None:
+        """A pod that also uses a claim of another pod which no booking covers may lose that one, and ends with it."""
+        return found if all(uid in self._holders for uid in self._used_claims(pod)) else None
 
     def _used_claims(self, pod: Pod) -> list[str]:
         return [uid for uid in self._context.claims_used_by(pod) if self._ledger.shares_of(uid)]
