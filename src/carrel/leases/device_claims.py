@@ -6,8 +6,10 @@ Only where the cluster's admin has enabled it (`--dra`): the caches cost memory,
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from carrel.dialects import dra
+from carrel.dialects import dra, dra_shadows
 from carrel.dialects.dra import CLASSES, DevicePlace
+from carrel.dialects.dra_shadows import OfferedDevice
+from carrel.dialects.gpuclaim import read_lease_name
 from carrel.dialects.registry import dialects_of
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import Pod
@@ -29,7 +31,11 @@ from carrel.kubernetes.reflector import Reflector
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
 
-POOL_OF = "pool"
+POOL_OF, NODE_OF, SHADOWS_ON = "pool", "node", "shadows"
+
+
+NOWHERE = "-"
+"""The node of a shadow claim that names none; no node can have this name."""
 
 
 class AskedClaim(NamedTuple):
@@ -44,15 +50,23 @@ class AskedClaim(NamedTuple):
 
 
 class DeviceClaims:
-    def __init__(self, informers: Informers, drivers: Sequence[str] = (dra.DRIVER,)) -> None:
+    def __init__(
+        self, informers: Informers, drivers: Sequence[str] = (dra.DRIVER,), own_namespace: str = "carrel"
+    ) -> None:
         self.drivers = tuple(drivers)
         """Whose devices are counted."""
-        self.claims: Reflector[ResourceClaim] = informers.watch(RESOURCE_CLAIMS, optional=True)
+        self._own_namespace = own_namespace
+        self.claims: Reflector[ResourceClaim] = informers.watch(
+            RESOURCE_CLAIMS, indexes={SHADOWS_ON: lambda each: filter(None, [self.shadowed_node(each)])}, optional=True
+        )
         self.templates: Reflector[ResourceClaimTemplate] = informers.watch(RESOURCE_CLAIM_TEMPLATES, optional=True)
         self.classes: Reflector[DeviceClass] = informers.watch(DEVICE_CLASSES, optional=True)
         self.slices: Reflector[ResourceSlice] = informers.watch(
             RESOURCE_SLICES,
-            indexes={POOL_OF: lambda each: [_pool_key(each.spec.driver, each.spec.pool.name)]},
+            indexes={
+                POOL_OF: lambda each: [_pool_key(each.spec.driver, each.spec.pool.name)],
+                NODE_OF: lambda each: [each.spec.node_name],
+            },
             optional=True,
         )
 
@@ -64,6 +78,36 @@ class DeviceClaims:
         newest = max((each.spec.pool.generation for each in found), default=0)
         current = [each for each in found if each.spec.pool.generation == newest]
         return next((uuid for each in current if (uuid := dra.uuids_in(each).get(place))), "")
+
+    def devices_on(self, node: str) -> dict[str, OfferedDevice]:
+        """The devices that slices offer there, by the UUID of their GPU; of drivers that are counted."""
+        return {
+            each.uuid: each
+            for found in self.slices.store.find(NODE_OF, node)
+            if found.spec.driver in self.drivers
+            for each in dra_shadows.offered(found)
+            if self.uuid_of(each.place) == each.uuid  # else a newer slice replaces it
+        }
+
+    def name_of(self, uid: str) -> str:
+        """How people are told of a claim."""
+        claim = self.claims.store.by_uid(uid)
+        return str(dra.holder_of_claim(claim)) if claim is not None else f"ResourceClaim {uid}"
+
+    # --- shadow claims -----------------------------------------------------------------------------------------------
+
+    def is_shadow(self, claim: ResourceClaim) -> bool:
+        return dra_shadows.is_shadow(claim, self._own_namespace)
+
+    def shadowed_node(self, claim: ResourceClaim) -> str:
+        """The node of a shadow claim; empty: it is none. One that does not say it readably has none of the others."""
+        if not self.is_shadow(claim):
+            return ""
+        place = read_lease_name(dra_shadows.lease_of(claim))
+        return place[0] if place is not None else NOWHERE
+
+    def shadows_on(self, node: str) -> Sequence[ResourceClaim]:
+        return self.claims.store.find(SHADOWS_ON, node)
 
     # --- what pods ask for -------------------------------------------------------------------------------------------
 
