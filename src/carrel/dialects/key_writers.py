@@ -88,6 +88,8 @@ WRITERS: Mapping[str, frozenset[Writer]] = {
     carrel.RESERVED_LEASE: _NOBODY,
     carrel.LEASE_GPU: _NOBODY,
     dra.UNUSABLE: _NOBODY,  # on devices
+    dra_shadows.SHADOW: _NOBODY,  # on claims of ours
+    dra_shadows.HOLDER: _NOBODY,
     carrel.LEASE_SHARES: _NOBODY,
     carrel.LEASE_KEPT_FOR: _NOBODY,
     carrel.LEASE_RESERVATION: _NOBODY,
