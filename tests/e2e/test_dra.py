@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from testbed.build import release
-from tests.e2e.carrel_node import MEM, CarrelNode, a_pod, carrel_node
-from tests.e2e.pods import Json, create, eventually, namespace, wait_for_phase
-from tests.e2e.webhook import Webhook
+from tests.e2e.carrel_node import MEM, CarrelNode, a_pod
+from tests.e2e.claim_node import claim_node, slices, with_claim
+from tests.e2e.pods import create, eventually, namespace, wait_for_phase
 
 TEMPLATES = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaimtemplates"
+HALF = {"resourceClaimTemplateName": "half"}
 ONE_GPU = [{"count": 1, "model": "Tesla-V100", "memoryMiB": 16276}]
 
 pytestmark = pytest.mark.skipif(
@@ -22,18 +23,8 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def carrel() -> Iterator[CarrelNode]:
-    with carrel_node("dra", ONE_GPU, "--dra") as found:
-        webhook = Webhook(found.api, "--dra")
-        webhook.configure_claims()
-        found.controller.stop()
-        found.controller = found.start_controller("--kubeconfig", found.api.kubeconfig, "--dra")
-        eventually(lambda: slices(found))
+    with claim_node("dra", ONE_GPU) as found:
         yield found
-
-
-def slices(carrel: CarrelNode) -> list[Json]:
-    found: list[Json] = carrel.api.call("GET", "/apis/resource.k8s.io/v1/resourceslices")["items"]
-    return found
 
 
 def template(carrel: CarrelNode, where: str, name: str, memory: str = "") -> None:
@@ -41,14 +32,6 @@ def template(carrel: CarrelNode, where: str, name: str, memory: str = "") -> Non
     requests = [{"name": "gpu", "exactly": {"deviceClassName": "gpu.carrel.dev", **capacity}}]
     body = {"metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": requests}}}}
     carrel.api.call("POST", TEMPLATES.format(where), body)
-
-
-def with_claim(name: str, template_name: str, **spec: Any) -> Json:
-    """For the cluster's own kube-scheduler, which knows nothing of Carrel."""
-    claims = [{"name": "gpu", "resourceClaimTemplateName": template_name}]
-    manifest = a_pod(name, schedulerName="default-scheduler", resourceClaims=claims, **spec)
-    manifest["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
-    return manifest
 
 
 def shares(carrel: CarrelNode) -> dict[str, Any]:
@@ -75,11 +58,11 @@ def test_one_gpu_is_shared_by_a_pod_of_gpushare_and_a_claim_and_never_exceeded(c
     with namespace(carrel.api) as name:
         template(carrel, name, "half", "8138Mi")
         carrel.run(name, a_pod("share", {MEM: "8138"}))
-        _, told = carrel.run(name, with_claim("claims", "half"))
+        _, told = carrel.run(name, with_claim("claims", HALF))
         assert told["NVIDIA_VISIBLE_DEVICES"] == uuid
         assert shares(carrel) == {"pod": 8138, "claim": 8138}
 
-        create(carrel.api, name, with_claim("late", "half"))
+        create(carrel.api, name, with_claim("late", HALF))
 
         def refused() -> str:
             events = carrel.api.call("GET", f"/api/v1/namespaces/{name}/events")["items"]

@@ -34,6 +34,7 @@ from carrel.kubernetes.objects.resources import (
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     Resource,
 )
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
@@ -115,6 +116,7 @@ class ReviewedCluster:
     resource_claims: Sequence[Json] = ()
     claim_templates: Sequence[Json] = ()
     device_classes: Sequence[Json] = ()
+    slices: Sequence[Json] = ()
 
     async def state(self) -> ClusterState:
         metadata = {"name": "lab", "annotations": dict(self.namespace), "labels": dict(self.namespace_labels)}
@@ -130,6 +132,7 @@ class ReviewedCluster:
             RESOURCE_CLAIMS: self.resource_claims,
             RESOURCE_CLAIM_TEMPLATES: self.claim_templates,
             DEVICE_CLASSES: self.device_classes,
+            RESOURCE_SLICES: self.slices,
         }
         policy = TierPolicy(opportunistic_gpus=self.opportunistic_gpus)
         options = ClusterOptions(
@@ -149,7 +152,7 @@ class ReviewedCluster:
                 self.username_prefix,
                 self.hub_people,
             ),
-            state=await self.state(),
+            state=(state := await self.state()),
             booking_lookup=self.booking_lookup,
             handed_over=lambda owner: filter(None, [self.handed_over.get(owner)]),
             has_priority_class=lambda name: name in self.classes,
@@ -157,7 +160,8 @@ class ReviewedCluster:
             may_show_gpus=lambda name: self.handlers.get(name, name).startswith("nvidia"),
         )
         metrics = WebhookMetrics(WebhookMeasures(lambda: 0, lambda: 0.0, lambda: 0.0))
-        return ReviewHandler(PodAdmission(context, self.options), metrics, lambda: True)
+        admission = PodAdmission(context, self.options)
+        return ReviewHandler(admission, metrics, lambda: True, device_claims=state.device_claims)
 
     async def create(self, pod: Json, user: str = "alice@lab.example", **changes: Any) -> "Reviewed":
         """The pod after review, if this user creates it."""

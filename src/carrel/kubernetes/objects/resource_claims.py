@@ -136,6 +136,8 @@ class DeviceAttribute(ObjectPart):
 class SliceDevice(ObjectPart):
     name: str = ""
     attributes: dict[str, DeviceAttribute] = msgspec.field(default_factory=dict)
+    allow_multiple_allocations: bool = False
+    """Several claims may have parts of it."""
 
 
 class DevicePool(ObjectPart):
