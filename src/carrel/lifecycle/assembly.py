@@ -125,7 +125,9 @@ def _expiry_options(state: ClusterState, at_end: AtEnd = AtEnd.CPU) -> ExpiryOpt
     def is_covered(pod: Pod) -> bool:
         return state.covered(pod) is not None
 
-    return ExpiryOptions(state.options.now, is_covered, state.reread, booked_from, at_end, state.isolation)
+    return ExpiryOptions(
+        state.options.now, is_covered, state.reread, booked_from, at_end, state.isolation, state.asks_by_claims
+    )
 
 
 def hand_overs_on(state: ClusterState, cluster: Cluster, limits: EndLimits = DEFAULT_END_LIMITS) -> HandOvers:
