@@ -35,10 +35,10 @@ async def publish(lab: Lab, *nodes: Node, driver: str = "gpu.carrel.dev", genera
         await lab.client.create(RESOURCE_SLICES, a_slice(node, driver, generation))
 
 
-async def new_claim(lab: Lab, name: str) -> Json:
+async def new_claim(lab: Lab, name: str, namespace: str = "lab") -> Json:
     requests = [{"name": "gpu", "exactly": {"deviceClassName": "gpu.carrel.dev"}}]
     body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}}
-    return await lab.client.create(RESOURCE_CLAIMS, {**body, "spec": {"devices": {"requests": requests}}}, "lab")
+    return await lab.client.create(RESOURCE_CLAIMS, {**body, "spec": {"devices": {"requests": requests}}}, namespace)
 
 
 def allocated(claim: Json, given: Mapping[str, str], *pods: Json, **more: Any) -> Json:
@@ -62,7 +62,7 @@ class Gate:
         self.replica = replica
         self.gate = ClaimGate(replica, replica.device_claims)
 
-    async def ask(self, after: Json, before: Json, *, dry_run: bool = False) -> Refusal | None:
+    async def ask(self, after: Json, before: Json, *, dry_run: bool = False, user: str = SCHEDULER) -> Refusal | None:
         name, namespace = after["metadata"]["name"], after["metadata"]["namespace"]
         request = AdmissionRequest(
             "admission.k8s.io/v1",
@@ -71,7 +71,7 @@ class Gate:
             "UPDATE",
             namespace,
             name,
-            RequestUser(SCHEDULER),
+            RequestUser(user),
             "status",
             dry_run,
             after,

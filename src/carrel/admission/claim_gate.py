@@ -7,21 +7,26 @@ and the extender, decide by the Leases' versions.
 
 - Asked again about the same claim, because an answer was lost or the write had a conflict, the gate says the same.
 - After a yes the write may still fail. The claim then holds a GPU that it does not have, until its next allocation or
-  until the collector frees it (`lifecycle.claim_ends`); the GPU is never promised twice.
+  until the collector frees it (`lifecycle.claim_ends`); the GPU is never promised twice. If it fails again and again,
+  the claim has to wait (`allocation_retries`).
 - A dry run gets the same answer and takes nothing. Admin access takes nothing.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
 import msgspec
 
+from carrel.admission.allocation_retries import AllocationRetries
 from carrel.admission.claim_terms import ClaimTermsLookup
 from carrel.admission.review import AdmissionRequest
 from carrel.dialects import dra
 from carrel.dialects.dra import DevicePlace
+from carrel.dialects.dra_shadows import SHADOW
+from carrel.dialects.key_writers import Writer, account_of
 from carrel.dialects.registry import dialects_of
 from carrel.kubernetes.cluster import NotFound
 from carrel.kubernetes.objects.kinds import Pod
@@ -40,11 +45,17 @@ from carrel.parsing import Malformed
 
 
 class ClaimGate:
-    def __init__(self, state: ClusterState, device_claims: DeviceClaims) -> None:
+    def __init__(
+        self, state: ClusterState, device_claims: DeviceClaims, trusted: AbstractSet[str] = frozenset()
+    ) -> None:
+        """`trusted`: who may write shadow claims, besides the controller."""
         self._state = state
+        self._shadow_writers = {account_of(Writer.CONTROLLER, state.options.namespace), *trusted}
         self._device_claims = device_claims
         self._terms = ClaimTermsLookup(state)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._retries = AllocationRetries()
+        device_claims.claims.on_change(self._on_claim)
 
     async def decide(self, request: AdmissionRequest) -> Refusal | None:
         """None: the write may pass. Raises `Malformed`, and `ClusterError` if the Leases could not be written."""
@@ -54,6 +65,10 @@ class ClaimGate:
         taken = dra.allocated(claim, self._device_claims.drivers)
         if not taken:
             return None
+        if self._device_claims.is_shadow(claim):
+            # It shows what is on Leases already. A scheduler that would allocate it would do so past the ledger.
+            is_ours = request.user.name in self._shadow_writers
+            return None if is_ours else Refusal(f"only Carrel's controller allocates claims with the label {SHADOW}")
         gpus = self._gpus(taken)
         if isinstance(gpus, Refusal):
             return gpus
@@ -66,7 +81,14 @@ class ClaimGate:
             placement = self._placement(gpus, holder, pods)
             if isinstance(placement, Refusal) or request.dry_run:
                 return placement if isinstance(placement, Refusal) else None
+            if why := self._retries.why_not(holder.uid, self._state.options.clock()):
+                return Refusal(f"{holder}: {why}")
             return await self._take(placement, holder)
+
+    def _on_claim(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        claim = new or old
+        if claim is not None and (new is None or new.status.allocation is not None):
+            self._retries.forget(claim.metadata.uid)
 
     def _gpus(self, taken: Mapping[DevicePlace, MiB | None]) -> dict[Gpu, MiB | None] | Refusal:
         """How much of which GPU; None: the whole of it."""

@@ -242,6 +242,13 @@ class LeaseRecord:
         """The pods that hold a share, and the one that the GPU is kept for."""
         return (*(share.holder for share in self.shares), *([self.kept_for] if self.kept_for else []))
 
+    def has_room_for(self, share: Share, memory: MiB) -> bool:
+        """Of a GPU with so much memory. What is kept for somebody is no room."""
+        if self.kept_for is not None or self.reservation is not None:
+            return False
+        held = sum(memory if each.memory is None else each.memory for each in self.shares)
+        return held + (memory if share.memory is None else share.memory) <= memory
+
     def without(self, uid: str) -> "LeaseRecord":
         """The same, less one pod."""
         shares = tuple(share for share in self.shares if share.holder.uid != uid)

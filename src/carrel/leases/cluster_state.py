@@ -115,13 +115,15 @@ class ClusterState:
         self.pod_groups: Reflector[PodGroup] = self.informers.watch(POD_GROUPS, optional=True)
         self.nodes: Reflector[NodeObject] = self.informers.watch(NODES)
         self.leases = self.informers.watch(LEASES, Selection(options.namespace))
-        self.device_claims = DeviceClaims(self.informers) if options.dra else None
+        self.device_claims = DeviceClaims(self.informers, own_namespace=options.namespace) if options.dra else None
         self.claim_users = ClaimUsers(self.pods.store, self.device_claims)
         self.cluster_ledger = ClusterLedger(
             self.pods.store.by_uid, options.dialect_options.memory_unit, self._asked_in_pod, self.isolation
         )
         self.cluster_ledger.pod_of_holder = self.claim_users.pod_of
         self.cluster_ledger.claims_used_by = self.claim_users.used_by
+        if self.device_claims is not None:
+            self.cluster_ledger.name_of_claim = self.device_claims.name_of
         self.ledger = self.cluster_ledger.ledger
         counted: tuple[Reflector[Any], ...] = (self.pods, self.claims, self.leases)
         self.cluster_ledger.is_complete = lambda: all(each.is_synced for each in counted)

@@ -10,9 +10,11 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from carrel.dialects import dra
+from carrel.dialects import dra, dra_shadows
 from carrel.dialects.claim_selectors import model_of
 from carrel.dialects.dra import CLASSES, ClaimedGpus, DevicePlace
+from carrel.dialects.dra_shadows import OfferedDevice
+from carrel.dialects.gpuclaim import read_lease_name
 from carrel.dialects.registry import dialects_of
 from carrel.kubernetes.cluster import Cluster, NotFound
 from carrel.kubernetes.informers import Informers
@@ -39,7 +41,9 @@ from carrel.ledger.requests import Request
 MOST_LOOKED_UP = 500
 """Objects that were read before the watch showed them, and sets of nodes, that are remembered."""
 T = TypeVar("T", bound=Object)
-POOL_OF, USED_BY = "pool", "used by"
+POOL_OF, NODE_OF, USED_BY, SHADOWS_ON = "pool", "node", "used by", "shadows"
+NOWHERE = "-"
+"""The node of a shadow claim that names none; no node can have this name."""
 
 
 class AskedClaim(NamedTuple):
@@ -60,19 +64,28 @@ class AskedClaim(NamedTuple):
 
 
 class DeviceClaims:
-    def __init__(self, informers: Informers, drivers: Sequence[str] = (dra.DRIVER,)) -> None:
+    def __init__(
+        self, informers: Informers, drivers: Sequence[str] = (dra.DRIVER,), own_namespace: str = "carrel"
+    ) -> None:
         self.drivers = tuple(drivers)
         """Whose devices are counted."""
+        self._own_namespace = own_namespace
         self.claims: Reflector[ResourceClaim] = informers.watch(
             RESOURCE_CLAIMS,
-            indexes={USED_BY: lambda each: [user.uid for user in each.status.reserved_for if user.is_pod]},
+            indexes={
+                USED_BY: lambda each: [user.uid for user in each.status.reserved_for if user.is_pod],
+                SHADOWS_ON: lambda each: filter(None, [self.shadowed_node(each)]),
+            },
             optional=True,
         )
         self.templates: Reflector[ResourceClaimTemplate] = informers.watch(RESOURCE_CLAIM_TEMPLATES, optional=True)
         self.classes: Reflector[DeviceClass] = informers.watch(DEVICE_CLASSES, optional=True)
         self.slices: Reflector[ResourceSlice] = informers.watch(
             RESOURCE_SLICES,
-            indexes={POOL_OF: lambda each: [_pool_key(each.spec.driver, each.spec.pool.name)]},
+            indexes={
+                POOL_OF: lambda each: [_pool_key(each.spec.driver, each.spec.pool.name)],
+                NODE_OF: lambda each: [each.spec.node_name],
+            },
             optional=True,
         )
 
@@ -98,6 +111,36 @@ class DeviceClaims:
             offering = {each.spec.node_name for each in self.slices.store if each.spec.driver in self.drivers}
             known = self._on_slices[id(nodes)] = (nodes, tuple(node for node in nodes if node in offering))
         return known[1]
+
+    def devices_on(self, node: str) -> dict[str, OfferedDevice]:
+        """The devices that slices offer there, by the UUID of their GPU; of drivers that are counted."""
+        return {
+            each.uuid: each
+            for found in self.slices.store.find(NODE_OF, node)
+            if found.spec.driver in self.drivers
+            for each in dra_shadows.offered(found)
+            if self.uuid_of(each.place) == each.uuid  # else a newer slice replaces it
+        }
+
+    def name_of(self, uid: str) -> str:
+        """How people are told of a claim."""
+        claim = self.claims.store.by_uid(uid)
+        return str(dra.holder_of_claim(claim)) if claim is not None else f"ResourceClaim {uid}"
+
+    # --- shadow claims -----------------------------------------------------------------------------------------------
+
+    def is_shadow(self, claim: ResourceClaim) -> bool:
+        return dra_shadows.is_shadow(claim, self._own_namespace)
+
+    def shadowed_node(self, claim: ResourceClaim) -> str:
+        """The node of a shadow claim; empty: it is none. One that does not say it readably has none of the others."""
+        if not self.is_shadow(claim):
+            return ""
+        place = read_lease_name(dra_shadows.lease_of(claim))
+        return place[0] if place is not None else NOWHERE
+
+    def shadows_on(self, node: str) -> Sequence[ResourceClaim]:
+        return self.claims.store.find(SHADOWS_ON, node)
 
     # --- what pods ask for -------------------------------------------------------------------------------------------
 
