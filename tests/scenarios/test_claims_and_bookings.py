@@ -1,5 +1,6 @@
 """Bookings work for pods with ResourceClaims: their claims are covered, revoked and handed over as GPUs of pods are."""
 
+import asyncio
 from datetime import timedelta
 from typing import Any
 
@@ -10,11 +11,12 @@ from carrel.dialects.carrel import LeaseRecord, read_lease
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, Selection
 from carrel.kubernetes.objects.resources import LEASES, PODS, RESOURCE_CLAIMS
 from carrel.ledger.tiers import AtEnd
+from carrel.lifecycle.claim_allocator import ClaimAllocator
 from tests.kit.claimed_pods import ADA, EVE, ClaimLab, a_claim_lab, asking
-from tests.kit.dra import allocated
+from tests.kit.dra import allocated, deallocate, store
 from tests.kit.gpus import A100, A6000, a_node
 from tests.kit.lab import DAY
-from tests.kit.tiers import an_opportunistic_pod, pods_of
+from tests.kit.tiers import an_opportunistic_pod, mark_unschedulable, pods_of
 
 WHOLE = {"nvidia.com/gpu": "1"}
 HALF = "8138Mi"
@@ -349,3 +351,123 @@ async def test_at_the_end_of_its_booking_a_pod_goes_on_without_its_claim_and_its
         assert "resourceClaims" not in successor["spec"]
         assert "claims" not in successor["spec"]["containers"][0].get("resources", {})
         assert successor["metadata"]["annotations"]["carrel.dev/asked-for"] == '{"gpus": 1}'
+
+
+# --- claims that Carrel allocates -------------------------------------------------------------------------------------
+
+
+async def a_booked_pod_that_a_scheduler_could_not_place(of: ClaimLab) -> None:
+    """Its claim may have the GPU of n2 only, and a scheduler tries that of n1."""
+    await of.lab.book(model=A100)
+    await a_template(of, memory=HALF)
+    await of.pod("train", ADA, template="gpu")
+    await of.follow()
+    await mark_unschedulable(of.lab, "train")
+    await of.follow()
+
+
+def the_allocator(of: ClaimLab) -> ClaimAllocator:
+    assert of.controller.parts.claim_allocator is not None
+    return of.controller.parts.claim_allocator
+
+
+TWO_MODELS = (a_node("n1", 1, model=A6000), a_node("n2", 1, model=A100))
+
+
+async def test_carrel_allocates_the_claim_of_a_booked_pod_that_no_scheduler_could_place() -> None:
+    async with a_claim_lab(*TWO_MODELS) as of:
+        await a_booked_pod_that_a_scheduler_could_not_place(of)
+
+        assert await the_allocator(of).round() == ["lab/train"]
+
+        (claim,) = await of.claims()
+        status = (await of.lab.client.get(RESOURCE_CLAIMS, "train-gpu", "lab"))["status"]
+        (result,) = status["allocation"]["devices"]["results"]
+        assert result.pop("shareID")
+        assert result == {
+            "request": "gpu",
+            "driver": "gpu.carrel.dev",
+            "pool": "n2",
+            "device": "gpu-0",
+            "consumedCapacity": {"memory": HALF},
+        }
+        assert status["allocation"]["allocationTimestamp"] == "2026-11-16T12:00:00Z"
+        assert "resource.kubernetes.io/delete-protection" in claim.metadata.finalizers
+        assert await covered_by(of) == {"train-gpu": "booking-ada"}
+
+        await of.settle()
+        assert (await pods_of(of.lab))["train"].spec.node_name == "n2"
+        assert of.refusals == []
+
+
+async def test_the_gate_lets_carrels_own_allocation_pass_because_the_leases_name_the_claim() -> None:
+    async with a_claim_lab(*TWO_MODELS) as of:
+        await a_booked_pod_that_a_scheduler_could_not_place(of)
+        before = await of.lab.client.get(RESOURCE_CLAIMS, "train-gpu", "lab")
+        await the_allocator(of).round()
+        after = await of.lab.client.get(RESOURCE_CLAIMS, "train-gpu", "lab")
+        assert await of.gate.ask(after, before) is None
+        assert await covered_by(of) == {"train-gpu": "booking-ada"}
+
+
+async def test_after_a_crash_between_lease_and_allocation_the_next_round_uses_what_was_taken() -> None:
+    async with a_claim_lab(a_node("n1", 2)) as of:
+        await of.lab.book()
+        await a_template(of)
+        await of.pod("train", ADA, template="gpu")
+        await of.follow()
+        await mark_unschedulable(of.lab, "train")
+        await of.follow()
+        allocator = the_allocator(of)
+
+        async def crash(*_: Any) -> None:
+            raise asyncio.CancelledError
+
+        write, allocator._write = allocator._write, crash  # type: ignore[method-assign] # nothing else is like a crash
+        give_back, of.replica.lease_writer.give_back = of.replica.lease_writer.give_back, crash  # type: ignore[method-assign]
+        with pytest.raises(asyncio.CancelledError):
+            await allocator.round()
+        allocator._write, of.replica.lease_writer.give_back = write, give_back  # type: ignore[method-assign]
+        taken = await of.lab.held()
+        assert len(taken) == 1
+
+        assert await allocator.round() == ["lab/train"]
+        assert await of.lab.held() == taken
+
+
+async def test_a_scheduler_that_was_faster_keeps_its_choice_and_nothing_is_left_behind() -> None:
+    async with a_claim_lab(a_node("n1", 2)) as of:
+        await of.lab.book()
+        await a_template(of)
+        await of.pod("train", ADA, template="gpu")
+        await of.follow()
+        await mark_unschedulable(of.lab, "train")
+        await of.follow()
+        claim = await of.lab.client.get(RESOURCE_CLAIMS, "train-gpu", "lab")
+        after = allocated(claim, {"n1/gpu-1": ""}, await manifest(of, "train"))
+        await store(of.lab, after)  # the cache does not show it yet
+        await the_allocator(of).round()
+        assert await of.lab.held() == {}
+
+
+async def test_a_claim_that_a_scheduler_has_deallocated_is_left_to_it_for_a_minute() -> None:
+    async with a_claim_lab(*TWO_MODELS) as of:
+        await a_booked_pod_that_a_scheduler_could_not_place(of)
+        await the_allocator(of).round()
+        await deallocate(of.lab, "train-gpu")
+        await of.follow()
+        await of.replica.collector.collect()
+        assert await the_allocator(of).round() == []
+        of.lab.clock.now += timedelta(seconds=61)
+        await of.follow()
+        assert await the_allocator(of).round() == ["lab/train"]
+
+
+async def test_carrel_allocates_no_claim_of_a_pod_without_a_booking() -> None:
+    async with a_claim_lab(a_node("n1", 1)) as of:
+        await a_template(of)
+        await of.pod("eves", EVE, template="gpu")
+        await of.follow()
+        await mark_unschedulable(of.lab, "eves")
+        await of.follow()
+        assert await the_allocator(of).round() == []
