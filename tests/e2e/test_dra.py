@@ -57,7 +57,7 @@ def with_claim(name: str, template_name: str, **spec: Any) -> Json:
     return manifest
 
 
-def shares(carrel: CarrelNode) -> list[tuple[str, int]]:
+def shares(carrel: CarrelNode) -> list[tuple[str, int | None]]:
     """Of the one GPU: what kind of holder, and how many MiB."""
     path = f"/apis/coordination.k8s.io/v1/namespaces/carrel/leases/gpu-{carrel.node.name}-0"
     try:

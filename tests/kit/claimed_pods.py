@@ -1,7 +1,7 @@
 """Pods with ResourceClaims in a lab, and stand-ins for what Kubernetes does with them: the controller of claims, and a
 scheduler that allocates them by first fit, through the gate."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -75,7 +75,7 @@ class ClaimLab:
             before = now
         raise AssertionError("it still changes after 40 rounds")
 
-    async def claims(self) -> list[ResourceClaim]:
+    async def claims(self) -> Sequence[ResourceClaim]:
         return (await self.lab.client.list(RESOURCE_CLAIMS, Selection("lab"))).items
 
     async def follow(self) -> None:
@@ -96,7 +96,7 @@ class ClaimLab:
 
         await eventually(has_caught_up, "the cache shows claims and Leases as they are")
 
-    async def _pods(self) -> list[Pod]:
+    async def _pods(self) -> Sequence[Pod]:
         return (await self.lab.client.list(PODS, Selection("lab"))).items
 
     async def _make_claims(self) -> None:

@@ -423,11 +423,11 @@ async def test_after_a_crash_between_lease_and_allocation_the_next_round_uses_wh
         async def crash(*_: Any) -> None:
             raise asyncio.CancelledError
 
-        write, allocator._write = allocator._write, crash  # type: ignore[method-assign] # nothing else is like a crash
-        give_back, of.replica.lease_writer.give_back = of.replica.lease_writer.give_back, crash  # type: ignore[method-assign]
-        with pytest.raises(asyncio.CancelledError):
-            await allocator.round()
-        allocator._write, of.replica.lease_writer.give_back = write, give_back  # type: ignore[method-assign]
+        with pytest.MonkeyPatch.context() as until_then:
+            until_then.setattr(allocator, "_write", crash)
+            until_then.setattr(of.replica.lease_writer, "give_back", crash)
+            with pytest.raises(asyncio.CancelledError):
+                await allocator.round()
         taken = await of.lab.held()
         assert len(taken) == 1
 
