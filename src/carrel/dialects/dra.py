@@ -125,7 +125,7 @@ def request_of_claim(spec: ResourceClaimSpec, where: str, is_gpu: Callable[[str]
     wanted = [each for request in spec.devices.requests for each in gpus_wanted(request, is_gpu)]
     if not wanted:
         return None
-    amounts = [_amount(each, where) for each in wanted]
+    amounts = [amount_of(each, where) for each in wanted]
     count = sum(1 if each.allocation_mode == ALL_DEVICES else max(1, each.count) for each in wanted)
     linked = any(each.match_attribute == qualified(ISLAND) for each in spec.devices.constraints)
     topology = Topology(TopologyMode.REQUIRED) if linked and count > 1 else Topology(TopologyMode.IGNORE)
@@ -147,7 +147,7 @@ def gpus_wanted(request: DeviceRequest, is_gpu: Callable[[str], bool]) -> Iterab
     return () if first is None or first.admin_access else (first,)
 
 
-def _amount(wanted: DeviceAlternative, where: str) -> Amount:
+def amount_of(wanted: DeviceAlternative, where: str) -> Amount:
     text = _memory_in(wanted.capacity.requests, DRIVER)
     return WHOLE if text is None else Memory(mebibytes(text, where, f"memory of {wanted.device_class_name}"))
 
