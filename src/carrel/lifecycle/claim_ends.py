@@ -3,7 +3,8 @@
     the claim is gone, or another has its name      nobody can be using the GPU by it
     its allocation does not name the GPU            the same, unless the allocation is about to be stored: the gate says
                                                     yes before that, and a request to the API server may take a minute.
-                                                    If it was seen stored, since the gate's last yes, it is over
+                                                    If it was seen stored, since the gate's last yes, it is over;
+                                                    also if another GPU is stored instead
     the node's agent names it as a user of the GPU  its containers may still run: it keeps the GPU in any case
 
 A pod that is deleted by force frees its claim at once, and its containers may still run; hence the last line.
@@ -95,8 +96,9 @@ class ClaimEnds:
         results = claim.status.allocation.devices.results if claim.status.allocation is not None else ()
         if any(self._is_for(dra.place_of(result), record) for result in results if not result.admin_access):
             return HOLDS
-        was_stored = self._stored.get((holder.uid, record.gpu)) == _marks(record, holder)
-        return ClaimEnd(f"the claim is not allocated to GPU {record.index} of {record.node}", is_final=was_stored)
+        # What is stored elsewhere cannot be stored here too: a write names the version of the claim that it changes.
+        is_final = bool(results) or self._stored.get((holder.uid, record.gpu)) == _marks(record, holder)
+        return ClaimEnd(f"the claim is not allocated to GPU {record.index} of {record.node}", is_final=is_final)
 
     def _is_for(self, place: DevicePlace, record: LeaseRecord) -> bool:
         """Whether a device is the GPU of the Lease; also if no slice says any more which one it is, but it may be."""
