@@ -15,20 +15,24 @@ from tests.kit.lab import Lab, Replica
 SCHEDULER = "system:kube-scheduler"
 
 
+def a_slice(node: Node, driver: str = "gpu.carrel.dev", generation: int = 1) -> Json:
+    """What an agent publishes."""
+    devices = [
+        {"name": f"gpu-{gpu.index}", "attributes": {"uuid": {"string": gpu.uuid}}, "allowMultipleAllocations": True}
+        for gpu in node.gpus
+    ]
+    pool = {"name": node.name, "generation": generation, "resourceSliceCount": 1}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{node.name}-{driver}"},
+        "spec": {"driver": driver, "nodeName": node.name, "pool": pool, "devices": devices},
+    }
+
+
 async def publish(lab: Lab, *nodes: Node, driver: str = "gpu.carrel.dev", generation: int = 1) -> None:
     for node in nodes:
-        devices = [
-            {"name": f"gpu-{gpu.index}", "attributes": {"uuid": {"string": gpu.uuid}}, "allowMultipleAllocations": True}
-            for gpu in node.gpus
-        ]
-        pool = {"name": node.name, "generation": generation, "resourceSliceCount": 1}
-        body = {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceSlice",
-            "metadata": {"name": f"{node.name}-{driver}"},
-            "spec": {"driver": driver, "nodeName": node.name, "pool": pool, "devices": devices},
-        }
-        await lab.client.create(RESOURCE_SLICES, body)
+        await lab.client.create(RESOURCE_SLICES, a_slice(node, driver, generation))
 
 
 async def new_claim(lab: Lab, name: str, namespace: str = "lab") -> Json:

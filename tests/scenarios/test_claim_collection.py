@@ -169,3 +169,12 @@ async def test_a_claim_that_was_stored_elsewhere_at_its_second_try_frees_the_fir
 
             assert await freed(replica) == ["the claim is not allocated to GPU 0 of n1"]
             assert list(await lab.held()) == ["gpu-n1-1"]
+
+
+async def test_a_claim_that_was_handed_over_a_moment_ago_keeps_its_gpu_although_the_cache_does_not_know_it() -> None:
+    async with an_allocated_claim() as (lab, replica, claim):
+        await _used_by(lab, replica, [claim["metadata"]["uid"]])
+        replica.cluster_ledger.users_on = lambda node, index: ()  # type: ignore[method-assign] # its watch is late
+        await delete_claim(lab, "train")
+        await is_gone(replica)
+        assert await freed(replica) == []

@@ -132,6 +132,8 @@ NEXT_POD = "the next pod of a booking"
 _MARKS = 8
 """Binds of one pod that are remembered on a Lease; of more than a few, the oldest have long ended."""
 
+_VICTIMS = {"from": HolderKind.POD, "fromClaims": HolderKind.CLAIM}
+"""Who has to give a GPU back."""
 _STATES = {state.value: state for state in ShareState if state is not ShareState.GONE}
 _RESERVATION_STATES = {state.value: state for state in ReservationState}
 
@@ -305,7 +307,9 @@ def read_lease(lease: Lease) -> LeaseRecord | None:
         shares[holder] = replace(listed, memory=None)
     kept = Field.parse(notes.get(LEASE_KEPT_FOR, "null"), where, annotation_field(LEASE_KEPT_FOR))
     kept_for = _holder(kept["uid"].some_text(), kept["pod"]) if kept.present else None
-    victims = tuple(_holder(uid, name) for uid, name in kept["from"].entries().items())
+    victims = tuple(
+        _holder(uid, name, kind) for word, kind in _VICTIMS.items() for uid, name in kept[word].entries().items()
+    )
     tries = {uid: entry["tries"].strings() for uid, entry in recorded.entries().items() if entry["tries"].present}
     reserved = Field.parse(notes.get(LEASE_RESERVATION, "null"), where, annotation_field(LEASE_RESERVATION))
     until = kept["until"].text()
@@ -408,7 +412,10 @@ def _entry(share: Share, marks: Sequence[str]) -> dict[str, Any]:
 
 def _keep(record: LeaseRecord, holder: Holder) -> dict[str, Any]:
     optional = {
-        "from": {victim.uid: victim.full_name for victim in record.kept_from},
+        **{
+            word: {victim.uid: victim.full_name for victim in record.kept_from if victim.kind is kind}
+            for word, kind in _VICTIMS.items()
+        },
         "booking": record.kept_booking,
         "until": micro_seconds(record.kept_until) if record.kept_until else "",
     }

@@ -87,6 +87,10 @@ class ClusterLedger:
         """For people, by the claim's uid."""
         self.on_shares: Callable[[Iterable[str]], None] = lambda uids: None
         """Called with the uids of pods that hold other shares than before, or whose GPUs are reported differently."""
+        self.pod_of_holder = pod_by_uid
+        """The same for pods; of a ResourceClaim, the pod whose GPUs its GPUs are."""
+        self.claims_used_by: Callable[[Pod], Sequence[str]] = lambda pod: ()
+        """The uids of the claims that a pod uses."""
 
     # --- GPUs --------------------------------------------------------------------------------------------------------
 
@@ -424,9 +428,16 @@ class ClusterLedger:
                     self._refresh(pod.spec.node_name)  # why its GPU is set aside
             elif new.status.phase == "Running":
                 self.ledger.assign(pod.metadata.uid)
+        for claim in self.claims_used_by(pod) if pod is not None else ():
+            self.on_claim(claim)
+
+    def on_claim(self, uid: str) -> None:
+        """A claim is as far as its pods are."""
+        for gpu in tuple(self.ledger.shares_of(uid)):
+            self._update_ledger(gpu)
 
     def _state_of(self, share: Share) -> ShareState:
-        pod = self._pod_by_uid(share.holder.uid)
+        pod = self.pod_of_holder(share.holder.uid)
         if pod is None:
             return share.state
         if is_ending(pod):

@@ -18,6 +18,7 @@ import msgspec
 from carrel.dialects import dra
 from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.dra import DevicePlace
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, GpuNodeStatus
 from carrel.kubernetes.cluster import Cluster, Forbidden, NotFound, Selection
 from carrel.kubernetes.objects.resource_claims import ResourceClaim
 from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
@@ -73,14 +74,28 @@ class ClaimEnds:
         if holder.uid in self._cluster_ledger.users_on(record.node, record.index):
             return HOLDS
         try:
-            found = await self._cluster.get(RESOURCE_CLAIMS, holder.name, holder.namespace)
-        except NotFound:
-            return ClaimEnd("the claim is gone") if await self._is_served(holder.namespace) else HOLDS
+            end = await self._read_end(holder, record)
+            # The claim is looked at first: one that is over is not handed over any more.
+            return HOLDS if end.why and await self._is_used(holder, record) else end
         except Forbidden:
             # Claims are not counted any more, and the right went with `manifests/dra.yaml`. Other holders of the GPU
             # must still be looked at.
             return HOLDS
+
+    async def _read_end(self, holder: Holder, record: LeaseRecord) -> ClaimEnd:
+        try:
+            found = await self._cluster.get(RESOURCE_CLAIMS, holder.name, holder.namespace)
+        except NotFound:
+            return ClaimEnd("the claim is gone") if await self._is_served(holder.namespace) else HOLDS
         return self._end_of(msgspec.convert(found, ResourceClaim), holder, record)
+
+    async def _is_used(self, holder: Holder, record: LeaseRecord) -> bool:
+        """As the node's agent says. A cache may be older than the end of the claim, which another watch reports."""
+        try:
+            found = msgspec.convert(await self._cluster.get(GPU_NODE_STATUSES, record.node), GpuNodeStatus)
+        except NotFound:
+            return False
+        return any(holder.uid in device.in_use_by for device in found.status.devices if device.id == record.index)
 
     async def _is_served(self, namespace: str) -> bool:
         """An API server that does not know the kind at all says of every claim that it is not found."""
