@@ -3,17 +3,17 @@
 import json
 import urllib.error
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from testbed.build import release
-from tests.e2e.carrel_node import MEM, CarrelNode, a_pod, carrel_node, kubeconfig_of, reading_own_gpus
-from tests.e2e.pods import Json, create, eventually, namespace, wait_for_phase
-from tests.e2e.webhook import Webhook
+from tests.e2e.carrel_node import MEM, CarrelNode, a_pod, reading_own_gpus
+from tests.e2e.claim_node import claim_node, slices, with_claim
+from tests.e2e.pods import create, eventually, namespace, wait_for_phase
 
 TEMPLATES = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaimtemplates"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims"
+HALF = {"resourceClaimTemplateName": "half"}
 ONE_GPU = [{"count": 1, "model": "Tesla-V100", "memoryMiB": 16276}]
 
 pytestmark = pytest.mark.skipif(
@@ -23,19 +23,8 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def carrel() -> Iterator[CarrelNode]:
-    with carrel_node("dra", ONE_GPU, "--dra") as found:
-        webhook = Webhook(found.api, "--dra")
-        webhook.configure_claims()
-        found.controller.stop()
-        own = kubeconfig_of(found.api, "controller")  # with its own rights: it writes claims
-        found.controller = found.start_controller("--kubeconfig", own, "--dra")
-        eventually(lambda: slices(found))
+    with claim_node("dra", ONE_GPU) as found:
         yield found
-
-
-def slices(carrel: CarrelNode) -> list[Json]:
-    found: list[Json] = carrel.api.call("GET", "/apis/resource.k8s.io/v1/resourceslices")["items"]
-    return found
 
 
 def template(carrel: CarrelNode, where: str, name: str, memory: str = "") -> None:
@@ -43,14 +32,6 @@ def template(carrel: CarrelNode, where: str, name: str, memory: str = "") -> Non
     requests = [{"name": "gpu", "exactly": {"deviceClassName": "gpu.carrel.dev", **capacity}}]
     body = {"metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": requests}}}}
     carrel.api.call("POST", TEMPLATES.format(where), body)
-
-
-def with_claim(name: str, template_name: str, **spec: Any) -> Json:
-    """For the cluster's own kube-scheduler, which knows nothing of Carrel."""
-    claims = [{"name": "gpu", "resourceClaimTemplateName": template_name}]
-    manifest = a_pod(name, schedulerName="default-scheduler", resourceClaims=claims, **spec)
-    manifest["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
-    return manifest
 
 
 def shares(carrel: CarrelNode) -> list[tuple[str, int]]:
@@ -100,13 +81,13 @@ def test_one_gpu_is_shared_by_gpushare_a_fraction_and_a_claim_and_never_exceeded
         template(carrel, name, "half", "8138Mi")
         _, share = carrel.run(name, reading_own_gpus(a_pod("share", {MEM: "4069"})))
         _, part = carrel.run(name, reading_own_gpus(a_pod("part", annotations={"gpu-fraction": "0.25"})))
-        _, claim = carrel.run(name, with_claim("claims", "half"))
+        _, claim = carrel.run(name, with_claim("claims", HALF))
         assert [told["NVIDIA_VISIBLE_DEVICES"] for told in (share, part, claim)] == [uuid] * 3
         assert shares(carrel) == [("claim", 8138), ("pod", 4069), ("pod", 4069)]
 
         assert "has 0 MiB free, 1 MiB asked; held by" in why_not_allocated(carrel, name, "1Mi")
         eventually(lambda: shadows(carrel) == ["4069Mi", "4069Mi"])
-        create(carrel.api, name, with_claim("late", "half"))
+        create(carrel.api, name, with_claim("late", HALF))
 
         def waits() -> bool:
             events = carrel.api.call("GET", f"/api/v1/namespaces/{name}/events")["items"]

@@ -120,8 +120,8 @@ class ReviewedCluster:
     resource_claims: Sequence[Json] = ()
     claim_templates: Sequence[Json] = ()
     device_classes: Sequence[Json] = ()
-    slices: bool = True
-    """Whether the nodes offer their GPUs by claims."""
+    slices: Sequence[Json] | None = None
+    """Which GPUs the nodes offer by claims; None: all."""
 
     async def state(self) -> ClusterState:
         metadata = {"name": "lab", "annotations": dict(self.namespace), "labels": dict(self.namespace_labels)}
@@ -137,7 +137,7 @@ class ReviewedCluster:
             RESOURCE_CLAIMS: self.resource_claims,
             RESOURCE_CLAIM_TEMPLATES: self.claim_templates,
             DEVICE_CLASSES: self.device_classes,
-            RESOURCE_SLICES: [a_slice(node) for node in self.nodes] if self.dra and self.slices else [],
+            RESOURCE_SLICES: self.slices if self.slices is not None else [a_slice(node) for node in self.nodes],
         }
         policy = TierPolicy(opportunistic_gpus=self.opportunistic_gpus)
         options = ClusterOptions(
@@ -157,7 +157,7 @@ class ReviewedCluster:
                 self.username_prefix,
                 self.hub_people,
             ),
-            state=await self.state(),
+            state=(state := await self.state()),
             booking_lookup=self.booking_lookup,
             handed_over=lambda owner: filter(None, [self.handed_over.get(owner)]),
             has_priority_class=lambda name: name in self.classes,
@@ -165,7 +165,8 @@ class ReviewedCluster:
             may_show_gpus=lambda name: self.handlers.get(name, name).startswith("nvidia"),
         )
         metrics = WebhookMetrics(WebhookMeasures(lambda: 0, lambda: 0.0, lambda: 0.0))
-        return ReviewHandler(PodAdmission(context, self.options), metrics, lambda: True)
+        admission = PodAdmission(context, self.options)
+        return ReviewHandler(admission, metrics, lambda: True, device_claims=state.device_claims)
 
     async def create(self, pod: Json, user: str = "alice@lab.example", **changes: Any) -> "Reviewed":
         """The pod after review, if this user creates it."""

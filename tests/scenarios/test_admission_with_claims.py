@@ -7,7 +7,7 @@ import pytest
 from carrel.admission.admission import AdmissionOptions
 from carrel.dialects.seal import Seal
 from carrel.dialects.when_full import WhenFull
-from tests.kit.reviews import ALICE, Json, ReviewedCluster, RunningPod, a_booking, a_pod
+from tests.kit.reviews import ALICE, Json, ReviewedCluster, RunningPod, a_booking, a_pod, review
 
 SHARE = {"aliyun.com/gpu-mem": "8138"}
 
@@ -116,7 +116,7 @@ async def test_in_a_full_cluster_a_pod_runs_without_its_claim_for_a_gpu_and_keep
 
 async def test_nodes_that_offer_no_claims_are_no_room_for_a_pod_with_a_claim() -> None:
     """Its claim cannot be allocated there, however many GPUs are free."""
-    cluster = replace(a_cluster(), bookings=[a_booking(ALICE)], slices=False)
+    cluster = replace(a_cluster(), bookings=[a_booking(ALICE)], slices=())
     answer = await cluster.create(a_pod(resourceClaims=BY_CLAIM))
     assert answer.annotations["carrel.dev/tier"] == "opportunistic"
 
@@ -124,3 +124,52 @@ async def test_nodes_that_offer_no_claims_are_no_room_for_a_pod_with_a_claim() -
 async def test_without_dra_claims_are_not_looked_at() -> None:
     answer = await a_cluster(dra=False).create(a_pod(SHARE, resourceClaims=BY_CLAIM))
     assert answer.allowed
+
+
+def a_slice(*, divides: bool, driver: str = "gpu.carrel.dev") -> Json:
+    device: Json = {"name": "gpu-0", **({"allowMultipleAllocations": True} if divides else {})}
+    pool = {"name": "n1", "generation": 1}
+    return {
+        "metadata": {"name": f"n1-{driver}"},
+        "spec": {"driver": driver, "nodeName": "n1", "pool": pool, "devices": [device]},
+    }
+
+
+HALF = {"exactly": {"deviceClassName": "gpu.carrel.dev", "capacity": {"requests": {"memory": "8138Mi"}}}}
+ALTERNATIVES = {"firstAvailable": [{"name": "small", **HALF["exactly"]}]}
+WHOLE_GPU = {"exactly": {"deviceClassName": "gpu.carrel.dev"}}
+ELSEWHERE = {"exactly": {"deviceClassName": "nic.example", "capacity": {"requests": {"memory": "1Gi"}}}}
+
+
+async def create_claim(request: Json, *slices: Json, kind: str = "ResourceClaim", dra: bool = True) -> str:
+    """Why it is refused; empty: it is not."""
+    body: Json = {"devices": {"requests": [{"name": "gpu", **request}]}}
+    claim = {"metadata": {"name": "half"}, "spec": body if kind == "ResourceClaim" else {"spec": body}}
+    cluster = ReviewedCluster(dra=dra, slices=slices)
+    answer = await cluster.ask(review(claim, kind=kind))
+    return "" if answer.allowed else answer.message
+
+
+@pytest.mark.parametrize("kind", ["ResourceClaim", "ResourceClaimTemplate"])
+@pytest.mark.parametrize("asked", [HALF, ALTERNATIVES], ids=["exactly", "among alternatives"])
+async def test_where_the_api_server_drops_the_memory_of_claims_one_that_names_it_is_refused(
+    kind: str, asked: Json
+) -> None:
+    why = await create_claim(asked, a_slice(divides=False), kind=kind)
+    assert why.startswith(f"{kind} lab/half: it names an amount of memory, and claims get whole GPUs in this cluster")
+    assert "DRAConsumableCapacity" in why
+
+
+@pytest.mark.parametrize(
+    ("asked", "slices", "dra"),
+    [
+        pytest.param(HALF, [a_slice(divides=True)], True, id="memory can be divided"),
+        pytest.param(WHOLE_GPU, [a_slice(divides=False)], True, id="a whole GPU"),
+        pytest.param(ELSEWHERE, [a_slice(divides=False)], True, id="no GPU"),
+        pytest.param(HALF, [], True, id="no slice says yet what can be had"),
+        pytest.param(HALF, [a_slice(divides=False, driver="gpu.nvidia.com")], True, id="only another driver"),
+        pytest.param(HALF, [a_slice(divides=False)], False, id="claims are not counted"),
+    ],
+)
+async def test_other_claims_are_not_refused_when_they_are_created(asked: Json, slices: list[Json], dra: bool) -> None:
+    assert await create_claim(asked, *slices, dra=dra) == ""

@@ -7,6 +7,7 @@ Reading order:
     asked_gpus wanted_booking pod_tier     what it asks for, for which booking, and which tier it gets
     pod_size pod_changes admission         what is changed on a pod: tier, gate, environment, protected keys
     allocation_retries claim_gate          whether an allocation of a ResourceClaim may be stored
+    claim_requests                         what a new ResourceClaim cannot ask for in this cluster
     review review_decoding handlers app metrics   kube-apiserver's calls over HTTP
     certificates certificate_renewal served_certificate   its TLS certificates
     assembly run settings entry_point          one process

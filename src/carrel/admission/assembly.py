@@ -90,7 +90,8 @@ class AdmissionWebhook:
         metrics = WebhookMetrics(measures)
         metrics.show_api_calls(self._state.cluster.calls)
         self._state.isolation.on_failure = metrics.count_object_failure
-        handler = ReviewHandler(self.admission, metrics, lambda: self.informers.is_synced, self.claim_gate)
+        claims = self._state.device_claims
+        handler = ReviewHandler(self.admission, metrics, lambda: self.informers.is_synced, self.claim_gate, claims)
         return webhook_app(handler, metrics, self._why_not_ready)
 
     def _why_not_ready(self) -> str:

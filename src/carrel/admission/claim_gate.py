@@ -72,6 +72,8 @@ class ClaimGate:
         gpus = self._gpus(taken)
         if isinstance(gpus, Refusal):
             return gpus
+        if not gpus:
+            return None
         pods = await self._pods(claim)
         refusal = _why_asked_twice(claim, pods)
         if refusal is not None:
@@ -96,8 +98,12 @@ class ClaimGate:
         for place, memory in taken.items():
             uuid = self._device_claims.uuid_of(place)
             card = self._state.ledger.card(uuid) if uuid else None
+            if card is None and uuid.startswith(dra.MIG):
+                if (why := self._why_not_mig(place)) is not None:
+                    return why
+                continue
             if card is None:
-                known = f"is {uuid}, which Carrel does not hand out by claims" if uuid else "is in no slice yet"
+                known = f"is {uuid}, which no agent of Carrel reports" if uuid else "is in no slice yet"
                 return Refusal(f"device {place} {known}; a scheduler tries again by itself")
             gpus[card.gpu] = None if memory is None or memory >= card.gpu.memory else memory
             if memory is not None and memory > card.gpu.memory:
@@ -106,6 +112,16 @@ class ClaimGate:
         if len(nodes) > 1:
             return Refusal(f"the allocation has GPUs of {' and '.join(nodes)}; a claim gets GPUs of one node")
         return gpus
+
+    def _why_not_mig(self, place: DevicePlace) -> Refusal | None:
+        """A MIG slice of a GPU that Carrel gives to nobody is not counted. NVIDIA's driver can also make slices of
+        a GPU that is whole, and that Carrel may have promised."""
+        parent = self._device_claims.uuid_of(place, dra.PARENT_UUID)
+        card = self._state.ledger.card(parent) if parent else None
+        if card is not None and card.gpu.unusable and not card.shares:
+            return None
+        of = f"{card.gpu}, which Carrel hands out as a whole" if card is not None else "a GPU that Carrel does not know"
+        return Refusal(f"device {place} is a MIG slice of {of}")
 
     def _placement(self, gpus: Mapping[Gpu, MiB | None], holder: Holder, pods: Sequence[Pod]) -> Placement | Refusal:
         """What is to be recorded, or why the GPUs cannot be had, by what this process knows. What the claim holds

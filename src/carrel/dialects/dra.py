@@ -15,6 +15,7 @@ The holder of the share is the claim, and not its pods. Quantities may have any 
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from fractions import Fraction
 
 from carrel.dialects.interface import Dialect, Reading
@@ -41,6 +42,10 @@ CLASSES = frozenset({DRIVER, NVIDIA_DRIVER})
 """DeviceClasses that are for GPUs even while the class itself cannot be read."""
 MEMORY = "memory"
 UUID = "uuid"
+PARENT_UUID = "parentUUID"
+"""Of a MIG slice, in slices of NVIDIA's driver: the GPU that it is a part of."""
+MIG = "MIG-"
+"""How the UUID of a MIG slice begins."""
 MODEL = "model"
 INDEX = "index"
 ISLAND = "island"
@@ -52,6 +57,13 @@ CDI_KIND = "carrel.dev/gpu"
 CDI_FILE = "carrel.dev-gpu-"
 """How the names of their files begin."""
 _BYTES = 2**20
+
+
+class DraDriver(Enum):
+    """Whose devices claims get. NVIDIA's are whole GPUs, and its own plugin hands them over; they are only counted."""
+
+    CARREL = DRIVER
+    NVIDIA = NVIDIA_DRIVER
 
 
 def device_name(index: int) -> str:
@@ -120,9 +132,18 @@ def request_of_claim(spec: ResourceClaimSpec, where: str, is_gpu: Callable[[str]
     return Request(count, largest(amounts), topology=topology)
 
 
+def names_memory(spec: ResourceClaimSpec, is_gpu: Callable[[str], bool]) -> bool:
+    """Whether a claim asks for parts of GPUs."""
+    asked = [each for request in spec.devices.requests for each in _alternatives(request)]
+    return any(is_gpu(each.device_class_name) and _memory_in(each.capacity.requests, DRIVER) for each in asked)
+
+
+def _alternatives(request: DeviceRequest) -> tuple[DeviceAlternative, ...]:
+    return request.first_available or ((request.exactly,) if request.exactly is not None else ())
+
+
 def gpus_wanted(request: DeviceRequest, is_gpu: Callable[[str], bool]) -> Iterable[DeviceAlternative]:
-    alternatives = request.first_available or ((request.exactly,) if request.exactly is not None else ())
-    first = next((each for each in alternatives if is_gpu(each.device_class_name)), None)
+    first = next((each for each in _alternatives(request) if is_gpu(each.device_class_name)), None)
     return () if first is None or first.admin_access else (first,)
 
 
@@ -177,13 +198,14 @@ def allocated(claim: ResourceClaim, drivers: Collection[str]) -> Mapping[DeviceP
     return taken
 
 
-def uuids_in(resource_slice: ResourceSlice) -> Mapping[DevicePlace, str]:
+def uuids_in(resource_slice: ResourceSlice, attribute: str = UUID) -> Mapping[DevicePlace, str]:
     """The UUID of each device of a slice that says it."""
     spec = resource_slice.spec
     return {
         DevicePlace(spec.driver, spec.pool.name, device.name): found.string
         for device in spec.devices
-        if (found := device.attributes.get(UUID) or device.attributes.get(f"{spec.driver}/{UUID}")) and found.string
+        if (found := device.attributes.get(attribute) or device.attributes.get(f"{spec.driver}/{attribute}"))
+        and found.string
     }
 
 

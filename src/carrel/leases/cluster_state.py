@@ -12,6 +12,7 @@ import msgspec
 from carrel.dialects import dra
 from carrel.dialects.booking_objects import BOOKINGS, BookingObject
 from carrel.dialects.carrel import EXEMPT, TIER
+from carrel.dialects.dra import DraDriver
 from carrel.dialects.gang_makers import pod_of_template
 from carrel.dialects.gpuclaim import CLAIM
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES, GpuClaim, GpuNodeStatus
@@ -82,6 +83,7 @@ class ClusterOptions:
     tier_policy: TierPolicy = DEFAULT_TIER_POLICY
     dra: bool = False
     """Whether ResourceClaims are read: see `device_claims`."""
+    dra_driver: DraDriver = DraDriver.CARREL
     reads_makers: bool = True
     """Whether what made the pods of a gang is read, to learn its size: only who places pods, or says why they wait."""
 
@@ -115,15 +117,16 @@ class ClusterState:
         self.pod_groups: Reflector[PodGroup] = self.informers.watch(POD_GROUPS, optional=True)
         self.nodes: Reflector[NodeObject] = self.informers.watch(NODES)
         self.leases = self.informers.watch(LEASES, Selection(options.namespace))
-        self.device_claims = DeviceClaims(self.informers, own_namespace=options.namespace) if options.dra else None
+        drivers = (options.dra_driver.value,)
+        self.device_claims = DeviceClaims(self.informers, drivers, options.namespace) if options.dra else None
         self.claim_users = ClaimUsers(self.pods.store, self.device_claims)
         self.cluster_ledger = ClusterLedger(
             self.pods.store.by_uid, options.dialect_options.memory_unit, self._asked_in_pod, self.isolation
         )
-        if self.device_claims is not None:
-            self.cluster_ledger.name_of_claim = self.device_claims.name_of
         self.cluster_ledger.pod_of_holder = self.claim_users.pod_of
         self.cluster_ledger.claims_used_by = self.claim_users.used_by
+        if self.device_claims is not None:
+            self.cluster_ledger.name_of_claim = self.device_claims.name_of
         self.ledger = self.cluster_ledger.ledger
         counted: tuple[Reflector[Any], ...] = (self.pods, self.claims, self.leases)
         self.cluster_ledger.is_complete = lambda: all(each.is_synced for each in counted)

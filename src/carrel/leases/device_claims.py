@@ -44,6 +44,10 @@ T = TypeVar("T", bound=Object)
 POOL_OF, NODE_OF, USED_BY, SHADOWS_ON = "pool", "node", "used by", "shadows"
 NOWHERE = "-"
 """The node of a shadow claim that names none; no node can have this name."""
+NOT_DIVIDED = Refusal(
+    "it names an amount of memory, and claims get whole GPUs in this cluster: its API server drops the amount (the"
+    " feature gate DRAConsumableCapacity is off, as it is by default before Kubernetes 1.36); leave out capacity"
+)
 
 
 class AskedClaim(NamedTuple):
@@ -95,12 +99,20 @@ class DeviceClaims:
 
     # --- devices -----------------------------------------------------------------------------------------------------
 
-    def uuid_of(self, place: DevicePlace) -> str:
+    def uuid_of(self, place: DevicePlace, attribute: str = dra.UUID) -> str:
         """The GPU that a device is; empty: no slice says it. While a pool is replaced, the newest slices count."""
         found = self.slices.store.find(POOL_OF, _pool_key(place.driver, place.pool))
         newest = max((each.spec.pool.generation for each in found), default=0)
         current = [each for each in found if each.spec.pool.generation == newest]
-        return next((uuid for each in current if (uuid := dra.uuids_in(each).get(place))), "")
+        return next((uuid for each in current if (uuid := dra.uuids_in(each, attribute).get(place))), "")
+
+    def why_not_divided(self, spec: ResourceClaimSpec) -> Refusal | None:
+        """Why a claim gets no part of a GPU: the API server keeps neither the amount that it names, nor that the GPUs
+        of a slice can be divided. None: it can be had, or it cannot be said, because no slice is there yet."""
+        ours = [each for each in self.slices.store.snapshot() if each.spec.driver == dra.DRIVER and each.spec.devices]
+        if not ours or any(device.allow_multiple_allocations for each in ours for device in each.spec.devices):
+            return None
+        return NOT_DIVIDED if dra.names_memory(spec, self._is_gpu_class) else None
 
     def with_slices(self, nodes: tuple[str, ...]) -> tuple[str, ...]:
         """Those of the nodes that offer GPUs by claims; the same object for the same nodes, until a slice changes."""
