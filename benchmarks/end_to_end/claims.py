@@ -57,7 +57,7 @@ async def prepare(cluster: RealCluster, nodes: int) -> None:
     for number in range(nodes):
         node = a_node(number)
         uid = (await cluster.client.get(NODES, node.name))["metadata"]["uid"]
-        body = slice_of(node.name, uid, devices_of(node.gpus, ServerAbility()), 1)
+        body = slice_of(node.name, uid, devices_of(node.gpus, ServerAbility(), {}), 1)
         await cluster.client.create(RESOURCE_SLICES, body)
 
 

@@ -38,7 +38,7 @@ def carrel() -> Iterator[CarrelCluster]:
 def publish(carrel: CarrelCluster, node: Node) -> None:
     """As its agent does: hollow nodes have none."""
     uid = carrel.api.call("GET", f"/api/v1/nodes/{node.name}")["metadata"]["uid"]
-    body = slice_of(node.name, uid, devices_of(node.gpus, ServerAbility()), 1)
+    body = slice_of(node.name, uid, devices_of(node.gpus, ServerAbility(), {}), 1)
     carrel.api.call("POST", "/apis/resource.k8s.io/v1/resourceslices", body)
 
 

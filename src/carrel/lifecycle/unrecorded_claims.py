@@ -29,7 +29,7 @@ from carrel.lifecycle.pod_events import COMPONENT
 
 log = logging.getLogger(__name__)
 
-EVERY_S = 15.0
+EVERY_S = 5.0
 NO_LEASE = "GPUWithoutLease"
 
 
