@@ -45,7 +45,6 @@ T = TypeVar("T", bound=Object)
 POOL_OF, NODE_OF, USED_BY, SHADOWS_ON = "pool", "node", "used by", "shadows"
 NOWHERE = "-"
 """The node of a shadow claim that names none; no node can have this name."""
-POOL_OF = "pool"
 NOT_DIVIDED = Refusal(
     "it names an amount of memory, and claims get whole GPUs in this cluster: its API server drops the amount (the"
     " feature gate DRAConsumableCapacity is off, as it is by default before Kubernetes 1.36); leave out capacity"
