@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from carrel.admission.review import AdmissionRequest
-from carrel.dialects import dra
+from carrel.dialects import dra, nvidia
 from carrel.dialects.dra import DevicePlace
 from carrel.dialects.registry import dialects_of
 from carrel.kubernetes.cluster import NotFound
@@ -130,6 +130,8 @@ class ClaimGate:
         for consumer in claim.status.reserved_for:
             pod = await self._pod(consumer, claim.metadata.namespace)
             others = dialects_of(pod) if pod is not None else ()
+            if dra.is_for_extended_resource(claim):
+                others = tuple(each for each in others if each is not nvidia.DIALECT)  # that is this claim
             if pod is not None and others:
                 words = " and ".join([*(each.words for each in others), f"ResourceClaim {claim.metadata.name}"])
                 return Refusal(
