@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tests.e2e.carrel_node import CarrelNode, a_pod, carrel_node
+from tests.e2e.carrel_node import CarrelNode, a_pod, carrel_node, kubeconfig_of
 from tests.e2e.pods import Json, eventually
 from tests.e2e.webhook import Webhook
 
@@ -17,7 +17,8 @@ def claim_node(name: str, gpus: Sequence[Mapping[str, Any]], *options: str) -> I
     with carrel_node(name, gpus, "--dra", *options) as found:
         Webhook(found.api, "--dra").configure_claims()
         found.controller.stop()
-        found.controller = found.start_controller("--kubeconfig", found.api.kubeconfig, "--dra")
+        own = kubeconfig_of(found.api, "controller")  # with its own rights: it writes claims
+        found.controller = found.start_controller("--kubeconfig", own, "--dra")
         eventually(lambda: slices(found))
         yield found
 

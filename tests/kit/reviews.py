@@ -25,7 +25,7 @@ from carrel.dialects.hub_people import HubPeople
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
 from carrel.dialects.seal import Seal
 from carrel.dialects.when_full import WhenFull
-from carrel.kubernetes.cluster import EVERYTHING, ListPage, Selection
+from carrel.kubernetes.cluster import EVERYTHING, ListPage, NotFound, Selection
 from carrel.kubernetes.objects.resources import (
     DEVICE_CLASSES,
     LEASES,
@@ -43,6 +43,7 @@ from carrel.ledger.shares import Holder, Share
 from carrel.ledger.tiers import TierPolicy
 from carrel.parsing.time import seconds
 from kubernetes_in_memory import json_patch
+from tests.kit.dra import a_slice
 from tests.kit.gpus import a_node
 
 Json = dict[str, Any]
@@ -86,6 +87,9 @@ class ListedObjects:
         found = [msgspec.convert(each, resource.object_type) for each in self._objects.get(resource, ())]
         return ListPage(found, "1")
 
+    async def get(self, resource: Resource[Any], name: str, namespace: str = "") -> Json:
+        raise NotFound(404, "NotFound", f"{resource.plural} {name}")
+
 
 @dataclass
 class ReviewedCluster:
@@ -116,7 +120,10 @@ class ReviewedCluster:
     resource_claims: Sequence[Json] = ()
     claim_templates: Sequence[Json] = ()
     device_classes: Sequence[Json] = ()
-    slices: Sequence[Json] = ()
+    slices: bool = True
+    """Whether the nodes offer their GPUs by claims."""
+    other_slices: Sequence[Json] | None = None
+    """Instead of those."""
 
     async def state(self) -> ClusterState:
         metadata = {"name": "lab", "annotations": dict(self.namespace), "labels": dict(self.namespace_labels)}
@@ -132,7 +139,7 @@ class ReviewedCluster:
             RESOURCE_CLAIMS: self.resource_claims,
             RESOURCE_CLAIM_TEMPLATES: self.claim_templates,
             DEVICE_CLASSES: self.device_classes,
-            RESOURCE_SLICES: self.slices,
+            RESOURCE_SLICES: self._slices(),
         }
         policy = TierPolicy(opportunistic_gpus=self.opportunistic_gpus)
         options = ClusterOptions(
@@ -141,6 +148,11 @@ class ReviewedCluster:
         state = ClusterState(ListedObjects(objects), options)  # type: ignore[arg-type] # it is only read
         await state.informers.read_once()
         return state
+
+    def _slices(self) -> Sequence[Json]:
+        if self.other_slices is not None:
+            return self.other_slices
+        return [a_slice(node) for node in self.nodes] if self.dra and self.slices else []
 
     async def handler(self) -> ReviewHandler:
         context = AdmissionContext(

@@ -73,6 +73,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $_ := set $webhook "matchConditions" $kept }}
 {{- end }}
 {{- end }}
+{{- if and (eq $document.kind "MutatingWebhookConfiguration") (include "carrel.dra" $root) }}
+{{- /* A pod with a claim for a GPU that the webhook has not seen gets none: it is worth waiting for. */}}
+{{- range $webhook := $document.webhooks }}{{- if eq $webhook.name "visible-gpus.carrel.dev" }}{{- $_ := set $webhook "timeoutSeconds" 5 }}{{- end }}{{- end }}
+{{- end }}
 ---
 {{ toYaml $document }}
 {{- end }}

@@ -77,7 +77,8 @@ class AdmissionWebhook:
             may_show_gpus=runtime_classes.may_show_gpus,
         )
         self.admission = PodAdmission(context, options.admission)
-        self.claim_gate = ClaimGate(state, state.device_claims) if state.device_claims is not None else None
+        claims = state.device_claims
+        self.claim_gate = ClaimGate(state, claims, options.trusted) if claims is not None else None
 
     def app(self, certificate_expires_at: Callable[[], float]) -> AsgiApp:
         booking_lookup = self._booking_cache

@@ -327,7 +327,8 @@ class Agent:
             self._last_report = report
             if self.claims is not None:
                 used = self.claims.with_users(report.result.in_use_by)
-                report = replace(report, result=replace(report.result, in_use_by=used))
+                remarks = replace(report.remarks, prepared_claims=self.claims.prepared())
+                report = replace(report, result=replace(report.result, in_use_by=used), remarks=remarks)
             await self._reporter.report(report)
 
     async def _report_claims(self) -> None:

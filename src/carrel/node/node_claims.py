@@ -54,6 +54,10 @@ class NodeClaims:
         claims = self._preparation.users()
         return {uuid: sorted({*users.get(uuid, ()), *claims.get(uuid, ())}) for uuid in {*users, *claims}}
 
+    def prepared(self) -> tuple[str, ...]:
+        """Their uids."""
+        return tuple(sorted({uid for users in self._preparation.users().values() for uid in users}))
+
     def look(self, gpus: Sequence[Gpu], node: NodeObject | None, seen_at: datetime) -> str:
         """Takes note of what there is. Why no claim can have a GPU here, for the report; empty if they can."""
         self._preparation.gpus = gpus
