@@ -120,10 +120,8 @@ class ReviewedCluster:
     resource_claims: Sequence[Json] = ()
     claim_templates: Sequence[Json] = ()
     device_classes: Sequence[Json] = ()
-    slices: bool = True
-    """Whether the nodes offer their GPUs by claims."""
-    other_slices: Sequence[Json] | None = None
-    """Instead of those."""
+    slices: Sequence[Json] | None = None
+    """Which GPUs the nodes offer by claims; None: all."""
 
     async def state(self) -> ClusterState:
         metadata = {"name": "lab", "annotations": dict(self.namespace), "labels": dict(self.namespace_labels)}
@@ -139,7 +137,7 @@ class ReviewedCluster:
             RESOURCE_CLAIMS: self.resource_claims,
             RESOURCE_CLAIM_TEMPLATES: self.claim_templates,
             DEVICE_CLASSES: self.device_classes,
-            RESOURCE_SLICES: self._slices(),
+            RESOURCE_SLICES: self.slices if self.slices is not None else [a_slice(node) for node in self.nodes],
         }
         policy = TierPolicy(opportunistic_gpus=self.opportunistic_gpus)
         options = ClusterOptions(
@@ -148,11 +146,6 @@ class ReviewedCluster:
         state = ClusterState(ListedObjects(objects), options)  # type: ignore[arg-type] # it is only read
         await state.informers.read_once()
         return state
-
-    def _slices(self) -> Sequence[Json]:
-        if self.other_slices is not None:
-            return self.other_slices
-        return [a_slice(node) for node in self.nodes] if self.dra and self.slices else []
 
     async def handler(self) -> ReviewHandler:
         context = AdmissionContext(

@@ -116,7 +116,7 @@ async def test_in_a_full_cluster_a_pod_runs_without_its_claim_for_a_gpu_and_keep
 
 async def test_nodes_that_offer_no_claims_are_no_room_for_a_pod_with_a_claim() -> None:
     """Its claim cannot be allocated there, however many GPUs are free."""
-    cluster = replace(a_cluster(), bookings=[a_booking(ALICE)], slices=False)
+    cluster = replace(a_cluster(), bookings=[a_booking(ALICE)], slices=())
     answer = await cluster.create(a_pod(resourceClaims=BY_CLAIM))
     assert answer.annotations["carrel.dev/tier"] == "opportunistic"
 
@@ -145,7 +145,7 @@ async def create_claim(request: Json, *slices: Json, kind: str = "ResourceClaim"
     """Why it is refused; empty: it is not."""
     body: Json = {"devices": {"requests": [{"name": "gpu", **request}]}}
     claim = {"metadata": {"name": "half"}, "spec": body if kind == "ResourceClaim" else {"spec": body}}
-    cluster = ReviewedCluster(dra=dra, other_slices=slices)
+    cluster = ReviewedCluster(dra=dra, slices=slices)
     answer = await cluster.ask(review(claim, kind=kind))
     return "" if answer.allowed else answer.message
 
