@@ -38,22 +38,23 @@ class Cluster:
         body = {"metadata": {"name": "one"}, "spec": {"spec": template}}
         self.api.call("POST", f"{RESOURCES}/namespaces/{WHERE}/resourceclaimtemplates", body)
 
-    def publish(self, *indices: int) -> None:
-        """As NVIDIA's driver does, in this order."""
+    def publish(self) -> None:
+        """As NVIDIA's driver does."""
         devices = [
             {
                 "name": f"gpu-{index}",
                 "attributes": {"type": {"string": "gpu"}, "uuid": {"string": f"GPU-{NODE}-{index}"}},
                 "capacity": {"memory": {"value": "16276Mi"}},
             }
-            for index in indices
+            for index in range(3)
         ]
         pool = {"name": NODE, "generation": 1, "resourceSliceCount": 1}
         spec = {"driver": NVIDIA, "nodeName": NODE, "pool": pool, "devices": devices}
         self.api.call("POST", f"{RESOURCES}/resourceslices", {"metadata": {"name": f"{NODE}-{NVIDIA}"}, "spec": spec})
 
-    def create(self, name: str, **asked: object) -> None:
-        create(self.api, WHERE, with_claim(name, {"resourceClaimTemplateName": "one"}) if not asked else asked["pod"])  # type: ignore[arg-type]
+    def claim(self, *names: str) -> None:
+        for name in names:
+            create(self.api, WHERE, with_claim(name, {"resourceClaimTemplateName": "one"}))
 
     def is_bound(self, name: str) -> bool:
         return "nodeName" in self.carrel.pods(WHERE)[name]["spec"]
@@ -77,16 +78,14 @@ def cluster() -> Iterator[Cluster]:
 
 
 def test_a_share_and_claims_of_nvidias_driver_never_have_the_same_gpu(cluster: Cluster) -> None:
-    cluster.create("share", pod=pod("share", limits={"aliyun.com/gpu-mem": "8138"}, schedulerName="gpu-scheduler"))
+    create(cluster.api, WHERE, pod("share", limits={"aliyun.com/gpu-mem": "8138"}, schedulerName="gpu-scheduler"))
     eventually(lambda: cluster.is_bound("share"))
     ((taken, _),) = cluster.holders().items()
-    index = int(taken.removeprefix(f"{NODE}-"))
-    cluster.publish(*(each for each in range(3) if each != index), index)
+    cluster.publish()
 
-    for name in ("first", "second"):
-        cluster.create(name)
+    cluster.claim("first", "second")
     eventually(lambda: cluster.is_bound("first") and cluster.is_bound("second"))
-    cluster.create("late")
+    cluster.claim("late")
 
     def waits() -> bool:
         conditions = cluster.carrel.pods(WHERE)["late"]["status"].get("conditions", [])
@@ -110,7 +109,7 @@ def test_nvidias_resource_is_the_claim_that_the_scheduler_makes_for_it_and_is_co
         cluster.api.call("DELETE", f"/api/v1/namespaces/{WHERE}/pods/{gone}")
     eventually(lambda: sorted(cluster.holders().values()) == [["share"]])
     for name, scheduler in (("by-carrel", "gpu-scheduler"), ("by-kubernetes", "default-scheduler")):
-        cluster.create(name, pod=pod(name, limits={GPU: "1"}, schedulerName=scheduler))
+        create(cluster.api, WHERE, pod(name, limits={GPU: "1"}, schedulerName=scheduler))
         eventually(lambda: cluster.is_bound(name))  # noqa: B023 # used at once
     for name in ("by-carrel", "by-kubernetes"):
         assert "extendedResourceClaimStatus" in cluster.carrel.pods(WHERE)[name]["status"]
