@@ -3,6 +3,7 @@
     a ResourceClaim asks       deviceClassName: gpu.carrel.dev        of our driver; other classes may select it too
                                count: 2                               so many different GPUs
                                capacity: {requests: {memory: 8138Mi}} of each; none: the whole GPU
+                               resource.kubernetes.io/extended-resource-claim: "true"     made for nvidia.com/gpu
                                constraints: [{matchAttribute: gpu.carrel.dev/island}]     linked by NVLink
     a ResourceSlice offers     driver gpu.carrel.dev, pool <node>, device gpu-<index>
                                attributes uuid, model, index, island; capacity memory
@@ -52,6 +53,8 @@ ISLAND = "island"
 ALL_DEVICES = "All"
 UNUSABLE = "carrel.dev/unusable"
 """The taint of a device that no pod may have."""
+EXTENDED_RESOURCE_CLAIM = "resource.kubernetes.io/extended-resource-claim"
+"""On a claim that a scheduler has made for a pod which asks for a resource (`extendedResourceName` of a class)."""
 CDI_KIND = "carrel.dev/gpu"
 """Of the devices that a container runtime is told of. One stands for all GPUs of a claim, and is named by its uid."""
 CDI_FILE = "carrel.dev-gpu-"
@@ -86,6 +89,10 @@ def mebibytes(text: str, where: str, field: str) -> MiB:
 
 def holder_of_claim(claim: ResourceClaim) -> Holder:
     return Holder(claim.metadata.uid, claim.metadata.namespace, claim.metadata.name, HolderKind.CLAIM)
+
+
+def is_for_extended_resource(claim: ResourceClaim) -> bool:
+    return claim.metadata.annotations.get(EXTENDED_RESOURCE_CLAIM) == "true"
 
 
 @dataclass(frozen=True, slots=True)
