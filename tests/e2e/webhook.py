@@ -141,7 +141,7 @@ class Webhook:
 
     def configure(self) -> None:
         """Tells the API server to ask it, and waits until it is trusted."""
-        for each in webhooks():
+        for each in webhooks(dra="--dra" in self._options):
             for webhook in each["webhooks"]:
                 webhook["clientConfig"] = {"url": f"{self.url}{webhook['clientConfig']['service']['path']}"}
             self.api.call("POST", MUTATING_WEBHOOKS.path(), each)

@@ -4,14 +4,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from carrel.kubernetes.cluster import Json, Unavailable
+from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
 from carrel.leases.pod_progress import holder_of
 from carrel.ledger.gpus import Node
-from tests.kit.dra import Gate, allocated, new_claim, publish
+from tests.kit.dra import Gate, allocated, deallocate, new_claim, publish, sees_claim
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 
@@ -209,3 +211,37 @@ async def test_a_replica_that_was_killed_after_its_yes_is_succeeded_by_one_that_
         async with lab.replica(dra=True) as successor:
             assert await Gate(successor).allocate(lab, claim, {"n1/gpu-0": WHOLE}) is None
             assert await lab.held() == {"gpu-n1-0": {uid_of(claim): None}}
+
+
+async def test_a_claim_whose_allocation_is_never_stored_does_not_hold_its_gpu_for_ever() -> None:
+    """Another webhook may refuse what the gate lets through, and the scheduler tries again every few seconds."""
+    async with a_dra_lab(a_node("n1", cards=1)) as (lab, gate):
+        refused, other = await new_claim(lab, "refused"), await new_claim(lab, "other")
+        held, answers = [], set()
+        for _ in range(60):
+            answers.add(str(await gate.ask(allocated(refused, {"n1/gpu-0": WHOLE}), refused)))
+            await gate.replica.collector.collect()
+            held.append(bool(await lab.held()))
+            lab.clock.now += timedelta(seconds=10)
+
+        assert "None" in answers
+        assert any("another webhook may refuse it" in each for each in answers)
+        assert not all(held), "in between, others may have the GPU"
+        first_free = held.index(False)
+        assert first_free * 10 < 320
+        lab.clock.now += timedelta(seconds=200)
+        await gate.replica.collector.collect()
+        lab.clock.now += timedelta(seconds=200)
+        await gate.replica.collector.collect()
+        assert await gate.allocate(lab, other, {"n1/gpu-0": WHOLE}) is None
+
+
+async def test_a_claim_that_is_stored_each_time_may_be_allocated_as_often_as_it_wants() -> None:
+    async with a_dra_lab(a_node("n1", cards=1)) as (lab, gate):
+        claim = await new_claim(lab, "often")
+        for _ in range(12):
+            assert await gate.allocate(lab, claim, {"n1/gpu-0": WHOLE}) is None
+            await sees_claim(gate.replica, await lab.client.get(RESOURCE_CLAIMS, "often", "lab"))
+            claim = await deallocate(lab, "often")
+            await sees_claim(gate.replica, claim)
+            lab.clock.now += timedelta(seconds=30)

@@ -15,8 +15,11 @@ The holder of the share is the claim, and not its pods. Quantities may have any 
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from fractions import Fraction
 
+from carrel.dialects.interface import Dialect, Reading
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.quantity import quantity
 from carrel.kubernetes.objects.resource_claims import (
@@ -39,6 +42,10 @@ CLASSES = frozenset({DRIVER, NVIDIA_DRIVER})
 """DeviceClasses that are for GPUs even while the class itself cannot be read."""
 MEMORY = "memory"
 UUID = "uuid"
+PARENT_UUID = "parentUUID"
+"""Of a MIG slice, in slices of NVIDIA's driver: the GPU that it is a part of."""
+MIG = "MIG-"
+"""How the UUID of a MIG slice begins."""
 MODEL = "model"
 INDEX = "index"
 ISLAND = "island"
@@ -50,6 +57,13 @@ CDI_KIND = "carrel.dev/gpu"
 CDI_FILE = "carrel.dev-gpu-"
 """How the names of their files begin."""
 _BYTES = 2**20
+
+
+class DraDriver(Enum):
+    """Whose devices claims get. NVIDIA's are whole GPUs, and its own plugin hands them over; they are only counted."""
+
+    CARREL = DRIVER
+    NVIDIA = NVIDIA_DRIVER
 
 
 def device_name(index: int) -> str:
@@ -74,6 +88,18 @@ def holder_of_claim(claim: ResourceClaim) -> Holder:
     return Holder(claim.metadata.uid, claim.metadata.namespace, claim.metadata.name, HolderKind.CLAIM)
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimedGpus:
+    """What a pod asks for by ResourceClaims."""
+
+    names: frozenset[str] = frozenset()
+    """Of its claims for GPUs, within the pod."""
+    request: Request | None = None
+
+
+NOTHING_CLAIMED = ClaimedGpus()
+
+
 # --- what a claim asks for -------------------------------------------------------------------------------------------
 
 
@@ -96,19 +122,28 @@ def request_of_claim(spec: ResourceClaimSpec, where: str, is_gpu: Callable[[str]
     A claim may ask for more than a `Request` can say: of requests that differ, the largest amount counts for all; of
     alternatives, the first with GPUs; of all GPUs that match, one. What it gets in the end, its allocation says.
     """
-    wanted = [each for request in spec.devices.requests for each in _gpus_wanted(request, is_gpu)]
+    wanted = [each for request in spec.devices.requests for each in gpus_wanted(request, is_gpu)]
     if not wanted:
         return None
     amounts = [_amount(each, where) for each in wanted]
     count = sum(1 if each.allocation_mode == ALL_DEVICES else max(1, each.count) for each in wanted)
     linked = any(each.match_attribute == qualified(ISLAND) for each in spec.devices.constraints)
     topology = Topology(TopologyMode.REQUIRED) if linked and count > 1 else Topology(TopologyMode.IGNORE)
-    return Request(count, _largest(amounts), topology=topology)
+    return Request(count, largest(amounts), topology=topology)
 
 
-def _gpus_wanted(request: DeviceRequest, is_gpu: Callable[[str], bool]) -> Iterable[DeviceAlternative]:
-    alternatives = request.first_available or ((request.exactly,) if request.exactly is not None else ())
-    first = next((each for each in alternatives if is_gpu(each.device_class_name)), None)
+def names_memory(spec: ResourceClaimSpec, is_gpu: Callable[[str], bool]) -> bool:
+    """Whether a claim asks for parts of GPUs."""
+    asked = [each for request in spec.devices.requests for each in _alternatives(request)]
+    return any(is_gpu(each.device_class_name) and _memory_in(each.capacity.requests, DRIVER) for each in asked)
+
+
+def _alternatives(request: DeviceRequest) -> tuple[DeviceAlternative, ...]:
+    return request.first_available or ((request.exactly,) if request.exactly is not None else ())
+
+
+def gpus_wanted(request: DeviceRequest, is_gpu: Callable[[str], bool]) -> Iterable[DeviceAlternative]:
+    first = next((each for each in _alternatives(request) if is_gpu(each.device_class_name)), None)
     return () if first is None or first.admin_access else (first,)
 
 
@@ -117,7 +152,7 @@ def _amount(wanted: DeviceAlternative, where: str) -> Amount:
     return WHOLE if text is None else Memory(mebibytes(text, where, f"memory of {wanted.device_class_name}"))
 
 
-def _largest(amounts: Iterable[Amount]) -> Amount:
+def largest(amounts: Collection[Amount]) -> Amount:
     memories = [each.mib for each in amounts if isinstance(each, Memory)]
     parts = [each for each in amounts if not isinstance(each, Memory)]
     return parts[0] if parts else Memory(max(memories))
@@ -163,11 +198,24 @@ def allocated(claim: ResourceClaim, drivers: Collection[str]) -> Mapping[DeviceP
     return taken
 
 
-def uuids_in(resource_slice: ResourceSlice) -> Mapping[DevicePlace, str]:
+def uuids_in(resource_slice: ResourceSlice, attribute: str = UUID) -> Mapping[DevicePlace, str]:
     """The UUID of each device of a slice that says it."""
     spec = resource_slice.spec
     return {
         DevicePlace(spec.driver, spec.pool.name, device.name): found.string
         for device in spec.devices
-        if (found := device.attributes.get(UUID) or device.attributes.get(f"{spec.driver}/{UUID}")) and found.string
+        if (found := device.attributes.get(attribute) or device.attributes.get(f"{spec.driver}/{attribute}"))
+        and found.string
     }
+
+
+# --- the dialect -----------------------------------------------------------------------------------------------------
+
+
+def _request_of(pod: Pod, reading: Reading) -> None:
+    """What a pod asks for by claims is in other objects (`leases.device_claims`)."""
+    return
+
+
+DIALECT = Dialect(name="dra", words="a ResourceClaim", example="dra.yaml", request_of=_request_of)
+"""Not in the registry: no word on a pod says that it speaks it, and Carrel does not place its pods."""

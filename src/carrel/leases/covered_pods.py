@@ -51,6 +51,7 @@ class CoverageContext:
     pods_counted_as: Callable[[str], Iterable[Pod]]
     """The same; also of a namespace that counts as a person, and those that are gone and still hold GPUs."""
     pod_by_uid: Callable[[str], Pod | None]
+    """Of the uid of a ResourceClaim, the pod whose GPUs its GPUs are."""
     request_of: Callable[[Pod], Request | None]
     """None: it asks for no GPU, or its request cannot be met."""
     nodes_for: Callable[[Pod], tuple[str, ...]]
@@ -59,6 +60,10 @@ class CoverageContext:
     is_exempt: Callable[[str], bool]
     """Whether an admin has exempted the namespace."""
     now: Callable[[], datetime]
+    claims_of: Callable[[Pod], Sequence[str]] = lambda pod: ()
+    """The uids of the claims whose GPUs are the pod's."""
+    claims_used_by: Callable[[Pod], Sequence[str]] = lambda pod: ()
+    """Of all claims that it uses, also as a guest."""
 
 
 class CoveredPods:
@@ -122,9 +127,25 @@ class CoveredPods:
                 _discard(self._unbound_of, person, uid)
                 if pod is new and is_waiting(pod):
                     self._unbound_of.setdefault(person, set()).add(uid)
-            if self._ledger.shares_of(uid):  # what others may have by revocation has changed
+            claims = self._context.claims_used_by(pod)
+            self._changed_people |= self._people_of(claims)
+            if any(map(self._ledger.shares_of, (uid, *claims))):  # what others may have by revocation has changed
                 self._moment += 1
                 self._room.changed()
+
+    def on_claim(self, uid: str, users: Iterable[Pod]) -> None:
+        """A ResourceClaim has changed, or is used by other pods than before; these use it, or did."""
+        for pod in users:
+            self._read.pop(pod.metadata.uid, None)
+            if person := person_of(pod):
+                self._changed_people.add(person)
+        self._moment += 1
+        if self._ledger.shares_of(uid):
+            self._room.changed()
+
+    def _people_of(self, claims: Iterable[str]) -> set[str]:
+        pods = filter(None, map(self._context.pod_by_uid, claims))
+        return {person for pod in pods if (person := person_of(pod))}
 
     def on_shares(self, uids: Iterable[str]) -> None:
         """These pods hold other shares than before, or their GPUs are reported differently."""
@@ -183,12 +204,28 @@ class CoveredPods:
     def of(self, uid: str) -> Covered | None:
         """None: no booking covers the pod."""
         self._update()
-        if (found := self._holders.get(uid)) is not None:
-            return found
         pod = self._context.pod_by_uid(uid)
+        if (found := self._holders.get(uid)) is not None:
+            return found if pod is None or pod.metadata.uid != uid else self._unless_beyond(pod, found)
         if pod is None or person_of(pod) not in self._running_of:
             return None  # most pods: for these nothing has to be worked out
+        if pod.metadata.uid == uid and (used := self._used_claims(pod)):
+            return self._as_guest(pod, used)
         return self._waiting_covered().get(uid)
+
+    def _unless_beyond(self, pod: Pod, found: Covered) -> Covered | None:
+        """A pod that also uses a claim of another pod which no booking covers may lose that one, and ends with it."""
+        return found if all(uid in self._holders for uid in self._used_claims(pod)) else None
+
+    def _used_claims(self, pod: Pod) -> list[str]:
+        return [uid for uid in self._context.claims_used_by(pod) if self._ledger.shares_of(uid)]
+
+    def _as_guest(self, pod: Pod, claims: Sequence[str]) -> Covered | None:
+        """A pod whose claims are another pod's is covered with them, if that booking is for its own person too."""
+        found = [self._holders.get(uid) for uid in claims]
+        person, namespace = person_of(pod), namespace_named(pod.metadata.namespace)
+        is_covered = all(each is not None and each.entitlement.is_for(person, namespace) for each in found)
+        return found[0] if is_covered else None
 
     def waiting(self) -> Sequence[tuple[Pod, Covered]]:
         """The covered pods that wait, the oldest first."""
@@ -252,8 +289,9 @@ class CoveredPods:
             uid for person in (entitlement.people if entitlement else ()) for uid in self._covered_of.get(person, ())
         }
         here = [uid for uid in uids if self._holders[uid].entitlement.booking == booking]
-        pods = [pod for pod in map(self._context.pod_by_uid, here) if pod is not None]
-        return sorted(pods, key=lambda pod: holder_of(pod).full_name)
+        found = [pod for pod in map(self._context.pod_by_uid, here) if pod is not None]
+        pods = {pod.metadata.uid: pod for pod in found}  # one pod may have several claims
+        return sorted(pods.values(), key=lambda pod: holder_of(pod).full_name)
 
     def users_of(self, booking: str) -> list[Pod]:
         """The same, and those that wait for its GPUs."""
@@ -266,8 +304,9 @@ class CoveredPods:
         self._update()
         held = Fraction(0)
         for pod in self._holding(self._context.pods_counted_as(person)):
-            if pod.metadata.uid not in self._holders:
-                for gpu, share in self._ledger.shares_of(pod.metadata.uid).items():
+            uids = () if pod.metadata.uid in self._holders else self._uids(pod)
+            for uid in uids:
+                for gpu, share in self._ledger.shares_of(uid).items():
                     memory = card.gpu.memory if (card := self._ledger.card(gpu)) is not None else 0
                     held += Fraction(share.memory, memory) if share.memory is not None and memory else 1
         return held
@@ -351,17 +390,24 @@ class CoveredPods:
             pods += [self._persons_pod(pod, person) for pod in self._holding(self._context.pods_of(person))]
         pods += self._gone_pods(uses)
         covered = cover_holders(self._ledger, uses, pods)
-        self._holders |= covered
         for pod in pods:
-            uid = pod.holder.uid
-            if uid in covered:
-                self._covered_of.setdefault(pod.person, set()).add(uid)
-                parts = (gpu for gpu, share in self._ledger.shares_of(uid).items() if share.memory is not None)
-                self._shared.add(uid, covered[uid].entitlement, parts)
+            if (by := covered.get(pod.holder.uid)) is not None:
+                self._note_covered(pod, by)
         self._uses |= uses
 
+    def _note_covered(self, pod: PersonsPod, by: Covered) -> None:
+        for uid in pod.uids:
+            self._holders[uid] = by
+            self._covered_of.setdefault(pod.person, set()).add(uid)
+            parts = (gpu for gpu, share in self._ledger.shares_of(uid).items() if share.memory is not None)
+            self._shared.add(uid, by.entitlement, parts)
+
     def _holding(self, pods: Iterable[Pod]) -> list[Pod]:
-        return [pod for pod in pods if self._ledger.shares_of(pod.metadata.uid) and not self.is_exempt(pod)]
+        return [pod for pod in pods if any(map(self._ledger.shares_of, self._uids(pod))) and not self.is_exempt(pod)]
+
+    def _uids(self, pod: Pod) -> tuple[str, ...]:
+        """By what it holds GPUs."""
+        return (pod.metadata.uid, *self._context.claims_of(pod))
 
     def _gone_pods(self, uses: Uses) -> Iterable[PersonsPod]:
         """Pods that are gone, or that the cache does not show yet: their GPUs count until their Leases are free."""
@@ -449,6 +495,7 @@ class CoveredPods:
             request=self._context.request_of(pod) if waits else None,
             nodes=self._context.nodes_for(pod) if waits else (),
             wanted_booking=pod.metadata.annotations.get(BOOKING, ""),
+            claims=tuple(self._context.claims_of(pod)),
         )
 
 

@@ -16,7 +16,8 @@ Reading order:
     notices                         what the person in a pod should know now
     terminator terminator_api       MAIA's pod terminator
     reservation_pods kai_metadata     pods that hold a GPU for others, where the kubelet chooses
-    adoption_loop                   records pods that have GPUs without a Lease
+    adoption_loop unrecorded_claims   records pods and claims that have GPUs without a Lease
+    shadow_plan shadow_claims       shows to schedulers, by claims, what pods hold
     reconciler tier_reconciler slot_reconciler   what the leader does when something changes
     invariant_check gpu_counts waiting_pods      what is counted for Prometheus
     metrics assembly run settings entry_point        one process

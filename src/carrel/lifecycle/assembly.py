@@ -81,8 +81,12 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
     grace = RevocationGrace(options.grace, options.notebook_grace)
     context = RevocationContext(
         booked=state.booked_waiting,
-        pod_by_uid=pods.by_uid,
+        pod_by_uid=state.claim_users.pod_of,
+        pods_of=state.claim_users.pods_of,
         may_lose_gpus=state.may_lose_gpus,
+        holder_may_lose_gpus=state.holder_may_lose_gpus,
+        asks_by_claims=state.asks_by_claims,
+        is_understood=state.is_understood,
         gone_pod=state.gone_holders.get,
         reread=state.reread,
         now=state.options.now,
@@ -106,7 +110,7 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
 
 def _without_booking(state: ClusterState) -> Iterable[Pod]:
     """The pods that hold GPUs and may lose them."""
-    holders = filter(None, map(state.pods.store.by_uid, tuple(state.ledger.holders())))
+    holders = [pod for uid in tuple(state.ledger.holders()) for pod in state.claim_users.pods_of(uid)]
     return state.isolation.found("ending", holders, lambda pod: pod if state.may_lose_gpus(pod) else None)
 
 
@@ -126,8 +130,9 @@ def _expiry_options(state: ClusterState, at_end: AtEnd = AtEnd.CPU) -> ExpiryOpt
 
 def hand_overs_on(state: ClusterState, cluster: Cluster, limits: EndLimits = DEFAULT_END_LIMITS) -> HandOvers:
     def is_needed(uid: str) -> bool:
-        records = (lease.record for lease in state.cluster_ledger.leases())
-        return any(victim.uid == uid for record in records for victim in record.kept_from)
+        victims = {victim.uid for lease in state.cluster_ledger.leases() for victim in lease.record.kept_from}
+        pods = (pod.metadata.uid for victim in victims for pod in state.claim_users.pods_of(victim))
+        return uid in victims or uid in pods
 
     context = HandOverContext(
         cluster,
@@ -137,6 +142,7 @@ def hand_overs_on(state: ClusterState, cluster: Cluster, limits: EndLimits = DEF
         lambda uid: state.covered_pods.of(uid) is not None,
         is_needed,
         limits,
+        state.claimed_by_manifest,
     )
     hand_overs = HandOvers(context)
     state.pods.on_change(lambda _, pod: hand_overs.observe(pod) if pod is not None else None)
@@ -148,7 +154,7 @@ def terminator_on(state: ClusterState, cluster: Cluster, answer_within_s: float 
 
     def has_gpus(pod: Pod) -> bool:
         runs_with_gpu = bool(pod.spec.node_name) and isinstance(state.requested_by(pod), PodRequest)
-        return runs_with_gpu or bool(state.ledger.shares_of(pod.metadata.uid))
+        return runs_with_gpu or bool(state.shares_of(pod))
 
     hand_overs, pods = hand_overs_on(state, cluster), state.pods.store
     expiry = Expiry(cluster, pods.snapshot, hand_overs, _expiry_options(state))

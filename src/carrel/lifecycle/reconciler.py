@@ -231,7 +231,9 @@ class Reconciler:
         return bool(candidates(self._state.ledger, asked.request, tuple(nodes), self._state.keeper(pod)).fitting)
 
     def _is_gpu_pod_of_carrel(self, pod: Pod) -> bool:
-        return pod.spec.scheduler_name in self._schedulers and self._state.requested_by(pod) is not None
+        """Also one whose claims another scheduler allocates."""
+        is_ours = pod.spec.scheduler_name in self._schedulers or self._state.asks_by_claims(pod)
+        return is_ours and self._state.requested_by(pod) is not None
 
     async def _reconcile_claim(self, key: ClaimKey) -> None:
         claim = self._state.claims.store.get(key.name, key.namespace)

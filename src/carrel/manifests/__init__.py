@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+CLAIMS = "claims.carrel.dev"
+"""The entry of `webhooks.yaml` that is for clusters with `--dra` only."""
 CONFIGURATIONS = ("carrel", "gpu-booking-webhook")
 """The name of the webhook configuration: in the chart carrel, and MAIA's, in the chart gpu-booking."""
 
@@ -21,8 +23,9 @@ def rbac() -> Iterator[dict[str, Any]]:
     yield from _documents("rbac.yaml")
 
 
-def webhooks(*, for_embedded_api: bool = False) -> Iterator[dict[str, Any]]:
-    """Which pods kube-apiserver asks `carrel webhook` about: those that concern GPUs, and those that may see one.
+def webhooks(*, for_embedded_api: bool = False, dra: bool = False) -> Iterator[dict[str, Any]]:
+    """Which pods kube-apiserver asks `carrel webhook` about: those that concern GPUs, and those that may see one; with
+    `dra` also which new ResourceClaims.
 
     The embedded API evaluates no CEL and refuses matchConditions. Without them one entry asks about every pod, so a
     webhook that does not answer must not block all pods: there a GPU pod is created without it, and only the seal
@@ -33,6 +36,8 @@ def webhooks(*, for_embedded_api: bool = False) -> Iterator[dict[str, Any]]:
             webhook = configuration["webhooks"][0]
             del webhook["matchConditions"]
             configuration["webhooks"] = [{**webhook, "failurePolicy": "Ignore"}]
+        if not dra:
+            configuration["webhooks"] = [each for each in configuration["webhooks"] if each["name"] != CLAIMS]
         yield configuration
 
 

@@ -56,7 +56,8 @@ class ClaimPreparation:
                 return gpu
             gpus[result.device] = gpu
         given = tuple(gpus.values())
-        self.files.write(named.uid, [gpu.uuid for gpu in given], self._variables(given))
+        used = {gpus[result.device].uuid: None for result in results if not result.admin_access}
+        self.files.write(named.uid, list(used), self._variables(given))
         await self.report()
         return [self._prepared(result, gpus[result.device], named.uid) for result in results]
 
@@ -70,7 +71,7 @@ class ClaimPreparation:
         await self.report()
 
     def users(self) -> Mapping[str, list[str]]:
-        """UUID of a GPU → the uids of the claims that are prepared for it."""
+        """UUID of a GPU → the uids of the claims that are prepared for it. Admin access only looks on."""
         users: dict[str, list[str]] = {}
         for uid, gpus in self.files.prepared().items():
             for uuid in gpus:

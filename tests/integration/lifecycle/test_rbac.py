@@ -26,8 +26,10 @@ from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from carrel.leases.cluster_ledger import KnownLease
 from carrel.leases.cluster_state import ClusterState
 from carrel.leases.runtime_class import RuntimeClasses
+from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.shares import Holder
+from carrel.ledger.requests import WHOLE, Request
+from carrel.ledger.shares import Holder, HolderKind
 from carrel.lifecycle.booking_enquiries import BookingEnquiries
 from carrel.lifecycle.claim_status import ClaimContext, ClaimStatusWriter
 from carrel.lifecycle.hand_over import HandOverResult
@@ -165,6 +167,7 @@ async def open_the_controller(lab: Lab, recorder: Recorder) -> None:
             assert await replica.collector.collect()
         await _tell(lab, replica)
         await _write_a_claim(lab, replica)
+        await _free_a_resource_claim(lab, replica)
         await _wake(lab, replica)
         await _revoke(lab, replica)
         await _reserve(lab, replica)
@@ -315,6 +318,15 @@ async def _write_a_claim(lab: Lab, replica: Replica) -> None:
     assert claim is not None
     known = ClaimContext(replica.cluster_ledger, lambda _: [], lambda _: None, replica.options.dialect_options)
     assert await ClaimStatusWriter(replica.cluster, known).write(claim)
+
+
+async def _free_a_resource_claim(lab: Lab, replica: Replica) -> None:
+    """Claims are not counted any more, and one that was holds a GPU."""
+    gone = Holder("a-claim", "lab", "train", HolderKind.CLAIM)
+    gpu = next(card.gpu for card in replica.ledger.cards("n2"))
+    assert await replica.lease_writer.take(Placement("n2", (gpu,), Request(1, WHOLE)), gone) is None
+    replica.lease_writer.finish_bind("a-claim")
+    assert [each.why for each in await replica.collector.collect()] == ["the claim is gone"]
 
 
 async def _wake(lab: Lab, replica: Replica) -> None:
