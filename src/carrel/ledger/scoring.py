@@ -18,8 +18,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from carrel.ledger.contention import GpuKind, contention, kinds_of
-from carrel.ledger.demand import Demand, Mix
+from carrel.ledger.demand import UNKNOWN_SUPPLY, Demand, GpuSupply, Mix
 from carrel.ledger.fragmentation import Alike, Fragmentation, FreePieces, Pieces, pieces_of, pieces_on
+from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.machines import ENOUGH, NOTHING, MachineRoom, Machines
 from carrel.ledger.node_room import NodeRoom, fit_test
@@ -82,7 +83,7 @@ class Ranking:
     def __init__(self, ledger: Ledger, machines: Machines | None = None, remembered: int = REMEMBERED) -> None:
         self._ledger = ledger
         self.machines = machines if machines is not None else Machines()
-        self.demand = Demand()
+        self.demand = Demand(supply=self._supply)
         self._remembered = remembered
         self._mix: Mix | None = None
         self._nodes = 0
@@ -149,9 +150,19 @@ class Ranking:
             self._fragmentation = Fragmentation(self._mix, contention(self._mix, self._gpus_there()))
             self._states, self._tables, self._numbers = {}, OrderedDict(), {}
 
-    def _gpus_there(self) -> Counter[GpuKind]:
+    def _usable_nodes(self) -> list[Node]:
         nodes = filter(None, map(self._ledger.node, self._ledger.rooms))
-        return kinds_of(gpu for node in nodes if not node.unusable for gpu in node.gpus)
+        return [node for node in nodes if not node.unusable]
+
+    def _gpus_there(self) -> Counter[GpuKind]:
+        return kinds_of(gpu for node in self._usable_nodes() for gpu in node.gpus)
+
+    def _supply(self) -> GpuSupply:
+        nodes, kinds = self._usable_nodes(), self._gpus_there()
+        if not kinds:
+            return UNKNOWN_SUPPLY
+        mean = sum(memory * count for (_, memory), count in kinds.items()) / kinds.total()
+        return GpuSupply(mean, max(len(node.gpus) for node in nodes))
 
     def _state(self, node: str) -> _State | None:
         room = self._ledger.rooms.get(node)

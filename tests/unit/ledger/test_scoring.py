@@ -274,6 +274,41 @@ def test_what_is_remembered_of_requests_is_bounded() -> None:
     assert len(demand._weights) <= 4 * 128 + 64
 
 
+def test_cpu_per_gpu_counts_mib_as_the_part_of_a_gpu_that_they_are() -> None:
+    ranking = Ranking(a_ledger(a_node("n1", memory=16000)))
+    ranking.demand.saw(memory(4000), on_cpu(2))
+
+    assert ranking.demand.mix.cpu_milli_per_gpu == 8000
+
+
+def test_who_floods_the_cluster_with_odd_pods_is_forgotten_again_and_costs_little() -> None:
+    ranking = Ranking(a_ledger(a_node("n1", cards=4), a_node("n2", cards=4)), machines(n1=32, n2=64))
+    demand, mixes = ranking.demand, set[int]()
+    for number in range(5000):
+        demand.saw(memory(1 + number % 16000, cards=1 + number % 4), MachineRoom(1000 + number, 1), f"odd-{number}")
+        mixes.add(id(demand.mix))
+        assert number % 500 or ranking.best(whole(), ["n1", "n2"], machine=on_cpu(8)), "all the time pods are placed"
+    assert len(demand.mix.typical) <= 128
+    assert len(demand._weights) <= 4 * 128 + 64
+    assert len(demand._counted) <= 4000
+    assert len(mixes) <= 5000 / 64 + 10
+
+    for number in range(5000):
+        demand.saw(whole(), on_cpu(8), f"usual-{number}")
+
+    assert demand.mix.typical[0].request == whole()
+    assert demand.mix.typical[0].weight > 0.9
+    assert [cost.node for cost in ranking.costs(whole(), ["n1", "n2"], machine=on_cpu(24))] == ["n2", "n1"]
+
+
+def test_more_gpus_than_a_node_has_count_as_a_node() -> None:
+    ranking = Ranking(a_ledger(a_node("n1", cards=4)))
+    ranking.demand.saw(whole(), on_cpu(8))
+    ranking.demand.saw(whole(1_000_000), on_cpu(8))
+
+    assert ranking.demand.mix.cpu_milli_per_gpu > 3000, "16 cores with five GPUs, not with a million"
+
+
 def test_gpus_by_name_and_gangs_do_not_make_a_request_another_one() -> None:
     demand = Demand()
     demand.saw(whole(gang=Gang("lab/train", 2)))
