@@ -8,7 +8,7 @@ import pytest
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import Json, MergePatch, Selection
 from carrel.kubernetes.objects.resources import EVENTS, LEASES
-from carrel.lifecycle.unrecorded_claims import Outcome, UnrecordedClaims
+from carrel.lifecycle.unrecorded_claims import ClaimOutcome, UnrecordedClaims
 from tests.kit.dra import Gate, allocated, deallocate, new_claim, publish, sees_claim, store
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
@@ -47,7 +47,7 @@ async def prepared(lab: Lab, replica: Replica, *uids: str) -> None:
 async def test_an_allocation_past_the_gate_is_recorded_if_it_fits(memory: str, mib: int | None) -> None:
     async with a_claim_lab() as (lab, replica, unrecorded):
         claim = await past_the_gate(lab, replica, "train", memory)
-        assert await unrecorded.treat(unrecorded.found()) == [Outcome.RECORDED]
+        assert await unrecorded.treat(unrecorded.found()) == [ClaimOutcome.RECORDED]
         assert await lab.held() == {"gpu-n1-0": {claim["metadata"]["uid"]: mib}}
         assert unrecorded.found() == []
         assert await replica.collector.collect() == []
@@ -63,7 +63,7 @@ async def test_one_that_does_not_fit_is_reported_and_gets_no_lease() -> None:
         await sees_claim(replica, await store(lab, allocated(claim, HALF, user)))
 
         for _ in range(2):
-            assert await unrecorded.treat(unrecorded.found()) == [Outcome.NO_ROOM]
+            assert await unrecorded.treat(unrecorded.found()) == [ClaimOutcome.NO_ROOM]
 
         assert await lab.held() == {"gpu-n1-0": {pod["metadata"]["uid"]: 12000}}
         told = (await lab.client.list(EVENTS, Selection("lab"))).items
@@ -89,7 +89,7 @@ async def test_a_claim_that_runs_and_whose_lease_was_deleted_keeps_its_gpu_from_
         assert "no Lease says so" in str(await extender.bind(late, "n1"))
         assert any("no Lease gives it to this claim" in each for each in await lab.violations())
 
-        assert await unrecorded.treat(unrecorded.found()) == [Outcome.RECORDED]
+        assert await unrecorded.treat(unrecorded.found()) == [ClaimOutcome.RECORDED]
         assert await lab.held() == {"gpu-n1-0": {claim["metadata"]["uid"]: 8138}}
         await eventually(lambda: not extender.ledger.cards("n1")[0].gpu.unusable)
         assert await extender.bind(late, "n1") is None
@@ -114,7 +114,7 @@ async def test_admin_access_and_claims_that_were_given_up_are_not_recorded() -> 
         await past_the_gate(lab, replica, "train")
         due = unrecorded.found()
         await deallocate(lab, "train")
-        assert await unrecorded.treat(due) == [Outcome.OVER]
+        assert await unrecorded.treat(due) == [ClaimOutcome.OVER]
         assert await lab.held() == {}
 
 
@@ -122,5 +122,5 @@ async def test_a_claim_that_cannot_be_read_does_not_stop_the_others() -> None:
     async with a_claim_lab() as (lab, replica, unrecorded):
         await past_the_gate(lab, replica, "odd", "many")
         claim = await past_the_gate(lab, replica, "train")
-        assert await unrecorded.treat(unrecorded.found()) == [Outcome.RECORDED]
+        assert await unrecorded.treat(unrecorded.found()) == [ClaimOutcome.RECORDED]
         assert await lab.held() == {"gpu-n1-0": {claim["metadata"]["uid"]: 8138}}
