@@ -114,7 +114,7 @@ class DeviceClaims:
         ours = [each for each in self.slices.store.snapshot() if each.spec.driver == dra.DRIVER and each.spec.devices]
         if not ours or any(device.allow_multiple_allocations for each in ours for device in each.spec.devices):
             return None
-        return NOT_DIVIDED if dra.names_memory(spec, self._is_gpu_class) else None
+        return NOT_DIVIDED if dra.names_memory(spec, self.is_gpu_class) else None
 
     def with_slices(self, nodes: tuple[str, ...]) -> tuple[str, ...]:
         """Those of the nodes that offer GPUs by claims; the same object for the same nodes, until a slice changes."""
