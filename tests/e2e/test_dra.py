@@ -103,6 +103,9 @@ def test_one_gpu_is_shared_by_gpushare_a_fraction_and_a_claim_and_never_exceeded
         wait_for_phase(carrel.api, name, "late", "Running")
         assert shares(carrel) == [("claim", 8138), ("claim", 8138)]
         eventually(lambda: shadows(carrel) == [])
+
+        carrel.api.call("DELETE", f"/apis/coordination.k8s.io/v1/namespaces/carrel/leases/gpu-{carrel.node.name}-0")
+        eventually(lambda: shares(carrel) == [("claim", 8138), ("claim", 8138)])  # they run: they are found again
     eventually(lambda: shares(carrel) == [])
 
 

@@ -39,17 +39,16 @@ from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
 from carrel.parsing import Malformed
 
+NOT_DIVIDED = Refusal(
+    "it names an amount of memory, and claims get whole GPUs in this cluster: its API server drops the amount (the"
+    " feature gate DRAConsumableCapacity is off, as it is by default before Kubernetes 1.36); leave out capacity"
+)
 MOST_LOOKED_UP = 500
 """Objects that were read before the watch showed them, and sets of nodes, that are remembered."""
 T = TypeVar("T", bound=Object)
 POOL_OF, NODE_OF, USED_BY, SHADOWS_ON = "pool", "node", "used by", "shadows"
 NOWHERE = "-"
 """The node of a shadow claim that names none; no node can have this name."""
-POOL_OF = "pool"
-NOT_DIVIDED = Refusal(
-    "it names an amount of memory, and claims get whole GPUs in this cluster: its API server drops the amount (the"
-    " feature gate DRAConsumableCapacity is off, as it is by default before Kubernetes 1.36); leave out capacity"
-)
 
 
 class AskedClaim(NamedTuple):

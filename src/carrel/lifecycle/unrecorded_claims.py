@@ -15,6 +15,7 @@ from enum import Enum
 import msgspec
 
 from carrel.dialects import dra
+from carrel.dialects.gpuclaim import lease_name
 from carrel.kubernetes.cluster import NotFound
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import WARNING, Note
@@ -28,7 +29,7 @@ from carrel.lifecycle.pod_events import COMPONENT
 
 log = logging.getLogger(__name__)
 
-EVERY_S = 15.0
+EVERY_S = 5.0
 NO_LEASE = "GPUWithoutLease"
 
 
@@ -52,6 +53,10 @@ class UnrecordedClaim:
     def key(self) -> tuple[str, str]:
         return self.claim.metadata.uid, self.gpu.uuid
 
+    @property
+    def lease(self) -> str:
+        return lease_name(self.gpu.node, self.gpu.index)
+
     def __str__(self) -> str:
         return f"{dra.holder_of_claim(self.claim)} on {self.gpu}"
 
@@ -61,6 +66,7 @@ class UnrecordedClaims:
         self._state = state
         self._device_claims = device_claims
         self._events = EventRecorder(state.cluster, COMPONENT, state.options.now)
+        self._told: set[tuple[str, str]] = set()
 
     async def run(self) -> None:
         """While this process leads, until it is cancelled."""
@@ -70,6 +76,7 @@ class UnrecordedClaims:
             found = self.found()
             await self.treat([each for each in found if each.key in seen])
             seen = frozenset(each.key for each in found)
+            self._told &= seen
             await asyncio.sleep(EVERY_S)
 
     def found(self) -> list[UnrecordedClaim]:
@@ -116,7 +123,9 @@ class UnrecordedClaims:
             f" free, {asked:,} MiB asked; a pod that uses it does not start there: delete the pod, or the claim"
         )
         note = Note(NO_LEASE, words, WARNING)
-        log.warning("claim_without_lease claim=%s gpu=%s free=%d asked=%d", each, each.gpu, free, asked)
+        if each.key not in self._told:
+            self._told.add(each.key)
+            log.warning("claim_without_lease claim=%s free=%d asked=%d", each, free, asked)
         await self._events.record(claim, note, resource=RESOURCE_CLAIMS)
         for consumer in claim.status.reserved_for:
             pod = self._state.pods.store.by_uid(consumer.uid)

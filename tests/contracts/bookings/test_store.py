@@ -104,6 +104,7 @@ async def test_bookings_are_found_by_person_and_by_period(store: BookingStore) -
         a_record("bob's", -1, 2, user="bob@lab.org"),
         a_record("other model", 0, 9, user="bob@lab.org", model="A100"),
         cancelled(a_record("not begun", 4, 6, user="eva@lab.org"), 1),
+        cancelled(a_record("hers, not begun", 4, 6), 1),
     )
 
     async with store.reading() as reading:

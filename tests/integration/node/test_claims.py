@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.dialects.options import DeviceList
 from carrel.kubernetes.cluster import Json, MergePatch, NotFound
 from carrel.kubernetes.objects.resources import NODES, RESOURCE_SLICES
@@ -150,6 +151,22 @@ async def test_a_claim_that_its_lease_names_gets_its_gpus(node: ClaimNode) -> No
     assert device["name"] == uid
     assert device["containerEdits"]["env"] == [f"NVIDIA_VISIBLE_DEVICES={uuids}", f"CUDA_VISIBLE_DEVICES={uuids}"]
     assert [each["inUseBy"] for each in await node.running.devices()] == [[uid], [uid]], "before the kubelet is told"
+
+
+async def test_admin_access_sees_the_gpus_and_is_no_user_of_them(node: ClaimNode) -> None:
+    claim = await new_claim(node.lab, "look")
+    looks = await store(node.lab, allocated(claim, {"n1/gpu-0": ""}, adminAccess=True))
+    uid = looks["metadata"]["uid"]
+
+    assert not (await node.kubelet.prepare(looks))[uid].error
+    (device,) = node.files()[f"carrel.dev-gpu-{uid}.json"]["devices"]
+    assert device["containerEdits"]["env"][0].startswith("NVIDIA_VISIBLE_DEVICES=GPU-")
+    assert [each["inUseBy"] for each in await node.running.devices()] == [[], []]
+
+    train = await node.allocated("train", gpu_0="")
+    assert not (await node.kubelet.prepare(train))[train["metadata"]["uid"]].error
+    status = await node.lab.client.get(GPU_NODE_STATUSES, "n1")
+    assert status["status"]["preparedClaims"] == [train["metadata"]["uid"]]
 
 
 async def test_where_nvidias_own_files_are_used_each_gpu_is_named_too(folder: Path) -> None:

@@ -8,7 +8,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from carrel.bookings.sign_in import Rate, RateLimiter, RequestLimits
+from carrel.bookings.sign_in import Rate, RateLimiter, RequestLimits, RoleOptions
 from carrel.bookings.sign_in.request_guard import client_address
 from tests.integration.sign_in.service import MANY, Service, ServicePlan, a_service
 from tests.kit.lab import NOON, Clock
@@ -96,6 +96,23 @@ async def test_the_rate_limit_of_one_person_does_not_affect_another() -> None:
 
         assert await calls(service, "ada@lab.example") == [200, 200, 429]
         assert await calls(service, "ben@lab.example") == [200, 200, 429]
+
+
+async def test_changes_have_a_limit_of_their_own_for_each_person_and_none_for_admins() -> None:
+    """What is changed is stored for ever; who books and cancels in a loop must not fill the database."""
+    roles = RoleOptions(lab_admins=frozenset({"eva@lab.example"}))
+    async with a_service(ServicePlan(is_dev=True, roles=roles)) as service:
+
+        async def changes(email: str) -> list[int]:
+            await service.call("POST", "/sign-in/dev", data={"email": email, "back": "/page"})
+            headers = {"x-csrf-token": await service.csrf()}
+            return [(await service.call("POST", "/write", json={}, headers=headers))[0] for _ in range(102)]
+
+        assert (await changes("ada@lab.example"))[99:] == [200, 429, 429]
+        assert (await service.get("/api/v1/me"))[0] == 200, "she may still look"
+        assert set(await changes("eva@lab.example")) == {200}
+        service.clock.now += timedelta(seconds=10)
+        assert (await changes("ada@lab.example"))[:2] == [200, 429]
 
 
 async def test_a_forged_forwarded_address_does_not_avoid_the_rate_limit() -> None:

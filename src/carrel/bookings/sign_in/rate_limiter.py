@@ -1,4 +1,8 @@
-"""Limits how often a caller may send requests: a token bucket per caller, in bounded memory."""
+"""Limits how often a caller may send requests: a token bucket per caller, in bounded memory.
+
+What a person changes is stored for ever, and the person is mailed about it. So changes have a limit of their own: one
+that people do not notice, and that keeps a program in a loop from filling the database.
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -9,6 +13,10 @@ from dataclasses import dataclass
 class Rate:
     per_second: float
     burst: float
+
+
+PER_PERSON = Rate(per_second=20, burst=100)
+CHANGES_PER_PERSON = Rate(per_second=0.1, burst=100)
 
 
 class RateLimiter:
@@ -33,3 +41,17 @@ class RateLimiter:
 
     def __len__(self) -> int:
         return len(self._buckets)
+
+
+class PersonLimiter:
+    """For people who are signed in."""
+
+    def __init__(
+        self, clock: Callable[[], float], requests: Rate = PER_PERSON, changes: Rate = CHANGES_PER_PERSON
+    ) -> None:
+        self._requests = RateLimiter(requests, clock)
+        self._changes = RateLimiter(changes, clock)
+
+    def wait_s(self, person: str, *, is_change: bool = False) -> float:
+        """As `RateLimiter.wait_s`."""
+        return self._requests.wait_s(person) or (self._changes.wait_s(person) if is_change else 0.0)
