@@ -87,7 +87,7 @@ async def _names(node: ClaimNode) -> list[str]:
 async def test_the_plugin_says_who_it_is_and_the_slice_follows(node: ClaimNode) -> None:
     info = await node.kubelet.register()
     assert (info.type, info.name) == ("DRAPlugin", "gpu.carrel.dev")
-    assert list(info.supported_versions) == ["v1.DRAPlugin", "v1.DRAResourceHealth"]
+    assert list(info.supported_versions) == ["v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"]
 
     found = await node.lab.client.get(RESOURCE_SLICES, SLICE)
     assert found["spec"]["pool"] == {"name": "n1", "generation": 1, "resourceSliceCount": 1}
@@ -124,6 +124,11 @@ async def test_the_kubelet_is_told_which_gpus_are_well(node: ClaimNode) -> None:
         wanted = {"gpu-0": ("UNHEALTHY", "XID 79"), "gpu-1": ("HEALTHY", "")}
         async with asyncio.timeout(60):
             assert wanted in [seen async for seen in until(told, wanted)]
+
+
+async def test_a_kubelet_of_1_36_is_told_too(node: ClaimNode) -> None:
+    async with aclosing(node.kubelet.health("v1alpha1")) as told:
+        assert {health for health, _ in (await anext(told)).values()} == {"HEALTHY"}
 
 
 async def until(told: AsyncIterator[Any], wanted: Any) -> AsyncIterator[Any]:
