@@ -92,7 +92,7 @@ class Bindings:
 
 
 async def a_round(cluster: RealCluster, variant: Variant, pods: int, options: Sequence[str] = ()) -> Outcome:
-    await cluster.add_pods(LIMITS, pods, PROFILE)
+    await cluster.add_waiting(LIMITS, pods, PROFILE)
     bindings, informers = Bindings(pods), Informers(cluster.client)
     bindings.processes |= {"kube-apiserver": cluster.api.process, "etcd": cluster.api.etcd}
     informers.watch(PODS, Selection(LAB, fields="spec.nodeName!=")).on_change(bindings.on_pod)

@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-import aiohttp
-
 from carrel.cli.options import ClusterQuerySettings
 from carrel.command_errors import FORBIDDEN, NOT_FOUND, UNAVAILABLE, USAGE, command_failed
 from carrel.dialects.dra import DraDriver
@@ -52,13 +50,13 @@ def read_allowed_cluster(
 
 
 def _why_unanswered(error: ClusterError, access: Access) -> str:
-    """Without the words of the HTTP library, where no connection was made."""
+    """In the words of the system, where no connection was made."""
     cause = error.__cause__
-    if not isinstance(cause, aiohttp.ClientConnectorError):
+    if error.reason != "NoConnection" or not isinstance(cause, OSError):
         return str(error)
-    if cause.os_error.errno == errno.ECONNREFUSED:
+    if cause.errno == errno.ECONNREFUSED:
         return f"Nothing listens at {access.server}"
-    return f"No connection to {access.server}: {cause.os_error.strerror or cause.os_error}"
+    return f"No connection to {access.server}: {cause.strerror or cause}"
 
 
 def _same_question(settings: ClusterQuerySettings) -> str:
