@@ -164,6 +164,27 @@ async def test_a_pod_that_also_asks_in_another_dialect_gets_no_claim() -> None:
         )
 
 
+EXTENDED = {"resource.kubernetes.io/extended-resource-claim": "true"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "others"),
+    [
+        pytest.param({}, "", id="nvidia.com/gpu alone is the claim"),
+        pytest.param({"gpu-fraction": "0.5"}, "gpu-fraction", id="another dialect besides"),
+    ],
+)
+async def test_the_claim_that_a_scheduler_makes_for_nvidias_resource_is_no_second_way_of_asking(
+    annotations: dict[str, str], others: str
+) -> None:
+    async with a_dra_lab() as (lab, gate):
+        pod = await lab.pod("plain", limits={"nvidia.com/gpu": "1"}, annotations=annotations)
+        claim = await new_claim(lab, "plain-extended-resources-x")
+        made = {**claim, "metadata": {**claim["metadata"], "annotations": EXTENDED}}
+        refusal = await gate.ask(allocated(made, {"n1/gpu-0": WHOLE}, pod), made)
+        assert others in str(refusal) if others else refusal is None
+
+
 async def test_a_gpu_that_is_kept_for_a_booked_pod_is_refused() -> None:
     async with a_dra_lab() as (lab, gate):
         booked = await gate.replica.sees(await lab.pod("booked", limits={"nvidia.com/gpu": "1"}))

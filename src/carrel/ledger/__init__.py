@@ -7,6 +7,7 @@ Reading order:
     placement gpu_choice         where a request goes on a node, and which GPUs are taken
     filtering scoring        which nodes have room, and which is best
     demand fragmentation     what is usually asked, and what is of no use for it
+    contention               which GPUs are wanted most
     machines                 how much CPU and memory is free
     coverage                 which pods a booking covers
     gangs precedence tiers   all pods or none; what opportunistic pods leave to booked pods; the two tiers
