@@ -9,6 +9,7 @@ An invalid credential is refused even if the request also carries a valid one.
 """
 
 import ipaddress
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -33,6 +34,8 @@ from carrel.kubernetes.cluster import ClusterError
 SAFE = ("GET", "HEAD", "OPTIONS")
 CSRF_HEADER, CSRF_FIELD = "x-csrf-token", "csrf"
 MAX_CREDENTIAL = 8192
+LONG_ANSWERS = re.compile(r"/(timeline|timeline/table|usage|usage\.csv|bookings|availability|models)?$")
+"""How the paths end of what reads all bookings; the home page too."""
 PREVIEW = "/preview"
 """How the paths of requests end that are posted, and change nothing."""
 
@@ -133,7 +136,8 @@ class Authenticator:
             return person  # Carrel's own processes and hubs ask on behalf of many people
         # An admin may have to book for a whole course at once.
         is_change = request.method not in SAFE and not request.url.path.endswith(PREVIEW) and not person.is_lab_admin
-        if wait_s := self.limiter.wait_s(person.email, is_change=is_change):
+        is_long = request.method in SAFE and LONG_ANSWERS.search(request.url.path) is not None
+        if wait_s := self.limiter.wait_s(person.email, is_change=is_change, is_long=is_long):
             raise too_many(wait_s)
         return person
 
