@@ -159,9 +159,11 @@ async def test_a_claim_that_its_lease_names_gets_its_gpus(node: ClaimNode) -> No
 
 
 async def test_admin_access_sees_the_gpus_and_is_no_user_of_them(node: ClaimNode) -> None:
-    claim = await new_claim(node.lab, "look")
+    claim = await new_claim(node.lab, "look", adminAccess=True)
     looks = await store(node.lab, allocated(claim, {"n1/gpu-0": ""}, adminAccess=True))
     uid = looks["metadata"]["uid"]
+    forged = await store(node.lab, allocated(await new_claim(node.lab, "x"), {"n1/gpu-0": ""}, adminAccess=True))
+    assert "no Lease gives" in (await node.kubelet.prepare(forged))[forged["metadata"]["uid"]].error
 
     assert not (await node.kubelet.prepare(looks))[uid].error
     (device,) = node.files()[f"carrel.dev-gpu-{uid}.json"]["devices"]
