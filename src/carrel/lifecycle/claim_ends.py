@@ -78,8 +78,7 @@ class ClaimEnds:
             # The claim is looked at first: one that is over is not handed over any more.
             return HOLDS if end.why and await self._is_used(holder, record) else end
         except Forbidden:
-            # Claims are not counted any more, and the right went with `manifests/dra.yaml`. Other holders of the GPU
-            # must still be looked at.
+            # Its role is older than this program. Other holders of the GPU must still be looked at.
             return HOLDS
 
     async def _read_end(self, holder: Holder, record: LeaseRecord) -> ClaimEnd:
