@@ -1,7 +1,7 @@
 """Pods with ResourceClaims in a lab, and stand-ins for what Kubernetes does with them: the controller of claims, and a
 scheduler that allocates them by first fit, through the gate."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -80,8 +80,7 @@ class ClaimLab:
 
     async def follow(self) -> None:
         """The controller of claims has done its work, and the cache shows everything as it is."""
-        await self._make_claims()
-        await self._free_claims()
+        await self.keep_claims()
         await catch_up(self.lab, self.replica)
         assert self.replica.device_claims is not None
         known = self.replica.device_claims.claims.store
@@ -95,6 +94,11 @@ class ClaimLab:
             return ours == there and seen == held
 
         await eventually(has_caught_up, "the cache shows claims and Leases as they are")
+
+    async def keep_claims(self) -> None:
+        """What the controller of claims does: it makes claims by templates, and frees those whose pods are gone."""
+        await self._make_claims()
+        await self._free_claims()
 
     async def _pods(self) -> Sequence[Pod]:
         return (await self.lab.client.list(PODS, Selection("lab"))).items
@@ -139,10 +143,13 @@ class ClaimLab:
 
     async def schedule(self) -> None:
         await self.follow()
+        await self.place_pods(self.follow)
+
+    async def place_pods(self, after_each: Callable[[], Awaitable[None]]) -> None:
         for pod in sorted(await self._pods(), key=lambda each: (each.metadata.creation_timestamp, each.metadata.name)):
             if pod.spec.resource_claims and is_waiting(pod):
                 await self._place(pod)
-                await self.follow()
+                await after_each()
 
     async def _place(self, pod: Pod) -> None:
         made = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
@@ -182,11 +189,16 @@ class ClaimLab:
 
 
 @asynccontextmanager
-async def a_claim_lab(*nodes: Node, has_booker: bool = False, **controller: Any) -> AsyncIterator[ClaimLab]:
+async def a_lab_with_slices(*nodes: Node, has_booker: bool = False) -> AsyncIterator[Lab]:
     async with a_lab(nodes, has_booker=has_booker) as lab:
         await publish(lab, *nodes)
         selectors = {"selectors": [{"cel": {"expression": OURS}}]}
         body = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu.carrel.dev"}}
         await lab.client.create(DEVICE_CLASSES, {**body, "spec": selectors})
-        async with lab.replica(dra=True) as replica:
-            yield ClaimLab(lab, replica, nodes, **controller)
+        yield lab
+
+
+@asynccontextmanager
+async def a_claim_lab(*nodes: Node, has_booker: bool = False, **controller: Any) -> AsyncIterator[ClaimLab]:
+    async with a_lab_with_slices(*nodes, has_booker=has_booker) as lab, lab.replica(dra=True) as replica:
+        yield ClaimLab(lab, replica, nodes, **controller)
