@@ -49,8 +49,8 @@ def covered(
                 shares.setdefault(f"GPU-{gpu}", []).append(Share(held_by, f"GPU-{gpu}", memory_held, coverage=record))
         pod = PersonsPod(Holder(f"pod-{number}"), person, "lab", NOON, NOON + timedelta(minutes=number), None)
         persons.append(replace(pod, claims=tuple(by_claims(holds, number))) if claims else pod)
-    for gpu, there in shares.items():
-        ledger.set_card(gpu, there, None)  # as the cluster says it, also where that is too much
+    for uuid, there in shares.items():
+        ledger.set_card(uuid, there, None)  # as the cluster says it, also where that is too much
     uses = uses_of(
         Entitlement(f"b{n}", frozenset({person}), "", count, NOON - timedelta(days=1), NOON + timedelta(days=1), share)
         for n, (person, count, share) in enumerate(entitled)

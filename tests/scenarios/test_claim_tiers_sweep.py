@@ -26,6 +26,10 @@ NODES = tuple(a_node(name, cards=2) for name in ("n1", "n2"))
 NAMES = tuple(node.name for node in NODES)
 
 
+async def _no_wait() -> None:
+    """The caches follow when they follow."""
+
+
 class ClaimTiersRun(FaultRun):
     def __init__(self, lab: Lab, seed: int) -> None:
         super().__init__(lab, seed)
@@ -55,13 +59,12 @@ class ClaimTiersRun(FaultRun):
         return ClaimLab(self.lab, replica, NODES, grace_s=self.random.choice([0, 0, 60]))
 
     async def _one_step(self, process: ClaimLab) -> None:
-        for work in (
-            lambda: schedule(self.lab, process.replica, NAMES),
-            lambda: process.place_pods(lambda: asyncio.sleep(0)),
-            process.controller.round,
-        ):
-            with contextlib.suppress(ClusterError):
-                await work()
+        with contextlib.suppress(ClusterError):
+            await schedule(self.lab, process.replica, NAMES)
+        with contextlib.suppress(ClusterError):
+            await process.place_pods(_no_wait)
+        with contextlib.suppress(ClusterError):
+            await process.controller.round()
 
     async def _users(self, of: ClaimLab) -> None:
         self.lab.clock.now += timedelta(seconds=self.random.randint(1, 30))
