@@ -57,7 +57,7 @@ async def test_pods_are_spread_over_nodes_and_then_over_their_gpus() -> None:
 
 async def test_a_filter_that_names_one_node_spreads_over_nodes_too() -> None:
     async with spreading([a_node("n1"), a_node("n2")]) as (lab, replica):
-        named = []
+        named: list[str] = []
         for number in range(4):  # none of them is bound yet: what was named counts
             found = replica.scheduler.choose(
                 await replica.sees(await lab.pod(f"p{number}", annotations=QUARTER)), ["n1", "n2"]

@@ -188,18 +188,22 @@ def place_of(result: AllocatedDevice) -> DevicePlace:
     return DevicePlace(result.driver, result.pool, result.device)
 
 
+def is_for_admin(claim: ResourceClaim, result: AllocatedDevice) -> bool:
+    """Whether a claim only looks at a device that others use. Only if the claim asks for that: then the API server has
+    looked whether its namespace may have it."""
+    asked = (each for each in claim.spec.devices.requests if each.name == result.request)
+    return result.admin_access and any(each.exactly is not None and each.exactly.admin_access for each in asked)
+
+
 def allocated(claim: ResourceClaim, drivers: Collection[str]) -> Mapping[DevicePlace, MiB | None]:
     """How much of each device of these drivers a claim got, all its requests together; None: the whole of it. Admin
-    access takes nothing, if the claim asks for it: then the API server has looked whether its namespace may have it.
-    Raises `Malformed`."""
+    access takes nothing. Raises `Malformed`."""
     taken: dict[DevicePlace, MiB | None] = {}
     if claim.status.allocation is None:
         return taken
     where = subject(claim.metadata, "ResourceClaim")
-    asked = claim.spec.devices.requests
-    for_admins = {each.name for each in asked if each.exactly is not None and each.exactly.admin_access}
     for result in claim.status.allocation.devices.results:
-        if result.driver not in drivers or (result.admin_access and result.request in for_admins):
+        if result.driver not in drivers or is_for_admin(claim, result):
             continue
         text, place = _memory_in(result.consumed_capacity, result.driver), place_of(result)
         more = None if text is None else mebibytes(text, where, f"consumedCapacity of {place}")

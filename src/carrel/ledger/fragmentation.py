@@ -5,7 +5,8 @@ allowed, the node has too few such GPUs, or the machine has too little CPU for t
 fragments, averaged over the mix, is the measure of the FGD paper (Weng and others, USENIX ATC 2023).
 
 A GPU is *stranded* if its machine has not as much CPU and memory left as usually goes with a GPU, whatever the single
-requests are. Both are counted in GPUs.
+requests are. Both are counted in GPUs. What no request could use anyway is a fragment already, so it counts half as
+stranded; not less, because the mix does not show all the small requests that may come.
 
 A free GPU that is wanted more than others (`contention`) is worth more than they are.
 """
@@ -48,7 +49,7 @@ def pieces_on(gpus: Iterable[tuple[str, MiB, int]]) -> Pieces:
 class FreePieces:
     """What is free on the GPUs of a node, and of how much use it is. Nodes in the same state share it."""
 
-    __slots__ = ("fragments", "gpus", "left_after", "pieces", "worth")
+    __slots__ = ("fragments", "gpus", "left_after", "pieces", "usable", "worth")
 
     def __init__(self, pieces: Pieces, steps: int, wanted_more: Mapping[GpuKind, float]) -> None:
         self.pieces = pieces
@@ -58,6 +59,8 @@ class FreePieces:
             wanted_more.get((model, memory), 0.0) * sum(free) / memory for model, memory, free in pieces
         )
         """By how much that is more than as much of average GPUs, in these."""
+        self.usable: float | None = None
+        """Which part of the mix could use something of it, had the machine the CPU; None: not counted yet."""
         self.fragments: list[float | None] = [None] * (steps + 1)
         """By how many steps of CPU the machine has; None: not counted yet."""
         self.left_after: dict[int, FreePieces | None] = {}
@@ -99,7 +102,12 @@ class Fragmentation:
         stranded = free.gpus - cpu_milli / self._cpu_per_gpu
         if self._memory_per_gpu:
             stranded = max(stranded, free.gpus - memory_mib / self._memory_per_gpu)
-        return fragments + stranded if stranded > 0 else fragments
+        return fragments + stranded * (1 + self._usable(free)) / 2 if stranded > 0 else fragments
+
+    def _usable(self, free: FreePieces) -> float:
+        if free.usable is None:
+            free.usable = sum(same.weight for same in self._same if same.is_served(free))
+        return free.usable
 
     def fragments(self, free: FreePieces, cpu_milli: int) -> float:
         step = bisect_right(self._cpu_steps, cpu_milli)
@@ -124,6 +132,18 @@ class _SameGpus:
 
     def sum_up(self) -> None:
         self._served = [sum(self.weights[: step + 1]) for step in range(len(self.weights))]
+
+    @property
+    def weight(self) -> float:
+        return self._served[-1]
+
+    def is_served(self, on_node: FreePieces) -> bool:
+        """Whether the node has the GPUs for one of them."""
+        able = 0
+        for model, memory, free in on_node.pieces:
+            need = self._need(model, memory)
+            able += sum(piece >= need for piece in free)
+        return able >= self._request.cards
 
     def fragments(self, on_node: FreePieces, step: int) -> float:
         able, useless = 0, 0.0

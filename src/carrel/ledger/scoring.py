@@ -27,8 +27,8 @@ from carrel.ledger.node_room import NodeRoom, fit_test
 from carrel.ledger.placement import Placement, place, selected
 from carrel.ledger.requests import GpuPolicy, Request, TopologyMode
 
-GRAIN = 0.02
-"""Differences of less than a fiftieth of a GPU are noise, and should not outweigh the tie-break."""
+GRAIN = 0.01
+"""Differences of less than a hundredth of a GPU are noise, and should not outweigh the tie-break."""
 REMEMBERED = 64
 """Kinds of requests whose costs are kept. The one that was asked longest ago is dropped."""
 REMEMBERED_REQUESTS = 10_000

@@ -109,7 +109,7 @@ class ClaimEnds:
         if claim.metadata.uid != holder.uid:
             return ClaimEnd("another claim has its name now")
         results = claim.status.allocation.devices.results if claim.status.allocation is not None else ()
-        if any(self._is_for(dra.place_of(result), record) for result in results if not result.admin_access):
+        if any(self._is_for(dra.place_of(result), record) for result in results if not dra.is_for_admin(claim, result)):
             return HOLDS
         # What is stored elsewhere cannot be stored here too: a write names the version of the claim that it changes.
         is_final = bool(results) or self._stored.get((holder.uid, record.gpu)) == _marks(record, holder)

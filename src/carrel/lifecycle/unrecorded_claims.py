@@ -33,7 +33,7 @@ EVERY_S = 5.0
 NO_LEASE = "GPUWithoutLease"
 
 
-class Outcome(Enum):
+class ClaimOutcome(Enum):
     RECORDED = "recorded"
     NO_ROOM = "no room"
     OVER = "over"
@@ -85,25 +85,25 @@ class UnrecordedClaims:
         listed = self._state.isolation.found("unrecorded_claim", allocated, lambda claim: list(self._missing(claim)))
         return [each for several in listed for each in several]
 
-    async def treat(self, due: list[UnrecordedClaim]) -> list[Outcome]:
+    async def treat(self, due: list[UnrecordedClaim]) -> list[ClaimOutcome]:
         return await self._state.isolation.each("unrecorded_claim", due, self._treat, str)
 
-    async def _treat(self, each: UnrecordedClaim) -> Outcome:
+    async def _treat(self, each: UnrecordedClaim) -> ClaimOutcome:
         metadata, gpu = each.claim.metadata, each.gpu
         try:
             now = msgspec.convert(
                 await self._state.cluster.get(RESOURCE_CLAIMS, metadata.name, metadata.namespace), ResourceClaim
             )
         except NotFound:
-            return Outcome.OVER
+            return ClaimOutcome.OVER
         if now.metadata.uid != metadata.uid or each.key not in {missing.key for missing in self._missing(now)}:
-            return Outcome.OVER
+            return ClaimOutcome.OVER
         share = Share(dra.holder_of_claim(now), gpu.uuid, each.memory, ShareState.ASSUMED)
         if await self._state.lease_writer.record_share(gpu, share, only_with_room=True):
             log.info("claim_recorded claim=%s gpu=%s", share.holder, gpu)
-            return Outcome.RECORDED
+            return ClaimOutcome.RECORDED
         await self._tell(now, each)
-        return Outcome.NO_ROOM
+        return ClaimOutcome.NO_ROOM
 
     def _missing(self, claim: ResourceClaim) -> Iterator[UnrecordedClaim]:
         if self._device_claims.is_shadow(claim):
