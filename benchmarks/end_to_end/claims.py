@@ -154,7 +154,8 @@ async def check(cluster: RealCluster, pods: int) -> None:
 
 async def measure(chosen: argparse.Namespace) -> dict[str, list[Outcome]]:
     rounds: dict[str, list[Outcome]] = {"without the gate": [], "with the gate": []}
-    async with real_cluster(chosen.nodes) as cluster:
+    async with real_cluster() as cluster:
+        cluster.grow_to(chosen.nodes)
         await prepare(cluster, chosen.nodes)
         for number in range(chosen.rounds):
             for name in sorted(rounds, reverse=number % 2 == 0):
