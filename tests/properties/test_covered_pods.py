@@ -430,6 +430,20 @@ async def test_a_pod_that_moves_to_another_person_with_a_booking_is_covered_by_t
     assert covered is not None and other in covered.entitlement.people
 
 
+async def test_a_pod_that_is_gone_counts_for_the_booking_on_its_lease_whoever_it_was_written_for() -> None:
+    lab = Story()
+    holds = [("lease", "n1", 0, frozenset({"p0"}), None, "b0"), ("bound", "p0", "n1")]
+    for step in (*ONE_BOOKING, P0_WAITS, *holds, ("annotated", "p0", "carrel.dev/user", "bob")):
+        lab.do(step)
+    await lab.read(KINDS)
+    lab.check()
+    lab.do(("gone", "p0"))
+    await lab.read(KINDS)
+    lab.check()
+    use = lab.state.covered_pods.use_of("b0")
+    assert use is not None and use.count == 1, "its GPU is still held"
+
+
 async def test_inside_a_what_if_the_answers_are_those_from_before_it() -> None:
     lab = Story()
     for step in (*ONE_BOOKING, *P0_HOLDS, ("pod", "p1", "ada", "one", "", "")):

@@ -15,7 +15,7 @@ Reading order:
     gang_sizes                 how many pods a gang has, where neither pods nor claim say it
     device_claims claim_users  ResourceClaims, and which GPU a device is; which pods use them, and whose they are
     eligible_nodes     where a pod may run by everything that is not about GPUs
-    coverage_changes covered_pods   which pods a booking covers now
+    coverage_changes coverage_context covered_pods   which pods a booking covers now
     coverage_words coverage_reader   what people are told about it
     free_again starts_soon    when a GPU will be free; whether a booking that can cover a pod starts soon
     waiting_reason            why a pod waits for its GPUs

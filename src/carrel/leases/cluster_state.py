@@ -33,7 +33,8 @@ from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, Reflector, WatchTi
 from carrel.kubernetes.timing import Backoff
 from carrel.leases.claim_users import NAMES_CLAIM, ClaimUsers, claims_named_by
 from carrel.leases.cluster_ledger import ClusterLedger
-from carrel.leases.covered_pods import CoverageContext, CoveredPods
+from carrel.leases.coverage_context import CoverageContext
+from carrel.leases.covered_pods import CoveredPods
 from carrel.leases.device_claims import DeviceClaims
 from carrel.leases.eligible_nodes import NOWHERE, Eligibility, EligibleNodes
 from carrel.leases.gang_members import GangMemberLookup

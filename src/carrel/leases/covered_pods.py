@@ -8,8 +8,7 @@ Inside a what-if of the ledger nothing is worked out: the answers are those from
 """
 
 import heapq
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from fractions import Fraction
 
@@ -18,6 +17,7 @@ from carrel.dialects.carrel import BOOKING
 from carrel.dialects.tier import person_of
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.leases.coverage_changes import entitlement_in, matters
+from carrel.leases.coverage_context import CoverageContext
 from carrel.leases.pod_progress import bound_at, created_at, holder_of, is_ending, is_waiting
 from carrel.ledger.coverage import (
     BookingUse,
@@ -37,30 +37,6 @@ from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import WaitingPod
 from carrel.ledger.requests import Request
 from carrel.ledger.shares import Holder
-
-
-@dataclass(frozen=True, slots=True)
-class CoverageContext:
-    """What is known of pods and namespaces."""
-
-    pods_of: Callable[[str], Iterable[Pod]]
-    """All pods of a person."""
-    pods_counted_as: Callable[[str], Iterable[Pod]]
-    """The same; also of a namespace that counts as a person, and those that are gone and still hold GPUs."""
-    pod_by_uid: Callable[[str], Pod | None]
-    """Of the uid of a ResourceClaim, the pod whose GPUs its GPUs are."""
-    request_of: Callable[[Pod], Request | None]
-    """None: it asks for no GPU, or its request cannot be met."""
-    nodes_for: Callable[[Pod], tuple[str, ...]]
-    has_tier: Callable[[Pod], bool]
-    """Whether a pod that no booking covers is opportunistic."""
-    is_exempt: Callable[[str], bool]
-    """Whether an admin has exempted the namespace."""
-    now: Callable[[], datetime]
-    claims_of: Callable[[Pod], Sequence[str]] = lambda pod: ()
-    """The uids of the claims whose GPUs are the pod's."""
-    claims_used_by: Callable[[Pod], Sequence[str]] = lambda pod: ()
-    """Of all claims that it uses, also as a guest."""
 
 
 class CoveredPods:
@@ -126,6 +102,7 @@ class CoveredPods:
                     self._unbound_of.setdefault(person, set()).add(uid)
             claims = self._context.claims_used_by(pod)
             self._note_people(filter(None, map(self._context.pod_by_uid, claims)))
+            self._note_recorded((uid, *claims))
             if any(map(self._ledger.shares_of, (uid, *claims))):  # what others may have by revocation has changed
                 self._moment += 1
                 self._room.changed()
@@ -135,11 +112,19 @@ class CoveredPods:
         for pod in users:
             self._read.pop(pod.metadata.uid, None)
         self._note_people(users)
+        self._note_recorded((uid,))
         self._moment += 1
         self._room.changed()
 
     def _note_people(self, pods: Iterable[Pod]) -> None:
         self._changed_people |= {person for pod in pods if (person := person_of(pod))}
+
+    def _note_recorded(self, uids: Iterable[str]) -> None:
+        """What is gone counts for the bookings that its Leases record, whoever's it was."""
+        self._note_bookings(booking for uid in uids for booking in self._bookings_of.get(uid, ()))
+
+    def _note_bookings(self, bookings: Iterable[str]) -> None:
+        self._changed_people.update(*(self._running[each].people for each in bookings if each in self._running))
 
     def on_shares(self, uids: Iterable[str]) -> None:
         """These pods hold other shares than before, or their GPUs are reported differently."""
@@ -157,9 +142,7 @@ class CoveredPods:
             _discard(self._recorded, booking, uid)
         for booking in now:
             self._recorded.setdefault(booking, set()).add(uid)
-        for booking in before ^ now:
-            if booking in self._running:
-                self._changed_people |= self._running[booking].people
+        self._note_bookings(before ^ now)
 
     def on_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
         """Pods may run on other nodes than before. Most changes of a node are only a heartbeat."""
