@@ -32,7 +32,7 @@ sweep: $(READY)  ## Run the fault sweeps with 1,000 seeds each, and 10,000 poiso
 bench: $(READY)  ## Run the benchmarks: each figure beside its goal
 	@$(BIN)/python -m benchmarks
 
-bench-e2e: $(READY)  ## Measure pods per second through the real kube-scheduler, with Carrel and without (root is not needed; 40 minutes)
+bench-e2e: $(READY)  ## Measure pods per second through the real kube-scheduler, with Carrel and without (root is not needed; up to 20 minutes)
 	@$(BIN)/python -m testbed prepare && $(BIN)/python -m benchmarks.end_to_end --keep
 
 e2e: $(READY)  ## Run the end-to-end tests on a real Kubernetes (root; the first run builds it); KUBERNETES=1.35.4: on that release

@@ -113,8 +113,8 @@ class ApiServer:
     def compact(self) -> None:
         """Removes all history from etcd, so that old resource versions and continue tokens expire."""
         anything = base64.b64encode(b"\0").decode()
-        revision = self._ask_etcd("range", {"key": anything})["header"]["revision"]
-        self._ask_etcd("compaction", {"revision": revision, "physical": True})
+        revision = self.ask_etcd("range", {"key": anything})["header"]["revision"]
+        self.ask_etcd("compaction", {"revision": revision, "physical": True})
 
     def start(self, name: str, command: Sequence[str | Path]) -> Process:
         """A program that ends with this API server, before it."""
@@ -172,9 +172,10 @@ class ApiServer:
         process.wait_until("healthy", lambda: _is_well(f"https://{LOOPBACK}:{port}/healthz"))
         return process
 
-    def _ask_etcd(self, call: str, body: Mapping[str, Any]) -> Any:
+    def ask_etcd(self, call: str, body: Mapping[str, Any]) -> Any:
+        """One call on its keys and values; keys and values are in base 64."""
         url = f"http://{LOOPBACK}:{self.slot.ports[ETCD]}/v3/kv/{call}"
-        with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=30) as answer:
+        with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=60) as answer:
             return json.load(answer)
 
     def _start_etcd(self) -> None:

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import sys
+import time
 
 from benchmarks.end_to_end.real_cluster import real_cluster
 from benchmarks.end_to_end.results import figures, growth, keep
@@ -13,9 +14,13 @@ from benchmarks.measuring import Figure
 
 def options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.end_to_end", description=__doc__)
-    parser.add_argument("--nodes", type=int, nargs="+", default=[500, 5_000], help="sizes of the cluster, in turn")
+    parser.add_argument(
+        "--nodes", type=int, nargs="+", default=[500, 5_000], help="sizes of the cluster, the smallest first"
+    )
     parser.add_argument("--pods", type=int, default=1_500, help="pods that wait, in each round")
-    parser.add_argument("--rounds", type=int, default=3, help="of each variant; the medians are shown")
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="of each variant; the medians are shown; 1 takes six minutes"
+    )
     parser.add_argument(
         "--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), help="all must have `without`"
     )
@@ -33,19 +38,30 @@ def options(arguments: list[str]) -> argparse.Namespace:
 async def measure(chosen: argparse.Namespace) -> tuple[dict[int, dict[str, list[Outcome]]], list[Figure]]:
     by_nodes: dict[int, dict[str, list[Outcome]]] = {}
     start: list[Figure] = []
-    for nodes in chosen.nodes:
-        rounds = by_nodes[nodes] = {key: [] for key in chosen.variants}
-        async with real_cluster(nodes) as cluster:
+    begun, done, all_rounds = time.monotonic(), 0, len(chosen.nodes) * chosen.rounds * len(chosen.variants)
+    async with real_cluster() as cluster:
+        for nodes in sorted(chosen.nodes):
+            cluster.grow_to(nodes)
+            print(f"{_since(begun)} {nodes:,} nodes are there", flush=True)
+            rounds = by_nodes[nodes] = {key: [] for key in chosen.variants}
             for number in range(chosen.rounds):
                 for key in chosen.variants:
                     outcome = await a_round(cluster, VARIANTS[key], chosen.pods, chosen.extender_options.split())
                     rounds[key].append(outcome)
+                    done += 1
                     shown = ", ".join(f"{name} {cpu:.2f} ms" for name, cpu in sorted(outcome.cpu_ms.items()))
-                    where = f"{nodes} nodes, round {number + 1}, {VARIANTS[key].name}"
-                    print(f"{where}: {outcome.pods_per_s:.0f} pods/s; {shown}", flush=True)
-            if chosen.start_pods and nodes == max(chosen.nodes):
-                start = await measure_start(cluster, nodes, chosen.start_pods)
+                    where = f"{nodes:,} nodes, round {number + 1}, {VARIANTS[key].name}"
+                    progress = f"{_since(begun)} {done} of {all_rounds}"
+                    print(f"{progress}: {where}: {outcome.pods_per_s:.0f} pods/s; {shown}", flush=True)
+        if chosen.start_pods:
+            print(f"{_since(begun)} the start of an extender with {chosen.start_pods:,} pods", flush=True)
+            start = await measure_start(cluster, chosen.start_pods)
+    print(f"{_since(begun)} all done", flush=True)
     return by_nodes, start
+
+
+def _since(begun: float) -> str:
+    return f"{(time.monotonic() - begun) / 60:4.1f} min:"
 
 
 def main(arguments: list[str]) -> int:

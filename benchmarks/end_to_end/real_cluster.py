@@ -7,17 +7,18 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.request import urlopen
 
+from benchmarks.end_to_end.bulk import add_objects, remove_objects
 from carrel.dialects import gpuclaim, gpushare, nvidia
-from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import MergePatch
+from carrel.kubernetes.cluster import Json, Selection
 from carrel.kubernetes.config import access_to
 from carrel.kubernetes.http_transport import HttpTransport
 from carrel.kubernetes.objects.resources import CRDS, LEASES, NAMESPACES, NODES, PODS
@@ -61,65 +62,38 @@ class RealCluster:
     def __init__(self, api: ApiServer, client: Client) -> None:
         self.api = api
         self.client = client
+        self.nodes = 0
         self._extenders = 0
 
-    async def prepare(self, nodes: int) -> None:
+    async def prepare(self) -> None:
         for crd in crds():
             await self.client.create(CRDS, crd)
         for namespace in (OURS, LAB):
             await self.client.create(NAMESPACES, {"metadata": {"name": namespace}})
-        await all_at_once(map(a_node, range(nodes)), self._add_node)
+        for resource in (GPU_NODE_STATUSES, GPU_CLAIMS):
+            await self.client.list(resource)  # until the kinds can be read
 
-    async def _add_node(self, node: Node) -> None:
-        amounts = {
-            "cpu": "128",
-            "memory": "1Ti",
-            "pods": "110",
-            nvidia.GPU: str(CARDS),
-            gpushare.GPU_COUNT: str(CARDS),
-            gpushare.GPU_MEM: str(CARDS * CARD_MIB),
-        }
-        ready = {"type": "Ready", "status": "True", "reason": "Simulated", "message": "No kubelet runs here."}
-        labels = {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux"}
-        status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
-        await self.client.create(NODES, {"metadata": {"name": node.name, "labels": labels}, "status": status})
-        # Admission taints every new node; no controller is here to see that it is ready.
-        await self.client.patch(NODES, node.name, MergePatch({"spec": {"taints": None}}))
-        report = gpuclaim.node_status(node, {}, utc_now())
-        del report["status"]["heartbeat"]  # so it counts as long as the object exists: no agent repeats it
-        await self.client.create(GPU_NODE_STATUSES, report)
-        await self.client.patch(
-            GPU_NODE_STATUSES, node.name, MergePatch({"status": report["status"]}), subresource="status"
-        )
+    def grow_to(self, nodes: int) -> None:
+        """Adds as many nodes as are missing."""
+        new = [a_node(number) for number in range(self.nodes, nodes)]
+        add_objects(self.api, NODES, map(_node_object, new))
+        add_objects(self.api, GPU_NODE_STATUSES, map(_report, new))
+        self.nodes = nodes
 
-    async def add_pods(
-        self,
-        limits: Mapping[str, str],
-        count: int,
-        scheduler: str,
-        bound_to: Sequence[str] = (),
-        uids: dict[int, str] | None = None,
-    ) -> None:
-        """`bound_to`: the nodes that they are on, in turn. Their uids are written into `uids`."""
+    async def add_waiting(self, limits: Mapping[str, str], count: int, scheduler: str) -> None:
+        """Pods that no node has yet."""
 
         async def add(number: int) -> None:
-            spec: dict[str, Any] = {
-                "schedulerName": scheduler,
-                "containers": [{"name": "main", "image": "work", "resources": {"limits": dict(limits)}}],
-            }
-            if bound_to:
-                spec["nodeName"] = bound_to[number % len(bound_to)]
-            pod = await self.client.create(PODS, {"metadata": {"name": f"pod-{number:05}"}, "spec": spec}, LAB)
-            if uids is not None:
-                uids[number] = pod["metadata"]["uid"]
+            await self.client.create(PODS, a_pod(number, limits, scheduler), LAB)
 
         await all_at_once(range(count), add)
 
     async def clear(self) -> None:
         """No pods, and no Leases: as the cluster was in the beginning."""
-        at_once = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
-        for path in (PODS.path(LAB), LEASES.path(OURS)):
-            await asyncio.to_thread(self.api.call, "DELETE", path, at_once)
+        for resource, namespace in ((PODS, LAB), (LEASES, OURS)):
+            remove_objects(self.api, resource, namespace)
+            while (await self.client.list(resource, Selection(namespace), limit=1)).items:  # noqa: ASYNC110 # by polling
+                await asyncio.sleep(0.1)
 
     def start_extender(self, *options: str) -> "StartedExtender":
         self._extenders += 1
@@ -137,13 +111,45 @@ class RealCluster:
         return self.api.start_scheduler(name, extenders)
 
 
+def a_pod(number: int, limits: Mapping[str, str], scheduler: str, node: str = "") -> Json:
+    spec: Json = {
+        "schedulerName": scheduler,
+        "containers": [{"name": "main", "image": "work", "resources": {"limits": dict(limits)}}],
+    }
+    if node:
+        spec["nodeName"] = node
+    return {"metadata": {"name": f"pod-{number:05}", "namespace": LAB}, "spec": spec}
+
+
+def _node_object(node: Node) -> Json:
+    amounts = {
+        "cpu": "128",
+        "memory": "1Ti",
+        "pods": "110",
+        nvidia.GPU: str(CARDS),
+        gpushare.GPU_COUNT: str(CARDS),
+        gpushare.GPU_MEM: str(CARDS * CARD_MIB),
+    }
+    ready = {"type": "Ready", "status": "True", "reason": "Simulated", "message": "No kubelet runs here."}
+    labels = {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux"}
+    status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
+    return {"metadata": {"name": node.name, "labels": labels}, "status": status}
+
+
+def _report(node: Node) -> Json:
+    report = gpuclaim.node_status(node, {}, utc_now())
+    del report["status"]["heartbeat"]  # so it counts as long as the object exists: no agent repeats it
+    return report
+
+
 @asynccontextmanager
-async def real_cluster(nodes: int) -> AsyncIterator[RealCluster]:
+async def real_cluster() -> AsyncIterator[RealCluster]:
+    """Without nodes."""
     with runs.new("bench") as run, api_server(run, Shape()) as api:
         client = Client(HttpTransport(access_to(api.kubeconfig, {})))
         try:
             cluster = RealCluster(api, client)
-            await cluster.prepare(nodes)
+            await cluster.prepare()
             yield cluster
         finally:
             await client.aclose()

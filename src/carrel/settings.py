@@ -272,7 +272,7 @@ class RuntimeClassSettings:
 
 @dataclass(frozen=True)
 class DraSettings:
-    """Must be the same for webhook, controller and agents."""
+    """Must be the same for all components of a cluster."""
 
     dra: Annotated[
         bool,

@@ -107,7 +107,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 """Package → what it may import besides itself. `demo` and `__main__` put everything together and import anything."""
 
 LIBRARIES = {
-    "aiohttp": ("carrel.kubernetes", "carrel.bookings", "carrel.cli", "carrel.demo", "kubernetes_in_memory"),
+    "aiohttp": ("carrel.bookings", "carrel.cli", "carrel.demo", "kubernetes_in_memory"),
     "aiosqlite": ("carrel.bookings.store",),
     "alembic": ("carrel.bookings.store",),
     "cryptography": ("carrel.admission", "carrel.kubernetes", "kubernetes_in_memory"),
@@ -115,6 +115,7 @@ LIBRARIES = {
     "google": ("carrel.node.kubelet.grpc_stubs",),
     "grpc": ("carrel.node.kubelet",),
     "grpc_tools": (),
+    "httptools": ("carrel.kubernetes",),
     "jinja2": ("carrel.bookings.pages",),
     "jupyterhub": ("carrel.jupyterhub",),
     "kubernetes_asyncio": ("carrel.jupyterhub",),

@@ -12,10 +12,15 @@ RESOURCES = "/apis/resource.k8s.io/v1"
 
 
 @contextmanager
-def claim_node(name: str, gpus: Sequence[Mapping[str, Any]], *options: str) -> Iterator[CarrelNode]:
-    """`options` of the agent."""
+def claim_node(
+    name: str, gpus: Sequence[Mapping[str, Any]], *options: str, admits_pods: bool = False
+) -> Iterator[CarrelNode]:
+    """`options` of the agent. `admits_pods`: the webhook is asked about pods too, so that they get a tier."""
     with carrel_node(name, gpus, "--dra", *options) as found:
-        Webhook(found.api, "--dra").configure_claims()
+        webhook = Webhook(found.api, "--dra")
+        webhook.configure_claims()
+        if admits_pods:
+            webhook.configure()
         found.controller.stop()
         own = kubeconfig_of(found.api, "controller")  # with its own rights: it writes claims
         found.controller = found.start_controller("--kubeconfig", own, "--dra")

@@ -3,17 +3,21 @@
 import json
 import urllib.error
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from carrel.dialects.booking_objects import BOOKINGS
+from carrel.parsing.time import seconds
 from testbed.build import release
 from tests.e2e.carrel_node import MEM, CarrelNode, a_pod, reading_own_gpus
 from tests.e2e.claim_node import claim_node, slices, with_claim
-from tests.e2e.pods import create, eventually, namespace, wait_for_phase
+from tests.e2e.pods import Json, create, eventually, namespace, wait_for_phase
+from tests.e2e.webhook import UserClient
 
 TEMPLATES = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaimtemplates"
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims"
-HALF = {"resourceClaimTemplateName": "half"}
+HALF, WHOLE = {"resourceClaimTemplateName": "half"}, {"resourceClaimTemplateName": "whole"}
 ONE_GPU = [{"count": 1, "model": "Tesla-V100", "memoryMiB": 16276}]
 
 pytestmark = pytest.mark.skipif(
@@ -23,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def carrel() -> Iterator[CarrelNode]:
-    with claim_node("dra", ONE_GPU) as found:
+    with claim_node("dra", ONE_GPU, admits_pods=True) as found:
         yield found
 
 
@@ -34,7 +38,7 @@ def template(carrel: CarrelNode, where: str, name: str, memory: str = "") -> Non
     carrel.api.call("POST", TEMPLATES.format(where), body)
 
 
-def shares(carrel: CarrelNode) -> list[tuple[str, int]]:
+def shares(carrel: CarrelNode) -> list[tuple[str, int | None]]:
     """Of the one GPU: what kind of holder, and how many MiB."""
     path = f"/apis/coordination.k8s.io/v1/namespaces/carrel/leases/gpu-{carrel.node.name}-0"
     try:
@@ -99,4 +103,77 @@ def test_one_gpu_is_shared_by_gpushare_a_fraction_and_a_claim_and_never_exceeded
         wait_for_phase(carrel.api, name, "late", "Running")
         assert shares(carrel) == [("claim", 8138), ("claim", 8138)]
         eventually(lambda: shadows(carrel) == [])
+
+        carrel.api.call("DELETE", f"/apis/coordination.k8s.io/v1/namespaces/carrel/leases/gpu-{carrel.node.name}-0")
+        eventually(lambda: shares(carrel) == [("claim", 8138), ("claim", 8138)])  # they run: they are found again
     eventually(lambda: shares(carrel) == [])
+
+
+ADA, EVE = "ada@lab.example", "eve@lab.example"
+
+
+def make(carrel: CarrelNode, who: str, where: str, manifest: Json) -> None:
+    status, answer = UserClient(carrel.api, who).call("POST", f"/api/v1/namespaces/{where}/pods", manifest)
+    assert status == 201, answer
+
+
+def tier_of(pod: Json) -> str:
+    return str(pod["metadata"]["annotations"].get("carrel.dev/tier", ""))
+
+
+def successor(carrel: CarrelNode, where: str, name: str) -> Json:
+    """The pod that goes on without its claim."""
+
+    def runs() -> Json | None:
+        try:
+            found = carrel.api.call("GET", f"/api/v1/namespaces/{where}/pods/{name}")
+        except urllib.error.HTTPError:
+            return None  # its predecessor is gone, and it is not there yet
+        is_it = "carrel.dev/handed-over" in found["metadata"]["annotations"]
+        return found if is_it and found["status"].get("phase") == "Running" else None
+
+    found = eventually(runs, 180)
+    assert found is not None
+    return found
+
+
+def end_soon(carrel: CarrelNode, where: str) -> None:
+    """Shortens the booking. If it ended before its pod could be told, there is more time at the next try."""
+    for left in (8, 16, 32, 64):
+        end = seconds(datetime.now(UTC) + timedelta(seconds=left))
+        UserClient(carrel.api, "admin").call("PATCH", BOOKINGS.path(name="adas"), {"spec": {"end": end}})
+
+        def told(end: str = end) -> str:
+            notes = carrel.api.call("GET", f"/api/v1/namespaces/{where}/pods/adas")["metadata"]["annotations"]
+            is_beyond = notes["carrel.dev/tier"] == "opportunistic"
+            return "too late" if is_beyond else "in time" if notes["terminate-at"] == end else ""
+
+        if eventually(told) == "in time":
+            return
+    raise AssertionError("the pod was never told in time when its booking ends")
+
+
+def test_a_booked_pod_takes_the_gpu_of_an_opportunistic_claim_and_loses_its_own_with_its_booking(
+    carrel: CarrelNode,
+) -> None:
+    now, quickly = datetime.now(UTC), {"terminationGracePeriodSeconds": 1}
+    times = {"start": seconds(now - timedelta(minutes=5)), "end": seconds(now + timedelta(hours=2))}
+    with namespace(carrel.api) as name:
+        template(carrel, name, "whole")
+        make(carrel, EVE, name, with_claim("eves", WHOLE, **quickly))
+        assert tier_of(wait_for_phase(carrel.api, name, "eves", "Running")) == "opportunistic"
+        booking = {"metadata": {"name": "adas"}, "spec": {"user": ADA, "gpus": 1, **times}}
+        carrel.api.call("POST", BOOKINGS.path(), {"apiVersion": BOOKINGS.api_version, "kind": "Booking", **booking})
+        make(carrel, ADA, name, with_claim("adas", WHOLE, **quickly))
+
+        assert "resourceClaims" not in successor(carrel, name, "eves")["spec"]
+        adas = wait_for_phase(carrel.api, name, "adas", "Running")
+        eventually(lambda: carrel.api.call("GET", BOOKINGS.path(name="adas")).get("status", {}).get("used") == 1)
+        pod = carrel.api.call("GET", f"/api/v1/namespaces/{name}/pods/adas")
+        assert (tier_of(pod), pod["metadata"]["uid"]) == ("booked", adas["metadata"]["uid"])
+        assert shares(carrel) == [("claim", None)]
+
+        end_soon(carrel, name)
+        assert "resourceClaims" not in successor(carrel, name, "adas")["spec"]
+        eventually(lambda: shares(carrel) == [], 180)
+        carrel.api.call("DELETE", BOOKINGS.path(name="adas"))

@@ -147,9 +147,9 @@ class Webhook:
             self.api.call("POST", MUTATING_WEBHOOKS.path(), each)
         self.process.wait_until("trusted", lambda: self._is_trusted(MUTATING_WEBHOOKS.path(name="carrel")))
 
-    def configure_claims(self) -> None:
-        """The same for ResourceClaims, with everything else that --dra needs in the cluster."""
-        objects = list(dra())
+    def configure_claims(self, driver: str = "gpu.carrel.dev") -> None:
+        """The same for ResourceClaims of a driver, with everything else that --dra needs in the cluster."""
+        objects = list(dra(driver=driver))
         for each in objects:
             for webhook in each.get("webhooks", ()):
                 webhook["clientConfig"] = {"url": f"{self.url}{webhook['clientConfig']['service']['path']}"}

@@ -9,7 +9,6 @@ from carrel.kubernetes.cluster import Json
 from carrel.node.kubelet.grpc_stubs import claims_pb2 as wire
 from carrel.node.kubelet.grpc_stubs import claims_pb2_grpc as calls
 from carrel.node.kubelet.grpc_stubs import health_pb2 as health
-from carrel.node.kubelet.grpc_stubs import health_pb2_grpc as health_calls
 from carrel.node.kubelet.grpc_stubs import pluginregistration_pb2 as registration
 from carrel.node.kubelet.grpc_stubs import pluginregistration_pb2_grpc as registration_calls
 from tests.kit.eventually import eventually
@@ -47,11 +46,15 @@ class ClaimKubelet:
             answer = await calls.DRAPluginStub(channel).NodeUnprepareResources(request, timeout=CALL_S)
         return dict(answer.claims)
 
-    async def health(self) -> AsyncGenerator[dict[str, tuple[str, str]], None]:
+    async def health(self, version: str = "v1") -> AsyncGenerator[dict[str, tuple[str, str]], None]:
         """Device → its health and why, each time it is told."""
         async with grpc.aio.insecure_channel(f"unix:{self.endpoint}") as channel:
-            stub = health_calls.DRAResourceHealthStub(channel)
-            async for told in stub.NodeWatchResources(health.NodeWatchResourcesRequest()):
+            watch = channel.unary_stream(
+                f"/{version}.DRAResourceHealth/NodeWatchResources",
+                health.NodeWatchResourcesRequest.SerializeToString,
+                health.NodeWatchResourcesResponse.FromString,
+            )
+            async for told in watch(health.NodeWatchResourcesRequest()):
                 yield {
                     each.device.device_name: (health.HealthStatus.Name(each.health), each.message)
                     for each in told.devices

@@ -35,8 +35,9 @@ async def publish(lab: Lab, *nodes: Node, driver: str = "gpu.carrel.dev", genera
         await lab.client.create(RESOURCE_SLICES, a_slice(node, driver, generation))
 
 
-async def new_claim(lab: Lab, name: str, namespace: str = "lab") -> Json:
-    requests = [{"name": "gpu", "exactly": {"deviceClassName": "gpu.carrel.dev"}}]
+async def new_claim(lab: Lab, name: str, namespace: str = "lab", **wanted: Any) -> Json:
+    """`wanted`: what it asks for besides its class, as `adminAccess=True`."""
+    requests = [{"name": "gpu", "exactly": {"deviceClassName": "gpu.carrel.dev", **wanted}}]
     body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}}
     return await lab.client.create(RESOURCE_CLAIMS, {**body, "spec": {"devices": {"requests": requests}}}, namespace)
 

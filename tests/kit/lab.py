@@ -177,7 +177,7 @@ class Lab:
             "kind": "Pod",
             "metadata": {**metadata, "labels": spec.get("labels", {}), "ownerReferences": owners},
             "spec": {
-                "schedulerName": "gpu-scheduler",
+                "schedulerName": spec.get("scheduler", "gpu-scheduler"),
                 "terminationGracePeriodSeconds": spec.get("grace_seconds", 30),
                 "initContainers": spec.get("init_containers", []),
                 "containers": spec.get("containers", [container]),

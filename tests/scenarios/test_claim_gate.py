@@ -111,8 +111,14 @@ async def test_a_dry_run_gets_the_same_answer_and_takes_nothing() -> None:
 async def test_admin_access_takes_nothing() -> None:
     async with a_dra_lab() as (lab, gate):
         claim = await new_claim(lab, "look")
-        assert await gate.ask(allocated(claim, {"n1/gpu-0": WHOLE}, adminAccess=True), claim) is None
+        (asked,) = claim["spec"]["devices"]["requests"]
+        looks = {"devices": {"requests": [{**asked, "exactly": {**asked["exactly"], "adminAccess": True}}]}}
+        forged = allocated(claim, {"n1/gpu-0": WHOLE}, adminAccess=True)
+        assert await gate.ask({**forged, "spec": looks}, {**claim, "spec": looks}) is None
         assert await lab.held() == {}
+
+        assert await gate.ask(forged, claim) is None
+        assert await lab.held() == {"gpu-n1-0": {uid_of(claim): None}}, "the claim did not ask for admin access"
 
 
 async def test_another_driver_and_what_is_allocated_already_are_not_our_business() -> None:
@@ -156,6 +162,27 @@ async def test_a_pod_that_also_asks_in_another_dialect_gets_no_claim() -> None:
         assert str(refusal) == (
             "pod lab/both asks for GPUs in 2 ways: aliyun.com/gpu-mem and ResourceClaim train; keep one of them"
         )
+
+
+EXTENDED = {"resource.kubernetes.io/extended-resource-claim": "true"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "others"),
+    [
+        pytest.param({}, "", id="nvidia.com/gpu alone is the claim"),
+        pytest.param({"gpu-fraction": "0.5"}, "gpu-fraction", id="another dialect besides"),
+    ],
+)
+async def test_the_claim_that_a_scheduler_makes_for_nvidias_resource_is_no_second_way_of_asking(
+    annotations: dict[str, str], others: str
+) -> None:
+    async with a_dra_lab() as (lab, gate):
+        pod = await lab.pod("plain", limits={"nvidia.com/gpu": "1"}, annotations=annotations)
+        claim = await new_claim(lab, "plain-extended-resources-x")
+        made = {**claim, "metadata": {**claim["metadata"], "annotations": EXTENDED}}
+        refusal = await gate.ask(allocated(made, {"n1/gpu-0": WHOLE}, pod), made)
+        assert others in str(refusal) if others else refusal is None
 
 
 async def test_a_gpu_that_is_kept_for_a_booked_pod_is_refused() -> None:

@@ -7,9 +7,10 @@ import msgspec
 import pytest
 
 from carrel.dialects import gpuclaim
-from carrel.dialects.carrel import LeaseRecord
+from carrel.dialects.carrel import LeaseRecord, write_lease
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.dialects.options import Unit
+from carrel.kubernetes.objects.kinds import Lease
 from carrel.leases.cluster_ledger import ClusterLedger, KnownLease
 from carrel.ledger.gpus import MiB, Node
 from carrel.ledger.ledger import LedgerError
@@ -52,6 +53,23 @@ def test_a_gpu_on_two_leases_counts_both_and_is_unusable_until_one_is_gone() -> 
     card = cluster_ledger.ledger.card("GPU-n1-0")
     assert card is not None
     assert (card.free, card.gpu.unusable) == (16276 - 8000, "")
+
+
+@pytest.mark.parametrize("changed", [False, True], ids=["our own write", "the write of another"])
+def test_what_the_watch_says_while_a_lease_is_written_counts(changed: bool) -> None:
+    cluster_ledger = ledger_with(a_node("n1"))
+    ours = a_lease(0, "GPU-n1-0", "a", 8000, 5).record
+    body = write_lease(ours, "carrel", NOW)
+    said = write_lease(a_lease(0, "GPU-n1-0", "b", 5000, 5).record, "carrel", NOW) if changed else body
+    metadata = {**said["metadata"], "uid": "lease-0", "resourceVersion": "5"}
+
+    with cluster_ledger.writing(body, ours):
+        cluster_ledger.on_lease(None, msgspec.convert({**said, "metadata": metadata}, Lease))
+
+    known, card = cluster_ledger.lease("gpu-n1-0"), cluster_ledger.ledger.card("GPU-n1-0")
+    assert known is not None and card is not None
+    assert (known.record is ours) is not changed
+    assert card.free == 16276 - (5000 if changed else 8000)
 
 
 def test_a_node_status_that_names_another_node_is_ignored() -> None:

@@ -3,6 +3,9 @@
 import json
 from typing import Any
 
+import msgspec
+import pytest
+
 from carrel.kubernetes.cluster import MergePatch
 from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.scheduling.assembly import handlers_on, scheduler_on
@@ -65,6 +68,32 @@ async def test_what_is_usual_is_learnt_from_the_pods_that_exist_after_a_restart(
         mix = again._ranking.demand.mix
         assert mix.cpu_milli_per_gpu == 8000
         assert [typical.cpu_milli for typical in mix.typical] == [8000]
+
+
+async def test_what_a_pod_asks_for_is_read_once_when_it_is_learnt() -> None:
+    async with a_lab(NODES_OF_LAB) as lab, lab.replica() as replica:
+        await replica.sees(await lab.pod("p", limits=asking(8)))
+        read: list[str] = []
+        requested_by = replica.requested_by
+        replica.requested_by = lambda pod: read.append(pod.metadata.name) or requested_by(pod)  # type: ignore[func-returns-value,method-assign]
+
+        scheduler_on(replica).learn(iter(replica.pods.store))
+
+    assert read == ["p"]
+
+
+async def test_a_defect_in_prioritize_is_counted_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_lab(NODES_OF_LAB) as lab, lab.replica() as replica:
+        handlers = handlers_on(replica, replica.scheduler)
+        monkeypatch.setattr(replica.scheduler, "rank", lambda pod, nodes: 1 / 0)
+        pod = await lab.pod("p", limits=asking(8))
+        await replica.sees(pod)
+        body = msgspec.json.encode({"Pod": await lab.client.get(PODS, "p", "lab"), "NodeNames": ["n1", "n2"]})
+
+        answer = handlers.prioritize(body)
+
+        assert (answer.status, b"Carrel made a mistake" in answer.body) == (500, True)
+        assert 'carrel_refusals_total{kind="defect",verb="prioritize"} 1.0' in handlers.metrics_text().decode()
 
 
 async def test_a_pod_without_a_gpu_is_ranked_only_for_the_profile_that_asks_for_it() -> None:

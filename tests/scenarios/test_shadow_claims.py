@@ -1,5 +1,6 @@
 """What pods of other dialects hold is shown to schedulers as allocated claims, and as nothing else."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from carrel.kubernetes.reflector import Reflector
 from carrel.leases.pod_progress import holder_of
 from carrel.ledger.gpus import Node
 from carrel.lifecycle.shadow_claims import ShadowClaims, ShadowRemoval
+from tests.kit.agent import becomes
 from tests.kit.dra import Gate, allocated, deallocate, new_claim, publish
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
@@ -288,3 +290,21 @@ async def test_a_claim_that_was_deallocated_is_seen_by_its_shadowless_gpu() -> N
         await share(shadows, "next")
         await shadows.round()
         assert await shadows.shown() == {"n1/gpu-0": ["4000Mi"]}
+
+
+async def test_the_leader_follows_changes_by_itself() -> None:
+    async with a_shadow_lab() as shadows:
+        leading = asyncio.create_task(shadows.claims.run())
+
+        async def allocated_shadows() -> int:
+            claims = (await shadows.lab.client.list(RESOURCE_CLAIMS, OURS_ONLY)).items
+            return sum(claim.status.allocation is not None for claim in claims)
+
+        await share(shadows, "one")
+        await share(shadows, "two")
+        await becomes(allocated_shadows, 2)
+        await shadows.lab.client.delete(RESOURCE_SLICES, "n1-gpu.carrel.dev")
+        await becomes(allocated_shadows, 0)
+        leading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leading

@@ -8,7 +8,7 @@ import pytest
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import Json, MergePatch, Selection
 from carrel.kubernetes.objects.resources import EVENTS, LEASES
-from carrel.lifecycle.unrecorded_claims import Outcome, UnrecordedClaims
+from carrel.lifecycle.unrecorded_claims import ClaimOutcome, UnrecordedClaims
 from tests.kit.dra import Gate, allocated, deallocate, new_claim, publish, sees_claim, store
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
@@ -27,9 +27,9 @@ async def a_claim_lab() -> AsyncIterator[tuple[Lab, Replica, UnrecordedClaims]]:
             yield lab, replica, UnrecordedClaims(replica, replica.device_claims)
 
 
-async def past_the_gate(lab: Lab, replica: Replica, name: str, memory: str = "8138Mi", **more: bool) -> Json:
+async def past_the_gate(lab: Lab, replica: Replica, name: str, memory: str = "8138Mi") -> Json:
     claim = await new_claim(lab, name)
-    stored = await store(lab, allocated(claim, {"n1/gpu-0": memory}, **more))
+    stored = await store(lab, allocated(claim, {"n1/gpu-0": memory}))
     await sees_claim(replica, stored)
     return stored
 
@@ -47,7 +47,7 @@ async def prepared(lab: Lab, replica: Replica, *uids: str) -> None:
 async def test_an_allocation_past_the_gate_is_recorded_if_it_fits(memory: str, mib: int | None) -> None:
     async with a_claim_lab() as (lab, replica, unrecorded):
         claim = await past_the_gate(lab, replica, "train", memory)
-        assert await unrecorded.treat(unrecorded.found()) == [Outcome.RECORDED]
+        assert await unrecorded.treat(unrecorded.found()) == [ClaimOutcome.RECORDED]
         assert await lab.held() == {"gpu-n1-0": {claim["metadata"]["uid"]: mib}}
         assert unrecorded.found() == []
         assert await replica.collector.collect() == []
@@ -63,7 +63,7 @@ async def test_one_that_does_not_fit_is_reported_and_gets_no_lease() -> None:
         await sees_claim(replica, await store(lab, allocated(claim, HALF, user)))
 
         for _ in range(2):
-            assert await unrecorded.treat(unrecorded.found()) == [Outcome.NO_ROOM]
+            assert await unrecorded.treat(unrecorded.found()) == [ClaimOutcome.NO_ROOM]
 
         assert await lab.held() == {"gpu-n1-0": {pod["metadata"]["uid"]: 12000}}
         told = (await lab.client.list(EVENTS, Selection("lab"))).items
@@ -89,7 +89,7 @@ async def test_a_claim_that_runs_and_whose_lease_was_deleted_keeps_its_gpu_from_
         assert "no Lease says so" in str(await extender.bind(late, "n1"))
         assert any("no Lease gives it to this claim" in each for each in await lab.violations())
 
-        assert await unrecorded.treat(unrecorded.found()) == [Outcome.RECORDED]
+        assert await unrecorded.treat(unrecorded.found()) == [ClaimOutcome.RECORDED]
         assert await lab.held() == {"gpu-n1-0": {claim["metadata"]["uid"]: 8138}}
         await eventually(lambda: not extender.ledger.cards("n1")[0].gpu.unusable)
         assert await extender.bind(late, "n1") is None
@@ -109,12 +109,13 @@ async def test_a_pod_that_uses_a_gpu_does_not_count_as_a_claim() -> None:
 
 async def test_admin_access_and_claims_that_were_given_up_are_not_recorded() -> None:
     async with a_claim_lab() as (lab, replica, unrecorded):
-        await past_the_gate(lab, replica, "looks", adminAccess=True)
+        claim = await new_claim(lab, "looks", adminAccess=True)
+        await sees_claim(replica, await store(lab, allocated(claim, HALF, adminAccess=True)))
         assert unrecorded.found() == []
         await past_the_gate(lab, replica, "train")
         due = unrecorded.found()
         await deallocate(lab, "train")
-        assert await unrecorded.treat(due) == [Outcome.OVER]
+        assert await unrecorded.treat(due) == [ClaimOutcome.OVER]
         assert await lab.held() == {}
 
 
@@ -122,5 +123,5 @@ async def test_a_claim_that_cannot_be_read_does_not_stop_the_others() -> None:
     async with a_claim_lab() as (lab, replica, unrecorded):
         await past_the_gate(lab, replica, "odd", "many")
         claim = await past_the_gate(lab, replica, "train")
-        assert await unrecorded.treat(unrecorded.found()) == [Outcome.RECORDED]
+        assert await unrecorded.treat(unrecorded.found()) == [ClaimOutcome.RECORDED]
         assert await lab.held() == {"gpu-n1-0": {claim["metadata"]["uid"]: 8138}}

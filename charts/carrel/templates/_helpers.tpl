@@ -113,6 +113,10 @@ CARREL_MEMORY_UNIT: {{ .Values.memoryUnit | quote }}
 CARREL_SHARED_CLAIMS_PER_GPU: {{ .Values.sharedClaimsPerGpu | int | toString | quote }}
 CARREL_OPPORTUNISTIC_GPUS: {{ .Values.opportunisticGpus | int | toString | quote }}
 CARREL_REVOKE_OLDER_PODS: {{ .Values.revokeOlderPods | toString | quote }}
+{{- if include "carrel.dra" . }}
+CARREL_DRA: "true"
+CARREL_DRA_DRIVER: {{ .Values.dra.driver | default "gpu.carrel.dev" }}
+{{- end }}
 CARREL_LOG_LEVEL: {{ .Values.logLevel | quote }}
 {{- end }}
 
@@ -124,10 +128,6 @@ CARREL_LONGEST_GRACE: {{ .Values.longestGrace | int | toString | quote }}
 CARREL_RUNTIME_CLASS: {{ .Values.runtimeClass | quote }}
 CARREL_API_URL: {{ .Values.bookingsElsewhere.apiUrl | quote }}
 CARREL_BIND_ADDRESS: {{ .Values.bindAddress | quote }}
-{{- if include "carrel.dra" . }}
-CARREL_DRA: "true"
-CARREL_DRA_DRIVER: {{ .Values.dra.driver | default "gpu.carrel.dev" }}
-{{- end }}
 {{- end }}
 
 {{/* Whether ResourceClaims are counted; empty: they are not. Older clusters do not have them. */}}

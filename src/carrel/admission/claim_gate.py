@@ -23,7 +23,7 @@ import msgspec
 from carrel.admission.allocation_retries import AllocationRetries
 from carrel.admission.claim_terms import ClaimTermsLookup
 from carrel.admission.review import AdmissionRequest
-from carrel.dialects import dra
+from carrel.dialects import dra, nvidia
 from carrel.dialects.dra import DevicePlace
 from carrel.dialects.dra_shadows import SHADOW
 from carrel.dialects.key_writers import Writer, account_of
@@ -175,9 +175,10 @@ class ClaimGate:
 
 def _why_asked_twice(claim: ResourceClaim, pods: Sequence[Pod]) -> Refusal | None:
     """A pod that asks for GPUs in another dialect too would be promised both. Admission says so when the pod is
-    created, if the claim is known by then."""
+    created, if the claim is known by then. A claim that a scheduler made for `nvidia.com/gpu` is that resource."""
+    is_made = dra.is_for_extended_resource(claim)
     for pod in pods:
-        if others := dialects_of(pod):
+        if others := [each for each in dialects_of(pod) if not (is_made and each is nvidia.DIALECT)]:
             words = " and ".join([*(each.words for each in others), f"ResourceClaim {claim.metadata.name}"])
             return Refusal(
                 f"{subject(pod.metadata)} asks for GPUs in {len(others) + 1} ways: {words}; keep one of them"

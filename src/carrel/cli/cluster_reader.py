@@ -6,18 +6,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-import aiohttp
-
 from carrel.cli.options import ClusterQuerySettings
 from carrel.command_errors import FORBIDDEN, NOT_FOUND, UNAVAILABLE, USAGE, command_failed
+from carrel.dialects.dra import DraDriver
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Forbidden, NotFound
 from carrel.kubernetes.config import Access
 from carrel.kubernetes.http_transport import HttpTransport
 from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.resources import RESOURCE_SLICES, VALIDATING_WEBHOOKS
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
 from carrel.leases.pod_progress import is_waiting
 from carrel.ledger.tiers import DEFAULT_TIER_POLICY, TierPolicy
+from carrel.manifests import CONFIGURATIONS
 
 
 def read_cluster(
@@ -49,13 +50,13 @@ def read_allowed_cluster(
 
 
 def _why_unanswered(error: ClusterError, access: Access) -> str:
-    """Without the words of the HTTP library, where no connection was made."""
+    """In the words of the system, where no connection was made."""
     cause = error.__cause__
-    if not isinstance(cause, aiohttp.ClientConnectorError):
+    if error.reason != "NoConnection" or not isinstance(cause, OSError):
         return str(error)
-    if cause.os_error.errno == errno.ECONNREFUSED:
+    if cause.errno == errno.ECONNREFUSED:
         return f"Nothing listens at {access.server}"
-    return f"No connection to {access.server}: {cause.os_error.strerror or cause.os_error}"
+    return f"No connection to {access.server}: {cause.strerror or cause}"
 
 
 def _same_question(settings: ClusterQuerySettings) -> str:
@@ -70,6 +71,21 @@ async def _read(settings: ClusterQuerySettings, access: Access, tier_policy: Tie
         return carrel
 
 
+async def _dra_driver(client: Client) -> DraDriver | None:
+    """Whose ResourceClaims the installation counts, as far as the reader may know it; None: none."""
+    for name in CONFIGURATIONS:
+        try:
+            gate = str(await client.get(VALIDATING_WEBHOOKS, name))
+            return next((driver for driver in DraDriver if f"'{driver.value}'" in gate), None)
+        except ClusterError:
+            continue  # there is none; or the reader may not see it, but perhaps what agents offer
+    try:
+        slices = (await client.list(RESOURCE_SLICES)).items
+    except ClusterError:
+        return None
+    return DraDriver.CARREL if any(each.spec.driver == DraDriver.CARREL.value for each in slices) else None
+
+
 @asynccontextmanager
 async def reading_cluster(
     settings: ClusterQuerySettings, access: Access, tier_policy: TierPolicy = DEFAULT_TIER_POLICY
@@ -80,7 +96,15 @@ async def reading_cluster(
         # A command that reads once cannot see whether more pods of a gang come.
         dialect_options = replace(settings.dialect_options(), gang_settle_s=0.0)
         now = client.clock.now
-        options = ClusterOptions(settings.carrel_namespace, dialect_options, tier_policy=tier_policy, now=now)
+        driver = await _dra_driver(client)
+        options = ClusterOptions(
+            settings.carrel_namespace,
+            dialect_options,
+            tier_policy=tier_policy,
+            now=now,
+            dra=driver is not None,
+            dra_driver=driver or DraDriver.CARREL,
+        )
         carrel = ClusterState(client, options)
         await carrel.informers.read_once()
         for pod in filter(is_waiting, carrel.pods.store):

@@ -59,11 +59,12 @@
 A Lease is the truth about its GPU. A `holderIdentity` always counts as the whole GPU: an annotation never lowers it.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
+
+import msgspec
 
 from carrel.dialects.gpuclaim import lease_labels, lease_name, read_lease_name
 from carrel.dialects.interface import Dialect, Reading
@@ -423,7 +424,7 @@ def _keep(record: LeaseRecord, holder: Holder) -> dict[str, Any]:
 
 
 def _json(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return msgspec.json.encode(value).decode()
 
 
 # --- the dialect -----------------------------------------------------------------------------------------------------

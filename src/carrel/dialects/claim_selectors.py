@@ -1,9 +1,10 @@
 """The selectors of ResourceClaims that Carrel understands.
 
-Selectors are written in CEL, which the scheduler evaluates and Carrel does not. Two conditions are understood, alone or
-joined by `&&`:
+Selectors are written in CEL, which the scheduler evaluates and Carrel does not. Three conditions are understood, alone
+or joined by `&&`:
 
     device.driver == 'gpu.carrel.dev'
+    device.attributes['gpu.nvidia.com'].type == 'gpu'        in NVIDIA's own DeviceClass: no MIG slice
     device.attributes['gpu.carrel.dev'].model == 'NVIDIA-A100-SXM4-80GB'
 
 A claim that says more is served by the scheduler as everywhere. But Carrel cannot say which GPUs would do for it: it
@@ -20,6 +21,8 @@ _QUOTED = r"""(?:'([^'"]+)'|"([^'"]+)")"""
 _OF_DRIVER = re.compile(rf"device\.driver\s*==\s*{_QUOTED}")
 _OF_MODEL = re.compile(rf"device\.attributes\[(?:'{DRIVER}'|\"{DRIVER}\")\]\.{MODEL}\s*==\s*{_QUOTED}")
 
+_OF_WHOLE_GPUS = re.compile(r"""device\.attributes\[(?:'[^'"]+'|"[^'"]+")\]\.type\s*==\s*(?:'gpu'|"gpu")""")
+
 
 def models_named(selectors: Iterable[DeviceSelector]) -> set[str] | None:
     """The models that the selectors name; None: they say something that is not understood."""
@@ -27,7 +30,7 @@ def models_named(selectors: Iterable[DeviceSelector]) -> set[str] | None:
     for part in (part.strip() for each in selectors for part in each.cel.expression.split("&&")):
         if found := _OF_MODEL.fullmatch(part):
             models.add(found[1] or found[2])
-        elif not _OF_DRIVER.fullmatch(part):
+        elif not (_OF_DRIVER.fullmatch(part) or _OF_WHOLE_GPUS.fullmatch(part)):
             return None
     return models
 

@@ -3,6 +3,7 @@
     a ResourceClaim asks       deviceClassName: gpu.carrel.dev        of our driver; other classes may select it too
                                count: 2                               so many different GPUs
                                capacity: {requests: {memory: 8138Mi}} of each; none: the whole GPU
+                               resource.kubernetes.io/extended-resource-claim: "true"     made for nvidia.com/gpu
                                constraints: [{matchAttribute: gpu.carrel.dev/island}]     linked by NVLink
     a ResourceSlice offers     driver gpu.carrel.dev, pool <node>, device gpu-<index>
                                attributes uuid, model, index, island; capacity memory
@@ -52,6 +53,8 @@ ISLAND = "island"
 ALL_DEVICES = "All"
 UNUSABLE = "carrel.dev/unusable"
 """The taint of a device that no pod may have."""
+EXTENDED_RESOURCE_CLAIM = "resource.kubernetes.io/extended-resource-claim"
+"""On a claim that a scheduler has made for a pod which asks for a resource (`extendedResourceName` of a class)."""
 CDI_KIND = "carrel.dev/gpu"
 """Of the devices that a container runtime is told of. One stands for all GPUs of a claim, and is named by its uid."""
 CDI_FILE = "carrel.dev-gpu-"
@@ -86,6 +89,10 @@ def mebibytes(text: str, where: str, field: str) -> MiB:
 
 def holder_of_claim(claim: ResourceClaim) -> Holder:
     return Holder(claim.metadata.uid, claim.metadata.namespace, claim.metadata.name, HolderKind.CLAIM)
+
+
+def is_for_extended_resource(claim: ResourceClaim) -> bool:
+    return claim.metadata.annotations.get(EXTENDED_RESOURCE_CLAIM) == "true"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +132,7 @@ def request_of_claim(spec: ResourceClaimSpec, where: str, is_gpu: Callable[[str]
     wanted = [each for request in spec.devices.requests for each in gpus_wanted(request, is_gpu)]
     if not wanted:
         return None
-    amounts = [_amount(each, where) for each in wanted]
+    amounts = [amount_of(each, where) for each in wanted]
     count = sum(1 if each.allocation_mode == ALL_DEVICES else max(1, each.count) for each in wanted)
     linked = any(each.match_attribute == qualified(ISLAND) for each in spec.devices.constraints)
     topology = Topology(TopologyMode.REQUIRED) if linked and count > 1 else Topology(TopologyMode.IGNORE)
@@ -147,7 +154,7 @@ def gpus_wanted(request: DeviceRequest, is_gpu: Callable[[str], bool]) -> Iterab
     return () if first is None or first.admin_access else (first,)
 
 
-def _amount(wanted: DeviceAlternative, where: str) -> Amount:
+def amount_of(wanted: DeviceAlternative, where: str) -> Amount:
     text = _memory_in(wanted.capacity.requests, DRIVER)
     return WHOLE if text is None else Memory(mebibytes(text, where, f"memory of {wanted.device_class_name}"))
 
@@ -181,6 +188,13 @@ def place_of(result: AllocatedDevice) -> DevicePlace:
     return DevicePlace(result.driver, result.pool, result.device)
 
 
+def is_for_admin(claim: ResourceClaim, result: AllocatedDevice) -> bool:
+    """Whether a claim only looks at a device that others use. Only if the claim asks for that: then the API server has
+    looked whether its namespace may have it."""
+    asked = (each for each in claim.spec.devices.requests if each.name == result.request)
+    return result.admin_access and any(each.exactly is not None and each.exactly.admin_access for each in asked)
+
+
 def allocated(claim: ResourceClaim, drivers: Collection[str]) -> Mapping[DevicePlace, MiB | None]:
     """How much of each device of these drivers a claim got, all its requests together; None: the whole of it. Admin
     access takes nothing. Raises `Malformed`."""
@@ -189,7 +203,7 @@ def allocated(claim: ResourceClaim, drivers: Collection[str]) -> Mapping[DeviceP
         return taken
     where = subject(claim.metadata, "ResourceClaim")
     for result in claim.status.allocation.devices.results:
-        if result.driver not in drivers or result.admin_access:
+        if result.driver not in drivers or is_for_admin(claim, result):
             continue
         text, place = _memory_in(result.consumed_capacity, result.driver), place_of(result)
         more = None if text is None else mebibytes(text, where, f"consumedCapacity of {place}")

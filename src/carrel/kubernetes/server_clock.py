@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import lru_cache
 from statistics import median_high, median_low
 
 log = logging.getLogger(__name__)
@@ -54,11 +55,8 @@ class ServerClock:
     def observe(self, date: str, sent: datetime, connection: str = "") -> None:
         """`date`: the header of an answer that has just arrived on that connection, to a call that was sent then."""
         received = self.machine()
-        try:
-            at = parsedate_to_datetime(date)
-        except ValueError:
-            return
-        if at.tzinfo is None or not ZERO <= received - sent <= SLOWEST:
+        at = _read_date(date)
+        if at is None or not ZERO <= received - sent <= SLOWEST:
             return
         self._forget_if_jumped(received)
         self._ahead.pop(connection, None)
@@ -78,6 +76,16 @@ class ServerClock:
         before, self._steadily = self._steadily, timedelta(seconds=now.timestamp() - self._monotonic())
         if abs(self._steadily - before) > TOLERATED:
             self._ahead.clear()
+
+
+@lru_cache(maxsize=4)
+def _read_date(text: str) -> datetime | None:
+    """None: it is no date, or one without a zone. Hundreds of answers come in one second and say the same."""
+    try:
+        at = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return at if at.tzinfo is not None else None
 
 
 def server_ahead(date: datetime, sent: datetime, received: datetime) -> timedelta:

@@ -2,8 +2,8 @@
 
 A claim holds its GPUs, and its pods use them. Bookings and tiers are about pods, so the GPUs of a claim count as those
 of one pod: of the pods for which it is reserved, the first that is not ending. That order is in the claim itself, so
-every process finds the same pod. Until a scheduler has reserved an allocated claim, it is the pod for which it was
-made, else the oldest pod that names it. When that pod ends, the next one takes its place.
+every process finds the same pod. Until a scheduler has reserved the claim, it is the pod for which it was made, else
+the oldest pod that names it. When that pod ends, the next one takes its place.
 
 The others are guests: they hold nothing, and lose the GPUs with the claim. A claim that no pod uses is nobody's.
 """
@@ -57,12 +57,12 @@ class ClaimUsers:
     def users_of(self, claim: ResourceClaim) -> Sequence[Pod]:
         """As the claim says."""
         uids = [each.uid for each in claim.status.reserved_for if each.is_pod]
-        if not uids and claim.status.allocation is not None:
+        if not uids:
             return self._expected(claim)
         return tuple(pod for pod in map(self._pods.by_uid, uids) if pod is not None)
 
     def _expected(self, claim: ResourceClaim) -> Sequence[Pod]:
-        """Of an allocated claim that no scheduler has reserved yet."""
+        """Of a claim that no scheduler has reserved yet: its GPUs are taken before that is written."""
         made_for = [pod for each in claim.metadata.owner_references if (pod := self._pods.by_uid(each.uid)) is not None]
         named = f"{claim.metadata.namespace}/{claim.metadata.name}"
         waiting = [pod for pod in self._pods.find(NAMES_CLAIM, named) if not is_ending(pod)]

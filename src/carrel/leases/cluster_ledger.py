@@ -8,7 +8,8 @@ Every handler takes (old, new) from a reflector, and may be called twice with th
 contradict each other is unusable, with the reason: no new pod gets it, and no pod loses it.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -17,6 +18,7 @@ from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.dialects.kai_reservation import is_reservation
 from carrel.dialects.options import Unit
+from carrel.kubernetes.cluster import Json
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
 from carrel.leases.gpu_nodes import GpuNodes, GpuNodesContext
@@ -73,6 +75,7 @@ class ClusterLedger:
         self._leases: dict[str, KnownLease] = {}
         self._unreadable: dict[tuple[str, int], str] = {}  # node and index → why the Lease cannot be read
         self._recorded_on: dict[str, set[str]] = {}  # GPU → the Leases that record it: one, if all is well
+        self._being_written: dict[str, tuple[Json, LeaseRecord]] = {}  # Lease → its new text, and what that says
         self._promised: dict[str, dict[str, _Promise]] = {}  # GPU → uid → what is about to be written on its Lease
         self._unrecorded: dict[str, dict[str, Share]] = {}  # GPU → uid → what a pod holds without a Lease
         self._lease_names: dict[str, set[str]] = {}  # uid → the Leases that give it a share
@@ -316,7 +319,7 @@ class ClusterLedger:
         if place is None:
             return
         try:
-            record = carrel.read_lease(new)
+            record = self._as_written(new) or carrel.read_lease(new)
         except Malformed as malformed:
             self._remove_lease(name)
             self._unreadable[place] = str(malformed)
@@ -324,6 +327,15 @@ class ClusterLedger:
             return
         assert record is not None, "a name that can be read is the name of a GPU's Lease"
         self._set_lease(KnownLease(name, new.metadata.uid, new.metadata.resource_version, record))
+
+    def _as_written(self, lease: Lease) -> LeaseRecord | None:
+        """What the Lease says, if it is what this process is just writing: the watch is often faster than the answer,
+        and a Lease with dozens of shares takes long to read."""
+        body, record = self._being_written.get(lease.metadata.name, (None, None))
+        if body is None:
+            return None
+        is_ours = lease.metadata.annotations == body["metadata"]["annotations"]
+        return record if is_ours and lease.spec.holder_identity == body["spec"].get("holderIdentity", "") else None
 
     def lease(self, name: str) -> KnownLease | None:
         return self._leases.get(name)
@@ -469,6 +481,16 @@ class ClusterLedger:
                 if not promised:
                     del self._promised[gpu]
                 self._update_ledger(gpu)
+
+    @contextmanager
+    def writing(self, body: Json, record: LeaseRecord) -> Iterator[None]:
+        """While this process writes the record as that Lease."""
+        name = body["metadata"]["name"]
+        self._being_written[name] = (body, record)
+        try:
+            yield
+        finally:
+            del self._being_written[name]
 
     def lease_written(self, lease: KnownLease) -> None:
         """This process wrote the Lease: no need to wait for the watch."""

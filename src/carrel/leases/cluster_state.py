@@ -7,8 +7,6 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
-import msgspec
-
 from carrel.dialects import dra
 from carrel.dialects.booking_objects import BOOKINGS, BookingObject
 from carrel.dialects.carrel import EXEMPT, TIER
@@ -229,16 +227,9 @@ class ClusterState:
             return None
         is_made = bool(pod.metadata.uid)
         waits = is_made and not pod.spec.node_name
-        request = self.device_claims.wanted_by(pod) if waits else self.device_claims.request_of(pod)
+        claims, held = self.device_claims, self.ledger.shares_of
+        request = claims.wanted_by(pod, lambda uid: bool(held(uid))) if waits else claims.request_of(pod)
         return PodRequest(dra.DIALECT, request) if request is not None else None
-
-    def claimed_by_manifest(self, manifest: Mapping[str, Any]) -> dra.ClaimedGpus:
-        """What a pod asks for by ResourceClaims."""
-        try:
-            pod = msgspec.convert(manifest, Pod)
-            return self.device_claims.claimed_by(pod) if self.device_claims is not None else dra.NOTHING_CLAIMED
-        except (Malformed, msgspec.ValidationError):
-            return dra.NOTHING_CLAIMED
 
     def placed_request(self, pod: Pod) -> PodRequest | Refusal | None:
         """As `requested_by`, of a pod that Carrel's extender places. Of ResourceClaims, the scheduler that asks it

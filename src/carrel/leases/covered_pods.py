@@ -8,16 +8,16 @@ Inside a what-if of the ledger nothing is worked out: the answers are those from
 """
 
 import heapq
-import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
 
-from carrel.dialects.booking_objects import BookingObject, namespace_named, read_entitlement
+from carrel.dialects.booking_objects import BookingObject, namespace_named
 from carrel.dialects.carrel import BOOKING
 from carrel.dialects.tier import person_of
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
+from carrel.leases.coverage_changes import entitlement_in, matters
 from carrel.leases.pod_progress import bound_at, created_at, holder_of, is_ending, is_waiting
 from carrel.ledger.coverage import (
     BookingUse,
@@ -37,9 +37,6 @@ from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import WaitingPod
 from carrel.ledger.requests import Request
 from carrel.ledger.shares import Holder
-from carrel.parsing import Malformed
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +94,7 @@ class CoveredPods:
 
     def on_booking(self, old: BookingObject | None, new: BookingObject | None) -> None:
         name = (new or old).metadata.name if (new or old) else ""  # type: ignore[union-attr] # one of them is there
-        entitlement = _entitlement_in(new) if new is not None else None
+        entitlement = entitlement_in(new) if new is not None else None
         if entitlement is not None and entitlement == self._known.get(name):
             return  # only its status has changed
         self._stop(name)
@@ -115,7 +112,7 @@ class CoveredPods:
             self._start(entitlement)
 
     def on_pod(self, old: Pod | None, new: Pod | None) -> None:
-        if old is not None and new is not None and not _matters(old, new):
+        if old is not None and new is not None and not matters(old, new):
             return
         for pod in (old, new):
             if pod is None:
@@ -128,24 +125,21 @@ class CoveredPods:
                 if pod is new and is_waiting(pod):
                     self._unbound_of.setdefault(person, set()).add(uid)
             claims = self._context.claims_used_by(pod)
-            self._changed_people |= self._people_of(claims)
+            self._note_people(filter(None, map(self._context.pod_by_uid, claims)))
             if any(map(self._ledger.shares_of, (uid, *claims))):  # what others may have by revocation has changed
                 self._moment += 1
                 self._room.changed()
 
-    def on_claim(self, uid: str, users: Iterable[Pod]) -> None:
+    def on_claim(self, uid: str, users: Collection[Pod]) -> None:
         """A ResourceClaim has changed, or is used by other pods than before; these use it, or did."""
         for pod in users:
             self._read.pop(pod.metadata.uid, None)
-            if person := person_of(pod):
-                self._changed_people.add(person)
+        self._note_people(users)
         self._moment += 1
-        if self._ledger.shares_of(uid):
-            self._room.changed()
+        self._room.changed()
 
-    def _people_of(self, claims: Iterable[str]) -> set[str]:
-        pods = filter(None, map(self._context.pod_by_uid, claims))
-        return {person for pod in pods if (person := person_of(pod))}
+    def _note_people(self, pods: Iterable[Pod]) -> None:
+        self._changed_people |= {person for pod in pods if (person := person_of(pod))}
 
     def on_shares(self, uids: Iterable[str]) -> None:
         """These pods hold other shares than before, or their GPUs are reported differently."""
@@ -223,9 +217,8 @@ class CoveredPods:
     def _as_guest(self, pod: Pod, claims: Sequence[str]) -> Covered | None:
         """A pod whose claims are another pod's is covered with them, if that booking is for its own person too."""
         found = [self._holders.get(uid) for uid in claims]
-        person, namespace = person_of(pod), namespace_named(pod.metadata.namespace)
-        is_covered = all(each is not None and each.entitlement.is_for(person, namespace) for each in found)
-        return found[0] if is_covered else None
+        whose = (person_of(pod), namespace_named(pod.metadata.namespace))
+        return found[0] if all(each is not None and each.entitlement.is_for(*whose) for each in found) else None
 
     def waiting(self) -> Sequence[tuple[Pod, Covered]]:
         """The covered pods that wait, the oldest first."""
@@ -289,8 +282,8 @@ class CoveredPods:
             uid for person in (entitlement.people if entitlement else ()) for uid in self._covered_of.get(person, ())
         }
         here = [uid for uid in uids if self._holders[uid].entitlement.booking == booking]
-        found = [pod for pod in map(self._context.pod_by_uid, here) if pod is not None]
-        pods = {pod.metadata.uid: pod for pod in found}  # one pod may have several claims
+        found = map(self._context.pod_by_uid, here)
+        pods = {pod.metadata.uid: pod for pod in found if pod is not None}  # one may have several claims
         return sorted(pods.values(), key=lambda pod: holder_of(pod).full_name)
 
     def users_of(self, booking: str) -> list[Pod]:
@@ -497,26 +490,6 @@ class CoveredPods:
             wanted_booking=pod.metadata.annotations.get(BOOKING, ""),
             claims=tuple(self._context.claims_of(pod)),
         )
-
-
-def _entitlement_in(booking: BookingObject) -> Entitlement | None:
-    """None: it cannot be read, and entitles to nothing."""
-    try:
-        return read_entitlement(booking)
-    except Malformed as malformed:
-        log.warning("booking_unreadable name=%s why=%r", booking.metadata.name, str(malformed))
-        return None
-
-
-def _matters(old: Pod, new: Pod) -> bool:
-    """Most changes of a pod are about its containers only."""
-    before, now = old.metadata, new.metadata
-    return (
-        (before.uid, before.annotations, before.labels) != (now.uid, now.annotations, now.labels)
-        or old.spec != new.spec
-        or is_ending(old) != is_ending(new)
-        or bound_at(old) != bound_at(new)
-    )
 
 
 def _discard(sets: dict[str, set[str]], key: str, item: str) -> None:

@@ -3,16 +3,16 @@
 Only where the cluster's admin has enabled it (`--dra`): the caches cost memory, and old clusters lack the kinds.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from carrel.dialects import dra, dra_shadows
 from carrel.dialects.claim_selectors import model_of
-from carrel.dialects.dra import CLASSES, ClaimedGpus, DevicePlace
+from carrel.dialects.dra import CLASSES, NOTHING_CLAIMED, ClaimedGpus, DevicePlace
 from carrel.dialects.dra_shadows import OfferedDevice
 from carrel.dialects.gpuclaim import read_lease_name
 from carrel.dialects.registry import dialects_of
@@ -37,18 +37,18 @@ from carrel.kubernetes.objects.resources import (
 from carrel.kubernetes.reflector import Reflector
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
+from carrel.parsing import Malformed
 
+NOT_DIVIDED = Refusal(
+    "it names an amount of memory, and claims get whole GPUs in this cluster: its API server drops the amount (the"
+    " feature gate DRAConsumableCapacity is off, as it is by default before Kubernetes 1.36); leave out capacity"
+)
 MOST_LOOKED_UP = 500
 """Objects that were read before the watch showed them, and sets of nodes, that are remembered."""
 T = TypeVar("T", bound=Object)
 POOL_OF, NODE_OF, USED_BY, SHADOWS_ON = "pool", "node", "used by", "shadows"
 NOWHERE = "-"
 """The node of a shadow claim that names none; no node can have this name."""
-POOL_OF = "pool"
-NOT_DIVIDED = Refusal(
-    "it names an amount of memory, and claims get whole GPUs in this cluster: its API server drops the amount (the"
-    " feature gate DRAConsumableCapacity is off, as it is by default before Kubernetes 1.36); leave out capacity"
-)
 
 
 class AskedClaim(NamedTuple):
@@ -113,7 +113,7 @@ class DeviceClaims:
         ours = [each for each in self.slices.store.snapshot() if each.spec.driver == dra.DRIVER and each.spec.devices]
         if not ours or any(device.allow_multiple_allocations for each in ours for device in each.spec.devices):
             return None
-        return NOT_DIVIDED if dra.names_memory(spec, self._is_gpu_class) else None
+        return NOT_DIVIDED if dra.names_memory(spec, self.is_gpu_class) else None
 
     def with_slices(self, nodes: tuple[str, ...]) -> tuple[str, ...]:
         """Those of the nodes that offer GPUs by claims; the same object for the same nodes, until a slice changes."""
@@ -162,9 +162,12 @@ class DeviceClaims:
         `Malformed`."""
         return self._requested(pod, self.asked_by(pod))
 
-    def wanted_by(self, pod: Pod) -> Request | None:
-        """The same, of the claims that have no GPUs yet: what a pod waits for."""
-        return self._requested(pod, [each for each in self.asked_by(pod) if not each.is_allocated])
+    def wanted_by(self, pod: Pod, holds_gpus: Callable[[str], bool]) -> Request | None:
+        """The same, of the claims that have no GPUs yet: what a pod waits for. `holds_gpus`: whether Leases name the
+        claim of that uid; then its allocation is about to be written."""
+        claims = [each for each in self.asked_by(pod) if not each.is_allocated]
+        waiting = [each for each in claims if each.claim is None or not holds_gpus(each.claim.metadata.uid)]
+        return self._requested(pod, waiting)
 
     def gpu_claims_of(self, pod: Pod) -> Sequence[AskedClaim]:
         """The claims of the pod that are for GPUs. Raises `Malformed`."""
@@ -174,6 +177,13 @@ class DeviceClaims:
         """By all its claims. Raises `Malformed`."""
         claims = self.gpu_claims_of(pod)
         return ClaimedGpus(frozenset(each.name for each in claims), self._requested(pod, claims))
+
+    def claimed_by_manifest(self, manifest: Mapping[str, Any]) -> ClaimedGpus:
+        """The same, of a pod as the API server has it; what cannot be read is not claimed."""
+        try:
+            return self.claimed_by(msgspec.convert(manifest, Pod))
+        except (Malformed, msgspec.ValidationError):
+            return NOTHING_CLAIMED
 
     async def look_up(self, pod: Pod, cluster: Cluster) -> None:
         """Reads the claims and templates that the pod names and that the watch has not shown yet. Raises
@@ -238,16 +248,16 @@ class DeviceClaims:
         if asked.spec is None:
             return None
         where = f"{asked.source} of {subject(pod.metadata)}"
-        request = dra.request_of_claim(asked.spec, where, self._is_gpu_class)
-        model = model_of(asked.spec, self._is_gpu_class, self.classes.store.get) if request is not None else ""
+        request = dra.request_of_claim(asked.spec, where, self.is_gpu_class)
+        model = model_of(asked.spec, self.is_gpu_class, self.classes.store.get) if request is not None else ""
         return replace(request, model=model) if request is not None and model else request
 
     def is_understood(self, pod: Pod) -> bool:
         """Whether Carrel knows which GPUs would do for the claims of the pod that wait."""
         waiting = [each.spec for each in self.gpu_claims_of(pod) if each.spec is not None and not each.is_allocated]
-        return all(model_of(spec, self._is_gpu_class, self.classes.store.get) is not None for spec in waiting)
+        return all(model_of(spec, self.is_gpu_class, self.classes.store.get) is not None for spec in waiting)
 
-    def _is_gpu_class(self, name: str) -> bool:
+    def is_gpu_class(self, name: str) -> bool:
         """Also of a driver whose devices are not counted: its GPU would be promised beside ours."""
         return dra.is_gpu_class(name, self.classes.store.get(name), CLASSES)
 

@@ -17,8 +17,8 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from carrel.ledger.changes import Changes
 from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.ledger.node_changes import NodeChanges
 from carrel.ledger.node_room import NO_ROOM, NodeRoom, summarise
 from carrel.ledger.shares import Holder, Share, ShareEvent, ShareState
 
@@ -133,7 +133,7 @@ class Ledger:
         self._kept_of: dict[str, set[str]] = {}  # the same the other way round: uid → GPUs
         self._undo: list[Callable[[], str]] | None = None  # steps back; each says which GPU it has changed
         self._revision = 0
-        self._changes = Changes()
+        self._changes = NodeChanges()
         self._removed_at = 0
         for node in nodes:
             self.set_node(node)

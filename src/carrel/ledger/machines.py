@@ -7,7 +7,7 @@ kube-scheduler's to count; it only prefers nodes by them. A node of which nothin
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from carrel.ledger.changes import Changes
+from carrel.ledger.node_changes import NodeChanges
 
 
 class MachineRoom(NamedTuple):
@@ -30,7 +30,7 @@ class Machines:
         self._used: dict[str, MachineRoom] = {}
         self._pods: dict[str, tuple[str, MachineRoom]] = {}  # uid → where it is, and what it requests
         self._free: dict[str, MachineRoom] = {}
-        self._changes = Changes()
+        self._changes = NodeChanges()
 
     @property
     def free(self) -> Mapping[str, MachineRoom]:

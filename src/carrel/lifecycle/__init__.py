@@ -7,6 +7,7 @@ Reading order:
     claim_status pod_events         writes the status of claims, and why pods wait
     coverage_correction             makes pods, Leases and bookings say which booking covers which pod
     expiry victim_prices victims revocation   ends pods with their booking; revokes GPUs for booked pods
+    claim_allocator                 allocates the claims of booked pods
     booking_enquiries               writes what a booking service elsewhere says into the cluster
     revocation_grace                how long a pod may stay after it was told
     end_limits slow_endings         how long it may take to end then

@@ -7,6 +7,7 @@ from random import Random
 
 from carrel.bookings.client.interface import BookingService
 from carrel.dialects.booking_objects import is_from_enquiry
+from carrel.dialects.dra import NOTHING_CLAIMED
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai_reservation import SPELLINGS, is_reservation
 from carrel.dialects.when_full import WhenFull
@@ -16,6 +17,7 @@ from carrel.leases.cluster_state import NAMESPACE_OF, SLOT_OF, ClusterState
 from carrel.leases.confirmed_ends import confirmed_ends_on
 from carrel.ledger.tiers import AtEnd
 from carrel.lifecycle.booking_enquiries import BookingEnquiries
+from carrel.lifecycle.claim_allocator import ClaimAllocator
 from carrel.lifecycle.claim_ends import ClaimEnds
 from carrel.lifecycle.collection import CollectionContext, LeaseCollector
 from carrel.lifecycle.coverage_correction import CoverageCorrection
@@ -70,6 +72,8 @@ class TierParts:
     notices: Notices
     cpu_after_wait: CpuAfterWait
     slow_endings: SlowEndings
+    claim_allocator: ClaimAllocator | None = None
+    """None: ResourceClaims are not read."""
     enquiries: BookingEnquiries | None = None
     """None: Carrel's own booking service writes its bookings into the cluster."""
 
@@ -105,7 +109,8 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
     cpu_after_wait = CpuAfterWait(state, hand_overs, waits)
     now, may_lose = state.options.now, lambda: _without_booking(state)
     slow = SlowEndings(state.cluster, may_lose, now, options.limits, state.isolation)
-    return TierParts(hand_overs, expiry, revoker, correction, notices, cpu_after_wait, slow, enquiries)
+    allocator = ClaimAllocator(state, state.device_claims) if state.device_claims is not None else None
+    return TierParts(hand_overs, expiry, revoker, correction, notices, cpu_after_wait, slow, allocator, enquiries)
 
 
 def _without_booking(state: ClusterState) -> Iterable[Pod]:
@@ -125,7 +130,9 @@ def _expiry_options(state: ClusterState, at_end: AtEnd = AtEnd.CPU) -> ExpiryOpt
     def is_covered(pod: Pod) -> bool:
         return state.covered(pod) is not None
 
-    return ExpiryOptions(state.options.now, is_covered, state.reread, booked_from, at_end, state.isolation)
+    return ExpiryOptions(
+        state.options.now, is_covered, state.reread, booked_from, at_end, state.isolation, state.asks_by_claims
+    )
 
 
 def hand_overs_on(state: ClusterState, cluster: Cluster, limits: EndLimits = DEFAULT_END_LIMITS) -> HandOvers:
@@ -134,6 +141,7 @@ def hand_overs_on(state: ClusterState, cluster: Cluster, limits: EndLimits = DEF
         pods = (pod.metadata.uid for victim in victims for pod in state.claim_users.pods_of(victim))
         return uid in victims or uid in pods
 
+    claims = state.device_claims
     context = HandOverContext(
         cluster,
         state.options.namespace,
@@ -142,7 +150,7 @@ def hand_overs_on(state: ClusterState, cluster: Cluster, limits: EndLimits = DEF
         lambda uid: state.covered_pods.of(uid) is not None,
         is_needed,
         limits,
-        state.claimed_by_manifest,
+        claims.claimed_by_manifest if claims is not None else lambda pod: NOTHING_CLAIMED,
     )
     hand_overs = HandOvers(context)
     state.pods.on_change(lambda _, pod: hand_overs.observe(pod) if pod is not None else None)

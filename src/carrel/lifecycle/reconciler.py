@@ -172,8 +172,8 @@ class Reconciler:
                 self._leases_due.add_after(known.name, SETTLE_S)
 
     def _on_device_claim(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
-        if new is None or new.status.allocation is None:
-            claim = new or old
+        claim = new or old
+        if old is None or new is None or old.status.allocation != new.status.allocation:
             for lease in self._state.cluster_ledger.leases_of(claim.metadata.uid) if claim else ():
                 self._leases_due.add(lease.name)
 

@@ -15,6 +15,7 @@ from enum import Enum
 import msgspec
 
 from carrel.dialects import dra
+from carrel.dialects.gpuclaim import lease_name
 from carrel.kubernetes.cluster import NotFound
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import WARNING, Note
@@ -28,11 +29,11 @@ from carrel.lifecycle.pod_events import COMPONENT
 
 log = logging.getLogger(__name__)
 
-EVERY_S = 15.0
+EVERY_S = 5.0
 NO_LEASE = "GPUWithoutLease"
 
 
-class Outcome(Enum):
+class ClaimOutcome(Enum):
     RECORDED = "recorded"
     NO_ROOM = "no room"
     OVER = "over"
@@ -52,6 +53,10 @@ class UnrecordedClaim:
     def key(self) -> tuple[str, str]:
         return self.claim.metadata.uid, self.gpu.uuid
 
+    @property
+    def lease(self) -> str:
+        return lease_name(self.gpu.node, self.gpu.index)
+
     def __str__(self) -> str:
         return f"{dra.holder_of_claim(self.claim)} on {self.gpu}"
 
@@ -61,6 +66,7 @@ class UnrecordedClaims:
         self._state = state
         self._device_claims = device_claims
         self._events = EventRecorder(state.cluster, COMPONENT, state.options.now)
+        self._told: set[tuple[str, str]] = set()
 
     async def run(self) -> None:
         """While this process leads, until it is cancelled."""
@@ -70,6 +76,7 @@ class UnrecordedClaims:
             found = self.found()
             await self.treat([each for each in found if each.key in seen])
             seen = frozenset(each.key for each in found)
+            self._told &= seen
             await asyncio.sleep(EVERY_S)
 
     def found(self) -> list[UnrecordedClaim]:
@@ -78,25 +85,25 @@ class UnrecordedClaims:
         listed = self._state.isolation.found("unrecorded_claim", allocated, lambda claim: list(self._missing(claim)))
         return [each for several in listed for each in several]
 
-    async def treat(self, due: list[UnrecordedClaim]) -> list[Outcome]:
+    async def treat(self, due: list[UnrecordedClaim]) -> list[ClaimOutcome]:
         return await self._state.isolation.each("unrecorded_claim", due, self._treat, str)
 
-    async def _treat(self, each: UnrecordedClaim) -> Outcome:
+    async def _treat(self, each: UnrecordedClaim) -> ClaimOutcome:
         metadata, gpu = each.claim.metadata, each.gpu
         try:
             now = msgspec.convert(
                 await self._state.cluster.get(RESOURCE_CLAIMS, metadata.name, metadata.namespace), ResourceClaim
             )
         except NotFound:
-            return Outcome.OVER
+            return ClaimOutcome.OVER
         if now.metadata.uid != metadata.uid or each.key not in {missing.key for missing in self._missing(now)}:
-            return Outcome.OVER
+            return ClaimOutcome.OVER
         share = Share(dra.holder_of_claim(now), gpu.uuid, each.memory, ShareState.ASSUMED)
         if await self._state.lease_writer.record_share(gpu, share, only_with_room=True):
             log.info("claim_recorded claim=%s gpu=%s", share.holder, gpu)
-            return Outcome.RECORDED
+            return ClaimOutcome.RECORDED
         await self._tell(now, each)
-        return Outcome.NO_ROOM
+        return ClaimOutcome.NO_ROOM
 
     def _missing(self, claim: ResourceClaim) -> Iterator[UnrecordedClaim]:
         if self._device_claims.is_shadow(claim):
@@ -116,7 +123,9 @@ class UnrecordedClaims:
             f" free, {asked:,} MiB asked; a pod that uses it does not start there: delete the pod, or the claim"
         )
         note = Note(NO_LEASE, words, WARNING)
-        log.warning("claim_without_lease claim=%s gpu=%s free=%d asked=%d", each, each.gpu, free, asked)
+        if each.key not in self._told:
+            self._told.add(each.key)
+            log.warning("claim_without_lease claim=%s free=%d asked=%d", each, free, asked)
         await self._events.record(claim, note, resource=RESOURCE_CLAIMS)
         for consumer in claim.status.reserved_for:
             pod = self._state.pods.store.by_uid(consumer.uid)

@@ -9,6 +9,10 @@ import yaml
 
 CLAIMS = "claims.carrel.dev"
 """The entry of `webhooks.yaml` that is for clusters with `--dra` only."""
+DRIVER = "gpu.carrel.dev"
+"""As `dra.yaml` names it."""
+OF_OUR_DRIVER = ("carrel-agent-dra", "carrel-slices")
+"""What of `dra.yaml` is only for agents that are the driver of claims."""
 CONFIGURATIONS = ("carrel", "gpu-booking-webhook")
 """The name of the webhook configuration: in the chart carrel, and MAIA's, in the chart gpu-booking."""
 
@@ -46,13 +50,19 @@ def policies() -> Iterator[dict[str, Any]]:
     yield from _documents("policies.yaml")
 
 
-def dra(*, for_embedded_api: bool = False) -> Iterator[dict[str, Any]]:
+def dra(*, for_embedded_api: bool = False, driver: str = DRIVER) -> Iterator[dict[str, Any]]:
     """What `--dra` needs: who asks the gate, the DeviceClass, and more permissions. The embedded API evaluates no CEL:
-    there the webhook is asked about every status of a claim."""
+    there the webhook is asked about every status of a claim. For another driver there is nothing of what agents offer
+    themselves; the chart leaves out the same."""
     for document in _documents("dra.yaml"):
-        for webhook in document.get("webhooks", ()) if for_embedded_api else ():
-            del webhook["matchConditions"]
-        yield document
+        for webhook in document.get("webhooks", ()):
+            for condition in webhook["matchConditions"]:
+                condition["expression"] = condition["expression"].replace(f"in ['{DRIVER}']", f"in ['{driver}']")
+            if for_embedded_api:
+                del webhook["matchConditions"]
+        is_ours = document["kind"] == "DeviceClass" or document["metadata"]["name"] in OF_OUR_DRIVER
+        if driver == DRIVER or not is_ours:
+            yield document
 
 
 def priority_classes() -> Iterator[dict[str, Any]]:

@@ -9,7 +9,6 @@ left out. A GPU without a UUID is left out: nobody could say which one a claim g
 runtime ignores what claims ask of it: there a container would run without its GPU, or see all of them.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,9 +35,6 @@ ARCHITECTURES = (
     ((10, 0), "Blackwell"),
 )
 """By the compute capability from which on."""
-_VERSION = re.compile(r"([a-z0-9-]+)://v?([0-9]+)\.([0-9]+)")
-_CONTAINERD = (1, 7)
-"""Older ones drop what claims ask for, in silence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +43,6 @@ class ServerAbility:
 
     divides_memory: bool = True
     keeps_taints: bool = True
-
-
-def why_no_cdi(runtime_version: str) -> str:
-    """Why the container runtime of a node cannot hand over the GPUs of claims; empty if it can, or may."""
-    match = _VERSION.match(runtime_version)
-    if match is None:
-        return f"its container runtime says its version in a way that is not known: {runtime_version!r}"
-    name, version = match.group(1), (int(match.group(2)), int(match.group(3)))
-    if name == "containerd" and version < _CONTAINERD:
-        return f"{runtime_version} ignores the devices of claims; containerd 1.7 with enable_cdi, or 2.0, is needed"
-    return ""
 
 
 def devices_of(gpus: Sequence[Gpu], ability: ServerAbility, details: Mapping[str, GpuDetails]) -> list[Json]:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 
 from carrel.dialects import dra
+from carrel.dialects.cdi import why_no_cdi
 from carrel.dialects.options import DeviceList
 from carrel.kubernetes.cluster import Cluster, Selection
 from carrel.kubernetes.informers import Informers
@@ -16,7 +17,6 @@ from carrel.kubernetes.objects.resources import RESOURCE_SLICES
 from carrel.ledger.gpus import Gpu
 from carrel.node.claim_files import ClaimFiles
 from carrel.node.claim_preparation import ClaimPreparation
-from carrel.node.device_slice import why_no_cdi
 from carrel.node.interfaces import MachineState
 from carrel.node.kubelet import ClaimPlugin
 from carrel.node.lease_check import LeaseCheck

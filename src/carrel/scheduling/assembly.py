@@ -103,7 +103,7 @@ def handlers_on(
             scheduler=scheduler,
             chooses_node=options.chooses_node,
             requested_by=state.placed_request,
-            find_pod=PodLookup(state.cluster, state.pods.store.by_uid),
+            find_pod=PodLookup(state.cluster, state.pods.store.by_uid, state.nodes.store.get),
             check_bind=BindCheck(state.cluster, state.nodes.store.get, served),
             ledger=ledger,
             metrics=metrics,

@@ -132,6 +132,9 @@ class ExtenderHandlers:
             return _reply(extender_calls.host_priorities(scores))
         except (NotJson, Malformed) as error:
             return self._refuse("prioritize", "unreadable", {"Error": str(error)}, 400)
+        except Exception:
+            log.exception("prioritize_broke")
+            return self._refuse("prioritize", "defect", {"Error": DEFECT}, 500)
         finally:
             self._metrics.prioritize_s.observe(time.perf_counter() - start)
 

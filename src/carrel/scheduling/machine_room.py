@@ -77,7 +77,6 @@ class MachineWatch:
             self._machines.occupy(new.metadata.uid, new.spec.node_name, machine_of(new))
 
 
-def newest_last(pods: Iterable[Pod], most: int) -> list[Pod]:
-    """The pods that were created last, in the order in which they were."""
-    ordered = sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.uid))
-    return ordered[-most:]
+def newest_first(pods: Iterable[Pod]) -> list[Pod]:
+    """By the time of their creation."""
+    return sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.uid), reverse=True)

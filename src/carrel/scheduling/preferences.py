@@ -36,4 +36,5 @@ class NodePreferences:
             self._reluctant.add(new.metadata.name)
 
     def matter(self, pod: Pod, nodes: Sequence[str]) -> bool:
-        return prefers_nodes(pod) or not self._reluctant.isdisjoint(nodes)
+        # There are thousands of nodes, and mostly none of them is tainted.
+        return prefers_nodes(pod) or bool(self._reluctant and not self._reluctant.isdisjoint(nodes))

@@ -48,7 +48,7 @@ from carrel.ledger.scoring import Cost, Ranking
 from carrel.ledger.shares import Coverage, Holder
 from carrel.ledger.tiers import Tier
 from carrel.scheduling.gangs import GangScheduler, LedgerView
-from carrel.scheduling.machine_room import machine_of, newest_last
+from carrel.scheduling.machine_room import machine_of, newest_first
 from carrel.scheduling.offers import Offers
 
 BINDING_BEGINS_WITHIN_S = 20.0
@@ -126,10 +126,16 @@ class Scheduler:
     def learn(self, pods: Iterable[Pod]) -> None:
         """What these pods ask for counts as asked for: after a restart, of the pods that exist. A pod that asks for
         more CPU or memory than any node has would spoil the mean; kube-scheduler never asks about it."""
-        asking = [pod for pod in pods if isinstance(self._context.requested_by(pod), PodRequest)]
-        for pod in newest_last(asking, REMEMBERED_PODS):
-            asked, machine = self._context.requested_by(pod), machine_of(pod)
-            if isinstance(asked, PodRequest) and self._ranking.machines.could_give(machine):
+        asking: list[tuple[Pod, PodRequest]] = []
+        for pod in newest_first(pods):
+            asked = self._context.requested_by(pod)
+            if isinstance(asked, PodRequest):
+                asking.append((pod, asked))
+            if len(asking) == REMEMBERED_PODS:
+                break
+        for pod, asked in reversed(asking):
+            machine = machine_of(pod)
+            if self._ranking.machines.could_give(machine):
                 self._ranking.demand.saw(asked.request, machine, pod.metadata.uid)
 
     # --- filter ------------------------------------------------------------------------------------------------------

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from carrel.dialects.cdi import why_no_cdi
 from carrel.ledger.gpus import Gpu, MiB
-from carrel.node.device_slice import ServerAbility, ability_of, devices_of, same_devices, why_no_cdi, written
+from carrel.node.device_slice import ServerAbility, ability_of, devices_of, same_devices, written
 from carrel.node.interfaces import GpuDetails
 from tests.kit.gpus import a_card
 

@@ -17,6 +17,8 @@ from carrel.ledger.gpus import Gpu
 from carrel.node.kubelet.grpc_stubs import health_pb2 as wire
 from carrel.node.kubelet.grpc_stubs import health_pb2_grpc as calls
 
+OLD_SERVICE = "v1alpha1.DRAResourceHealth"
+"""What kubelets before 1.37 call: the same format, without the message."""
 REPEAT_S = 10.0
 UNKNOWN_AFTER_S = 90
 """As the readiness of an agent that does not report."""
@@ -29,6 +31,16 @@ class ClaimHealth(calls.DRAResourceHealthServicer):
         self._repeat_s = repeat_s
         self._seen: tuple[tuple[Gpu, ...], datetime] | None = None
         self._changed = asyncio.Event()
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        calls.add_DRAResourceHealthServicer_to_server(self, server)
+        old = grpc.unary_stream_rpc_method_handler(
+            self.NodeWatchResources,
+            wire.NodeWatchResourcesRequest.FromString,
+            wire.NodeWatchResourcesResponse.SerializeToString,
+        )
+        handler = grpc.method_handlers_generic_handler(OLD_SERVICE, {"NodeWatchResources": old})
+        server.add_generic_rpc_handlers((handler,))
 
     def update(self, gpus: Sequence[Gpu], seen_at: datetime) -> None:
         before, self._seen = self._seen, (tuple(gpus), seen_at)

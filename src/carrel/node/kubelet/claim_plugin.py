@@ -18,10 +18,9 @@ from carrel.dialects.dra import DRIVER
 from carrel.kubernetes.cluster import ClusterError
 from carrel.ledger.refusals import Refusal
 from carrel.node.interfaces import ClaimKeeper, NamedClaim
-from carrel.node.kubelet.claim_health import ClaimHealth
+from carrel.node.kubelet.claim_health import OLD_SERVICE, ClaimHealth
 from carrel.node.kubelet.grpc_stubs import claims_pb2 as wire
 from carrel.node.kubelet.grpc_stubs import claims_pb2_grpc as calls
-from carrel.node.kubelet.grpc_stubs import health_pb2_grpc as health_calls
 from carrel.node.kubelet.grpc_stubs import pluginregistration_pb2 as registration
 from carrel.node.kubelet.grpc_stubs import pluginregistration_pb2_grpc as registration_calls
 from carrel.parsing import Malformed
@@ -29,8 +28,8 @@ from carrel.parsing import Malformed
 log = logging.getLogger(__name__)
 
 TYPE = "DRAPlugin"
-VERSIONS = ("v1.DRAPlugin", "v1.DRAResourceHealth")
-"""A kubelet before 1.36 skips what it does not know."""
+VERSIONS = ("v1.DRAPlugin", "v1.DRAResourceHealth", OLD_SERVICE)
+"""A kubelet skips what it does not know."""
 POLL_S = 0.5
 """How often the sockets are checked."""
 
@@ -79,7 +78,7 @@ class ClaimPlugin(calls.DRAPluginServicer, registration_calls.RegistrationServic
                 servers.append(server)
                 if socket == self._socket:
                     calls.add_DRAPluginServicer_to_server(self, server)
-                    health_calls.add_DRAResourceHealthServicer_to_server(self.health, server)
+                    self.health.add_to(server)
                 else:
                     registration_calls.add_RegistrationServicer_to_server(self, server)
                 server.add_insecure_port(f"unix:{socket}")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 
-class Changes:
+class NodeChanges:
     def __init__(self) -> None:
         self.moment = 0
         """Counts the changes."""
