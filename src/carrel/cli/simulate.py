@@ -184,6 +184,8 @@ def _over_time(settings: SimulateSettings, cluster: "SimulatedCluster", workload
     ]
     rows = results.timed_rows(by_case)
     print_lines(*aligned(rows))
+    if results.makes_no_difference(by_case):
+        print_lines("The change makes no difference for these pods and bookings.")
     _write_csv(settings.csv, rows)
     if settings.svg is not None:
         settings.svg.write_text(_timed_svg(by_case))
@@ -217,14 +219,18 @@ def _changed(
         words.append(f"cooldown {settings.cooldown_days:g} d")
     if settings.max_gpus is not None:
         rules = replace(rules, max_gpus=settings.max_gpus)
-        words.append(f"at most {settings.max_gpus} GPUs" if settings.max_gpus else "no limit of GPUs")
+        limit = f"at most {settings.max_gpus} GPU{'s' * (settings.max_gpus > 1)}"
+        words.append(limit if settings.max_gpus else "no limit of GPUs")
     return (", ".join(words), cluster, rules) if words else None
 
 
 def _timed_svg(by_case: "Sequence[tuple[str, Sequence[TimedResult]]]") -> str:
     from carrel.simulation import charts
 
-    named = {f"{each.policy}, {case}": each for case, results in by_case for each in results}
+    is_compared = len(by_case) > 1
+    named = {
+        f"{each.policy}, {case}" if is_compared else each.policy: each for case, results in by_case for each in results
+    }
     used = {name: each.curve for name, each in named.items()}
     waited = {name: each.waited_hours for name, each in named.items()}
     return charts.document(

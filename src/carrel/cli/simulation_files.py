@@ -37,8 +37,11 @@ def read_trace(file: Path) -> tuple[Trace, bool]:
 
 def read_snapshot(file: Path) -> tuple[SimulatedCluster, Trace]:
     """Raises `Malformed` or `OSError`."""
+    text = text_in(file)
+    if not text.strip():
+        raise Malformed(file.name, "the file", "empty", "what `carrel snapshot` writes")
     try:
-        document = json.loads(text_in(file), parse_constant=_no_number)
+        document = json.loads(text, parse_constant=_no_number)
     except RecursionError:
         raise Malformed(file.name, "line 1", "JSON", "JSON that is nested less deeply") from None
     except json.JSONDecodeError as error:

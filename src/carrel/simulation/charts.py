@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from math import floor, log10
 
 WIDTH, HEIGHT, MARGIN, LEGEND = 720, 300, 52, 150
 COLOURS = ("#1b6ca8", "#c1440e", "#3a7d44", "#7b4b94", "#8a6d1d", "#4d5d6c", "#b03060", "#2a9d8f")
@@ -33,7 +34,8 @@ def bars(title: str, y_label: str, values: Mapping[str, Mapping[str, float]]) ->
     for place, (group, found) in enumerate(values.items()):
         left = MARGIN + place * room
         width = 0.8 * room / max(len(names), 1)
-        parts.append(_text(left + 2, HEIGHT - MARGIN + 16, group, size=11))
+        lines = enumerate(group.split(", ", 1))
+        parts += [_text(left + 2, HEIGHT - MARGIN + 16 + 13 * line, words, size=11) for line, words in lines]
         for number, name in enumerate(names):
             y = _y(found.get(name, 0.0), top)
             height = HEIGHT - MARGIN - y
@@ -65,13 +67,21 @@ def _y(value: float, top: float) -> float:
 def _axes(right: float, top: float, x_label: str, y_label: str) -> list[str]:
     end, bottom = WIDTH - LEGEND, HEIGHT - MARGIN
     parts = [f'<path d="M{MARGIN},{MARGIN} V{bottom} H{end}" fill="none" stroke="#444"/>']
-    for step in range(STEPS + 1):
-        y, at = _y(top * step / STEPS, top), right * step / STEPS
+    for value in _ticks(top):
+        y = _y(value, top)
         parts.append(f'<path d="M{MARGIN},{y:.1f} H{end}" stroke="#ddd"/>')
-        parts.append(_text(6, y + 4, f"{top * step / STEPS:.3g}", size=11))
-        if right:
-            parts.append(_text(_x(at, right) - 8, bottom + 16, f"{at:.3g}", size=11))
+        parts.append(_text(6, y + 4, f"{value:g}", size=11))
+    parts += [_text(_x(value, right) - 8, bottom + 16, f"{value:g}", size=11) for value in _ticks(right) if right]
     return [*parts, _text(MARGIN, 40, y_label, size=11), _text(end - 130, HEIGHT - 14, x_label, size=11)]
+
+
+def _ticks(end: float) -> list[float]:
+    """Round numbers from zero to the end of an axis, about `STEPS` of them."""
+    if end <= 0:
+        return [0.0]
+    magnitude = 10.0 ** floor(log10(end / STEPS))
+    step = next(magnitude * factor for factor in (1, 2, 5, 10) if magnitude * factor * (1 + 1e-9) >= end / STEPS)
+    return [round(step * number, 12) for number in range(int(end / step + 1e-9) + 1)]
 
 
 def _legend(number: int, name: str, colour: str) -> list[str]:

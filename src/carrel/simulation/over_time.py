@@ -41,6 +41,7 @@ class TimedResult:
     waited_hours: dict[str, float] = field(default_factory=dict)
     """Reason → mean hours that a pod waited because of it."""
     bookings: int = 0
+    booked_gpu_days: float = 0.0
     refused_bookings: int = 0
     booking_delay_days: dict[str, float] = field(default_factory=dict)
     """Rule → mean days that a booking began later because of it."""
@@ -199,6 +200,7 @@ class _Run:
             self._revoked,
             {reason: waited / HOUR_S / pods for reason, waited in sorted(self._waited.items())},
             len(made),
+            sum(each.gpus * (each.end_s - each.start_s) for each in made if each.start_s is not None) / (24 * HOUR_S),
             len(self._bookings) - len(made),
             _mean_delays(made),
             tuple(self._curve),

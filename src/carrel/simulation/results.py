@@ -48,7 +48,7 @@ def timed_rows(cases: Sequence[tuple[str, Sequence[TimedResult]]]) -> Rows:
     has_bookings = any(each.bookings or each.refused_bookings for each in everything)
     rows: Rows = [["CASE", "POLICY", "USED %", "PLACED", "WAITING", "REVOKED"]]
     rows[0] += [f"WAITED: {reason} (h)" for reason in reasons]
-    rows[0] += ["BOOKINGS", "REFUSED"] if has_bookings else []
+    rows[0] += ["BOOKINGS", "BOOKED (GPU·d)", "REFUSED"] if has_bookings else []
     rows[0] += [f"LATER: {rule} (d)" for rule in rules]
     for case, results in cases:
         for policy in dict.fromkeys(each.policy for each in results):
@@ -58,7 +58,13 @@ def timed_rows(cases: Sequence[tuple[str, Sequence[TimedResult]]]) -> Rows:
             row += [f"{number:.0f}" for number in (*numbers, fmean(each.revoked for each in of))]
             row += [f"{fmean(each.waited_hours.get(reason, 0.0) for each in of):.2f}" for reason in reasons]
             if has_bookings:
-                row += [f"{of[0].bookings}", f"{of[0].refused_bookings}"]
+                row += [f"{of[0].bookings}", f"{of[0].booked_gpu_days:.1f}", f"{of[0].refused_bookings}"]
             row += [f"{of[0].booking_delay_days.get(rule, 0.0):.1f}" for rule in rules]
             rows.append(row)
     return rows
+
+
+def makes_no_difference(cases: Sequence[tuple[str, Sequence[TimedResult]]]) -> bool:
+    """Whether something was changed, and every policy does just what it did without the change."""
+    (_, before), *changed = cases
+    return bool(changed) and all(after == before for _, after in changed)

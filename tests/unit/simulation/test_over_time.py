@@ -119,8 +119,32 @@ def test_results_are_drawn_and_listed() -> None:
         "REVOKED": "0",
         "WAITED: no GPU free (h)": "3.00",
         "BOOKINGS": "1",
+        "BOOKED (GPU·d)": "1.0",
         "REFUSED": "0",
     }
     assert drawing.startswith("<svg ")
     assert "<polyline" in drawing
     assert "&lt;x&gt;" in drawing
+
+
+def test_a_change_without_an_effect_is_said_to_have_none() -> None:
+    workload = Trace((a_pod("a"),), (a_wish("eve", day=1, gpus=2),))
+    usual, cooldown, limit = (
+        [simulated(workload, rules=rules)]
+        for rules in (
+            BookingRules(),
+            replace(BookingRules(), cooldown=timedelta(days=7)),
+            replace(BookingRules(), max_gpus=1),
+        )
+    )
+
+    assert results.makes_no_difference([("as it is", usual), ("cooldown", cooldown)])
+    assert not results.makes_no_difference([("as it is", usual), ("limit", limit)])
+    assert not results.makes_no_difference([("as it is", usual)]), "nothing was changed"
+
+
+def test_the_axes_of_a_chart_have_round_numbers() -> None:
+    drawing = charts.chart("T", "hours", "%", {"carrel": [(0.0, 0.0), (216.0, 92.3)]})
+
+    assert [number for number in (0, 20, 40, 60, 80, 50, 100, 150, 200) if f">{number}</text>" not in drawing] == []
+    assert "92.3" not in drawing

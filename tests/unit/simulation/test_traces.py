@@ -101,6 +101,8 @@ def test_bad_nodes_and_snapshots_are_refused(tmp_path: Path) -> None:
         read_nodes(a_file(tmp_path, "nodes.csv", NODES.replace("262144,0", "262144,-1")))
     with pytest.raises(Malformed, match="line 1"):
         read_snapshot(a_file(tmp_path, "s.json", "{"))
+    with pytest.raises(Malformed, match="the file is 'empty'"):
+        read_snapshot(a_file(tmp_path, "s.json", ""))
     with pytest.raises(Malformed, match="carrel-snapshot/1"):
         read_snapshot(a_file(tmp_path, "s.json", "{}"))
 
