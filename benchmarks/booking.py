@@ -34,8 +34,8 @@ from carrel.bookings.rules import BookingRules
 from carrel.bookings.service import ServiceContext
 from carrel.bookings.sign_in import (
     Authenticator,
+    PersonLimiter,
     Rate,
-    RateLimiter,
     RequestLimits,
     RoleOptions,
     SignInMethods,
@@ -107,7 +107,12 @@ def make_booking(url: str) -> AsgiApp:
         new_id=lambda: uuid4().hex,
     )
     authenticator = Authenticator(
-        SqlPeople(database), RoleOptions(), SignInMethods(), SignInOptions(), RateLimiter(MANY, time.monotonic), utc_now
+        SqlPeople(database),
+        RoleOptions(),
+        SignInMethods(),
+        SignInOptions(),
+        PersonLimiter(time.monotonic, MANY, MANY),
+        utc_now,
     )
     return booking_app(ServiceContext(context, authenticator, SqlOutbox(database), limits=RequestLimits(address=MANY)))
 

@@ -28,8 +28,8 @@ from carrel.bookings.records import BookingRecord
 from carrel.bookings.rules import Booking, BookingRules
 from carrel.bookings.sign_in import (
     Authenticator,
+    PersonLimiter,
     Rate,
-    RateLimiter,
     RoleOptions,
     SignInMethods,
     SignInOptions,
@@ -100,8 +100,8 @@ async def a_service(lab: BookingContext, database: Database) -> AsyncIterator[tu
     people, secret = SqlPeople(database), secrets.token_urlsafe(32)
     session = Session("ada@lab.example", "", frozenset({Role.MEMBER}), How.DEV, now(), now() + timedelta(hours=1))
     await people.begin_session(hashed(secret), session)
-    rate_limiter = RateLimiter(Rate(1e6, 1e6), time.monotonic)
-    authenticator = Authenticator(people, RoleOptions(), SignInMethods(is_dev=True), SignInOptions(), rate_limiter, now)
+    limiter = PersonLimiter(time.monotonic, Rate(1e6, 1e6))
+    authenticator = Authenticator(people, RoleOptions(), SignInMethods(is_dev=True), SignInOptions(), limiter, now)
     app = FastAPI()
     install_sign_in(app, authenticator)
     install_pages(app, PagesContext(BookingQueries(lab), BookingCommands(lab), lab.rules, lab.zone, lab.now))

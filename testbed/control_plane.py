@@ -50,6 +50,8 @@ class Shape:
     """Pods get a ServiceAccount and its token, as in production. Needs the controllers, which create the accounts."""
     shows_certificate: bool = False
     """The API server shows webhooks a client certificate of its authority."""
+    feature_gates: str = ""
+    """As `A=false,B=true`: those that differ from the defaults."""
 
 
 class ApiServer:
@@ -225,6 +227,8 @@ class ApiServer:
             command += ["--endpoint-reconciler-type=none"]
         if shape.shows_certificate:
             command += [f"--admission-control-config-file={self._webhook_credentials()}"]
+        if shape.feature_gates:
+            command += [f"--feature-gates={shape.feature_gates}"]
         if not shape.service_accounts:
             command += ["--disable-admission-plugins=ServiceAccount"]
         self.process = self.start("kube-apiserver", command)

@@ -55,7 +55,7 @@ class _Moment:
     cpu_s: Mapping[str, float]
 
 
-class _Bindings:
+class Bindings:
     """Counts pods that are bound, and looks at the clock and at all processes in the beginning and in the end."""
 
     def __init__(self, pods: int) -> None:
@@ -93,7 +93,7 @@ class _Bindings:
 
 async def a_round(cluster: RealCluster, variant: Variant, pods: int, options: Sequence[str] = ()) -> Outcome:
     await cluster.add_waiting(LIMITS, pods, PROFILE)
-    bindings, informers = _Bindings(pods), Informers(cluster.client)
+    bindings, informers = Bindings(pods), Informers(cluster.client)
     bindings.processes |= {"kube-apiserver": cluster.api.process, "etcd": cluster.api.etcd}
     informers.watch(PODS, Selection(LAB, fields="spec.nodeName!=")).on_change(bindings.on_pod)
     watching = asyncio.create_task(informers.run())

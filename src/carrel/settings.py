@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, get_type_hints
 
 import typer
 
+from carrel.dialects.dra import DraDriver
 from carrel.dialects.options import LONGEST_GRACE_S, CudaDevices, DeviceList, DialectOptions, Unit
 from carrel.dialects.when_full import WhenFull
 from carrel.kubernetes.cluster import FieldValidation
@@ -271,7 +272,7 @@ class RuntimeClassSettings:
 
 @dataclass(frozen=True)
 class DraSettings:
-    """Must be the same for webhook, controller and agents."""
+    """Must be the same for all components of a cluster."""
 
     dra: Annotated[
         bool,
@@ -282,6 +283,16 @@ class DraSettings:
         ),
     ] = False
     """Off: it needs Kubernetes 1.34, and the objects of `manifests/dra.yaml` in the cluster."""
+    dra_driver: Annotated[
+        DraDriver,
+        typer.Option(
+            help="With --dra: whose devices claims get. Those of NVIDIA's DRA driver are only counted: agents offer "
+            "and prepare nothing for claims.",
+            envvar="CARREL_DRA_DRIVER",
+        ),
+    ] = DraDriver.CARREL
+    """NVIDIA's, where its DRA driver is installed and stays: it hands over whole GPUs, those that Carrel's gate let
+    through."""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,12 @@ class CarrelCluster:
         self._port = free_port()
         self.extender = self.start_extender()
         self.controller = self.start_controller("--kubeconfig", api.kubeconfig)
-        self._start_scheduler("gpu-scheduler", f"http://127.0.0.1:{self._port}")
+        self._start_scheduler("gpu-scheduler", self.extender_url)
+
+    @property
+    def extender_url(self) -> str:
+        """Of the first extender, also after it was started again."""
+        return f"http://127.0.0.1:{self._port}"
 
     def start_extender(self, name: str = "extender", port: int = 0, *options: str | Path) -> Process:
         port = port or self._port

@@ -14,6 +14,7 @@ from carrel.dialects import gpushare, visible_devices
 from carrel.dialects.options import CudaDevices
 from carrel.kubernetes.objects.resources import CRDS, NAMESPACES
 from carrel.manifests import crds, rbac
+from testbed.control_plane import ApiServer
 from testbed.fixtures import shown_run
 from testbed.node import Node, cluster_with_node
 from testbed.processes import Failed, Process
@@ -57,18 +58,10 @@ class CarrelNode(CarrelCluster):
 
     def _kubeconfig(self) -> Path:
         """With a token of its ServiceAccount that is bound to the node, as the kubelet gives it to a pod there."""
-        api = self.node.api
-        uid = api.call("GET", f"/api/v1/nodes/{self.node.name}")["metadata"]["uid"]
-        bound = {"apiVersion": "v1", "kind": "Node", "name": self.node.name, "uid": uid}
-        asked = {"spec": {"boundObjectRef": bound, "expirationSeconds": 7200}}
-        token = api.call("POST", f"/api/v1/namespaces/{OURS}/serviceaccounts/carrel-agent/token", asked)["status"][
-            "token"
-        ]
-        config = yaml.safe_load(api.kubeconfig.read_text())
-        config["users"] = [{**each, "user": {"token": token}} for each in config["users"]]
-        file = api.run.data / "agent.kubeconfig"
-        file.write_text(yaml.safe_dump(config))
-        return file
+        uid = self.node.api.call("GET", f"/api/v1/nodes/{self.node.name}")["metadata"]["uid"]
+        return kubeconfig_of(
+            self.node.api, "agent", {"apiVersion": "v1", "kind": "Node", "name": self.node.name, "uid": uid}
+        )
 
     def kill_agent(self) -> None:
         self.agent.program.kill()
@@ -109,6 +102,18 @@ class CarrelNode(CarrelCluster):
             return logs if logs and logs[-1] == "told" else []
 
         return dict(line.split("=", 1) for line in eventually(lines)[:-1])
+
+
+def kubeconfig_of(api: ApiServer, component: str, bound: Json | None = None) -> Path:
+    """With a token of the component's ServiceAccount."""
+    asked: Json = {"spec": {"expirationSeconds": 7200, **({"boundObjectRef": bound} if bound else {})}}
+    path = f"/api/v1/namespaces/{OURS}/serviceaccounts/carrel-{component}/token"
+    token = api.call("POST", path, asked)["status"]["token"]
+    config = yaml.safe_load(api.kubeconfig.read_text())
+    config["users"] = [{**each, "user": {"token": token}} for each in config["users"]]
+    file = api.run.data / f"{component}.kubeconfig"
+    file.write_text(yaml.safe_dump(config))
+    return file
 
 
 def a_pod(

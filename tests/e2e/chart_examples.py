@@ -26,6 +26,12 @@ def documents(file: str) -> list[Json]:
     return [_with_our_image(each) for each in yaml.safe_load_all((EXAMPLES / file).read_text())]
 
 
+def in_docs(page: str) -> list[Json]:
+    """The manifests in the first example of a page of the documentation."""
+    text = (EXAMPLES.parent / "docs" / page).read_text()
+    return list(yaml.safe_load_all(text.partition("```yaml\n")[2].partition("```")[0]))
+
+
 def path(document: Json, namespace: str) -> str:
     return PATHS[document["kind"]].format(namespace)
 

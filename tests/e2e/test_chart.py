@@ -44,6 +44,9 @@ GPUS = [
 ]
 """All examples have room at the same time."""
 SIMULATED = ["--values", str(CHART / "examples/simulate.yaml"), "--set-json", f"agent.simulate={json.dumps(GPUS)}"]
+DRA = "/apis/resource.k8s.io/v1"
+CLAIM = f"{DRA}/namespaces/default/resourceclaims/left"
+GATE = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/carrel"
 TWO_EACH = ["--set", "webhook.replicas=2,scheduler.replicas=2,controller.replicas=2"]
 SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/carrel-secrets"
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/carrel"
@@ -58,7 +61,7 @@ def chart() -> Iterator[InstalledChart]:
         # The first is for the example of the values; the second NVIDIA's feature discovery writes.
         labels = {"carrel.dev/simulated-gpus": "true", "nvidia.com/gpu.product": A6000}
         found.api.call("PATCH", f"/api/v1/nodes/{found.node.name}", {"metadata": {"labels": labels}})
-        found.helm("install", "carrel", CHART, "--create-namespace", *SIMULATED, *TWO_EACH)
+        found.helm("install", "carrel", CHART, "--create-namespace", *SIMULATED, *TWO_EACH, "--set", "dra.enabled=true")
         yield found
 
 
@@ -151,6 +154,32 @@ def test_all_pods_become_ready(chart: InstalledChart) -> None:
     assert chart.wait_ready() == {"webhook": 2, "scheduler": 2, "controller": 2, "agent": 1, "booking": 1}
 
 
+def slices(chart: InstalledChart) -> list[Json]:
+    found: list[Json] = chart.get(f"{DRA}/resourceslices")["items"]
+    return found
+
+
+def test_the_claim_of_the_documentation_runs_and_sees_its_gpu(chart: InstalledChart) -> None:
+    eventually(lambda: slices(chart), STARTING_S)
+    template, wanted = chart_examples.in_docs("dra.md")
+    chart.api.call("POST", f"{DRA}/namespaces/default/resourceclaimtemplates", template)
+    manifest = pod("train", TELL, resourceClaims=wanted["spec"]["resourceClaims"])
+    manifest["spec"]["containers"][0]["resources"] = wanted["spec"]["containers"][0]["resources"]
+    running = run(chart, manifest)
+    (claim,) = running["status"]["resourceClaimStatuses"]
+    made = chart.get(f"{DRA}/namespaces/default/resourceclaims/{claim['resourceClaimName']}")
+    (given,) = leases_of(chart, made["metadata"]["uid"])
+    assert told(chart, "train") == given["metadata"]["annotations"]["carrel.dev/gpu"]
+
+
+def test_claims_are_not_switched_off_while_a_pod_uses_one(chart: InstalledChart) -> None:
+    (made,) = chart.get(f"{DRA}/namespaces/default/resourceclaims")["items"]
+    with pytest.raises(Failed, match=f"by the ResourceClaims default/{made['metadata']['name']}: they could not end"):
+        chart.helm("upgrade", "carrel", CHART, "--reset-then-reuse-values", "--set", "dra.enabled=false")
+    chart.api.call("DELETE", "/api/v1/namespaces/default/pods/train")
+    eventually(lambda: not leases_of(chart, made["metadata"]["uid"]), STARTING_S)
+
+
 def test_a_pod_gets_one_of_the_simulated_gpus_and_sees_that_one(chart: InstalledChart) -> None:
     devices = chart.get(f"/apis/gpu.scheduling/v1/gpunodestatuses/{chart.node.name}")["status"]["devices"]
     running = run(chart, pod("works", TELL, {"nvidia.com/gpu": "1"}))
@@ -215,11 +244,26 @@ def test_the_doctor_finds_nothing_in_the_cluster_and_from_outside(chart: Install
     assert [each for each in probes["items"] if "deletionTimestamp" not in each["metadata"]] == []
 
 
+def a_claim_without_a_pod(chart: InstalledChart) -> Json:
+    """The last GPU of the node is allocated to it, as a scheduler would."""
+    (device,) = [each for each in slices(chart)[0]["spec"]["devices"] if each["name"] == "gpu-25"]
+    requests = [{"name": "gpu", "exactly": {"deviceClassName": "gpu.carrel.dev"}}]
+    body = {"metadata": {"name": "left"}, "spec": {"devices": {"requests": requests}}}
+    claim: Json = chart.api.call("POST", CLAIM.removesuffix("/left"), body)
+    place = {"request": "gpu", "driver": "gpu.carrel.dev", "pool": chart.node.name, "device": device["name"]}
+    status = {"allocation": {"devices": {"results": [place]}}}
+    if device.get("allowMultipleAllocations"):
+        place |= {"shareID": claim["metadata"]["uid"], "consumedCapacity": {"memory": "16276Mi"}}
+    eventually(lambda: chart.api.call("PUT", f"{CLAIM}/status", {**claim, "status": status}))
+    assert len(leases_of(chart, claim["metadata"]["uid"])) == 1
+    return claim
+
+
 def test_an_upgrade_to_the_next_release_keeps_secrets_certificates_and_gpus(
     chart: InstalledChart, tmp_path: Path
 ) -> None:
     before = chart.get(SECRET)["data"]
-    called = [each["clientConfig"] for each in chart.get(HOOKS)["webhooks"]]
+    called = {each["name"]: each["clientConfig"] for each in chart.get(HOOKS)["webhooks"]}
     holder, gpu = chart.pod("works"), told(chart, "works")
     secret = {"metadata": {"name": "hub"}, "stringData": {"api-token": hub_provider.SECRET}}
     chart.api.call("POST", f"/api/v1/namespaces/{NAMESPACE}/secrets", secret)
@@ -227,7 +271,8 @@ def test_an_upgrade_to_the_next_release_keeps_secrets_certificates_and_gpus(
     hub = f"http://{chart.api.slot.machine_address}:{HUB_PORT}"
     values = [f"booking.publicUrl={PUBLIC_URL}", "booking.hub.existingSecret=hub", "usernameDomain=lab.example"]
     values += [f"booking.hub.url=http://127.0.0.1:{HUB_PORT}", f"booking.hub.apiUrl={hub}/hub/api"]
-    values += ["whenFull=wait"]
+    values += ["whenFull=wait", "dra.enabled=false"]
+    left = a_claim_without_a_pod(chart)
     chart.helm("upgrade", "carrel", next_chart(tmp_path), "--reset-then-reuse-values", "--set", ",".join(values))
     chart.wait_ready()
 
@@ -236,13 +281,18 @@ def test_an_upgrade_to_the_next_release_keeps_secrets_certificates_and_gpus(
     assert chart.get(SECRET)["data"] == before
     assert sorted(before) == ["maia-token", "path-secret", "seal-key", "terminator-token"]
     assert len(set(before.values())) == len(before)
-    assert [each["clientConfig"] for each in chart.get(HOOKS)["webhooks"]] == called
+    del called["claims.carrel.dev"]
+    assert {each["name"]: each["clientConfig"] for each in chart.get(HOOKS)["webhooks"]} == called
     claim = {"metadata": {"name": "newer"}, "spec": {"devices": {"count": 1}, FIELD: "blue"}}
     made = chart.api.call("POST", CLAIMS, {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", **claim})
     assert made["spec"][FIELD] == "blue"
     run(chart, pod("also", TELL, {"nvidia.com/gpu": "1"}))
     assert told(chart, "also") != gpu
     assert_kept(chart, holder)
+    assert is_gone(chart.api, GATE) and is_gone(chart.api, f"{DRA}/deviceclasses/gpu.carrel.dev")
+    assert len(leases_of(chart, left["metadata"]["uid"])) == 1, "a claim that was allocated before keeps its GPU"
+    chart.api.call("DELETE", CLAIM)
+    eventually(lambda: not leases_of(chart, left["metadata"]["uid"]), STARTING_S)
 
 
 async def test_a_booking_made_in_the_page_covers_a_pod_and_another_one_goes_on_without_its_gpu(
@@ -374,7 +424,8 @@ def test_the_way_back_keeps_gpus_bookings_and_claims(chart: InstalledChart) -> N
 
 def test_after_the_uninstall_nothing_acts_and_what_is_peoples_is_kept(chart: InstalledChart) -> None:
     chart.helm("uninstall", "carrel", "--timeout", f"{STARTING_S}s")
-    assert is_gone(chart.api, HOOKS)
+    assert is_gone(chart.api, HOOKS) and is_gone(chart.api, GATE)
+    assert is_gone(chart.api, f"{DRA}/deviceclasses/gpu.carrel.dev")
     for kind in (
         "deployments,daemonsets,services,serviceaccounts,roles,rolebindings,networkpolicies,poddisruptionbudgets,jobs",
         "clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings",
@@ -391,4 +442,5 @@ def test_after_the_uninstall_nothing_acts_and_what_is_peoples_is_kept(chart: Ins
     assert [each["metadata"]["name"] for each in chart.get(CLAIMS)["items"]] == ["newer"]
     # A pod without a GPU, and a pod with one, meet nobody any more.
     run(chart, pod("later", "true"), until="Succeeded")
+    eventually(lambda: not slices(chart), STARTING_S)  # half a minute after the driver went, the kubelet deletes them
     assert chart.get("/api/v1/namespaces/default/pods/works")["status"]["phase"] == "Running"

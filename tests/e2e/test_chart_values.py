@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from carrel.cli.scheduler_config import MARGIN_S
-from carrel.manifests import crds, policies, priority_classes, rbac, webhooks
+from carrel.manifests import crds, dra, policies, priority_classes, rbac, webhooks
 from carrel.scheduling.scheduler_config import Extender, cpu_scheduler_config, scheduler_config
 from testbed import schemas
 from testbed.control_plane import ApiServer
@@ -77,6 +77,61 @@ def test_kube_scheduler_is_told_what_the_program_prints() -> None:
     assert told["leaderElection"].pop("resourceNamespace") == NAMESPACE
     assert told == scheduler_config(Extender("http://127.0.0.1:39999", 60 + MARGIN_S))
     assert "cpu-scheduler.yaml" not in chart["ConfigMap", NAMESPACE, "carrel-scheduler"]["data"]
+
+
+def of_claims(chart: dict[tuple[str, str, str], Json]) -> set[tuple[str, str]]:
+    named = {(kind, name) for kind, _, name in chart if "dra" in name.split("-") or kind == "DeviceClass"}
+    return named | {(kind, name) for kind, _, name in chart if (kind, name) in CLAIM_RULES}
+
+
+CLAIM_RULES = {("ValidatingWebhookConfiguration", "carrel"), ("ValidatingAdmissionPolicy", "carrel-slices")}
+
+
+def test_with_claims_the_chart_has_what_the_program_needs_for_them() -> None:
+    chart = by_name(rendered("--set", "dra.enabled=true,dra.nvidiaDeviceClass=true", version="v1.34.0"))
+    secret = b64decode(chart["Secret", NAMESPACE, "carrel-secrets"]["data"]["path-secret"]).decode()
+    for each in dra():
+        wanted = in_namespace(copy.deepcopy(each), NAMESPACE)
+        for webhook in wanted.get("webhooks", ()):
+            webhook["clientConfig"]["service"]["path"] = f"/{secret}/allocate"
+        found = chart[each["kind"], wanted["metadata"].get("namespace", ""), each["metadata"]["name"]]
+        assert without_chart_metadata(found) == without_chart_metadata(wanted), each["metadata"]["name"]
+    asked = {each["name"] for each in chart["MutatingWebhookConfiguration", "", "carrel"]["webhooks"]}
+    assert "claims.carrel.dev" in asked
+    for name in ("carrel-webhook", "carrel-controller"):
+        assert environment(list(chart.values()), name)["CARREL_DRA"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("version", "values"), [("v1.33.9", "dra.enabled=true,dra.nvidiaDeviceClass=true"), ("v1.37.1", "mode=native")]
+)
+def test_on_an_old_cluster_or_by_default_there_is_nothing_about_claims(version: str, values: str) -> None:
+    chart = by_name(rendered("--set", values, version=version))
+    assert of_claims(chart) == set()
+    assert "CARREL_DRA" not in environment(list(chart.values()), "carrel-webhook")
+    asked = {each["name"] for each in chart["MutatingWebhookConfiguration", "", "carrel"]["webhooks"]}
+    assert "claims.carrel.dev" not in asked
+
+
+def test_beside_nvidias_dra_driver_the_gate_asks_about_its_devices_and_agents_are_no_driver() -> None:
+    chart = by_name(rendered("--set", "dra.enabled=true,dra.driver=gpu.nvidia.com", version="v1.34.0"))
+    wanted = [in_namespace(each, NAMESPACE) for each in dra(driver="gpu.nvidia.com")]
+    (gate,) = chart["ValidatingWebhookConfiguration", "", "carrel"]["webhooks"]
+    (about,) = [each["expression"] for each in gate["matchConditions"] if each["name"] == "gpus-of-carrel"]
+    assert about.endswith("result.driver in ['gpu.nvidia.com'])")
+    assert gate["matchConditions"] == wanted[0]["webhooks"][0]["matchConditions"]
+    assert of_claims(chart) == of_claims(by_name(wanted))
+    agent = chart["DaemonSet", NAMESPACE, "carrel-agent"]
+    assert told_agent(agent)["CARREL_DRA_DRIVER"] == "gpu.nvidia.com"
+    assert "cdi" not in [each["name"] for each in agent["spec"]["template"]["spec"]["volumes"]]
+    assert environment(list(chart.values()), "carrel-controller")["CARREL_DRA_DRIVER"] == "gpu.nvidia.com"
+
+
+def test_values_about_claims_that_contradict_each_other_are_refused() -> None:
+    values = "dra.enabled=true,dra.driver=gpu.nvidia.com,dra.nvidiaDeviceClass=true,mode=coexist"
+    with pytest.raises(Failed, match=r"and dra\.nvidiaDeviceClass exclude each other") as refused:
+        rendered("--set", values, version="v1.34.0")
+    assert "dra.driver=gpu.nvidia.com and mode=coexist exclude each other" in str(refused.value)
 
 
 def test_the_kube_scheduler_for_pods_without_a_gpu_is_told_what_the_program_prints() -> None:

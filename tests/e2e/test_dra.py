@@ -3,16 +3,21 @@
 import json
 import urllib.error
 from collections.abc import Iterator
-from typing import Any
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from carrel.dialects.booking_objects import BOOKINGS
+from carrel.parsing.time import seconds
 from testbed.build import release
-from tests.e2e.carrel_node import MEM, CarrelNode, a_pod, carrel_node
+from tests.e2e.carrel_node import MEM, CarrelNode, a_pod, reading_own_gpus
+from tests.e2e.claim_node import claim_node, slices, with_claim
 from tests.e2e.pods import Json, create, eventually, namespace, wait_for_phase
-from tests.e2e.webhook import Webhook
+from tests.e2e.webhook import UserClient
 
 TEMPLATES = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaimtemplates"
+CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims"
+HALF, WHOLE = {"resourceClaimTemplateName": "half"}, {"resourceClaimTemplateName": "whole"}
 ONE_GPU = [{"count": 1, "model": "Tesla-V100", "memoryMiB": 16276}]
 
 pytestmark = pytest.mark.skipif(
@@ -22,18 +27,8 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def carrel() -> Iterator[CarrelNode]:
-    with carrel_node("dra", ONE_GPU, "--dra") as found:
-        webhook = Webhook(found.api, "--dra")
-        webhook.configure_claims()
-        found.controller.stop()
-        found.controller = found.start_controller("--kubeconfig", found.api.kubeconfig, "--dra")
-        eventually(lambda: slices(found))
+    with claim_node("dra", ONE_GPU, admits_pods=True) as found:
         yield found
-
-
-def slices(carrel: CarrelNode) -> list[Json]:
-    found: list[Json] = carrel.api.call("GET", "/apis/resource.k8s.io/v1/resourceslices")["items"]
-    return found
 
 
 def template(carrel: CarrelNode, where: str, name: str, memory: str = "") -> None:
@@ -43,24 +38,38 @@ def template(carrel: CarrelNode, where: str, name: str, memory: str = "") -> Non
     carrel.api.call("POST", TEMPLATES.format(where), body)
 
 
-def with_claim(name: str, template_name: str, **spec: Any) -> Json:
-    """For the cluster's own kube-scheduler, which knows nothing of Carrel."""
-    claims = [{"name": "gpu", "resourceClaimTemplateName": template_name}]
-    manifest = a_pod(name, schedulerName="default-scheduler", resourceClaims=claims, **spec)
-    manifest["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
-    return manifest
-
-
-def shares(carrel: CarrelNode) -> dict[str, Any]:
-    """`pod lab/x` or `claim lab/x` → MiB, of the one GPU."""
+def shares(carrel: CarrelNode) -> list[tuple[str, int | None]]:
+    """Of the one GPU: what kind of holder, and how many MiB."""
     path = f"/apis/coordination.k8s.io/v1/namespaces/carrel/leases/gpu-{carrel.node.name}-0"
     try:
         notes = carrel.api.call("GET", path)["metadata"]["annotations"]
     except urllib.error.HTTPError as error:
         assert error.code == 404, error
-        return {}
+        return []
     told = json.loads(notes["carrel.dev/shares"]).values()
-    return {("claim" if "claim" in each else "pod"): each.get("mib") for each in told}
+    return sorted(("claim" if "claim" in each else "pod", each.get("mib")) for each in told)
+
+
+def shadows(carrel: CarrelNode) -> list[str]:
+    """What is shown to schedulers as held of the one GPU."""
+    found = carrel.api.call("GET", f"{CLAIMS.format('carrel')}?labelSelector=carrel.dev/shadow=true")["items"]
+    allocations = [each["status"]["allocation"] for each in found if "allocation" in each.get("status", {})]
+    return sorted(each["devices"]["results"][0]["consumedCapacity"]["memory"] for each in allocations)
+
+
+def why_not_allocated(carrel: CarrelNode, where: str, memory: str) -> str:
+    """What a scheduler is told that has not seen who holds the GPU."""
+    requests = [{"name": "gpu", "exactly": {"deviceClassName": "gpu.carrel.dev"}}]
+    body = {"metadata": {"name": "by-hand"}, "spec": {"devices": {"requests": requests}}}
+    claim = carrel.api.call("POST", CLAIMS.format(where), body)
+    device = {"request": "gpu", "driver": "gpu.carrel.dev", "pool": carrel.node.name, "device": "gpu-0"}
+    share = {"shareID": "1484c3ae-ed0c-422c-ae91-1aab7c526f5c", "consumedCapacity": {"memory": memory}}
+    claim["status"] = {"allocation": {"devices": {"results": [{**device, **share}]}}}
+    try:
+        carrel.api.call("PUT", f"{CLAIMS.format(where)}/by-hand/status", claim)
+    except urllib.error.HTTPError as error:
+        return str(json.loads(error.read())["message"])
+    return ""
 
 
 def test_the_slice_offers_memory_that_can_be_divided(carrel: CarrelNode) -> None:
@@ -70,23 +79,101 @@ def test_the_slice_offers_memory_that_can_be_divided(carrel: CarrelNode) -> None
     assert device["allowMultipleAllocations"] is True
 
 
-def test_one_gpu_is_shared_by_a_pod_of_gpushare_and_a_claim_and_never_exceeded(carrel: CarrelNode) -> None:
+def test_one_gpu_is_shared_by_gpushare_a_fraction_and_a_claim_and_never_exceeded(carrel: CarrelNode) -> None:
     uuid = carrel.devices()[0]["uuid"]
     with namespace(carrel.api) as name:
         template(carrel, name, "half", "8138Mi")
-        carrel.run(name, a_pod("share", {MEM: "8138"}))
-        _, told = carrel.run(name, with_claim("claims", "half"))
-        assert told["NVIDIA_VISIBLE_DEVICES"] == uuid
-        assert shares(carrel) == {"pod": 8138, "claim": 8138}
+        _, share = carrel.run(name, reading_own_gpus(a_pod("share", {MEM: "4069"})))
+        _, part = carrel.run(name, reading_own_gpus(a_pod("part", annotations={"gpu-fraction": "0.25"})))
+        _, claim = carrel.run(name, with_claim("claims", HALF))
+        assert [told["NVIDIA_VISIBLE_DEVICES"] for told in (share, part, claim)] == [uuid] * 3
+        assert shares(carrel) == [("claim", 8138), ("pod", 4069), ("pod", 4069)]
 
-        create(carrel.api, name, with_claim("late", "half"))
+        assert "has 0 MiB free, 1 MiB asked; held by" in why_not_allocated(carrel, name, "1Mi")
+        eventually(lambda: shadows(carrel) == ["4069Mi", "4069Mi"])
+        create(carrel.api, name, with_claim("late", HALF))
 
-        def refused() -> str:
+        def waits() -> bool:
             events = carrel.api.call("GET", f"/api/v1/namespaces/{name}/events")["items"]
-            return next((each["message"] for each in events if "0 MiB free, 8,138 MiB asked" in each["message"]), "")
+            return any("cannot allocate all claims" in each["message"] for each in events)
 
-        assert "held by" in eventually(refused), "the scheduler's Event has our words"
-        carrel.api.call("DELETE", f"/api/v1/namespaces/{name}/pods/share")
+        eventually(waits)  # its scheduler sees that nothing is free, and does not try in vain
+        for each in ("share", "part"):
+            carrel.api.call("DELETE", f"/api/v1/namespaces/{name}/pods/{each}")
         wait_for_phase(carrel.api, name, "late", "Running")
-        assert shares(carrel) == {"claim": 8138}
-    eventually(lambda: shares(carrel) == {})
+        assert shares(carrel) == [("claim", 8138), ("claim", 8138)]
+        eventually(lambda: shadows(carrel) == [])
+
+        carrel.api.call("DELETE", f"/apis/coordination.k8s.io/v1/namespaces/carrel/leases/gpu-{carrel.node.name}-0")
+        eventually(lambda: shares(carrel) == [("claim", 8138), ("claim", 8138)])  # they run: they are found again
+    eventually(lambda: shares(carrel) == [])
+
+
+ADA, EVE = "ada@lab.example", "eve@lab.example"
+
+
+def make(carrel: CarrelNode, who: str, where: str, manifest: Json) -> None:
+    status, answer = UserClient(carrel.api, who).call("POST", f"/api/v1/namespaces/{where}/pods", manifest)
+    assert status == 201, answer
+
+
+def tier_of(pod: Json) -> str:
+    return str(pod["metadata"]["annotations"].get("carrel.dev/tier", ""))
+
+
+def successor(carrel: CarrelNode, where: str, name: str) -> Json:
+    """The pod that goes on without its claim."""
+
+    def runs() -> Json | None:
+        try:
+            found = carrel.api.call("GET", f"/api/v1/namespaces/{where}/pods/{name}")
+        except urllib.error.HTTPError:
+            return None  # its predecessor is gone, and it is not there yet
+        is_it = "carrel.dev/handed-over" in found["metadata"]["annotations"]
+        return found if is_it and found["status"].get("phase") == "Running" else None
+
+    found = eventually(runs, 180)
+    assert found is not None
+    return found
+
+
+def end_soon(carrel: CarrelNode, where: str) -> None:
+    """Shortens the booking. If it ended before its pod could be told, there is more time at the next try."""
+    for left in (8, 16, 32, 64):
+        end = seconds(datetime.now(UTC) + timedelta(seconds=left))
+        UserClient(carrel.api, "admin").call("PATCH", BOOKINGS.path(name="adas"), {"spec": {"end": end}})
+
+        def told(end: str = end) -> str:
+            notes = carrel.api.call("GET", f"/api/v1/namespaces/{where}/pods/adas")["metadata"]["annotations"]
+            is_beyond = notes["carrel.dev/tier"] == "opportunistic"
+            return "too late" if is_beyond else "in time" if notes["terminate-at"] == end else ""
+
+        if eventually(told) == "in time":
+            return
+    raise AssertionError("the pod was never told in time when its booking ends")
+
+
+def test_a_booked_pod_takes_the_gpu_of_an_opportunistic_claim_and_loses_its_own_with_its_booking(
+    carrel: CarrelNode,
+) -> None:
+    now, quickly = datetime.now(UTC), {"terminationGracePeriodSeconds": 1}
+    times = {"start": seconds(now - timedelta(minutes=5)), "end": seconds(now + timedelta(hours=2))}
+    with namespace(carrel.api) as name:
+        template(carrel, name, "whole")
+        make(carrel, EVE, name, with_claim("eves", WHOLE, **quickly))
+        assert tier_of(wait_for_phase(carrel.api, name, "eves", "Running")) == "opportunistic"
+        booking = {"metadata": {"name": "adas"}, "spec": {"user": ADA, "gpus": 1, **times}}
+        carrel.api.call("POST", BOOKINGS.path(), {"apiVersion": BOOKINGS.api_version, "kind": "Booking", **booking})
+        make(carrel, ADA, name, with_claim("adas", WHOLE, **quickly))
+
+        assert "resourceClaims" not in successor(carrel, name, "eves")["spec"]
+        adas = wait_for_phase(carrel.api, name, "adas", "Running")
+        eventually(lambda: carrel.api.call("GET", BOOKINGS.path(name="adas")).get("status", {}).get("used") == 1)
+        pod = carrel.api.call("GET", f"/api/v1/namespaces/{name}/pods/adas")
+        assert (tier_of(pod), pod["metadata"]["uid"]) == ("booked", adas["metadata"]["uid"])
+        assert shares(carrel) == [("claim", None)]
+
+        end_soon(carrel, name)
+        assert "resourceClaims" not in successor(carrel, name, "adas")["spec"]
+        eventually(lambda: shares(carrel) == [], 180)
+        carrel.api.call("DELETE", BOOKINGS.path(name="adas"))

@@ -18,7 +18,7 @@ from carrel.kubernetes.client import Client
 from carrel.kubernetes.config import access_to
 from carrel.kubernetes.http_transport import HttpTransport
 from carrel.leases.cluster_state import ClusterState
-from carrel.scheduling.scheduler_config import Extender, scheduler_config
+from carrel.scheduling.scheduler_config import Extender, cpu_scheduler_config, scheduler_config
 from testbed.control_plane import LOOPBACK
 from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster
 from tests.e2e.pods import create, eventually, namespace, pod, wait_for_phase
@@ -351,3 +351,29 @@ def test_kube_scheduler_and_extender_know_each_other_by_certificates(cluster_of_
         assert "ALIYUN_COM_GPU_MEM_IDX" in run(cluster_of_carrel, ours, manifest)["metadata"]["annotations"]
         stolen = {"PodName": "known", "PodNamespace": ours, "PodUID": "u", "Node": "n1"}
         assert status_of(f"{url}/carrel/bind", stolen, api.authority.certificate) == 403
+
+
+def test_a_pod_without_a_gpu_goes_where_the_gpus_are_taken_and_needs_no_extender(
+    cluster_of_carrel: CarrelCluster,
+) -> None:
+    cluster = cluster_of_carrel
+    (told,) = cpu_scheduler_config(Extender(cluster.extender_url, timeout_s=150))["extenders"]
+    # Its own limit of two seconds is short, so that such pods do not wait; here the machine may be busy.
+    cluster.api.start_scheduler("carrel-cpu", [{**told, "httpTimeout": "150s"}])
+
+    def without_a_gpu(name: str) -> dict[str, Any]:
+        manifest = a_pod(name, on="n1,n2", limits={"cpu": "100m", "memory": "16Mi"})
+        manifest["spec"]["schedulerName"] = "carrel-cpu"
+        return run(cluster, ours, manifest)
+
+    with namespace(cluster.api) as ours:
+        for number in range(2):  # kube-scheduler alone would prefer n1, where nothing runs
+            run(cluster, ours, a_pod(f"takes-{number}", on="n2", limits=gpu_mem(16276)))
+        assert without_a_gpu("ranked")["spec"]["nodeName"] == "n2"
+
+        cluster.extender.program.kill()
+        cluster.extender.program.wait()
+        try:
+            assert without_a_gpu("alone")["status"]["phase"] == "Running"
+        finally:
+            cluster.extender = cluster.start_extender()

@@ -141,15 +141,15 @@ class Webhook:
 
     def configure(self) -> None:
         """Tells the API server to ask it, and waits until it is trusted."""
-        for each in webhooks():
+        for each in webhooks(dra="--dra" in self._options):
             for webhook in each["webhooks"]:
                 webhook["clientConfig"] = {"url": f"{self.url}{webhook['clientConfig']['service']['path']}"}
             self.api.call("POST", MUTATING_WEBHOOKS.path(), each)
         self.process.wait_until("trusted", lambda: self._is_trusted(MUTATING_WEBHOOKS.path(name="carrel")))
 
-    def configure_claims(self) -> None:
-        """The same for ResourceClaims, with everything else that --dra needs in the cluster."""
-        objects = list(dra())
+    def configure_claims(self, driver: str = "gpu.carrel.dev") -> None:
+        """The same for ResourceClaims of a driver, with everything else that --dra needs in the cluster."""
+        objects = list(dra(driver=driver))
         for each in objects:
             for webhook in each.get("webhooks", ()):
                 webhook["clientConfig"] = {"url": f"{self.url}{webhook['clientConfig']['service']['path']}"}

@@ -16,8 +16,8 @@ from carrel.bookings.rules import BookingRules
 from carrel.bookings.service import ServiceContext
 from carrel.bookings.sign_in import (
     Authenticator,
+    PersonLimiter,
     Rate,
-    RateLimiter,
     RequestLimits,
     RoleOptions,
     SignInMethods,
@@ -168,7 +168,7 @@ def opened_on(database: Database, rules: BookingRules = NORMAL_RULES, zone: str 
     context = BookingContext(SqlBookings(database), inventory, rules, ZoneInfo(zone), clock, lambda: uuid4().hex)
     roles = RoleOptions(lab_admins=frozenset({ADMIN}))
     authenticator = Authenticator(
-        people, roles, SignInMethods(), SignInOptions(), RateLimiter(MANY, clock.seconds), clock
+        people, roles, SignInMethods(), SignInOptions(), PersonLimiter(clock.seconds, MANY, MANY), clock
     )
     service = ServiceContext(
         context, authenticator, SqlOutbox(database), MAIA_TOKEN, zone, limits=RequestLimits(address=MANY)

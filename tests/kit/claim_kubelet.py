@@ -1,5 +1,6 @@
 """The part of a kubelet that prepares claims: it finds the plugin by its socket, and calls it."""
 
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import grpc
@@ -7,6 +8,7 @@ import grpc
 from carrel.kubernetes.cluster import Json
 from carrel.node.kubelet.grpc_stubs import claims_pb2 as wire
 from carrel.node.kubelet.grpc_stubs import claims_pb2_grpc as calls
+from carrel.node.kubelet.grpc_stubs import health_pb2 as health
 from carrel.node.kubelet.grpc_stubs import pluginregistration_pb2 as registration
 from carrel.node.kubelet.grpc_stubs import pluginregistration_pb2_grpc as registration_calls
 from tests.kit.eventually import eventually
@@ -43,6 +45,20 @@ class ClaimKubelet:
             request = wire.NodeUnprepareResourcesRequest(claims=[_named(each) for each in claims])
             answer = await calls.DRAPluginStub(channel).NodeUnprepareResources(request, timeout=CALL_S)
         return dict(answer.claims)
+
+    async def health(self, version: str = "v1") -> AsyncGenerator[dict[str, tuple[str, str]], None]:
+        """Device → its health and why, each time it is told."""
+        async with grpc.aio.insecure_channel(f"unix:{self.endpoint}") as channel:
+            watch = channel.unary_stream(
+                f"/{version}.DRAResourceHealth/NodeWatchResources",
+                health.NodeWatchResourcesRequest.SerializeToString,
+                health.NodeWatchResourcesResponse.FromString,
+            )
+            async for told in watch(health.NodeWatchResourcesRequest()):
+                yield {
+                    each.device.device_name: (health.HealthStatus.Name(each.health), each.message)
+                    for each in told.devices
+                }
 
 
 def _named(claim: Json) -> wire.Claim:

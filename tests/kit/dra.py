@@ -15,26 +15,31 @@ from tests.kit.lab import Lab, Replica
 SCHEDULER = "system:kube-scheduler"
 
 
+def a_slice(node: Node, driver: str = "gpu.carrel.dev", generation: int = 1) -> Json:
+    """What an agent publishes."""
+    devices = [
+        {"name": f"gpu-{gpu.index}", "attributes": {"uuid": {"string": gpu.uuid}}, "allowMultipleAllocations": True}
+        for gpu in node.gpus
+    ]
+    pool = {"name": node.name, "generation": generation, "resourceSliceCount": 1}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{node.name}-{driver}"},
+        "spec": {"driver": driver, "nodeName": node.name, "pool": pool, "devices": devices},
+    }
+
+
 async def publish(lab: Lab, *nodes: Node, driver: str = "gpu.carrel.dev", generation: int = 1) -> None:
     for node in nodes:
-        devices = [
-            {"name": f"gpu-{gpu.index}", "attributes": {"uuid": {"string": gpu.uuid}}, "allowMultipleAllocations": True}
-            for gpu in node.gpus
-        ]
-        pool = {"name": node.name, "generation": generation, "resourceSliceCount": 1}
-        body = {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceSlice",
-            "metadata": {"name": f"{node.name}-{driver}"},
-            "spec": {"driver": driver, "nodeName": node.name, "pool": pool, "devices": devices},
-        }
-        await lab.client.create(RESOURCE_SLICES, body)
+        await lab.client.create(RESOURCE_SLICES, a_slice(node, driver, generation))
 
 
-async def new_claim(lab: Lab, name: str) -> Json:
-    requests = [{"name": "gpu", "exactly": {"deviceClassName": "gpu.carrel.dev"}}]
+async def new_claim(lab: Lab, name: str, namespace: str = "lab", **wanted: Any) -> Json:
+    """`wanted`: what it asks for besides its class, as `adminAccess=True`."""
+    requests = [{"name": "gpu", "exactly": {"deviceClassName": "gpu.carrel.dev", **wanted}}]
     body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": name}}
-    return await lab.client.create(RESOURCE_CLAIMS, {**body, "spec": {"devices": {"requests": requests}}}, "lab")
+    return await lab.client.create(RESOURCE_CLAIMS, {**body, "spec": {"devices": {"requests": requests}}}, namespace)
 
 
 def allocated(claim: Json, given: Mapping[str, str], *pods: Json, **more: Any) -> Json:
@@ -58,7 +63,7 @@ class Gate:
         self.replica = replica
         self.gate = ClaimGate(replica, replica.device_claims)
 
-    async def ask(self, after: Json, before: Json, *, dry_run: bool = False) -> Refusal | None:
+    async def ask(self, after: Json, before: Json, *, dry_run: bool = False, user: str = SCHEDULER) -> Refusal | None:
         name, namespace = after["metadata"]["name"], after["metadata"]["namespace"]
         request = AdmissionRequest(
             "admission.k8s.io/v1",
@@ -67,7 +72,7 @@ class Gate:
             "UPDATE",
             namespace,
             name,
-            RequestUser(SCHEDULER),
+            RequestUser(user),
             "status",
             dry_run,
             after,

@@ -45,6 +45,33 @@ class FaultRun:
         return faulty
 
 
+class ReplicaFaultRun(FaultRun):
+    """Two replicas work in turns. One that crashes is started again; after each step everything is checked."""
+
+    STEPS = 12
+
+    async def run(self) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            replicas = [await self.start(stack), await self.start(stack)]
+            for _ in range(self.STEPS):
+                number = self.random.randrange(2)
+                try:
+                    await self.one_step(replicas[number])
+                except* Crashed:
+                    replicas[number] = await self.start(stack)
+                await self.check()
+
+    async def start(self, stack: contextlib.AsyncExitStack) -> Replica:
+        raise NotImplementedError
+
+    async def one_step(self, replica: Replica) -> None:
+        raise NotImplementedError
+
+    async def check(self) -> None:
+        """What must hold at every moment."""
+        raise NotImplementedError
+
+
 class TierFaultRun(FaultRun):
     """With two replicas, each of a scheduler and a controller. One that crashes is started again."""
 

@@ -10,6 +10,7 @@ from typing import Any
 from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.carrel import read_lease
+from carrel.dialects.dra import DraDriver
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
 from carrel.kubernetes.client import Client
@@ -92,6 +93,7 @@ class Replica(ClusterState):
         tier_policy: TierPolicy = DEFAULT_TIER_POLICY,
         dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS,
         dra: bool = False,
+        dra_driver: DraDriver = DraDriver.CARREL,
     ) -> None:
         self.transport = WriteCounter(transport)
         options = ClusterOptions(
@@ -103,6 +105,7 @@ class Replica(ClusterState):
             dialect_options=dialect_options,
             retry=AT_ONCE,
             dra=dra,
+            dra_driver=dra_driver,
         )
         super().__init__(Client(self.transport), options)
         self.scheduler = scheduler_on(self, SchedulerOptions(timeouts=timeouts))
@@ -146,9 +149,12 @@ class Lab:
         tier_policy: TierPolicy = DEFAULT_TIER_POLICY,
         dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS,
         dra: bool = False,
+        dra_driver: DraDriver = DraDriver.CARREL,
     ) -> AsyncIterator[Replica]:
         """A replica whose ledger is rebuilt. When the block ends it is killed."""
-        replica = Replica(transport or self.api, self.clock, timeouts, reserve_s, tier_policy, dialect_options, dra)
+        replica = Replica(
+            transport or self.api, self.clock, timeouts, reserve_s, tier_policy, dialect_options, dra, dra_driver
+        )
         running = asyncio.ensure_future(replica.informers.run())
         try:
             await replica.informers.wait_synced()
@@ -171,7 +177,7 @@ class Lab:
             "kind": "Pod",
             "metadata": {**metadata, "labels": spec.get("labels", {}), "ownerReferences": owners},
             "spec": {
-                "schedulerName": "gpu-scheduler",
+                "schedulerName": spec.get("scheduler", "gpu-scheduler"),
                 "terminationGracePeriodSeconds": spec.get("grace_seconds", 30),
                 "initContainers": spec.get("init_containers", []),
                 "containers": spec.get("containers", [container]),

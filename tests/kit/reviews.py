@@ -25,7 +25,7 @@ from carrel.dialects.hub_people import HubPeople
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
 from carrel.dialects.seal import Seal
 from carrel.dialects.when_full import WhenFull
-from carrel.kubernetes.cluster import EVERYTHING, ListPage, Selection
+from carrel.kubernetes.cluster import EVERYTHING, ListPage, NotFound, Selection
 from carrel.kubernetes.objects.resources import (
     DEVICE_CLASSES,
     LEASES,
@@ -34,6 +34,7 @@ from carrel.kubernetes.objects.resources import (
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     Resource,
 )
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
@@ -42,6 +43,7 @@ from carrel.ledger.shares import Holder, Share
 from carrel.ledger.tiers import TierPolicy
 from carrel.parsing.time import seconds
 from kubernetes_in_memory import json_patch
+from tests.kit.dra import a_slice
 from tests.kit.gpus import a_node
 
 Json = dict[str, Any]
@@ -85,6 +87,9 @@ class ListedObjects:
         found = [msgspec.convert(each, resource.object_type) for each in self._objects.get(resource, ())]
         return ListPage(found, "1")
 
+    async def get(self, resource: Resource[Any], name: str, namespace: str = "") -> Json:
+        raise NotFound(404, "NotFound", f"{resource.plural} {name}")
+
 
 @dataclass
 class ReviewedCluster:
@@ -115,6 +120,8 @@ class ReviewedCluster:
     resource_claims: Sequence[Json] = ()
     claim_templates: Sequence[Json] = ()
     device_classes: Sequence[Json] = ()
+    slices: Sequence[Json] | None = None
+    """Which GPUs the nodes offer by claims; None: all."""
 
     async def state(self) -> ClusterState:
         metadata = {"name": "lab", "annotations": dict(self.namespace), "labels": dict(self.namespace_labels)}
@@ -130,6 +137,7 @@ class ReviewedCluster:
             RESOURCE_CLAIMS: self.resource_claims,
             RESOURCE_CLAIM_TEMPLATES: self.claim_templates,
             DEVICE_CLASSES: self.device_classes,
+            RESOURCE_SLICES: self.slices if self.slices is not None else [a_slice(node) for node in self.nodes],
         }
         policy = TierPolicy(opportunistic_gpus=self.opportunistic_gpus)
         options = ClusterOptions(
@@ -149,7 +157,7 @@ class ReviewedCluster:
                 self.username_prefix,
                 self.hub_people,
             ),
-            state=await self.state(),
+            state=(state := await self.state()),
             booking_lookup=self.booking_lookup,
             handed_over=lambda owner: filter(None, [self.handed_over.get(owner)]),
             has_priority_class=lambda name: name in self.classes,
@@ -157,7 +165,8 @@ class ReviewedCluster:
             may_show_gpus=lambda name: self.handlers.get(name, name).startswith("nvidia"),
         )
         metrics = WebhookMetrics(WebhookMeasures(lambda: 0, lambda: 0.0, lambda: 0.0))
-        return ReviewHandler(PodAdmission(context, self.options), metrics, lambda: True)
+        admission = PodAdmission(context, self.options)
+        return ReviewHandler(admission, metrics, lambda: True, device_claims=state.device_claims)
 
     async def create(self, pod: Json, user: str = "alice@lab.example", **changes: Any) -> "Reviewed":
         """The pod after review, if this user creates it."""

@@ -62,6 +62,8 @@ class TierController:
         await self.parts.notices.round()
         await self.parts.expiry.end_expired()
         await self.parts.revoker.revoke_for_next()
+        if self.parts.claim_allocator is not None:
+            await self.parts.claim_allocator.round()
         await self.parts.cpu_after_wait.begin_due()
         await self.parts.slow_endings.round()
         for name in await hand_overs.record_names():

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from carrel.ledger.contention import contention, kinds_of
 from carrel.ledger.fragmentation import Fragmentation, pieces_of
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.machines import MachineRoom, Machines
@@ -56,18 +57,19 @@ def test_a_cost_is_what_the_placement_changes(
     for number, (asked, node, cpu) in enumerate(steps):
         ranking.demand.saw(asked, MachineRoom(cpu * 1000, 0))
         put(ledger, machines, asked, node, cpu, f"p{number}")
-    counts = Fragmentation(ranking.demand.mix)
+    gpus = [card.gpu for node in NODES for card in ledger.cards(node)]
+    counts = Fragmentation(ranking.demand.mix, contention(ranking.demand.mix, kinds_of(gpus)))
 
-    def useless(node: str) -> float:
+    def loss(node: str) -> float:
         free = machines.free[node]
-        return counts.useless(counts.free(pieces_of(ledger.rooms[node])), free.cpu_milli, free.memory_mib)
+        return counts.loss(counts.free(pieces_of(ledger.rooms[node])), free.cpu_milli, free.memory_mib)
 
     costs = {cost.node: cost for cost in ranking.costs(request, NODES, machine=MachineRoom(cores * 1000, 0))}
     for node in NODES:
-        before = useless(node)
+        before = loss(node)
         assert put(ledger, machines, request, node, cores, f"new-{node}") == (node in costs)
         if node in costs:
-            assert abs(costs[node].wasted - (useless(node) - before)) <= GRAIN / 2 + 1e-9
+            assert abs(costs[node].wasted - (loss(node) - before)) <= GRAIN / 2 + 1e-9
             left = sum(card.free / card.gpu.memory for card in ledger.cards(node))
             assert abs(costs[node].left_over - left) < 1e-9
 

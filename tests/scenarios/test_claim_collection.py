@@ -155,3 +155,26 @@ async def _used_by(lab: Lab, replica: Replica, uids: list[str]) -> None:
     devices = [{**each, "inUseBy": uids if each["id"] == 0 else []} for each in status["status"]["devices"]]
     await lab.client.patch(GPU_NODE_STATUSES, "n1", MergePatch({"status": {"devices": devices}}), subresource="status")
     await eventually(lambda: list(replica.cluster_ledger.users_on("n1", 0)) == uids)
+
+
+async def test_a_claim_that_was_stored_elsewhere_at_its_second_try_frees_the_first_gpu_at_once() -> None:
+    """The first write was refused after the gate's yes, because the claim had changed meanwhile."""
+    async with a_lab([N1]) as lab:
+        await publish(lab, N1)
+        async with lab.replica(dra=True) as replica:
+            claim = await new_claim(lab, "train")
+            assert await Gate(replica).ask(allocated(claim, HALF), claim) is None
+            assert await Gate(replica).allocate(lab, claim, {"n1/gpu-1": "8138Mi"}) is None
+            await sees_claim(replica, await lab.client.get(RESOURCE_CLAIMS, "train", "lab"))
+
+            assert await freed(replica) == ["the claim is not allocated to GPU 0 of n1"]
+            assert list(await lab.held()) == ["gpu-n1-1"]
+
+
+async def test_a_claim_that_was_handed_over_a_moment_ago_keeps_its_gpu_although_the_cache_does_not_know_it() -> None:
+    async with an_allocated_claim() as (lab, replica, claim):
+        await _used_by(lab, replica, [claim["metadata"]["uid"]])
+        replica.cluster_ledger.users_on = lambda node, index: ()  # type: ignore[method-assign] # its watch is late
+        await delete_claim(lab, "train")
+        await is_gone(replica)
+        assert await freed(replica) == []

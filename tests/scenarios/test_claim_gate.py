@@ -4,14 +4,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from carrel.kubernetes.cluster import Json, Unavailable
+from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
 from carrel.leases.pod_progress import holder_of
 from carrel.ledger.gpus import Node
-from tests.kit.dra import Gate, allocated, new_claim, publish
+from tests.kit.dra import Gate, allocated, deallocate, new_claim, publish, sees_claim
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 
@@ -109,8 +111,14 @@ async def test_a_dry_run_gets_the_same_answer_and_takes_nothing() -> None:
 async def test_admin_access_takes_nothing() -> None:
     async with a_dra_lab() as (lab, gate):
         claim = await new_claim(lab, "look")
-        assert await gate.ask(allocated(claim, {"n1/gpu-0": WHOLE}, adminAccess=True), claim) is None
+        (asked,) = claim["spec"]["devices"]["requests"]
+        looks = {"devices": {"requests": [{**asked, "exactly": {**asked["exactly"], "adminAccess": True}}]}}
+        forged = allocated(claim, {"n1/gpu-0": WHOLE}, adminAccess=True)
+        assert await gate.ask({**forged, "spec": looks}, {**claim, "spec": looks}) is None
         assert await lab.held() == {}
+
+        assert await gate.ask(forged, claim) is None
+        assert await lab.held() == {"gpu-n1-0": {uid_of(claim): None}}, "the claim did not ask for admin access"
 
 
 async def test_another_driver_and_what_is_allocated_already_are_not_our_business() -> None:
@@ -154,6 +162,27 @@ async def test_a_pod_that_also_asks_in_another_dialect_gets_no_claim() -> None:
         assert str(refusal) == (
             "pod lab/both asks for GPUs in 2 ways: aliyun.com/gpu-mem and ResourceClaim train; keep one of them"
         )
+
+
+EXTENDED = {"resource.kubernetes.io/extended-resource-claim": "true"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "others"),
+    [
+        pytest.param({}, "", id="nvidia.com/gpu alone is the claim"),
+        pytest.param({"gpu-fraction": "0.5"}, "gpu-fraction", id="another dialect besides"),
+    ],
+)
+async def test_the_claim_that_a_scheduler_makes_for_nvidias_resource_is_no_second_way_of_asking(
+    annotations: dict[str, str], others: str
+) -> None:
+    async with a_dra_lab() as (lab, gate):
+        pod = await lab.pod("plain", limits={"nvidia.com/gpu": "1"}, annotations=annotations)
+        claim = await new_claim(lab, "plain-extended-resources-x")
+        made = {**claim, "metadata": {**claim["metadata"], "annotations": EXTENDED}}
+        refusal = await gate.ask(allocated(made, {"n1/gpu-0": WHOLE}, pod), made)
+        assert others in str(refusal) if others else refusal is None
 
 
 async def test_a_gpu_that_is_kept_for_a_booked_pod_is_refused() -> None:
@@ -209,3 +238,37 @@ async def test_a_replica_that_was_killed_after_its_yes_is_succeeded_by_one_that_
         async with lab.replica(dra=True) as successor:
             assert await Gate(successor).allocate(lab, claim, {"n1/gpu-0": WHOLE}) is None
             assert await lab.held() == {"gpu-n1-0": {uid_of(claim): None}}
+
+
+async def test_a_claim_whose_allocation_is_never_stored_does_not_hold_its_gpu_for_ever() -> None:
+    """Another webhook may refuse what the gate lets through, and the scheduler tries again every few seconds."""
+    async with a_dra_lab(a_node("n1", cards=1)) as (lab, gate):
+        refused, other = await new_claim(lab, "refused"), await new_claim(lab, "other")
+        held, answers = [], set()
+        for _ in range(60):
+            answers.add(str(await gate.ask(allocated(refused, {"n1/gpu-0": WHOLE}), refused)))
+            await gate.replica.collector.collect()
+            held.append(bool(await lab.held()))
+            lab.clock.now += timedelta(seconds=10)
+
+        assert "None" in answers
+        assert any("another webhook may refuse it" in each for each in answers)
+        assert not all(held), "in between, others may have the GPU"
+        first_free = held.index(False)
+        assert first_free * 10 < 320
+        lab.clock.now += timedelta(seconds=200)
+        await gate.replica.collector.collect()
+        lab.clock.now += timedelta(seconds=200)
+        await gate.replica.collector.collect()
+        assert await gate.allocate(lab, other, {"n1/gpu-0": WHOLE}) is None
+
+
+async def test_a_claim_that_is_stored_each_time_may_be_allocated_as_often_as_it_wants() -> None:
+    async with a_dra_lab(a_node("n1", cards=1)) as (lab, gate):
+        claim = await new_claim(lab, "often")
+        for _ in range(12):
+            assert await gate.allocate(lab, claim, {"n1/gpu-0": WHOLE}) is None
+            await sees_claim(gate.replica, await lab.client.get(RESOURCE_CLAIMS, "often", "lab"))
+            claim = await deallocate(lab, "often")
+            await sees_claim(gate.replica, claim)
+            lab.clock.now += timedelta(seconds=30)

@@ -54,6 +54,22 @@ async def compare(
     return result
 
 
+async def test_many_pods_that_see_all_gpus_cost_one_look_at_each_lease() -> None:
+    async with a_lab([a_node("n1")]) as lab:
+        pods = [await a_pod(lab, f"p{number}", "") for number in range(5)]
+        comparison = Comparison(lab.client, LeaseCheck(lab.client, "n1", "carrel"), lab.clock)
+        before = leases_read(lab)
+
+        result = await comparison.compare(pods, [], INVENTORY, ON_NODE)
+
+        assert len(result.mismatches) == 5
+        assert leases_read(lab) - before == 2, "n1 has two GPUs"
+
+
+def leases_read(lab: Lab) -> int:
+    return lab.client.calls.counts["GET", "leases", "200"]
+
+
 @pytest.mark.parametrize(
     ("promised", "env", "resource", "devices", "words"),
     [

@@ -9,6 +9,7 @@ pod waits while an opportunistic pod holds a GPU that would do.
 
 import contextlib
 import os
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -19,11 +20,13 @@ from carrel.dialects.carrel import read_lease
 from carrel.dialects.hand_over_record import Why, read_record
 from carrel.dialects.tier import tier_of
 from carrel.kubernetes.cluster import DeleteOptions, MergePatch, NotFound, Selection
+from carrel.kubernetes.objects.kinds import Lease
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, PODS
 from carrel.parsing.time import seconds
+from tests.kit.eventually import eventually
 from tests.kit.fault_run import TierFaultRun
 from tests.kit.gpus import a_node
-from tests.kit.lab import Lab, a_lab
+from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.tiers import WHOLE, TierController, catch_up, end_deleted, pods_of, settle
 
 SEEDS = int(os.environ.get("CARREL_SWEEP", "100"))
@@ -46,12 +49,13 @@ class BookingsRun(TierFaultRun):
         for person in PEOPLE[:2]:
             await self._book(person)
         async with contextlib.AsyncExitStack() as stack:
+            calm = await stack.enter_async_context(self.lab.replica())
             for _ in range(16):
                 await self._users()
-                covered, before = await covered_now(self.lab), await ended_by_carrel(self.lab, self.deleted)
+                covered, before = await covered_now(self.lab, calm), await ended_by_carrel(self.lab, self.deleted)
                 await self.one_step(stack, NODES)
                 victims = await ended_by_carrel(self.lab, self.deleted) - before
-                still = covered & await covered_now(self.lab)
+                still = covered & await covered_now(self.lab, calm)
                 assert not still & victims, f"a pod that a booking covers is a victim: {still & victims}"
                 await end_deleted(self.lab)
 
@@ -106,14 +110,20 @@ class BookingsRun(TierFaultRun):
         await self.lab.client.patch(BOOKINGS, name, MergePatch({"spec": change}))
 
 
-async def covered_now(lab: Lab) -> set[str]:
-    """The uids of the covered pods that hold GPUs, by what the API server says now."""
-    async with lab.replica() as calm:
-        return {
-            pod.metadata.uid
-            for pod in calm.pods.store
-            if calm.covered(pod) is not None and calm.ledger.shares_of(pod.metadata.uid)
-        }
+async def covered_now(lab: Lab, calm: Replica) -> set[str]:
+    """The uids of the covered pods that hold GPUs, by what the API server says now. `calm` meets no faults."""
+    await catch_up(lab, calm)
+    there = versions((await lab.client.list(LEASES, Selection("carrel"))).items)
+    await eventually(lambda: versions(calm.leases.store) == there, "the cache shows the Leases as they are")
+    return {
+        pod.metadata.uid
+        for pod in calm.pods.store
+        if calm.covered(pod) is not None and calm.ledger.shares_of(pod.metadata.uid)
+    }
+
+
+def versions(leases: Iterable[Lease]) -> dict[str, str]:
+    return {each.metadata.uid: each.metadata.resource_version for each in leases}
 
 
 async def ended_by_carrel(lab: Lab, deleted: set[str]) -> set[str]:

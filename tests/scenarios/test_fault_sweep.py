@@ -16,9 +16,8 @@ import pytest
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Json, NotFound, Selection
 from carrel.kubernetes.objects.resources import LEASES, PODS
-from kubernetes_in_memory.faults import Crashed
 from tests.kit.eventually import eventually
-from tests.kit.fault_run import FaultRun
+from tests.kit.fault_run import ReplicaFaultRun
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
 
@@ -36,7 +35,7 @@ KINDS: list[dict[str, dict[str, str]]] = [
 ]
 
 
-class SchedulingRun(FaultRun):
+class SchedulingRun(ReplicaFaultRun):
     """The faults of one seed: pods are created and deleted while replicas schedule, crash and are started again."""
 
     def __init__(self, lab: Lab, seed: int) -> None:
@@ -44,22 +43,11 @@ class SchedulingRun(FaultRun):
         self.names = 0
         self.binds = 0
 
-    async def run(self) -> None:
-        async with contextlib.AsyncExitStack() as stack:
-            replicas = [await self._start(stack), await self._start(stack)]
-            for _ in range(12):
-                number = self.random.randrange(2)
-                try:
-                    await self._one_step(replicas[number])
-                except* Crashed:
-                    replicas[number] = await self._start(stack)
-                await check_always(self.lab)
-
-    async def _start(self, stack: contextlib.AsyncExitStack) -> Replica:
+    async def start(self, stack: contextlib.AsyncExitStack) -> Replica:
         faulty = self.faulty_transport(self.random.randint(1, 9), stale_list=0.2, expire_watch=0.1)
         return await stack.enter_async_context(self.lab.replica(faulty))
 
-    async def _one_step(self, replica: Replica) -> None:
+    async def one_step(self, replica: Replica) -> None:
         """Schedules several pods at once, deletes one, and collects."""
         for _ in range(self.random.randint(0, 2)):
             self.names += 1
@@ -90,6 +78,9 @@ class SchedulingRun(FaultRun):
         if found.fitting:
             with contextlib.suppress(ClusterError):
                 self.binds += await replica.scheduler.bind(pod, self.random.choice(sorted(found.fitting))) is None
+
+    async def check(self) -> None:
+        await check_always(self.lab)
 
 
 async def check_always(lab: Lab, is_settled: bool = False) -> None:

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch
 from carrel.kubernetes.objects.resources import NODES, PODS
+from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
@@ -190,3 +191,61 @@ async def test_an_opportunistic_pod_is_not_named_the_node_that_a_booked_pod_wait
 
         assert await chosen(replica, await a_waiting_pod(lab, "modest", annotations=free)) == ["n2"]
         assert await chosen(replica, await a_waiting_pod(lab, "greedy", annotations=free)) == []
+
+
+# --- topology first, then fragmentation ------------------------------------------------------------------------------
+
+
+async def a_claim(lab: Lab, replica: Replica, name: str, **spec: Any) -> dict[str, str]:
+    """What a pod that uses it is annotated with."""
+    body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": name}, "spec": spec}
+    await lab.client.create(GPU_CLAIMS, body, "lab")
+    await eventually(lambda: replica.claims.store.get(name, "lab"))
+    return {"gpu.scheduling/claim": name}
+
+
+TOPOLOGY = [
+    pytest.param(
+        {"devices": {"count": 2}, "topology": {"mode": "Preferred"}},
+        [a_node("n1", islands="ab"), a_node("n2", islands="aabb")],
+        id="one island is preferred",
+    ),
+    pytest.param(
+        {"devices": {"count": 2, "policy": "contiguous"}, "topology": {"mode": "Ignore"}},
+        [a_node("n1", 3), a_node("n2", 4)],
+        id="neighbours are asked for",
+    ),
+    pytest.param(
+        {"devices": {"count": 2}, "topology": {"mode": "Preferred", "minBandwidthGBps": 100}},
+        [a_node("n1", islands="aa", bandwidth_gbps=64), a_node("n2", islands="aaaa", bandwidth_gbps=600)],
+        id="fast links are preferred",
+    ),
+]
+
+
+@pytest.mark.parametrize(("claim", "nodes"), TOPOLOGY)
+async def test_a_claim_goes_where_it_gets_its_topology_although_more_is_left_over_there(
+    claim: dict[str, Any], nodes: list[Node]
+) -> None:
+    async with a_lab(nodes) as lab, lab.replica() as replica:
+        if len(nodes[0].gpus) == 3:  # what is left on n1 are not neighbours
+            second = await a_claim(
+                lab, replica, "second", devices={"count": 1, "policy": "preferIds", "preferIds": [1]}
+            )
+            assert await replica.bind(await lab.pod("between", annotations=second), "n1") is None
+        pod = await lab.pod("claims", annotations=await a_claim(lab, replica, "claims", **claim))
+        any_two = await a_claim(lab, replica, "any-two", devices={"count": 2}, topology={"mode": "Ignore"})
+        other = await lab.pod("any-two", annotations=any_two)
+
+        assert list(replica.scheduler.rank(await replica.sees(pod), NAMES)) == ["n2", "n1"]
+        assert list(replica.scheduler.rank(await replica.sees(other), NAMES)) == ["n1", "n2"]
+        assert await chosen(replica, pod) == ["n2"]
+
+
+async def test_of_nodes_with_the_same_topology_fragmentation_decides() -> None:
+    nodes = [a_node("n1", islands="aab"), a_node("n2", islands="aabb")]
+    async with a_lab(nodes) as lab, lab.replica() as replica:
+        claim = await a_claim(lab, replica, "pair", devices={"count": 2}, topology={"mode": "Required"})
+        pod = await lab.pod("train", annotations=claim)
+
+        assert await chosen(replica, pod) == ["n2"], "on n1 a GPU would be left that is of no use for such a claim"

@@ -14,6 +14,7 @@ from carrel.kubernetes.objects.resources import (
     LEASES,
     MUTATING_WEBHOOKS,
     PODS,
+    RESOURCE_CLAIMS,
     SECRETS,
     VOLUME_CLAIMS,
     Resource,
@@ -50,6 +51,9 @@ async def uninstalled(lab: Lab) -> None:
     await make(lab, LEASES, "theirs")
     await make(lab, VOLUME_CLAIMS, "carrel-booking", CHART, spec=CLAIM_SPEC)
     await make(lab, VOLUME_CLAIMS, "theirs", spec=CLAIM_SPEC)
+    asked = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.carrel.dev"}}]}}
+    await make(lab, RESOURCE_CLAIMS, "held-0", {"carrel.dev/shadow": "true"}, spec=asked)
+    await make(lab, RESOURCE_CLAIMS, "theirs", spec=asked)
 
 
 def purge_of(lab: Lab, client: Client | None = None) -> Purge:
@@ -58,7 +62,7 @@ def purge_of(lab: Lab, client: Client | None = None) -> Purge:
 
 async def left(lab: Lab) -> set[str]:
     found = set()
-    for resource in (CRDS, SECRETS, CONFIG_MAPS, LEASES, VOLUME_CLAIMS):
+    for resource in (CRDS, SECRETS, CONFIG_MAPS, LEASES, VOLUME_CLAIMS, RESOURCE_CLAIMS):
         here = Selection("carrel") if resource.namespaced else EVERYTHING
         found |= {f"{resource.kind} {each.metadata.name}" for each in (await lab.client.list(resource, here)).items}
     return found
@@ -70,6 +74,7 @@ THEIRS = {
     "ConfigMap theirs",
     "Lease theirs",
     "PersistentVolumeClaim theirs",
+    "ResourceClaim theirs",
 }
 """Without the chart's label, the definition may be that of another product."""
 
@@ -85,6 +90,7 @@ async def test_all_that_is_carrels_is_deleted_and_nothing_else() -> None:
             ("Lease", "carrel-controller", "who holds a GPU"),
             ("Lease", "gpu-n1-0", "who holds a GPU"),
             ("ConfigMap", "handover-0", "a hand-over to CPU under way"),
+            ("ResourceClaim", "held-0", "what is shown to schedulers"),
             ("Secret", "carrel-secrets", "keys"),
             ("Secret", "carrel-webhook-tls", "keys"),
             ("PersistentVolumeClaim", "carrel-booking", "the database of the bookings"),

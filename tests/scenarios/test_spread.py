@@ -9,6 +9,7 @@ import pytest
 
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.ledger.gpus import Node
+from carrel.ledger.refusals import Refusal
 from carrel.scheduling.assembly import SchedulerOptions, scheduler_on
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
@@ -52,6 +53,19 @@ async def test_pods_are_spread_over_nodes_and_then_over_their_gpus() -> None:
         got = [await placed(lab, replica, f"p{i}", annotations=QUARTER) for i in range(5)]
 
     assert got == ["GPU-n1-0", "GPU-n2-0", "GPU-n1-1", "GPU-n2-1", "GPU-n1-0"]
+
+
+async def test_a_filter_that_names_one_node_spreads_over_nodes_too() -> None:
+    async with spreading([a_node("n1"), a_node("n2")]) as (lab, replica):
+        named: list[str] = []
+        for number in range(4):  # none of them is bound yet: what was named counts
+            found = replica.scheduler.choose(
+                await replica.sees(await lab.pod(f"p{number}", annotations=QUARTER)), ["n1", "n2"]
+            )
+            assert not isinstance(found, Refusal)
+            named += found.fitting
+
+    assert named == ["n1", "n2", "n1", "n2"]
 
 
 async def test_whole_gpus_are_spread_over_nodes() -> None:

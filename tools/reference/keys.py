@@ -20,6 +20,7 @@ WORD = re.compile(r"[A-Za-z0-9._/-]+")
 MEANINGS = {
     "WaitingForGPU": "The pod waits: what is missing, on which GPU, and who holds it.",
     "GPUAssigned": "Which GPUs the pod got, and on which node.",
+    "GPUWithoutLease": "A ResourceClaim has a GPU without a Lease, and does not fit there: how much is free.",
     "WithoutEffect": "Words of KAI on pods of this namespace that Carrel does not heed.",
     "RunsWithoutGPU": "The pod runs without the GPU that it asked for: why, and when one will be free.",
     "NoGPUFree": "The pod has waited for a GPU, and goes on without one.",

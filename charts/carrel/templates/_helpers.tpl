@@ -40,11 +40,19 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- include "carrel.makeSecrets" $root -}}
 {{- $path := ternary (printf "path: /%s/mutate" (get $root.Values.secrets.made "path-secret" | b64dec | splitList "," | first)) "path: /mutate" (hasKey $root.Values.secrets.made "path-secret") -}}
 {{- if eq .file "files/webhooks.yaml" -}}{{- $text = $text | replace "path: /mutate" $path | replace "gracePeriodSeconds.orValue(0) > 300" (printf "gracePeriodSeconds.orValue(0) > %d" (int $root.Values.longestGrace)) -}}{{- end -}}
-{{- if eq .file "files/dra.yaml" -}}{{- $text = $text | replace "path: /allocate" (replace "/mutate" "/allocate" $path) -}}{{- end -}}
+{{- if eq .file "files/dra.yaml" -}}{{- $text = $text | replace "path: /allocate" (replace "/mutate" "/allocate" $path) | replace "result.driver in ['gpu.carrel.dev']" (printf "result.driver in ['%s']" ($root.Values.dra.driver | default "gpu.carrel.dev")) -}}{{- end -}}
 {{- $annotations := .annotations | default dict -}}
+{{- $file := .file -}}
 {{- range $part := regexSplit "(?m)^---$" $text -1 }}
 {{- $document := fromYaml $part }}
-{{- if and $document (not (and (eq $document.kind "Namespace") (not $root.Values.reservations.createNamespace))) }}
+{{- $isLeftOut := false }}
+{{- if $document }}
+{{- if and (eq $file "files/dra.yaml") (not (include "carrel.draOnNodes" $root)) }}
+{{- $isLeftOut = has $document.metadata.name (list "gpu.carrel.dev" "carrel-agent-dra" "carrel-slices") }}
+{{- end }}
+{{- $isLeftOut = or $isLeftOut (and (eq $document.kind "Namespace") (not $root.Values.reservations.createNamespace)) (and (eq $document.kind "DeviceClass") (eq $document.metadata.name "gpu.nvidia.com") (not $root.Values.dra.nvidiaDeviceClass)) }}
+{{- end }}
+{{- if and $document (not $isLeftOut) }}
 {{- $metadata := merge (dict "labels" (include "carrel.labels" $root | fromYaml)) $document.metadata }}
 {{- if $annotations }}{{- $_ := set $metadata "annotations" $annotations }}{{- end }}
 {{- $_ := set $document "metadata" $metadata }}
@@ -53,12 +61,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- range $root.Values.image.pullSecrets }}{{- $names = append $names (dict "name" .) }}{{- end }}
 {{- $_ := set $document "imagePullSecrets" $names }}
 {{- end }}
+{{- if and (eq $document.kind "MutatingWebhookConfiguration") (not (include "carrel.draOnNodes" $root)) }}
+{{- $asking := list }}
+{{- range $document.webhooks }}{{- if ne .name "claims.carrel.dev" }}{{- $asking = append $asking . }}{{- end }}{{- end }}
+{{- $_ := set $document "webhooks" $asking }}
+{{- end }}
 {{- if and (eq $document.kind "MutatingWebhookConfiguration") (eq $root.Values.hideGpusFrom "all-pods") }}
 {{- range $webhook := $document.webhooks }}
 {{- $kept := list }}
 {{- range $webhook.matchConditions }}{{- if ne .name "may-see-gpus" }}{{- $kept = append $kept . }}{{- end }}{{- end }}
 {{- $_ := set $webhook "matchConditions" $kept }}
 {{- end }}
+{{- end }}
+{{- if and (eq $document.kind "MutatingWebhookConfiguration") (include "carrel.dra" $root) }}
+{{- /* A pod with a claim for a GPU that the webhook has not seen gets none: it is worth waiting for. */}}
+{{- range $webhook := $document.webhooks }}{{- if eq $webhook.name "visible-gpus.carrel.dev" }}{{- $_ := set $webhook "timeoutSeconds" 5 }}{{- end }}{{- end }}
 {{- end }}
 ---
 {{ toYaml $document }}
@@ -96,6 +113,10 @@ CARREL_MEMORY_UNIT: {{ .Values.memoryUnit | quote }}
 CARREL_SHARED_CLAIMS_PER_GPU: {{ .Values.sharedClaimsPerGpu | int | toString | quote }}
 CARREL_OPPORTUNISTIC_GPUS: {{ .Values.opportunisticGpus | int | toString | quote }}
 CARREL_REVOKE_OLDER_PODS: {{ .Values.revokeOlderPods | toString | quote }}
+{{- if include "carrel.dra" . }}
+CARREL_DRA: "true"
+CARREL_DRA_DRIVER: {{ .Values.dra.driver | default "gpu.carrel.dev" }}
+{{- end }}
 CARREL_LOG_LEVEL: {{ .Values.logLevel | quote }}
 {{- end }}
 
@@ -107,14 +128,16 @@ CARREL_LONGEST_GRACE: {{ .Values.longestGrace | int | toString | quote }}
 CARREL_RUNTIME_CLASS: {{ .Values.runtimeClass | quote }}
 CARREL_API_URL: {{ .Values.bookingsElsewhere.apiUrl | quote }}
 CARREL_BIND_ADDRESS: {{ .Values.bindAddress | quote }}
-{{- if include "carrel.dra" . }}
-CARREL_DRA: "true"
-{{- end }}
 {{- end }}
 
 {{/* Whether ResourceClaims are counted; empty: they are not. Older clusters do not have them. */}}
 {{- define "carrel.dra" -}}
 {{- if and (.Values.dra | default dict).enabled (semverCompare ">=1.34-0" .Capabilities.KubeVersion.Version) -}}true{{- end -}}
+{{- end }}
+
+{{/* Whether Carrel's agents are the driver of claims; empty: they are not. */}}
+{{- define "carrel.draOnNodes" -}}
+{{- if and (include "carrel.dra" .) (ne (.Values.dra.driver | default "gpu.carrel.dev") "gpu.nvidia.com") -}}true{{- end -}}
 {{- end }}
 
 {{/* Of webhook and booking service, which both know the hub's users. */}}

@@ -23,6 +23,7 @@ and so does a second review of the changed pod. In order:
    read in a file what its person should know.
 """
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -47,6 +48,7 @@ from carrel.dialects.seal import ADMITTED
 from carrel.dialects.tier import namespace_as_person, write_tier
 from carrel.dialects.when_full import WhenFull, how_to_say_it, is_unreadable, said_by, when_full
 from carrel.dialects.without_gpu import without_gpu, write_without_gpu, written_by_us
+from carrel.kubernetes.cluster import ClusterError
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of, subject
 from carrel.leases.cluster_state import ClusterState
@@ -59,6 +61,8 @@ from carrel.ledger.refusals import Refusal
 from carrel.ledger.tiers import Tier
 from carrel.parsing.fields import Field
 from carrel.parsing.time_words import in_utc
+
+log = logging.getLogger(__name__)
 
 DEFAULT_SCHEDULERS = frozenset({"", DEFAULT_SCHEDULER})
 """In a pod that did not choose a scheduler."""
@@ -133,7 +137,7 @@ class PodAdmission:
             return _refused(forged)
         if (slices := nvidia.mig_refusal(pod)) is not None and not self._state.covered_pods.is_exempt(pod):
             return _refused(slices)
-        if self._state.device_claims is not None and (twice := self._state.device_claims.why_twice(pod)) is not None:
+        if (twice := await self._why_twice(pod)) is not None:
             return _refused(twice)
         asked, owner = self._asked_gpus(pod), self._context.owners.owner_of(request, pod)
         record = self._record_for(changed, owner)
@@ -152,7 +156,7 @@ class PodAdmission:
             return changed.answer("untouched")
         if isinstance(asked, Refusal):
             return _refused(asked)
-        if (outside := self._why_not_by_carrel(pod)) is not None:
+        if not asked.is_by_claims and (outside := self._why_not_by_carrel(pod)) is not None:
             return _refused(outside)
         if (too_large := why_too_large(request.object or {}, subject(pod.metadata), request.size)) is not None:
             return _refused(too_large)
@@ -163,6 +167,17 @@ class PodAdmission:
             without = hand_over_record.without_gpu_since(record.why, record.lost_at, asked.request)
             return self._on_cpu(new, changed, {**_mark_of(record), **without})
         return await self._admitted(new, changed)
+
+    async def _why_twice(self, pod: Pod) -> Refusal | None:
+        claims = self._state.device_claims
+        if claims is None or not pod.spec.resource_claims:
+            return None
+        try:
+            await claims.look_up(pod, self._state.cluster)
+        except ClusterError as error:
+            # The gate refuses a pod that was not admitted, and says so.
+            log.warning("claims_not_read pod=%s/%s why=%r", pod.metadata.namespace, pod.metadata.name, str(error))
+        return claims.why_twice(pod)
 
     def _changed(self, request: AdmissionRequest) -> ChangedPod:
         sealing = None
@@ -184,7 +199,9 @@ class PodAdmission:
     def _on_cpu(self, new: "_NewPod", changed: ChangedPod, notes: Mapping[str, str]) -> AdmissionDecision:
         """`notes` say why it runs without a GPU."""
         changed.warn(new.owner.warning)
-        changed.remove_gpu({**notes, **_whose(new.owner), **new.said_by_spawner})
+        claims = self._state.device_claims
+        claimed = claims.claimed_by(new.pod).names if claims is not None and new.asked.is_by_claims else ()
+        changed.remove_gpu({**notes, **_whose(new.owner), **new.said_by_spawner}, claimed)
         changed.seal()
         return changed.answer("cpu", notes[carrel.RUNS_WITHOUT_GPU])._replace(owner=new.owner)
 
@@ -248,7 +265,8 @@ class PodAdmission:
 
     def _with_gpu(self, new: "_NewPod", changed: ChangedPod, outcome: str) -> AdmissionDecision:
         changed.annotate(_whose(new.owner))
-        changed.set_scheduler(self._options.scheduler)
+        if not new.asked.is_by_claims:  # any scheduler allocates claims
+            changed.set_scheduler(self._options.scheduler)
         changed.set_runtime_class(self._context.runtime_class())
         if outcome != EXEMPT:
             changed.bound_grace(self._options.longest_grace_s)
@@ -282,7 +300,8 @@ class PodAdmission:
     def _why_never_seen(self, pod: Pod, asked: AskedGpus) -> Refusal | None:
         """Where the runtime heeds only the kubelet, a GPU that no device plugin allocates is never seen."""
         way = self._options.device_list
-        if way is DeviceList.VARIABLE or asked.request.by_kubelet or asked.dialect is gpushare.DIALECT:
+        by_others = asked.request.by_kubelet or asked.dialect is gpushare.DIALECT or asked.is_by_claims
+        if way is DeviceList.VARIABLE or by_others:
             return None
         why = f"by {asked.dialect.words}, which only {nvidia.VISIBLE_DEVICES} would show it"
         ignored = f"this cluster's container runtime ignores that (--device-list {way.value})"
@@ -328,6 +347,9 @@ class PodAdmission:
     # --- environment -------------------------------------------------------------------------------------------------
 
     def _set_visible_devices(self, pod: Pod, asked: AskedGpus, changed: ChangedPod) -> None:
+        if asked.is_by_claims:  # the container runtime shows a container the GPUs of its claims, whatever this says
+            changed.change_containers(visible_devices.hidden)
+            return
         sight = visible_devices.sight_of(pod, asked.request.containers, self._cuda_devices)
         by_plugin = self._is_left_to_the_plugin(asked)
 
@@ -365,7 +387,7 @@ class PodAdmission:
         if not (isinstance(asked, AskedGpus) or self._hides_gpus_from(request)) or not new.get("spec"):
             return UNTOUCHED
         sight: dict[str, visible_devices.Sight] = {}
-        if isinstance(asked, AskedGpus) and not self._is_left_to_the_plugin(asked):
+        if isinstance(asked, AskedGpus) and not asked.is_by_claims and not self._is_left_to_the_plugin(asked):
             by_container = visible_devices.sight_of(pod, asked.request.containers, self._cuda_devices)
             sight = {"": visible_devices.sight(self._cuda_devices), **by_container}
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import NamedTuple
 
+from carrel.dialects import dra
 from carrel.dialects.interface import Dialect, PodRequest, Reading
 from carrel.dialects.kai import POD_GROUP
 from carrel.dialects.registry import dialects_of, missing_claim, model_of
@@ -27,6 +28,11 @@ class AskedGpus(NamedTuple):
     is_in_gang: bool = False
 
     @property
+    def is_by_claims(self) -> bool:
+        """By ResourceClaims: a scheduler chooses the GPUs, and the container runtime shows them."""
+        return self.dialect is dra.DIALECT
+
+    @property
     def is_known(self) -> bool:
         return not self.why_unknown
 
@@ -34,7 +40,7 @@ class AskedGpus(NamedTuple):
 def asked_gpus(pod: Pod, request_of: RequestOf) -> AskedGpus | Refusal | None:
     """None if the pod asks for no GPU. Raises `Malformed` if its request cannot be read."""
     spoken = dialects_of(pod)
-    if not spoken:
+    if not spoken and not pod.spec.resource_claims:
         return None
     if len(spoken) == 1 and spoken[0].claim_name is not None:
         return _by_claim(pod, spoken[0], request_of)

@@ -77,7 +77,8 @@ class AdmissionWebhook:
             may_show_gpus=runtime_classes.may_show_gpus,
         )
         self.admission = PodAdmission(context, options.admission)
-        self.claim_gate = ClaimGate(state, state.device_claims) if state.device_claims is not None else None
+        claims = state.device_claims
+        self.claim_gate = ClaimGate(state, claims, options.trusted) if claims is not None else None
 
     def app(self, certificate_expires_at: Callable[[], float]) -> AsgiApp:
         booking_lookup = self._booking_cache
@@ -89,7 +90,8 @@ class AdmissionWebhook:
         metrics = WebhookMetrics(measures)
         metrics.show_api_calls(self._state.cluster.calls)
         self._state.isolation.on_failure = metrics.count_object_failure
-        handler = ReviewHandler(self.admission, metrics, lambda: self.informers.is_synced, self.claim_gate)
+        claims = self._state.device_claims
+        handler = ReviewHandler(self.admission, metrics, lambda: self.informers.is_synced, self.claim_gate, claims)
         return webhook_app(handler, metrics, self._why_not_ready)
 
     def _why_not_ready(self) -> str:

@@ -2,23 +2,31 @@
 
 kube-apiserver asks about each write that gives a ResourceClaim a device of ours (`manifests/dra.yaml`), whoever writes
 it. The answer is yes when the Leases of all its GPUs name the claim, and no with the reason otherwise; then nothing is
-held. Two replicas, or a replica and the extender, decide by the Leases' versions.
+held. Which GPUs it may have depends on the pod for which it is reserved (`claim_terms`). Two replicas, or a replica
+and the extender, decide by the Leases' versions.
 
 - Asked again about the same claim, because an answer was lost or the write had a conflict, the gate says the same.
 - After a yes the write may still fail. The claim then holds a GPU that it does not have, until its next allocation or
-  until the collector frees it (`lifecycle.claim_ends`); the GPU is never promised twice.
+  until the collector frees it (`lifecycle.claim_ends`); the GPU is never promised twice. If it fails again and again,
+  the claim has to wait (`allocation_retries`).
 - A dry run gets the same answer and takes nothing. Admin access takes nothing.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from weakref import WeakValueDictionary
 
 import msgspec
 
+from carrel.admission.allocation_retries import AllocationRetries
+from carrel.admission.claim_terms import ClaimTermsLookup
 from carrel.admission.review import AdmissionRequest
-from carrel.dialects import dra
+from carrel.dialects import dra, nvidia
 from carrel.dialects.dra import DevicePlace
+from carrel.dialects.dra_shadows import SHADOW
+from carrel.dialects.key_writers import Writer, account_of
 from carrel.dialects.registry import dialects_of
 from carrel.kubernetes.cluster import NotFound
 from carrel.kubernetes.objects.kinds import Pod
@@ -29,18 +37,25 @@ from carrel.leases.cluster_state import ClusterState
 from carrel.leases.device_claims import DeviceClaims
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.ledger.ledger import LedgerError
-from carrel.ledger.placement import Placement, why_not_on
+from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import WHOLE, Memory, Request
+from carrel.ledger.requests import WHOLE, Request
 from carrel.ledger.shares import Holder
 from carrel.parsing import Malformed
 
 
 class ClaimGate:
-    def __init__(self, state: ClusterState, device_claims: DeviceClaims) -> None:
+    def __init__(
+        self, state: ClusterState, device_claims: DeviceClaims, trusted: AbstractSet[str] = frozenset()
+    ) -> None:
+        """`trusted`: who may write shadow claims, besides the controller."""
         self._state = state
+        self._shadow_writers = {account_of(Writer.CONTROLLER, state.options.namespace), *trusted}
         self._device_claims = device_claims
+        self._terms = ClaimTermsLookup(state)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._retries = AllocationRetries()
+        device_claims.claims.on_change(self._on_claim)
 
     async def decide(self, request: AdmissionRequest) -> Refusal | None:
         """None: the write may pass. Raises `Malformed`, and `ClusterError` if the Leases could not be written."""
@@ -50,19 +65,32 @@ class ClaimGate:
         taken = dra.allocated(claim, self._device_claims.drivers)
         if not taken:
             return None
+        if self._device_claims.is_shadow(claim):
+            # It shows what is on Leases already. A scheduler that would allocate it would do so past the ledger.
+            is_ours = request.user.name in self._shadow_writers
+            return None if is_ours else Refusal(f"only Carrel's controller allocates claims with the label {SHADOW}")
         gpus = self._gpus(taken)
         if isinstance(gpus, Refusal):
             return gpus
-        refusal = await self._why_not_its_pods(claim)
+        if not gpus:
+            return None
+        pods = await self._pods(claim)
+        refusal = _why_asked_twice(claim, pods)
         if refusal is not None:
             return refusal
         holder = dra.holder_of_claim(claim)
-        placement = _placement(gpus)
         async with self._locks.setdefault(holder.uid, asyncio.Lock()):
-            refusal = self._why_not(placement, holder)
-            if refusal is not None or request.dry_run:
-                return refusal
+            placement = self._placement(gpus, holder, pods)
+            if isinstance(placement, Refusal) or request.dry_run:
+                return placement if isinstance(placement, Refusal) else None
+            if why := self._retries.why_not(holder.uid, self._state.options.clock()):
+                return Refusal(f"{holder}: {why}")
             return await self._take(placement, holder)
+
+    def _on_claim(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        claim = new or old
+        if claim is not None and (new is None or new.status.allocation is not None):
+            self._retries.forget(claim.metadata.uid)
 
     def _gpus(self, taken: Mapping[DevicePlace, MiB | None]) -> dict[Gpu, MiB | None] | Refusal:
         """How much of which GPU; None: the whole of it."""
@@ -70,8 +98,12 @@ class ClaimGate:
         for place, memory in taken.items():
             uuid = self._device_claims.uuid_of(place)
             card = self._state.ledger.card(uuid) if uuid else None
+            if card is None and uuid.startswith(dra.MIG):
+                if (why := self._why_not_mig(place)) is not None:
+                    return why
+                continue
             if card is None:
-                known = f"is {uuid}, which Carrel does not hand out by claims" if uuid else "is in no slice yet"
+                known = f"is {uuid}, which no agent of Carrel reports" if uuid else "is in no slice yet"
                 return Refusal(f"device {place} {known}; a scheduler tries again by itself")
             gpus[card.gpu] = None if memory is None or memory >= card.gpu.memory else memory
             if memory is not None and memory > card.gpu.memory:
@@ -81,20 +113,35 @@ class ClaimGate:
             return Refusal(f"the allocation has GPUs of {' and '.join(nodes)}; a claim gets GPUs of one node")
         return gpus
 
-    def _why_not(self, placement: Placement, holder: Holder) -> Refusal | None:
-        """Why the GPUs cannot be had, by what this process knows; None if they can, or if the claim has them."""
-        held = self._state.ledger.shares_of(holder.uid)
-        for gpu, share in zip(placement.gpus, placement.shares(holder), strict=True):
-            before = held.get(gpu.uuid)
-            if before is not None and before.memory != share.memory:
+    def _why_not_mig(self, place: DevicePlace) -> Refusal | None:
+        """A MIG slice of a GPU that Carrel gives to nobody is not counted. NVIDIA's driver can also make slices of
+        a GPU that is whole, and that Carrel may have promised."""
+        parent = self._device_claims.uuid_of(place, dra.PARENT_UUID)
+        card = self._state.ledger.card(parent) if parent else None
+        if card is not None and card.gpu.unusable and not card.shares:
+            return None
+        of = f"{card.gpu}, which Carrel hands out as a whole" if card is not None else "a GPU that Carrel does not know"
+        return Refusal(f"device {place} is a MIG slice of {of}")
+
+    def _placement(self, gpus: Mapping[Gpu, MiB | None], holder: Holder, pods: Sequence[Pod]) -> Placement | Refusal:
+        """What is to be recorded, or why the GPUs cannot be had, by what this process knows. What the claim holds
+        already, it keeps on the terms on which it was taken: also what Carrel itself allocates."""
+        placement, held = _placement(gpus), self._state.ledger.shares_of(holder.uid)
+        wanted = list(zip(placement.gpus, placement.shares(holder), strict=True))
+        for gpu, share in wanted:
+            if (before := held.get(gpu.uuid)) is not None and before.memory != share.memory:
                 return Refusal(
                     f"another amount of {gpu} is still recorded for {holder}; it is freed within two minutes"
                 )
-            amount = WHOLE if share.memory is None else Memory(share.memory)
-            why = None if before is not None else why_not_on(self._state.ledger, gpu, Request(1, amount), holder.uid)
-            if why is not None:
-                return why
-        return None
+        new = [(gpu, share) for gpu, share in wanted if gpu.uuid not in held]
+        if not new:
+            known = next((held[gpu.uuid].coverage for gpu in placement.gpus), None)
+            return replace(placement, coverage=known)
+        terms = self._terms.of(holder, pods)
+        if isinstance(terms, Refusal):
+            return terms
+        user = terms.pod.metadata.uid if terms.pod is not None else ""
+        return self._terms.why_not(terms, placement, new) or replace(placement, coverage=terms.coverage, for_pod=user)
 
     async def _take(self, placement: Placement, holder: Holder) -> Refusal | None:
         writer = self._state.lease_writer
@@ -108,18 +155,9 @@ class ClaimGate:
 
     # --- the pods that use it ----------------------------------------------------------------------------------------
 
-    async def _why_not_its_pods(self, claim: ResourceClaim) -> Refusal | None:
-        """A pod that asks for GPUs in another dialect too would be promised both. Admission says so when the pod is
-        created, if the claim is known by then."""
-        for consumer in claim.status.reserved_for:
-            pod = await self._pod(consumer, claim.metadata.namespace)
-            others = dialects_of(pod) if pod is not None else ()
-            if pod is not None and others:
-                words = " and ".join([*(each.words for each in others), f"ResourceClaim {claim.metadata.name}"])
-                return Refusal(
-                    f"{subject(pod.metadata)} asks for GPUs in {len(others) + 1} ways: {words}; keep one of them"
-                )
-        return None
+    async def _pods(self, claim: ResourceClaim) -> Sequence[Pod]:
+        found = [await self._pod(consumer, claim.metadata.namespace) for consumer in claim.status.reserved_for]
+        return [pod for pod in found if pod is not None]
 
     async def _pod(self, consumer: ClaimConsumer, namespace: str) -> Pod | None:
         """None: it is no pod, or it is gone."""
@@ -133,6 +171,19 @@ class ClaimGate:
         except NotFound:
             return None
         return found if found.metadata.uid == consumer.uid else None
+
+
+def _why_asked_twice(claim: ResourceClaim, pods: Sequence[Pod]) -> Refusal | None:
+    """A pod that asks for GPUs in another dialect too would be promised both. Admission says so when the pod is
+    created, if the claim is known by then. A claim that a scheduler made for `nvidia.com/gpu` is that resource."""
+    is_made = dra.is_for_extended_resource(claim)
+    for pod in pods:
+        if others := [each for each in dialects_of(pod) if not (is_made and each is nvidia.DIALECT)]:
+            words = " and ".join([*(each.words for each in others), f"ResourceClaim {claim.metadata.name}"])
+            return Refusal(
+                f"{subject(pod.metadata)} asks for GPUs in {len(others) + 1} ways: {words}; keep one of them"
+            )
+    return None
 
 
 def _placement(gpus: Mapping[Gpu, MiB | None]) -> Placement:

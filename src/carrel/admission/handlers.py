@@ -16,6 +16,7 @@ import msgspec
 from carrel.admission import review
 from carrel.admission.admission import PodAdmission
 from carrel.admission.claim_gate import ClaimGate
+from carrel.admission.claim_requests import why_not_claimed
 from carrel.admission.hub_reports import HubReports
 from carrel.admission.metrics import WebhookMetrics
 from carrel.admission.review import AdmissionRequest
@@ -23,11 +24,13 @@ from carrel.admission.review_decoding import NotAReview, read_pod, read_review
 from carrel.http.post_routes import JsonReply
 from carrel.kubernetes.cluster import ClusterError
 from carrel.kubernetes.objects import json_patch
+from carrel.leases.device_claims import DeviceClaims
 from carrel.parsing import Malformed
 
 log = logging.getLogger(__name__)
 
 POD, EVICTION, CLAIM = "Pod", "Eviction", "ResourceClaim"
+CLAIMS = (CLAIM, "ResourceClaimTemplate")
 
 Reviewed = tuple[str, dict[str, Any]]
 """The outcome, for the metrics, and the answer."""
@@ -40,11 +43,13 @@ class ReviewHandler:
         metrics: WebhookMetrics,
         is_synced: Callable[[], bool],
         claim_gate: ClaimGate | None = None,
+        device_claims: DeviceClaims | None = None,
     ) -> None:
         self._admission = admission
         self._is_synced = is_synced
         self.metrics = metrics
         self.claim_gate = claim_gate
+        self._device_claims = device_claims
         self._hub_reports = HubReports(metrics)
 
     async def mutate(self, body: bytes) -> JsonReply:
@@ -91,7 +96,17 @@ class ReviewHandler:
             return "refused", review.denied(request, str(refusal))
         return "allowed", review.allowed(request)
 
+    def _new_claim(self, request: AdmissionRequest) -> Reviewed:
+        """A ResourceClaim or a template that is created."""
+        refusal = why_not_claimed(request, self._device_claims) if self._device_claims is not None else None
+        if refusal is None:
+            return "untouched", review.allowed(request)
+        log.info("refused user=%s namespace=%s why=%r", request.user.name, request.namespace, str(refusal))
+        return "refused", review.denied(request, str(refusal))
+
     async def _review(self, request: AdmissionRequest) -> Reviewed:
+        if request.kind in CLAIMS:
+            return self._new_claim(request)
         if request.kind == EVICTION:
             return self._eviction(request)
         if request.kind != POD or request.object is None:  # None: it is being deleted

@@ -1,6 +1,6 @@
 """A copy of the pod in a review, with the changes that Carrel wants; and the decision that is made of it."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -179,8 +179,9 @@ class ChangedPod:
     def add_notice_file(self) -> None:
         self._spec = with_notice_file(self._spec)
 
-    def remove_gpu(self, notes: Mapping[str, str]) -> None:
-        without = on_cpu({"metadata": self._metadata, "spec": self._spec}, notes)
+    def remove_gpu(self, notes: Mapping[str, str], claims: Collection[str] = ()) -> None:
+        """`claims`: its ResourceClaims for GPUs, as the pod calls them."""
+        without = on_cpu({"metadata": self._metadata, "spec": self._spec}, notes, claims)
         self._metadata |= {group: without["metadata"][group] for group in ("annotations", "labels")}
         self._spec = without["spec"]
         if self._spec.get("schedulerName", "") != DEFAULT_SCHEDULER:

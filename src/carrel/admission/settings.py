@@ -117,6 +117,7 @@ class WebhookSettings(HubSettings, CallerSettings, CudaSettings, DeviceListSetti
             tier_policy=self.tier_policy(),
             reads_makers=False,
             dra=self.dra,
+            dra_driver=self.dra_driver,
         )
 
     def served_names(self) -> tuple[str, ...]:

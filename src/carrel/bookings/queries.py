@@ -25,6 +25,7 @@ from carrel.bookings.records import (
     Query,
     ReadTransaction,
     RefusalReason,
+    State,
 )
 from carrel.bookings.rules import Booking, BookingRules, earliest_start
 from carrel.bookings.tiers import PersonTier, person_tier
@@ -35,6 +36,8 @@ from carrel.parsing.addresses import normal
 
 FOREVER = datetime.max.replace(tzinfo=UTC)
 FEED_LOOKS_BACK = timedelta(days=90)
+FEED_CANCELLED = 50
+"""Of what was cancelled before it began, so many: anybody can book and cancel as often as they like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,10 +243,21 @@ class BookingQueries:
             owner = await reading.feed_owner(hash_of(secret))
             if owner is None:
                 return None
-            since = self.context.now() - FEED_LOOKS_BACK
+            now, groups = self.context.now(), await reading.groups_of(owner)
+            since = now - FEED_LOOKS_BACK
             theirs = list(await reading.of_person(owner, since))
-            for group in await reading.groups_of(owner):
+            for group in groups:
                 theirs += await reading.of_group(group, since)
+            # A calendar keeps what it was told, until it is told that it was cancelled.
+            cancelled = Query(
+                user=owner,
+                groups=frozenset(groups),
+                states=frozenset({State.CANCELLED}),
+                start=since,
+                newest_first=True,
+                limit=FEED_CANCELLED,
+            )
+            theirs += [each for each in await reading.search(cancelled, now) if not each.booking.counts]
             return sorted(theirs, key=lambda record: (record.booking.start, record.booking.id))
 
 

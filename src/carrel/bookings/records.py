@@ -277,7 +277,8 @@ class ReadTransaction(Protocol):
     async def get(self, id: str) -> BookingRecord | None: ...
 
     async def of_person(self, user: str, since: datetime) -> Sequence[BookingRecord]:
-        """The person's own that end after `since`, ordered by start. Not those that they made for a group."""
+        """The person's own that end after `since`, ordered by start. Not those that they made for a group, nor those
+        that were cancelled before they began."""
         ...
 
     async def of_group(self, group: str, since: datetime) -> Sequence[BookingRecord]:

@@ -134,7 +134,7 @@ def _service(resources: _Resources, carrel: ClusterState | None, authenticator: 
 
 def cluster_inventory_of(carrel: ClusterState) -> ClusterInventory:
     def keeps_its_gpus(uid: str) -> bool:
-        pod = carrel.pods.store.by_uid(uid)
+        pod = carrel.claim_users.pod_of(uid)
         return pod is not None and carrel.tier(pod) is None
 
     def covered_until(uid: str) -> datetime | None:
@@ -152,7 +152,8 @@ def cluster_view_of(carrel: ClusterState) -> ClusterView:
         ledger=carrel.ledger,
         cards=lambda node: shown_cards(carrel.cluster_ledger, node),
         card=lambda uuid: shown_card(carrel.cluster_ledger, uuid),
-        pod=pods.by_uid,
+        pod=carrel.claim_users.pod_of,
+        shares_of=carrel.shares_of,
         pods=pods.snapshot,
         why_waits=lambda pod: str(carrel.why(pod) or ""),
         is_synced=lambda: carrel.informers.is_synced,

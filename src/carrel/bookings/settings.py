@@ -14,7 +14,7 @@ from carrel.bookings.rules import DAY, HOUR, RULES, BookingRules, Rule
 from carrel.bookings.sign_in.settings import SignInSettings, mistakes
 from carrel.dialects.maia import DEFAULT_TOKENS
 from carrel.parsing.secret_settings import mistakes_in_secrets
-from carrel.settings import DialectSettings, HubSettings, ServingSettings, TierSettings
+from carrel.settings import DialectSettings, DraSettings, HubSettings, ServingSettings, TierSettings
 
 if TYPE_CHECKING:
     from carrel.leases.cluster_state import ClusterOptions
@@ -55,7 +55,14 @@ else:
 
 @dataclass(frozen=True)
 class BookingSettings(
-    RuleSettings, NotificationSettings, SignInSettings, HubSettings, TierSettings, DialectSettings, ServingSettings
+    RuleSettings,
+    NotificationSettings,
+    SignInSettings,
+    HubSettings,
+    TierSettings,
+    DraSettings,
+    DialectSettings,
+    ServingSettings,
 ):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
@@ -87,7 +94,12 @@ class BookingSettings(
         from carrel.leases.cluster_state import ClusterOptions
 
         return ClusterOptions(
-            self.carrel_namespace, self.dialect_options(), tier_policy=self.tier_policy(), reads_makers=False
+            self.carrel_namespace,
+            self.dialect_options(),
+            tier_policy=self.tier_policy(),
+            reads_makers=False,
+            dra=self.dra,
+            dra_driver=self.dra_driver,
         )
 
     def wrong(self) -> list[str]:

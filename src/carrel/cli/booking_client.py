@@ -25,6 +25,9 @@ PAUSES_S = (0.5, 1.0, 2.0)
 """Between two attempts."""
 TIMEOUT = aiohttp.ClientTimeout(total=40, connect=10)
 RETRIED = (429, 502, 503, 504)
+NO_CONTENT = 204
+MOST_BYTES = 32 * 1024 * 1024
+"""Of an answer. A page of bookings has a few hundred kilobytes."""
 EXIT_CODES = {400: USAGE, 401: FORBIDDEN, 403: FORBIDDEN, 404: NOT_FOUND, 409: CONFLICT, 412: CONFLICT, 413: USAGE}
 
 
@@ -45,7 +48,8 @@ class RequestRefused(Exception):
     def complaint(self) -> typer.Exit:
         """Prints three lines: what, why (all reasons), and what to do."""
         problem = self.problem
-        reasons = [_reason(each) for each in problem.get("problems", ()) if isinstance(each, dict)]
+        problems = problem.get("problems")
+        reasons = [_reason(each) for each in problems if isinstance(each, dict)] if isinstance(problems, list) else []
         why = "\n  ".join(filter(None, reasons)) or str(problem.get("detail", f"The service answered {self.status}."))
         is_rule = problem.get("code") == "rules-broken"
         code = REFUSED if is_rule else EXIT_CODES.get(self.status, USAGE if self.status == 422 else UNAVAILABLE)
@@ -68,13 +72,22 @@ class ServiceUnreachable(Exception):
         )
 
 
+class NotTheService(Exception):
+    """Somebody else answers there: a sign-in page of the network, a proxy, another program."""
+
+    def complaint(self, server: str) -> typer.Exit:
+        hint = "compare the address with that of the booking page: carrel login https://gpus.lab.org"
+        return command_failed(f"This is no booking service: {server}", str(self), hint, UNAVAILABLE)
+
+
 class BookingClient:
     def __init__(self, login: Login, http: aiohttp.ClientSession) -> None:
         self._login = login
         self._http = http
 
     async def call(self, method: str, path: str, **call: Any) -> ServiceAnswer:
-        """Raises `RequestRefused` or `ServiceUnreachable`. `json`, `params` and `headers` are those of aiohttp."""
+        """Raises `RequestRefused`, `ServiceUnreachable` or `NotTheService`. `json`, `params` and `headers` are those of
+        aiohttp."""
         why = ""
         for pause_s in (*PAUSES_S, None):
             try:
@@ -84,6 +97,8 @@ class BookingClient:
             if status and status not in RETRIED:
                 if status >= 400:
                     raise RequestRefused(status, body if isinstance(body, dict) else {})
+                if status >= 300 or (status != NO_CONTENT and not isinstance(body, dict)):
+                    raise NotTheService(f"It answered {status}, with something else than a JSON object.")
                 return ServiceAnswer(body, etag)
             if pause_s is not None:
                 await asyncio.sleep(pause_s)
@@ -97,7 +112,11 @@ class BookingClient:
         # A redirect could carry the token to another host.
         given = {**call, "headers": headers, "timeout": TIMEOUT, "allow_redirects": False}
         async with self._http.request(method, url, **given) as answer:
-            text = await answer.text()
+            text = b""
+            async for part in answer.content.iter_any():
+                text += part
+                if len(text) > MOST_BYTES:
+                    raise NotTheService(f"Its answer has more than {MOST_BYTES // 1024**2} MiB.")
             return answer.status, _json(text), answer.headers.get("etag", "")
 
     async def zone(self) -> ZoneInfo:
@@ -121,10 +140,10 @@ class BookingClient:
         return await self.call("GET", f"/bookings/{id}")
 
 
-def _json(text: str) -> Any:
+def _json(text: bytes) -> Any:
     try:
         return json.loads(text) if text else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
@@ -145,7 +164,7 @@ def ask_service(
         return asyncio.run(with_client())
     except RequestRefused as refused:
         raise refused.complaint() from None
-    except ServiceUnreachable as no_answer:
+    except (ServiceUnreachable, NotTheService) as no_answer:
         raise no_answer.complaint(login.server) from None
     except InvalidDate as invalid:
         raise command_failed("Invalid date", f"{invalid}.", date_example, USAGE) from None

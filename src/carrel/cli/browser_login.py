@@ -20,7 +20,7 @@ import typer
 from aiohttp import web
 
 from carrel.cli import saved_login
-from carrel.cli.booking_client import TIMEOUT, BookingClient, RequestRefused, ServiceUnreachable
+from carrel.cli.booking_client import TIMEOUT, BookingClient, NotTheService, RequestRefused, ServiceUnreachable
 from carrel.cli.login import LoginSettings
 from carrel.cli.output import print_lines
 from carrel.cli.saved_login import Login, check_address
@@ -58,7 +58,7 @@ async def _revoked(saved: Login) -> bool:
     async with aiohttp.ClientSession() as http:
         try:
             await BookingClient(saved, http).call("DELETE", f"/tokens/{saved.token_id}")
-        except (RequestRefused, ServiceUnreachable):
+        except (RequestRefused, ServiceUnreachable, NotTheService):
             return False
     return True
 
@@ -73,7 +73,7 @@ async def _with_email(login: Login) -> Login:
             me = (await BookingClient(login, http).call("GET", "/me")).body
         except RequestRefused as refused:
             raise refused.complaint() from None
-        except ServiceUnreachable as no_answer:
+        except (ServiceUnreachable, NotTheService) as no_answer:
             raise no_answer.complaint(login.server) from None
     return Login(login.server, login.token, login.token_id, str(me["email"]))
 

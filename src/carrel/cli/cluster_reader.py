@@ -8,14 +8,17 @@ from dataclasses import replace
 
 from carrel.cli.options import ClusterQuerySettings
 from carrel.command_errors import FORBIDDEN, NOT_FOUND, UNAVAILABLE, USAGE, command_failed
+from carrel.dialects.dra import DraDriver
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Forbidden, NotFound
 from carrel.kubernetes.config import Access
 from carrel.kubernetes.http_transport import HttpTransport
 from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.resources import RESOURCE_SLICES, VALIDATING_WEBHOOKS
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
 from carrel.leases.pod_progress import is_waiting
 from carrel.ledger.tiers import DEFAULT_TIER_POLICY, TierPolicy
+from carrel.manifests import CONFIGURATIONS
 
 
 def read_cluster(
@@ -68,6 +71,21 @@ async def _read(settings: ClusterQuerySettings, access: Access, tier_policy: Tie
         return carrel
 
 
+async def _dra_driver(client: Client) -> DraDriver | None:
+    """Whose ResourceClaims the installation counts, as far as the reader may know it; None: none."""
+    for name in CONFIGURATIONS:
+        try:
+            gate = str(await client.get(VALIDATING_WEBHOOKS, name))
+            return next((driver for driver in DraDriver if f"'{driver.value}'" in gate), None)
+        except ClusterError:
+            continue  # there is none; or the reader may not see it, but perhaps what agents offer
+    try:
+        slices = (await client.list(RESOURCE_SLICES)).items
+    except ClusterError:
+        return None
+    return DraDriver.CARREL if any(each.spec.driver == DraDriver.CARREL.value for each in slices) else None
+
+
 @asynccontextmanager
 async def reading_cluster(
     settings: ClusterQuerySettings, access: Access, tier_policy: TierPolicy = DEFAULT_TIER_POLICY
@@ -78,7 +96,15 @@ async def reading_cluster(
         # A command that reads once cannot see whether more pods of a gang come.
         dialect_options = replace(settings.dialect_options(), gang_settle_s=0.0)
         now = client.clock.now
-        options = ClusterOptions(settings.carrel_namespace, dialect_options, tier_policy=tier_policy, now=now)
+        driver = await _dra_driver(client)
+        options = ClusterOptions(
+            settings.carrel_namespace,
+            dialect_options,
+            tier_policy=tier_policy,
+            now=now,
+            dra=driver is not None,
+            dra_driver=driver or DraDriver.CARREL,
+        )
         carrel = ClusterState(client, options)
         await carrel.informers.read_once()
         for pod in filter(is_waiting, carrel.pods.store):

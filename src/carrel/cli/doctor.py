@@ -84,7 +84,7 @@ async def _look(settings: DoctorSettings) -> "list[Finding]":
     probe = ProbeOptions(settings.probe_namespace, settings.probe_image) if settings.probe else None
     own = asyncio.current_task()
     assert own is not None
-    with contextlib.suppress(NotImplementedError):
+    with contextlib.suppress(NotImplementedError):  # Windows has no such handlers
         # A pod is ended with SIGTERM: what was started must be removed then too.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, own.cancel)
     async with contextlib.aclosing(client):

@@ -127,7 +127,12 @@ def _booked_until(carrel: "ClusterState") -> dict[tuple[str, str], str]:
     from carrel.parsing.time_words import in_utc
 
     found = [(pod.metadata, carrel.covered(pod)) for pod in carrel.pods.store if pod.spec.node_name]
-    return {(pod.namespace, pod.name): in_utc(covered.entitlement.ends) for pod, covered in found if covered}
+    booked = {(pod.namespace, pod.name): in_utc(covered.entitlement.ends) for pod, covered in found if covered}
+    shares = (share for lease in carrel.cluster_ledger.leases() for share in lease.record.shares)
+    for holder in (share.holder for share in shares if share.holder.is_claim):
+        if (covered := carrel.covered_pods.of(holder.uid)) is not None:
+            booked[holder.namespace, holder.name] = in_utc(covered.entitlement.ends)
+    return booked
 
 
 def _addresses(carrel: "ClusterState") -> dict[str, str]:

@@ -14,13 +14,23 @@ from carrel import manifests
 from carrel.cli.checks.scheduler import CONTROLLER_LEASE, LEADER_SILENT
 from carrel.cli.helm_release import HelmRelease, helm_release, marked_release
 from carrel.dialects.carrel import PREFIXES
+from carrel.dialects.dra_shadows import SELECTED
 from carrel.dialects.hand_over_record import LABEL
 from carrel.installation import other_installation
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import NotFound, Selection
 from carrel.kubernetes.objects import resources
 from carrel.kubernetes.objects.kinds import Object
-from carrel.kubernetes.objects.resources import CONFIG_MAPS, CRDS, LEASES, NAMESPACES, SECRETS, VOLUME_CLAIMS, Resource
+from carrel.kubernetes.objects.resources import (
+    CONFIG_MAPS,
+    CRDS,
+    LEASES,
+    NAMESPACES,
+    RESOURCE_CLAIMS,
+    SECRETS,
+    VOLUME_CLAIMS,
+    Resource,
+)
 from carrel.parsing.malformed import Malformed
 from carrel.parsing.time import instant
 from carrel.scheduling.scheduler_config import CPU_PROFILE, PROFILE
@@ -195,12 +205,21 @@ class Purge:
                 yield Leftover(LEASES, lease.metadata.name, self._namespace, "who holds a GPU")
         for record in (await self._client.list(CONFIG_MAPS, Selection(self._namespace, labels=LABEL))).items:
             yield Leftover(CONFIG_MAPS, record.metadata.name, self._namespace, "a hand-over to CPU under way")
+        for shadow in await self._shadows():
+            yield Leftover(RESOURCE_CLAIMS, shadow, self._namespace, "what is shown to schedulers")
         for name in OWN_SECRETS:
             if await self._get(SECRETS, name, self._namespace) is not None:
                 yield Leftover(SECRETS, name, self._namespace, "keys")
         of_chart = Selection(self._namespace, labels=OF_CHART)
         for claim in (await self._client.list(VOLUME_CLAIMS, of_chart)).items:
             yield Leftover(VOLUME_CLAIMS, claim.metadata.name, self._namespace, "the database of the bookings")
+
+    async def _shadows(self) -> list[str]:
+        try:
+            found = (await self._client.list(RESOURCE_CLAIMS, Selection(self._namespace, labels=SELECTED))).items
+        except NotFound:
+            return []  # this API server has no such kind
+        return [each.metadata.name for each in found]
 
     async def _get(self, resource: Resource[Any], name: str, namespace: str = "") -> dict[str, Any] | None:
         try:

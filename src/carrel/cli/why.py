@@ -167,6 +167,8 @@ def why_text(carrel: "ClusterState", pod: "Pod") -> str:
         return f"{name} has lost its GPU: {how}; handed over to CPU"
     if pod.spec.node_name:
         return f"{name} does not wait: it is on {pod.spec.node_name}{_gpus(carrel, pod)}"
+    if not wants_gpus and carrel.shares_of(pod):
+        return f"{name} does not wait for a GPU: its claims have theirs; {pod.spec.scheduler_name} can place it now"
     if not wants_gpus:
         return f"{name} requests no GPU, so it does not wait for Carrel"
     refusal = carrel.why(pod)
@@ -176,7 +178,8 @@ def why_text(carrel: "ClusterState", pod: "Pod") -> str:
 def _gpus(carrel: "ClusterState", pod: "Pod") -> str:
     from carrel.leases.shown_cards import shown_indices
 
-    numbers = shown_indices(carrel.cluster_ledger, pod.spec.node_name, pod.metadata.uid)
+    own = carrel.holder_uids(pod)
+    numbers = sorted({n for uid in own for n in shown_indices(carrel.cluster_ledger, pod.spec.node_name, uid)})
     return f", GPU {', '.join(map(str, numbers))}" if numbers else ""
 
 

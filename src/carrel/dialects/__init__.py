@@ -7,7 +7,8 @@ Reading order:
 
     interface options registry            what a dialect is; what an admin decides; the list, and a pod's request
     nvidia gpushare gpuclaim kai hami     the peers' dialects
-    dra                                   ResourceClaims and their devices
+    dra dra_shadows cdi                   ResourceClaims and their devices; claims that show what others hold; runtimes
+    claim_selectors claim_allocation      which selectors are understood; what Carrel writes to allocate a claim
     gpuclaim_objects kai_objects          the kinds of objects that they define
     carrel booking_objects                Carrel's own words, the Lease of a GPU, and bookings as objects
     kai_reservation gpushare_inspect      further words of KAI and gpushare

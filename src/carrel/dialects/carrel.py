@@ -133,6 +133,8 @@ NEXT_POD = "the next pod of a booking"
 _MARKS = 8
 """Binds of one pod that are remembered on a Lease; of more than a few, the oldest have long ended."""
 
+_VICTIMS = {"from": HolderKind.POD, "fromClaims": HolderKind.CLAIM}
+"""Who has to give a GPU back."""
 _STATES = {state.value: state for state in ShareState if state is not ShareState.GONE}
 _RESERVATION_STATES = {state.value: state for state in ReservationState}
 
@@ -241,6 +243,13 @@ class LeaseRecord:
         """The pods that hold a share, and the one that the GPU is kept for."""
         return (*(share.holder for share in self.shares), *([self.kept_for] if self.kept_for else []))
 
+    def has_room_for(self, share: Share, memory: MiB) -> bool:
+        """Of a GPU with so much memory. What is kept for somebody is no room."""
+        if self.kept_for is not None or self.reservation is not None:
+            return False
+        held = sum(memory if each.memory is None else each.memory for each in self.shares)
+        return held + (memory if share.memory is None else share.memory) <= memory
+
     def without(self, uid: str) -> "LeaseRecord":
         """The same, less one pod."""
         shares = tuple(share for share in self.shares if share.holder.uid != uid)
@@ -299,7 +308,9 @@ def read_lease(lease: Lease) -> LeaseRecord | None:
         shares[holder] = replace(listed, memory=None)
     kept = Field.parse(notes.get(LEASE_KEPT_FOR, "null"), where, annotation_field(LEASE_KEPT_FOR))
     kept_for = _holder(kept["uid"].some_text(), kept["pod"]) if kept.present else None
-    victims = tuple(_holder(uid, name) for uid, name in kept["from"].entries().items())
+    victims = tuple(
+        _holder(uid, name, kind) for word, kind in _VICTIMS.items() for uid, name in kept[word].entries().items()
+    )
     tries = {uid: entry["tries"].strings() for uid, entry in recorded.entries().items() if entry["tries"].present}
     reserved = Field.parse(notes.get(LEASE_RESERVATION, "null"), where, annotation_field(LEASE_RESERVATION))
     until = kept["until"].text()
@@ -402,7 +413,10 @@ def _entry(share: Share, marks: Sequence[str]) -> dict[str, Any]:
 
 def _keep(record: LeaseRecord, holder: Holder) -> dict[str, Any]:
     optional = {
-        "from": {victim.uid: victim.full_name for victim in record.kept_from},
+        **{
+            word: {victim.uid: victim.full_name for victim in record.kept_from if victim.kind is kind}
+            for word, kind in _VICTIMS.items()
+        },
         "booking": record.kept_booking,
         "until": micro_seconds(record.kept_until) if record.kept_until else "",
     }

@@ -1,12 +1,12 @@
 """A pod's manifest without its GPU: the manifest with which a workload continues when it has lost its GPU.
 
-Taken off: the GPU resources and annotations of every dialect, what Carrel wrote on the pod, the node it was bound to
-and the labels that only nodes with a GPU have (`gpu_node_labels`), the scheduler and the priority that it had for its
-GPU. Its name, labels, owners, volumes and everything else stay, whether Carrel has heard of it or not: sidecars,
-tolerations, resources of the pod as a whole (which never are GPUs: Kubernetes takes only processors, memory and huge
-pages there), scheduling gates that nobody has removed yet. In every container, sidecars too, `NVIDIA_VISIBLE_DEVICES`
-is reset: an image may ask for all GPUs by itself, and empty is what NVIDIA's runtime takes for no GPU and no driver.
-The variables of each dialect are taken off.
+Taken off: the GPU resources and annotations of every dialect, the ResourceClaims for GPUs, what Carrel wrote on the
+pod, the node it was bound to and the labels that only nodes with a GPU have (`gpu_node_labels`), the scheduler and the
+priority that it had for its GPU. Its name, labels, owners, volumes and everything else stay, whether Carrel has heard
+of it or not: sidecars, tolerations, claims for other devices, resources of the pod as a whole (which never are GPUs:
+Kubernetes takes only processors, memory and huge pages there), scheduling gates that nobody has removed yet. In every
+container, sidecars too, `NVIDIA_VISIBLE_DEVICES` is reset: an image may ask for all GPUs by itself, and empty is what
+NVIDIA's runtime takes for no GPU and no driver. The variables of each dialect are taken off.
 """
 
 from collections.abc import Collection, Mapping
@@ -28,8 +28,9 @@ _OF_THE_SERVER = ("nodeName", "priority", "preemptionPolicy", "overhead", "ephem
 """Fields of the spec that the API server fills in itself, or does not take from whoever creates a pod."""
 
 
-def on_cpu(pod: Mapping[str, Any], notes: Mapping[str, str]) -> Manifest:
-    """The manifest of a pod as it is on the API server, to be created anew; `notes` are added to its annotations."""
+def on_cpu(pod: Mapping[str, Any], notes: Mapping[str, str], claims: Collection[str] = ()) -> Manifest:
+    """The manifest of a pod as it is on the API server, to be created anew; `notes` are added to its annotations.
+    `claims`: its ResourceClaims for GPUs, as the pod calls them."""
     metadata, spec = pod["metadata"], dict(pod["spec"])
     for field in _OF_THE_SERVER:
         spec.pop(field, None)
@@ -47,9 +48,11 @@ def on_cpu(pod: Mapping[str, Any], notes: Mapping[str, str]) -> Manifest:
     if (spec.get("terminationGracePeriodSeconds") or 0) < 0:
         spec["terminationGracePeriodSeconds"] = _LEAST_GRACE_S
     spec = without_gpu_nodes(spec)
+    if kept := [each for each in spec.pop("resourceClaims", None) or () if each.get("name") not in claims]:
+        spec["resourceClaims"] = kept
     for group in ("initContainers", "containers"):
         if group in spec:
-            spec[group] = [_container(each) for each in spec[group]]
+            spec[group] = [_without_claims(_container(each), claims) for each in spec[group]]
     named = {key: metadata[key] for key in ("name", "namespace", "ownerReferences") if metadata.get(key)}
     foreign = OF_THE_NODE if pod["spec"].get("nodeName") else frozenset[str]()
     labels = {
@@ -57,11 +60,11 @@ def on_cpu(pod: Mapping[str, Any], notes: Mapping[str, str]) -> Manifest:
         for key, each in metadata.get("labels", {}).items()
         if key not in foreign and not protected_keys.is_protected_label(key)
     }
-    kept = {key: each for key, each in metadata.get("annotations", {}).items() if _stays(key)}
+    stays = {key: each for key, each in metadata.get("annotations", {}).items() if _stays(key)}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {**named, "labels": labels, "annotations": {**kept, **notes}},
+        "metadata": {**named, "labels": labels, "annotations": {**stays, **notes}},
         "spec": spec,
     }
 
@@ -79,6 +82,16 @@ def without_resources(container: Mapping[str, Any], words: Collection[str]) -> M
         for name, amounts in (container.get("resources") or {}).items()
     }
     return {**container, "resources": resources}
+
+
+def _without_claims(container: Manifest, claims: Collection[str]) -> Manifest:
+    resources = container.get("resources") or {}
+    used = resources.get("claims") or ()
+    left = [each for each in used if each.get("name") not in claims]
+    if len(left) == len(used):
+        return container
+    others = {key: each for key, each in resources.items() if key != "claims"}
+    return {**container, "resources": {**others, "claims": left} if left else others}
 
 
 def _is_told(variable: Mapping[str, Any]) -> bool:

@@ -3,6 +3,7 @@
     a ResourceClaim asks       deviceClassName: gpu.carrel.dev        of our driver; other classes may select it too
                                count: 2                               so many different GPUs
                                capacity: {requests: {memory: 8138Mi}} of each; none: the whole GPU
+                               resource.kubernetes.io/extended-resource-claim: "true"     made for nvidia.com/gpu
                                constraints: [{matchAttribute: gpu.carrel.dev/island}]     linked by NVLink
     a ResourceSlice offers     driver gpu.carrel.dev, pool <node>, device gpu-<index>
                                attributes uuid, model, index, island; capacity memory
@@ -15,8 +16,11 @@ The holder of the share is the claim, and not its pods. Quantities may have any 
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from fractions import Fraction
 
+from carrel.dialects.interface import Dialect, Reading
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.quantity import quantity
 from carrel.kubernetes.objects.resource_claims import (
@@ -39,17 +43,30 @@ CLASSES = frozenset({DRIVER, NVIDIA_DRIVER})
 """DeviceClasses that are for GPUs even while the class itself cannot be read."""
 MEMORY = "memory"
 UUID = "uuid"
+PARENT_UUID = "parentUUID"
+"""Of a MIG slice, in slices of NVIDIA's driver: the GPU that it is a part of."""
+MIG = "MIG-"
+"""How the UUID of a MIG slice begins."""
 MODEL = "model"
 INDEX = "index"
 ISLAND = "island"
 ALL_DEVICES = "All"
 UNUSABLE = "carrel.dev/unusable"
 """The taint of a device that no pod may have."""
+EXTENDED_RESOURCE_CLAIM = "resource.kubernetes.io/extended-resource-claim"
+"""On a claim that a scheduler has made for a pod which asks for a resource (`extendedResourceName` of a class)."""
 CDI_KIND = "carrel.dev/gpu"
 """Of the devices that a container runtime is told of. One stands for all GPUs of a claim, and is named by its uid."""
 CDI_FILE = "carrel.dev-gpu-"
 """How the names of their files begin."""
 _BYTES = 2**20
+
+
+class DraDriver(Enum):
+    """Whose devices claims get. NVIDIA's are whole GPUs, and its own plugin hands them over; they are only counted."""
+
+    CARREL = DRIVER
+    NVIDIA = NVIDIA_DRIVER
 
 
 def device_name(index: int) -> str:
@@ -74,6 +91,22 @@ def holder_of_claim(claim: ResourceClaim) -> Holder:
     return Holder(claim.metadata.uid, claim.metadata.namespace, claim.metadata.name, HolderKind.CLAIM)
 
 
+def is_for_extended_resource(claim: ResourceClaim) -> bool:
+    return claim.metadata.annotations.get(EXTENDED_RESOURCE_CLAIM) == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedGpus:
+    """What a pod asks for by ResourceClaims."""
+
+    names: frozenset[str] = frozenset()
+    """Of its claims for GPUs, within the pod."""
+    request: Request | None = None
+
+
+NOTHING_CLAIMED = ClaimedGpus()
+
+
 # --- what a claim asks for -------------------------------------------------------------------------------------------
 
 
@@ -96,28 +129,37 @@ def request_of_claim(spec: ResourceClaimSpec, where: str, is_gpu: Callable[[str]
     A claim may ask for more than a `Request` can say: of requests that differ, the largest amount counts for all; of
     alternatives, the first with GPUs; of all GPUs that match, one. What it gets in the end, its allocation says.
     """
-    wanted = [each for request in spec.devices.requests for each in _gpus_wanted(request, is_gpu)]
+    wanted = [each for request in spec.devices.requests for each in gpus_wanted(request, is_gpu)]
     if not wanted:
         return None
-    amounts = [_amount(each, where) for each in wanted]
+    amounts = [amount_of(each, where) for each in wanted]
     count = sum(1 if each.allocation_mode == ALL_DEVICES else max(1, each.count) for each in wanted)
     linked = any(each.match_attribute == qualified(ISLAND) for each in spec.devices.constraints)
     topology = Topology(TopologyMode.REQUIRED) if linked and count > 1 else Topology(TopologyMode.IGNORE)
-    return Request(count, _largest(amounts), topology=topology)
+    return Request(count, largest(amounts), topology=topology)
 
 
-def _gpus_wanted(request: DeviceRequest, is_gpu: Callable[[str], bool]) -> Iterable[DeviceAlternative]:
-    alternatives = request.first_available or ((request.exactly,) if request.exactly is not None else ())
-    first = next((each for each in alternatives if is_gpu(each.device_class_name)), None)
+def names_memory(spec: ResourceClaimSpec, is_gpu: Callable[[str], bool]) -> bool:
+    """Whether a claim asks for parts of GPUs."""
+    asked = [each for request in spec.devices.requests for each in _alternatives(request)]
+    return any(is_gpu(each.device_class_name) and _memory_in(each.capacity.requests, DRIVER) for each in asked)
+
+
+def _alternatives(request: DeviceRequest) -> tuple[DeviceAlternative, ...]:
+    return request.first_available or ((request.exactly,) if request.exactly is not None else ())
+
+
+def gpus_wanted(request: DeviceRequest, is_gpu: Callable[[str], bool]) -> Iterable[DeviceAlternative]:
+    first = next((each for each in _alternatives(request) if is_gpu(each.device_class_name)), None)
     return () if first is None or first.admin_access else (first,)
 
 
-def _amount(wanted: DeviceAlternative, where: str) -> Amount:
+def amount_of(wanted: DeviceAlternative, where: str) -> Amount:
     text = _memory_in(wanted.capacity.requests, DRIVER)
     return WHOLE if text is None else Memory(mebibytes(text, where, f"memory of {wanted.device_class_name}"))
 
 
-def _largest(amounts: Iterable[Amount]) -> Amount:
+def largest(amounts: Collection[Amount]) -> Amount:
     memories = [each.mib for each in amounts if isinstance(each, Memory)]
     parts = [each for each in amounts if not isinstance(each, Memory)]
     return parts[0] if parts else Memory(max(memories))
@@ -146,6 +188,13 @@ def place_of(result: AllocatedDevice) -> DevicePlace:
     return DevicePlace(result.driver, result.pool, result.device)
 
 
+def is_for_admin(claim: ResourceClaim, result: AllocatedDevice) -> bool:
+    """Whether a claim only looks at a device that others use. Only if the claim asks for that: then the API server has
+    looked whether its namespace may have it."""
+    asked = (each for each in claim.spec.devices.requests if each.name == result.request)
+    return result.admin_access and any(each.exactly is not None and each.exactly.admin_access for each in asked)
+
+
 def allocated(claim: ResourceClaim, drivers: Collection[str]) -> Mapping[DevicePlace, MiB | None]:
     """How much of each device of these drivers a claim got, all its requests together; None: the whole of it. Admin
     access takes nothing. Raises `Malformed`."""
@@ -154,7 +203,7 @@ def allocated(claim: ResourceClaim, drivers: Collection[str]) -> Mapping[DeviceP
         return taken
     where = subject(claim.metadata, "ResourceClaim")
     for result in claim.status.allocation.devices.results:
-        if result.driver not in drivers or result.admin_access:
+        if result.driver not in drivers or is_for_admin(claim, result):
             continue
         text, place = _memory_in(result.consumed_capacity, result.driver), place_of(result)
         more = None if text is None else mebibytes(text, where, f"consumedCapacity of {place}")
@@ -163,11 +212,24 @@ def allocated(claim: ResourceClaim, drivers: Collection[str]) -> Mapping[DeviceP
     return taken
 
 
-def uuids_in(resource_slice: ResourceSlice) -> Mapping[DevicePlace, str]:
+def uuids_in(resource_slice: ResourceSlice, attribute: str = UUID) -> Mapping[DevicePlace, str]:
     """The UUID of each device of a slice that says it."""
     spec = resource_slice.spec
     return {
         DevicePlace(spec.driver, spec.pool.name, device.name): found.string
         for device in spec.devices
-        if (found := device.attributes.get(UUID) or device.attributes.get(f"{spec.driver}/{UUID}")) and found.string
+        if (found := device.attributes.get(attribute) or device.attributes.get(f"{spec.driver}/{attribute}"))
+        and found.string
     }
+
+
+# --- the dialect -----------------------------------------------------------------------------------------------------
+
+
+def _request_of(pod: Pod, reading: Reading) -> None:
+    """What a pod asks for by claims is in other objects (`leases.device_claims`)."""
+    return
+
+
+DIALECT = Dialect(name="dra", words="a ResourceClaim", example="dra.yaml", request_of=_request_of)
+"""Not in the registry: no word on a pod says that it speaks it, and Carrel does not place its pods."""

@@ -13,7 +13,8 @@
 Carrel adds fields of its own, which may all be absent: to a claim `devices.memoryMiB` (a shared claim's part of each
 GPU) and `gangSize`; to a device `uuid`, `model`, `memoryMiB`, `numaNode` and `reason`; to a
 GpuNodeStatus `heartbeat`, `mode`, `memoryUnit` (what one `aliyun.com/gpu-mem` is there), `memoryResource` (`plugin` or
-`node`: how it is offered), `message` and `orphans` (pods that run although the cluster has them no more).
+`node`: how it is offered), `message`, `orphans` (pods that run although the cluster has them no more) and
+`preparedClaims` (which users are ResourceClaims).
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,6 +51,7 @@ COEXIST = "coexist"
 
 MEMORY_UNIT, MEMORY_RESOURCE, MESSAGE = "memoryUnit", "memoryResource", "message"
 ORPHANS = "orphans"
+PREPARED_CLAIMS = "preparedClaims"
 """Of a GpuNodeStatus: those of Carrel's own fields that may be absent."""
 
 POLICIES = {
@@ -225,6 +227,7 @@ class Remarks:
     message: str = ""
     orphans: tuple[str, ...] | None = None
     """None: not known."""
+    prepared_claims: tuple[str, ...] = ()
 
 
 NO_REMARKS = Remarks()
@@ -251,13 +254,14 @@ def node_status(
             "mode": COEXIST if node.kubelet_chooses else NATIVE,
             **{key: word for key, word in said.items() if word},
             **({ORPHANS: list(remarks.orphans)} if remarks.orphans is not None else {}),
+            **({PREPARED_CLAIMS: list(remarks.prepared_claims)} if remarks.prepared_claims else {}),
         },
     }
 
 
 def report(status: Mapping[str, Any]) -> dict[str, Any]:
     """A merge patch that makes a GpuNodeStatus say just this: what it says no more is null, which removes it."""
-    return {"status": {**dict.fromkeys((MEMORY_UNIT, MEMORY_RESOURCE, MESSAGE, ORPHANS)), **status}}
+    return {"status": {**dict.fromkeys((MEMORY_UNIT, MEMORY_RESOURCE, MESSAGE, ORPHANS, PREPARED_CLAIMS)), **status}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,8 @@ class GpuNodeStatusStatus(ObjectPart):
     orphans: tuple[str, ...] | None = None
     """Carrel's own field: uids of pods whose containers run, although the cluster has no such pods. None: the agent
     cannot see containers."""
+    prepared_claims: tuple[str, ...] = ()
+    """Carrel's own field: which of the users of GPUs are not pods but ResourceClaims, by their uids."""
 
 
 class GpuNodeStatus(Object):

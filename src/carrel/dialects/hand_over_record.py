@@ -31,6 +31,7 @@ from typing import Any, TypeVar
 
 from carrel.dialects.carrel import HANDED_OVER, USER
 from carrel.dialects.cpu_manifest import on_cpu
+from carrel.dialects.dra import NOTHING_CLAIMED, ClaimedGpus
 from carrel.dialects.notice import loss_notice, write_notice
 from carrel.dialects.without_gpu import asked_by_manifest, without_gpu, write_without_gpu
 from carrel.kubernetes.objects.kinds import ConfigMap, Pod
@@ -138,13 +139,17 @@ def controller_of(pod: Mapping[str, Any]) -> str:
     return next((uid for uid in uids if len(uid) <= LONGEST_UID), "")
 
 
-def successor_of(pod: Mapping[str, Any], why: Why, at: datetime) -> dict[str, Any]:
+def successor_of(
+    pod: Mapping[str, Any], why: Why, at: datetime, claimed: ClaimedGpus = NOTHING_CLAIMED
+) -> dict[str, Any]:
+    """`claimed`: what the pod asks for by ResourceClaims."""
     notes, user = pod["metadata"].get("annotations") or {}, {}
     if USER in notes:
         user[USER] = notes[USER]  # whose page shows it
     mark = HandedOver(at, why, pod["metadata"]["uid"])
     told = {**write_handed_over(mark), **write_notice(notice_of(mark))}
-    return on_cpu(pod, {**told, **user, **without_gpu_since(why, at, asked_by_manifest(pod))})
+    asked = claimed.request or asked_by_manifest(pod)
+    return on_cpu(pod, {**told, **user, **without_gpu_since(why, at, asked)}, claimed.names)
 
 
 def notice_of(mark: HandedOver) -> str:

@@ -12,6 +12,7 @@ from carrel.dialects import (
     booking_objects,
     carrel,
     dra,
+    dra_shadows,
     gpuclaim,
     gpushare,
     hami,
@@ -31,6 +32,11 @@ class Writer(Enum):
     EXTENDER = "carrel-extender"
     RESERVATION = "kai-resource-reservation"
     """Of the program in a reservation pod, in that pod's own namespace."""
+
+
+def account_of(writer: Writer, namespace: str) -> str:
+    """As the API server names it."""
+    return f"system:serviceaccount:{namespace}:{writer.value}"
 
 
 _AT_BIND = frozenset({Writer.EXTENDER})
@@ -82,6 +88,8 @@ WRITERS: Mapping[str, frozenset[Writer]] = {
     carrel.RESERVED_LEASE: _NOBODY,
     carrel.LEASE_GPU: _NOBODY,
     dra.UNUSABLE: _NOBODY,  # on devices
+    dra_shadows.SHADOW: _NOBODY,  # on claims of ours
+    dra_shadows.HOLDER: _NOBODY,
     carrel.LEASE_SHARES: _NOBODY,
     carrel.LEASE_KEPT_FOR: _NOBODY,
     carrel.LEASE_RESERVATION: _NOBODY,

@@ -16,7 +16,7 @@ from carrel.dialects.gpuclaim_objects import GpuClaim
 from carrel.dialects.interface import Dialect, PodRequest, Reading
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.objects.pods import asks_for, subject
+from carrel.kubernetes.objects.pods import asks_for, resources_by_claim, subject
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Gang
 
@@ -108,7 +108,8 @@ def missing_claim(pod: Pod, name: str) -> Refusal:
 
 
 def dialects_of(pod: Pod) -> tuple[Dialect, ...]:
-    """The dialects whose words are on the pod. A resource of which it asks zero is not asked for."""
+    """The dialects whose words are on the pod. A resource of which it asks zero is not asked for, nor is one that
+    kube-scheduler has made a ResourceClaim for: the claim asks."""
     table, notes = ALL, pod.metadata.annotations
     named = {
         word
@@ -117,7 +118,7 @@ def dialects_of(pod: Pod) -> tuple[Dialect, ...]:
         for word in amounts
         if word in table.resources
     }
-    asked = {word for word in named if asks_for(pod, word)} if named else named
+    asked = {word for word in named - resources_by_claim(pod) if asks_for(pod, word)} if named else named
     spoken = {table.by_resource[word] for word in asked if word in table.by_resource}
     if notes:
         spoken.update(dialect for word, dialect in table.by_annotation.items() if word in notes)

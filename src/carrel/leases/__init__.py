@@ -13,9 +13,9 @@ Reading order:
     slot_gpus reservation_wait   which GPU is behind a slot, where the kubelet chooses; waits until it has one
     pod_progress gang_members  how far a pod is; which pods are members of a gang
     gang_sizes                 how many pods a gang has, where neither pods nor claim say it
-    device_claims      ResourceClaims, and which GPU a device is
+    device_claims claim_users  ResourceClaims, and which GPU a device is; which pods use them, and whose they are
     eligible_nodes     where a pod may run by everything that is not about GPUs
-    covered_pods       which pods a booking covers now
+    coverage_changes covered_pods   which pods a booking covers now
     coverage_words coverage_reader   what people are told about it
     free_again starts_soon    when a GPU will be free; whether a booking that can cover a pod starts soon
     waiting_reason            why a pod waits for its GPUs

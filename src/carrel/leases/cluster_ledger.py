@@ -86,8 +86,14 @@ class ClusterLedger:
         """Whether also all Nodes and their reports are here."""
         known = GpuNodesContext(self._labels.__contains__, self._is_recorded_on, lambda: self.is_all_read())
         self._gpu_nodes = GpuNodes(known)
+        self.name_of_claim: Callable[[str], str] = lambda uid: f"ResourceClaim {uid}"
+        """For people, by the claim's uid."""
         self.on_shares: Callable[[Iterable[str]], None] = lambda uids: None
         """Called with the uids of pods that hold other shares than before, or whose GPUs are reported differently."""
+        self.pod_of_holder = pod_by_uid
+        """The same for pods; of a ResourceClaim, the pod whose GPUs its GPUs are."""
+        self.claims_used_by: Callable[[Pod], Sequence[str]] = lambda pod: ()
+        """The uids of the claims that a pod uses."""
 
     # --- GPUs --------------------------------------------------------------------------------------------------------
 
@@ -201,7 +207,17 @@ class ClusterLedger:
             return f"Lease {name} still records another GPU, {here.record.gpu or 'of unknown identity'}"
         if elsewhere:
             return f"it is still recorded on Lease {min(elsewhere)}: its index has changed"
-        return self._why_still_used(gpu)
+        return self._why_still_used(gpu) or self._why_claimed(gpu)
+
+    def _why_claimed(self, gpu: Gpu) -> str:
+        """Why a GPU is in use by a ResourceClaim that no Lease names, because somebody deleted it; empty if not."""
+        claims = self._statuses[gpu.node].status.prepared_claims
+        if not claims:
+            return ""
+        holders = {share.holder.uid for lease in self._leases_with(gpu.uuid) for share in lease.record.shares}
+        users = (uid for uid in self.users_of(gpu) if uid in claims and uid not in holders)
+        found = next(users, None)
+        return f"{self.name_of_claim(found)} uses it, and no Lease says so" if found else ""
 
     def _why_still_used(self, gpu: Gpu) -> str:
         """Why a GPU may be in use by a pod that has ended as far as the API server knows; empty if it is not."""
@@ -403,9 +419,13 @@ class ClusterLedger:
         cards = self.ledger.cards(record.node)
         matching = [card for card in cards if card.gpu.uuid == record.gpu and card.gpu.index == record.index]
         is_unsure = not matching or matching[0].gpu.unusable or len(self._recorded_on.get(record.gpu, ())) > 1
+        is_unsure = is_unsure or self._has_prepared_claims(record.node)
         # The GPU behind one slot limits which GPU may be behind another.
         if is_unsure or self.kubelet_chooses(record.node):
             self._refresh(record.node)
+
+    def _has_prepared_claims(self, node: str) -> bool:
+        return node in self._statuses and bool(self._statuses[node].status.prepared_claims)
 
     # --- how far the holders are -------------------------------------------------------------------------------------
 
@@ -420,9 +440,16 @@ class ClusterLedger:
                     self._refresh(pod.spec.node_name)  # why its GPU is set aside
             elif new.status.phase == "Running":
                 self.ledger.assign(pod.metadata.uid)
+        for claim in self.claims_used_by(pod) if pod is not None else ():
+            self.on_claim(claim)
+
+    def on_claim(self, uid: str) -> None:
+        """A claim is as far as its pods are."""
+        for gpu in tuple(self.ledger.shares_of(uid)):
+            self._update_ledger(gpu)
 
     def _state_of(self, share: Share) -> ShareState:
-        pod = self._pod_by_uid(share.holder.uid)
+        pod = self.pod_of_holder(share.holder.uid)
         if pod is None:
             return share.state
         if is_ending(pod):

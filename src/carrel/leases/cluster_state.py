@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
+from carrel.dialects import dra
 from carrel.dialects.booking_objects import BOOKINGS, BookingObject
 from carrel.dialects.carrel import EXEMPT, TIER
+from carrel.dialects.dra import DraDriver
 from carrel.dialects.gang_makers import pod_of_template
 from carrel.dialects.gpuclaim import CLAIM
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES, GpuClaim, GpuNodeStatus
@@ -17,7 +19,7 @@ from carrel.dialects.kai import POD_GROUP
 from carrel.dialects.kai_objects import POD_GROUPS, PodGroup
 from carrel.dialects.kai_reservation import is_reservation
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
-from carrel.dialects.registry import gang_name, request_of
+from carrel.dialects.registry import dialects_of, gang_name, request_of
 from carrel.dialects.seal import ADMITTED, Seal
 from carrel.dialects.tier import counts_as, person_of, tier_of
 from carrel.kubernetes.cluster import Cluster, NotFound, Selection
@@ -25,9 +27,11 @@ from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.isolation import RETRY, Isolation
 from carrel.kubernetes.objects.kinds import Namespace, NodeObject, Pod
 from carrel.kubernetes.objects.pods import subject
+from carrel.kubernetes.objects.resource_claims import ResourceClaim
 from carrel.kubernetes.objects.resources import LEASES, NAMESPACES, NODES, PODS
 from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, Reflector, WatchTiming
 from carrel.kubernetes.timing import Backoff
+from carrel.leases.claim_users import NAMES_CLAIM, ClaimUsers, claims_named_by
 from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.covered_pods import CoverageContext, CoveredPods
 from carrel.leases.device_claims import DeviceClaims
@@ -36,7 +40,7 @@ from carrel.leases.gang_members import GangMemberLookup
 from carrel.leases.gang_sizes import GangSizeContext, GangSizes
 from carrel.leases.gone_holders import GoneHolders
 from carrel.leases.lease_writer import LeaseContext, LeaseWriter
-from carrel.leases.pod_progress import slot_of
+from carrel.leases.pod_progress import is_ending, slot_of
 from carrel.leases.reservation_wait import RESERVE_S, ReservationWaiter
 from carrel.leases.waiting_reason import Waiting, WaitingContext, WaitingReason
 from carrel.leases.wake import SchedulerWaker
@@ -44,6 +48,7 @@ from carrel.ledger.coverage import Covered
 from carrel.ledger.placement import WaitingPod, keeper_of
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Gang, Request
+from carrel.ledger.shares import Share
 from carrel.ledger.tiers import DEFAULT_TIER_POLICY, Tier, TierPolicy
 from carrel.parsing import Malformed
 
@@ -76,6 +81,7 @@ class ClusterOptions:
     tier_policy: TierPolicy = DEFAULT_TIER_POLICY
     dra: bool = False
     """Whether ResourceClaims are read: see `device_claims`."""
+    dra_driver: DraDriver = DraDriver.CARREL
     reads_makers: bool = True
     """Whether what made the pods of a gang is read, to learn its size: only who places pods, or says why they wait."""
 
@@ -100,6 +106,7 @@ class ClusterState:
                 SLOT_OF: lambda pod: filter(None, [slot_of(pod)]),
                 GANG_OF: _gang_keys,
                 SEAL_OF: lambda pod: filter(None, [pod.metadata.annotations.get(ADMITTED)]),
+                NAMES_CLAIM: claims_named_by,
             },
         )
         self.claims: Reflector[GpuClaim] = self.informers.watch(
@@ -108,10 +115,16 @@ class ClusterState:
         self.pod_groups: Reflector[PodGroup] = self.informers.watch(POD_GROUPS, optional=True)
         self.nodes: Reflector[NodeObject] = self.informers.watch(NODES)
         self.leases = self.informers.watch(LEASES, Selection(options.namespace))
-        self.device_claims = DeviceClaims(self.informers) if options.dra else None
+        drivers = (options.dra_driver.value,)
+        self.device_claims = DeviceClaims(self.informers, drivers, options.namespace) if options.dra else None
+        self.claim_users = ClaimUsers(self.pods.store, self.device_claims)
         self.cluster_ledger = ClusterLedger(
-            self.pods.store.by_uid, options.dialect_options.memory_unit, self.request_of_newcomer, self.isolation
+            self.pods.store.by_uid, options.dialect_options.memory_unit, self._asked_in_pod, self.isolation
         )
+        self.cluster_ledger.pod_of_holder = self.claim_users.pod_of
+        self.cluster_ledger.claims_used_by = self.claim_users.used_by
+        if self.device_claims is not None:
+            self.cluster_ledger.name_of_claim = self.device_claims.name_of
         self.ledger = self.cluster_ledger.ledger
         counted: tuple[Reflector[Any], ...] = (self.pods, self.claims, self.leases)
         self.cluster_ledger.is_complete = lambda: all(each.is_synced for each in counted)
@@ -134,6 +147,8 @@ class ClusterState:
         self.bookings.on_change(self.covered_pods.on_booking)
         self.pods.on_change(self.covered_pods.on_pod)
         self.nodes.on_change(self.covered_pods.on_node)
+        if self.device_claims is not None:
+            self._watch_device_claims(self.device_claims)
         self.claims.on_change(self._on_request_part)
         self.pod_groups.on_change(self._on_request_part)
         self.namespaces.on_change(self._on_namespace)
@@ -179,9 +194,10 @@ class ClusterState:
         asked = self.request_of_newcomer(pod)
         if not isinstance(asked, PodRequest) or pod.spec.node_name:
             return asked  # a pod that has its GPU keeps it
-        return self._why_not_sealed(pod) or asked.not_recorded_on(pod) or asked
+        return self.why_not_sealed(pod) or asked.not_recorded_on(pod) or asked
 
-    def _why_not_sealed(self, pod: Pod) -> Refusal | None:
+    def why_not_sealed(self, pod: Pod) -> Refusal | None:
+        """Why a pod that was not admitted by Carrel's webhook gets no GPU; None if it was."""
         seal = self.options.seal
         return seal.missing_on(pod, self.sealed_with(pod.metadata.annotations.get(ADMITTED, ""))) if seal else None
 
@@ -194,12 +210,32 @@ class ClusterState:
         are known. Raises `Malformed`, and nothing else: one pod that makes us stumble must not stop a question about
         others."""
         try:
-            return request_of(pod, self._claim_named, self._gang_of, self.options.dialect_options, spoken)
+            return self._asked_in_pod(pod, spoken) or self._asked_by_claims(pod)
         except Malformed:
             raise
         except Exception as error:
             self.isolation.failed("request", subject(pod.metadata), error)
             return Refusal(f"what {subject(pod.metadata)} asks for cannot be understood; Carrel's log says why")
+
+    def _asked_in_pod(self, pod: Pod, spoken: tuple[Dialect, ...] | None = None) -> PodRequest | Refusal | None:
+        """In one of the dialects in which Carrel places pods."""
+        return request_of(pod, self._claim_named, self._gang_of, self.options.dialect_options, spoken)
+
+    def _asked_by_claims(self, pod: Pod) -> PodRequest | Refusal | None:
+        """By ResourceClaims, which any scheduler allocates. Of a pod that waits: by those that have no GPUs yet."""
+        if self.device_claims is None or not pod.spec.resource_claims:
+            return None
+        is_made = bool(pod.metadata.uid)
+        waits = is_made and not pod.spec.node_name
+        claims, held = self.device_claims, self.ledger.shares_of
+        request = claims.wanted_by(pod, lambda uid: bool(held(uid))) if waits else claims.request_of(pod)
+        return PodRequest(dra.DIALECT, request) if request is not None else None
+
+    def placed_request(self, pod: Pod) -> PodRequest | Refusal | None:
+        """As `requested_by`, of a pod that Carrel's extender places. Of ResourceClaims, the scheduler that asks it
+        chooses the GPUs by itself."""
+        asked = self.requested_by(pod)
+        return None if isinstance(asked, PodRequest) and asked.dialect is dra.DIALECT else asked
 
     def requested_by(self, pod: Pod) -> PodRequest | Refusal | None:
         """The same; a request that cannot be read is refused."""
@@ -297,6 +333,30 @@ class ClusterState:
         """A pod that was told that it is booked first learns that no booking covers it any more."""
         return self.tier(pod) is Tier.OPPORTUNISTIC and tier_of(pod) is not Tier.BOOKED
 
+    def holder_may_lose_gpus(self, uid: str) -> bool:
+        """The same of what holds GPUs: a pod, or a ResourceClaim, whose pods all end with it."""
+        if self.covered_pods.of(uid) is not None:
+            return False
+        pods = [pod for pod in self.claim_users.pods_of(uid) if not is_ending(pod)]
+        return bool(pods) and all(map(self.may_lose_gpus, pods))
+
+    def holder_uids(self, pod: Pod) -> tuple[str, ...]:
+        """By what the pod holds GPUs: by itself, and by its claims."""
+        return (pod.metadata.uid, *self.claim_users.claims_of(pod))
+
+    def shares_of(self, pod: Pod) -> Sequence[Share]:
+        """What the pod holds, by itself and by its claims."""
+        return [share for uid in self.holder_uids(pod) for share in self.ledger.shares_of(uid).values()]
+
+    def asks_by_claims(self, pod: Pod) -> bool:
+        """Whether it asks for GPUs by ResourceClaims; a pod that waits: by those that have none yet."""
+        return self.isolation.ask("request", pod, self._asked_by_claims, None) is not None
+
+    def is_understood(self, pod: Pod) -> bool:
+        """Whether Carrel knows which GPUs would do for a pod: the selectors of claims may say more."""
+        claims = self.device_claims
+        return claims is None or self.isolation.ask("request", pod, claims.is_understood, False)
+
     def leaves_room(self, pod: Pod) -> bool:
         """Whether it leaves room for booked pods that wait."""
         return self.tier(pod) is Tier.OPPORTUNISTIC
@@ -331,13 +391,31 @@ class ClusterState:
                 *self.pods.store.find(COUNTS_AS, person),
                 *self.gone_holders.counted_as(person),
             ],
-            pod_by_uid=self.pods.store.by_uid,
+            pod_by_uid=self.claim_users.pod_of,
             request_of=self._asked_request,
             nodes_for=self.nodes_for,
             has_tier=self._has_tier,
             is_exempt=lambda namespace: _is_exempt(self.namespaces.store.get(namespace)),
             now=self.options.now,
+            claims_of=self.claim_users.claims_of,
+            claims_used_by=self.claim_users.used_by,
         )
+
+    def _watch_device_claims(self, device_claims: DeviceClaims) -> None:
+        def on_claim(old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+            found = [claim for claim in (old, new) if claim is not None]
+            users = {pod.metadata.uid: pod for claim in found for pod in self._concerned_by(claim)}
+            self.cluster_ledger.on_claim(found[0].metadata.uid)
+            self.covered_pods.on_claim(found[0].metadata.uid, users.values())
+
+        device_claims.claims.on_change(on_claim)
+        device_claims.templates.on_change(lambda old, new: self.covered_pods.on_requests())
+        device_claims.classes.on_change(lambda old, new: self.covered_pods.on_requests())
+
+    def _concerned_by(self, claim: ResourceClaim) -> Iterator[Pod]:
+        """The pods that use the claim, and those that wait for it."""
+        yield from self.claim_users.users_of(claim)
+        yield from self.pods.store.find(NAMES_CLAIM, f"{claim.metadata.namespace}/{claim.metadata.name}")
 
     def _asked_request(self, pod: Pod) -> Request | None:
         try:
@@ -359,7 +437,11 @@ class ClusterState:
     # --- where it may go, and why it waits ---------------------------------------------------------------------------
 
     def nodes_for(self, pod: Pod) -> tuple[str, ...]:
-        return self._eligible(pod).nodes
+        """Also where it may get its ResourceClaims."""
+        nodes = self._eligible(pod).nodes
+        if self.device_claims is None or not pod.spec.resource_claims or dialects_of(pod):
+            return nodes
+        return self.device_claims.with_slices(nodes) if self.asks_by_claims(pod) else nodes
 
     def _eligible(self, pod: Pod) -> Eligibility:
         """Nowhere, if its demands on nodes cannot be understood: kube-scheduler understands them neither."""
@@ -374,7 +456,7 @@ class ClusterState:
         """The same, with its cause as one of a few words."""
         eligible = self._eligible(pod)
         has_cards = self.cluster_ledger.ledger.rooms.__contains__
-        return self._reason.why(pod, eligible.nodes, eligible.why_not_elsewhere(has_cards))
+        return self._reason.why(pod, self.nodes_for(pod), eligible.why_not_elsewhere(has_cards))
 
     def why_none_free(self, pod: Pod, request: Request) -> Refusal | None:
         """Why an opportunistic pod that is about to be created could not be placed now; None if it could."""

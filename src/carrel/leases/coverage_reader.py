@@ -54,7 +54,7 @@ class CoverageReader:
         covered = self._carrel.covered(pod)
         tier = self._carrel.tier(pod)
         waits = not pod.spec.node_name
-        holds = bool(self._carrel.ledger.shares_of(pod.metadata.uid))
+        holds = bool(self._carrel.shares_of(pod))
         return PodCoverage(
             tier=tier,
             asks=holds or self._carrel.requested_by(pod) is not None,
@@ -103,13 +103,14 @@ class CoverageReader:
             for card in ledger.cards(node.name)
             if suits_by_nature(card.gpu, request)
         ]
-        found = [each for card in cards for each in self._holders_of(card) if each[0] != pod.metadata.uid]
+        own = self._carrel.holder_uids(pod)
+        found = [each for card in cards for each in self._holders_of(card) if each[0] not in own]
         return [holder for _, holder in sorted(found, key=lambda each: _order(each[1]))]
 
     def _holders_of(self, card: Card) -> Iterable[tuple[str, GpuHolder]]:
         silent = self._carrel.cluster_ledger.why_silent(card.gpu.node)
         for uid, share in sorted(card.shares.items()):
-            pod = self._carrel.pods.store.by_uid(uid)
+            pod = self._carrel.claim_users.pod_of(uid)
             is_there = pod is not None or share.holder.is_claim
             gone = "" if is_there else "it is gone, and its node has not confirmed its end"
             covered = self._covered_pods.of(uid)
@@ -118,7 +119,7 @@ class CoverageReader:
                 GpuHolder(
                     gpu=str(card.gpu),
                     model=card.gpu.model,
-                    pod=str(share.holder),
+                    pod=self._carrel.claim_users.described(share.holder),
                     user=person_of(pod) if pod is not None else "",
                     tier=self._carrel.tier(pod) if pod is not None else None,
                     until=covered.entitlement.ends if covered is not None else None,
@@ -157,7 +158,7 @@ class CoverageReader:
     def _wanted(self, pod: Pod) -> tuple[set[str], int]:
         """The models that the pod holds or asks for, and how many GPUs."""
         ledger = self._carrel.ledger
-        if held := ledger.shares_of(pod.metadata.uid):
+        if held := {share.gpu for share in self._carrel.shares_of(pod)}:
             return {card.gpu.model for card in map(ledger.card, held) if card is not None}, len(held)
         asked = self._carrel.requested_by(pod)
         if not isinstance(asked, PodRequest):

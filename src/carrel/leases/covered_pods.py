@@ -8,16 +8,16 @@ Inside a what-if of the ledger nothing is worked out: the answers are those from
 """
 
 import heapq
-import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
 
-from carrel.dialects.booking_objects import BookingObject, namespace_named, read_entitlement
+from carrel.dialects.booking_objects import BookingObject, namespace_named
 from carrel.dialects.carrel import BOOKING
 from carrel.dialects.tier import person_of
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
+from carrel.leases.coverage_changes import entitlement_in, matters
 from carrel.leases.pod_progress import bound_at, created_at, holder_of, is_ending, is_waiting
 from carrel.ledger.coverage import (
     BookingUse,
@@ -37,9 +37,6 @@ from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import WaitingPod
 from carrel.ledger.requests import Request
 from carrel.ledger.shares import Holder
-from carrel.parsing import Malformed
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +48,7 @@ class CoverageContext:
     pods_counted_as: Callable[[str], Iterable[Pod]]
     """The same; also of a namespace that counts as a person, and those that are gone and still hold GPUs."""
     pod_by_uid: Callable[[str], Pod | None]
+    """Of the uid of a ResourceClaim, the pod whose GPUs its GPUs are."""
     request_of: Callable[[Pod], Request | None]
     """None: it asks for no GPU, or its request cannot be met."""
     nodes_for: Callable[[Pod], tuple[str, ...]]
@@ -59,6 +57,10 @@ class CoverageContext:
     is_exempt: Callable[[str], bool]
     """Whether an admin has exempted the namespace."""
     now: Callable[[], datetime]
+    claims_of: Callable[[Pod], Sequence[str]] = lambda pod: ()
+    """The uids of the claims whose GPUs are the pod's."""
+    claims_used_by: Callable[[Pod], Sequence[str]] = lambda pod: ()
+    """Of all claims that it uses, also as a guest."""
 
 
 class CoveredPods:
@@ -92,7 +94,7 @@ class CoveredPods:
 
     def on_booking(self, old: BookingObject | None, new: BookingObject | None) -> None:
         name = (new or old).metadata.name if (new or old) else ""  # type: ignore[union-attr] # one of them is there
-        entitlement = _entitlement_in(new) if new is not None else None
+        entitlement = entitlement_in(new) if new is not None else None
         if entitlement is not None and entitlement == self._known.get(name):
             return  # only its status has changed
         self._stop(name)
@@ -110,7 +112,7 @@ class CoveredPods:
             self._start(entitlement)
 
     def on_pod(self, old: Pod | None, new: Pod | None) -> None:
-        if old is not None and new is not None and not _matters(old, new):
+        if old is not None and new is not None and not matters(old, new):
             return
         for pod in (old, new):
             if pod is None:
@@ -122,9 +124,22 @@ class CoveredPods:
                 _discard(self._unbound_of, person, uid)
                 if pod is new and is_waiting(pod):
                     self._unbound_of.setdefault(person, set()).add(uid)
-            if self._ledger.shares_of(uid):  # what others may have by revocation has changed
+            claims = self._context.claims_used_by(pod)
+            self._note_people(filter(None, map(self._context.pod_by_uid, claims)))
+            if any(map(self._ledger.shares_of, (uid, *claims))):  # what others may have by revocation has changed
                 self._moment += 1
                 self._room.changed()
+
+    def on_claim(self, uid: str, users: Collection[Pod]) -> None:
+        """A ResourceClaim has changed, or is used by other pods than before; these use it, or did."""
+        for pod in users:
+            self._read.pop(pod.metadata.uid, None)
+        self._note_people(users)
+        self._moment += 1
+        self._room.changed()
+
+    def _note_people(self, pods: Iterable[Pod]) -> None:
+        self._changed_people |= {person for pod in pods if (person := person_of(pod))}
 
     def on_shares(self, uids: Iterable[str]) -> None:
         """These pods hold other shares than before, or their GPUs are reported differently."""
@@ -183,12 +198,27 @@ class CoveredPods:
     def of(self, uid: str) -> Covered | None:
         """None: no booking covers the pod."""
         self._update()
-        if (found := self._holders.get(uid)) is not None:
-            return found
         pod = self._context.pod_by_uid(uid)
+        if (found := self._holders.get(uid)) is not None:
+            return found if pod is None or pod.metadata.uid != uid else self._unless_beyond(pod, found)
         if pod is None or person_of(pod) not in self._running_of:
             return None  # most pods: for these nothing has to be worked out
+        if pod.metadata.uid == uid and (used := self._used_claims(pod)):
+            return self._as_guest(pod, used)
         return self._waiting_covered().get(uid)
+
+    def _unless_beyond(self, pod: Pod, found: Covered) -> Covered | None:
+        """A pod that also uses a claim of another pod which no booking covers may lose that one, and ends with it."""
+        return found if all(uid in self._holders for uid in self._used_claims(pod)) else None
+
+    def _used_claims(self, pod: Pod) -> list[str]:
+        return [uid for uid in self._context.claims_used_by(pod) if self._ledger.shares_of(uid)]
+
+    def _as_guest(self, pod: Pod, claims: Sequence[str]) -> Covered | None:
+        """A pod whose claims are another pod's is covered with them, if that booking is for its own person too."""
+        found = [self._holders.get(uid) for uid in claims]
+        whose = (person_of(pod), namespace_named(pod.metadata.namespace))
+        return found[0] if all(each is not None and each.entitlement.is_for(*whose) for each in found) else None
 
     def waiting(self) -> Sequence[tuple[Pod, Covered]]:
         """The covered pods that wait, the oldest first."""
@@ -252,8 +282,9 @@ class CoveredPods:
             uid for person in (entitlement.people if entitlement else ()) for uid in self._covered_of.get(person, ())
         }
         here = [uid for uid in uids if self._holders[uid].entitlement.booking == booking]
-        pods = [pod for pod in map(self._context.pod_by_uid, here) if pod is not None]
-        return sorted(pods, key=lambda pod: holder_of(pod).full_name)
+        found = map(self._context.pod_by_uid, here)
+        pods = {pod.metadata.uid: pod for pod in found if pod is not None}  # one may have several claims
+        return sorted(pods.values(), key=lambda pod: holder_of(pod).full_name)
 
     def users_of(self, booking: str) -> list[Pod]:
         """The same, and those that wait for its GPUs."""
@@ -266,8 +297,9 @@ class CoveredPods:
         self._update()
         held = Fraction(0)
         for pod in self._holding(self._context.pods_counted_as(person)):
-            if pod.metadata.uid not in self._holders:
-                for gpu, share in self._ledger.shares_of(pod.metadata.uid).items():
+            uids = () if pod.metadata.uid in self._holders else self._uids(pod)
+            for uid in uids:
+                for gpu, share in self._ledger.shares_of(uid).items():
                     memory = card.gpu.memory if (card := self._ledger.card(gpu)) is not None else 0
                     held += Fraction(share.memory, memory) if share.memory is not None and memory else 1
         return held
@@ -351,17 +383,24 @@ class CoveredPods:
             pods += [self._persons_pod(pod, person) for pod in self._holding(self._context.pods_of(person))]
         pods += self._gone_pods(uses)
         covered = cover_holders(self._ledger, uses, pods)
-        self._holders |= covered
         for pod in pods:
-            uid = pod.holder.uid
-            if uid in covered:
-                self._covered_of.setdefault(pod.person, set()).add(uid)
-                parts = (gpu for gpu, share in self._ledger.shares_of(uid).items() if share.memory is not None)
-                self._shared.add(uid, covered[uid].entitlement, parts)
+            if (by := covered.get(pod.holder.uid)) is not None:
+                self._note_covered(pod, by)
         self._uses |= uses
 
+    def _note_covered(self, pod: PersonsPod, by: Covered) -> None:
+        for uid in pod.uids:
+            self._holders[uid] = by
+            self._covered_of.setdefault(pod.person, set()).add(uid)
+            parts = (gpu for gpu, share in self._ledger.shares_of(uid).items() if share.memory is not None)
+            self._shared.add(uid, by.entitlement, parts)
+
     def _holding(self, pods: Iterable[Pod]) -> list[Pod]:
-        return [pod for pod in pods if self._ledger.shares_of(pod.metadata.uid) and not self.is_exempt(pod)]
+        return [pod for pod in pods if any(map(self._ledger.shares_of, self._uids(pod))) and not self.is_exempt(pod)]
+
+    def _uids(self, pod: Pod) -> tuple[str, ...]:
+        """By what it holds GPUs."""
+        return (pod.metadata.uid, *self._context.claims_of(pod))
 
     def _gone_pods(self, uses: Uses) -> Iterable[PersonsPod]:
         """Pods that are gone, or that the cache does not show yet: their GPUs count until their Leases are free."""
@@ -449,27 +488,8 @@ class CoveredPods:
             request=self._context.request_of(pod) if waits else None,
             nodes=self._context.nodes_for(pod) if waits else (),
             wanted_booking=pod.metadata.annotations.get(BOOKING, ""),
+            claims=tuple(self._context.claims_of(pod)),
         )
-
-
-def _entitlement_in(booking: BookingObject) -> Entitlement | None:
-    """None: it cannot be read, and entitles to nothing."""
-    try:
-        return read_entitlement(booking)
-    except Malformed as malformed:
-        log.warning("booking_unreadable name=%s why=%r", booking.metadata.name, str(malformed))
-        return None
-
-
-def _matters(old: Pod, new: Pod) -> bool:
-    """Most changes of a pod are about its containers only."""
-    before, now = old.metadata, new.metadata
-    return (
-        (before.uid, before.annotations, before.labels) != (now.uid, now.annotations, now.labels)
-        or old.spec != new.spec
-        or is_ending(old) != is_ending(new)
-        or bound_at(old) != bound_at(new)
-    )
 
 
 def _discard(sets: dict[str, set[str]], key: str, item: str) -> None:

@@ -3,14 +3,22 @@
 Only where the cluster's admin has enabled it (`--dra`): the caches cost memory, and old clusters lack the kinds.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
 
-from carrel.dialects import dra
-from carrel.dialects.dra import CLASSES, DevicePlace
+import msgspec
+
+from carrel.dialects import dra, dra_shadows
+from carrel.dialects.claim_selectors import model_of
+from carrel.dialects.dra import CLASSES, NOTHING_CLAIMED, ClaimedGpus, DevicePlace
+from carrel.dialects.dra_shadows import OfferedDevice
+from carrel.dialects.gpuclaim import read_lease_name
 from carrel.dialects.registry import dialects_of
+from carrel.kubernetes.cluster import Cluster, NotFound
 from carrel.kubernetes.informers import Informers
-from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.kinds import Object, Pod
 from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resource_claims import (
     DeviceClass,
@@ -24,12 +32,23 @@ from carrel.kubernetes.objects.resources import (
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
+    Resource,
 )
 from carrel.kubernetes.reflector import Reflector
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
+from carrel.parsing import Malformed
 
-POOL_OF = "pool"
+NOT_DIVIDED = Refusal(
+    "it names an amount of memory, and claims get whole GPUs in this cluster: its API server drops the amount (the"
+    " feature gate DRAConsumableCapacity is off, as it is by default before Kubernetes 1.36); leave out capacity"
+)
+MOST_LOOKED_UP = 500
+"""Objects that were read before the watch showed them, and sets of nodes, that are remembered."""
+T = TypeVar("T", bound=Object)
+POOL_OF, NODE_OF, USED_BY, SHADOWS_ON = "pool", "node", "used by", "shadows"
+NOWHERE = "-"
+"""The node of a shadow claim that names none; no node can have this name."""
 
 
 class AskedClaim(NamedTuple):
@@ -41,40 +60,156 @@ class AskedClaim(NamedTuple):
     """The claim or the template, for messages."""
     spec: ResourceClaimSpec | None
     """None: it does not exist yet."""
+    claim: ResourceClaim | None = None
+    """The claim itself, once there is one."""
+
+    @property
+    def is_allocated(self) -> bool:
+        return self.claim is not None and self.claim.status.allocation is not None
 
 
 class DeviceClaims:
-    def __init__(self, informers: Informers, drivers: Sequence[str] = (dra.DRIVER,)) -> None:
+    def __init__(
+        self, informers: Informers, drivers: Sequence[str] = (dra.DRIVER,), own_namespace: str = "carrel"
+    ) -> None:
         self.drivers = tuple(drivers)
         """Whose devices are counted."""
-        self.claims: Reflector[ResourceClaim] = informers.watch(RESOURCE_CLAIMS, optional=True)
+        self._own_namespace = own_namespace
+        self.claims: Reflector[ResourceClaim] = informers.watch(
+            RESOURCE_CLAIMS,
+            indexes={
+                USED_BY: lambda each: [user.uid for user in each.status.reserved_for if user.is_pod],
+                SHADOWS_ON: lambda each: filter(None, [self.shadowed_node(each)]),
+            },
+            optional=True,
+        )
         self.templates: Reflector[ResourceClaimTemplate] = informers.watch(RESOURCE_CLAIM_TEMPLATES, optional=True)
         self.classes: Reflector[DeviceClass] = informers.watch(DEVICE_CLASSES, optional=True)
         self.slices: Reflector[ResourceSlice] = informers.watch(
             RESOURCE_SLICES,
-            indexes={POOL_OF: lambda each: [_pool_key(each.spec.driver, each.spec.pool.name)]},
+            indexes={
+                POOL_OF: lambda each: [_pool_key(each.spec.driver, each.spec.pool.name)],
+                NODE_OF: lambda each: [each.spec.node_name],
+            },
             optional=True,
         )
 
+        self._looked_up: dict[tuple[str, str, str], Object] = {}  # what the watch had not shown yet
+        self._on_slices: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        self.slices.on_change(lambda old, new: self._on_slices.clear())
+
     # --- devices -----------------------------------------------------------------------------------------------------
 
-    def uuid_of(self, place: DevicePlace) -> str:
+    def uuid_of(self, place: DevicePlace, attribute: str = dra.UUID) -> str:
         """The GPU that a device is; empty: no slice says it. While a pool is replaced, the newest slices count."""
         found = self.slices.store.find(POOL_OF, _pool_key(place.driver, place.pool))
         newest = max((each.spec.pool.generation for each in found), default=0)
         current = [each for each in found if each.spec.pool.generation == newest]
-        return next((uuid for each in current if (uuid := dra.uuids_in(each).get(place))), "")
+        return next((uuid for each in current if (uuid := dra.uuids_in(each, attribute).get(place))), "")
+
+    def why_not_divided(self, spec: ResourceClaimSpec) -> Refusal | None:
+        """Why a claim gets no part of a GPU: the API server keeps neither the amount that it names, nor that the GPUs
+        of a slice can be divided. None: it can be had, or it cannot be said, because no slice is there yet."""
+        ours = [each for each in self.slices.store.snapshot() if each.spec.driver == dra.DRIVER and each.spec.devices]
+        if not ours or any(device.allow_multiple_allocations for each in ours for device in each.spec.devices):
+            return None
+        return NOT_DIVIDED if dra.names_memory(spec, self.is_gpu_class) else None
+
+    def with_slices(self, nodes: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the nodes that offer GPUs by claims; the same object for the same nodes, until a slice changes."""
+        known = self._on_slices.get(id(nodes))
+        if known is None or known[0] is not nodes:
+            if len(self._on_slices) >= MOST_LOOKED_UP:
+                self._on_slices.clear()
+            offering = {each.spec.node_name for each in self.slices.store if each.spec.driver in self.drivers}
+            known = self._on_slices[id(nodes)] = (nodes, tuple(node for node in nodes if node in offering))
+        return known[1]
+
+    def devices_on(self, node: str) -> dict[str, OfferedDevice]:
+        """The devices that slices offer there, by the UUID of their GPU; of drivers that are counted."""
+        return {
+            each.uuid: each
+            for found in self.slices.store.find(NODE_OF, node)
+            if found.spec.driver in self.drivers
+            for each in dra_shadows.offered(found)
+            if self.uuid_of(each.place) == each.uuid  # else a newer slice replaces it
+        }
+
+    def name_of(self, uid: str) -> str:
+        """How people are told of a claim."""
+        claim = self.claims.store.by_uid(uid)
+        return str(dra.holder_of_claim(claim)) if claim is not None else f"ResourceClaim {uid}"
+
+    # --- shadow claims -----------------------------------------------------------------------------------------------
+
+    def is_shadow(self, claim: ResourceClaim) -> bool:
+        return dra_shadows.is_shadow(claim, self._own_namespace)
+
+    def shadowed_node(self, claim: ResourceClaim) -> str:
+        """The node of a shadow claim; empty: it is none. One that does not say it readably has none of the others."""
+        if not self.is_shadow(claim):
+            return ""
+        place = read_lease_name(dra_shadows.lease_of(claim))
+        return place[0] if place is not None else NOWHERE
+
+    def shadows_on(self, node: str) -> Sequence[ResourceClaim]:
+        return self.claims.store.find(SHADOWS_ON, node)
 
     # --- what pods ask for -------------------------------------------------------------------------------------------
 
     def request_of(self, pod: Pod) -> Request | None:
         """The GPUs that the pod asks for by claims which exist, for people and for limits; None: none. Raises
         `Malformed`."""
-        asked = [request for each in self.asked_by(pod) if (request := self._request(each, pod)) is not None]
+        return self._requested(pod, self.asked_by(pod))
+
+    def wanted_by(self, pod: Pod, holds_gpus: Callable[[str], bool]) -> Request | None:
+        """The same, of the claims that have no GPUs yet: what a pod waits for. `holds_gpus`: whether Leases name the
+        claim of that uid; then its allocation is about to be written."""
+        claims = [each for each in self.asked_by(pod) if not each.is_allocated]
+        waiting = [each for each in claims if each.claim is None or not holds_gpus(each.claim.metadata.uid)]
+        return self._requested(pod, waiting)
+
+    def gpu_claims_of(self, pod: Pod) -> Sequence[AskedClaim]:
+        """The claims of the pod that are for GPUs. Raises `Malformed`."""
+        return [each for each in self.asked_by(pod) if self._request(each, pod) is not None]
+
+    def claimed_by(self, pod: Pod) -> ClaimedGpus:
+        """By all its claims. Raises `Malformed`."""
+        claims = self.gpu_claims_of(pod)
+        return ClaimedGpus(frozenset(each.name for each in claims), self._requested(pod, claims))
+
+    def claimed_by_manifest(self, manifest: Mapping[str, Any]) -> ClaimedGpus:
+        """The same, of a pod as the API server has it; what cannot be read is not claimed."""
+        try:
+            return self.claimed_by(msgspec.convert(manifest, Pod))
+        except (Malformed, msgspec.ValidationError):
+            return NOTHING_CLAIMED
+
+    async def look_up(self, pod: Pod, cluster: Cluster) -> None:
+        """Reads the claims and templates that the pod names and that the watch has not shown yet. Raises
+        `ClusterError`."""
+        namespace = pod.metadata.namespace
+        for each in pod.spec.resource_claims:
+            name = each.resource_claim_name or each.resource_claim_template_name
+            resource = RESOURCE_CLAIMS if each.resource_claim_name else RESOURCE_CLAIM_TEMPLATES
+            store = self.claims.store if each.resource_claim_name else self.templates.store
+            if not name or store.get(name, namespace) is not None:
+                continue
+            with suppress(NotFound):
+                found = msgspec.convert(await cluster.get(resource, name, namespace), resource.object_type)
+                if len(self._looked_up) >= MOST_LOOKED_UP:
+                    self._looked_up.clear()
+                self._looked_up[resource.kind, namespace, name] = found
+
+    def _requested(self, pod: Pod, claims: Iterable[AskedClaim]) -> Request | None:
+        asked = [request for each in claims if (request := self._request(each, pod)) is not None]
         if not asked:
             return None
-        first = asked[0]
-        return Request(sum(each.cards for each in asked), first.amount, topology=first.topology)
+        models = {each.model for each in asked}
+        amount, topology = dra.largest([each.amount for each in asked]), asked[0].topology
+        return Request(
+            sum(each.cards for each in asked), amount, min(models) if len(models) == 1 else "", topology=topology
+        )
 
     def why_twice(self, pod: Pod) -> Refusal | None:
         """Why a pod that has claims for GPUs may not ask in another dialect too: each would be promised its own GPU."""
@@ -91,18 +226,38 @@ class DeviceClaims:
         namespace = pod.metadata.namespace
         for each in pod.spec.resource_claims:
             if name := each.resource_claim_name:
-                claim = self.claims.store.get(name, namespace)
-                yield AskedClaim(each.name, f"ResourceClaim {name}", claim.spec if claim else None)
+                claim = self.claims.store.get(name, namespace) or self._early(RESOURCE_CLAIMS, namespace, name)
+                yield AskedClaim(each.name, f"ResourceClaim {name}", claim.spec if claim else None, claim)
             elif name := each.resource_claim_template_name:
                 template = self.templates.store.get(name, namespace)
-                yield AskedClaim(each.name, f"ResourceClaimTemplate {name}", template.spec.spec if template else None)
+                template = template or self._early(RESOURCE_CLAIM_TEMPLATES, namespace, name)
+                made = self._made(each.name, pod)
+                spec = made.spec if made else template.spec.spec if template else None
+                yield AskedClaim(each.name, f"ResourceClaimTemplate {name}", spec, made)
+
+    def _early(self, resource: Resource[T], namespace: str, name: str) -> T | None:
+        found = self._looked_up.get((resource.kind, namespace, name))
+        return found if isinstance(found, resource.object_type) else None
+
+    def _made(self, name: str, pod: Pod) -> ResourceClaim | None:
+        """The claim that was made for the pod by a template."""
+        made = next((each.resource_claim_name for each in pod.status.resource_claim_statuses if each.name == name), "")
+        return self.claims.store.get(made, pod.metadata.namespace) if made else None
 
     def _request(self, asked: AskedClaim, pod: Pod) -> Request | None:
         if asked.spec is None:
             return None
-        return dra.request_of_claim(asked.spec, f"{asked.source} of {subject(pod.metadata)}", self._is_gpu_class)
+        where = f"{asked.source} of {subject(pod.metadata)}"
+        request = dra.request_of_claim(asked.spec, where, self.is_gpu_class)
+        model = model_of(asked.spec, self.is_gpu_class, self.classes.store.get) if request is not None else ""
+        return replace(request, model=model) if request is not None and model else request
 
-    def _is_gpu_class(self, name: str) -> bool:
+    def is_understood(self, pod: Pod) -> bool:
+        """Whether Carrel knows which GPUs would do for the claims of the pod that wait."""
+        waiting = [each.spec for each in self.gpu_claims_of(pod) if each.spec is not None and not each.is_allocated]
+        return all(model_of(spec, self.is_gpu_class, self.classes.store.get) is not None for spec in waiting)
+
+    def is_gpu_class(self, name: str) -> bool:
         """Also of a driver whose devices are not counted: its GPU would be promised beside ours."""
         return dra.is_gpu_class(name, self.classes.store.get(name), CLASSES)
 

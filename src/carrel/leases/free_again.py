@@ -30,7 +30,9 @@ class FreeAgain:
         covered, now = self._state.covered_pods, self._state.options.now()
         running = sorted((each for each in covered.bookings() if each.runs_at(now)), key=lambda each: each.ends)
         for booking in running:
-            if any(self._holds_one(pod.metadata.uid, request, nodes) for pod in covered.covered_by(booking.booking)):
+            pods = covered.covered_by(booking.booking)
+            uids = (uid for pod in pods for uid in self._state.holder_uids(pod))
+            if any(self._holds_one(uid, request, nodes) for uid in uids):
                 return booking.ends
         return None
 

@@ -42,7 +42,7 @@ class Invariant(Enum):
     POD_WITHOUT_LEASE = "pod_without_lease"
     """The GPUs that a pod was bound with are on Leases that name it."""
     GPU_USED_WITHOUT_SHARE = "gpu_used_without_share"
-    """A pod that Carrel placed uses only GPUs whose Leases name it."""
+    """A pod that Carrel placed, or a ResourceClaim, uses only GPUs whose Leases name it."""
     BOOKING_OVERUSED = "booking_overused"
     """The GPUs that are recorded as covered by a booking are never more than were booked."""
     COVERED_WITHOUT_BOOKING = "covered_without_booking"
@@ -247,6 +247,9 @@ def _of_users(observed: Observed) -> Iterator[Violation]:
         for device in status.status.devices:
             for uid in device.in_use_by:
                 pod, uuid = observed.pods.get(uid), uuids.get((name, device.id))
+                if uuid is not None and uid in status.status.prepared_claims and uuid not in recorded.get(uid, ()):
+                    words = f"ResourceClaim {uid} uses GPU {device.id} of {name}, and no Lease gives it to this claim"
+                    yield Violation(Invariant.GPU_USED_WITHOUT_SHARE, f"{name}/{device.id} {uid}", words)
                 if pod is None or uuid is None or is_ending(pod) or uuid in recorded.get(uid, ()):
                     continue
                 if carrel.told_cards(pod.metadata.annotations):

@@ -165,10 +165,11 @@ class LeaseWriter:
         """Records which booking covers a pod's share, if the Lease has not changed. Whether it was recorded."""
         return await self._change(lease.name, lambda record: record.covered(uid, coverage), only_version=lease.version)
 
-    async def record_share(self, gpu: Gpu, share: Share) -> bool:
+    async def record_share(self, gpu: Gpu, share: Share, *, only_with_room: bool = False) -> bool:
         """Records what a pod has already, whoever gave it to the pod. Whether the Lease names the pod now.
 
         There need not be room: what is true is recorded, and a GPU with less than nothing free is given to nobody.
+        `only_with_room`: of a claim, which gets its GPU only if a Lease names it.
         """
         name = gpuclaim.lease_name(gpu.node, gpu.index)
         async with self._lock(name):
@@ -181,6 +182,8 @@ class LeaseWriter:
                     return True
                 if record.shares and self._cluster_ledger.kubelet_chooses(gpu.node):
                     return False  # another pod has just got this slot; any other one will do
+                if only_with_room and not record.has_room_for(share, gpu.memory):
+                    return False
                 try:
                     await self._write(replace(record, shares=(*record.shares, share)), lease)
                     return True

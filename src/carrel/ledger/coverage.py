@@ -13,7 +13,8 @@ Pods are looked at in this order; one that does not fit is passed over, and noth
 
 Where several bookings would do, the one that ends last is taken. Every process evaluates the same function, so a race
 between two of them for the last GPU of a booking ends the same way everywhere; what is on the Leases only gives the
-order. A pod that is ending counts until it has given its GPUs back.
+order. A pod that is ending counts until it has given its GPUs back. The GPUs of a ResourceClaim count as those of one
+of its pods (`leases.claim_users`), together with what the pod has by its other claims.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -77,6 +78,13 @@ class PersonsPod:
     """Where it may run by everything that is not about GPUs; only of a pod that waits."""
     wanted_booking: str = ""
     """The id of the booking that it was made for; empty: any."""
+    claims: tuple[str, ...] = ()
+    """The uids of the ResourceClaims whose GPUs are the pod's."""
+
+    @property
+    def uids(self) -> tuple[str, ...]:
+        """By what it holds GPUs."""
+        return (self.holder.uid, *self.claims) if self.claims else (self.holder.uid,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +165,13 @@ def uses_of(entitlements: Iterable[Entitlement]) -> Uses:
 
 def cover_holders(ledger: Ledger, uses: Uses, pods: Iterable[PersonsPod]) -> dict[str, Covered]:
     """By uid. `uses` is filled with what they touch."""
-    holding = [pod for pod in pods if ledger.shares_of(pod.holder.uid)]
+    holding = [pod for pod in pods if any(map(ledger.shares_of, pod.uids))]
     theirs = _uses_by_person(uses, {pod.person for pod in holding})
     covered: dict[str, Covered] = {}
 
     def cover(pod: PersonsPod, use: BookingUse, *, is_recorded: bool = False) -> bool:
         uid, entitlement = pod.holder.uid, use.entitlement
-        held = _held(ledger, uid, entitlement.model, is_recorded=is_recorded)
+        held = _held(ledger, pod, entitlement.model, is_recorded=is_recorded)
         is_for = entitlement.is_for(pod.person, pod.namespace) if is_recorded else _is_for(entitlement, pod, uses)
         if held is None or not is_for or not use.has_room_for(held, _memory_in(ledger)):
             return False
@@ -171,9 +179,7 @@ def cover_holders(ledger: Ledger, uses: Uses, pods: Iterable[PersonsPod]) -> dic
         covered[uid] = Covered(entitlement)
         return True
 
-    recorded = [
-        (record, pod) for pod in holding for record in records_of(ledger, pod.holder.uid) if record.booking in uses
-    ]
+    recorded = [(record, pod) for pod in holding for record in records_of(ledger, *pod.uids) if record.booking in uses]
     for record, pod in sorted(recorded, key=lambda each: (each[0].since, each[1].holder.uid, each[0].booking)):
         if pod.holder.uid not in covered:
             cover(pod, uses[record.booking], is_recorded=True)
@@ -197,19 +203,19 @@ def _binding_order(pod: PersonsPod) -> tuple[bool, datetime, datetime, str, str]
     return (pod.bound_at is None, pod.bound_at or pod.created, *waiting_order(pod))
 
 
-def records_of(ledger: Ledger, uid: str) -> set[Coverage]:
+def records_of(ledger: Ledger, *uids: str) -> set[Coverage]:
     """What the Leases say about a pod. Mostly one; a correction may have reached some of its Leases only."""
-    return {share.coverage for share in ledger.shares_of(uid).values() if share.coverage is not None}
+    return {each.coverage for uid in uids for each in ledger.shares_of(uid).values() if each.coverage is not None}
 
 
-def _held(ledger: Ledger, uid: str, model: str, *, is_recorded: bool) -> dict[str, int] | None:
+def _held(ledger: Ledger, pod: PersonsPod, model: str, *, is_recorded: bool) -> dict[str, int] | None:
     """GPU → MiB; None if one is of another model. A GPU that no node reports now has the model that was recorded."""
     held: dict[str, int] = {}
-    for gpu, share in ledger.shares_of(uid).items():
+    for gpu, share in (each for uid in pod.uids for each in ledger.shares_of(uid).items()):
         card = ledger.card(gpu)
         if (card is None and model and not is_recorded) or (card is not None and model not in ("", card.gpu.model)):
             return None
-        held[gpu] = card.held(share) if card is not None else share.memory or 0
+        held[gpu] = held.get(gpu, 0) + (card.held(share) if card is not None else share.memory or 0)
     return held
 
 

@@ -9,10 +9,9 @@ were counted with the old one void.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from carrel.ledger.gpus import MiB
 from carrel.ledger.machines import NOTHING, MachineRoom
 from carrel.ledger.requests import Memory, Request
 
@@ -50,23 +49,36 @@ class Mix:
 
 NO_MIX = Mix()
 
+
+@dataclass(frozen=True, slots=True)
+class GpuSupply:
+    """By which it is judged how many GPUs a request is."""
+
+    mean_memory: float = 0.0
+    """MiB of a GPU. Zero: not known, and a part of a GPU in MiB counts as a GPU."""
+    most: int = 1 << 30
+    """GPUs that one node has. A pod cannot have more, however many it asks for."""
+
+
+UNKNOWN_SUPPLY = GpuSupply()
+
 _Parts = dict[tuple[Request, MachineRoom], float]
 """How much each kind of request is of a mix."""
 
 
 class Demand:
-    """Counts what pods ask for. `mix` is what scoring should use at the moment."""
+    """Counts what pods ask for. `mix` is what scoring should use at the moment. `supply` is asked whenever that has
+    changed."""
 
-    def __init__(self, half_life: int = HALF_LIFE) -> None:
+    def __init__(self, half_life: int = HALF_LIFE, supply: Callable[[], GpuSupply] = lambda: UNKNOWN_SUPPLY) -> None:
         self._growth = 2 ** (1 / half_life)
+        self._supply = supply
         self._step = 1.0  # how much the next pod weighs: instead of all others becoming lighter, it becomes heavier
         self._weights: _Parts = {}
         self._counted: OrderedDict[str, None] = OrderedDict()
         self._pods = 0
         self._next_look = 1
         self._used: _Parts = {}
-        self.gpu_memory = MiB(0)
-        """Of a usual GPU: how much of one a request in MiB is. Zero: not known."""
         self.mix = NO_MIX
 
     def saw(self, request: Request, machine: MachineRoom = NOTHING, uid: str = "") -> None:
@@ -103,16 +115,21 @@ class Demand:
         self.mix = self._mix_of(parts)
 
     def _mix_of(self, parts: _Parts) -> Mix:
-        gpus = sum(weight * self._gpus(request) for (request, _), weight in parts.items())
+        supply = self._supply()
+        gpus = sum(weight * _gpus(request, supply) for (request, _), weight in parts.items())
         cpu = sum(weight * room.cpu_milli for (_, room), weight in parts.items())
         memory = sum(weight * room.memory_mib for (_, room), weight in parts.items())
         typical = tuple(Typical(request, room.cpu_milli, weight) for (request, room), weight in parts.items())
         return Mix(typical, cpu / gpus, memory / gpus) if gpus else Mix(typical)
 
-    def _gpus(self, request: Request) -> float:
-        if isinstance(request.amount, Memory):
-            return request.cards * min(request.amount.mib / self.gpu_memory, 1.0) if self.gpu_memory else request.cards
-        return request.cards * float(request.amount.part)
+
+def _gpus(request: Request, supply: GpuSupply) -> float:
+    part = 1.0
+    if not isinstance(request.amount, Memory):
+        part = float(request.amount.part)
+    elif supply.mean_memory:
+        part = min(request.amount.mib / supply.mean_memory, 1.0)
+    return min(request.cards, supply.most) * part
 
 
 def _general(request: Request) -> Request:

@@ -5,12 +5,17 @@ allowed, the node has too few such GPUs, or the machine has too little CPU for t
 fragments, averaged over the mix, is the measure of the FGD paper (Weng and others, USENIX ATC 2023).
 
 A GPU is *stranded* if its machine has not as much CPU and memory left as usually goes with a GPU, whatever the single
-requests are. Both are counted in GPUs.
+requests are. Both are counted in GPUs. What no request could use anyway is a fragment already, so it counts half as
+stranded; not less, because the mix does not show all the small requests that may come.
+
+A free GPU that is wanted more than others (`contention`) is worth more than they are.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
+from carrel.ledger.contention import GpuKind
 from carrel.ledger.demand import Mix
 from carrel.ledger.gpus import MiB
 from carrel.ledger.machines import MachineRoom
@@ -20,6 +25,8 @@ from carrel.ledger.requests import Amount, GpuSelector, Request
 Alike = tuple[str, MiB, tuple[int, ...]]
 """The usable GPUs of a node that are alike: model, memory of each, free MiB of each, largest first."""
 Pieces = tuple[Alike, ...]
+
+NO_DIFFERENCE: Mapping[GpuKind, float] = MappingProxyType({})
 
 REMEMBERED_STATES = 50_000
 """Of the GPUs of a node. A cluster of 5,000 nodes has fewer."""
@@ -42,12 +49,18 @@ def pieces_on(gpus: Iterable[tuple[str, MiB, int]]) -> Pieces:
 class FreePieces:
     """What is free on the GPUs of a node, and of how much use it is. Nodes in the same state share it."""
 
-    __slots__ = ("fragments", "gpus", "left_after", "pieces")
+    __slots__ = ("fragments", "gpus", "left_after", "pieces", "usable", "worth")
 
-    def __init__(self, pieces: Pieces, steps: int) -> None:
+    def __init__(self, pieces: Pieces, steps: int, wanted_more: Mapping[GpuKind, float]) -> None:
         self.pieces = pieces
         self.gpus: float = sum(sum(free) / memory for _, memory, free in pieces)
         """How much is free in all."""
+        self.worth: float = sum(
+            wanted_more.get((model, memory), 0.0) * sum(free) / memory for model, memory, free in pieces
+        )
+        """By how much that is more than as much of average GPUs, in these."""
+        self.usable: float | None = None
+        """Which part of the mix could use something of it, had the machine the CPU; None: not counted yet."""
         self.fragments: list[float | None] = [None] * (steps + 1)
         """By how many steps of CPU the machine has; None: not counted yet."""
         self.left_after: dict[int, FreePieces | None] = {}
@@ -55,9 +68,10 @@ class FreePieces:
 
 
 class Fragmentation:
-    """Counts for one mix."""
+    """Counts for one mix. `wanted_more`: by how much more than the average GPU one of a kind is wanted."""
 
-    def __init__(self, mix: Mix) -> None:
+    def __init__(self, mix: Mix, wanted_more: Mapping[GpuKind, float] = NO_DIFFERENCE) -> None:
+        self._wanted_more = wanted_more
         self._cpu_per_gpu, self._memory_per_gpu = mix.cpu_milli_per_gpu, mix.memory_mib_per_gpu
         self._cpu_steps = sorted({typical.cpu_milli for typical in mix.typical})
         by_gpus: dict[tuple[int, Amount, str, GpuSelector], _SameGpus] = {}
@@ -76,18 +90,24 @@ class Fragmentation:
         if known is None:
             if len(self._known) > REMEMBERED_STATES:
                 self._known.clear()
-            known = self._known[pieces] = FreePieces(pieces, len(self._cpu_steps))
+            known = self._known[pieces] = FreePieces(pieces, len(self._cpu_steps), self._wanted_more)
         return known
 
-    def useless(self, free: FreePieces, cpu_milli: int, memory_mib: int) -> float:
-        """How many of the free GPUs are fragments or stranded, in GPUs, on a machine with so much CPU and memory."""
-        fragments = self.fragments(free, cpu_milli)
+    def loss(self, free: FreePieces, cpu_milli: int, memory_mib: int) -> float:
+        """How many of the free GPUs are fragments or stranded, in GPUs, on a machine with so much CPU and memory; less
+        what they are worth above the average."""
+        fragments = self.fragments(free, cpu_milli) - free.worth
         if not self._cpu_per_gpu:
             return fragments
         stranded = free.gpus - cpu_milli / self._cpu_per_gpu
         if self._memory_per_gpu:
             stranded = max(stranded, free.gpus - memory_mib / self._memory_per_gpu)
-        return fragments + stranded if stranded > 0 else fragments
+        return fragments + stranded * (1 + self._usable(free)) / 2 if stranded > 0 else fragments
+
+    def _usable(self, free: FreePieces) -> float:
+        if free.usable is None:
+            free.usable = sum(same.weight for same in self._same if same.is_served(free))
+        return free.usable
 
     def fragments(self, free: FreePieces, cpu_milli: int) -> float:
         step = bisect_right(self._cpu_steps, cpu_milli)
@@ -112,6 +132,18 @@ class _SameGpus:
 
     def sum_up(self) -> None:
         self._served = [sum(self.weights[: step + 1]) for step in range(len(self.weights))]
+
+    @property
+    def weight(self) -> float:
+        return self._served[-1]
+
+    def is_served(self, on_node: FreePieces) -> bool:
+        """Whether the node has the GPUs for one of them."""
+        able = 0
+        for model, memory, free in on_node.pieces:
+            need = self._need(model, memory)
+            able += sum(piece >= need for piece in free)
+        return able >= self._request.cards
 
     def fragments(self, on_node: FreePieces, step: int) -> float:
         able, useless = 0, 0.0

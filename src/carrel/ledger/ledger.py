@@ -14,11 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import takewhile
 from types import MappingProxyType
 from typing import NamedTuple
 
 from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.ledger.node_changes import NodeChanges
 from carrel.ledger.node_room import NO_ROOM, NodeRoom, summarise
 from carrel.ledger.shares import Holder, Share, ShareEvent, ShareState
 
@@ -132,9 +132,8 @@ class Ledger:
         self._kept: dict[str, Holder] = {}  # GPU → the pod it is kept for
         self._kept_of: dict[str, set[str]] = {}  # the same the other way round: uid → GPUs
         self._undo: list[Callable[[], str]] | None = None  # steps back; each says which GPU it has changed
-        self._moment = 0
         self._revision = 0
-        self._changed: dict[str, int] = {}  # node → the moment its room last changed, the latest at the end
+        self._changes = NodeChanges()
         self._removed_at = 0
         for node in nodes:
             self.set_node(node)
@@ -171,7 +170,7 @@ class Ledger:
     @property
     def moment(self) -> int:
         """Counts the changes of room."""
-        return self._moment
+        return self._changes.moment
 
     @property
     def revision(self) -> int:
@@ -187,8 +186,7 @@ class Ledger:
         """The nodes whose room changed after that moment; None if nodes have gone since: then all must be looked at."""
         if moment < self._removed_at:
             return None
-        latest_first = reversed(self._changed.items())
-        return [node for node, _ in takewhile(lambda change: change[1] > moment, latest_first)]
+        return self._changes.since(moment)
 
     def shares_of(self, uid: str) -> Mapping[str, Share]:
         """A pod's shares by GPU, also of GPUs that no node reports at the moment."""
@@ -231,10 +229,9 @@ class Ledger:
         """The node is gone. What is held there stays recorded until the pods are gone too."""
         self._refuse_in_what_if()
         self._detach(name)
-        if self._changed.pop(name, None):
-            self._moment += 1
+        if self._changes.forget(name):
             self._revision += 1
-            self._removed_at = self._moment
+            self._removed_at = self._changes.moment
 
     def _detach(self, name: str) -> None:
         entry = self._entries.pop(name, None)
@@ -415,10 +412,8 @@ class Ledger:
         entry = self._entries[node]
         entry.changed()
         self._rooms[node] = entry.room()
-        self._moment += 1
         self._revision += 1
-        self._changed.pop(node, None)
-        self._changed[node] = self._moment
+        self._changes.note(node)
 
     def touch(self, node: str) -> None:
         """Counts as a change: something else that people see of the node has changed."""

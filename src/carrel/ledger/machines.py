@@ -5,8 +5,9 @@ kube-scheduler's to count; it only prefers nodes by them. A node of which nothin
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 from typing import NamedTuple
+
+from carrel.ledger.node_changes import NodeChanges
 
 
 class MachineRoom(NamedTuple):
@@ -29,8 +30,7 @@ class Machines:
         self._used: dict[str, MachineRoom] = {}
         self._pods: dict[str, tuple[str, MachineRoom]] = {}  # uid → where it is, and what it requests
         self._free: dict[str, MachineRoom] = {}
-        self._moment = 0
-        self._changed: dict[str, int] = {}  # node → the moment its room last changed, the latest at the end
+        self._changes = NodeChanges()
 
     @property
     def free(self) -> Mapping[str, MachineRoom]:
@@ -40,11 +40,10 @@ class Machines:
     @property
     def moment(self) -> int:
         """Counts the changes."""
-        return self._moment
+        return self._changes.moment
 
     def changed_since(self, moment: int) -> Sequence[str]:
-        latest_first = reversed(self._changed.items())
-        return [node for node, _ in takewhile(lambda change: change[1] > moment, latest_first)]
+        return self._changes.since(moment)
 
     def could_give(self, room: MachineRoom) -> bool:
         """Whether a node has so much, were it empty. If no node is known: yes."""
@@ -93,9 +92,7 @@ class Machines:
 
     def _sum_up(self, node: str) -> None:
         size, used = self._size.get(node), self._used.get(node, NOTHING)
-        self._moment += 1
-        self._changed.pop(node, None)
-        self._changed[node] = self._moment
+        self._changes.note(node)
         if size is None:
             self._free.pop(node, None)
         else:

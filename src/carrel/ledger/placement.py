@@ -53,11 +53,15 @@ class Placement:
     """To be recorded with the shares."""
     memory: tuple[MiB | None, ...] = ()
     """Of each of the GPUs, where the request does not say it for all of them: what somebody else has decided."""
+    for_pod: str = ""
+    """Of a ResourceClaim: the uid of the pod that uses it."""
 
     def shares(self, holder: Holder) -> tuple[Share, ...]:
         if self.memory:
             parts = zip(self.gpus, self.memory, strict=True)
-            return tuple(Share(holder, gpu.uuid, part, coverage=self.coverage) for gpu, part in parts)
+            return tuple(
+                Share(holder, gpu.uuid, part, coverage=self.coverage, for_pod=self.for_pod) for gpu, part in parts
+            )
         amount = self.request.amount
         return tuple(
             Share(holder, gpu.uuid, None if amount == WHOLE else amount.on(gpu.memory), coverage=self.coverage)

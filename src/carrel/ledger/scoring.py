@@ -1,8 +1,9 @@
 """Which of several nodes should take a pod: the one where the least becomes useless for what is usually asked.
 
 What a placement costs is how much it raises the fragmentation of the node (`fragmentation`): free pieces of GPUs that
-usual requests cannot use, and GPUs for which the machine has no CPU or memory left. A pod without a GPU costs something
-as well: it takes the CPU. Ties go to the node where the least is left over, then to the name.
+usual requests cannot use, and GPUs for which the machine has no CPU or memory left; and by how much more than others
+its GPUs are wanted (`contention`). A pod without a GPU costs something as well: it takes the CPU. Ties go to the node
+where the least is left over, then to the name.
 
 Before all that counts what the pod itself prefers: a node where its GPUs are neighbours, in one NVLink island and with
 the bandwidth that it asks for comes before one where they are not. A pod that spreads goes to the emptiest of those.
@@ -13,14 +14,16 @@ are when counted is a matter of small sums: one question is about thousands of n
 
 import math
 from bisect import bisect_left, insort
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
-from carrel.ledger.demand import Demand, Mix
+from carrel.ledger.contention import GpuKind, contention, kinds_of
+from carrel.ledger.demand import UNKNOWN_SUPPLY, Demand, GpuSupply, Mix
 from carrel.ledger.fragmentation import Alike, Fragmentation, FreePieces, Pieces, pieces_of, pieces_on
+from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.machines import ENOUGH, NOTHING, MachineRoom, Machines
 from carrel.ledger.node_names import NodeNames
@@ -28,13 +31,15 @@ from carrel.ledger.node_room import NodeRoom, fit_test
 from carrel.ledger.placement import Placement, place, selected
 from carrel.ledger.requests import GpuPolicy, Request, TopologyMode
 
-GRAIN = 0.02
-"""Differences of less than a fiftieth of a GPU are noise, and should not outweigh the tie-break."""
+GRAIN = 0.01
+"""Differences of less than a hundredth of a GPU are noise, and should not outweigh the tie-break."""
 REMEMBERED = 64
 """Kinds of requests whose costs are kept. The one that was asked longest ago is dropped."""
 REMEMBERED_REQUESTS = 10_000
 LOOKED_AT = 100
 """The best nodes that are looked for among those that were asked about. kube-scheduler asks about a tenth of 5,000."""
+OTHER_NODES = 0.1
+"""Which part of the nodes must have come or gone before it is counted anew which GPUs there are."""
 
 
 class Cost(NamedTuple):
@@ -43,7 +48,7 @@ class Cost(NamedTuple):
     apart: int
     """How far the GPUs are from what the request prefers: missing bandwidth, further islands, gaps between indices."""
     wasted: float
-    """In GPUs: what becomes useless for usual requests, as a multiple of `GRAIN`."""
+    """In GPUs: what becomes useless for usual requests, and what others need more, as a multiple of `GRAIN`."""
     left_over: float
     """In GPUs: what stays free on the node."""
     node: str
@@ -60,7 +65,7 @@ class _State(NamedTuple):
     room: NodeRoom
     machine: MachineRoom
     free: FreePieces
-    useless: float
+    loss: float
 
 
 WILL_NOT_DO = Cost(1 << 62, math.inf, math.inf, "")
@@ -117,9 +122,10 @@ class Ranking:
     def __init__(self, ledger: Ledger, machines: Machines | None = None, remembered: int = REMEMBERED) -> None:
         self._ledger = ledger
         self.machines = machines if machines is not None else Machines()
-        self.demand = Demand()
+        self.demand = Demand(supply=self._supply)
         self._remembered = remembered
         self._mix: Mix | None = None
+        self._nodes = 0
         self._fragmentation = Fragmentation(self.demand.mix)
         self._states: dict[str, _State] = {}
         self._tables: OrderedDict[tuple[Request | None, MachineRoom], _CostTable] = OrderedDict()
@@ -198,10 +204,26 @@ class Ranking:
         return table
 
     def _follow_the_mix(self) -> None:
-        if self._mix is not self.demand.mix or len(self._numbers) > REMEMBERED_REQUESTS:
-            self._mix = self.demand.mix
-            self._fragmentation = Fragmentation(self._mix)
+        nodes = len(self._ledger.rooms)
+        others = abs(nodes - self._nodes) > OTHER_NODES * self._nodes
+        if self._mix is not self.demand.mix or others or len(self._numbers) > REMEMBERED_REQUESTS:
+            self._mix, self._nodes = self.demand.mix, nodes
+            self._fragmentation = Fragmentation(self._mix, contention(self._mix, self._gpus_there()))
             self._states, self._tables, self._numbers = {}, OrderedDict(), {}
+
+    def _usable_nodes(self) -> list[Node]:
+        nodes = filter(None, map(self._ledger.node, self._ledger.rooms))
+        return [node for node in nodes if not node.unusable]
+
+    def _gpus_there(self) -> Counter[GpuKind]:
+        return kinds_of(gpu for node in self._usable_nodes() for gpu in node.gpus)
+
+    def _supply(self) -> GpuSupply:
+        nodes, kinds = self._usable_nodes(), self._gpus_there()
+        if not kinds:
+            return UNKNOWN_SUPPLY
+        mean = sum(memory * count for (_, memory), count in kinds.items()) / kinds.total()
+        return GpuSupply(mean, max(len(node.gpus) for node in nodes))
 
     def _state(self, node: str) -> _State | None:
         room = self._ledger.rooms.get(node)
@@ -212,8 +234,8 @@ class Ranking:
         if known is not None and known.room is room and known.machine is machine:
             return known
         free = self._fragmentation.free(pieces_of(room))
-        useless = self._fragmentation.useless(free, machine.cpu_milli, machine.memory_mib)
-        state = self._states[node] = _State(room, machine, free, useless)
+        loss = self._fragmentation.loss(free, machine.cpu_milli, machine.memory_mib)
+        state = self._states[node] = _State(room, machine, free, loss)
         return state
 
     def _where_gpus_are_kept(self, table: _CostTable, pod: str) -> dict[str, Cost]:
@@ -242,7 +264,7 @@ class Ranking:
             return WILL_NOT_DO
         machine, needed = state.machine, table.machine
         cpu, memory = machine.cpu_milli - needed.cpu_milli, machine.memory_mib - needed.memory_mib
-        change = self._fragmentation.useless(left, cpu if cpu > 0 else 0, memory if memory > 0 else 0) - state.useless
+        change = self._fragmentation.loss(left, cpu if cpu > 0 else 0, memory if memory > 0 else 0) - state.loss
         return Cost(apart, round(change / GRAIN) * GRAIN, left.gpus, node)
 
     def _left_after(self, free: FreePieces, table: _CostTable) -> FreePieces | None:

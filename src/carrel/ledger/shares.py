@@ -101,10 +101,12 @@ class Share:
     state: ShareState = ShareState.ASSUMED
     coverage: Coverage | None = None
     """None: no booking is recorded for it."""
+    for_pod: str = ""
+    """Of a ResourceClaim, while it is taken: the uid of the pod that uses it."""
 
     def may_have(self, kept_for: Holder) -> bool:
-        """Whether its holder may have a GPU that is kept: for it, or for the booking that covers it."""
-        return kept_for.uid in (self.holder.uid, self.coverage.booking if self.coverage else "")
+        """Whether its holder may have a GPU that is kept: for it, for its pod, or for the booking that covers it."""
+        return kept_for.uid in (self.holder.uid, self.for_pod, self.coverage.booking if self.coverage else "")
 
     def in_state(self, state: ShareState) -> "Share":
         """Most shares are in it already, and a copy of each would cost more than all the rest of a change."""

@@ -7,6 +7,7 @@ Reading order:
     claim_status pod_events         writes the status of claims, and why pods wait
     coverage_correction             makes pods, Leases and bookings say which booking covers which pod
     expiry victim_prices victims revocation   ends pods with their booking; revokes GPUs for booked pods
+    claim_allocator                 allocates the claims of booked pods
     booking_enquiries               writes what a booking service elsewhere says into the cluster
     revocation_grace                how long a pod may stay after it was told
     end_limits slow_endings         how long it may take to end then
@@ -16,7 +17,8 @@ Reading order:
     notices                         what the person in a pod should know now
     terminator terminator_api       MAIA's pod terminator
     reservation_pods kai_metadata     pods that hold a GPU for others, where the kubelet chooses
-    adoption_loop                   records pods that have GPUs without a Lease
+    adoption_loop unrecorded_claims   records pods and claims that have GPUs without a Lease
+    shadow_plan shadow_claims       shows to schedulers, by claims, what pods hold
     reconciler tier_reconciler slot_reconciler   what the leader does when something changes
     invariant_check gpu_counts waiting_pods      what is counted for Prometheus
     metrics assembly run settings entry_point        one process

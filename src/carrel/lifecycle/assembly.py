@@ -7,6 +7,7 @@ from random import Random
 
 from carrel.bookings.client.interface import BookingService
 from carrel.dialects.booking_objects import is_from_enquiry
+from carrel.dialects.dra import NOTHING_CLAIMED
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai_reservation import SPELLINGS, is_reservation
 from carrel.dialects.when_full import WhenFull
@@ -16,6 +17,7 @@ from carrel.leases.cluster_state import NAMESPACE_OF, SLOT_OF, ClusterState
 from carrel.leases.confirmed_ends import confirmed_ends_on
 from carrel.ledger.tiers import AtEnd
 from carrel.lifecycle.booking_enquiries import BookingEnquiries
+from carrel.lifecycle.claim_allocator import ClaimAllocator
 from carrel.lifecycle.claim_ends import ClaimEnds
 from carrel.lifecycle.collection import CollectionContext, LeaseCollector
 from carrel.lifecycle.coverage_correction import CoverageCorrection
@@ -70,6 +72,8 @@ class TierParts:
     notices: Notices
     cpu_after_wait: CpuAfterWait
     slow_endings: SlowEndings
+    claim_allocator: ClaimAllocator | None = None
+    """None: ResourceClaims are not read."""
     enquiries: BookingEnquiries | None = None
     """None: Carrel's own booking service writes its bookings into the cluster."""
 
@@ -81,8 +85,12 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
     grace = RevocationGrace(options.grace, options.notebook_grace)
     context = RevocationContext(
         booked=state.booked_waiting,
-        pod_by_uid=pods.by_uid,
+        pod_by_uid=state.claim_users.pod_of,
+        pods_of=state.claim_users.pods_of,
         may_lose_gpus=state.may_lose_gpus,
+        holder_may_lose_gpus=state.holder_may_lose_gpus,
+        asks_by_claims=state.asks_by_claims,
+        is_understood=state.is_understood,
         gone_pod=state.gone_holders.get,
         reread=state.reread,
         now=state.options.now,
@@ -101,12 +109,13 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
     cpu_after_wait = CpuAfterWait(state, hand_overs, waits)
     now, may_lose = state.options.now, lambda: _without_booking(state)
     slow = SlowEndings(state.cluster, may_lose, now, options.limits, state.isolation)
-    return TierParts(hand_overs, expiry, revoker, correction, notices, cpu_after_wait, slow, enquiries)
+    allocator = ClaimAllocator(state, state.device_claims) if state.device_claims is not None else None
+    return TierParts(hand_overs, expiry, revoker, correction, notices, cpu_after_wait, slow, allocator, enquiries)
 
 
 def _without_booking(state: ClusterState) -> Iterable[Pod]:
     """The pods that hold GPUs and may lose them."""
-    holders = filter(None, map(state.pods.store.by_uid, tuple(state.ledger.holders())))
+    holders = [pod for uid in tuple(state.ledger.holders()) for pod in state.claim_users.pods_of(uid)]
     return state.isolation.found("ending", holders, lambda pod: pod if state.may_lose_gpus(pod) else None)
 
 
@@ -121,14 +130,18 @@ def _expiry_options(state: ClusterState, at_end: AtEnd = AtEnd.CPU) -> ExpiryOpt
     def is_covered(pod: Pod) -> bool:
         return state.covered(pod) is not None
 
-    return ExpiryOptions(state.options.now, is_covered, state.reread, booked_from, at_end, state.isolation)
+    return ExpiryOptions(
+        state.options.now, is_covered, state.reread, booked_from, at_end, state.isolation, state.asks_by_claims
+    )
 
 
 def hand_overs_on(state: ClusterState, cluster: Cluster, limits: EndLimits = DEFAULT_END_LIMITS) -> HandOvers:
     def is_needed(uid: str) -> bool:
-        records = (lease.record for lease in state.cluster_ledger.leases())
-        return any(victim.uid == uid for record in records for victim in record.kept_from)
+        victims = {victim.uid for lease in state.cluster_ledger.leases() for victim in lease.record.kept_from}
+        pods = (pod.metadata.uid for victim in victims for pod in state.claim_users.pods_of(victim))
+        return uid in victims or uid in pods
 
+    claims = state.device_claims
     context = HandOverContext(
         cluster,
         state.options.namespace,
@@ -137,6 +150,7 @@ def hand_overs_on(state: ClusterState, cluster: Cluster, limits: EndLimits = DEF
         lambda uid: state.covered_pods.of(uid) is not None,
         is_needed,
         limits,
+        claims.claimed_by_manifest if claims is not None else lambda pod: NOTHING_CLAIMED,
     )
     hand_overs = HandOvers(context)
     state.pods.on_change(lambda _, pod: hand_overs.observe(pod) if pod is not None else None)
@@ -148,7 +162,7 @@ def terminator_on(state: ClusterState, cluster: Cluster, answer_within_s: float 
 
     def has_gpus(pod: Pod) -> bool:
         runs_with_gpu = bool(pod.spec.node_name) and isinstance(state.requested_by(pod), PodRequest)
-        return runs_with_gpu or bool(state.ledger.shares_of(pod.metadata.uid))
+        return runs_with_gpu or bool(state.shares_of(pod))
 
     hand_overs, pods = hand_overs_on(state, cluster), state.pods.store
     expiry = Expiry(cluster, pods.snapshot, hand_overs, _expiry_options(state))

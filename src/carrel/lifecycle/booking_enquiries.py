@@ -97,7 +97,7 @@ class BookingEnquiries:
         return [question for question in still_asked if question.person in due]
 
     def _concerns_gpus(self, pod: Pod) -> bool:
-        if self._carrel.ledger.shares_of(pod.metadata.uid):
+        if self._carrel.shares_of(pod):
             return True
         return is_waiting(pod) and self._carrel.requested_by(pod) is not None
 

@@ -3,7 +3,8 @@
     the claim is gone, or another has its name      nobody can be using the GPU by it
     its allocation does not name the GPU            the same, unless the allocation is about to be stored: the gate says
                                                     yes before that, and a request to the API server may take a minute.
-                                                    If it was seen stored, since the gate's last yes, it is over
+                                                    If it was seen stored, since the gate's last yes, it is over;
+                                                    also if another GPU is stored instead
     the node's agent names it as a user of the GPU  its containers may still run: it keeps the GPU in any case
 
 A pod that is deleted by force frees its claim at once, and its containers may still run; hence the last line.
@@ -17,6 +18,7 @@ import msgspec
 from carrel.dialects import dra
 from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.dra import DevicePlace
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, GpuNodeStatus
 from carrel.kubernetes.cluster import Cluster, Forbidden, NotFound, Selection
 from carrel.kubernetes.objects.resource_claims import ResourceClaim
 from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
@@ -72,14 +74,27 @@ class ClaimEnds:
         if holder.uid in self._cluster_ledger.users_on(record.node, record.index):
             return HOLDS
         try:
+            end = await self._read_end(holder, record)
+            # The claim is looked at first: one that is over is not handed over any more.
+            return HOLDS if end.why and await self._is_used(holder, record) else end
+        except Forbidden:
+            # Its role is older than this program. Other holders of the GPU must still be looked at.
+            return HOLDS
+
+    async def _read_end(self, holder: Holder, record: LeaseRecord) -> ClaimEnd:
+        try:
             found = await self._cluster.get(RESOURCE_CLAIMS, holder.name, holder.namespace)
         except NotFound:
             return ClaimEnd("the claim is gone") if await self._is_served(holder.namespace) else HOLDS
-        except Forbidden:
-            # Claims are not counted any more, and the right went with `manifests/dra.yaml`. Other holders of the GPU
-            # must still be looked at.
-            return HOLDS
         return self._end_of(msgspec.convert(found, ResourceClaim), holder, record)
+
+    async def _is_used(self, holder: Holder, record: LeaseRecord) -> bool:
+        """As the node's agent says. A cache may be older than the end of the claim, which another watch reports."""
+        try:
+            found = msgspec.convert(await self._cluster.get(GPU_NODE_STATUSES, record.node), GpuNodeStatus)
+        except NotFound:
+            return False
+        return any(holder.uid in device.in_use_by for device in found.status.devices if device.id == record.index)
 
     async def _is_served(self, namespace: str) -> bool:
         """An API server that does not know the kind at all says of every claim that it is not found."""
@@ -93,10 +108,11 @@ class ClaimEnds:
         if claim.metadata.uid != holder.uid:
             return ClaimEnd("another claim has its name now")
         results = claim.status.allocation.devices.results if claim.status.allocation is not None else ()
-        if any(self._is_for(dra.place_of(result), record) for result in results if not result.admin_access):
+        if any(self._is_for(dra.place_of(result), record) for result in results if not dra.is_for_admin(claim, result)):
             return HOLDS
-        was_stored = self._stored.get((holder.uid, record.gpu)) == _marks(record, holder)
-        return ClaimEnd(f"the claim is not allocated to GPU {record.index} of {record.node}", is_final=was_stored)
+        # What is stored elsewhere cannot be stored here too: a write names the version of the claim that it changes.
+        is_final = bool(results) or self._stored.get((holder.uid, record.gpu)) == _marks(record, holder)
+        return ClaimEnd(f"the claim is not allocated to GPU {record.index} of {record.node}", is_final=is_final)
 
     def _is_for(self, place: DevicePlace, record: LeaseRecord) -> bool:
         """Whether a device is the GPU of the Lease; also if no slice says any more which one it is, but it may be."""

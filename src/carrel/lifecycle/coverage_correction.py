@@ -100,13 +100,13 @@ class CoverageCorrection:
         end, now = end_of(pod), self._state.options.now()
         if tier_of(pod) is not Tier.BOOKED or end is None or now < end or self._at_end is AtEnd.KEEP:
             return False
-        bookings = {record.booking for record in records_of(self._state.ledger, pod.metadata.uid)}
+        bookings = {record.booking for record in records_of(self._state.ledger, *self._state.holder_uids(pod))}
         is_known = any(self._state.covered_pods.booking(booking) is not None for booking in bookings)
         return is_known or not bookings or now >= end + KEPT_AFTER_END
 
     def _is_misrecorded(self, pod: Pod, covered: Covered | None) -> bool:
         wanted = covered.entitlement.booking if covered else ""
-        shares = self._state.ledger.shares_of(pod.metadata.uid).values()
+        shares = self._state.shares_of(pod)
         recorded = {share.coverage.booking if share.coverage else "" for share in shares}
         return bool(recorded - {wanted})
 
@@ -139,16 +139,17 @@ class CoverageCorrection:
         return Note(NOT_COVERED, f"no booking covers this pod any more: {WORDS.about(self._reader.of(pod))}", WARNING)
 
     async def _record(self, pod: Pod, covered: Covered | None) -> None:
-        uid = pod.metadata.uid
+        uids = self._state.holder_uids(pod)
         wanted: Coverage | None = None
         if covered is not None:
             booking = covered.entitlement.booking
-            known = [record for record in records_of(self._state.ledger, uid) if record.booking == booking]
+            known = [record for record in records_of(self._state.ledger, *uids) if record.booking == booking]
             new = Coverage(booking, self._state.options.now())
             wanted = min(known, key=lambda record: record.since, default=new)
-        for lease in self._state.cluster_ledger.leases_of(uid):
-            if any(share.coverage != wanted for share in lease.record.shares if share.holder.uid == uid):
-                await self._state.lease_writer.record_coverage(lease, uid, wanted)
+        for uid in uids:
+            for lease in self._state.cluster_ledger.leases_of(uid):
+                if any(share.coverage != wanted for share in lease.record.shares if share.holder.uid == uid):
+                    await self._state.lease_writer.record_coverage(lease, uid, wanted)
 
     # --- pods for a booking that starts later ------------------------------------------------------------------------
 

@@ -57,6 +57,8 @@ class ExpiryOptions:
     """The start of the booking that covers the pod; None: it is not known."""
     at_end: AtEnd = AtEnd.CPU
     isolation: Isolation = field(default_factory=Isolation)
+    asks_by_claims: Callable[[Pod], bool] = lambda pod: False
+    """Whether it asks for GPUs by ResourceClaims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class Expiry:
         self._booked_from = options.booked_from
         self._at_end = options.at_end
         self._isolation = options.isolation
+        self._asks_by_claims = options.asks_by_claims
 
     async def end_expired(self) -> list[str]:
         """Ends all pods whose time is over. The names of the hand-overs that were begun."""
@@ -95,7 +98,7 @@ class Expiry:
         now = self._now()
 
         def over(pod: Pod) -> tuple[datetime, str, Pod] | None:
-            end = end_of(pod) if _has_end(pod) else None
+            end = end_of(pod) if self._has_end(pod) else None
             return (end, pod.metadata.uid, pod) if end is not None and end <= now and not self._stays(pod) else None
 
         found = self._isolation.found("expiry", self._pods(), over)
@@ -125,7 +128,7 @@ class Expiry:
         return [each for each in due if each.pod.metadata.annotations.get(WARNED) != each.remembered]
 
     def _warning(self, pod: Pod, now: datetime) -> ExpiryWarning | None:
-        if not _has_end(pod):
+        if not self._has_end(pod):
             return None
         try:
             end = read_terminate_at(pod)
@@ -147,6 +150,12 @@ class Expiry:
         await self._cluster.patch(PODS, metadata.name, remembered, metadata.namespace)
         return warning.note
 
+    def _has_end(self, pod: Pod) -> bool:
+        """Whether it is a GPU pod with `terminate-at`."""
+        if TERMINATE_AT not in pod.metadata.annotations or is_ending(pod):
+            return False
+        return _asks_for_gpus(pod) or self._asks_by_claims(pod)
+
     def _stays(self, pod: Pod) -> bool:
         """Also one that may stay beyond its booking's end is not ended: it becomes opportunistic."""
         return self._is_covered(pod) or self._stays_at_end(pod)
@@ -158,11 +167,6 @@ class Expiry:
         then = "the pod is ended" if self._at_end is AtEnd.END else "the pod is created again without a GPU"
         ends = f"the booking of this pod ends at {seconds(end)}, in less than {lead}"
         return Note(ENDS, f"{ends}; then {then}", WARNING)
-
-
-def _has_end(pod: Pod) -> bool:
-    """Whether it is a GPU pod with `terminate-at`."""
-    return TERMINATE_AT in pod.metadata.annotations and not is_ending(pod) and _asks_for_gpus(pod)
 
 
 def lead_times(booked: timedelta) -> dict[str, timedelta]:

@@ -26,6 +26,7 @@ from enum import Enum
 
 from carrel.dialects import hand_over_record, maia
 from carrel.dialects.carrel import LEAVE_BY, NOTICE, TIER, USER
+from carrel.dialects.dra import NOTHING_CLAIMED
 from carrel.dialects.hand_over_record import HandOver, HandOverPhase, Why
 from carrel.dialects.notice import revocation_notice, wants_no_successor, what_follows
 from carrel.kubernetes.cluster import (
@@ -54,7 +55,7 @@ from carrel.lifecycle.owned_services import ORPHAN, OwnedServices, outlives_its_
 from carrel.lifecycle.pod_controllers import real_controller_of
 from carrel.lifecycle.pod_events import COMPONENT
 from carrel.lifecycle.replacements import Replacements, origin_of
-from carrel.lifecycle.successor_store import SuccessorStore
+from carrel.lifecycle.successor_store import ClaimedBy, SuccessorStore
 from carrel.parsing import Malformed
 from carrel.parsing.time import seconds
 
@@ -112,6 +113,8 @@ class HandOverContext:
     is_needed: Callable[[str], bool] = lambda uid: True
     """Whether a GPU of the pod is still kept for a booked pod, as its Lease says."""
     limits: EndLimits = DEFAULT_END_LIMITS
+    claimed_by: ClaimedBy = lambda pod: NOTHING_CLAIMED
+    """What a pod asks for by ResourceClaims: its successor has none of these."""
 
 
 class HandOvers:
@@ -121,7 +124,7 @@ class HandOvers:
         self._now = context.now
         self._events = EventRecorder(context.cluster, COMPONENT, context.now)
         self._services = OwnedServices(context.cluster)
-        self._successors = SuccessorStore(context.cluster, context.namespace)
+        self._successors = SuccessorStore(context.cluster, context.namespace, context.claimed_by)
         self._replacements = Replacements(context.cluster, context.pods_of)
         self._begun: set[str] = set()  # uids of pods that have a record
         self._announced: set[str] = set()  # the records that were announced on their pods

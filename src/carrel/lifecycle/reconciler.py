@@ -172,8 +172,8 @@ class Reconciler:
                 self._leases_due.add_after(known.name, SETTLE_S)
 
     def _on_device_claim(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
-        if new is None or new.status.allocation is None:
-            claim = new or old
+        claim = new or old
+        if old is None or new is None or old.status.allocation != new.status.allocation:
             for lease in self._state.cluster_ledger.leases_of(claim.metadata.uid) if claim else ():
                 self._leases_due.add(lease.name)
 
@@ -231,7 +231,9 @@ class Reconciler:
         return bool(candidates(self._state.ledger, asked.request, tuple(nodes), self._state.keeper(pod)).fitting)
 
     def _is_gpu_pod_of_carrel(self, pod: Pod) -> bool:
-        return pod.spec.scheduler_name in self._schedulers and self._state.requested_by(pod) is not None
+        """Also one whose claims another scheduler allocates."""
+        is_ours = pod.spec.scheduler_name in self._schedulers or self._state.asks_by_claims(pod)
+        return is_ours and self._state.requested_by(pod) is not None
 
     async def _reconcile_claim(self, key: ClaimKey) -> None:
         claim = self._state.claims.store.get(key.name, key.namespace)

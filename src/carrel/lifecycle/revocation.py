@@ -9,6 +9,9 @@ is left to the scheduler. For the first that does not:
     3. when the booked pod is bound, the collector stops keeping its GPUs; when it is gone, they are kept for the next
        pod of its booking for a while
 
+A victim may be a ResourceClaim: then all pods that use it are handed over, and Kubernetes deallocates the claim. A
+booked pod may wait for claims: kube-scheduler preempts nobody for these.
+
 The decision is on the Leases: the next round continues it, and chooses no additional victims, unless one is *stuck*: it
 should be gone by now, or a disruption budget keeps it. Then others are chosen in its place, if there are any. It stays
 told to end, and what it gives back later is for whoever comes; one that a budget kept stays. Before the first write all
@@ -28,13 +31,21 @@ from carrel.dialects.hand_over_record import Why
 from carrel.dialects.tier import counts_as
 from carrel.kubernetes.cluster import Cluster, ClusterError, NotFound
 from carrel.kubernetes.event_recorder import EventRecorder
-from carrel.kubernetes.isolation import Isolation
+from carrel.kubernetes.isolation import Isolation, title
 from carrel.kubernetes.objects.events import NORMAL, Note
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.cluster_ledger import ClusterLedger, PodByUid
 from carrel.leases.lease_writer import LeaseWriter
-from carrel.leases.pod_progress import SCHEDULED, bound_at, created_at, holder_of, is_ending, is_waiting
+from carrel.leases.pod_progress import (
+    SCHEDULED,
+    bound_at,
+    could_not_be_scheduled,
+    created_at,
+    holder_of,
+    is_ending,
+    is_waiting,
+)
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, WaitingPod, candidates, place
@@ -81,6 +92,11 @@ class RevocationContext:
     booked: Callable[[], Sequence[WaitingPod]]
     """The booked pods that wait, the oldest first."""
     pod_by_uid: PodByUid
+    """Of the uid of a ResourceClaim, the pod whose GPUs its GPUs are."""
+    pods_of: Callable[[str], Sequence[Pod]]
+    """The pod of that uid; of a claim, all pods that use it."""
+    holder_may_lose_gpus: Callable[[str], bool]
+    """Whether the pod or the claim of that uid holds its GPUs without a booking."""
     may_lose_gpus: Callable[[Pod], bool]
     gone_pod: PodByUid
     """A pod that is gone and still holds GPUs, as it was last seen; None: it was never seen."""
@@ -89,6 +105,10 @@ class RevocationContext:
     now: Callable[[], datetime]
     schedulers: frozenset[str]
     """The schedulers that ask Carrel's extender, and so respect what is kept."""
+    asks_by_claims: Callable[[Pod], bool] = lambda pod: False
+    """Whether the pod waits for ResourceClaims: every scheduler has to respect what is kept, when it allocates them."""
+    is_understood: Callable[[Pod], bool] = lambda pod: True
+    """Whether it is known which GPUs would do for it. Otherwise nobody loses one for it."""
     grace_of: Callable[[Pod], timedelta] = lambda _: timedelta()
     """How long a victim has to save its work after the announcement."""
     minimum_time: timedelta = timedelta()
@@ -141,7 +161,8 @@ class Revoker:
         """The names of the hand-overs begun. None: something has changed, and the decision has to be made again."""
         if not await self._still_waits(step.booked) or not await self._keep_gpus(step):
             return None
-        victims = [pod for victim in step.victims if (pod := self._context.pod_by_uid(victim.uid)) is not None]
+        found = [pod for victim in step.victims for pod in self._context.pods_of(victim.uid) if not is_ending(pod)]
+        victims = list({pod.metadata.uid: pod for pod in found}.values())  # one pod may have several claims
         begun = await self._isolation.each("victim", victims, lambda pod: self._begin(pod, step.booked))
         told = [f"{pod} has to end by {in_utc(due)}" for pod, due, name in begun if name]
         if told:
@@ -212,17 +233,32 @@ class Revoker:
         """In the order in which they are served."""
         for waiting in self._context.booked():
             pod = self._context.pod_by_uid(waiting.holder.uid)
-            if pod is not None and _is_unschedulable(pod, self._context.schedulers):
+            if pod is not None and self._is_unschedulable(pod) and self._context.is_understood(pod):
                 yield waiting
+
+    def _is_unschedulable(self, pod: Pod) -> bool:
+        """Whether kube-scheduler has found no node for it.
+
+        Before that no revocation is needed; and without a scheduler it would be useless. Of a claim that the gate has
+        refused, a scheduler says that something went wrong, and not that the pod is unschedulable.
+        """
+        if self._context.asks_by_claims(pod):
+            return is_waiting(pod) and could_not_be_scheduled(pod)
+        return (
+            is_waiting(pod)
+            and pod.spec.scheduler_name in self._context.schedulers
+            and any(
+                (condition.type, condition.status, condition.reason) == (SCHEDULED, "False", UNSCHEDULABLE)
+                for condition in pod.status.conditions
+            )
+        )
 
     def _step_for(
         self, waiting: WaitingPod, ledger: Ledger, opportunistic: Sequence[OpportunisticPod]
     ) -> RevocationStep | None:
         """The next step for the pod. If there is none, it takes what it can count on, within this what-if."""
         booked, named = waiting.holder, self._named_for(waiting.keeper(ledger))
-        staying = tuple(
-            victim for victim in named if not self._is_ending(victim) and not self._hand_overs.is_begun(victim.uid)
-        )
+        staying = tuple(victim for victim in named if not self._is_ending(victim) and not self._is_begun(victim))
         if self._is_enough_kept(waiting, ledger):
             return RevocationStep(booked, waiting.booking, staying) if staying else None
         rng = self._context.random_for(booked.uid) if self._context.random_for else None
@@ -265,8 +301,8 @@ class Revoker:
         """The pods on which a booked pod must not wait any longer, by uid."""
         now, found, gone = self._context.now(), {}, {}
         for uid in ledger.holders():
-            pod = self._context.pod_by_uid(uid)
-            if any(share.holder.is_claim for share in ledger.shares_of(uid).values()):
+            pod, holder = self._context.pod_by_uid(uid), _holder_in(ledger, uid)
+            if pod is None and holder.is_claim:
                 continue  # it is no pod, so nobody can find it gone by looking for one
             if pod is None:
                 gone[uid] = self._gone_since.get(uid, now)
@@ -275,8 +311,8 @@ class Revoker:
                     person = counts_as(last) if last is not None and self._context.may_lose_gpus(last) else ""
                     found[uid] = OpportunisticPod(Holder(uid), timedelta(), person)
             elif self._isolation.ask("revocation_choice", pod, self._is_stuck, otherwise=False):
-                person = counts_as(pod) if self._is_opportunistic(holder_of(pod)) else ""
-                found[uid] = OpportunisticPod(holder_of(pod), timedelta(), person)
+                person = counts_as(pod) if self._is_opportunistic(holder) else ""
+                found[uid] = OpportunisticPod(holder, timedelta(), person)
         self._gone_since = gone
         return found
 
@@ -288,14 +324,15 @@ class Revoker:
     def _opportunistic_pods(self, ledger: Ledger) -> Iterable[OpportunisticPod]:
         now = self._context.now()
 
-        def seen(pod: Pod) -> OpportunisticPod | None:
-            if not self._context.may_lose_gpus(pod) or is_ending(pod):
+        def seen(uid: str) -> OpportunisticPod | None:
+            if not self._context.holder_may_lose_gpus(uid):
                 return None
-            is_young = _age(pod, now) < self._context.minimum_time
-            return OpportunisticPod(holder_of(pod), _work(pod, now), counts_as(pod), is_young)
+            pods = [pod for pod in self._context.pods_of(uid) if not is_ending(pod)]
+            is_young = min(_age(pod, now) for pod in pods) < self._context.minimum_time
+            work = max(_work(pod, now) for pod in pods)
+            return OpportunisticPod(_holder_in(ledger, uid), work, counts_as(pods[0]), is_young)
 
-        pods = filter(None, map(self._context.pod_by_uid, ledger.holders()))
-        return self._isolation.found("revocation_choice", pods, seen)
+        return self._isolation.found("revocation_choice", tuple(ledger.holders()), seen, self._title_of)
 
     def _named_for(self, keeper: str) -> list[Holder]:
         records = [lease.record for lease in self._cluster_ledger.leases()]
@@ -303,8 +340,15 @@ class Revoker:
         return list(dict.fromkeys(victim for record in records for victim in record.kept_from))
 
     def _is_opportunistic(self, victim: Holder) -> bool:
-        pod = self._context.pod_by_uid(victim.uid)
-        return pod is not None and self._context.may_lose_gpus(pod)
+        return self._context.holder_may_lose_gpus(victim.uid)
+
+    def _is_begun(self, victim: Holder) -> bool:
+        staying = [pod for pod in self._context.pods_of(victim.uid) if not is_ending(pod)]
+        return all(self._hand_overs.is_begun(pod.metadata.uid) for pod in staying)
+
+    def _title_of(self, uid: str) -> str:
+        pod = self._context.pod_by_uid(uid)
+        return title(pod) if pod is not None else uid
 
     def _is_ending(self, victim: Holder) -> bool:
         pod = self._context.pod_by_uid(victim.uid)
@@ -326,19 +370,8 @@ class Revoker:
         )
 
 
-def _is_unschedulable(pod: Pod, schedulers: frozenset[str]) -> bool:
-    """Whether kube-scheduler has found no node for it.
-
-    Before that no revocation is needed; and without a scheduler it would be useless.
-    """
-    return (
-        is_waiting(pod)
-        and pod.spec.scheduler_name in schedulers
-        and any(
-            (condition.type, condition.status, condition.reason) == (SCHEDULED, "False", UNSCHEDULABLE)
-            for condition in pod.status.conditions
-        )
-    )
+def _holder_in(ledger: Ledger, uid: str) -> Holder:
+    return next((share.holder for share in ledger.shares_of(uid).values()), Holder(uid))
 
 
 def _age(pod: Pod, now: datetime) -> timedelta:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from typing import Protocol
 from uuid import uuid4
 
 from carrel.bookings.client.http_client import BookingAddress, BookingStatusClient
@@ -26,17 +27,23 @@ from carrel.lifecycle.invariant_check import InvariantCheck
 from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reconciler import Reconciler
 from carrel.lifecycle.settings import ControllerSettings
+from carrel.lifecycle.shadow_claims import ShadowClaims, ShadowRemoval
 from carrel.lifecycle.slot_reconciler import SlotReconciler
 from carrel.lifecycle.terminator import Terminator
 from carrel.lifecycle.terminator_api import terminator_app
 from carrel.lifecycle.tier_reconciler import TierReconciler
+from carrel.lifecycle.unrecorded_claims import UnrecordedClaims
 from carrel.lifecycle.waiting_pods import WaitingPods
 from carrel.process import connect, run_with_cluster
 
 log = logging.getLogger(__name__)
 
-_Leading = Reconciler | TierReconciler | SlotReconciler | InvariantCheck | AdoptionLoop
-"""What runs while this process leads."""
+
+class _Leading(Protocol):
+    """What runs while this process leads."""
+
+    async def run(self) -> None: ...
+
 
 LEASE = "carrel-controller"
 REBUILDING = "the ledger is being rebuilt from the cluster"
@@ -83,6 +90,10 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     adoption = Adoption(state.cluster_ledger, state.lease_writer, state.isolation)
     invariants = InvariantCheck(state, metrics)
     reconcilers: list[_Leading] = [pods_and_leases, tiers, slots, invariants]
+    if state.device_claims is not None:
+        reconcilers += [ShadowClaims(state, state.device_claims), UnrecordedClaims(state, state.device_claims)]
+    else:
+        reconcilers.append(ShadowRemoval(state))
     if settings.adopt:
         reconcilers.append(AdoptionLoop(adoption))
     identity = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"

@@ -214,4 +214,5 @@ class ControllerSettings(PodSettings):
             seal=self.seal(),
             tier_policy=self.tier_policy(),
             dra=self.dra,
+            dra_driver=self.dra_driver,
         )

@@ -2,25 +2,31 @@
 
 import contextlib
 import logging
+from collections.abc import Callable
 
 from carrel.dialects import successor_manifest
+from carrel.dialects.dra import NOTHING_CLAIMED, ClaimedGpus
 from carrel.dialects.hand_over_record import HandOver, successor_of
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, Json, NotFound
 from carrel.kubernetes.objects.resources import SECRETS
 from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
 
+ClaimedBy = Callable[[Json], ClaimedGpus]
+
 log = logging.getLogger(__name__)
 
 
 class SuccessorStore:
-    def __init__(self, cluster: Cluster, namespace: str) -> None:
+    def __init__(self, cluster: Cluster, namespace: str, claimed_by: ClaimedBy = lambda pod: NOTHING_CLAIMED) -> None:
+        """`claimed_by`: what a pod asks for by ResourceClaims."""
         self._cluster = cluster
         self._namespace = namespace
+        self._claimed_by = claimed_by
 
     async def keep(self, record: HandOver, written: Json, pod: Json) -> str | Refusal:
         """The name of the Secret with the successor of this version of the pod. `written`: the record's ConfigMap."""
-        packed = successor_manifest.pack(successor_of(pod, record.why, record.lost_at))
+        packed = successor_manifest.pack(successor_of(pod, record.why, record.lost_at, self._claimed_by(pod)))
         if len(packed) > successor_manifest.MOST_BYTES:
             sizes = f"{len(packed):,} bytes compressed, {successor_manifest.MOST_BYTES:,} are possible"
             return Refusal(f"its manifest is too large to be kept: {sizes}")

@@ -7,6 +7,12 @@ from typing import Any
 
 import yaml
 
+CLAIMS = "claims.carrel.dev"
+"""The entry of `webhooks.yaml` that is for clusters with `--dra` only."""
+DRIVER = "gpu.carrel.dev"
+"""As `dra.yaml` names it."""
+OF_OUR_DRIVER = ("carrel-agent-dra", "carrel-slices")
+"""What of `dra.yaml` is only for agents that are the driver of claims."""
 CONFIGURATIONS = ("carrel", "gpu-booking-webhook")
 """The name of the webhook configuration: in the chart carrel, and MAIA's, in the chart gpu-booking."""
 
@@ -21,8 +27,9 @@ def rbac() -> Iterator[dict[str, Any]]:
     yield from _documents("rbac.yaml")
 
 
-def webhooks(*, for_embedded_api: bool = False) -> Iterator[dict[str, Any]]:
-    """Which pods kube-apiserver asks `carrel webhook` about: those that concern GPUs, and those that may see one.
+def webhooks(*, for_embedded_api: bool = False, dra: bool = False) -> Iterator[dict[str, Any]]:
+    """Which pods kube-apiserver asks `carrel webhook` about: those that concern GPUs, and those that may see one; with
+    `dra` also which new ResourceClaims.
 
     The embedded API evaluates no CEL and refuses matchConditions. Without them one entry asks about every pod, so a
     webhook that does not answer must not block all pods: there a GPU pod is created without it, and only the seal
@@ -33,6 +40,8 @@ def webhooks(*, for_embedded_api: bool = False) -> Iterator[dict[str, Any]]:
             webhook = configuration["webhooks"][0]
             del webhook["matchConditions"]
             configuration["webhooks"] = [{**webhook, "failurePolicy": "Ignore"}]
+        if not dra:
+            configuration["webhooks"] = [each for each in configuration["webhooks"] if each["name"] != CLAIMS]
         yield configuration
 
 
@@ -41,13 +50,19 @@ def policies() -> Iterator[dict[str, Any]]:
     yield from _documents("policies.yaml")
 
 
-def dra(*, for_embedded_api: bool = False) -> Iterator[dict[str, Any]]:
+def dra(*, for_embedded_api: bool = False, driver: str = DRIVER) -> Iterator[dict[str, Any]]:
     """What `--dra` needs: who asks the gate, the DeviceClass, and more permissions. The embedded API evaluates no CEL:
-    there the webhook is asked about every status of a claim."""
+    there the webhook is asked about every status of a claim. For another driver there is nothing of what agents offer
+    themselves; the chart leaves out the same."""
     for document in _documents("dra.yaml"):
-        for webhook in document.get("webhooks", ()) if for_embedded_api else ():
-            del webhook["matchConditions"]
-        yield document
+        for webhook in document.get("webhooks", ()):
+            for condition in webhook["matchConditions"]:
+                condition["expression"] = condition["expression"].replace(f"in ['{DRIVER}']", f"in ['{driver}']")
+            if for_embedded_api:
+                del webhook["matchConditions"]
+        is_ours = document["kind"] == "DeviceClass" or document["metadata"]["name"] in OF_OUR_DRIVER
+        if driver == DRIVER or not is_ours:
+            yield document
 
 
 def priority_classes() -> Iterator[dict[str, Any]]:

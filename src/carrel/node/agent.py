@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 
 from carrel.dialects import gpushare, nvidia
 from carrel.dialects.carrel import DEVICES
+from carrel.dialects.dra import DraDriver
 from carrel.dialects.gpuclaim import Remarks
 from carrel.kubernetes.cluster import Cluster, ClusterError, Selection
 from carrel.kubernetes.informers import Informers
@@ -107,7 +108,7 @@ class Agent:
         self._reporting = asyncio.Lock()
         self._last_report: Report | None = None
         self.claims: NodeClaims | None = None
-        if settings.dra:
+        if settings.dra and settings.dra_driver is DraDriver.CARREL:
             self.claims = NodeClaims(cluster, settings, lease_check, self._report_claims)
             self.claims.watch(self.informers, self._due.set)
         self._offer = MemoryOffer(settings.offer_mode(), lambda: self._reporter.memory_resource(settings.node_name))
@@ -226,7 +227,7 @@ class Agent:
         )
         inventory = DeviceInventory(gpus, self._settings.memory_unit)
         self._allocation.update(inventory, self._allocated_devices)
-        no_claims = self.claims.look(gpus, self._node()) if self.claims is not None else ""
+        no_claims = self.claims.look(gpus, self._node(), seen_at) if self.claims is not None else ""
         self._note("claims", no_claims)
         await self._offer_devices(inventory)
         await self._report(state, inventory, result, seen_at)
@@ -305,7 +306,7 @@ class Agent:
         )
         await self._try("report", self._write_report(Report(node, result, seen_at, remarks)))
         if self.claims is not None:
-            await self._try("slice", self.claims.publish(inventory.gpus, self._node()))
+            await self._try("slice", self.claims.publish(replace(state, gpus=inventory.gpus), self._node()))
         is_unknown = self._nodes.is_synced and self._node() is None
         self._note("node", f"the cluster has no node {node.name}: is --node-name right?" if is_unknown else "")
         memory = self._offer.amounts(snapshot, is_registered=self.memory.is_registered)
@@ -326,7 +327,8 @@ class Agent:
             self._last_report = report
             if self.claims is not None:
                 used = self.claims.with_users(report.result.in_use_by)
-                report = replace(report, result=replace(report.result, in_use_by=used))
+                remarks = replace(report.remarks, prepared_claims=self.claims.prepared())
+                report = replace(report, result=replace(report.result, in_use_by=used), remarks=remarks)
             await self._reporter.report(report)
 
     async def _report_claims(self) -> None:

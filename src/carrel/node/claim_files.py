@@ -28,7 +28,8 @@ class ClaimFiles:
         self._folder = folder
 
     def write(self, uid: str, gpus: Sequence[str], variables: Mapping[str, str]) -> None:
-        """Raises `OSError`. The runtime reads files at any moment, so a file appears as a whole."""
+        """`gpus`: of which the claim is a user; with admin access it is none. Raises `OSError`. The runtime reads files
+        at any moment, so a file appears as a whole."""
         device = {
             "name": uid,
             "annotations": {LEASE_GPU: ",".join(gpus)},
@@ -62,6 +63,6 @@ class ClaimFiles:
 def _gpus_in(path: Path) -> tuple[str, ...]:
     try:
         content: Any = json.loads(path.read_text())
-        return tuple(content["devices"][0]["annotations"][LEASE_GPU].split(","))
+        return tuple(filter(None, content["devices"][0]["annotations"][LEASE_GPU].split(",")))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return ()

@@ -51,12 +51,13 @@ class ClaimPreparation:
             return Refusal(f"the claim has no GPU of {self.node}: it is not allocated, or elsewhere")
         gpus: dict[str, Gpu] = {}
         for result in results:
-            gpu = await self._gpu(result, named)
+            gpu = await self._gpu(result, claim)
             if isinstance(gpu, Refusal):
                 return gpu
             gpus[result.device] = gpu
         given = tuple(gpus.values())
-        self.files.write(named.uid, [gpu.uuid for gpu in given], self._variables(given))
+        used = {gpus[result.device].uuid: None for result in results if not dra.is_for_admin(claim, result)}
+        self.files.write(named.uid, list(used), self._variables(given))
         await self.report()
         return [self._prepared(result, gpus[result.device], named.uid) for result in results]
 
@@ -70,7 +71,7 @@ class ClaimPreparation:
         await self.report()
 
     def users(self) -> Mapping[str, list[str]]:
-        """UUID of a GPU → the uids of the claims that are prepared for it."""
+        """UUID of a GPU → the uids of the claims that are prepared for it. Admin access only looks on."""
         users: dict[str, list[str]] = {}
         for uid, gpus in self.files.prepared().items():
             for uuid in gpus:
@@ -90,18 +91,19 @@ class ClaimPreparation:
         given = claim.status.allocation.devices.results if claim.status.allocation is not None else ()
         return [each for each in given if each.driver == dra.DRIVER and each.pool == self.node]
 
-    async def _gpu(self, result: AllocatedDevice, named: NamedClaim) -> Gpu | Refusal:
+    async def _gpu(self, result: AllocatedDevice, claim: ResourceClaim) -> Gpu | Refusal:
         """The GPU that the device is, if the claim may have it."""
         gpu = next((each for each in self.gpus if dra.device_name(each.index) == result.device), None)
         if gpu is None:
             return Refusal(f"{self.node} has no device {result.device}")
         if gpu.unusable:
             return Refusal(f"{gpu} is not in use: {gpu.unusable}")
-        if result.admin_access or await self.lease_check.confirms(named.uid, [gpu.uuid], self.gpus):
+        holder = dra.holder_of_claim(claim)
+        if dra.is_for_admin(claim, result) or await self.lease_check.confirms(holder.uid, [gpu.uuid], self.gpus):
             return gpu
         holders = await self.lease_check.holders(gpu.index)
         held = f"; it is held by {', '.join(holders)}" if holders else ""
-        return Refusal(f"no Lease gives {gpu} to ResourceClaim {named.namespace}/{named.name}{held}")
+        return Refusal(f"no Lease gives {gpu} to {holder}{held}")
 
     def _variables(self, gpus: Sequence[Gpu]) -> dict[str, str]:
         uuids, indices = ",".join(gpu.uuid for gpu in gpus), ",".join(str(gpu.index) for gpu in gpus)

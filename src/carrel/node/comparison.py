@@ -140,7 +140,7 @@ class Comparison:
     ) -> None:
         self._cluster = cluster
         self._isolation = isolation or Isolation()
-        self._lease_check = lease_check
+        self._lease_check = self._leases_now = lease_check
         self._events = EventRecorder(cluster, COMPONENT, now)
         self._unsure = ""
         self._event_names: set[str] = set()
@@ -155,7 +155,7 @@ class Comparison:
         how: AllocationMode,
     ) -> ComparisonResult:
         running = {(pod.metadata.namespace, pod.metadata.name): pod for pod in pods if pod.status.phase not in FINISHED}
-        self._unsure = ""
+        self._unsure, self._leases_now = "", self._lease_check.reading_once()
         uses: dict[str, set[str]] = {}
         mismatches: list[Mismatch] = []
         for each in allocated_devices:
@@ -244,7 +244,7 @@ class Comparison:
         key = (pod.metadata.uid, cards)
         if cards and key not in self._promised:
             try:
-                promised = await self._lease_check.confirms(*key, inventory.gpus)
+                promised = await self._leases_now.confirms(*key, inventory.gpus)
             except ClusterError as error:
                 self._unsure = str(error)
                 return True  # not known; the next run asks again

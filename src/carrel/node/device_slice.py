@@ -9,22 +9,32 @@ left out. A GPU without a UUID is left out: nobody could say which one a claim g
 runtime ignores what claims ask of it: there a container would run without its GPU, or see all of them.
 """
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from carrel.dialects import dra
 from carrel.ledger.gpus import Gpu, MiB
+from carrel.node.interfaces import GpuDetails
 
 Json = dict[str, Any]
 
 MOST_DEVICES = 64
 """Of a slice that has taints."""
 LONGEST_ATTRIBUTE = 64
-_VERSION = re.compile(r"([a-z0-9-]+)://v?([0-9]+)\.([0-9]+)")
-_CONTAINERD = (1, 7)
-"""Older ones drop what claims ask for, in silence."""
+SEMANTIC_PARTS = 3
+NO_DETAILS = GpuDetails()
+ARCHITECTURES = (
+    ((5, 0), "Maxwell"),
+    ((6, 0), "Pascal"),
+    ((7, 0), "Volta"),
+    ((7, 5), "Turing"),
+    ((8, 0), "Ampere"),
+    ((8, 9), "Ada Lovelace"),
+    ((9, 0), "Hopper"),
+    ((10, 0), "Blackwell"),
+)
+"""By the compute capability from which on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,39 +45,61 @@ class ServerAbility:
     keeps_taints: bool = True
 
 
-def why_no_cdi(runtime_version: str) -> str:
-    """Why the container runtime of a node cannot hand over the GPUs of claims; empty if it can, or may."""
-    match = _VERSION.match(runtime_version)
-    if match is None:
-        return f"its container runtime says its version in a way that is not known: {runtime_version!r}"
-    name, version = match.group(1), (int(match.group(2)), int(match.group(3)))
-    if name == "containerd" and version < _CONTAINERD:
-        return f"{runtime_version} ignores the devices of claims; containerd 1.7 with enable_cdi, or 2.0, is needed"
-    return ""
-
-
-def devices_of(gpus: Sequence[Gpu], ability: ServerAbility) -> list[Json]:
+def devices_of(gpus: Sequence[Gpu], ability: ServerAbility, details: Mapping[str, GpuDetails]) -> list[Json]:
     """In the order in which schedulers take them."""
     known = [gpu for gpu in gpus if gpu.has_uuid and (ability.keeps_taints or not gpu.unusable)]
-    return [_device(gpu, ability) for gpu in sorted(known, key=lambda gpu: gpu.index)[:MOST_DEVICES]]
+    chosen = sorted(known, key=lambda gpu: gpu.index)[:MOST_DEVICES]
+    return [_device(gpu, ability, details.get(gpu.uuid, NO_DETAILS)) for gpu in chosen]
 
 
-def _device(gpu: Gpu, ability: ServerAbility) -> Json:
-    attributes: Json = {dra.UUID: {"string": gpu.uuid}, dra.INDEX: {"int": gpu.index}}
+def _device(gpu: Gpu, ability: ServerAbility, details: GpuDetails) -> Json:
+    attributes: Json = {dra.UUID: {"string": gpu.uuid}, dra.INDEX: {"int": gpu.index}, **_as_nvidia(gpu, details)}
     if gpu.model:
         attributes[dra.MODEL] = {"string": gpu.model[:LONGEST_ATTRIBUTE]}
     if gpu.island:
         attributes[dra.ISLAND] = {"string": gpu.island[:LONGEST_ATTRIBUTE]}
     device: Json = {"name": dra.device_name(gpu.index), "attributes": attributes}
     memory: Json = {"value": written(gpu.memory)}
+    as_nvidia = dict(memory)  # to choose by, and nothing of it can be taken
     if ability.divides_memory:
         device["allowMultipleAllocations"] = True
         limits = {"min": "1Mi", "step": "1Mi"}
         memory["requestPolicy"] = {"default": written(gpu.memory), "validRange": limits}
-    device["capacity"] = {dra.MEMORY: memory}
+        as_nvidia["requestPolicy"] = {"default": "0", "validValues": ["0"]}
+    device["capacity"] = {dra.MEMORY: memory, f"{dra.NVIDIA_DRIVER}/{dra.MEMORY}": as_nvidia}
     if gpu.unusable:
         device["taints"] = [{"key": dra.UNUSABLE, "effect": "NoSchedule"}]
     return device
+
+
+def _as_nvidia(gpu: Gpu, details: GpuDetails) -> Json:
+    """What claims that were written for NVIDIA's own driver choose by, as that driver says it."""
+    capability = details.compute_capability
+    said: Json = {
+        "type": {"string": "gpu"},
+        "uuid": {"string": gpu.uuid},
+        "productName": {"string": (details.product_name or gpu.model)[:LONGEST_ATTRIBUTE]},
+        "architecture": {"string": _architecture(capability)},
+        "pcieBusID": {"string": details.address},
+        "cudaComputeCapability": {"version": f"{capability[0]}.{capability[1]}.0" if capability else ""},
+        "driverVersion": {"version": _semantic(details.driver_version)},
+        "cudaDriverVersion": {"version": _semantic(details.cuda_version)},
+    }
+    return {f"{dra.NVIDIA_DRIVER}/{name}": value for name, value in said.items() if any(value.values())}
+
+
+def _architecture(capability: tuple[int, int] | None) -> str:
+    """The name of the newest one that is not newer."""
+    found = [name for since, name in ARCHITECTURES if capability is not None and since <= capability]
+    return found[-1] if found else ""
+
+
+def _semantic(version: str) -> str:
+    """550.54.15 of itself, 470.57.2 of 470.57.02, 12.4.0 of 12.4: a version of three numbers. Empty: it is none."""
+    parts = version.split(".")
+    if not 1 <= len(parts) <= SEMANTIC_PARTS or not all(part.isdecimal() for part in parts):
+        return ""
+    return ".".join(str(int(part)) for part in (*parts, "0", "0")[:SEMANTIC_PARTS])
 
 
 def written(memory: MiB) -> str:

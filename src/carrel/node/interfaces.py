@@ -9,6 +9,19 @@ from carrel.ledger.refusals import Refusal
 
 
 @dataclass(frozen=True, slots=True)
+class GpuDetails:
+    """What NVIDIA's library says besides, by which claims may choose. Empty: it does not say it."""
+
+    product_name: str = ""
+    """As NVIDIA writes it, with blanks."""
+    compute_capability: tuple[int, int] | None = None
+    address: str = ""
+    """On the PCI bus."""
+    driver_version: str = ""
+    cuda_version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class MachineState:
     """The GPUs of a machine at one moment."""
 
@@ -17,6 +30,8 @@ class MachineState:
     """Why there may be GPUs that are missing here, for an admin. Empty: none are missing."""
     processes: Mapping[str, int] = field(default_factory=dict)
     """UUID of a GPU → number of processes that compute on it."""
+    details: Mapping[str, GpuDetails] = field(default_factory=dict)
+    """By the UUID of a GPU."""
 
 
 class Machine(Protocol):

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Collection, Sequence
+from copy import copy
 
 from carrel.dialects import carrel, gpuclaim
 from carrel.dialects.carrel import LeaseRecord
@@ -20,6 +21,14 @@ class LeaseCheck:
         self._node = node
         self._namespace = namespace
         self._has_slots = has_slots
+        self._read: dict[int, LeaseRecord | None] | None = None
+
+    def reading_once(self) -> "LeaseCheck":
+        """The same, which reads each Lease once: for one look at many pods, all of them bound before it begins. Who has
+        many pods on a node must not cost the API server a question for each pod and GPU."""
+        once = copy(self)
+        once._read = {}
+        return once
 
     async def confirms(self, uid: str, cards: Collection[str], gpus: Sequence[Gpu]) -> bool:
         """Whether Leases give the pod all of these GPUs, and the node has them. Raises `ClusterError`."""
@@ -51,6 +60,13 @@ class LeaseCheck:
 
     async def _record(self, index: int) -> LeaseRecord | None:
         """None: there is no Lease, or it cannot be read."""
+        if self._read is None:
+            return await self._read_lease(index)
+        if index not in self._read:
+            self._read[index] = await self._read_lease(index)
+        return self._read[index]
+
+    async def _read_lease(self, index: int) -> LeaseRecord | None:
         name = gpuclaim.lease_name(self._node, index)
         only_it = Selection(self._namespace, fields=f"metadata.name={name}")
         for lease in (await self._cluster.list(LEASES, only_it)).items:

@@ -5,8 +5,10 @@ claim; the report says why.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 
 from carrel.dialects import dra
+from carrel.dialects.cdi import why_no_cdi
 from carrel.dialects.options import DeviceList
 from carrel.kubernetes.cluster import Cluster, Selection
 from carrel.kubernetes.informers import Informers
@@ -15,7 +17,7 @@ from carrel.kubernetes.objects.resources import RESOURCE_SLICES
 from carrel.ledger.gpus import Gpu
 from carrel.node.claim_files import ClaimFiles
 from carrel.node.claim_preparation import ClaimPreparation
-from carrel.node.device_slice import why_no_cdi
+from carrel.node.interfaces import MachineState
 from carrel.node.kubelet import ClaimPlugin
 from carrel.node.lease_check import LeaseCheck
 from carrel.node.settings import AgentMode, AgentSettings
@@ -52,9 +54,14 @@ class NodeClaims:
         claims = self._preparation.users()
         return {uuid: sorted({*users.get(uuid, ()), *claims.get(uuid, ())}) for uuid in {*users, *claims}}
 
-    def look(self, gpus: Sequence[Gpu], node: NodeObject | None) -> str:
+    def prepared(self) -> tuple[str, ...]:
+        """Their uids."""
+        return tuple(sorted({uid for users in self._preparation.users().values() for uid in users}))
+
+    def look(self, gpus: Sequence[Gpu], node: NodeObject | None, seen_at: datetime) -> str:
         """Takes note of what there is. Why no claim can have a GPU here, for the report; empty if they can."""
         self._preparation.gpus = gpus
+        self.plugin.health.update(gpus, seen_at)
         if self._settings.mode is not AgentMode.NATIVE:
             self._why_not = f"the agent runs in mode {self._settings.mode.value}, where another plugin chooses the GPUs"
         elif self._settings.device_list is DeviceList.MOUNTS:
@@ -65,10 +72,10 @@ class NodeClaims:
             self._why_not = why_no_cdi(node.status.node_info.container_runtime_version)
         return f"ResourceClaims get no GPUs of this node: {self._why_not}" if self._why_not else ""
 
-    async def publish(self, gpus: Sequence[Gpu], node: NodeObject | None) -> None:
+    async def publish(self, state: MachineState, node: NodeObject | None) -> None:
         """Raises `ClusterError`."""
         seen = self._slices.store.get(dra.slice_name(self._settings.node_name))
         if self._why_not or node is None:
             await self._publisher.withdraw(seen)
         elif self.plugin.is_registered:  # before that, the kubelet would delete it
-            await self._publisher.publish(gpus, node, seen)
+            await self._publisher.publish(state, node, seen)

@@ -2,7 +2,6 @@
 deletes the slices of its node when it starts, and when the plugin has been away for half a minute."""
 
 import contextlib
-from collections.abc import Sequence
 from typing import Any
 
 from carrel.dialects import dra
@@ -10,8 +9,8 @@ from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, NotFound
 from carrel.kubernetes.objects.kinds import NodeObject
 from carrel.kubernetes.objects.resource_claims import ResourceSlice
 from carrel.kubernetes.objects.resources import RESOURCE_SLICES
-from carrel.ledger.gpus import Gpu
 from carrel.node.device_slice import ServerAbility, ability_of, devices_of, same_devices, slice_of
+from carrel.node.interfaces import MachineState
 
 Json = dict[str, Any]
 
@@ -29,10 +28,10 @@ class SlicePublisher:
     def divides_memory(self) -> bool:
         return self._ability.divides_memory
 
-    async def publish(self, gpus: Sequence[Gpu], node: NodeObject, seen: ResourceSlice | None) -> None:
+    async def publish(self, state: MachineState, node: NodeObject, seen: ResourceSlice | None) -> None:
         """`seen`: as the cache has it. Raises `ClusterError`."""
         for _ in range(ATTEMPTS):
-            devices = devices_of(gpus, self._ability)
+            devices = devices_of(state.gpus, self._ability, state.details)
             if seen is not None and self._published == (seen.metadata.resource_version, devices):
                 return
             try:

@@ -5,17 +5,20 @@ corrected, if it looks like another one: with spaces or characters that are not 
 same letters (Unicode NFKC), or with letters of other scripts that look like Latin ones. Only the case does not matter.
 """
 
+import re
 import unicodedata
 
 LONGEST_ADDRESS = 254
+_LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_HOST = re.compile(rf"{_LABEL}(?:\.{_LABEL})*", re.ASCII)
 _LATIN_LETTERS = frozenset("æœøßðþđł")
 """Letters of people's names that are no ASCII letter with a mark above or below."""
 
 
 def is_address(email: str) -> bool:
-    """Whether a text is an e-mail address of one person. The host is in ASCII, as in DNS (`xn--…`)."""
-    name, at, host = email.partition("@")
-    return bool(name and at and host) and "@" not in host and host.isascii() and is_user_name(email)
+    """Whether a text is an e-mail address of one person. The host is a name as in DNS (`xn--…`)."""
+    name, _, host = email.partition("@")
+    return bool(name) and len(email) <= LONGEST_ADDRESS and bool(_HOST.fullmatch(host)) and is_user_name(email)
 
 
 def is_user_name(text: str) -> bool:

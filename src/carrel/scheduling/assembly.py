@@ -52,7 +52,7 @@ def scheduler_on(state: ClusterState, options: SchedulerOptions = DEFAULT_OPTION
     state.nodes.on_change(preferences.on_node)
     context = SchedulerContext(
         cluster=state.cluster,
-        requested_by=_spreading(state.requested_by) if options.spread else state.requested_by,
+        requested_by=_spreading(state.placed_request) if options.spread else state.placed_request,
         now=state.options.now,
         booked=state.booked_waiting,
         covered=state.covered,
@@ -102,8 +102,8 @@ def handlers_on(
         ExtenderContext(
             scheduler=scheduler,
             chooses_node=options.chooses_node,
-            requested_by=state.requested_by,
-            find_pod=PodLookup(state.cluster, state.pods.store.by_uid),
+            requested_by=state.placed_request,
+            find_pod=PodLookup(state.cluster, state.pods.store.by_uid, state.nodes.store.get),
             check_bind=BindCheck(state.cluster, state.nodes.store.get, served),
             ledger=ledger,
             metrics=metrics,

@@ -9,7 +9,7 @@ import typer
 
 from carrel.caller_settings import CallerSettings
 from carrel.dialects.gpuclaim import SCHEDULER
-from carrel.settings import CudaSettings, DialectSettings, SealSettings, ServingSettings, TierSettings
+from carrel.settings import CudaSettings, DialectSettings, DraSettings, SealSettings, ServingSettings, TierSettings
 
 if TYPE_CHECKING:
     from carrel.http.serving import Address
@@ -30,7 +30,9 @@ class PlacementStyle(Enum):
 
 
 @dataclass(frozen=True)
-class ExtenderSettings(TierSettings, CudaSettings, DialectSettings, SealSettings, CallerSettings, ServingSettings):
+class ExtenderSettings(
+    TierSettings, CudaSettings, DraSettings, DialectSettings, SealSettings, CallerSettings, ServingSettings
+):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar=["CARREL_PORT", "PORT"])
     ] = 39999
@@ -101,7 +103,14 @@ class ExtenderSettings(TierSettings, CudaSettings, DialectSettings, SealSettings
         from carrel.leases.cluster_state import ClusterOptions
 
         dialects = replace(self.dialect_options(), cuda_devices=self.cuda_devices)
-        return ClusterOptions(self.carrel_namespace, dialects, seal=self.seal(), tier_policy=self.tier_policy())
+        return ClusterOptions(
+            self.carrel_namespace,
+            dialects,
+            seal=self.seal(),
+            tier_policy=self.tier_policy(),
+            dra=self.dra,
+            dra_driver=self.dra_driver,
+        )
 
     def scheduler_options(self) -> "SchedulerOptions":
         from carrel.scheduling.assembly import SchedulerOptions

@@ -1,6 +1,6 @@
 """The state of one run: GPUs in a ledger, CPU and memory beside it, and which nodes have room for a pod."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import compress
 
 from carrel.ledger.ledger import Ledger
@@ -23,7 +23,7 @@ class ClusterInRun:
             self.machines.set_node(name, size)
         self.names = tuple(sorted(node.name for node in cluster.nodes))
         self.sizes = cluster.machines
-        self._position = {name: position for position, name in enumerate(self.names)}
+        self.positions = {name: position for position, name in enumerate(self.names)}
         self._rooms: dict[Kind, _Fitting] = {}
         self._changes: list[str] = []
         self.total_gpus = cluster.gpus
@@ -32,6 +32,19 @@ class ClusterInRun:
     def fitting(self, pod: SimulatedPod) -> Sequence[str]:
         """The nodes with room for the pod, by name."""
         return list(compress(self.names, self._fitting(pod).able))
+
+    def has_room(self, pod: SimulatedPod) -> Sequence[int]:
+        """For each node, in the order of `names`, whether it has room for the pod."""
+        return self._fitting(pod).able
+
+    @property
+    def moment(self) -> int:
+        """Counts the changes."""
+        return len(self._changes)
+
+    def changed_since(self, moment: int) -> Collection[str]:
+        """The nodes where a pod was placed, or has left. Below zero: all nodes."""
+        return set(self._changes[moment:]) if moment >= 0 else self.names
 
     def machine_fits(self, pod: SimulatedPod) -> Sequence[str]:
         """The nodes that have the CPU and memory: all that kube-scheduler itself looks at."""
@@ -49,12 +62,9 @@ class ClusterInRun:
         known = self._rooms.get(kind)
         if known is None:
             known = self._rooms[kind] = _Fitting(self, pod)
-            changed: Sequence[str] = self.names
-        else:
-            changed = self._changes[known.seen :]
-        for name in changed:
-            known.look(name, self._position[name])
-        known.seen = len(self._changes)
+        for name in self.changed_since(known.seen):
+            known.look(name, self.positions[name])
+        known.seen = self.moment
         return known
 
     def put(self, pod: SimulatedPod, node: str, placement: Placement | None) -> None:
@@ -92,7 +102,7 @@ class _Fitting:
         self._fits = fit_test(pod.request) if pod.request is not None else None
         self.able = bytearray(len(cluster.names))
         self.machine = bytearray(len(cluster.names))
-        self.seen = 0
+        self.seen = -1
 
     def look(self, node: str, position: int) -> None:
         free, needed, ledger = self._cluster.machines.free.get(node), self._needed, self._cluster.ledger

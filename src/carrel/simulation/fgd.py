@@ -8,12 +8,14 @@ where that is best. Pods without a GPU cannot use any, which is the same on all 
 from collections import Counter
 from collections.abc import Sequence
 from math import exp
+from typing import NamedTuple
 
 from carrel.ledger.demand import Mix, Typical
-from carrel.ledger.fragmentation import Fragmentation, Pieces, pieces_of, pieces_on
+from carrel.ledger.fragmentation import Fragmentation, FreePieces, Pieces, pieces_of, pieces_on
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.machines import ENOUGH
 from carrel.ledger.placement import Placement, able_cards, place
+from carrel.ledger.requests import Request
 from carrel.simulation.cluster import ClusterInRun
 from carrel.simulation.workload import SimulatedPod
 
@@ -35,33 +37,68 @@ class Fgd:
     def __init__(self, cluster: ClusterInRun, mix: Mix) -> None:
         self._cluster = cluster
         self._fragmentation = Fragmentation(mix)
+        self._known: dict[tuple[Request, Pieces], Sequence[_Way]] = {}
 
     def score(self, pod: SimulatedPod, node: str) -> int:
-        return int(100 / (1 + exp(self._best(pod, node)[0])))
+        growth = self._growth(pod, node, self._ways(pod, node))
+        return int(100 / (1 + exp(min(growth))))
 
     def placement(self, pod: SimulatedPod, node: str) -> Placement | None:
-        return self._best(pod, node)[1]
+        """Where fragmentation grows least; of equals, the fullest GPU, then the lowest index."""
+        if pod.request is None or pod.request.cards > 1:
+            return self._placed(pod, node)
+        ways = self._ways(pod, node)
+        growth = self._growth(pod, node, ways)
+        taken = ways[growth.index(min(growth))].taken
+        able = able_cards(self._cluster.ledger, pod.request, node, "")
+        gpu = next(card.gpu for card in able if (card.gpu.model, card.gpu.memory, card.free) == taken)
+        return Placement(node, (gpu,), pod.request)
 
-    def _best(self, pod: SimulatedPod, node: str) -> tuple[float, Placement | None]:
-        """By how much the fragmentation of the node grows, at least, and how."""
-        ledger, request = self._cluster.ledger, pod.request
-        room, cpu = ledger.rooms[node], self._cluster.machines.free.get(node, ENOUGH).cpu_milli
-        cpu_left = cpu - pod.machine.cpu_milli
-        before = self._fragments(pieces_of(room), cpu)
+    def _growth(self, pod: SimulatedPod, node: str, ways: "Sequence[_Way]") -> list[float]:
+        """By how much the fragmentation of the node grows."""
+        fragments, cpu = self._fragmentation.fragments, self._cluster.machines.free.get(node, ENOUGH).cpu_milli
+        before = fragments(self._fragmentation.free(pieces_of(self._cluster.ledger.rooms[node])), cpu)
+        return [fragments(way.left, cpu - pod.machine.cpu_milli) - before for way in ways]
+
+    def _ways(self, pod: SimulatedPod, node: str) -> "Sequence[_Way]":
+        """In which the pod may be placed there. Remembered for a single GPU: most requests, and the same on all nodes
+        with the same free pieces."""
+        room, request = self._cluster.ledger.rooms[node], pod.request
+        free = self._fragmentation.free
         if request is None:
-            return self._fragments(pieces_of(room), cpu_left) - before, None
+            return [_Way(free(pieces_of(room)))]
         if request.cards > 1:
-            placement = place(ledger, request, node)
-            assert isinstance(placement, Placement), f"{node} has room, as its summary says"
-            return self._fragments(_left(room.gpus, placement), cpu_left) - before, placement
-        by_piece = {card.free: card.gpu for card in reversed(able_cards(ledger, request, node, ""))}
-        placements = [Placement(node, (by_piece[piece],), request) for piece in sorted(by_piece)]
-        grown = [self._fragments(_left(room.gpus, each), cpu_left) - before for each in placements]
-        least = min(grown)
-        return least, placements[grown.index(least)]
+            placement = self._placed(pod, node)
+            assert placement is not None, "it asks for GPUs"
+            return [_Way(free(_left(room.gpus, placement)))]
+        pieces = pieces_of(room)
+        known = self._known.get((request, pieces))
+        if known is None:
+            able = {
+                (card.gpu.model, card.gpu.memory, card.free): card.gpu
+                for card in able_cards(self._cluster.ledger, request, node, "")
+            }
+            by_size = sorted(able.items(), key=lambda item: item[0][2])
+            known = self._known[request, pieces] = [
+                _Way(free(_left(room.gpus, Placement(node, (gpu,), request))), piece) for piece, gpu in by_size
+            ]
+        return known
 
-    def _fragments(self, pieces: Pieces, cpu_milli: int) -> float:
-        return self._fragmentation.fragments(self._fragmentation.free(pieces), cpu_milli)
+    def _placed(self, pod: SimulatedPod, node: str) -> Placement | None:
+        if pod.request is None:
+            return None
+        placement = place(self._cluster.ledger, pod.request, node)
+        assert isinstance(placement, Placement), f"{node} has room, as its summary says"
+        return placement
+
+
+class _Way(NamedTuple):
+    """One way to place a pod on a node."""
+
+    left: FreePieces
+    """What stays free."""
+    taken: tuple[str, int, int] = ("", 0, 0)
+    """Of which GPU it takes a part: its model, its memory, and what was free."""
 
 
 def _left(gpus: Sequence[tuple[Gpu, int]], placement: Placement) -> Pieces:

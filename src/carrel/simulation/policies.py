@@ -3,32 +3,29 @@
 All see the same ledger and the same nodes with room. Ties go to the lowest name, so a run is the same each time.
 """
 
+from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Protocol
 
-from carrel.ledger.machines import MachineRoom
 from carrel.ledger.placement import Placement, able_cards, place
 from carrel.ledger.requests import GpuPolicy, Request
 from carrel.ledger.scoring import Ranking
-from carrel.simulation.cluster import ClusterInRun
+from carrel.simulation.cluster import ClusterInRun, Kind
 from carrel.simulation.fgd import Fgd, fgd_mix
 from carrel.simulation.workload import SimulatedPod
 
 SAMPLED_AT_LEAST = 100
 """kube-scheduler's own numbers: it scores at least so many nodes, and of large clusters a part that falls to 5 %."""
 
+NO_ROOM = float("inf")
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
     node: str
     placement: Placement | None
-
-
-class Policy(Protocol):
-    def choose(self, pod: SimulatedPod) -> Choice | None:
-        """None: there is no room for the pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +36,19 @@ class PolicyContext:
     chance: Random
 
 
-class _Choosing:
-    """A policy that compares nodes one by one."""
-
+class Policy(ABC):
     def __init__(self, context: PolicyContext) -> None:
         self._cluster = context.cluster
         self._chance = context.chance
 
     def choose(self, pod: SimulatedPod) -> Choice | None:
-        nodes = self._cluster.fitting(pod)
-        return self._placed(pod, self._best(pod, nodes)) if nodes else None
+        """None: there is no room for the pod."""
+        node = self._node(pod)
+        return self._placed(pod, node) if node is not None else None
 
-    def _best(self, pod: SimulatedPod, nodes: Sequence[str]) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _node(self, pod: SimulatedPod) -> str | None:
+        """The best node with room; None: there is none."""
 
     def _placed(self, pod: SimulatedPod, node: str) -> Choice:
         return Choice(node, _place(self._cluster, pod.request, node))
@@ -65,18 +62,19 @@ def _place(cluster: ClusterInRun, request: Request | None, node: str) -> Placeme
     return placement
 
 
-class FirstFit(_Choosing):
+class FirstFit(Policy):
     """The first node by name."""
 
-    def _best(self, pod: SimulatedPod, nodes: Sequence[str]) -> str:
-        return nodes[0]
+    def _node(self, pod: SimulatedPod) -> str | None:
+        return next(iter(self._cluster.fitting(pod)), None)
 
 
-class RandomNode(_Choosing):
+class RandomNode(Policy):
     """Any node with room, and any GPU of it."""
 
-    def _best(self, pod: SimulatedPod, nodes: Sequence[str]) -> str:
-        return self._chance.choice(nodes)
+    def _node(self, pod: SimulatedPod) -> str | None:
+        nodes = self._cluster.fitting(pod)
+        return self._chance.choice(nodes) if nodes else None
 
     def _placed(self, pod: SimulatedPod, node: str) -> Choice:
         if pod.request is None or pod.request.cards > 1:
@@ -85,28 +83,35 @@ class RandomNode(_Choosing):
         return Choice(node, Placement(node, (card.gpu,), pod.request))
 
 
-class _ByState(_Choosing):
+class _Scores:
+    """The scores of all nodes for one kind of pod, as of a moment. `NO_ROOM` of nodes without room."""
+
+    def __init__(self, nodes: int) -> None:
+        self.by_position = [NO_ROOM] * nodes
+        self.moment = -1
+
+
+class _ByState(Policy):
     """The node with the lowest score. A score hangs on one node and the kind of pod only, and is remembered."""
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
-        self._scores: dict[tuple[Request | None, MachineRoom], dict[str, tuple[object, object, float]]] = {}
+        self._scores: dict[Kind, _Scores] = {}
 
-    def _best(self, pod: SimulatedPod, nodes: Sequence[str]) -> str:
-        known = self._scores.setdefault((pod.request, pod.machine), {})
-        rooms, machines = self._cluster.ledger.rooms, self._cluster.machines.free
-        best, least = nodes[0], float("inf")
-        for name in nodes:
-            room, machine = rooms[name], machines.get(name)
-            found = known.get(name)
-            if found is None or found[0] is not room or found[1] is not machine:
-                found = known[name] = (room, machine, self._score(pod, name))
-            if found[2] < least:
-                best, least = name, found[2]
-        return best
+    def _node(self, pod: SimulatedPod) -> str | None:
+        cluster = self._cluster
+        scores = self._scores.setdefault((pod.request, pod.machine), _Scores(len(cluster.names)))
+        has_room, by_position = cluster.has_room(pod), scores.by_position
+        for name in cluster.changed_since(scores.moment):
+            position = cluster.positions[name]
+            by_position[position] = self._score(pod, name) if has_room[position] else NO_ROOM
+        scores.moment = cluster.moment
+        least = min(by_position)
+        return cluster.names[by_position.index(least)] if least < NO_ROOM else None
 
+    @abstractmethod
     def _score(self, pod: SimulatedPod, node: str) -> float:
-        raise NotImplementedError
+        """By the state of this node, and nothing else."""
 
     def _free_gpus(self, node: str) -> float:
         return sum(card.free / card.gpu.memory for card in self._cluster.ledger.cards(node))
@@ -154,7 +159,7 @@ class FgdPolicy(_ByState):
         return Choice(node, self._fgd.placement(pod, node))
 
 
-class Carrel(_Choosing):
+class Carrel(Policy):
     """Carrel's own scoring, which learns what is asked while the pods come, and sees all nodes."""
 
     ranks_cpu_pods = True
@@ -169,7 +174,12 @@ class Carrel(_Choosing):
             self._ranking.demand.saw(pod.request, pod.machine, pod.name)
         return super().choose(pod)
 
+    def _node(self, pod: SimulatedPod) -> str | None:
+        nodes = self._cluster.fitting(pod)
+        return self._best(pod, nodes) if nodes else None
+
     def _best(self, pod: SimulatedPod, nodes: Sequence[str]) -> str:
+        """One of the nodes, which are ordered by name; there is at least one."""
         if pod.request is None and not self.ranks_cpu_pods:
             return max(nodes, key=lambda name: self._default_score(pod, name))
         best = self._ranking.best(pod.request, nodes, machine=pod.machine)
@@ -193,23 +203,20 @@ class CarrelExtender(Carrel):
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
         self._start = 0
-        self._positions = {name: position for position, name in enumerate(self._cluster.names)}
         count = len(self._cluster.names)
         self._asked = max(SAMPLED_AT_LEAST, count * max(5, 50 - count // 125) // 100)
 
-    def choose(self, pod: SimulatedPod) -> Choice | None:
-        if pod.request is not None:
-            self._ranking.demand.saw(pod.request, pod.machine, pod.name)
-        able = self._cluster.machine_fits(pod)
-        has_gpus = set(self._cluster.fitting(pod))
-        after = sum(self._positions[name] < self._start for name in able)
+    def _node(self, pod: SimulatedPod) -> str | None:
+        cluster = self._cluster
+        able, has_room, positions = cluster.machine_fits(pod), cluster.has_room(pod), cluster.positions
+        after = bisect_left(able, cluster.names[self._start])
         turned = [*able[after:], *able[:after]]
         for first in range(0, len(turned), self._asked):
             sample = turned[first : first + self._asked]
-            self._start = (self._positions[sample[-1]] + 1) % len(self._positions)
-            fitting = sorted(name for name in sample if name in has_gpus)
+            self._start = (positions[sample[-1]] + 1) % len(positions)
+            fitting = sorted(name for name in sample if has_room[positions[name]])
             if fitting:
-                return self._placed(pod, self._best(pod, fitting))
+                return self._best(pod, fitting)
         return None
 
 

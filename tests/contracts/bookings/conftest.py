@@ -1,3 +1,13 @@
+import pytest
+
+from carrel.bookings.records import BookingStore
+from carrel.bookings.store.bookings import SqlBookings
+from carrel.bookings.store.database import Database
 from tests.kit.databases import database, database_url, postgres_server
 
-__all__ = ["database", "database_url", "postgres_server"]
+__all__ = ["database", "database_url", "postgres_server", "store"]
+
+
+@pytest.fixture
+def store(database: Database) -> BookingStore:
+    return SqlBookings(database)

@@ -15,30 +15,16 @@ from carrel.bookings.rules import Booking
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.people import SqlPeople
+from tests.contracts.bookings.kept import keep, names
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
 ADA, BOB, EVE = "ada@lab.org", "bob@lab.org", "eve@lab.org"
 
 
-@pytest.fixture
-def store(database: Database) -> BookingStore:
-    return SqlBookings(database)
-
-
 def a_record(name: str, start: float, user: str = ADA, group: str = "") -> BookingRecord:
     booking = Booking(name, user, "A6000", NOW + start * DAY, NOW + (start + 1) * DAY, group=group)
     return BookingRecord(booking, created_at=NOW, created_by=user)
-
-
-async def keep(store: BookingStore, *records: BookingRecord) -> None:
-    async with store.writing() as writing:
-        for record in records:
-            await writing.add(record)
-
-
-def names(records: object) -> list[str]:
-    return [record.booking.id for record in records]  # type: ignore[attr-defined] # any sequence of records
 
 
 async def test_bookings_of_a_person_and_of_a_group_are_kept_apart(store: BookingStore) -> None:

@@ -15,7 +15,8 @@ from carrel.bookings.records import Query, StoreUnavailable
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.migrations import OLDEST_LEVELS
-from tests.contracts.bookings.test_store import NOW, a_record, keep, names
+from tests.contracts.bookings.kept import keep, names
+from tests.contracts.bookings.test_store import NOW, a_record
 from tests.kit.postgres import new_database
 from tests.kit.table_changes import more_than_added, tables_of
 

@@ -31,6 +31,7 @@ from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.tables import metadata
 from carrel.parsing import Malformed
+from tests.contracts.bookings.kept import keep, names
 from tests.kit.postgres import new_database
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -47,21 +48,6 @@ def a_record(
 def cancelled(record: BookingRecord, at: float) -> BookingRecord:
     booking = replace(record.booking, cancelled_at=NOW + at * DAY)
     return replace(record, booking=booking, version=record.version + 1)
-
-
-@pytest.fixture
-def store(database: Database) -> BookingStore:
-    return SqlBookings(database)
-
-
-async def keep(store: BookingStore, *records: BookingRecord) -> None:
-    async with store.writing() as writing:
-        for record in records:
-            await writing.add(record)
-
-
-def names(records: object) -> list[str]:
-    return [record.booking.id for record in records]  # type: ignore[attr-defined] # any sequence of records
 
 
 async def test_a_booking_comes_back_as_it_was_kept(store: BookingStore) -> None:
@@ -104,6 +90,7 @@ async def test_bookings_are_found_by_person_and_by_period(store: BookingStore) -
         a_record("bob's", -1, 2, user="bob@lab.org"),
         a_record("other model", 0, 9, user="bob@lab.org", model="A100"),
         cancelled(a_record("not begun", 4, 6, user="eva@lab.org"), 1),
+        cancelled(a_record("hers, not begun", 4, 6), 1),
     )
 
     async with store.reading() as reading:

@@ -24,6 +24,19 @@ async def test_usage_counts_gpu_hours_and_shows_members_only_their_own(
     assert (await bob.get(f"/api/v1/usage?start={at(2)}&end={at(1)}")).status == 400
 
 
+async def test_what_a_person_cancels_makes_the_feed_no_longer_than_it_must_be(opened: Opened, ada: Caller) -> None:
+    for _ in range(52):
+        planned = await made(ada, start=at(3), days=1)
+        assert (await ada.post(f"/api/v1/bookings/{planned['id']}/cancel")).status == 200
+    last = await made(ada, start=at(3), days=1)
+    address = (await ada.post("/api/v1/feed")).json["url"].removeprefix("http://carrel.test")
+
+    feed = (await opened.nobody.get(address)).body.decode()
+
+    assert (feed.count("STATUS:CANCELLED"), feed.count("STATUS:CONFIRMED")) == (50, 1)
+    assert f"UID:{last['id']}@carrel" in feed
+
+
 async def test_the_feed_is_a_calendar_with_a_secret_that_can_be_revoked(opened: Opened, ada: Caller) -> None:
     await made(ada, start=at(1), days=2, note="Läufe; viele, " + "sehr " * 20 + "lange")
     address = (await ada.post("/api/v1/feed")).json["url"].removeprefix("http://carrel.test")

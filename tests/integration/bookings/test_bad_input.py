@@ -83,6 +83,7 @@ async def test_a_malformed_body_is_refused(opened: Opened, body: bytes, status: 
 
     assert answer.status == status
     assert answer.headers["content-type"] == "application/problem+json"
+    assert "route" not in answer.json["detail"], "it is the body that is wrong"
 
 
 @pytest.mark.parametrize(

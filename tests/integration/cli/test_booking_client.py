@@ -2,14 +2,23 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
 
 from carrel.cli import booking_client
-from carrel.cli.booking_client import BookingClient, RequestRefused, ServiceUnreachable
+from carrel.cli.booking_client import BookingClient, NotTheService, RequestRefused, ServiceUnreachable
 from carrel.cli.saved_login import Login
+
+STRANGE: dict[str, dict[str, Any]] = {
+    "a redirect": {"status": 302, "headers": {"location": "http://sign-in.example/"}},
+    "a page": {"text": "<html>Welcome to the guest network</html>", "content_type": "text/html"},
+    "a list": {"text": "[1]"},
+    "nested without end": {"text": "[" * 100_000},
+    "more than is sensible": {"body": b" " * 3000},
+}
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +40,8 @@ async def a_service(*answers: str) -> AsyncIterator[tuple[BookingClient, list[we
             request.transport.close()
         if word == "busy":
             return web.json_response({"title": "Bookings cannot be reached", "code": "store-unavailable"}, status=503)
+        if word in STRANGE:
+            return web.Response(**STRANGE[word])
         return web.json_response({"id": "b1"}, status=201)
 
     app = web.Application()
@@ -60,6 +71,16 @@ async def test_no_answer_after_all_attempts_is_an_error() -> None:
             await client.call("GET", "/me")
 
     assert len(seen) >= 3, "it was repeated"
+
+
+@pytest.mark.parametrize("answer", STRANGE)
+async def test_whoever_answers_in_its_place_is_no_booking_service(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(booking_client, "MOST_BYTES", 2000 if answer == "more than is sensible" else 10**6)
+    async with a_service(answer) as (client, seen):
+        with pytest.raises(NotTheService) as strange:
+            await client.call("GET", "/me")
+
+    assert len(seen) == 1 and strange.value.complaint("http://x").exit_code == 6
 
 
 async def test_a_service_that_stays_busy_is_reported_with_its_own_message() -> None:

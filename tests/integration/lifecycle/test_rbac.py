@@ -14,6 +14,7 @@ from carrel.admission.run import renew_certificates
 from carrel.admission.served_certificate import ServedCertificate
 from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.carrel import LeaseRecord
+from carrel.dialects.dra_shadows import SHADOW
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.dialects.key_writers import Writer, written_by
 from carrel.kubernetes.client import Client
@@ -21,18 +22,21 @@ from carrel.kubernetes.cluster import BindTarget, DeleteOptions, JsonPatch
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.leader_election import Candidate, Election
 from carrel.kubernetes.objects.kinds import Object
-from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, PODS, SECRETS, Resource
+from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, PODS, RESOURCE_CLAIMS, SECRETS, Resource
 from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from carrel.leases.cluster_ledger import KnownLease
 from carrel.leases.cluster_state import ClusterState
 from carrel.leases.runtime_class import RuntimeClasses
+from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.shares import Holder
+from carrel.ledger.requests import WHOLE, Request
+from carrel.ledger.shares import Holder, HolderKind
 from carrel.lifecycle.booking_enquiries import BookingEnquiries
 from carrel.lifecycle.claim_status import ClaimContext, ClaimStatusWriter
 from carrel.lifecycle.hand_over import HandOverResult
 from carrel.lifecycle.kai_metadata import KaiMetadataWriter
 from carrel.lifecycle.pod_events import PodEventWriter, waiting_note
+from carrel.lifecycle.shadow_claims import ShadowRemoval
 from carrel.manifests import rbac, webhooks
 from carrel.node.interfaces import AllocatedDevices
 from kubernetes_in_memory import EmbeddedApi
@@ -165,6 +169,8 @@ async def open_the_controller(lab: Lab, recorder: Recorder) -> None:
             assert await replica.collector.collect()
         await _tell(lab, replica)
         await _write_a_claim(lab, replica)
+        await _free_a_resource_claim(lab, replica)
+        await _remove_a_shadow(lab, replica)
         await _wake(lab, replica)
         await _revoke(lab, replica)
         await _reserve(lab, replica)
@@ -315,6 +321,23 @@ async def _write_a_claim(lab: Lab, replica: Replica) -> None:
     assert claim is not None
     known = ClaimContext(replica.cluster_ledger, lambda _: [], lambda _: None, replica.options.dialect_options)
     assert await ClaimStatusWriter(replica.cluster, known).write(claim)
+
+
+async def _free_a_resource_claim(lab: Lab, replica: Replica) -> None:
+    """Claims are not counted any more, and one that was holds a GPU."""
+    gone = Holder("a-claim", "lab", "train", HolderKind.CLAIM)
+    gpu = next(card.gpu for card in replica.ledger.cards("n2"))
+    assert await replica.lease_writer.take(Placement("n2", (gpu,), Request(1, WHOLE)), gone) is None
+    replica.lease_writer.finish_bind("a-claim")
+    assert [each.why for each in await replica.collector.collect()] == ["the claim is gone"]
+
+
+async def _remove_a_shadow(lab: Lab, replica: Replica) -> None:
+    metadata = {"name": "left", "labels": {SHADOW: "true"}}
+    body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata, "spec": {}}
+    await lab.client.create(RESOURCE_CLAIMS, body, "carrel")
+    removal = ShadowRemoval(replica)
+    assert [await removal.is_done() for _ in range(2)] == [False, True]
 
 
 async def _wake(lab: Lab, replica: Replica) -> None:

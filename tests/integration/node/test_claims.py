@@ -1,14 +1,16 @@
 """ResourceClaims on a node: the slice, what the kubelet asks, and what the container runtime reads. Real gRPC."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
+from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.dialects.options import DeviceList
 from carrel.kubernetes.cluster import Json, MergePatch, NotFound
 from carrel.kubernetes.objects.resources import NODES, RESOURCE_SLICES
@@ -84,7 +86,8 @@ async def _names(node: ClaimNode) -> list[str]:
 
 async def test_the_plugin_says_who_it_is_and_the_slice_follows(node: ClaimNode) -> None:
     info = await node.kubelet.register()
-    assert (info.type, info.name, list(info.supported_versions)) == ("DRAPlugin", "gpu.carrel.dev", ["v1.DRAPlugin"])
+    assert (info.type, info.name) == ("DRAPlugin", "gpu.carrel.dev")
+    assert list(info.supported_versions) == ["v1.DRAPlugin", "v1.DRAResourceHealth", "v1alpha1.DRAResourceHealth"]
 
     found = await node.lab.client.get(RESOURCE_SLICES, SLICE)
     assert found["spec"]["pool"] == {"name": "n1", "generation": 1, "resourceSliceCount": 1}
@@ -93,7 +96,7 @@ async def test_the_plugin_says_who_it_is_and_the_slice_follows(node: ClaimNode) 
     assert device["attributes"]["model"] == {"string": "Tesla-V100"}
     assert device["attributes"]["uuid"]["string"].startswith("GPU-")
     policy = {"default": "16276Mi", "validRange": {"min": "1Mi", "step": "1Mi"}}
-    assert device["capacity"] == {"memory": {"value": "16276Mi", "requestPolicy": policy}}
+    assert device["capacity"]["memory"] == {"value": "16276Mi", "requestPolicy": policy}
     assert device["allowMultipleAllocations"] is True
 
 
@@ -111,6 +114,28 @@ async def test_a_gpu_that_is_ill_gets_a_taint(node: ClaimNode) -> None:
 
     await becomes(taints, [["carrel.dev/unusable"], []])
     assert (await node.lab.client.get(RESOURCE_SLICES, SLICE))["spec"]["pool"]["generation"] == 2
+
+
+async def test_the_kubelet_is_told_which_gpus_are_well(node: ClaimNode) -> None:
+    async with aclosing(node.kubelet.health()) as told:
+        assert await anext(told) == {"gpu-0": ("HEALTHY", ""), "gpu-1": ("HEALTHY", "")}
+        ill = {"count": 1, "model": "Tesla-V100", "memoryMiB": 16276, "unusable": "XID 79"}
+        node.running.simulate([ill, {"count": 1, "model": "Tesla-V100", "memoryMiB": 16276}])
+        wanted = {"gpu-0": ("UNHEALTHY", "XID 79"), "gpu-1": ("HEALTHY", "")}
+        async with asyncio.timeout(60):
+            assert wanted in [seen async for seen in until(told, wanted)]
+
+
+async def test_a_kubelet_of_1_36_is_told_too(node: ClaimNode) -> None:
+    async with aclosing(node.kubelet.health("v1alpha1")) as told:
+        assert {health for health, _ in (await anext(told)).values()} == {"HEALTHY"}
+
+
+async def until(told: AsyncIterator[Any], wanted: Any) -> AsyncIterator[Any]:
+    async for seen in told:
+        yield seen
+        if seen == wanted:
+            return
 
 
 async def test_a_claim_that_its_lease_names_gets_its_gpus(node: ClaimNode) -> None:
@@ -131,6 +156,24 @@ async def test_a_claim_that_its_lease_names_gets_its_gpus(node: ClaimNode) -> No
     assert device["name"] == uid
     assert device["containerEdits"]["env"] == [f"NVIDIA_VISIBLE_DEVICES={uuids}", f"CUDA_VISIBLE_DEVICES={uuids}"]
     assert [each["inUseBy"] for each in await node.running.devices()] == [[uid], [uid]], "before the kubelet is told"
+
+
+async def test_admin_access_sees_the_gpus_and_is_no_user_of_them(node: ClaimNode) -> None:
+    claim = await new_claim(node.lab, "look", adminAccess=True)
+    looks = await store(node.lab, allocated(claim, {"n1/gpu-0": ""}, adminAccess=True))
+    uid = looks["metadata"]["uid"]
+    forged = await store(node.lab, allocated(await new_claim(node.lab, "x"), {"n1/gpu-0": ""}, adminAccess=True))
+    assert "no Lease gives" in (await node.kubelet.prepare(forged))[forged["metadata"]["uid"]].error
+
+    assert not (await node.kubelet.prepare(looks))[uid].error
+    (device,) = node.files()[f"carrel.dev-gpu-{uid}.json"]["devices"]
+    assert device["containerEdits"]["env"][0].startswith("NVIDIA_VISIBLE_DEVICES=GPU-")
+    assert [each["inUseBy"] for each in await node.running.devices()] == [[], []]
+
+    train = await node.allocated("train", gpu_0="")
+    assert not (await node.kubelet.prepare(train))[train["metadata"]["uid"]].error
+    status = await node.lab.client.get(GPU_NODE_STATUSES, "n1")
+    assert status["status"]["preparedClaims"] == [train["metadata"]["uid"]]
 
 
 async def test_where_nvidias_own_files_are_used_each_gpu_is_named_too(folder: Path) -> None:

@@ -232,6 +232,7 @@ FORGED = {
     "another address behind a comma": "ada,everybody@lab.org",
     "another address in brackets": "ada <everybody@lab.org>",
     "another address behind a comment": "(ada)everybody@lab.org",
+    "a host on which Python's mail library stumbles": "ada@[?=",
 }
 
 
@@ -241,6 +242,31 @@ async def test_an_address_cannot_forge_a_mail(person: str) -> None:
     with pytest.raises(Undelivered) as undelivered:
         await mail.send(Notification("log-1", Occasion.BOOKED, person, NOW))
     assert undelivered.value.is_final
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["=?utf-8?q?=0d=0aBcc:_everybody=40lab.org?=", "g\r\nBcc: everybody@lab.org", "g\u2028Bcc: everybody@lab.org"],
+    ids=["an encoded word", "a line break", "a line break of Unicode"],
+)
+def test_a_group_or_a_pod_cannot_forge_a_header(text: str) -> None:
+    """A group's name comes from an identity provider, or from a hub."""
+    mail = MailChannel(mail_server("smtp://127.0.0.1:1"), "carrel@lab.org", UTC)
+    for occasion, facts in ((Occasion.CANCELLED, {"group": text, "model": "A6000"}), (Occasion.REVOKED, {"pod": text})):
+        written = mail.message(Notification("log-1", occasion, MEMBER, NOW, facts=facts)).as_bytes()
+        names = [line.partition(b":")[0].lower() for line in written.partition(b"\n\n")[0].splitlines()]
+        assert b"bcc" not in names, written
+
+
+async def test_a_notification_that_cannot_be_made_does_not_keep_others_from_being_sent(setup: Setup) -> None:
+    odd = Notification("odd", Occasion.BOOKED, MEMBER, NOW, facts={"start": "yesterday", "end": "never"})
+    await setup.opened.service.outbox.add([odd], tuple(setup.channels), NOW)
+    await (await setup.ada()).book(days=5, start=at(2))
+
+    await setup.send_all()
+
+    assert [mail["To"] for mail in setup.mail.messages] == [MEMBER]
+    assert await setup.replica().round() == 0, "it is tried again later, not at once"
 
 
 ADDRESSES = {

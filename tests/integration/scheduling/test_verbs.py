@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from carrel.kubernetes.cluster import MergePatch
+from carrel.kubernetes.objects.kinds import NodeObject
+from carrel.kubernetes.objects.resources import PODS
 from carrel.scheduling.handlers import ExtenderHandlers
 from carrel.scheduling.pod_lookup import PodLookup
 from tests.integration.scheduling.served_extender import ServedExtender, a_served_extender
@@ -153,6 +156,27 @@ async def test_a_pod_that_the_cache_has_not_seen_yet_is_looked_up(extender: Serv
     reply = await handlers.bind(as_bytes(names))
 
     assert (reply.status, reply.body) == (200, b'{"Error":""}')
+
+
+CLAIM = {"resourceName": "nvidia.com/gpu", "containerName": "main", "requestName": "container-0-request-0"}
+BY_CLAIM = {"extendedResourceClaimStatus": {"resourceClaimName": "train-x", "requestMappings": [CLAIM]}}
+
+
+async def test_a_pod_whose_gpu_is_of_a_claim_gets_no_other_even_if_the_cache_has_not_seen_the_claim(
+    extender: ServedExtender,
+) -> None:
+    """kube-scheduler makes the claim for nvidia.com/gpu, notes it on the pod, and asks for the bind at once."""
+    pod = await extender.lab.pod("train", limits={"nvidia.com/gpu": "1"})
+    stale = await extender.replica.sees(pod)
+    await extender.lab.client.patch(PODS, "train", MergePatch({"status": BY_CLAIM}), "lab", subresource="status")
+    find_pod = PodLookup(extender.replica.cluster, lambda uid: stale, lambda name: NodeObject())
+    handlers = handlers_with(extender, find_pod=find_pod)
+    names = {"PodName": "train", "PodNamespace": "lab", "PodUID": pod["metadata"]["uid"], "Node": "n1"}
+
+    reply = await handlers.bind(as_bytes(names))
+
+    assert reply.body == b'{"Error":""}'
+    assert (await extender.lab.held(), await extender.lab.bound()) == ({}, {pod["metadata"]["uid"]: "n1"})
 
 
 def handlers_with(extender: ServedExtender, **other: Any) -> ExtenderHandlers:

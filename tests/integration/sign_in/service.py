@@ -21,8 +21,8 @@ from carrel.bookings.sign_in import (
     HubTokens,
     OidcClient,
     OidcOptions,
+    PersonLimiter,
     Rate,
-    RateLimiter,
     RequestGuard,
     RequestLimits,
     RoleOptions,
@@ -114,7 +114,7 @@ async def a_service(plan: ServicePlan | None = None) -> AsyncIterator[Service]:
             plan.roles,
             SignInMethods(sign_in, kubernetes, plan.is_dev, hub),
             SignInOptions("https://carrel.example" if plan.is_https else ""),
-            RateLimiter(plan.per_person, clock.seconds),
+            PersonLimiter(clock.seconds, plan.per_person),
             clock,
         )
         install_sign_in(app, authenticator)

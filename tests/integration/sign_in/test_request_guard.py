@@ -8,7 +8,8 @@ from ipaddress import ip_network
 
 import pytest
 
-from carrel.bookings.sign_in import Rate, RateLimiter, RequestLimits
+from carrel.bookings.sign_in import PersonLimiter, Rate, RateLimiter, RequestLimits, RoleOptions
+from carrel.bookings.sign_in.authenticator import LONG_ANSWERS
 from carrel.bookings.sign_in.request_guard import client_address
 from tests.integration.sign_in.service import MANY, Service, ServicePlan, a_service
 from tests.kit.lab import NOON, Clock
@@ -98,12 +99,59 @@ async def test_the_rate_limit_of_one_person_does_not_affect_another() -> None:
         assert await calls(service, "ben@lab.example") == [200, 200, 429]
 
 
+async def test_changes_have_a_limit_of_their_own_for_each_person_and_none_for_admins() -> None:
+    """What is changed is stored for ever; who books and cancels in a loop must not fill the database."""
+    roles = RoleOptions(lab_admins=frozenset({"eva@lab.example"}))
+    async with a_service(ServicePlan(is_dev=True, roles=roles)) as service:
+
+        async def changes(email: str) -> list[int]:
+            await service.call("POST", "/sign-in/dev", data={"email": email, "back": "/page"})
+            headers = {"x-csrf-token": await service.csrf()}
+            return [(await service.call("POST", "/write", json={}, headers=headers))[0] for _ in range(102)]
+
+        assert (await changes("ada@lab.example"))[99:] == [200, 429, 429]
+        assert (await service.get("/api/v1/me"))[0] == 200, "she may still look"
+        assert set(await changes("eva@lab.example")) == {200}
+        service.clock.now += timedelta(seconds=10)
+        assert (await changes("ada@lab.example"))[:2] == [200, 429]
+
+
 async def test_a_forged_forwarded_address_does_not_avoid_the_rate_limit() -> None:
     async with a_service(
         ServicePlan(is_dev=True, limits=RequestLimits(address=Rate(per_second=0.5, burst=3)))
     ) as service:
         said = [{"x-forwarded-for": f"192.0.2.{number}"} for number in range(5)]
         assert [(await service.get("/sign-in", headers=each))[0] for each in said] == [200, 200, 200, 429, 429]
+
+
+@pytest.mark.parametrize(
+    ("path", "is_long"),
+    [
+        pytest.param("/", True, id="the home page"),
+        pytest.param("/gpus/timeline", True, id="the timeline, under a base path"),
+        pytest.param("/api/v1/bookings", True, id="all bookings"),
+        pytest.param("/api/v1/bookings/3f1c", False, id="one booking"),
+        pytest.param("/timeline/verdict", False, id="a part of a page"),
+        pytest.param("/api/v1/me", False, id="a short answer"),
+    ],
+)
+def test_what_reads_all_bookings_takes_long(path: str, is_long: bool) -> None:
+    assert bool(LONG_ANSWERS.search(path)) is is_long
+
+
+def test_a_person_who_asks_for_long_answers_leaves_most_of_the_service_to_others() -> None:
+    clock = Clock(NOON)
+    limiter = PersonLimiter(clock.seconds)
+    while not limiter.wait_s("ada@lab.example", is_long=True):
+        pass  # what she has saved
+
+    served = 0
+    for _ in range(1000):
+        clock.now += timedelta(milliseconds=10)
+        served += not limiter.wait_s("ada@lab.example", is_long=True)
+
+    assert served == 50
+    assert not limiter.wait_s("ben@lab.example", is_long=True)
 
 
 def test_the_rate_limiter_has_bounded_memory() -> None:

@@ -271,6 +271,21 @@ async def test_other_tokens_of_the_cluster_are_refused(in_cluster: Service, toke
     assert (await in_cluster.get("/api/v1/me", **_with(token)))[0] == 401
 
 
+async def test_made_up_tokens_cost_the_cluster_few_questions_and_push_out_no_good_one(
+    in_cluster: Service, reviews: _Reviews
+) -> None:
+    assert (await in_cluster.get("/api/v1/me", **_with("ada-token")))[0] == 200
+
+    statuses = [(await in_cluster.get("/api/v1/me", **_with(f"made-up-{number}")))[0] for number in range(300)]
+
+    assert statuses == [401] * 199 + [429] * 101, "Ada's token was the first of 200"
+    assert reviews.asked == 200
+    assert (await in_cluster.get("/api/v1/me", **_with("ada-token")))[0] == 200
+    assert reviews.asked == 200, "her token is still known"
+    in_cluster.clock.now += timedelta(seconds=61)
+    assert (await in_cluster.get("/api/v1/me", **_with("ada-token")))[0] == 200
+
+
 async def test_a_user_in_no_member_group_needs_a_grant(reviews: _Reviews) -> None:
     reviews.audiences = ["carrel-booking"]
 

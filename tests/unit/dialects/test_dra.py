@@ -109,8 +109,12 @@ def test_which_classes_are_gpus(name: str, expression: str | None, is_gpu: bool)
 
 
 def claim(*results: dict[str, Any]) -> ResourceClaim:
+    metadata = {"name": "x", "namespace": "lab", "uid": "u"}
+    spec = {
+        "devices": {"requests": [{"name": "gpu", "exactly": gpu()}, {"name": "look", "exactly": gpu(adminAccess=True)}]}
+    }
     status = {"allocation": {"devices": {"results": list(results)}}} if results else {}
-    return msgspec.convert({"metadata": {"name": "x", "namespace": "lab", "uid": "u"}, "status": status}, ResourceClaim)
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, ResourceClaim)
 
 
 def result(memory: str = "", device: str = "gpu-0", **more: Any) -> dict[str, Any]:
@@ -131,7 +135,10 @@ def result(memory: str = "", device: str = "gpu-0", **more: Any) -> dict[str, An
             {HERE: 1024, DevicePlace("gpu.carrel.dev", "n1", "gpu-1"): 2048},
             id="two GPUs",
         ),
-        pytest.param([result("1Gi", adminAccess=True)], {}, id="admin access takes nothing"),
+        pytest.param([result("1Gi", request="look", adminAccess=True)], {}, id="admin access takes nothing"),
+        pytest.param(
+            [result("1Gi", adminAccess=True)], {HERE: 1024}, id="admin access that the claim does not ask for"
+        ),
         pytest.param([result("1Gi", driver="nic.example")], {}, id="another driver"),
         pytest.param(
             [{**result(), "consumedCapacity": {"gpu.carrel.dev/memory": "1Gi"}}], {HERE: 1024}, id="with the domain"

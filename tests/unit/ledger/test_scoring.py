@@ -2,6 +2,7 @@
 
 import pytest
 
+from carrel.ledger.contention import contention
 from carrel.ledger.demand import Demand, Mix, Typical
 from carrel.ledger.fragmentation import Fragmentation, pieces_on
 from carrel.ledger.gpus import MiB
@@ -97,6 +98,61 @@ def test_fragments_are_counted_in_gpus() -> None:
     assert fragments((memory(400, model=A6000), 1.0)) == 0.25
     assert fragments((whole(2), 1.0)) == 1.75, "a node with too few such GPUs cannot help at all"
     assert fragments((whole(), 0.5), (memory(100), 0.5)) == 0.375
+
+
+# --- GPUs that others need more --------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_would_run_anywhere_leaves_alone_what_others_can_use_only() -> None:
+    # By fragmentation alone, n1 would be better: there the least is left over.
+    ledger = a_ledger(a_node("n1", cards=1, model=A100), a_node("n2", cards=8, model=A6000))
+    named = [whole(model=A100), whole(model=A6000), whole()]
+
+    assert ranked(ledger, whole()) == ["n1", "n2"]
+    assert ranked(ledger, whole(), *named) == ["n2", "n1"]
+    assert ranked(ledger, whole(model=A100), *named) == ["n1"], "and who names it gets it"
+
+
+def test_a_small_share_leaves_alone_the_gpus_with_the_memory_that_large_ones_need() -> None:
+    ledger = a_ledger(a_node("n1", cards=1, memory=81920), a_node("n2", cards=1, memory=16276))
+    ledger.hold(held("a", "n1", 0, 20000), held("b", "n2", 0, 4069))
+
+    assert ranked(ledger, memory(8138), memory(8138), memory(40000)) == ["n2", "n1"]
+
+
+def test_gpus_are_wanted_alike_if_every_request_allows_every_one() -> None:
+    there = {(A100, MiB(81920)): 3, (A6000, MiB(49140)): 100}
+    mix = Mix((Typical(whole(), 0, 0.3), Typical(memory(8138), 0, 0.7)))
+
+    assert contention(mix, there) == {}
+    assert contention(Mix(), there) == {}
+    assert contention(mix, {}) == {}
+
+
+def test_how_much_a_gpu_is_wanted_is_counted_by_the_gpus_that_there_are() -> None:
+    there = {(A100, MiB(1000)): 1, (A6000, MiB(1000)): 3}
+    mix = Mix((Typical(whole(model=A100), 0, 0.5), Typical(whole(), 0, 0.5)))
+
+    # Half of the mix for one GPU, and the other half for four: 5/8 of a GPU against 1/8; the mean is 1/4.
+    assert contention(mix, there) == {(A100, MiB(1000)): 1.5, (A6000, MiB(1000)): -0.5}
+
+
+def test_a_request_that_no_gpu_allows_changes_nothing() -> None:
+    there = {(A100, MiB(1000)): 1, (A6000, MiB(1000)): 3}
+
+    assert contention(Mix((Typical(whole(model="H100"), 0, 0.9), Typical(whole(), 0, 0.1))), there) == {}
+
+
+def test_which_gpus_there_are_is_counted_anew_when_nodes_come() -> None:
+    ledger = a_ledger(a_node("n1", cards=1, model=A100))
+    ranking = Ranking(ledger)
+    for request in (whole(model=A100), whole(model=A6000), whole()):
+        ranking.demand.saw(request)
+    assert ranking.best(whole(), ["n1"])
+
+    ledger.set_node(a_node("n2", cards=8, model=A6000))
+
+    assert [cost.node for cost in ranking.costs(whole(), ["n1", "n2"])] == ["n2", "n1"]
 
 
 # --- CPU and memory --------------------------------------------------------------------------------------------------
@@ -216,6 +272,41 @@ def test_what_is_remembered_of_requests_is_bounded() -> None:
 
     assert len(demand.mix.typical) <= 128
     assert len(demand._weights) <= 4 * 128 + 64
+
+
+def test_cpu_per_gpu_counts_mib_as_the_part_of_a_gpu_that_they_are() -> None:
+    ranking = Ranking(a_ledger(a_node("n1", memory=16000)))
+    ranking.demand.saw(memory(4000), on_cpu(2))
+
+    assert ranking.demand.mix.cpu_milli_per_gpu == 8000
+
+
+def test_who_floods_the_cluster_with_odd_pods_is_forgotten_again_and_costs_little() -> None:
+    ranking = Ranking(a_ledger(a_node("n1", cards=4), a_node("n2", cards=4)), machines(n1=32, n2=64))
+    demand, mixes = ranking.demand, set[int]()
+    for number in range(5000):
+        demand.saw(memory(1 + number % 16000, cards=1 + number % 4), MachineRoom(1000 + number, 1), f"odd-{number}")
+        mixes.add(id(demand.mix))
+        assert number % 500 or ranking.best(whole(), ["n1", "n2"], machine=on_cpu(8)), "all the time pods are placed"
+    assert len(demand.mix.typical) <= 128
+    assert len(demand._weights) <= 4 * 128 + 64
+    assert len(demand._counted) <= 4000
+    assert len(mixes) <= 5000 / 64 + 10
+
+    for number in range(5000):
+        demand.saw(whole(), on_cpu(8), f"usual-{number}")
+
+    assert demand.mix.typical[0].request == whole()
+    assert demand.mix.typical[0].weight > 0.9
+    assert [cost.node for cost in ranking.costs(whole(), ["n1", "n2"], machine=on_cpu(24))] == ["n2", "n1"]
+
+
+def test_more_gpus_than_a_node_has_count_as_a_node() -> None:
+    ranking = Ranking(a_ledger(a_node("n1", cards=4)))
+    ranking.demand.saw(whole(), on_cpu(8))
+    ranking.demand.saw(whole(1_000_000), on_cpu(8))
+
+    assert ranking.demand.mix.cpu_milli_per_gpu > 3000, "16 cores with five GPUs, not with a million"
 
 
 def test_gpus_by_name_and_gangs_do_not_make_a_request_another_one() -> None:

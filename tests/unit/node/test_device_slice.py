@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from carrel.dialects.cdi import why_no_cdi
 from carrel.ledger.gpus import Gpu, MiB
-from carrel.node.device_slice import ServerAbility, ability_of, devices_of, same_devices, why_no_cdi, written
+from carrel.node.device_slice import ServerAbility, ability_of, devices_of, same_devices, written
+from carrel.node.interfaces import GpuDetails
 from tests.kit.gpus import a_card
 
 ALL, WHOLE_ONLY, NO_TAINTS = ServerAbility(), ServerAbility(divides_memory=False), ServerAbility(keeps_taints=False)
@@ -37,13 +39,13 @@ def test_memory_is_written_as_the_api_server_writes_it(mib: int, text: str) -> N
 
 
 def names(gpus: list[Gpu], ability: ServerAbility) -> list[str]:
-    return [each["name"] for each in devices_of(gpus, ability)]
+    return [each["name"] for each in devices_of(gpus, ability, {})]
 
 
 def test_a_gpu_that_nobody_may_have_is_tainted_or_left_out() -> None:
     gpus = [a_card("n1", 1), a_card("n1", 0, unusable="XID 79")]
     assert names(gpus, ALL) == ["gpu-0", "gpu-1"]
-    assert [each.get("taints") for each in devices_of(gpus, ALL)] == [
+    assert [each.get("taints") for each in devices_of(gpus, ALL, {})] == [
         [{"key": "carrel.dev/unusable", "effect": "NoSchedule"}],
         None,
     ]
@@ -56,10 +58,39 @@ def test_a_gpu_without_a_uuid_is_left_out() -> None:
 
 
 def test_where_memory_cannot_be_divided_gpus_are_had_whole() -> None:
-    (device,) = devices_of([a_card("n1", 0, island="a")], WHOLE_ONLY)
-    assert device["capacity"] == {"memory": {"value": "16276Mi"}}
+    (device,) = devices_of([a_card("n1", 0, island="a")], WHOLE_ONLY, {})
+    assert device["capacity"] == {
+        "memory": {"value": "16276Mi"},
+        "gpu.nvidia.com/memory": {"value": "16276Mi"},
+    }
     assert "allowMultipleAllocations" not in device
     assert device["attributes"]["island"] == {"string": "a"}
+
+
+def test_claims_that_were_written_for_nvidias_driver_find_what_they_choose_by() -> None:
+    gpu = a_card("n1", 0)
+    details = GpuDetails("Tesla V100-SXM2-16GB", (7, 0), "0000:3b:00.0", "470.57.02", "12.4")
+    (device,) = devices_of([gpu], ALL, {gpu.uuid: details})
+    said = {name.partition("/")[2]: value for name, value in device["attributes"].items() if "/" in name}
+    assert all(name.startswith("gpu.nvidia.com/") for name in device["attributes"] if "/" in name)
+    assert said == {
+        "type": {"string": "gpu"},
+        "uuid": {"string": gpu.uuid},
+        "productName": {"string": "Tesla V100-SXM2-16GB"},
+        "architecture": {"string": "Volta"},
+        "pcieBusID": {"string": "0000:3b:00.0"},
+        "cudaComputeCapability": {"version": "7.0.0"},
+        "driverVersion": {"version": "470.57.2"},
+        "cudaDriverVersion": {"version": "12.4.0"},
+    }
+    policy = {"default": "0", "validValues": ["0"]}
+    assert device["capacity"]["gpu.nvidia.com/memory"] == {"value": "16276Mi", "requestPolicy": policy}
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    (device,) = devices_of([a_card("n1", 0)], ALL, {})
+    said = {name.partition("/")[2]: value["string"] for name, value in device["attributes"].items() if "/" in name}
+    assert said == {"type": "gpu", "uuid": a_card("n1", 0).uuid, "productName": a_card("n1", 0).model}
 
 
 def without(device: dict[str, Any], *keys: str) -> dict[str, Any]:
@@ -67,7 +98,7 @@ def without(device: dict[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def test_what_the_api_server_dropped_is_not_sent_again() -> None:
-    sent = devices_of([a_card("n1", 0, unusable="XID 79")], ALL)
+    sent = devices_of([a_card("n1", 0, unusable="XID 79")], ALL, {})
     assert ability_of(sent, sent, ALL) == ALL
     assert ability_of(sent, [without(sent[0], "allowMultipleAllocations")], ALL) == WHOLE_ONLY
     assert ability_of(sent, [without(sent[0], "taints")], ALL) == NO_TAINTS
@@ -75,7 +106,7 @@ def test_what_the_api_server_dropped_is_not_sent_again() -> None:
 
 
 def test_the_time_that_the_api_server_adds_to_a_taint_is_no_difference() -> None:
-    sent = devices_of([a_card("n1", 0, unusable="XID 79")], ALL)
+    sent = devices_of([a_card("n1", 0, unusable="XID 79")], ALL, {})
     stored = [{**sent[0], "taints": [{**sent[0]["taints"][0], "timeAdded": "2026-11-16T12:00:00Z"}]}]
     assert same_devices(sent, stored)
     assert not same_devices(sent, [without(sent[0], "taints")])

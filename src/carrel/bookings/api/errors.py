@@ -98,12 +98,10 @@ async def _answer_malformed(_: Request, error: Exception) -> Response:
 async def _answer_http(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "malformed")
-    problem = Problem(
-        error.status_code,
-        code,
-        _shown(str(error.detail)),
-        "There is no such route, or it does not support this method.",
-    )
+    why = "There is no such route, or it does not support this method."
+    if code == "malformed":
+        why = "The body cannot be read: it is nested too deeply, or a number in it is too long."
+    problem = Problem(error.status_code, code, _shown(str(error.detail)), why)
     return problem.with_headers(error.headers or {}).response()
 
 

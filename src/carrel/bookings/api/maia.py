@@ -101,11 +101,12 @@ async def _book(service: ServiceContext, enquiry: maia.Enquiry, wish: maia.Wish)
 def _tenancies(service: ServiceContext) -> Iterable[maia.Tenancy]:
     """One per pod that holds GPUs."""
     assert service.cluster_view is not None
-    ledger, now = service.cluster_view.ledger, service.context.now()
+    view, ledger, now = service.cluster_view, service.cluster_view.ledger, service.context.now()
 
     def tenancy(pod: Pod) -> maia.Tenancy | None:
-        shares = ledger.shares_of(pod.metadata.uid)
-        card = ledger.card(min(shares)) if shares else None
+        shares = view.shares_of(pod)
+        gpus = {share.gpu for share in shares}
+        card = ledger.card(min(gpus)) if gpus else None
         if card is None:
             return None
         try:
@@ -117,15 +118,15 @@ def _tenancies(service: ServiceContext) -> Iterable[maia.Tenancy]:
             node=card.gpu.node,
             cluster="",
             namespace=pod.metadata.namespace,
-            cards=str(len(shares)),
+            cards=str(len(gpus)),
             model=card.gpu.model,
-            size=str(sum(_size(service, share) for share in shares.values())),
+            size=str(sum(_size(service, share) for share in shares)),
             expiration=until,
             expired=until is not None and not isinstance(until, maia.Revocable) and until <= now,
         )
 
-    pods = filter(None, map(service.cluster_view.pod, ledger.holders()))
-    return service.cluster_view.isolation.found("tenancy", pods, tenancy)
+    pods = {pod.metadata.uid: pod for pod in map(view.pod, ledger.holders()) if pod is not None}
+    return view.isolation.found("tenancy", pods.values(), tenancy)
 
 
 def _bearer(request: Request) -> str:

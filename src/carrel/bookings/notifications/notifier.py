@@ -66,11 +66,12 @@ class Notifier:
         try:
             async with asyncio.timeout(SENDING.total_seconds() / 2):
                 await channel.send(notification)
-        except (Undelivered, TimeoutError) as error:
+        except Exception as error:  # whatever one notification leads to, the others are sent
             again = None if isinstance(error, Undelivered) and error.is_final else self._next_try(delivery)
             log.warning(
                 "notification_failed id=%s channel=%s tries=%d final=%s: %s",
-                notification.id, delivery.channel, delivery.tries, again is None, error or "it took too long",
+                notification.id, delivery.channel, delivery.tries, again is None, str(error) or "it took too long",
+                exc_info=not isinstance(error, Undelivered | TimeoutError),
             )  # fmt: skip
             await self._outbox.failed(delivery, str(error), again)
             return False

@@ -21,6 +21,7 @@ from carrel.bookings.notifications.messages import Notification, Occasion, subje
 from carrel.bookings.rules import Booking
 from carrel.parsing import Malformed
 from carrel.parsing.addresses import is_address
+from carrel.parsing.printable import printable
 
 TIMEOUT_S = 20.0
 PORTS = {"smtps": 465, "smtp": 587, "smtp+plain": 25}
@@ -71,15 +72,14 @@ class MailChannel:
 
     def message(self, notification: Notification) -> EmailMessage:
         """Raises `ValueError` if a part of it would forge a header."""
-        person = Address(addr_spec=notification.person)
-        if (
-            not is_address(notification.person) or person.addr_spec != notification.person
-        ):  # an address that hides another one would send the mail there
+        # An address that hides another one would send the mail there.
+        person = Address(addr_spec=notification.person) if is_address(notification.person) else None
+        if person is None or person.addr_spec != notification.person:
             raise ValueError(f"{notification.person!r} is not an e-mail address")
         message = EmailMessage()
         message["From"] = self.sender
         message["To"] = person
-        message["Subject"] = subject(notification, self.zone)
+        message["Subject"] = _header(subject(notification, self.zone))
         message["Date"] = format_datetime(notification.at)
         message["Message-ID"] = f"<{notification.id}@carrel>"
         message["Auto-Submitted"] = "auto-generated"
@@ -117,6 +117,12 @@ class MailChannel:
         if server.scheme == "smtp":
             smtp.starttls(context=ssl.create_default_context())
         return smtp
+
+
+def _header(text: str) -> str:
+    """Text that a header shows as it is. What looks like an encoded word would be decoded, and could hold a line break
+    that begins a header of its own."""
+    return printable(text).replace("=?", "= ?")
 
 
 def _event(notification: Notification, zone: tzinfo) -> CalendarEvent | None:

@@ -40,6 +40,7 @@ class PodOnMap:
     user: str = ""
     coverage: str = ""
     """By which booking it is covered and until when, or what it means that none does."""
+    name: str = ""
 
 
 PodOf = Callable[[str], PodOnMap]
@@ -147,7 +148,8 @@ def gpu_on_map(card: Card, pod_of: PodOf) -> GpuOnMap:
         pod = pod_of(share.holder.uid)
         whole = share.memory is None
         state = STATES[share.state]
-        return ShareOnMap(str(share.holder), pod.tier, pod.user, card.held(share), whole, state, pod.coverage)
+        name = f"{share.holder} of {pod.name}" if share.holder.is_claim and pod.name else str(share.holder)
+        return ShareOnMap(name, pod.tier, pod.user, card.held(share), whole, state, pod.coverage)
 
     gpu = card.gpu
     return GpuOnMap(

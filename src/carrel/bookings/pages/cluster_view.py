@@ -13,6 +13,7 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.coverage_reader import CoverageReader
 from carrel.leases.coverage_words import CoverageWords
 from carrel.ledger.ledger import Card, Ledger
+from carrel.ledger.shares import Share
 
 NOBODY = PodUser("", None)
 
@@ -25,7 +26,9 @@ class ClusterView:
     card: Callable[[str], Card | None]
     """One of them, by its UUID."""
     pod: Callable[[str], Pod | None]
-    """By UID."""
+    """By UID; of a ResourceClaim, the pod whose GPUs its GPUs are."""
+    shares_of: Callable[[Pod], Sequence[Share]]
+    """What a pod holds, by itself and by its claims."""
     pods: Callable[[], Iterable[Pod]]
     why_waits: Callable[[Pod], str]
     """Empty if the pod does not wait."""
@@ -55,7 +58,8 @@ class ClusterView:
 
         def shown(pod: Pod) -> PodOnMap:
             told = self.coverage.of(pod)
-            return PodOnMap(told.tier, person_of(pod), words.for_others(told))
+            name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+            return PodOnMap(told.tier, person_of(pod), words.for_others(told), name)
 
         return self.isolation.ask("map", pod, shown, PodOnMap(None, person_of(pod)))
 

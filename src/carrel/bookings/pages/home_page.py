@@ -167,7 +167,7 @@ def pod_rows(cluster: ClusterView | None, email: str, words: CoverageWords) -> l
 
 def _pod_row(cluster: ClusterView, pod: Pod, words: CoverageWords) -> PodRow:
     told = cluster.coverage.of(pod)
-    cards = [cluster.ledger.card(uuid) for uuid in cluster.ledger.shares_of(pod.metadata.uid)]
+    cards = [cluster.ledger.card(uuid) for uuid in dict.fromkeys(share.gpu for share in cluster.shares_of(pod))]
     why_waits = cluster.why_waits(pod) if told.waits and told.held_for is None else ""
     holders = cluster.coverage.holders(pod) if why_waits else []
     return PodRow(

@@ -27,15 +27,14 @@ if TYPE_CHECKING:
     )
     from carrel.bookings.sign_in.hub import HubClient, HubOptions, HubTokens
     from carrel.bookings.sign_in.oidc import OidcClient, OidcOptions
-    from carrel.bookings.sign_in.rate_limiter import Rate, RateLimiter
-    from carrel.bookings.sign_in.request_guard import PER_ADDRESS, PER_PERSON, RequestGuard, RequestLimits
+    from carrel.bookings.sign_in.rate_limiter import PersonLimiter, Rate, RateLimiter
+    from carrel.bookings.sign_in.request_guard import PER_ADDRESS, RequestGuard, RequestLimits
     from carrel.bookings.sign_in.roles import RoleOptions
     from carrel.bookings.sign_in.routes import install_sign_in
     from carrel.bookings.sign_in.token_review import TokenReviewer, TokenReviewOptions
 
 __all__ = [
     "PER_ADDRESS",
-    "PER_PERSON",
     "Authenticator",
     "CurrentPerson",
     "CurrentPersonOrHub",
@@ -45,6 +44,7 @@ __all__ = [
     "NotSignedIn",
     "OidcClient",
     "OidcOptions",
+    "PersonLimiter",
     "Rate",
     "RateLimiter",
     "RequestGuard",
@@ -74,8 +74,8 @@ _MODULES = {
     ),
     "hub": ("HubClient", "HubOptions", "HubTokens"),
     "oidc": ("OidcClient", "OidcOptions"),
-    "rate_limiter": ("Rate", "RateLimiter"),
-    "request_guard": ("PER_ADDRESS", "PER_PERSON", "RequestGuard", "RequestLimits"),
+    "rate_limiter": ("PersonLimiter", "Rate", "RateLimiter"),
+    "request_guard": ("PER_ADDRESS", "RequestGuard", "RequestLimits"),
     "roles": ("RoleOptions",),
     "routes": ("install_sign_in",),
     "token_review": ("TokenReviewer", "TokenReviewOptions"),

@@ -9,6 +9,7 @@ An invalid credential is refused even if the request also carries a valid one.
 """
 
 import ipaddress
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -22,8 +23,8 @@ from carrel.bookings.groups import GroupSource
 from carrel.bookings.people import How, People, Person, Scope
 from carrel.bookings.sign_in.hub import HubTokens
 from carrel.bookings.sign_in.oidc import OidcClient, VerifiedClaims
-from carrel.bookings.sign_in.rate_limiter import RateLimiter
-from carrel.bookings.sign_in.request_guard import OWN_HOST, too_many
+from carrel.bookings.sign_in.rate_limiter import PersonLimiter
+from carrel.bookings.sign_in.request_guard import OWN_HOST, Network, client_address, too_many
 from carrel.bookings.sign_in.roles import RoleOptions
 from carrel.bookings.sign_in.secrets import TOKEN_PREFIX, csrf_of, hashed, is_same
 from carrel.bookings.sign_in.token_review import TokenReviewer
@@ -33,6 +34,10 @@ from carrel.kubernetes.cluster import ClusterError
 SAFE = ("GET", "HEAD", "OPTIONS")
 CSRF_HEADER, CSRF_FIELD = "x-csrf-token", "csrf"
 MAX_CREDENTIAL = 8192
+LONG_ANSWERS = re.compile(r"/(timeline|timeline/table|usage|usage\.csv|bookings|availability|models)?$")
+"""How the paths end of what reads all bookings; the home page too."""
+PREVIEW = "/preview"
+"""How the paths of requests end that are posted, and change nothing."""
 
 
 class NotSignedIn(Problem):
@@ -119,15 +124,20 @@ class Authenticator:
     roles: RoleOptions
     methods: SignInMethods
     options: SignInOptions
-    rate_limiter: RateLimiter
+    limiter: PersonLimiter
     now: Callable[[], datetime]
+    trusted_proxies: tuple[Network, ...] = ()
+    """As of `RequestLimits`."""
 
     async def authenticate(self, request: Request) -> Person:
         """Raises `Problem`: 401 not signed in, 403 not from our page or no role, 429 too fast, 503 no cluster."""
         person = await self._authenticated(request)
-        # Carrel's own processes and hubs ask on behalf of many people.
-        wait_s = 0.0 if person.is_service or person.is_hub else self.rate_limiter.wait_s(person.email)
-        if wait_s:
+        if person.is_service or person.is_hub:
+            return person  # Carrel's own processes and hubs ask on behalf of many people
+        # An admin may have to book for a whole course at once.
+        is_change = request.method not in SAFE and not request.url.path.endswith(PREVIEW) and not person.is_lab_admin
+        is_long = request.method in SAFE and LONG_ANSWERS.search(request.url.path) is not None
+        if wait_s := self.limiter.wait_s(person.email, is_change=is_change, is_long=is_long):
             raise too_many(wait_s)
         return person
 
@@ -144,7 +154,7 @@ class Authenticator:
         if scheme:
             if scheme.lower() != "bearer" or not bearer.strip():
                 raise NotSignedIn("The Authorization header must be: Bearer TOKEN.")
-            return await self._by_bearer(bearer.strip())
+            return await self._by_bearer(bearer.strip(), client_address(request.scope, self.trusted_proxies))
         secret = self.session_secret(request)
         if not secret:
             raise NotSignedIn("The request has neither a session nor a token.")
@@ -153,15 +163,15 @@ class Authenticator:
             await self._check_csrf(request, secret)
         return person
 
-    async def _by_bearer(self, bearer: str) -> Person:
+    async def _by_bearer(self, bearer: str, address: str) -> Person:
         person = None
         if len(bearer) <= MAX_CREDENTIAL:
             if bearer.startswith(TOKEN_PREFIX):
                 person = await self._by_token(bearer)
             elif self.methods.hub is not None and self.methods.hub.is_meant(bearer):
-                person = await self._by_hub(self.methods.hub, bearer)
+                person = await self._by_hub(self.methods.hub, bearer, address)
             else:
-                person = await self._by_kubernetes(bearer)
+                person = await self._by_kubernetes(bearer, address)
         if person is None:
             raise NotSignedIn("The token is unknown, expired or revoked.")
         accepted = await self._with_roles(person)
@@ -170,8 +180,8 @@ class Authenticator:
             await self.people.saw_groups(accepted.email, source, accepted.groups, self.now())
         return accepted
 
-    async def _by_hub(self, hub: HubTokens, bearer: str) -> Person | None:
-        person = await hub.person(bearer)
+    async def _by_hub(self, hub: HubTokens, bearer: str, address: str) -> Person | None:
+        person = await hub.person(bearer, address)
         if person is None or person.groups is not None or not self.roles.member_groups:
             return person
         # The token may not read groups: those of the last sign-in count.
@@ -184,11 +194,11 @@ class Authenticator:
             return None
         return Person(token.email, roles=token.roles, how=How.TOKEN, scopes=token.scopes)
 
-    async def _by_kubernetes(self, bearer: str) -> Person | None:
+    async def _by_kubernetes(self, bearer: str, address: str) -> Person | None:
         if self.methods.token_reviewer is None:
             return None
         try:
-            return await self.methods.token_reviewer.person(bearer)
+            return await self.methods.token_reviewer.person(bearer, address)
         except ClusterError:
             why = "The cluster does not answer, so Carrel cannot check its tokens."
             raise Problem(503, "cluster-unavailable", "The cluster cannot be asked", why, "carrel login") from None

@@ -11,7 +11,6 @@ An answer about a token is cached for a minute, so that a busy caller costs one 
 import asyncio
 import json
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,14 +27,12 @@ from carrel.bookings.sign_in.oidc import (
     code_challenge,
     whole_answer,
 )
+from carrel.bookings.sign_in.reviewed_tokens import ReviewedTokens
 from carrel.bookings.sign_in.roles import RoleOptions
-from carrel.bookings.sign_in.secrets import hashed
 from carrel.dialects.hub_people import HubPeople
 from carrel.http.problems import Problem
 from carrel.parsing.addresses import is_address
 
-CACHED_S = 60.0
-MAX_CACHED = 1_000
 MOST_QUESTIONS = 16
 """To the hub at the same time: guessed tokens must not keep it busy."""
 TOKEN_FORM = re.compile("[0-9a-f]{32}")
@@ -197,15 +194,18 @@ class HubTokens:
     client: HubClient
     roles: RoleOptions
     clock: Callable[[], float]
-    _cache: OrderedDict[str, tuple[float, HubUser | None]] = field(default_factory=OrderedDict)
+    reviewed: ReviewedTokens[HubUser] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reviewed = ReviewedTokens(self.clock)
 
     def is_meant(self, bearer: str) -> bool:
         return TOKEN_FORM.fullmatch(bearer) is not None
 
-    async def person(self, token: str) -> Person | None:
+    async def person(self, token: str, address: str = "") -> Person | None:
         """None: the hub does not know the token. Raises `Problem` if it knows it, and it is of no use here."""
         try:
-            user = await self._owner(token)
+            user = await self.reviewed.owner(token, address, self.client.owner)
             if user is None:
                 return None
             self._check(user)
@@ -226,19 +226,6 @@ class HubTokens:
             scopes=frozenset({Scope.READ, Scope.BOOK}),
             groups=frozenset(user.groups) if user.groups is not None else None,
         )
-
-    async def _owner(self, token: str) -> HubUser | None:
-        key = hashed(token)
-        known = self._cache.get(key)
-        if known and self.clock() - known[0] < CACHED_S:
-            return known[1]
-        asked_at = self.clock()
-        user = await self.client.owner(token)
-        self._cache[key] = (asked_at, user)
-        self._cache.move_to_end(key)
-        if len(self._cache) > MAX_CACHED:
-            self._cache.popitem(last=False)
-        return user
 
     def _check(self, user: HubUser) -> None:
         service = self.client.options.service_name

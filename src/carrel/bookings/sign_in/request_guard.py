@@ -50,7 +50,6 @@ _LENGTH = re.compile("[0-9]{1,18}")
 PER_ADDRESS = Rate(per_second=500, burst=2000)
 """Against floods only: a whole lab may share one address, and the webhook treats a missing answer as no booking."""
 MAX_DRAINED = 32 * 1024 * 1024
-PER_PERSON = Rate(per_second=20, burst=100)
 
 
 @dataclass(frozen=True, slots=True)

@@ -241,14 +241,13 @@ class SignInContext:
 def authenticator_from(settings: SignInSettings, context: SignInContext) -> "Authenticator":
     """`mistakes` must have found none in these settings."""
     from carrel.bookings.sign_in import (
-        PER_PERSON,
         Authenticator,
         HubClient,
         HubOptions,
         HubTokens,
         OidcClient,
         OidcOptions,
-        RateLimiter,
+        PersonLimiter,
         SignInMethods,
         TokenReviewer,
         TokenReviewOptions,
@@ -282,7 +281,8 @@ def authenticator_from(settings: SignInSettings, context: SignInContext) -> "Aut
         )
         hub = HubTokens(HubClient(hub_options, context.http), roles, context.clock)
     methods = SignInMethods(sign_in, kubernetes, settings.dev, hub)
-    return Authenticator(context.people, roles, methods, options, RateLimiter(PER_PERSON, context.clock), context.now)
+    limiter, proxies = PersonLimiter(context.clock), settings.limits().trusted_proxies
+    return Authenticator(context.people, roles, methods, options, limiter, context.now, proxies)
 
 
 def _set(names: Names) -> frozenset[str]:

@@ -1,25 +1,21 @@
 """Finds the person or service behind a Kubernetes token, by asking the API server (TokenReview).
 
-An answer is cached for a minute, so that a busy caller costs one review. A token that was revoked in the cluster works
-for that minute. A user whose name is an e-mail address is a person. A ServiceAccount counts only if the settings name
-it: anybody with rights in a namespace can create ServiceAccounts, and would otherwise have as many bookings as names.
-Its token must be bound to a pod, as the tokens of the kubelet are: the API server refuses it when the pod is gone. A
-token without an end that is kept in a Secret is refused.
+A user whose name is an e-mail address is a person. A ServiceAccount counts only if the settings name it: anybody with
+rights in a namespace can create ServiceAccounts, and would otherwise have as many bookings as names. Its token must be
+bound to a pod, as the tokens of the kubelet are: the API server refuses it when the pod is gone. A token without an end
+that is kept in a Secret is refused.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from carrel.bookings.people import How, Person
+from carrel.bookings.sign_in.reviewed_tokens import ReviewedTokens
 from carrel.bookings.sign_in.roles import RoleOptions
-from carrel.bookings.sign_in.secrets import hashed
 from carrel.kubernetes.cluster import Cluster
 from carrel.kubernetes.objects.resources import TOKEN_REVIEWS
 from carrel.parsing.addresses import is_address, lowered
 
-CACHED_S = 60.0
-MAX_CACHED = 1_000
 POD_UID = "authentication.kubernetes.io/pod-uid"
 """The API server adds this to a token that is bound to a pod, after it has checked that the pod exists."""
 
@@ -34,46 +30,46 @@ class TokenReviewOptions:
     """The prefix of the names of OIDC users, such as `oidc:`."""
 
 
-@dataclass(slots=True)
-class TokenReviewer:
-    cluster: Cluster
-    roles: RoleOptions
-    clock: Callable[[], float]
-    options: TokenReviewOptions = TokenReviewOptions()
-    _cache: OrderedDict[str, tuple[float, Person | None]] = field(default_factory=OrderedDict)
+DEFAULT_OPTIONS = TokenReviewOptions()
 
-    async def person(self, token: str) -> Person | None:
-        """None: the token is not valid here. Raises `ClusterError` if the API server does not answer."""
-        key = hashed(token)
-        known = self._cache.get(key)
-        if known and self.clock() - known[0] < CACHED_S:
-            return known[1]
-        person = await self._review(token)
-        self._cache[key] = (self.clock(), person)
-        self._cache.move_to_end(key)
-        if len(self._cache) > MAX_CACHED:
-            self._cache.popitem(last=False)
-        return person
+
+class TokenReviewer:
+    def __init__(
+        self,
+        cluster: Cluster,
+        roles: RoleOptions,
+        clock: Callable[[], float],
+        options: TokenReviewOptions = DEFAULT_OPTIONS,
+    ) -> None:
+        self._cluster = cluster
+        self._roles = roles
+        self._options = options
+        self._reviewed: ReviewedTokens[Person] = ReviewedTokens(clock)
+
+    async def person(self, token: str, address: str = "") -> Person | None:
+        """None: the token is not valid here. Raises `ClusterError` if the API server does not answer, and a 429
+        `Problem` if the address has sent too many tokens that are not valid."""
+        return await self._reviewed.owner(token, address, self._review)
 
     async def _review(self, token: str) -> Person | None:
-        spec = {"token": token, **({"audiences": [self.options.audience]} if self.options.audience else {})}
+        spec = {"token": token, **({"audiences": [self._options.audience]} if self._options.audience else {})}
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
-        status = (await self.cluster.create(TOKEN_REVIEWS, body)).get("status", {})
+        status = (await self._cluster.create(TOKEN_REVIEWS, body)).get("status", {})
         # A server that does not know audiences would omit them, and accept any token.
         if not status.get("authenticated") or (
-            self.options.audience and self.options.audience not in status.get("audiences", ())
+            self._options.audience and self._options.audience not in status.get("audiences", ())
         ):
             return None
         user = status.get("user", {})
         username = str(user.get("username", ""))
-        if roles := self.roles.by_account(username):
+        if roles := self._roles.by_account(username):
             is_bound = POD_UID in (user.get("extra") or {})
             return Person(username, roles=roles, how=How.SERVICE_ACCOUNT) if is_bound else None
         return self._person(username, [str(each) for each in user.get("groups") or ()])
 
     def _person(self, username: str, groups: list[str]) -> Person | None:
-        name = lowered(username.removeprefix(self.options.user_prefix))
-        if not username.startswith(self.options.user_prefix) or not is_address(name):
+        name = lowered(username.removeprefix(self._options.user_prefix))
+        if not username.startswith(self._options.user_prefix) or not is_address(name):
             return None
-        roles = self.roles.by_groups(groups)
+        roles = self._roles.by_groups(groups)
         return Person(name, roles=roles, how=How.SERVICE_ACCOUNT, groups=frozenset(groups))

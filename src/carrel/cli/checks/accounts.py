@@ -8,6 +8,7 @@ from typing import Any
 from carrel import manifests
 from carrel.cli.checks.component_pods import component_pods, newest
 from carrel.cli.checks.finding import Finding, Installation, fail, ok
+from carrel.dialects import dra
 from carrel.kubernetes.cluster import Forbidden
 from carrel.kubernetes.objects.resources import SUBJECT_ACCESS_REVIEWS
 
@@ -15,7 +16,7 @@ AT_ONCE = 8
 """Reviews: there are some hundred and fifty, and the API server has others to serve."""
 NAMED = 3
 """Missing rights that are named; if the role is gone, all are missing."""
-DRA = "CARREL_DRA"
+DRA, DRA_DRIVER = "CARREL_DRA", "CARREL_DRA_DRIVER"
 OWN_NAMESPACE = "carrel"
 """In the manifests; the chart puts the namespace of the release in its place."""
 
@@ -49,7 +50,7 @@ SCHEDULER_RIGHTS = (
 
 async def accounts(of: Installation) -> Sequence[Finding]:
     found = []
-    documents = [*manifests.rbac(), *(manifests.dra() if await _uses_dra(of) else ())]
+    documents = [*manifests.rbac(), *await _for_claims(of)]
     for account, rights in sorted(rights_by_account(documents, of.namespace).items()):
         missing = await missing_rights(of, account, rights)
         hop = f"account {account.rpartition(':')[2]}"
@@ -57,12 +58,14 @@ async def accounts(of: Installation) -> Sequence[Finding]:
     return found
 
 
-async def _uses_dra(of: Installation) -> bool:
+async def _for_claims(of: Installation) -> Iterable[Mapping[str, Any]]:
     try:
         webhook = newest(await component_pods(of, "webhook"), "webhook")
     except Forbidden:
-        return False
-    return webhook is not None and webhook.given(DRA).lower() == "true"
+        return ()
+    if webhook is None or webhook.given(DRA).lower() != "true":
+        return ()
+    return manifests.dra(driver=webhook.given(DRA_DRIVER) or dra.DRIVER)
 
 
 def rights_by_account(documents: Iterable[Mapping[str, Any]], namespace: str) -> dict[str, list[Right]]:

@@ -1,7 +1,7 @@
 """What a check says, and the installation that it looks at."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 
@@ -67,7 +67,7 @@ class Installation:
     """By the API server's clock."""
     probe: ProbeOptions | None = None
     """None: no pods are made."""
-    helm: HelmRelease = HelmRelease()
+    helm: HelmRelease = field(default_factory=HelmRelease)
 
     @property
     def install(self) -> str:

@@ -16,6 +16,7 @@ from carrel.cli.checks.invariants import invariants
 from carrel.cli.checks.maia import maia
 from carrel.cli.checks.nodes import agents, kubelets
 from carrel.cli.checks.probe_pods import visible_gpus
+from carrel.cli.checks.resource_claims import resource_claims
 from carrel.cli.checks.runtime import runtime_class
 from carrel.cli.checks.scheduler import CONTROLLER_LEASE, controller, extender, scheduler
 from carrel.cli.helm_release import marked_release
@@ -50,6 +51,7 @@ CHECKS = (
     Check(CONTROLLER_LEASE, controller),
     Check("agents", agents),
     Check("kubelets", kubelets),
+    Check("claims", resource_claims),
     Check("runtime class", runtime_class),
     Check("booking service", booking_service),
     Check("database", database),

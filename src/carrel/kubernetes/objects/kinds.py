@@ -161,12 +161,21 @@ class Condition(ObjectPart):
     last_transition_time: str = ""
 
 
+class ExtendedRequest(ObjectPart):
+    """A resource of a container that a claim stands for."""
+
+    container_name: str = ""
+    resource_name: str = ""
+
+
 class MadeClaim(ObjectPart):
     """The ResourceClaim that was made for a pod."""
 
     name: str = ""
     """As the pod calls it; empty: the scheduler made it for an extended resource."""
     resource_claim_name: str = ""
+    request_mappings: tuple[ExtendedRequest, ...] = ()
+    """Of a claim for extended resources."""
 
 
 class PodStatus(ObjectPart):

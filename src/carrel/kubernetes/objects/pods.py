@@ -67,6 +67,12 @@ def asks_for(pod: Pod, resource: str) -> bool:
     return False
 
 
+def resources_by_claim(pod: Pod) -> frozenset[str]:
+    """The resources that the pod gets by a ResourceClaim which its scheduler has made for it."""
+    made = pod.status.extended_resource_claim_status
+    return frozenset(each.resource_name for each in made.request_mappings) if made is not None else frozenset()
+
+
 def most_at_once(pod: Pod, amounts: Mapping[str, int]) -> int:
     """Of amounts by container. An init container runs beside the sidecars before it, and before all others."""
     sidecars = most = 0

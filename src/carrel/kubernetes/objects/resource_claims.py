@@ -133,9 +133,17 @@ class DeviceAttribute(ObjectPart):
     number: int | None = msgspec.field(default=None, name="int")
 
 
+class DeviceTaint(ObjectPart):
+    key: str = ""
+    effect: str = ""
+
+
 class SliceDevice(ObjectPart):
     name: str = ""
     attributes: dict[str, DeviceAttribute] = msgspec.field(default_factory=dict)
+    allow_multiple_allocations: bool = False
+    """Several claims may have parts of it."""
+    taints: tuple[DeviceTaint, ...] = ()
 
 
 class DevicePool(ObjectPart):

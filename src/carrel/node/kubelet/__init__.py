@@ -2,6 +2,7 @@
 
 device_plugin    offers devices to the kubelet, and answers its calls
 claim_plugin     prepares ResourceClaims for the kubelet
+claim_health     tells the kubelet which GPUs of claims are well
 pod_resources    which devices the kubelet has allocated to which container
 checkpoint       which device plugins the kubelet remembers
 grpc_stubs/      generated from the kubelet's .proto files

@@ -18,6 +18,7 @@ from carrel.dialects.dra import DRIVER
 from carrel.kubernetes.cluster import ClusterError
 from carrel.ledger.refusals import Refusal
 from carrel.node.interfaces import ClaimKeeper, NamedClaim
+from carrel.node.kubelet.claim_health import OLD_SERVICE, ClaimHealth
 from carrel.node.kubelet.grpc_stubs import claims_pb2 as wire
 from carrel.node.kubelet.grpc_stubs import claims_pb2_grpc as calls
 from carrel.node.kubelet.grpc_stubs import pluginregistration_pb2 as registration
@@ -27,7 +28,8 @@ from carrel.parsing import Malformed
 log = logging.getLogger(__name__)
 
 TYPE = "DRAPlugin"
-VERSIONS = ("v1.DRAPlugin",)
+VERSIONS = ("v1.DRAPlugin", "v1.DRAResourceHealth", OLD_SERVICE)
+"""A kubelet skips what it does not know."""
 POLL_S = 0.5
 """How often the sockets are checked."""
 
@@ -37,6 +39,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class ClaimPlugin(calls.DRAPluginServicer, registration_calls.RegistrationServicer):
     def __init__(self, kubelet_folder: Path, keeper: ClaimKeeper, is_wanted: Callable[[], bool]) -> None:
         self.is_registered = False
+        self.health = ClaimHealth()
         self._registration = kubelet_folder / "plugins_registry" / f"{DRIVER}-reg.sock"
         self._socket = kubelet_folder / "plugins" / DRIVER / "dra.sock"
         self._keeper = keeper
@@ -75,6 +78,7 @@ class ClaimPlugin(calls.DRAPluginServicer, registration_calls.RegistrationServic
                 servers.append(server)
                 if socket == self._socket:
                     calls.add_DRAPluginServicer_to_server(self, server)
+                    self.health.add_to(server)
                 else:
                     registration_calls.add_RegistrationServicer_to_server(self, server)
                 server.add_insecure_port(f"unix:{socket}")

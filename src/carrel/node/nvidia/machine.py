@@ -16,8 +16,8 @@ from typing import Any
 import pynvml
 
 from carrel.ledger.gpus import Gpu, MiB
-from carrel.node.interfaces import MachineState
-from carrel.node.nvidia.nvml import NvmlGpu, if_supported, islands, read_gpu
+from carrel.node.interfaces import GpuDetails, MachineState
+from carrel.node.nvidia.nvml import NvmlGpu, if_supported, islands, read_gpu, versions
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,13 @@ class NvmlMachine:
         self._known = gpus | lost
         unknown = [f"GPU {index}: {why}" for index, why in silent.items() if index not in lost]
         processes = {gpu.uuid: gpu.processes for gpu in seen.values()}
-        return MachineState(tuple(self._known[index] for index in sorted(self._known)), "; ".join(unknown), processes)
+        driver, cuda = versions()
+        details = {
+            gpu.uuid: GpuDetails(gpu.product_name, gpu.compute_capability, gpu.address, driver, cuda)
+            for gpu in seen.values()
+        }
+        gpus_now = tuple(self._known[index] for index in sorted(self._known))
+        return MachineState(gpus_now, "; ".join(unknown), processes, details)
 
     def _gpu(self, index: int, gpu: NvmlGpu, island: str) -> Gpu:
         return Gpu(

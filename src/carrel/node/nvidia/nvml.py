@@ -26,6 +26,8 @@ _NOT_SUPPORTED = (
 class NvmlGpu:
     uuid: str
     model: str
+    product_name: str
+    compute_capability: tuple[int, int] | None
     memory_mib: int
     address: str
     """On the PCI bus; one end of its links."""
@@ -42,9 +44,12 @@ class NvmlGpu:
 def read_gpu(handle: Any, sysfs: Path) -> NvmlGpu:
     address = _address(pynvml.nvmlDeviceGetPciInfo(handle))
     links, bandwidth = _links(handle)
+    name: str = pynvml.nvmlDeviceGetName(handle)
     return NvmlGpu(
         uuid=pynvml.nvmlDeviceGetUUID(handle),
-        model=product(pynvml.nvmlDeviceGetName(handle)),
+        model=product(name),
+        product_name=name,
+        compute_capability=if_supported(pynvml.nvmlDeviceGetCudaComputeCapability, handle),
         memory_mib=pynvml.nvmlDeviceGetMemoryInfo(handle).total // MIB,
         address=address,
         links=links,
@@ -58,6 +63,15 @@ def read_gpu(handle: Any, sysfs: Path) -> NvmlGpu:
 def product(name: str) -> str:
     """A model as the node label `gpu.product` of NVIDIA's feature discovery spells it."""
     return re.sub(r"[^A-Za-z0-9._-]", "", name.replace(" ", "-"))
+
+
+def versions() -> tuple[str, str]:
+    """Of the driver, and of CUDA that it brings."""
+    driver, cuda = (
+        if_supported(pynvml.nvmlSystemGetDriverVersion),
+        if_supported(pynvml.nvmlSystemGetCudaDriverVersion_v2),
+    )
+    return driver or "", f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else ""
 
 
 def islands(gpus: Iterable[NvmlGpu]) -> Mapping[str, str]:

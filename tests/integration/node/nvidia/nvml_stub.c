@@ -115,6 +115,9 @@ int nvmlEventSetWait_v2(void *set, Event *event, unsigned timeout_ms) {
 }
 
 #ifndef OLD_DRIVER
+int nvmlSystemGetDriverVersion(char *version, unsigned size) { snprintf(version, size, "550.54.15"); return OK; }
+int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = 12040; return OK; }
+int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) { CARD *major = 8; *minor = 0; return OK; }
 int nvmlDeviceGetNvLinkState(void *handle, unsigned link, unsigned *active) {
     CARD
     if (link >= LINKS) return INVALID_ARGUMENT;

@@ -65,7 +65,8 @@ def eyes(library: Path, tmp_path: Path, machine: str) -> Iterator[Eyes]:
     (tmp_path / "sys/bus/pci/devices/0000:3b:00.0/numa_node").write_text("1\n")
     file = tmp_path / "machine"
     file.write_text(machine)
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(library), "NVML_STUB": str(file), "PYTHONPATH": str(ROOT)}
+    source = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(library), "NVML_STUB": str(file), "PYTHONPATH": source}
     command = [sys.executable, "-m", "tests.integration.node.nvidia.print_gpus", str(tmp_path / "sys")]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=ROOT) as process:
@@ -81,6 +82,13 @@ def test_gpus_links_and_numa_nodes_are_read(libraries: dict[str, Path], tmp_path
 
     assert look["trouble"] == ""
     assert look["processes"] == {"GPU-a": 2, "GPU-b": 0, "GPU-c": 0, "GPU-d": 0}
+    assert look["details"]["GPU-a"] == {
+        "product_name": "NVIDIA A100-SXM4-80GB",
+        "compute_capability": [8, 0],
+        "address": "0000:3b:00.0",
+        "driver_version": "550.54.15",
+        "cuda_version": "12.4",
+    }
     linked = {"island": "nvlink-0", "bandwidth_gbps": 300}
     unlinked = {"island": "", "bandwidth_gbps": 0}
     a100 = {"model": "NVIDIA-A100-SXM4-80GB", "memory": 81920}

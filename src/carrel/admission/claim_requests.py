@@ -1,0 +1,29 @@
+"""What a new ResourceClaim, or a template for claims, cannot ask for. Other than the gate this decides nothing about
+GPUs: it says early what the API server would change in silence."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from carrel.admission.review import AdmissionRequest
+from carrel.kubernetes.objects.resource_claims import ResourceClaimSpec
+from carrel.leases.device_claims import DeviceClaims
+from carrel.ledger.refusals import Refusal
+
+
+def why_not_claimed(request: AdmissionRequest, device_claims: DeviceClaims) -> Refusal | None:
+    if request.operation != "CREATE" or request.subresource or request.object is None:
+        return None
+    refusal = device_claims.why_not_divided(_spec(request.object))
+    name = request.name or "without a name yet"
+    return Refusal(f"{request.kind} {request.namespace}/{name}: {refusal}") if refusal is not None else None
+
+
+def _spec(document: Mapping[str, Any]) -> ResourceClaimSpec:
+    """Of a claim, or of the claims that a template makes. What cannot be read, the API server itself refuses."""
+    spec = document.get("spec") or {}
+    try:
+        return msgspec.convert(spec.get("spec", spec), ResourceClaimSpec)
+    except msgspec.ValidationError:
+        return ResourceClaimSpec()

@@ -1,0 +1,82 @@
+"""The allocation that Carrel itself writes into a ResourceClaim, as a scheduler would.
+
+Every scheduler then only follows: it places the pod on the node that the allocation names, and reserves the claim for
+it. The time of the allocation must be set, or Kubernetes 1.37 fails on it for ever.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import NAMESPACE_OID, uuid5
+
+from carrel.dialects import dra
+from carrel.dialects.dra_shadows import OfferedDevice
+from carrel.kubernetes.objects.resource_claims import ResourceClaim
+from carrel.ledger.gpus import Gpu, MiB
+from carrel.ledger.requests import Memory
+from carrel.ledger.shares import Share
+from carrel.parsing.time import seconds
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class WantedGpu:
+    """One GPU, or a part of one, that a claim asks for."""
+
+    request: str
+    """The name of the request, with that of the alternative."""
+    memory: MiB | None
+    """None: the whole GPU."""
+
+    def on(self, gpu: Gpu) -> MiB | None:
+        return None if self.memory is None or self.memory >= gpu.memory else self.memory
+
+
+def wanted_gpus(claim: ResourceClaim, is_gpu: Callable[[str], bool]) -> Sequence[WantedGpu]:
+    """In the order of its requests. Raises `Malformed`."""
+    found: list[WantedGpu] = []
+    for request in claim.spec.devices.requests:
+        for each in dra.gpus_wanted(request, is_gpu):
+            amount = dra.amount_of(each, f"ResourceClaim {claim.metadata.name}")
+            memory = amount.mib if isinstance(amount, Memory) else None
+            name = f"{request.name}/{each.name}" if request.first_available else request.name
+            found += [WantedGpu(name, memory)] * max(1, each.count)
+    return found
+
+
+def given(wanted: Sequence[WantedGpu], gpus: Sequence[Gpu], held: Mapping[str, Share]) -> list[Gpu] | None:
+    """The GPUs of a claim, in the order in which it asks. `held`: what Leases say that it holds; if that is what it
+    asks for, it gets that. None: there are too few, or it holds something else."""
+    if not held:
+        return list(gpus[: len(wanted)]) if len(gpus) >= len(wanted) else None
+    there = [gpu for gpu in gpus if gpu.uuid in held]
+    is_it = len(there) == len(held) == len(wanted)
+    if not is_it or any(held[gpu.uuid].memory != each.on(gpu) for gpu, each in zip(there, wanted, strict=True)):
+        return None
+    return there
+
+
+def write_allocation(
+    claim: ResourceClaim,
+    gpus: Collection[tuple[WantedGpu, Gpu]],
+    device_of: Mapping[str, OfferedDevice],
+    now: datetime,
+) -> Json:
+    """`device_of`: GPU → its device."""
+    results, nodes = [], sorted({gpu.node for _, gpu in gpus})
+    for number, (wanted, gpu) in enumerate(gpus):
+        device = device_of[gpu.uuid]
+        place = device.place
+        result: Json = {"request": wanted.request, "driver": place.driver, "pool": place.pool, "device": place.device}
+        if device.divides:
+            result["shareID"] = str(uuid5(NAMESPACE_OID, f"{claim.metadata.uid} {place} {number}"))
+            result["consumedCapacity"] = {dra.MEMORY: f"{wanted.on(gpu) or gpu.memory}Mi"}
+        results.append(result)
+    is_node = {"key": "metadata.name", "operator": "In", "values": nodes}
+    return {
+        "allocationTimestamp": seconds(now),
+        "devices": {"results": results},
+        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [is_node]}]},
+    }

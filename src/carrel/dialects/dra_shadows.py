@@ -1,0 +1,146 @@
+"""Shadow claims: ResourceClaims in Carrel's own namespace that show to every scheduler what is not free of a GPU.
+
+Schedulers count what claims have, and nothing else. So what pods of other dialects hold of a device is allocated to a
+claim that no pod uses:
+
+    label carrel.dev/shadow: "true"          nobody else's claim: it is changed and deleted without asking
+    annotation carrel.dev/lease: gpu-n1-0    the Lease that says who holds the GPU
+    annotation carrel.dev/holder: lab/train  and who it is, for people
+    status.reservedFor                       that Lease, so that nobody takes the claim for unused
+
+A shadow is a hint, never a record: what it shows is on Leases, and the gate looks there. It has no finalizer, so that
+a plain delete removes it at any time. Its amount cannot change: another amount is another shadow.
+"""
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import NAMESPACE_OID, uuid5
+
+from carrel.dialects import dra
+from carrel.dialects.carrel import RESERVED_LEASE
+from carrel.dialects.dra import DevicePlace
+from carrel.dialects.gpuclaim import lease_name
+from carrel.kubernetes.objects.resource_claims import ResourceClaim, ResourceSlice
+from carrel.ledger.gpus import Gpu, MiB
+from carrel.parsing import Malformed
+from carrel.parsing.time import seconds
+
+SHADOW = "carrel.dev/shadow"
+SELECTED = f"{SHADOW}=true"
+"""The label selector."""
+HOLDER = "carrel.dev/holder"
+REQUEST = "gpu"
+_LONGEST_ANNOTATION = 1000
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedDevice:
+    """A device of a slice, as far as it matters here."""
+
+    place: DevicePlace
+    uuid: str
+    divides: bool
+    """Whether several claims may have parts of it."""
+    is_tainted: bool
+    """Whether schedulers leave it alone already."""
+
+
+def offered(resource_slice: ResourceSlice) -> list[OfferedDevice]:
+    """The devices of a slice that say which GPU they are."""
+    spec, uuids = resource_slice.spec, dra.uuids_in(resource_slice)
+    places = {device.name: DevicePlace(spec.driver, spec.pool.name, device.name) for device in spec.devices}
+    return [
+        OfferedDevice(place, uuids[place], device.allow_multiple_allocations, bool(device.taints))
+        for device in spec.devices
+        if (place := places[device.name]) in uuids
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """What a scheduler must not give away of a device."""
+
+    device: OfferedDevice
+    gpu: Gpu
+    key: str
+    """What it is for: one device has one shadow with that key and amount."""
+    memory: MiB | None
+    """None: all of it, on a device that cannot be divided."""
+    holder: str
+    """For people."""
+
+    @property
+    def name(self) -> str:
+        """The same for the same content, so that nobody creates it twice."""
+        content = f"{self.device.place} {self.device.uuid} {self.key} {self.memory}"
+        return f"held-{hashlib.sha256(content.encode()).hexdigest()[:24]}"
+
+    @property
+    def lease(self) -> str:
+        return lease_name(self.gpu.node, self.gpu.index)
+
+
+def is_shadow(claim: ResourceClaim, namespace: str) -> bool:
+    """`namespace`: Carrel's own. In others the label means nothing: anybody could write it there."""
+    return claim.metadata.namespace == namespace and claim.metadata.labels.get(SHADOW) == "true"
+
+
+def lease_of(claim: ResourceClaim) -> str:
+    """The Lease that a shadow is for; empty if it does not say."""
+    return claim.metadata.annotations.get(RESERVED_LEASE, "")
+
+
+def shows(claim: ResourceClaim, shadow: Shadow, drivers: Collection[str]) -> bool:
+    """Whether the claim is allocated as the shadow wants it."""
+    try:
+        return dict(dra.allocated(claim, drivers)) == {shadow.device.place: shadow.memory}
+    except Malformed:
+        return False
+
+
+def write_shadow(shadow: Shadow) -> Json:
+    wanted: Json = {"deviceClassName": shadow.device.place.driver}
+    if shadow.memory is not None:
+        wanted["capacity"] = {"requests": {dra.MEMORY: f"{shadow.memory}Mi"}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {
+            "name": shadow.name,
+            "labels": {SHADOW: "true"},
+            "annotations": {RESERVED_LEASE: shadow.lease, HOLDER: shadow.holder[:_LONGEST_ANNOTATION]},
+        },
+        "spec": {"devices": {"requests": [{"name": REQUEST, "exactly": wanted}]}},
+    }
+
+
+def write_status(shadow: Shadow, lease_uid: str, now: datetime) -> Json:
+    """`lease_uid`: empty if there is no Lease, because a pod holds the GPU without one."""
+    place = shadow.device.place
+    result: Json = {"request": REQUEST, "driver": place.driver, "pool": place.pool, "device": place.device}
+    if shadow.memory is not None:
+        # Servers that do not divide devices drop both.
+        result["shareID"] = str(uuid5(NAMESPACE_OID, shadow.name))
+        result["consumedCapacity"] = {dra.MEMORY: f"{shadow.memory}Mi"}
+    is_node = {"key": "metadata.name", "operator": "In", "values": [shadow.gpu.node]}
+    allocation = {
+        "allocationTimestamp": seconds(now),
+        "devices": {"results": [result]},
+        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [is_node]}]},
+    }
+    lease: Mapping[str, str] = {
+        "apiGroup": "coordination.k8s.io",
+        "resource": "leases",
+        "name": shadow.lease,
+        "uid": lease_uid,
+    }
+    return {"allocation": allocation, "reservedFor": [lease] if lease_uid else []}
+
+
+UNALLOCATED: Mapping[str, None] = {"allocation": None, "reservedFor": None}
+"""As a merge patch of a status."""

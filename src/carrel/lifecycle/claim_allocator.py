@@ -1,0 +1,174 @@
+"""Allocates the ResourceClaims of booked pods, so that the GPUs which are kept for such a pod are its own.
+
+A scheduler takes the first GPU that looks free. It may try one that another booking covers, or one of another model
+than was booked, again and again. So when a scheduler has failed to place a booked pod and there is room for it, Carrel
+chooses the GPUs and allocates the claims, and every scheduler only follows:
+
+    1. the Leases of the GPUs name the claim     a crash after this leaves GPUs that the next round uses
+    2. the allocation is written into the claim  only if nobody has changed the claim; the gate lets it pass, because
+                                                 the Leases name the claim already
+
+If a scheduler was faster, what was taken is given back. A scheduler that cannot follow, for want of CPU for example,
+removes the allocation; the claim is then left to it for a while. A claim that says more than Carrel understands
+(`dialects.claim_selectors`) is never allocated here.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from carrel.dialects import dra_shadows
+from carrel.dialects.claim_allocation import WantedGpu, given, wanted_gpus, write_allocation
+from carrel.dialects.dra import holder_of_claim
+from carrel.dialects.dra_shadows import OfferedDevice
+from carrel.kubernetes.cluster import Conflict, Forbidden, Invalid, MergePatch, NotFound
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.resource_claims import ResourceClaim
+from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
+from carrel.leases.cluster_state import ClusterState
+from carrel.leases.device_claims import DeviceClaims
+from carrel.leases.pod_progress import could_not_be_scheduled, holder_of, is_waiting
+from carrel.ledger.gpus import Gpu
+from carrel.ledger.placement import Placement, WaitingPod, candidates, place
+from carrel.ledger.requests import Request
+from carrel.ledger.shares import Coverage
+
+log = logging.getLogger(__name__)
+
+FINALIZER = "resource.kubernetes.io/delete-protection"
+"""Of every allocated claim: it is deleted only after it was deallocated."""
+TIME_TO_SEE_S = 0.2
+"""Until the gate, which watches the Leases, knows what was just taken. If it does not, the next round tries again."""
+AGAIN_AFTER = timedelta(seconds=60)
+"""A claim that was deallocated by a scheduler is left to the scheduler for so long."""
+
+
+class ClaimAllocator:
+    def __init__(self, state: ClusterState, device_claims: DeviceClaims) -> None:
+        self._state = state
+        self._device_claims = device_claims
+        self._allocated_at: dict[str, datetime] = {}  # uid of a claim → when Carrel allocated it
+
+    async def round(self) -> list[str]:
+        """Allocates what is due. The names of the pods whose claims were allocated."""
+        due = self._state.isolation.found(
+            "claim_allocation",
+            [*self._state.booked_waiting(), *self._interrupted()],
+            self._if_due,
+            lambda each: each.holder.full_name,
+        )
+        done = await self._state.isolation.each(
+            "claim_allocation", due, self._allocate, lambda each: each[0].holder.full_name
+        )
+        return [name for name in done if name]
+
+    def _if_due(self, waiting: WaitingPod) -> tuple[WaitingPod, Pod] | None:
+        pod = self._state.pods.store.by_uid(waiting.holder.uid)
+        if pod is None or not is_waiting(pod) or not could_not_be_scheduled(pod):
+            return None
+        has_claims = bool(self._device_claims.gpu_claims_of(pod))
+        return (waiting, pod) if has_claims and self._device_claims.is_understood(pod) else None
+
+    def _interrupted(self) -> Iterable[WaitingPod]:
+        """Booked pods that wait, and whose claims have their GPUs on Leases, but no allocation."""
+        shares = (share for lease in self._state.cluster_ledger.leases() for share in lease.record.shares)
+        for uid in {share.holder.uid for share in shares if share.holder.is_claim}:
+            claim = self._device_claims.claims.store.by_uid(uid)
+            pod = self._state.claim_users.pod_of(uid)
+            if claim is None or claim.status.allocation is not None or pod is None:
+                continue
+            covered, request = self._state.covered(pod), self._device_claims.request_of(pod)
+            if covered is not None and request is not None:
+                yield WaitingPod(holder_of(pod), request, self._state.nodes_for(pod), covered.entitlement.booking)
+
+    async def _allocate(self, due: tuple[WaitingPod, Pod]) -> str:
+        waiting, pod = due
+        asked = [each for each in self._device_claims.gpu_claims_of(pod) if not each.is_allocated]
+        claims = [each.claim for each in asked if each.claim is not None]
+        if not claims or len(claims) < len(asked) or not all(map(self._is_left_to_us, claims)):
+            return ""
+        wanted = {claim.metadata.uid: wanted_gpus(claim, self._device_claims.is_gpu_class) for claim in claims}
+        gpus = self._gpus_for(waiting, claims)
+        for claim in claims:
+            held = self._state.ledger.shares_of(claim.metadata.uid)
+            chosen = given(wanted[claim.metadata.uid], gpus, held)
+            if chosen is None or not await self._allocate_claim(waiting, claim, wanted[claim.metadata.uid], chosen):
+                return ""
+            gpus = [gpu for gpu in gpus if gpu not in chosen]
+        log.info("claims_allocated pod=%s claims=%d", waiting.holder, len(claims))
+        return waiting.holder.full_name
+
+    def _is_left_to_us(self, claim: ResourceClaim) -> bool:
+        now = self._state.options.now()
+        self._allocated_at = {uid: at for uid, at in self._allocated_at.items() if now < at + AGAIN_AFTER}
+        return claim.metadata.uid not in self._allocated_at
+
+    def _gpus_for(self, waiting: WaitingPod, claims: Sequence[ResourceClaim]) -> list[Gpu]:
+        """The GPUs of one node that the claims get: those that they hold already, and new ones."""
+        ledger = self._state.ledger
+        shares = [share for claim in claims for share in ledger.shares_of(claim.metadata.uid).values()]
+        held = [card.gpu for card in (ledger.card(share.gpu) for share in shares) if card is not None]
+        missing = waiting.request.cards - len(held)
+        if missing <= 0:
+            return held
+        request, keeper = replace(waiting.request, cards=missing), waiting.keeper(ledger)
+        nodes = tuple({gpu.node for gpu in held}) or waiting.nodes
+        for node in candidates(ledger, request, nodes, keeper).fitting:
+            found = place(ledger, request, node, keeper)
+            if isinstance(found, Placement):
+                return [*held, *found.gpus]
+        return held
+
+    async def _allocate_claim(
+        self, waiting: WaitingPod, claim: ResourceClaim, wanted: Sequence[WantedGpu], gpus: Sequence[Gpu]
+    ) -> bool:
+        devices = self._devices_of({gpu.node for gpu in gpus})
+        if any(gpu.uuid not in devices for gpu in gpus):
+            return False
+        holder, writer = holder_of_claim(claim), self._state.lease_writer
+        placement = Placement(
+            gpus[0].node,
+            tuple(gpus),
+            Request(len(gpus), waiting.request.amount),
+            Coverage(waiting.booking, self._state.options.now()),
+            tuple(each.on(gpu) for each, gpu in zip(wanted, gpus, strict=True)),
+            waiting.holder.uid,
+        )
+        if (refusal := await writer.take(placement, holder)) is not None:
+            log.info("claim_not_allocated claim=%s why=%r", holder, str(refusal))
+            return False
+        pairs = list(zip(wanted, gpus, strict=True))
+        allocation = write_allocation(claim, pairs, devices, self._state.options.now())
+        try:
+            await self._write(claim, allocation)
+        except (Conflict, NotFound, Invalid, Forbidden) as refused:
+            # A scheduler was faster, the claim is gone, or the gate does not know our Leases.
+            log.info("claim_not_allocated claim=%s why=%r", holder, str(refused))
+            await writer.give_back(holder.uid)
+            return False
+        writer.finish_bind(holder.uid)
+        self._allocated_at[claim.metadata.uid] = self._state.options.now()
+        return True
+
+    async def _write(self, claim: ResourceClaim, allocation: dict[str, object]) -> None:
+        metadata, version = claim.metadata, claim.metadata.resource_version
+        if FINALIZER not in metadata.finalizers:
+            as_seen = {"uid": metadata.uid, "resourceVersion": version, "finalizers": [*metadata.finalizers, FINALIZER]}
+            patch = MergePatch({"metadata": as_seen})
+            written = await self._state.cluster.patch(RESOURCE_CLAIMS, metadata.name, patch, metadata.namespace)
+            version = written["metadata"]["resourceVersion"]
+        await asyncio.sleep(TIME_TO_SEE_S)
+        as_seen = {"uid": metadata.uid, "resourceVersion": version}
+        patch = MergePatch({"metadata": as_seen, "status": {"allocation": allocation}})
+        await self._state.cluster.patch(RESOURCE_CLAIMS, metadata.name, patch, metadata.namespace, subresource="status")
+
+    def _devices_of(self, nodes: set[str]) -> dict[str, OfferedDevice]:
+        found = [
+            device
+            for each in self._device_claims.slices.store
+            if each.spec.node_name in nodes and each.spec.driver in self._device_claims.drivers
+            for device in dra_shadows.offered(each)
+        ]
+        return {device.uuid: device for device in found if self._device_claims.uuid_of(device.place) == device.uuid}

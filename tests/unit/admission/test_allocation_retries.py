@@ -1,0 +1,35 @@
+"""A claim whose allocation is approved again and again, and never stored, has to wait for a while."""
+
+from carrel.admission.allocation_retries import AllocationRetries
+
+
+def answers(retries: AllocationRetries, *times: float) -> list[bool]:
+    return [not retries.why_not("a", now) for now in times]
+
+
+def test_tries_within_three_minutes_pass() -> None:
+    assert answers(AllocationRetries(), 0, 1, 10, 100, 180) == [True] * 5
+
+
+def test_later_tries_have_to_wait_until_there_were_none_approved_for_three_minutes() -> None:
+    assert answers(AllocationRetries(), 0, 175, 181, 300, 355, 356) == [True, True, False, False, False, True]
+
+
+def test_a_claim_that_was_stored_begins_anew() -> None:
+    retries = AllocationRetries()
+    assert answers(retries, 0, 170) == [True, True]
+    retries.forget("a")
+    assert answers(retries, 200, 300) == [True, True]
+
+
+def test_claims_do_not_count_for_each_other() -> None:
+    retries = AllocationRetries()
+    assert answers(retries, 0, 100, 190) == [True, True, False]
+    assert not retries.why_not("b", 190)
+
+
+def test_only_so_many_claims_are_remembered() -> None:
+    retries = AllocationRetries()
+    for number in range(10_050):
+        assert not retries.why_not(str(number), 0)
+    assert len(retries._tries) == 10_000
