@@ -23,13 +23,13 @@ from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
 from carrel.leases.gpu_nodes import GpuNodes, GpuNodesContext
 from carrel.leases.node_offers import NodeOffers
-from carrel.leases.pod_progress import is_ending, slot_of
+from carrel.leases.pod_progress import is_ending, slot_of, state_of
 from carrel.leases.silent_agents import why_silent
 from carrel.leases.unrecorded_pods import RequestOf, UnrecordedPod, users_by_gpu, why_set_aside
 from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement
-from carrel.ledger.shares import Holder, Share, ShareState
+from carrel.ledger.shares import Holder, Share
 from carrel.ledger.slots import Reservation, as_slots
 from carrel.parsing import Malformed
 
@@ -91,9 +91,8 @@ class ClusterLedger:
         self.on_shares: Callable[[Iterable[str]], None] = lambda uids: None
         """Called with the uids of pods that hold other shares than before, or whose GPUs are reported differently."""
         self.pod_of_holder = pod_by_uid
-        """The same for pods; of a ResourceClaim, the pod whose GPUs its GPUs are."""
+        """The same for pods; of a ResourceClaim, the pod whose GPUs its GPUs are. Below: which claims a pod uses."""
         self.claims_used_by: Callable[[Pod], Sequence[str]] = lambda pod: ()
-        """The uids of the claims that a pod uses."""
 
     # --- GPUs --------------------------------------------------------------------------------------------------------
 
@@ -409,7 +408,7 @@ class ClusterLedger:
         shares |= {share.holder.uid: share for lease in leases for share in lease.record.shares}
         kept_for = next((lease.record.kept_for for lease in leases if lease.record.kept_for), None)
         before = self.ledger.holders_of(gpu)
-        now = [share.in_state(self._state_of(share)) for share in shares.values()]
+        now = [share.in_state(state_of(share, self.pod_of_holder(share.holder.uid))) for share in shares.values()]
         if self.ledger.set_card(gpu, now, kept_for):
             self.on_shares(before | shares.keys())
 
@@ -447,14 +446,6 @@ class ClusterLedger:
         """A claim is as far as its pods are."""
         for gpu in tuple(self.ledger.shares_of(uid)):
             self._update_ledger(gpu)
-
-    def _state_of(self, share: Share) -> ShareState:
-        pod = self.pod_of_holder(share.holder.uid)
-        if pod is None:
-            return share.state
-        if is_ending(pod):
-            return ShareState.RELEASING
-        return ShareState.ASSIGNED if pod.status.phase == "Running" else share.state
 
     # --- what this process is writing --------------------------------------------------------------------------------
 

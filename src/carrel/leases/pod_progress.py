@@ -7,7 +7,7 @@ from carrel.dialects.gpuclaim import lease_name, read_lease_name
 from carrel.dialects.kai_reservation import is_reservation
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
-from carrel.ledger.shares import Holder
+from carrel.ledger.shares import Holder, Share, ShareState
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
 
@@ -55,6 +55,15 @@ def bound_at(pod: Pod) -> datetime | None:
             except Malformed:
                 break
     return None
+
+
+def state_of(share: Share, pod: Pod | None) -> ShareState:
+    """How far a share is. `pod`: its holder, or the pod whose GPUs those of its holder are; None: it is not known."""
+    if pod is None:
+        return share.state
+    if is_ending(pod):
+        return ShareState.RELEASING
+    return ShareState.ASSIGNED if pod.status.phase == "Running" else share.state
 
 
 def slot_of(pod: Pod) -> str:
