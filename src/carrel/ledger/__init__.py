@@ -5,7 +5,7 @@ Reading order:
     gpus requests shares     what a GPU is, what a pod asks for, what a pod holds
     ledger node_room node_changes  who holds what; how much room a node has, as a summary; which nodes changed
     placement gpu_choice         where a request goes on a node, and which GPUs are taken
-    node_names filtering scoring  which nodes have room, and which is best
+    filtering scoring        which nodes have room, and which is best
     demand fragmentation     what is usually asked, and what is of no use for it
     contention               which GPUs are wanted most
     machines                 how much CPU and memory is free

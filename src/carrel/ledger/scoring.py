@@ -12,12 +12,9 @@ Costs are remembered for each kind of request, and counted again only on nodes w
 are when counted is a matter of small sums: one question is about thousands of nodes.
 """
 
-import math
-from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 from carrel.ledger.contention import GpuKind, contention, kinds_of
@@ -26,7 +23,6 @@ from carrel.ledger.fragmentation import Alike, Fragmentation, FreePieces, Pieces
 from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.machines import ENOUGH, NOTHING, MachineRoom, Machines
-from carrel.ledger.node_names import NodeNames
 from carrel.ledger.node_room import NodeRoom, fit_test
 from carrel.ledger.placement import Placement, place, selected
 from carrel.ledger.requests import GpuPolicy, Request, TopologyMode
@@ -36,8 +32,6 @@ GRAIN = 0.01
 REMEMBERED = 64
 """Kinds of requests whose costs are kept. The one that was asked longest ago is dropped."""
 REMEMBERED_REQUESTS = 10_000
-LOOKED_AT = 100
-"""The best nodes that are looked for among those that were asked about. kube-scheduler asks about a tenth of 5,000."""
 OTHER_NODES = 0.1
 """Which part of the nodes must have come or gone before it is counted anew which GPUs there are."""
 
@@ -68,52 +62,19 @@ class _State(NamedTuple):
     loss: float
 
 
-WILL_NOT_DO = Cost(1 << 62, math.inf, math.inf, "")
-"""Above all costs."""
-
-
-class _Costs(dict[str, Cost]):
-    """By node. What is missing is counted when it is asked for."""
-
-    def __init__(self, count: Callable[[str], Cost]) -> None:
-        self._count = count
-
-    def __missing__(self, node: str) -> Cost:
-        self[node] = cost = self._count(node)
-        return cost
-
-
 class _CostTable:
-    """The costs of one kind of pod."""
+    """The costs of one kind of pod; None: the node will not do. What is missing has to be counted."""
 
-    __slots__ = ("costs", "ledger_moment", "machine", "machines_moment", "number", "ordered", "request")
-
-    costs: _Costs
+    __slots__ = ("costs", "ledger_moment", "machine", "machines_moment", "number", "request")
 
     def __init__(self, request: Request | None, machine: MachineRoom, number: int) -> None:
         self.request = request
         self.machine = machine
         self.number = number
         """Of the request, if only the sizes of the free pieces decide which GPU it gets; else zero."""
-        self.ordered: list[Cost] | None = None
-        """The costs of all nodes that will do, the least first; None: they are not in order now."""
+        self.costs: dict[str, Cost | None] = {}
         self.ledger_moment = -1
         self.machines_moment = -1
-
-    def in_order(self) -> list[Cost]:
-        if self.ordered is None:
-            self.ordered = sorted(cost for cost in self.costs.values() if cost is not WILL_NOT_DO)
-        return self.ordered
-
-    def recount(self, node: str) -> None:
-        """Its room has changed. Kept in order, if all nodes are: a few change with each pod, of thousands."""
-        before = self.costs.pop(node, None)
-        if self.ordered is None:
-            return
-        if before is not None and before is not WILL_NOT_DO:
-            del self.ordered[bisect_left(self.ordered, before)]
-        if (now := self.costs[node]) is not WILL_NOT_DO:
-            insort(self.ordered, now)
 
 
 class Ranking:
@@ -142,40 +103,18 @@ class Ranking:
         self, request: Request | None, nodes: Collection[str], pod: str = "", machine: MachineRoom = NOTHING
     ) -> Cost | None:
         """The first of them."""
-        if isinstance(nodes, NodeNames) and request is not None:
-            first = self._first(request, nodes, pod, machine)
-            if first is not None:
-                return None if first is WILL_NOT_DO else first
-        least = min(map(self._known(request, nodes, pod, machine).__getitem__, nodes), default=WILL_NOT_DO)
-        return None if least is WILL_NOT_DO else least
-
-    def _first(self, request: Request, nodes: NodeNames, pod: str, machine: MachineRoom) -> Cost | None:
-        """The same, by a look at the best nodes only; `WILL_NOT_DO` if there is none. None: that is not enough."""
-        table, rooms = self._table(request, machine), self._ledger.rooms
-        if table.ordered is None:
-            missing = [name for name in rooms if name not in table.costs]
-            if len(missing) > LOOKED_AT:
-                return None
-            for name in missing:
-                table.costs[name] = self._count(table, name)
-        if self._ledger.kept_for(pod):
-            return None
-        best_first = table.in_order()
-        found = next((cost for cost in best_first[:LOOKED_AT] if cost.node in nodes), None)
-        return WILL_NOT_DO if found is None and len(best_first) <= LOOKED_AT else found
+        return min(self._costs(request, nodes, pod, machine), default=None)
 
     def _costs(self, request: Request | None, nodes: Collection[str], pod: str, machine: MachineRoom) -> list[Cost]:
-        known = self._known(request, nodes, pod, machine)
-        return [cost for cost in map(known.__getitem__, nodes) if cost is not WILL_NOT_DO]
-
-    def _known(
-        self, request: Request | None, nodes: Collection[str], pod: str, machine: MachineRoom
-    ) -> Mapping[str, Cost]:
-        """The costs of at least these nodes. What is missing is counted when it is asked for: there are thousands of
-        nodes, and a look at each beforehand would take as long as the choice."""
         table = self._table(request, machine)
+        known = table.costs
+        for name in nodes:
+            if name not in known:
+                known[name] = self._count(table, name)
         own = self._where_gpus_are_kept(table, pod) if pod else {}
-        return {name: own.get(name) or table.costs[name] for name in nodes} if own else table.costs
+        if own:
+            known = {name: own.get(name, known[name]) for name in nodes}
+        return list(filter(None, map(known.__getitem__, nodes)))
 
     # --- what is remembered ------------------------------------------------------------------------------------------
 
@@ -188,18 +127,18 @@ class Ranking:
             by_size = request is not None and _takes_one_piece(request)
             number = self._numbers.setdefault(request, len(self._numbers) + 1) if request and by_size else 0
             table = self._tables[request, machine] = _CostTable(request, machine, number)
-            table.costs = _Costs(partial(self._count, table))
             if len(self._tables) > self._remembered:
                 self._tables.popitem(last=False)
         else:
             self._tables.move_to_end((request, machine))
         changed = self._ledger.changed_since(table.ledger_moment)
         if changed is None:  # nodes have gone
-            table.costs.clear()
-            table.ordered = None
+            table.costs = {}
         else:
-            for name in {*changed, *self.machines.changed_since(table.machines_moment)}:
-                table.recount(name)
+            for name in changed:
+                table.costs.pop(name, None)
+        for name in self.machines.changed_since(table.machines_moment):
+            table.costs.pop(name, None)
         table.ledger_moment, table.machines_moment = self._ledger.moment, self.machines.moment
         return table
 
@@ -238,22 +177,22 @@ class Ranking:
         state = self._states[node] = _State(room, machine, free, loss)
         return state
 
-    def _where_gpus_are_kept(self, table: _CostTable, pod: str) -> dict[str, Cost]:
+    def _where_gpus_are_kept(self, table: _CostTable, pod: str) -> dict[str, Cost | None]:
         """On these few nodes the pod may have what nobody else may."""
         cards = map(self._ledger.card, self._ledger.kept_for(pod))
         return {name: self._count(table, name, pod) for name in {card.gpu.node for card in cards if card is not None}}
 
     # --- one node ----------------------------------------------------------------------------------------------------
 
-    def _count(self, table: _CostTable, node: str, pod: str = "") -> Cost:
+    def _count(self, table: _CostTable, node: str, pod: str = "") -> Cost | None:
         state, request = self._state(node), table.request
         if state is None:
             # Only for a pod without a GPU; a machine without GPUs loses nothing.
-            return Cost(0, 0.0, 0.0, node) if request is None else WILL_NOT_DO
+            return Cost(0, 0.0, 0.0, node) if request is None else None
         apart, left = 0, state.free if request is None else None
         if request is not None:
             if request.node_labels and not selected(self._ledger.node(node), request):
-                return WILL_NOT_DO
+                return None
             if table.number and state.room.model is not None and not pod:
                 left = self._left_after(state.free, table)
             elif pod or fit_test(request)(state.room):
@@ -261,7 +200,7 @@ class Ranking:
                 if isinstance(placement, Placement):
                     apart, left = _apart(placement), self._fragmentation.free(_after(state.room, placement))
         if left is None:
-            return WILL_NOT_DO
+            return None
         machine, needed = state.machine, table.machine
         cpu, memory = machine.cpu_milli - needed.cpu_milli, machine.memory_mib - needed.memory_mib
         change = self._fragmentation.loss(left, cpu if cpu > 0 else 0, memory if memory > 0 else 0) - state.loss

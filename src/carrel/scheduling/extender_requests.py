@@ -6,19 +6,18 @@ nulls where Go writes them) is read again field by field, with an error that nam
 the memory of the body, so a large body is refused instead. A pod that cannot be read completely is refused, never
 treated as one that asks for nothing.
 
-If the nodes are the same in the same order as in the call before, the result has the same object for them.
+If the nodes are the same in the same order as in the call before, the result is the same tuple.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, overload
+from typing import Annotated, Any
 
 import msgspec
 
 from carrel.kubernetes.decoding import read_strictly
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
-from carrel.ledger.node_names import NodeNames
 from carrel.parsing import Malformed
 from carrel.scheduling import extender_calls
 from carrel.scheduling.extender_calls import BindArgs, ExtenderArgs
@@ -68,61 +67,18 @@ READ_BY_FIELD = 4 * 1024 * 1024
 """The largest body that is read field by field."""
 
 
-SHORT_LIST = 2048
-"""Bytes. A shorter list of names is read at once."""
-
-_read_names = msgspec.json.Decoder(tuple[str, ...]).decode
-
-
-class _JsonNames(NodeNames):
-    """A JSON list of names, read when that is needed. To choose a node, a look at a few of thousands is enough."""
-
-    def __init__(self, text: bytes) -> None:
-        """`text` is JSON. Raises `ValueError` if it is no list of names."""
-        self.text = text
-        self._names = None if len(text) > SHORT_LIST and _is_plain_list(text) else _read_names(text)
-
-    def _all(self) -> tuple[str, ...]:
-        if self._names is None:
-            self._names = _read_names(self.text)
-        return self._names
-
-    def __contains__(self, name: object) -> bool:
-        if self._names is not None or not isinstance(name, str) or '"' in name or name == ",":
-            return name in self._all()
-        # No name in the list has an escaped character, so every quote there begins or ends one.
-        return f'"{name}"'.encode() in self.text
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
-
-    def __len__(self) -> int:
-        return len(self._all())
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        return self._all()[index]
-
-
-def _is_plain_list(text: bytes) -> bool:
-    """Whether JSON is a list of texts without escaped characters: then every quote is in `["`, `"]` or `","`."""
-    is_list = text.startswith(b'["') and text.endswith(b'"]') and b"\\" not in text
-    return is_list and text.count(b'"') == 2 * (text.count(b'","') + 1)
-
-
 class _NodeNamesReader:
-    """Remembers the last list: comparing 60 kB of text is much faster than reading it."""
+    """Decodes a list of names, unless it is the last one again: comparing 60 kB of text is much faster."""
 
     def __init__(self) -> None:
-        self._last = _JsonNames(b"[]")
+        self._text = b"[]"
+        self._names: tuple[str, ...] = ()
+        self._decode = msgspec.json.Decoder(tuple[str, ...]).decode
 
-    def read(self, text: bytes) -> NodeNames:
-        if text != self._last.text:
-            self._last = _JsonNames(text)
-        return self._last
+    def read(self, text: bytes) -> tuple[str, ...]:
+        if text != self._text:
+            self._text, self._names = text, self._decode(text)
+        return self._names
 
 
 _names = _NodeNamesReader()

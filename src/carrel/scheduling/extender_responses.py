@@ -12,28 +12,25 @@ import msgspec
 from carrel.ledger.filtering import REMEMBERED, FilterResult
 from carrel.scheduling import extender_calls
 
-_encode = msgspec.json.Encoder(enc_hook=tuple).encode
-"""The names of nodes may be in a collection that msgspec does not know."""
-
 
 def write_filtered(found: FilterResult, objects: Mapping[str, object] | None) -> bytes:
     """`objects` are the nodes themselves, where the scheduler sent them."""
     if objects is not None:
-        return _encode(extender_calls.filter_result(objects, found.fitting, found.why_not()))
+        return msgspec.json.encode(extender_calls.filter_result(objects, found.fitting, found.why_not()))
     return _write_names(found)
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _write_names(found: FilterResult) -> bytes:
     refused = b",".join(_refusals(why, nodes) for why, nodes in found.refused.items())
-    return _encode(extender_calls.filter_result_of(None, found.fitting, msgspec.Raw(b"{%b}" % refused)))
+    return msgspec.json.encode(extender_calls.filter_result_of(None, found.fitting, msgspec.Raw(b"{%b}" % refused)))
 
 
 def _refusals(why: str, nodes: Collection[str]) -> bytes:
     """Without the braces: other reasons follow."""
-    names = _encode(nodes)
+    names = msgspec.json.encode(nodes)
     if not nodes or b"\\" in names:
-        return _encode(dict.fromkeys(nodes, why))[1:-1]
+        return msgspec.json.encode(dict.fromkeys(nodes, why))[1:-1]
     # No name contains a quote, so every quote begins or ends one. This is four times as fast as a dict.
-    encoded_why = _encode(why)
+    encoded_why = msgspec.json.encode(why)
     return b'"%b":%b' % (names[2:-2].replace(b'","', b'":%b,"' % encoded_why), encoded_why)

@@ -103,7 +103,7 @@ class ExtenderHandlers:
             self._metrics.refusals.labels("filter", "no_room").inc()
         if for_gpushare and found.refused:
             reasons = self._reasons_of_the_dialect(asked, found)
-            return _reply(extender_calls.filter_result(asked.objects, tuple(found.fitting), reasons))
+            return _reply(extender_calls.filter_result(asked.objects, found.fitting, reasons))
         return JsonReply(200, write_filtered(found, asked.objects))
 
     def _reasons_of_the_dialect(self, asked: PodAndNodes, found: FilterResult) -> Mapping[str, str]:
