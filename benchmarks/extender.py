@@ -8,6 +8,7 @@ are being bound; what that costs the ledger is not counted, what it costs the an
 import asyncio
 import gc
 import http.client
+import itertools
 import json
 import multiprocessing
 import time
@@ -128,6 +129,9 @@ def _serve(make: Callable[[], AsgiApp], told: Connection) -> None:
     uvloop.run(run())
 
 
+_pods = itertools.count()
+
+
 def make_bare() -> AsgiApp:
     return bare
 
@@ -144,7 +148,9 @@ def question(limits: dict[str, str], nodes: int, order: Random | None = None) ->
 
 
 def cpu_per_call(server: Server, bodies: Sequence[bytes]) -> float:
+    """Each call is about another pod, as kube-scheduler's are: a pod that asks again has not been bound."""
     server.ask(b"{}", CHANGE)
+    bodies = [body.replace(b"uid-train", b"uid-%d" % next(_pods)) for body in bodies]
     start = server.cpu_s()
     for body in bodies:
         server.ask(body)
@@ -165,7 +171,7 @@ def measure() -> Iterator[Figure]:
             yield Figure("  ratio", ours / theirs, "×", 2.0)
             shuffled = [question(limits, 5_000, Random(seed)) for seed in range(CALLS)]
             ours, theirs = _side_by_side(extender, plain, shuffled)
-            yield Figure("  ratio, the names in another order each time", ours / theirs, "×")
+            yield Figure("  ratio, the names in another order each time", ours / theirs, "×", 1.5)
         for name, limits in ASKED.items():
             body = question(limits, 1_000)
             times = sorted(_wall(extender, body) for _ in range(1_000))

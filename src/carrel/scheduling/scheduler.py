@@ -177,11 +177,9 @@ class Scheduler:
 
     def _best(self, pod: Pod, pod_request: PodRequest, nodes: Collection[str]) -> str | None:
         """Not one where the pod's last attempt failed, as long as another will do."""
-        avoided = self._offers.avoided_by(pod.metadata.uid)
-        others = [name for name in nodes if name not in avoided] if avoided else nodes
-        best = self._cheapest(pod, pod_request, others)
-        if best is None and avoided:
-            best = self._cheapest(pod, pod_request, nodes)
+        best = self._cheapest(pod, pod_request, nodes)
+        if best is not None and best.node in (avoided := self._offers.avoided_by(pod.metadata.uid)):
+            best = self._cheapest(pod, pod_request, [name for name in nodes if name not in avoided]) or best
         return best.node if best is not None else None
 
     def _cheapest(self, pod: Pod, pod_request: PodRequest, nodes: Collection[str]) -> Cost | None:
