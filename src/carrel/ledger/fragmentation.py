@@ -6,7 +6,7 @@ fragments, averaged over the mix, is the measure of the FGD paper (Weng and othe
 
 A GPU is *stranded* if its machine has not as much CPU and memory left as usually goes with a GPU, whatever the single
 requests are. Both are counted in GPUs. What no request could use anyway is a fragment already, so it counts half as
-stranded; not less, because the mix does not show all the small requests that may come.
+stranded; not less, because that was worse on most traces (decision 52).
 
 A free GPU that is wanted more than others (`contention`) is worth more than they are.
 """
