@@ -301,18 +301,17 @@ def read_lease(lease: Lease) -> LeaseRecord | None:
         return None
     notes, where = lease.metadata.annotations, subject(lease.metadata, "Lease")
     gpu = notes.get(LEASE_GPU, "")
-    recorded = Field.parse(notes.get(LEASE_SHARES, "{}"), where, annotation_field(LEASE_SHARES))
-    shares = {uid: _share(uid, gpu, entry) for uid, entry in recorded.entries().items()}
+    recorded = _note(notes, LEASE_SHARES, where).entries()
+    shares = {uid: _share(uid, gpu, entry) for uid, entry in recorded.items()}
     if holder := lease.spec.holder_identity:
         listed = shares.get(holder, Share(Holder(holder), gpu, None))
         shares[holder] = replace(listed, memory=None)
-    kept = Field.parse(notes.get(LEASE_KEPT_FOR, "null"), where, annotation_field(LEASE_KEPT_FOR))
+    kept = _note(notes, LEASE_KEPT_FOR, where)
     kept_for = _holder(kept["uid"].some_text(), kept["pod"]) if kept.present else None
     victims = tuple(
         _holder(uid, name, kind) for word, kind in _VICTIMS.items() for uid, name in kept[word].entries().items()
     )
-    tries = {uid: entry["tries"].strings() for uid, entry in recorded.entries().items() if entry["tries"].present}
-    reserved = Field.parse(notes.get(LEASE_RESERVATION, "null"), where, annotation_field(LEASE_RESERVATION))
+    tries = {uid: tried.strings() for uid, entry in recorded.items() if (tried := entry["tries"]).present}
     until = kept["until"].text()
     return LeaseRecord(
         *place,
@@ -320,11 +319,17 @@ def read_lease(lease: Lease) -> LeaseRecord | None:
         tuple(shares.values()),
         kept_for,
         tries,
-        _reservation(reserved),
+        _reservation(_note(notes, LEASE_RESERVATION, where)),
         victims,
         kept["booking"].text(),
         instant(until, where, annotation_field(LEASE_KEPT_FOR)) if until else None,
     )
+
+
+def _note(notes: Mapping[str, str], key: str, where: str) -> Field:
+    """What an annotation says; most Leases have few of them."""
+    field = annotation_field(key)
+    return Field.parse(notes[key], where, field) if key in notes else Field(None, where, field)
 
 
 def write_lease(record: LeaseRecord, namespace: str, now: datetime) -> dict[str, Any]:
