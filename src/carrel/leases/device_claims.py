@@ -6,6 +6,7 @@ Only where the cluster's admin has enabled it (`--dra`): the caches cost memory,
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -95,6 +96,8 @@ class DeviceClaims:
         )
 
         self._looked_up: dict[tuple[str, str, str], Object] = {}  # what the watch had not shown yet
+        self.claims.on_change(partial(self._forget_early, RESOURCE_CLAIMS.kind))
+        self.templates.on_change(partial(self._forget_early, RESOURCE_CLAIM_TEMPLATES.kind))
         self._on_slices: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
         self.slices.on_change(lambda old, new: self._on_slices.clear())
 
@@ -195,11 +198,16 @@ class DeviceClaims:
             store = self.claims.store if each.resource_claim_name else self.templates.store
             if not name or store.get(name, namespace) is not None:
                 continue
-            with suppress(NotFound):
+            self._looked_up.pop((resource.kind, namespace, name), None)
+            with suppress(NotFound, msgspec.ValidationError):
                 found = msgspec.convert(await cluster.get(resource, name, namespace), resource.object_type)
                 if len(self._looked_up) >= MOST_LOOKED_UP:
                     self._looked_up.clear()
                 self._looked_up[resource.kind, namespace, name] = found
+
+    def _forget_early(self, kind: str, old: Object | None, new: Object | None) -> None:
+        if (shown := new or old) is not None:
+            self._looked_up.pop((kind, shown.metadata.namespace, shown.metadata.name), None)
 
     def _requested(self, pod: Pod, claims: Iterable[AskedClaim]) -> Request | None:
         asked = [request for each in claims if (request := self._request(each, pod)) is not None]
