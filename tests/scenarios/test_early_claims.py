@@ -1,4 +1,4 @@
-"""Claims that a pod names and that the watch has not shown yet: read from the API server, and believed until it does."""
+"""Claims that a pod names and that the watch has not shown yet: read from the API server, believed until it does."""
 
 import msgspec
 
