@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from carrel.admission.admission import AdmissionOptions
 from carrel.dialects.seal import Seal
 from carrel.dialects.when_full import WhenFull
+from carrel.kubernetes.objects.kinds import Pod
 from tests.kit.reviews import ALICE, Json, ReviewedCluster, RunningPod, a_booking, a_pod, review
 
 SHARE = {"aliyun.com/gpu-mem": "8138"}
@@ -102,6 +104,52 @@ async def test_a_pod_with_a_claim_of_another_driver_is_left_alone(claims: list[J
     assert "priorityClassName" not in answer.object["spec"]
 
 
+NOT_YET = [
+    pytest.param([{"name": "gpu", "resourceClaimName": "late"}], "ResourceClaim late", id="a claim"),
+    pytest.param([{"name": "gpu", "resourceClaimTemplateName": "late"}], "ResourceClaimTemplate late", id="a template"),
+]
+
+
+@pytest.mark.parametrize(("claims", "source"), NOT_YET)
+@pytest.mark.parametrize(("booked", "tier"), [(True, "booked"), (False, "opportunistic")])
+async def test_a_pod_that_comes_before_its_claim_is_admitted_as_if_it_asked_for_a_gpu(
+    claims: list[Json], source: str, booked: bool, tier: str
+) -> None:
+    """Charts make pods before templates. The gate judges them by their seal and their tier."""
+    bookings = [a_booking(ALICE)] if booked else []
+    seal = Seal((b"k" * 32,))
+    answer = await replace(a_cluster(), bookings=bookings, seal=seal).create(a_pod(resourceClaims=claims))
+    assert answer.annotations["carrel.dev/user"] == ALICE
+    assert answer.annotations["carrel.dev/tier"] == tier
+    stored = {"namespace": "lab", "creationTimestamp": answer.annotations["carrel.dev/admitted"].split()[0]}
+    made = {**answer.object, "metadata": {**answer.object["metadata"], **stored}}
+    assert seal.missing_on(msgspec.convert(made, Pod)) is None
+    assert answer.object["spec"]["resourceClaims"] == claims
+    assert f"this pod waits: {source} of pod lab/train is not known yet" in answer.warnings
+
+
+async def test_in_a_full_cluster_a_pod_that_comes_before_its_claim_keeps_it_and_waits() -> None:
+    full = [RunningPod("busy", gpus=(0, 1, 2))]
+    cluster = replace(a_cluster(), running=full, options=AdmissionOptions(when_full=WhenFull.CPU))
+    answer = await cluster.create(a_pod(resourceClaims=UNKNOWN))
+    assert answer.object["spec"]["resourceClaims"] == UNKNOWN
+    assert "carrel.dev/runs-without-gpu" not in answer.annotations
+
+
+async def test_a_strict_cluster_refuses_a_pod_of_nobody_that_comes_before_its_claim() -> None:
+    cluster = replace(a_cluster(), options=AdmissionOptions(strict=True))
+    answer = await cluster.create(
+        a_pod(resourceClaims=UNKNOWN), "system:serviceaccount:kube-system:replicaset-controller"
+    )
+    assert not answer.allowed
+    assert "may ask for a GPU, and Carrel cannot tell who owns it" in answer.message
+
+
+async def test_without_dra_a_pod_that_comes_before_its_claim_is_left_alone() -> None:
+    answer = await a_cluster(dra=False).create(a_pod(resourceClaims=UNKNOWN))
+    assert answer.allowed and "carrel.dev/tier" not in answer.annotations
+
+
 async def test_in_a_full_cluster_a_pod_runs_without_its_claim_for_a_gpu_and_keeps_the_others() -> None:
     full = [RunningPod("busy", gpus=(0, 1, 2))]
     cluster = replace(a_cluster(), running=full, options=AdmissionOptions(when_full=WhenFull.CPU))
@@ -112,6 +160,7 @@ async def test_in_a_full_cluster_a_pod_runs_without_its_claim_for_a_gpu_and_keep
     assert answer.object["spec"]["resourceClaims"] == [nic]
     assert answer.object["spec"]["containers"][0]["resources"] == {"claims": [{"name": "nic"}]}
     assert "carrel.dev/runs-without-gpu" in answer.annotations
+    assert (await cluster.create(answer.object)).object == answer.object, "a second review changes nothing"
 
 
 async def test_nodes_that_offer_no_claims_are_no_room_for_a_pod_with_a_claim() -> None:

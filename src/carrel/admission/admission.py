@@ -140,6 +140,8 @@ class PodAdmission:
         if (twice := await self._why_twice(pod)) is not None:
             return _refused(twice)
         asked, owner = self._asked_gpus(pod), self._context.owners.owner_of(request, pod)
+        if isinstance(asked, AskedGpus) and asked.may_be_none and self._was_moved_to_cpu(pod, changed):
+            asked = None  # a second review: the claims that are left are not for GPUs
         record = self._record_for(changed, owner)
         changed.strip(keep=self._kept(request, pod, owner, record) if asked is None else _recorded(pod))
         changed.annotate(self._context.owners.said_by_spawner(request, pod))
@@ -163,7 +165,7 @@ class PodAdmission:
         if (unseen := self._why_never_seen(pod, asked)) is not None:
             return _refused(unseen)
         new = _NewPod(pod, owner, asked, self._context.owners.said_by_spawner(request, pod))
-        if record is not None:
+        if record is not None and not asked.may_be_none:  # else nobody knows which claim to remove
             without = hand_over_record.without_gpu_since(record.why, record.lost_at, asked.request)
             return self._on_cpu(new, changed, {**_mark_of(record), **without})
         return await self._admitted(new, changed)
@@ -175,7 +177,7 @@ class PodAdmission:
         try:
             await claims.look_up(pod, self._state.cluster)
         except ClusterError as error:
-            # The gate refuses a pod that was not admitted, and says so.
+            # What could not be read counts as not there yet.
             log.warning("claims_not_read pod=%s/%s why=%r", pod.metadata.namespace, pod.metadata.name, str(error))
         return claims.why_twice(pod)
 
@@ -205,8 +207,13 @@ class PodAdmission:
         changed.seal()
         return changed.answer("cpu", notes[carrel.RUNS_WITHOUT_GPU])._replace(owner=new.owner)
 
+    def _was_moved_to_cpu(self, pod: Pod, changed: ChangedPod) -> bool:
+        return bool(written_by_us(pod)) and (self._seal is None or changed.is_sealed())
+
     def _asked_gpus(self, pod: Pod) -> AskedGpus | Refusal | None:
-        return asked_gpus(pod, self._state.request_of_newcomer)
+        claims = self._state.device_claims
+        unknown_claims = claims.why_unknown if claims is not None else lambda pod: ""
+        return asked_gpus(pod, self._state.request_of_newcomer, unknown_claims)
 
     def _unproven_request(self, pod: Pod, changed: ChangedPod) -> Refusal | None:
         """A request that was recorded by us, which we see when we are asked again, carries our seal. One that does not
@@ -228,7 +235,8 @@ class PodAdmission:
     async def _admitted(self, new: "_NewPod", changed: ChangedPod) -> AdmissionDecision:
         is_exempt = self._state.covered_pods.is_exempt(new.pod)
         if not new.user and self._options.strict and not is_exempt:
-            why = f"{subject(new.pod.metadata)} asks for a GPU, and Carrel cannot tell who owns it"
+            asks = "may ask" if new.asked.may_be_none else "asks"
+            why = f"{subject(new.pod.metadata)} {asks} for a GPU, and Carrel cannot tell who owns it"
             why += f": {new.owner.warning}" if new.owner.unlisted_spawner else ""
             return AdmissionDecision("refused", refused=why, owner=new.owner)
         if is_exempt:

@@ -1,4 +1,5 @@
-"""What a new pod asks for, as far as it is known: the GpuClaim that it names may be created after it."""
+"""What a new pod asks for, as far as it is known: the GpuClaim, the ResourceClaim or the template that it names may be
+created after it."""
 
 from collections.abc import Callable, Collection
 from dataclasses import replace
@@ -13,18 +14,21 @@ from carrel.leases.starts_soon import why_never_covers
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.gpus import MiB
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import Request
+from carrel.ledger.requests import WHOLE, Request
 from carrel.parsing import Malformed
 
 RequestOf = Callable[[Pod, tuple[Dialect, ...]], PodRequest | Refusal | None]
 """What a pod asks for in these dialects. Raises `Malformed`."""
+
+ASSUMED_OF_CLAIMS = Request(1, WHOLE)
 
 
 class AskedGpus(NamedTuple):
     dialect: Dialect
     request: Request
     why_unknown: str = ""
-    """The pod's GpuClaim does not exist yet, or cannot be read. Then its dialect says what is assumed."""
+    """The pod's GpuClaim, ResourceClaim or template does not exist yet, or cannot be read. Then something is
+    assumed."""
     is_in_gang: bool = False
 
     @property
@@ -36,15 +40,25 @@ class AskedGpus(NamedTuple):
     def is_known(self) -> bool:
         return not self.why_unknown
 
+    @property
+    def may_be_none(self) -> bool:
+        """Its ResourceClaims may turn out to be for other devices."""
+        return self.is_by_claims and not self.is_known
 
-def asked_gpus(pod: Pod, request_of: RequestOf) -> AskedGpus | Refusal | None:
-    """None if the pod asks for no GPU. Raises `Malformed` if its request cannot be read."""
+
+def asked_gpus(pod: Pod, request_of: RequestOf, unknown_claims: Callable[[Pod], str]) -> AskedGpus | Refusal | None:
+    """None if the pod asks for no GPU. Raises `Malformed` if its request cannot be read. `unknown_claims`: which of its
+    ResourceClaims are not known yet."""
     spoken = dialects_of(pod)
     if not spoken and not pod.spec.resource_claims:
         return None
     if len(spoken) == 1 and spoken[0].claim_name is not None:
         return _by_claim(pod, spoken[0], request_of)
     found = request_of(pod, spoken)
+    if found is None and (unknown := unknown_claims(pod)):
+        return AskedGpus(
+            dra.DIALECT, ASSUMED_OF_CLAIMS, why_unknown=unknown, is_in_gang=_is_in_gang(pod, ASSUMED_OF_CLAIMS)
+        )
     if not isinstance(found, PodRequest):
         return found
     return AskedGpus(found.dialect, found.request, is_in_gang=_is_in_gang(pod, found.request))

@@ -219,6 +219,11 @@ class DeviceClaims:
             sum(each.cards for each in asked), amount, min(models) if len(models) == 1 else "", topology=topology
         )
 
+    def why_unknown(self, pod: Pod) -> str:
+        """Of a pod that may ask for more GPUs than is known: which claim or template is not there yet; else empty."""
+        missing = [each.source for each in self.asked_by(pod) if each.spec is None]
+        return f"{' and '.join(missing)} of {subject(pod.metadata)} is not known yet" if missing else ""
+
     def why_twice(self, pod: Pod) -> Refusal | None:
         """Why a pod that has claims for GPUs may not ask in another dialect too: each would be promised its own GPU."""
         others = dialects_of(pod) if pod.spec.resource_claims else ()
