@@ -84,6 +84,12 @@ def of_claims(chart: dict[tuple[str, str, str], Json]) -> set[tuple[str, str]]:
     return named | {(kind, name) for kind, _, name in chart if (kind, name) in CLAIM_RULES}
 
 
+def times_waited(chart: dict[tuple[str, str, str], Json]) -> dict[str, int]:
+    """How long the API server waits for the webhook, by entry."""
+    entries = chart["MutatingWebhookConfiguration", "", "carrel"]["webhooks"]
+    return {each["name"]: each["timeoutSeconds"] for each in entries}
+
+
 CLAIM_RULES = {("ValidatingWebhookConfiguration", "carrel"), ("ValidatingAdmissionPolicy", "carrel-slices")}
 
 
@@ -96,8 +102,8 @@ def test_with_claims_the_chart_has_what_the_program_needs_for_them() -> None:
             webhook["clientConfig"]["service"]["path"] = f"/{secret}/allocate"
         found = chart[each["kind"], wanted["metadata"].get("namespace", ""), each["metadata"]["name"]]
         assert without_chart_metadata(found) == without_chart_metadata(wanted), each["metadata"]["name"]
-    asked = {each["name"] for each in chart["MutatingWebhookConfiguration", "", "carrel"]["webhooks"]}
-    assert "claims.carrel.dev" in asked
+    (entries,) = webhooks(dra=True)
+    assert times_waited(chart) == {each["name"]: each["timeoutSeconds"] for each in entries["webhooks"]}
     for name in ("carrel-webhook", "carrel-controller"):
         assert environment(list(chart.values()), name)["CARREL_DRA"] == "true"
 
@@ -109,8 +115,7 @@ def test_on_an_old_cluster_or_by_default_there_is_nothing_about_claims(version: 
     chart = by_name(rendered("--set", values, version=version))
     assert of_claims(chart) == set()
     assert "CARREL_DRA" not in environment(list(chart.values()), "carrel-webhook")
-    asked = {each["name"] for each in chart["MutatingWebhookConfiguration", "", "carrel"]["webhooks"]}
-    assert "claims.carrel.dev" not in asked
+    assert not {"claims.carrel.dev", "claim-pods.carrel.dev"} & times_waited(chart).keys()
 
 
 def test_beside_nvidias_dra_driver_the_gate_asks_about_its_devices_and_agents_are_no_driver() -> None:
@@ -121,6 +126,7 @@ def test_beside_nvidias_dra_driver_the_gate_asks_about_its_devices_and_agents_ar
     assert about.endswith("result.driver in ['gpu.nvidia.com'])")
     assert gate["matchConditions"] == wanted[0]["webhooks"][0]["matchConditions"]
     assert of_claims(chart) == of_claims(by_name(wanted))
+    assert "claim-pods.carrel.dev" in times_waited(chart) and "claims.carrel.dev" not in times_waited(chart)
     agent = chart["DaemonSet", NAMESPACE, "carrel-agent"]
     assert told_agent(agent)["CARREL_DRA_DRIVER"] == "gpu.nvidia.com"
     assert "cdi" not in [each["name"] for each in agent["spec"]["template"]["spec"]["volumes"]]

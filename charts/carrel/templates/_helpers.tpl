@@ -63,7 +63,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- if and (eq $document.kind "MutatingWebhookConfiguration") (not (include "carrel.draOnNodes" $root)) }}
 {{- $asking := list }}
-{{- range $document.webhooks }}{{- if ne .name "claims.carrel.dev" }}{{- $asking = append $asking . }}{{- end }}{{- end }}
+{{- $dra := include "carrel.dra" $root }}
+{{- range $document.webhooks }}{{- if not (or (eq .name "claims.carrel.dev") (and (eq .name "claim-pods.carrel.dev") (not $dra))) }}{{- $asking = append $asking . }}{{- end }}{{- end }}
 {{- $_ := set $document "webhooks" $asking }}
 {{- end }}
 {{- if and (eq $document.kind "MutatingWebhookConfiguration") (eq $root.Values.hideGpusFrom "all-pods") }}
@@ -72,10 +73,6 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- range $webhook.matchConditions }}{{- if ne .name "may-see-gpus" }}{{- $kept = append $kept . }}{{- end }}{{- end }}
 {{- $_ := set $webhook "matchConditions" $kept }}
 {{- end }}
-{{- end }}
-{{- if and (eq $document.kind "MutatingWebhookConfiguration") (include "carrel.dra" $root) }}
-{{- /* A pod with a claim for a GPU that the webhook has not seen gets none: it is worth waiting for. */}}
-{{- range $webhook := $document.webhooks }}{{- if eq $webhook.name "visible-gpus.carrel.dev" }}{{- $_ := set $webhook "timeoutSeconds" 5 }}{{- end }}{{- end }}
 {{- end }}
 ---
 {{ toYaml $document }}

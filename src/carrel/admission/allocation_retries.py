@@ -27,20 +27,24 @@ class AllocationRetries:
         self._tries: OrderedDict[str, _Tries] = OrderedDict()
 
     def why_not(self, uid: str, now: float) -> str:
-        """Why the claim has to wait; empty if it may be allocated, which then counts as one more try."""
-        before = self._tries.get(uid)
-        if before is None or now - before.last > PAUSE_S:
-            before = _Tries(now, now)
-        if now - before.first > RETRIED_S:
+        """Why the claim has to wait; empty if it may be allocated."""
+        if now - self._series(uid, now).first > RETRIED_S:
             return (
                 f"its allocation was approved and not stored for {RETRIED_S / 60:.0f} minutes: another webhook may"
                 f" refuse it; others may have the GPU now, try again in {PAUSE_S / 60:.0f} minutes"
             )
-        self._tries[uid] = _Tries(before.first, now)
+        return ""
+
+    def approved(self, uid: str, now: float) -> None:
+        """The gate says yes, and holds the GPUs. A try that lost a race holds nothing, and does not count."""
+        self._tries[uid] = _Tries(self._series(uid, now).first, now)
         self._tries.move_to_end(uid)
         if len(self._tries) > REMEMBERED:
             self._tries.popitem(last=False)
-        return ""
+
+    def _series(self, uid: str, now: float) -> _Tries:
+        before = self._tries.get(uid)
+        return before if before is not None and now - before.last <= PAUSE_S else _Tries(now, now)
 
     def forget(self, uid: str) -> None:
         """It was stored, or is gone."""

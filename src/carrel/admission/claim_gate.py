@@ -83,9 +83,13 @@ class ClaimGate:
             placement = self._placement(gpus, holder, pods)
             if isinstance(placement, Refusal) or request.dry_run:
                 return placement if isinstance(placement, Refusal) else None
-            if why := self._retries.why_not(holder.uid, self._state.options.clock()):
+            now = self._state.options.clock()
+            if why := self._retries.why_not(holder.uid, now):
                 return Refusal(f"{holder}: {why}")
-            return await self._take(placement, holder)
+            refusal = await self._take(placement, holder)
+            if refusal is None:
+                self._retries.approved(holder.uid, now)
+            return refusal
 
     def _on_claim(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         claim = new or old

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-CLAIMS = "claims.carrel.dev"
-"""The entry of `webhooks.yaml` that is for clusters with `--dra` only."""
+WITH_DRA = ("claim-pods.carrel.dev", "claims.carrel.dev")
+"""The entries of `webhooks.yaml` that are for clusters with `--dra` only."""
 DRIVER = "gpu.carrel.dev"
 """As `dra.yaml` names it."""
 OF_OUR_DRIVER = ("carrel-agent-dra", "carrel-slices")
@@ -29,7 +29,7 @@ def rbac() -> Iterator[dict[str, Any]]:
 
 def webhooks(*, for_embedded_api: bool = False, dra: bool = False) -> Iterator[dict[str, Any]]:
     """Which pods kube-apiserver asks `carrel webhook` about: those that concern GPUs, and those that may see one; with
-    `dra` also which new ResourceClaims.
+    `dra` also those that have ResourceClaims, and which new ResourceClaims.
 
     The embedded API evaluates no CEL and refuses matchConditions. Without them one entry asks about every pod, so a
     webhook that does not answer must not block all pods: there a GPU pod is created without it, and only the seal
@@ -41,7 +41,7 @@ def webhooks(*, for_embedded_api: bool = False, dra: bool = False) -> Iterator[d
             del webhook["matchConditions"]
             configuration["webhooks"] = [{**webhook, "failurePolicy": "Ignore"}]
         if not dra:
-            configuration["webhooks"] = [each for each in configuration["webhooks"] if each["name"] != CLAIMS]
+            configuration["webhooks"] = [each for each in configuration["webhooks"] if each["name"] not in WITH_DRA]
         yield configuration
 
 

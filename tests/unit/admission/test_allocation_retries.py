@@ -3,8 +3,15 @@
 from carrel.admission.allocation_retries import AllocationRetries
 
 
+def is_approved(retries: AllocationRetries, uid: str, now: float) -> bool:
+    if retries.why_not(uid, now):
+        return False
+    retries.approved(uid, now)
+    return True
+
+
 def answers(retries: AllocationRetries, *times: float) -> list[bool]:
-    return [not retries.why_not("a", now) for now in times]
+    return [is_approved(retries, "a", now) for now in times]
 
 
 def test_tries_within_three_minutes_pass() -> None:
@@ -22,6 +29,12 @@ def test_a_claim_that_was_stored_begins_anew() -> None:
     assert answers(retries, 200, 300) == [True, True]
 
 
+def test_tries_that_were_not_approved_do_not_count() -> None:
+    retries = AllocationRetries()
+    assert [retries.why_not("a", now) for now in (0, 100, 181, 300)] == [""] * 4
+    assert answers(retries, 301) == [True]
+
+
 def test_claims_do_not_count_for_each_other() -> None:
     retries = AllocationRetries()
     assert answers(retries, 0, 100, 190) == [True, True, False]
@@ -31,5 +44,5 @@ def test_claims_do_not_count_for_each_other() -> None:
 def test_only_so_many_claims_are_remembered() -> None:
     retries = AllocationRetries()
     for number in range(10_050):
-        assert not retries.why_not(str(number), 0)
+        assert is_approved(retries, str(number), 0)
     assert len(retries._tries) == 10_000

@@ -31,10 +31,8 @@ OUR_KEY = re.compile(r'"((?:[a-z]+\.)?carrel\.dev/[a-z-]+)"')
 
 
 def webhook(name: str = "gpu-pods.carrel.dev") -> Json:
-    (configuration,) = webhooks()
-    entries = {each["name"]: dict(each) for each in configuration["webhooks"]}
-    assert list(entries) == ["gpu-pods.carrel.dev", "visible-gpus.carrel.dev", "evictions.carrel.dev"]
-    return entries[name]
+    (configuration,) = webhooks(dra=True)
+    return next(dict(each) for each in configuration["webhooks"] if each["name"] == name)
 
 
 def policy(name: str) -> Json:
@@ -91,6 +89,27 @@ def test_the_webhook_is_asked_about_other_pods_that_may_see_a_gpu_and_not_waited
     by_label, by_name = entry["namespaceSelector"]["matchExpressions"]
     assert by_label == {"key": carrel.SEES_GPUS, "operator": "NotIn", "values": ["true"]}
     assert by_name["operator"] == "NotIn" and set(by_name["values"]) == {"carrel", *visible_devices.TOOL_NAMESPACES}
+
+
+@pytest.mark.parametrize(
+    ("dra", "with_claims"), [(True, ["claim-pods.carrel.dev", "claims.carrel.dev"]), (False, [])], ids=["dra", "no dra"]
+)
+def test_only_where_claims_are_counted_the_webhook_is_asked_about_them(dra: bool, with_claims: list[str]) -> None:
+    (configuration,) = webhooks(dra=dra)
+    always = {"gpu-pods.carrel.dev", "visible-gpus.carrel.dev", "evictions.carrel.dev"}
+    assert [each["name"] for each in configuration["webhooks"] if each["name"] not in always] == with_claims
+
+
+def test_the_webhook_is_asked_about_pods_with_claims_of_all_namespaces() -> None:
+    """Also of tools that see GPUs without asking: a pod that it has not seen gets no GPU by a claim."""
+    entry, (configuration,) = webhook("claim-pods.carrel.dev"), webhooks(dra=True)
+
+    assert "namespaceSelector" not in entry and "objectSelector" not in entry
+    assert named(entry["matchConditions"], "has-claims") == "object.spec.?resourceClaims.orValue([]).size() > 0"
+    assert words_of(named(entry["matchConditions"], "not-a-gpu-pod")) == {carrel.TIER}
+    assert (entry["failurePolicy"], entry["timeoutSeconds"]) == ("Ignore", 5)
+    order = [each["name"] for each in configuration["webhooks"]]
+    assert order.index(entry["name"]) < order.index("visible-gpus.carrel.dev"), "that one waits for less long"
 
 
 def test_the_webhook_is_asked_about_evictions_that_give_a_pod_longer_than_a_gpu_pod_may_take() -> None:
@@ -195,6 +214,9 @@ def test_only_carrels_accounts_and_admins_may_read_bookings() -> None:
     ("conditions", "accounts"),
     [
         pytest.param(webhook()["matchConditions"], {"controller"}, id="the webhook: who makes pods"),
+        pytest.param(
+            webhook("claim-pods.carrel.dev")["matchConditions"], {"controller"}, id="pods with claims: who makes pods"
+        ),
         pytest.param(
             webhook("visible-gpus.carrel.dev")["matchConditions"], {"controller"}, id="other pods: who makes pods"
         ),
