@@ -13,6 +13,7 @@ from carrel.kubernetes.cluster import Json, Unavailable
 from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
 from carrel.leases.pod_progress import holder_of
 from carrel.ledger.gpus import Node
+from carrel.ledger.refusals import Refusal
 from tests.kit.dra import Gate, allocated, deallocate, new_claim, publish, sees_claim
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
@@ -87,6 +88,23 @@ async def test_asked_again_the_gate_says_the_same_and_takes_nothing_more() -> No
         after = allocated(claim, {"n1/gpu-0": HALF})
         assert [await gate.ask(after, claim) for _ in range(3)] == [None, None, None]
         assert await lab.held() == {"gpu-n1-0": {uid_of(claim): 8138}}
+
+
+async def test_a_claim_that_loses_races_for_minutes_is_never_told_that_its_allocation_was_not_stored() -> None:
+    async with a_dra_lab() as (lab, gate):
+        claim, taken = await new_claim(lab, "train"), Refusal("another replica was faster")
+        writer = gate.replica.lease_writer
+        take = writer.take
+
+        async def lost(*given: object) -> Refusal:
+            return taken
+
+        writer.take = lost  # type: ignore[method-assign, assignment]
+        for _ in range(5):
+            assert await gate.ask(allocated(claim, {"n1/gpu-0": HALF}), claim) == taken
+            lab.clock.now += timedelta(minutes=1)
+        writer.take = take  # type: ignore[method-assign]
+        assert await gate.allocate(lab, claim, {"n1/gpu-0": HALF}) is None
 
 
 async def test_an_allocation_elsewhere_leaves_the_first_gpu_to_the_collector() -> None:
