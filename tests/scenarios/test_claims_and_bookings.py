@@ -13,7 +13,7 @@ from carrel.kubernetes.objects.resources import LEASES, PODS, RESOURCE_CLAIMS
 from carrel.ledger.tiers import AtEnd
 from carrel.lifecycle.claim_allocator import ClaimAllocator
 from tests.kit.claimed_pods import ADA, EVE, ClaimLab, a_claim_lab, asking
-from tests.kit.dra import allocated, deallocate, store
+from tests.kit.dra import allocated, deallocate, sees_claim, store
 from tests.kit.gpus import A100, A6000, a_node
 from tests.kit.lab import DAY
 from tests.kit.tiers import an_opportunistic_pod, mark_unschedulable, pods_of
@@ -49,6 +49,23 @@ async def manifest(of: ClaimLab, name: str) -> Json:
 
 async def a_template(of: ClaimLab, **asked: Any) -> None:
     await of.template("gpu", asking(**asked))
+
+
+async def test_claims_that_nobody_uses_and_shadow_claims_do_not_change_what_is_covered() -> None:
+    """There may be tens of thousands of them: coverage must not be decided anew at each of their events."""
+    async with a_claim_lab(a_node("n1")) as of:
+        covered = of.replica.covered_pods
+        await of.replica.sees(await of.pod("train", ADA, claim="named"))
+        covered.booked_waiting()
+        before = covered._moment
+        labelled = {"name": "held-1", "labels": {"carrel.dev/shadow": "true"}}
+        shadow = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": labelled, "spec": asking()}
+        for claim in (await of.claim("idle"), await of.lab.client.create(RESOURCE_CLAIMS, shadow, "carrel")):
+            await sees_claim(of.replica, claim)
+            await sees_claim(of.replica, await store(of.lab, allocated(claim, {"n1/gpu-0": HALF})))
+        assert covered._moment == before
+        await sees_claim(of.replica, await of.claim("named"))
+        assert covered._moment > before, "a pod waits for this one"
 
 
 # --- coverage --------------------------------------------------------------------------------------------------------

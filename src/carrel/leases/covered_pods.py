@@ -109,6 +109,8 @@ class CoveredPods:
 
     def on_claim(self, uid: str, users: Collection[Pod]) -> None:
         """A ResourceClaim has changed, or is used by other pods than before; these use it, or did."""
+        if not users and not self._ledger.shares_of(uid):
+            return  # nobody's, or a shadow claim: most of them are, and change nothing here
         for pod in users:
             self._read.pop(pod.metadata.uid, None)
         self._note_people(users)
