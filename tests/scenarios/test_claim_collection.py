@@ -60,6 +60,25 @@ async def test_a_claim_that_is_gone_frees_its_gpu_at_once() -> None:
         assert [card.free for card in replica.ledger.cards("n1")] == [16276, 16276]
 
 
+async def test_the_end_of_a_claim_does_not_read_the_other_claims_of_its_namespace() -> None:
+    """Claims end with nearly every pod, and a namespace may have thousands."""
+    async with an_allocated_claim() as (lab, replica, _):
+        for number in range(3):
+            await new_claim(lab, f"other-{number}")
+        ask, read = replica.cluster.list, []
+
+        async def counted(resource, *given, **named):  # type: ignore[no-untyped-def]
+            found = await ask(resource, *given, **named)
+            read.extend(found.items if resource is RESOURCE_CLAIMS else ())
+            return found
+
+        await delete_claim(lab, "train")
+        await is_gone(replica)
+        replica.cluster.list = counted  # type: ignore[method-assign]
+        assert await freed(replica) == ["the claim is gone"]
+        assert read == []
+
+
 async def test_a_claim_that_was_seen_allocated_and_is_so_no_more_frees_its_gpu_at_once() -> None:
     async with an_allocated_claim() as (lab, replica, _):
         await sees_claim(replica, await deallocate(lab, "train"))
