@@ -5,9 +5,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from carrel.dialects.dra import DevicePlace
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import Json, MergePatch, Selection
-from carrel.kubernetes.objects.resources import EVENTS, LEASES
+from carrel.kubernetes.objects.resources import EVENTS, LEASES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from carrel.lifecycle.unrecorded_claims import ClaimOutcome, UnrecordedClaims
 from tests.kit.dra import Gate, allocated, deallocate, new_claim, publish, sees_claim, store
 from tests.kit.eventually import eventually
@@ -51,6 +52,48 @@ async def test_an_allocation_past_the_gate_is_recorded_if_it_fits(memory: str, m
         assert await lab.held() == {"gpu-n1-0": {claim["metadata"]["uid"]: mib}}
         assert unrecorded.found() == []
         assert await replica.collector.collect() == []
+
+
+async def test_of_a_claim_with_two_gpus_the_one_without_a_lease_is_found() -> None:
+    node = a_node("n1", cards=2)
+    async with a_lab([node]) as lab:
+        await publish(lab, node)
+        async with lab.replica(dra=True) as replica:
+            assert replica.device_claims is not None
+            unrecorded = UnrecordedClaims(replica, replica.device_claims)
+            claim = await new_claim(lab, "train")
+            assert await Gate(replica).ask(allocated(claim, HALF), claim) is None
+            await sees_claim(replica, await store(lab, allocated(claim, {**HALF, "n1/gpu-1": ""})))
+            assert [each.gpu.index for each in unrecorded.found()] == [1]
+
+
+async def test_to_look_at_claims_again_reads_neither_their_amounts_nor_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be tens of thousands, and the event loop waits meanwhile."""
+    async with a_claim_lab() as (lab, replica, unrecorded):
+        for name in ("first", "second"):
+            claim = await new_claim(lab, name)
+            assert await Gate(replica).allocate(lab, claim, {"n1/gpu-0": "4000Mi"}) is None
+            await sees_claim(replica, await lab.client.get(RESOURCE_CLAIMS, name, "lab"))
+        assert unrecorded.found() == []
+
+        def never(*given: object) -> None:
+            raise AssertionError("it is known already")
+
+        monkeypatch.setattr("carrel.dialects.dra.uuids_in", never)
+        monkeypatch.setattr("carrel.dialects.dra.allocated", never)
+        monkeypatch.setattr(replica.isolation, "found", lambda _, items, look: list(map(look, items)))
+        assert unrecorded.found() == []
+
+
+async def test_a_device_that_becomes_another_gpu_is_known_as_that_one() -> None:
+    async with a_claim_lab() as (lab, replica, _):
+        assert replica.device_claims is not None
+        place, known = DevicePlace("gpu.carrel.dev", "n1", "gpu-0"), replica.device_claims.uuid_of
+        assert known(place) == N1.gpus[0].uuid
+        replaced = (await lab.client.get(RESOURCE_SLICES, "n1-gpu.carrel.dev"))["spec"]
+        replaced["devices"][0]["attributes"]["uuid"]["string"] = "GPU-new"
+        await lab.client.patch(RESOURCE_SLICES, "n1-gpu.carrel.dev", MergePatch({"spec": replaced}))
+        await eventually(lambda: known(place) == "GPU-new")
 
 
 async def test_one_that_does_not_fit_is_reported_and_gets_no_lease() -> None:

@@ -99,16 +99,26 @@ class DeviceClaims:
         self.claims.on_change(partial(self._forget_early, RESOURCE_CLAIMS.kind))
         self.templates.on_change(partial(self._forget_early, RESOURCE_CLAIM_TEMPLATES.kind))
         self._on_slices: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
-        self.slices.on_change(lambda old, new: self._on_slices.clear())
+        self._uuids: dict[tuple[DevicePlace, str], str] = {}  # of devices in current slices, by attribute
+        self.slices.on_change(self._on_slice)
 
     # --- devices -----------------------------------------------------------------------------------------------------
 
     def uuid_of(self, place: DevicePlace, attribute: str = dra.UUID) -> str:
         """The GPU that a device is; empty: no slice says it. While a pool is replaced, the newest slices count."""
+        if known := self._uuids.get((place, attribute)):
+            return known
         found = self.slices.store.find(POOL_OF, _pool_key(place.driver, place.pool))
         newest = max((each.spec.pool.generation for each in found), default=0)
-        current = [each for each in found if each.spec.pool.generation == newest]
-        return next((uuid for each in current if (uuid := dra.uuids_in(each, attribute).get(place))), "")
+        for each in found:
+            if each.spec.pool.generation == newest:
+                for device, uuid in dra.uuids_in(each, attribute).items():
+                    self._uuids.setdefault((device, attribute), uuid)
+        return self._uuids.get((place, attribute), "")
+
+    def _on_slice(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
+        self._on_slices.clear()
+        self._uuids.clear()
 
     def why_not_divided(self, spec: ResourceClaimSpec) -> Refusal | None:
         """Why a claim gets no part of a GPU: the API server keeps neither the amount that it names, nor that the GPUs

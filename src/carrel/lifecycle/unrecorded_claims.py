@@ -106,13 +106,19 @@ class UnrecordedClaims:
         return ClaimOutcome.NO_ROOM
 
     def _missing(self, claim: ResourceClaim) -> Iterator[UnrecordedClaim]:
-        if self._device_claims.is_shadow(claim):
+        if self._device_claims.is_shadow(claim) or self._is_recorded(claim):
             return
         for place, memory in dra.allocated(claim, self._device_claims.drivers).items():
             card = self._state.ledger.card(self._device_claims.uuid_of(place))
             if card is not None and claim.metadata.uid not in card.shares:
                 whole = memory is None or memory >= card.gpu.memory
                 yield UnrecordedClaim(claim, card.gpu, None if whole else memory)
+
+    def _is_recorded(self, claim: ResourceClaim) -> bool:
+        """Nearly all claims are, and there may be tens of thousands: this is cheaper than to read their amounts."""
+        held, allocation = self._state.ledger.shares_of(claim.metadata.uid), claim.status.allocation
+        results = allocation.devices.results if allocation is not None else ()
+        return bool(held) and all(self._device_claims.uuid_of(dra.place_of(each)) in held for each in results)
 
     async def _tell(self, claim: ResourceClaim, each: UnrecordedClaim) -> None:
         card = self._state.ledger.card(each.gpu.uuid)
