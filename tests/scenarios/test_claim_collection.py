@@ -65,7 +65,8 @@ async def test_the_end_of_a_claim_does_not_read_the_other_claims_of_its_namespac
     async with an_allocated_claim() as (lab, replica, _):
         for number in range(3):
             await new_claim(lab, f"other-{number}")
-        ask, read = replica.cluster.list, []
+        ask = replica.cluster.list
+        read: list[object] = []
 
         async def counted(resource, *given, **named):  # type: ignore[no-untyped-def]
             found = await ask(resource, *given, **named)
