@@ -177,8 +177,8 @@ class DeviceClaims:
         return [each for each in self.asked_by(pod) if self._request(each, pod) is not None]
 
     def claimed_by(self, pod: Pod) -> ClaimedGpus:
-        """By all its claims. Raises `Malformed`."""
-        claims = self.gpu_claims_of(pod)
+        """By all its claims: also by one that has GPUs, and whose class is gone. Raises `Malformed`."""
+        claims = [each for each in self.asked_by(pod) if self._has_gpus(each) or self._request(each, pod) is not None]
         return ClaimedGpus(frozenset(each.name for each in claims), self._requested(pod, claims))
 
     def claimed_by_manifest(self, manifest: Mapping[str, Any]) -> ClaimedGpus:
@@ -259,6 +259,9 @@ class DeviceClaims:
         request = dra.request_of_claim(asked.spec, where, self.is_gpu_class)
         model = model_of(asked.spec, self.is_gpu_class, self.classes.store.get) if request is not None else ""
         return replace(request, model=model) if request is not None and model else request
+
+    def _has_gpus(self, asked: AskedClaim) -> bool:
+        return asked.claim is not None and bool(dra.allocated(asked.claim, self.drivers))
 
     def is_understood(self, pod: Pod) -> bool:
         """Whether Carrel knows which GPUs would do for the claims of the pod that wait."""

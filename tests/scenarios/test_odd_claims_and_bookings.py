@@ -1,0 +1,60 @@
+"""Bookings and claims that are not as usual: made by schedulers, of deleted classes, used by several pods, refused."""
+
+import pytest
+
+from carrel.kubernetes.cluster import BindTarget, Json
+from carrel.kubernetes.objects.resources import DEVICE_CLASSES, RESOURCE_CLAIMS
+from tests.kit.claimed_pods import ADA, ClaimLab, a_claim_lab, asking, new_class
+from tests.kit.eventually import eventually
+from tests.kit.gpus import a_node
+from tests.kit.lab import DAY
+from tests.kit.tiers import set_status
+from tests.scenarios.test_claims_and_bookings import WHOLE, covered_by, handed_over, told
+
+# --- the end of a booking ---------------------------------------------------------------------------------------------
+
+
+async def a_pod_with_an_extended_resource(of: ClaimLab, name: str) -> None:
+    """As kube-scheduler places it: it makes a claim for `nvidia.com/gpu`, and says so in the pod's status."""
+    pod = await of.lab.pod(name, limits=WHOLE, annotations=ADA, scheduler="default-scheduler")
+    uid = pod["metadata"]["uid"]
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid, "controller": True}
+    metadata: Json = {
+        "name": f"{name}-x",
+        "annotations": {"resource.kubernetes.io/extended-resource-claim": "true"},
+        "ownerReferences": [owner],
+    }
+    body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata, "spec": asking()}
+    claim = await of.lab.client.create(RESOURCE_CLAIMS, body, "lab")
+    await of.follow()
+    assert await of.gate.allocate(of.lab, claim, {"n1/gpu-0": ""}, pod) is None
+    mapping = {"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "gpu"}
+    made = {"resourceClaimName": f"{name}-x", "requestMappings": [mapping]}
+    await set_status(of.lab, name, {"extendedResourceClaimStatus": made})
+    await of.lab.client.bind(BindTarget("lab", name, uid, "n1"))
+    await set_status(of.lab, name, {"phase": "Running", "startTime": of.lab.clock.now.isoformat()})
+
+
+@pytest.mark.parametrize("odd", ["the claim was made for an extended resource", "the class is gone"])
+async def test_a_pod_ends_with_its_booking_although_its_spec_no_longer_shows_its_gpu(odd: str) -> None:
+    async with a_claim_lab(a_node("n1", 1)) as of:
+        await of.lab.book()
+        if odd == "the class is gone":
+            await of.template("odd", asking(device_class="ours"))
+            await new_class(of.lab, "ours")
+            await of.pod("train", ADA, template="odd")
+        else:
+            await a_pod_with_an_extended_resource(of, "train")
+        await of.settle()
+        assert await told(of, "train") == "booked"
+        if odd == "the class is gone":
+            assert of.replica.device_claims is not None
+            classes = of.replica.device_claims.classes.store
+            await of.lab.client.delete(DEVICE_CLASSES, "ours")
+            await eventually(lambda: classes.get("ours") is None, "the class is gone from the cache")
+
+        of.lab.clock.now += 2 * DAY
+        await of.settle()
+
+        assert await handed_over(of) == {"train"}
+        assert await covered_by(of) == {}
