@@ -8,8 +8,8 @@ from tests.kit.claimed_pods import ADA, ClaimLab, a_claim_lab, asking, new_class
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import DAY
-from tests.kit.tiers import set_status
-from tests.scenarios.test_claims_and_bookings import WHOLE, covered_by, handed_over, told
+from tests.kit.tiers import mark_unschedulable, set_status
+from tests.scenarios.test_claims_and_bookings import WHOLE, covered_by, handed_over, the_allocator, told
 
 # --- the end of a booking ---------------------------------------------------------------------------------------------
 
@@ -58,3 +58,29 @@ async def test_a_pod_ends_with_its_booking_although_its_spec_no_longer_shows_its
 
         assert await handed_over(of) == {"train"}
         assert await covered_by(of) == {}
+
+
+# --- claims that Carrel allocates, or leaves to the scheduler ---------------------------------------------------------
+
+
+async def a_booked_pod_that_waits(of: ClaimLab, *claims: str) -> Json:
+    """With claims of these names, and a scheduler has tried to place it."""
+    named = [{"name": each, "resourceClaimName": each} for each in claims]
+    pod = await of.lab.pod("train", annotations=ADA, claims=named, scheduler="default-scheduler")
+    await of.follow()
+    await mark_unschedulable(of.lab, "train")
+    await of.follow()
+    return pod
+
+
+@pytest.mark.parametrize("order", [("one", "linked"), ("linked", "one")])
+async def test_an_island_for_one_of_several_claims_is_left_to_the_scheduler(order: tuple[str, str]) -> None:
+    async with a_claim_lab(a_node("n1", 4)) as of:
+        await of.lab.book(gpus=3)
+        await of.claim("one")
+        island = {"constraints": [{"matchAttribute": "gpu.carrel.dev/island"}]}
+        await of.claim("linked", {"devices": {**asking(count=2)["devices"], **island}})
+        await a_booked_pod_that_waits(of, *order)
+
+        assert await the_allocator(of).round() == []
+        assert await of.lab.held() == {}

@@ -257,7 +257,7 @@ class DeviceClaims:
             return None
         where = f"{asked.source} of {subject(pod.metadata)}"
         request = dra.request_of_claim(asked.spec, where, self.is_gpu_class)
-        model = model_of(asked.spec, self.is_gpu_class, self.classes.store.get) if request is not None else ""
+        model = self._model_of(asked.spec) if request is not None else ""
         return replace(request, model=model) if request is not None and model else request
 
     def _has_gpus(self, asked: AskedClaim) -> bool:
@@ -266,7 +266,12 @@ class DeviceClaims:
     def is_understood(self, pod: Pod) -> bool:
         """Whether Carrel knows which GPUs would do for the claims of the pod that wait."""
         waiting = [each.spec for each in self.gpu_claims_of(pod) if each.spec is not None and not each.is_allocated]
-        return all(model_of(spec, self.is_gpu_class, self.classes.store.get) is not None for spec in waiting)
+        if len(waiting) > 1 and any(spec.devices.constraints for spec in waiting):
+            return False  # one request for all of them cannot say which of the GPUs belong together
+        return all(self._model_of(spec) is not None for spec in waiting)
+
+    def _model_of(self, spec: ResourceClaimSpec) -> str | None:
+        return model_of(spec, self.is_gpu_class, self.classes.store.get, self.drivers)
 
     def is_gpu_class(self, name: str) -> bool:
         """Also of a driver whose devices are not counted: its GPU would be promised beside ours."""
