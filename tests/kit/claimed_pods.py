@@ -177,8 +177,9 @@ class ClaimLab:
         claim = await self.lab.client.get(RESOURCE_CLAIMS, name, "lab")
         consumer = {"resource": "pods", "name": pod.metadata.name, "uid": pod.metadata.uid}
         if allocation := claim.get("status", {}).get("allocation"):
-            reserved = [*claim["status"].get("reservedFor", []), consumer]
-            await store(self.lab, {**claim, "status": {**claim["status"], "reservedFor": reserved}})
+            reserved = claim["status"].get("reservedFor", [])
+            if consumer not in reserved:
+                await store(self.lab, {**claim, "status": {**claim["status"], "reservedFor": [*reserved, consumer]}})
             return str(allocation["devices"]["results"][0]["pool"])
         asked = claim["spec"]["devices"]["requests"][0]["exactly"]
         amount = asked.get("capacity", {}).get("requests", {}).get("memory", "")

@@ -1,10 +1,14 @@
 """Bookings and claims that are not as usual: made by schedulers, of deleted classes, used by several pods, refused."""
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
 
-from carrel.kubernetes.cluster import BindTarget, Json
-from carrel.kubernetes.objects.resources import DEVICE_CLASSES, RESOURCE_CLAIMS
-from tests.kit.claimed_pods import ADA, ClaimLab, a_claim_lab, asking, new_class
+from carrel.kubernetes.cluster import BindTarget, DeleteOptions, Forbidden, Json
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
+from tests.kit.claimed_pods import ADA, EVE, ClaimLab, a_claim_lab, asking, new_class
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import DAY
@@ -27,6 +31,8 @@ async def a_pod_with_an_extended_resource(of: ClaimLab, name: str) -> None:
     body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata, "spec": asking()}
     claim = await of.lab.client.create(RESOURCE_CLAIMS, body, "lab")
     await of.follow()
+    user = of.replica.claim_users.pod_of(claim["metadata"]["uid"])
+    assert user is not None, "the GPUs are the pod's although neither names the other yet"
     assert await of.gate.allocate(of.lab, claim, {"n1/gpu-0": ""}, pod) is None
     mapping = {"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "gpu"}
     made = {"resourceClaimName": f"{name}-x", "requestMappings": [mapping]}
@@ -84,3 +90,81 @@ async def test_an_island_for_one_of_several_claims_is_left_to_the_scheduler(orde
 
         assert await the_allocator(of).round() == []
         assert await of.lab.held() == {}
+
+
+async def test_a_claim_that_carrel_allocated_is_free_again_if_its_pod_goes_before_it_was_placed() -> None:
+    async with a_claim_lab(a_node("n1", 1)) as of:
+        await of.lab.book()
+        await of.claim("kept")
+        await a_booked_pod_that_waits(of, "kept")
+        assert await the_allocator(of).round() == ["lab/train"]
+
+        await of.lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
+        await of.settle()
+
+        assert await of.lab.held() == {}
+
+
+async def test_a_pod_stays_covered_when_the_allocation_of_its_claim_is_refused_and_it_is_not_tried_at_once() -> None:
+    async with a_claim_lab(a_node("n1", 1)) as of:
+        await of.lab.book()
+        await of.claim("kept")
+        await a_booked_pod_that_waits(of, "kept")
+        allocator, patch, during = the_allocator(of), of.replica.cluster.patch, []
+        (before,) = of.replica.booked_waiting()
+
+        async def refuse(*args: Any, **more: Any) -> Json:
+            if args[0] is not RESOURCE_CLAIMS or more.get("subresource") != "status":
+                return await patch(*args, **more)
+            await of.follow()
+            during.append(of.replica.booked_waiting())
+            raise Forbidden(403, "Forbidden", "the gate does not know the Leases")
+
+        with pytest.MonkeyPatch.context() as until_then:
+            until_then.setattr(of.replica.cluster, "patch", refuse)
+            for _ in range(3):
+                assert await allocator.round() == []
+                await of.follow()
+        assert during == [()], "tried once, and then the claim had its GPUs"
+        assert of.replica.booked_waiting() == (before,)
+
+        of.lab.clock.now += timedelta(seconds=61)
+        assert await allocator.round() == ["lab/train"]
+
+
+async def test_one_claim_that_cannot_be_looked_at_keeps_no_other_from_being_allocated() -> None:
+    async with a_claim_lab(a_node("n1", 2)) as of:
+        await of.claim("odd")
+        await of.pod("eves", EVE, claim="odd")
+        await of.settle()
+        await of.lab.book()
+        await of.claim("kept")
+        await a_booked_pod_that_waits(of, "kept")
+        pod_of, odd = of.replica.claim_users.pod_of, (await of.lab.client.get(RESOURCE_CLAIMS, "odd", "lab"))
+
+        def stumble(uid: str) -> Pod | None:
+            if uid == odd["metadata"]["uid"]:
+                raise KeyError(uid)
+            return pod_of(uid)
+
+        with pytest.MonkeyPatch.context() as meanwhile:
+            meanwhile.setattr(of.replica.claim_users, "pod_of", stumble)
+            assert await the_allocator(of).round() == ["lab/train"]
+
+
+# --- whose a claim is -------------------------------------------------------------------------------------------------
+
+
+async def test_a_claim_is_not_a_pods_because_its_maker_wrote_that_the_pod_owns_it() -> None:
+    async with a_claim_lab(a_node("n1", 1)) as of:
+        bobs = await of.lab.pod("bobs", annotations=ADA)
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": "bobs", "uid": bobs["metadata"]["uid"]}
+        body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "spec": asking()}
+        metadata = {"name": "mallorys", "ownerReferences": [owner]}
+        claim = await of.lab.client.create(RESOURCE_CLAIMS, {**body, "metadata": metadata}, "lab")
+        await of.pod("mallorys", EVE, claim="mallorys")
+        await of.follow()
+
+        user = of.replica.claim_users.pod_of(claim["metadata"]["uid"])
+        assert user is not None
+        assert user.metadata.name == "mallorys"

@@ -1,7 +1,7 @@
 """The allocation that Carrel itself writes into a ResourceClaim, as a scheduler would.
 
-Every scheduler then only follows: it places the pod on the node that the allocation names, and reserves the claim for
-it. The time of the allocation must be set, or Kubernetes 1.37 fails on it for ever.
+Every scheduler then only follows: it places the pod on the node that the allocation names. The time of the allocation
+must be set, or Kubernetes 1.37 fails on it for ever.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,7 +15,7 @@ from carrel.dialects.dra_shadows import OfferedDevice
 from carrel.kubernetes.objects.resource_claims import ResourceClaim
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.ledger.requests import Memory
-from carrel.ledger.shares import Share
+from carrel.ledger.shares import Holder, Share
 from carrel.parsing.time import seconds
 
 Json = dict[str, Any]
@@ -80,3 +80,8 @@ def write_allocation(
         "devices": {"results": results},
         "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [is_node]}]},
     }
+
+
+def write_consumer(pod: Holder) -> Json:
+    """For whom a claim is reserved."""
+    return {"resource": "pods", "name": pod.name, "uid": pod.uid}
