@@ -7,7 +7,7 @@ import pytest
 
 from carrel.kubernetes.cluster import BindTarget, DeleteOptions, Forbidden, Json
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.objects.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
+from carrel.kubernetes.objects.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.kit.claimed_pods import ADA, EVE, ClaimLab, a_claim_lab, asking, new_class
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
@@ -150,6 +150,57 @@ async def test_one_claim_that_cannot_be_looked_at_keeps_no_other_from_being_allo
         with pytest.MonkeyPatch.context() as meanwhile:
             meanwhile.setattr(of.replica.claim_users, "pod_of", stumble)
             assert await the_allocator(of).round() == ["lab/train"]
+
+
+async def offer(of: ClaimLab, *devices: Json) -> None:
+    """What the slice of n1 says of its GPUs, besides their names."""
+    assert of.replica.device_claims is not None
+    slices = of.replica.device_claims.slices.store
+    found = await of.lab.client.get(RESOURCE_SLICES, "n1-gpu.carrel.dev")
+    kept = [
+        {"name": each["name"], "attributes": each["attributes"], **more}
+        for each, more in zip(found["spec"]["devices"], devices, strict=True)
+    ]
+    written = await of.lab.client.update(RESOURCE_SLICES, {**found, "spec": {**found["spec"], "devices": kept}})
+    version = written["metadata"]["resourceVersion"]
+    await eventually(
+        lambda: any(each.metadata.resource_version == version for each in slices), "the cache shows the slice"
+    )
+
+
+async def allocated_to(of: ClaimLab, claim: str) -> list[Json]:
+    status = (await of.lab.client.get(RESOURCE_CLAIMS, claim, "lab")).get("status", {})
+    results: list[Json] = status.get("allocation", {"devices": {"results": []}})["devices"]["results"]
+    return results
+
+
+async def test_carrel_allocates_no_device_with_a_taint() -> None:
+    async with a_claim_lab(a_node("n1", 2)) as of:
+        await offer(of, {"taints": [{"key": "nvidia.com/broken", "effect": "NoSchedule"}]}, {})
+        await of.lab.book()
+        await of.claim("kept")
+        await a_booked_pod_that_waits(of, "kept")
+        assert await the_allocator(of).round() == ["lab/train"]
+        assert [each["device"] for each in await allocated_to(of, "kept")] == ["gpu-1"]
+
+
+async def test_of_devices_that_are_not_divided_a_claim_that_names_memory_gets_a_whole_free_one() -> None:
+    async with a_claim_lab(a_node("n1", 2)) as of:
+        await of.lab.pod("part", limits={"aliyun.com/gpu-mem": "8"}, annotations=EVE)
+        await of.settle()
+        (first,) = await of.lab.held()
+        await offer(of, {}, {})
+        await of.lab.book()
+        await of.claim("kept", asking(memory="1Gi"))
+        await a_booked_pod_that_waits(of, "kept")
+
+        assert await the_allocator(of).round() == ["lab/train"]
+
+        (result,) = await allocated_to(of, "kept")
+        assert "consumedCapacity" not in result
+        uid = (await of.lab.client.get(RESOURCE_CLAIMS, "kept", "lab"))["metadata"]["uid"]
+        (second,) = (await of.lab.held()).keys() - {first}
+        assert (await of.lab.held())[second] == {uid: None}
 
 
 # --- whose a claim is -------------------------------------------------------------------------------------------------

@@ -34,13 +34,14 @@ class WantedGpu:
         return None if self.memory is None or self.memory >= gpu.memory else self.memory
 
 
-def wanted_gpus(claim: ResourceClaim, is_gpu: Callable[[str], bool]) -> Sequence[WantedGpu]:
-    """In the order of its requests. Raises `Malformed`."""
+def wanted_gpus(claim: ResourceClaim, is_gpu: Callable[[str], bool], divides: bool) -> Sequence[WantedGpu]:
+    """In the order of its requests. `divides`: whether claims can have parts of the devices; else they get whole ones.
+    Raises `Malformed`."""
     found: list[WantedGpu] = []
     for request in claim.spec.devices.requests:
         for each in dra.gpus_wanted(request, is_gpu):
             amount = dra.amount_of(each, f"ResourceClaim {claim.metadata.name}")
-            memory = amount.mib if isinstance(amount, Memory) else None
+            memory = amount.mib if isinstance(amount, Memory) and divides else None
             name = f"{request.name}/{each.name}" if request.first_available else request.name
             found += [WantedGpu(name, memory)] * max(1, each.count)
     return found

@@ -16,11 +16,10 @@ removes the allocation; the claim is then left to it for a while. A claim that s
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from carrel.dialects import dra_shadows
 from carrel.dialects.claim_allocation import WantedGpu, given, wanted_gpus, write_allocation, write_consumer
 from carrel.dialects.dra import holder_of_claim
 from carrel.dialects.dra_shadows import OfferedDevice
@@ -89,12 +88,17 @@ class ClaimAllocator:
         claims = [each.claim for each in asked if each.claim is not None]
         if not claims or len(claims) < len(asked) or not all(map(self._is_left_to_us, claims)):
             return ""
-        wanted = {claim.metadata.uid: wanted_gpus(claim, self._device_claims.is_gpu_class) for claim in claims}
         gpus = self._gpus_for(waiting, claims)
+        devices = self._device_claims.devices_on(gpus[0].node) if gpus else {}
+        if not all(gpu.uuid in devices for gpu in gpus):
+            return ""
+        divides = all(devices[gpu.uuid].divides for gpu in gpus)
         for claim in claims:
-            held = self._state.ledger.shares_of(claim.metadata.uid)
-            chosen = given(wanted[claim.metadata.uid], gpus, held)
-            if chosen is None or not await self._allocate_claim(waiting, claim, wanted[claim.metadata.uid], chosen):
+            wanted = wanted_gpus(claim, self._device_claims.is_gpu_class, divides)
+            chosen = given(wanted, gpus, self._state.ledger.shares_of(claim.metadata.uid))
+            if chosen is None or not await self._allocate_claim(
+                waiting, claim, list(zip(wanted, chosen, strict=True)), devices
+            ):
                 return ""
             gpus = [gpu for gpu in gpus if gpu not in chosen]
         log.info("claims_allocated pod=%s claims=%d", waiting.holder, len(claims))
@@ -116,30 +120,43 @@ class ClaimAllocator:
         request, keeper = replace(waiting.request, cards=missing), waiting.keeper(ledger)
         nodes = tuple({gpu.node for gpu in held}) or waiting.nodes
         for node in candidates(ledger, request, nodes, keeper).fitting:
-            found = place(ledger, request, node, keeper)
+            found = place(ledger, self._within_devices(request, node), node, keeper)
             if isinstance(found, Placement):
                 return [*held, *found.gpus]
         return held
 
+    def _within_devices(self, request: Request, node: str) -> Request:
+        """Not on GPUs that no scheduler would give: tainted, in use where devices are not divided, or in no slice."""
+        devices = self._device_claims.devices_on(node)
+        unfit = {
+            card.gpu.uuid
+            for card in self._state.ledger.cards(node)
+            if (device := devices.get(card.gpu.uuid)) is None
+            or device.is_tainted
+            or (card.shares and not device.divides)
+        }
+        selector = request.selector
+        return replace(request, selector=replace(selector, not_on=selector.not_on | unfit)) if unfit else request
+
     async def _allocate_claim(
-        self, waiting: WaitingPod, claim: ResourceClaim, wanted: Sequence[WantedGpu], gpus: Sequence[Gpu]
+        self,
+        waiting: WaitingPod,
+        claim: ResourceClaim,
+        pairs: Sequence[tuple[WantedGpu, Gpu]],
+        devices: Mapping[str, OfferedDevice],
     ) -> bool:
-        devices = self._devices_of({gpu.node for gpu in gpus})
-        if any(gpu.uuid not in devices for gpu in gpus):
-            return False
         holder, writer = holder_of_claim(claim), self._state.lease_writer
         placement = Placement(
-            gpus[0].node,
-            tuple(gpus),
-            Request(len(gpus), waiting.request.amount),
+            pairs[0][1].node,
+            tuple(gpu for _, gpu in pairs),
+            Request(len(pairs), waiting.request.amount),
             Coverage(waiting.booking, self._state.options.now()),
-            tuple(each.on(gpu) for each, gpu in zip(wanted, gpus, strict=True)),
+            tuple(each.on(gpu) for each, gpu in pairs),
             waiting.holder.uid,
         )
         if (refusal := await writer.take(placement, holder)) is not None:
             log.info("claim_not_allocated claim=%s why=%r", holder, str(refusal))
             return False
-        pairs = list(zip(wanted, gpus, strict=True))
         allocation = write_allocation(claim, pairs, devices, self._state.options.now())
         try:
             await self._write(claim, {"allocation": allocation, "reservedFor": [write_consumer(waiting.holder)]})
@@ -165,12 +182,3 @@ class ClaimAllocator:
         as_seen = {"uid": metadata.uid, "resourceVersion": version}
         patch = MergePatch({"metadata": as_seen, "status": status})
         await self._state.cluster.patch(RESOURCE_CLAIMS, metadata.name, patch, metadata.namespace, subresource="status")
-
-    def _devices_of(self, nodes: set[str]) -> dict[str, OfferedDevice]:
-        found = [
-            device
-            for each in self._device_claims.slices.store
-            if each.spec.node_name in nodes and each.spec.driver in self._device_claims.drivers
-            for device in dra_shadows.offered(each)
-        ]
-        return {device.uuid: device for device in found if self._device_claims.uuid_of(device.place) == device.uuid}
