@@ -9,11 +9,12 @@ from carrel.kubernetes.cluster import BindTarget, DeleteOptions, Forbidden, Json
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.kit.claimed_pods import ADA, EVE, ClaimLab, a_claim_lab, asking, new_class
+from tests.kit.dra import allocated, store
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import DAY
-from tests.kit.tiers import mark_unschedulable, set_status
-from tests.scenarios.test_claims_and_bookings import WHOLE, covered_by, handed_over, the_allocator, told
+from tests.kit.tiers import mark_unschedulable, schedule, set_status
+from tests.scenarios.test_claims_and_bookings import WHOLE, covered_by, handed_over, records, the_allocator, told
 
 # --- the end of a booking ---------------------------------------------------------------------------------------------
 
@@ -201,6 +202,62 @@ async def test_of_devices_that_are_not_divided_a_claim_that_names_memory_gets_a_
         uid = (await of.lab.client.get(RESOURCE_CLAIMS, "kept", "lab"))["metadata"]["uid"]
         (second,) = (await of.lab.held()).keys() - {first}
         assert (await of.lab.held())[second] == {uid: None}
+
+
+# --- a pod whose other claim has its device on another node -----------------------------------------------------------
+
+
+BY_NAME = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
+BY_LABEL = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+
+
+async def allocate_elsewhere(of: ClaimLab, claim: Json, pod: Json, term: Json | None) -> None:
+    """To n1: its GPU, or by a selector a device of another driver, while somebody else has the GPU."""
+    if term is None:
+        assert await of.gate.allocate(of.lab, claim, {"n1/gpu-0": ""}, pod) is None
+        return
+    after = allocated(claim, {"n1/nic-0": ""}, pod, driver="nic.example")
+    after["status"]["allocation"]["nodeSelector"] = {"nodeSelectorTerms": [term]}
+    await store(of.lab, after)
+
+
+@pytest.mark.parametrize("is_taken", [False, True], ids=["that has a free GPU", "where somebody has the GPU"])
+@pytest.mark.parametrize(
+    ("device_class", "term"),
+    [
+        pytest.param("gpu.carrel.dev", None, id="a GPU"),
+        pytest.param("nic", BY_NAME, id="a device of another driver"),
+        pytest.param("nic", BY_LABEL, id="a device somewhere in a zone"),
+    ],
+)
+async def test_nothing_is_taken_on_a_node_where_the_pod_cannot_use_what_its_other_claim_has(
+    device_class: str, term: Json | None, is_taken: bool
+) -> None:
+    async with a_claim_lab(a_node("n1", 1), a_node("n2", 1)) as of:
+        if term is not None:
+            await of.lab.pod("busy", limits=WHOLE)
+            await of.follow()
+            await schedule(of.lab, of.replica, ("n1",))
+        if is_taken:
+            await of.lab.pod("eves", limits=WHOLE, annotations=EVE)
+            await of.follow()
+            await schedule(of.lab, of.replica, ("n2",))
+        before = await of.lab.held()
+        assert len(before) == (term is not None) + is_taken
+        first = await of.claim("first", asking(device_class=device_class))
+        await of.claim("second")
+        await of.lab.book(gpus=2)
+        pod = await a_booked_pod_that_waits(of, "first", "second")
+        await allocate_elsewhere(of, first, pod, term)
+
+        for _ in range(3):
+            await of.follow()
+            await of.controller.round()
+
+        assert await allocated_to(of, "second") == []
+        assert await handed_over(of) == set()
+        assert (await of.lab.held()).keys() - before.keys() == (set() if term is not None else {"gpu-n1-0"})
+        assert not any(record.kept_for for record in (await records(of)).values())
 
 
 # --- whose a claim is -------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from uuid import NAMESPACE_OID, uuid5
 
 from carrel.dialects import dra
 from carrel.dialects.dra_shadows import OfferedDevice
-from carrel.kubernetes.objects.resource_claims import ResourceClaim
+from carrel.kubernetes.objects.resource_claims import Allocation, ResourceClaim
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.ledger.requests import Memory
 from carrel.ledger.shares import Holder, Share
@@ -81,6 +81,18 @@ def write_allocation(
         "devices": {"results": results},
         "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [is_node]}]},
     }
+
+
+def nodes_named(allocation: Allocation) -> frozenset[str] | None:
+    """Where the devices of an allocation can be used; empty: everywhere. None: it does not say that by names."""
+    terms = allocation.node_selector.node_selector_terms if allocation.node_selector is not None else ()
+    names: set[str] = set()
+    for term in terms:
+        by_name = [each for each in term.match_fields if (each.key, each.operator) == ("metadata.name", "In")]
+        if term.match_expressions or len(term.match_fields) != 1 or not by_name:
+            return None
+        names.update(by_name[0].values)
+    return frozenset(names)
 
 
 def write_consumer(pod: Holder) -> Json:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from carrel.kubernetes.objects.kinds import Object, ObjectPart
+from carrel.kubernetes.objects.kinds import Object, ObjectPart, RequiredNodes
 
 
 class CelSelector(ObjectPart):
@@ -85,6 +85,8 @@ class AllocationDevices(ObjectPart):
 class Allocation(ObjectPart):
     devices: AllocationDevices = msgspec.field(default_factory=AllocationDevices)
     allocation_timestamp: str = ""
+    node_selector: RequiredNodes | None = None
+    """Where the devices can be used; None: everywhere."""
 
 
 class ClaimConsumer(ObjectPart):
