@@ -329,19 +329,23 @@ class HubSettings:
     """For users whose address does not follow from their name. It is read when the component starts."""
 
     def hub_people(self) -> "HubPeople":
-        """Raises `Malformed` if the file cannot be used."""
+        """Raises `Malformed` if the file or the domain cannot be used."""
         import yaml
 
         from carrel.dialects.hub_people import HubPeople, read_addresses
+        from carrel.parsing.addresses import is_address
         from carrel.parsing.malformed import Malformed
 
+        domain = self.username_domain.strip().lower().removeprefix("@").removesuffix(".")
+        if domain and not is_address(f"a@{domain}"):
+            raise Malformed("the options", "--username-domain", self.username_domain, "a domain such as lab.example")
         if self.hub_users is None:
-            return HubPeople(self.username_domain.strip().lower())
+            return HubPeople(domain)
         try:
             content = yaml.safe_load(self.hub_users.read_text())
         except (OSError, ValueError, yaml.YAMLError) as error:
-            raise Malformed(str(self.hub_users), "the file", str(error), "YAML") from None
-        return HubPeople(self.username_domain.strip().lower(), read_addresses(content, str(self.hub_users)))
+            raise Malformed(f"--hub-users {self.hub_users}", "the file", str(error), "YAML") from None
+        return HubPeople(domain, read_addresses(content, f"--hub-users {self.hub_users}"))
 
     def spawner_accounts(self) -> frozenset[str]:
         return frozenset(name.strip() for name in self.spawners.split(",") if name.strip())

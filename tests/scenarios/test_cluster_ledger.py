@@ -63,13 +63,43 @@ def test_what_the_watch_says_while_a_lease_is_written_counts(changed: bool) -> N
     said = write_lease(a_lease(0, "GPU-n1-0", "b", 5000, 5).record, "carrel", NOW) if changed else body
     metadata = {**said["metadata"], "uid": "lease-0", "resourceVersion": "5"}
 
-    with cluster_ledger.writing(body, ours):
+    with cluster_ledger.own_writes.writing(body, ours):
         cluster_ledger.on_lease(None, msgspec.convert({**said, "metadata": metadata}, Lease))
 
     known, card = cluster_ledger.lease("gpu-n1-0"), cluster_ledger.ledger.card("GPU-n1-0")
     assert known is not None and card is not None
     assert (known.record is ours) is not changed
     assert card.free == 16276 - (5000 if changed else 8000)
+
+
+def shown(lease: KnownLease, version: int) -> Lease:
+    """As the watch shows it."""
+    body = write_lease(lease.record, "carrel", NOW)
+    return msgspec.convert(
+        {**body, "metadata": {**body["metadata"], "uid": lease.uid, "resourceVersion": str(version)}}, Lease
+    )
+
+
+def test_the_answer_to_a_write_does_not_replace_a_later_change() -> None:
+    """The watch may show both before this process reads its answer."""
+    cluster_ledger = ledger_with(a_node("n1"))
+    ours, later = a_lease(0, "GPU-n1-0", "a", 8000, 10), a_lease(0, "GPU-n1-0", "b", 5000, 11)
+    with cluster_ledger.own_writes.writing(write_lease(ours.record, "carrel", NOW), ours.record):
+        cluster_ledger.on_lease(None, shown(ours, 10))
+        cluster_ledger.on_lease(shown(ours, 10), shown(later, 11))
+        cluster_ledger.lease_written(ours)
+    assert cluster_ledger.ledger.holders_of("GPU-n1-0") == {"uid-b"}
+
+
+def test_the_answer_to_a_write_does_not_bring_back_a_lease_that_was_deleted_since() -> None:
+    cluster_ledger = ledger_with(a_node("n1"))
+    ours = a_lease(0, "GPU-n1-0", "a", 8000, 10)
+    with cluster_ledger.own_writes.writing(write_lease(ours.record, "carrel", NOW), ours.record):
+        cluster_ledger.on_lease(None, shown(ours, 10))
+        cluster_ledger.on_lease(shown(ours, 10), None)
+        cluster_ledger.lease_written(ours)
+    assert not cluster_ledger.leases()
+    assert not cluster_ledger.ledger.holders_of("GPU-n1-0")
 
 
 def test_a_node_status_that_names_another_node_is_ignored() -> None:

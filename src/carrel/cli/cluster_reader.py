@@ -56,7 +56,7 @@ def _why_unanswered(error: ClusterError, access: Access) -> str:
         return str(error)
     if cause.errno == errno.ECONNREFUSED:
         return f"Nothing listens at {access.server}"
-    return f"No connection to {access.server}: {cause.strerror or cause}"
+    return f"No connection to {access.server}: {cause.strerror or error}"
 
 
 def _same_question(settings: ClusterQuerySettings) -> str:

@@ -86,7 +86,8 @@ async def _look(settings: DoctorSettings) -> "list[Finding]":
     assert own is not None
     with contextlib.suppress(NotImplementedError):  # Windows has no such handlers
         # A pod is ended with SIGTERM: what was started must be removed then too.
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, own.cancel)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, own.cancel)
     async with contextlib.aclosing(client):
         return await findings(Installation(client, settings.carrel_namespace, client.clock.now, probe))
 

@@ -45,21 +45,28 @@ class ConnectionPool:
         self._open: set[HttpConnection] = set()
         self._streaming: set[HttpConnection] = set()
         self._free = asyncio.Semaphore(limits.connections)
+        self._is_closed = False
 
     async def take(self, tls: ssl.SSLContext | None, *, new: bool = False) -> HttpConnection:
         """A connection for one call, which `give_back` ends. Raises `NoConnection`."""
         if not new and not self._free.locked() and (kept := self._kept(tls)) is not None:
             await self._free.acquire()
             return kept
+        has_turn = False
         try:
             async with asyncio.timeout(self._limits.connect_s):
                 await self._free.acquire()
+                has_turn = True
                 try:
                     return (None if new else self._kept(tls)) or await self._connect(tls)
                 except BaseException:
                     self._free.release()
                     raise
-        except (OSError, UnicodeError) as error:  # TimeoutError and ssl.SSLError are OSErrors
+        except TimeoutError as error:
+            busy = f"all {self._limits.connections} connections are in use"
+            why = "nobody answers" if has_turn else busy
+            raise NoConnection(f"{why}, after {self._limits.connect_s:g} s") from error
+        except (OSError, UnicodeError) as error:  # ssl.SSLError is an OSError
             raise NoConnection(_described(error)) from error
 
     def give_back(self, connection: HttpConnection) -> None:
@@ -77,6 +84,8 @@ class ConnectionPool:
             self._on_closed(connection)
 
     def close(self) -> None:
+        """For ever."""
+        self._is_closed = True
         for connection in tuple(self._open):
             connection.close()
 
@@ -107,6 +116,9 @@ class ConnectionPool:
                 if is_last:
                     raise
                 continue
+            if self._is_closed:
+                connection.close()
+                raise OSError("it was closed")
             self._open.add(connection)
             return connection
         raise OSError(f"{to.host} has no address")

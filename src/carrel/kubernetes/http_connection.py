@@ -136,6 +136,8 @@ class HttpConnection(asyncio.Protocol):
     # --- an answer, as the parser finds it ---------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
+        if self._answer is None or self._answer.done():
+            raise ValueError("more came than was asked for")  # or it would be the answer to the next call
         self._is_begun = True
         self._headers, self._header_bytes, self._chunks = [], 0, []
 
@@ -252,6 +254,6 @@ class _Stream(AsyncGenerator[bytes, None]):
 def _joined(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
     joined: dict[str, str] = {}
     for name, value in headers:
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        key, text = name.decode("latin-1").lower(), value.decode(errors="replace")
         joined[key] = f"{joined[key]}, {text}" if key in joined else text
     return joined

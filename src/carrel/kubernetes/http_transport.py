@@ -63,6 +63,7 @@ class HttpTransport:
 
     async def _send_once(self, request: ApiRequest, credentials: Credentials) -> ApiResponse:
         written, tls = self._written(request, credentials.token), self._tls_for(credentials)
+        assert self._is_plain or tls is not None, "a token never leaves this machine in plain text"
         is_new = False
         while True:
             try:
@@ -117,11 +118,12 @@ class HttpTransport:
         """One context for each client certificate: the pool keeps connections by context."""
         if self._is_plain or credentials is self._last_credentials:
             return self._tls
-        self._last_credentials = credentials
         certificate = Credentials(certificate=credentials.certificate, key=credentials.key)
         if self._tls is None or self._tls_credentials != certificate:
             self._tls = tls_context(self._access.trust, certificate)
             self._tls_credentials = certificate
+        # Last: credentials that cannot be used must be refused at the next call too.
+        self._last_credentials = credentials
         return self._tls
 
 

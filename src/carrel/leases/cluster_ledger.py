@@ -8,8 +8,7 @@ Every handler takes (old, new) from a reflector, and may be called twice with th
 contradict each other is unusable, with the reason: no new pod gets it, and no pod loses it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -18,11 +17,11 @@ from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.dialects.kai_reservation import is_reservation
 from carrel.dialects.options import Unit
-from carrel.kubernetes.cluster import Json
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
 from carrel.leases.gpu_nodes import GpuNodes, GpuNodesContext
 from carrel.leases.node_offers import NodeOffers
+from carrel.leases.own_writes import OwnWrites
 from carrel.leases.pod_progress import is_ending, slot_of, state_of
 from carrel.leases.silent_agents import why_silent
 from carrel.leases.unrecorded_pods import RequestOf, UnrecordedPod, users_by_gpu, why_set_aside
@@ -75,7 +74,7 @@ class ClusterLedger:
         self._leases: dict[str, KnownLease] = {}
         self._unreadable: dict[tuple[str, int], str] = {}  # node and index → why the Lease cannot be read
         self._recorded_on: dict[str, set[str]] = {}  # GPU → the Leases that record it: one, if all is well
-        self._being_written: dict[str, tuple[Json, LeaseRecord]] = {}  # Lease → its new text, and what that says
+        self.own_writes = OwnWrites()
         self._promised: dict[str, dict[str, _Promise]] = {}  # GPU → uid → what is about to be written on its Lease
         self._unrecorded: dict[str, dict[str, Share]] = {}  # GPU → uid → what a pod holds without a Lease
         self._lease_names: dict[str, set[str]] = {}  # uid → the Leases that give it a share
@@ -309,6 +308,8 @@ class ClusterLedger:
             # By uid: after a deletion another replica, or this one, may have created a new Lease of that name already.
             if old is not None and (known is None or known.uid == old.metadata.uid):
                 self._remove_lease(old.metadata.name)
+            if old is not None:
+                self.own_writes.on_deleted(old.metadata.name, old.metadata.uid)
             return
         name = new.metadata.name
         known = self._leases.get(name)
@@ -318,7 +319,7 @@ class ClusterLedger:
         if place is None:
             return
         try:
-            record = self._as_written(new) or carrel.read_lease(new)
+            record = self.own_writes.record_in(new) or carrel.read_lease(new)
         except Malformed as malformed:
             self._remove_lease(name)
             self._unreadable[place] = str(malformed)
@@ -326,15 +327,6 @@ class ClusterLedger:
             return
         assert record is not None, "a name that can be read is the name of a GPU's Lease"
         self._set_lease(KnownLease(name, new.metadata.uid, new.metadata.resource_version, record))
-
-    def _as_written(self, lease: Lease) -> LeaseRecord | None:
-        """What the Lease says, if it is what this process is just writing: the watch is often faster than the answer,
-        and a Lease with dozens of shares takes long to read."""
-        body, record = self._being_written.get(lease.metadata.name, (None, None))
-        if body is None:
-            return None
-        is_ours = lease.metadata.annotations == body["metadata"]["annotations"]
-        return record if is_ours and lease.spec.holder_identity == body["spec"].get("holderIdentity", "") else None
 
     def lease(self, name: str) -> KnownLease | None:
         return self._leases.get(name)
@@ -473,19 +465,12 @@ class ClusterLedger:
                     del self._promised[gpu]
                 self._update_ledger(gpu)
 
-    @contextmanager
-    def writing(self, body: Json, record: LeaseRecord) -> Iterator[None]:
-        """While this process writes the record as that Lease."""
-        name = body["metadata"]["name"]
-        self._being_written[name] = (body, record)
-        try:
-            yield
-        finally:
-            del self._being_written[name]
-
     def lease_written(self, lease: KnownLease) -> None:
-        """This process wrote the Lease: no need to wait for the watch."""
-        self._set_lease(lease)
+        """This process wrote the Lease: no need to wait for the watch, which may have shown a later change already."""
+        known = self._leases.get(lease.name)
+        is_newer = known is None or _number(known.version) < _number(lease.version)
+        if is_newer and not self.own_writes.is_gone(lease.uid):
+            self._set_lease(lease)
 
     def lease_deleted(self, name: str, uid: str) -> None:
         """The Lease does not exist any more."""

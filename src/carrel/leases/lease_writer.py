@@ -288,13 +288,13 @@ class LeaseWriter:
             self._cluster_ledger.lease_deleted(name, before.uid)
             return
         body = carrel.write_lease(record, namespace, self._context.now())
-        with self._cluster_ledger.writing(body, record):
+        with self._cluster_ledger.own_writes.writing(body, record):
             if before is None:
                 answer = await cluster.create(LEASES, body, namespace)
             else:
                 body["metadata"] |= {"resourceVersion": before.version, "uid": before.uid}
                 answer = await cluster.update(LEASES, body)
-        self._cluster_ledger.lease_written(_known(answer, record))
+            self._cluster_ledger.lease_written(_known(answer, record))
 
     async def _reread(self, name: str, before: KnownLease | None) -> None:
         """Reads the Lease from the API server, past the cache."""

@@ -99,6 +99,10 @@ class Demand:
             self._next_look = self._pods + min(self._pods, RECOUNT)
             self._look()
 
+    def supply_changed(self) -> None:
+        """The mix is counted anew, with the GPUs that there are now."""
+        self.mix = self._mix_of(self._used)
+
     def _forget_the_lightest(self) -> None:
         self._weights = {kind: weight / self._step for kind, weight in self._weights.items()}
         self._weights = {kind: weight for kind, weight in self._weights.items() if weight > 1 / SCALE_LIMIT}

@@ -32,8 +32,8 @@ GRAIN = 0.01
 REMEMBERED = 64
 """Kinds of requests whose costs are kept. The one that was asked longest ago is dropped."""
 REMEMBERED_REQUESTS = 10_000
-OTHER_NODES = 0.1
-"""Which part of the nodes must have come or gone before it is counted anew which GPUs there are."""
+OTHER_GPUS = 0.1
+"""Which part of the GPUs must be others before it is worked out anew which of them are wanted most."""
 
 
 class Cost(NamedTuple):
@@ -86,7 +86,8 @@ class Ranking:
         self.demand = Demand(supply=self._supply)
         self._remembered = remembered
         self._mix: Mix | None = None
-        self._nodes = 0
+        self._gpus: Counter[GpuKind] = Counter()
+        self._gpus_counted_at = 0  # the revision of the ledger
         self._fragmentation = Fragmentation(self.demand.mix)
         self._states: dict[str, _State] = {}
         self._tables: OrderedDict[tuple[Request | None, MachineRoom], _CostTable] = OrderedDict()
@@ -143,12 +144,20 @@ class Ranking:
         return table
 
     def _follow_the_mix(self) -> None:
-        nodes = len(self._ledger.rooms)
-        others = abs(nodes - self._nodes) > OTHER_NODES * self._nodes
-        if self._mix is not self.demand.mix or others or len(self._numbers) > REMEMBERED_REQUESTS:
-            self._mix, self._nodes = self.demand.mix, nodes
-            self._fragmentation = Fragmentation(self._mix, contention(self._mix, self._gpus_there()))
+        if self._are_other_gpus_there():
+            self.demand.supply_changed()
+        if self._mix is not self.demand.mix or len(self._numbers) > REMEMBERED_REQUESTS:
+            self._mix, self._gpus = self.demand.mix, self._gpus_there()
+            self._fragmentation = Fragmentation(self._mix, contention(self._mix, self._gpus))
             self._states, self._tables, self._numbers = {}, OrderedDict(), {}
+
+    def _are_other_gpus_there(self) -> bool:
+        """To count them takes long with thousands of nodes, so it is done when so many could have changed."""
+        if self._ledger.revision - self._gpus_counted_at <= OTHER_GPUS * len(self._ledger.rooms):
+            return False
+        self._gpus_counted_at, now = self._ledger.revision, self._gpus_there()
+        others = (now - self._gpus).total() + (self._gpus - now).total()
+        return others > OTHER_GPUS * self._gpus.total()
 
     def _usable_nodes(self) -> list[Node]:
         nodes = filter(None, map(self._ledger.node, self._ledger.rooms))

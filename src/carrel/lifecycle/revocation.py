@@ -311,7 +311,7 @@ class Revoker:
                     person = counts_as(last) if last is not None and self._context.may_lose_gpus(last) else ""
                     found[uid] = OpportunisticPod(Holder(uid), timedelta(), person)
             elif self._isolation.ask("revocation_choice", pod, self._is_stuck, otherwise=False):
-                person = counts_as(pod) if self._is_opportunistic(holder) else ""
+                person = counts_as(pod) if self._context.may_lose_gpus(pod) else ""
                 found[uid] = OpportunisticPod(holder, timedelta(), person)
         self._gone_since = gone
         return found

@@ -6,6 +6,7 @@ import pytest
 
 from carrel.dialects.hub_people import HubPeople, read_addresses
 from carrel.parsing.malformed import Malformed
+from carrel.settings import HubSettings
 
 LAB = HubPeople("lab.example", {"al": "ada.lovelace@lab.example"})
 
@@ -38,3 +39,14 @@ def test_a_file_of_addresses_is_read() -> None:
 def test_a_file_of_something_else_is_refused(content: Any) -> None:
     with pytest.raises(Malformed, match="expected"):
         read_addresses(content, "people.yaml")
+
+
+@pytest.mark.parametrize("domain", ["lab.example", "@lab.example", "Lab.Example.", " lab.example "])
+def test_a_domain_may_be_written_in_several_ways(domain: str) -> None:
+    assert HubSettings(username_domain=domain).hub_people().person_of("ada") == "ada@lab.example"
+
+
+@pytest.mark.parametrize("domain", ["lab_hub", "b\u00fccher.example", "a@b.example", "lab..example"])
+def test_a_domain_that_no_address_can_have_is_refused_at_the_start(domain: str) -> None:
+    with pytest.raises(Malformed, match=r"--username-domain is .*; expected a domain such as"):
+        HubSettings(username_domain=domain).hub_people()

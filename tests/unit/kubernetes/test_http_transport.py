@@ -160,6 +160,17 @@ class TestTls:
         assert "PEM" in wrong.value.expected
         assert "secret-key" not in str(wrong.value)
 
+    async def test_with_an_invalid_certificate_no_call_is_ever_sent(self) -> None:
+        """Not even the second one, and not in plain text."""
+        called = asyncio.Event()
+        server = await asyncio.start_server(lambda reader, writer: called.set(), "127.0.0.1", 0)
+        access = Access(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", trust=Trust("no certificate"))
+        async with server, transport_to(access) as transport:
+            for _ in range(3):
+                with pytest.raises(Malformed):
+                    await transport.send(ASK)
+        assert not called.is_set()
+
 
 class TestRequests:
     async def test_an_address_may_have_a_path_of_its_own(self) -> None:
@@ -484,12 +495,13 @@ class TestHttp:
                 assert (await transport.send(ASK)).status == 200
         assert connections == 2
 
-    async def test_a_connection_on_which_something_comes_unasked_is_not_used_again(self) -> None:
+    @pytest.mark.parametrize("unasked", [ANSWER, ANSWER[:20]], ids=["an answer", "the beginning of one"])
+    async def test_a_connection_on_which_something_comes_unasked_is_not_used_again(self, unasked: bytes) -> None:
         asked = []
 
         async def chatty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             asked.append(await reader.readuntil(b"\r\n\r\n"))
-            writer.write(ANSWER + ANSWER)  # an answer to a question that nobody has asked
+            writer.write(ANSWER + unasked)  # to a question that nobody has asked
             await reader.readuntil(b"\r\n\r\n")
 
         async with speaking(chatty) as url, transport_to(Access(url)) as transport:

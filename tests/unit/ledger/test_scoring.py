@@ -155,6 +155,23 @@ def test_which_gpus_there_are_is_counted_anew_when_nodes_come() -> None:
     assert [cost.node for cost in ranking.costs(whole(), ["n1", "n2"])] == ["n2", "n1"]
 
 
+def test_which_gpus_there_are_is_counted_anew_when_they_are_replaced() -> None:
+    ledger = a_ledger(*(a_node(f"n{number}", cards=1, model=A100) for number in range(9)), a_node("old", model=A6000))
+    ranking = Ranking(ledger)
+    for request in (whole(model=A100), whole(model=A6000), whole()):
+        ranking.demand.saw(request)
+    names = ["n0", "n8"]
+    assert [cost.node for cost in ranking.costs(whole(), names)] == names
+
+    for number in range(8):  # A100s are rare now
+        ledger.set_node(a_node(f"n{number}", cards=1, model=A6000))
+
+    assert [cost.node for cost in ranking.costs(whole(), names)] == names
+    assert [cost.node for cost in ranking.costs(whole(), ["n8", "n0"])] == names
+    by_node = {cost.node: cost.wasted for cost in ranking.costs(whole(), names)}
+    assert by_node["n0"] < by_node["n8"], "which others need more"
+
+
 # --- CPU and memory --------------------------------------------------------------------------------------------------
 
 

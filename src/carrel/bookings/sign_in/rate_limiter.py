@@ -43,6 +43,12 @@ class RateLimiter:
             self._buckets.popitem(last=False)
         return 0.0 if is_allowed else (cost - level) / self._rate.per_second
 
+    def give_back(self, caller: str, cost: float = 1.0) -> None:
+        """What was taken for something that should cost nothing."""
+        if caller in self._buckets:
+            level, then = self._buckets[caller]
+            self._buckets[caller] = (min(self._rate.burst, level + cost), then)
+
     def __len__(self) -> int:
         return len(self._buckets)
 

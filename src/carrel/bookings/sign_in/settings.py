@@ -201,7 +201,7 @@ def _mistakes_about_hub(settings: SignInSettings) -> Iterable[str]:
     try:
         settings.hub_people()
     except Malformed as malformed:
-        yield f"--hub-users: {malformed}"
+        yield str(malformed)
     if not settings.hub_url:
         return
     for option, url in (("--hub-url", settings.hub_url), ("--hub-api-url", settings.hub_api_url)):
