@@ -27,12 +27,19 @@ EVE = {"carrel.dev/user": "eve@lab.example", "carrel.dev/tier": "opportunistic"}
 OURS = "device.driver == 'gpu.carrel.dev'"
 
 
-def asking(memory: str = "", count: int = 1, selector: str = "") -> Json:
+def asking(memory: str = "", count: int = 1, selector: str = "", device_class: str = "gpu.carrel.dev") -> Json:
     """The spec of a claim."""
     capacity = {"capacity": {"requests": {"memory": memory}}} if memory else {}
     selectors = {"selectors": [{"cel": {"expression": selector}}]} if selector else {}
-    exactly = {"deviceClassName": "gpu.carrel.dev", "count": count, **capacity, **selectors}
+    exactly = {"deviceClassName": device_class, "count": count, **capacity, **selectors}
     return {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+
+
+async def new_class(lab: Lab, name: str, **more: Any) -> None:
+    """`more`: what its spec says besides the selector."""
+    spec = {"selectors": [{"cel": {"expression": OURS}}], **more}
+    body = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": name}}
+    await lab.client.create(DEVICE_CLASSES, {**body, "spec": spec})
 
 
 class ClaimLab:
@@ -170,8 +177,9 @@ class ClaimLab:
         claim = await self.lab.client.get(RESOURCE_CLAIMS, name, "lab")
         consumer = {"resource": "pods", "name": pod.metadata.name, "uid": pod.metadata.uid}
         if allocation := claim.get("status", {}).get("allocation"):
-            reserved = [*claim["status"].get("reservedFor", []), consumer]
-            await store(self.lab, {**claim, "status": {**claim["status"], "reservedFor": reserved}})
+            reserved = claim["status"].get("reservedFor", [])
+            if consumer not in reserved:
+                await store(self.lab, {**claim, "status": {**claim["status"], "reservedFor": [*reserved, consumer]}})
             return str(allocation["devices"]["results"][0]["pool"])
         asked = claim["spec"]["devices"]["requests"][0]["exactly"]
         amount = asked.get("capacity", {}).get("requests", {}).get("memory", "")
@@ -192,9 +200,7 @@ class ClaimLab:
 async def a_lab_with_slices(*nodes: Node, has_booker: bool = False) -> AsyncIterator[Lab]:
     async with a_lab(nodes, has_booker=has_booker) as lab:
         await publish(lab, *nodes)
-        selectors = {"selectors": [{"cel": {"expression": OURS}}]}
-        body = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu.carrel.dev"}}
-        await lab.client.create(DEVICE_CLASSES, {**body, "spec": selectors})
+        await new_class(lab, "gpu.carrel.dev")
         yield lab
 
 

@@ -1,7 +1,7 @@
 """The allocation that Carrel itself writes into a ResourceClaim, as a scheduler would.
 
-Every scheduler then only follows: it places the pod on the node that the allocation names, and reserves the claim for
-it. The time of the allocation must be set, or Kubernetes 1.37 fails on it for ever.
+Every scheduler then only follows: it places the pod on the node that the allocation names. The time of the allocation
+must be set, or Kubernetes 1.37 fails on it for ever.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,10 +12,10 @@ from uuid import NAMESPACE_OID, uuid5
 
 from carrel.dialects import dra
 from carrel.dialects.dra_shadows import OfferedDevice
-from carrel.kubernetes.objects.resource_claims import ResourceClaim
+from carrel.kubernetes.objects.resource_claims import Allocation, ResourceClaim
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.ledger.requests import Memory
-from carrel.ledger.shares import Share
+from carrel.ledger.shares import Holder, Share
 from carrel.parsing.time import seconds
 
 Json = dict[str, Any]
@@ -34,13 +34,14 @@ class WantedGpu:
         return None if self.memory is None or self.memory >= gpu.memory else self.memory
 
 
-def wanted_gpus(claim: ResourceClaim, is_gpu: Callable[[str], bool]) -> Sequence[WantedGpu]:
-    """In the order of its requests. Raises `Malformed`."""
+def wanted_gpus(claim: ResourceClaim, is_gpu: Callable[[str], bool], divides: bool) -> Sequence[WantedGpu]:
+    """In the order of its requests. `divides`: whether claims can have parts of the devices; else they get whole ones.
+    Raises `Malformed`."""
     found: list[WantedGpu] = []
     for request in claim.spec.devices.requests:
         for each in dra.gpus_wanted(request, is_gpu):
             amount = dra.amount_of(each, f"ResourceClaim {claim.metadata.name}")
-            memory = amount.mib if isinstance(amount, Memory) else None
+            memory = amount.mib if isinstance(amount, Memory) and divides else None
             name = f"{request.name}/{each.name}" if request.first_available else request.name
             found += [WantedGpu(name, memory)] * max(1, each.count)
     return found
@@ -80,3 +81,20 @@ def write_allocation(
         "devices": {"results": results},
         "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [is_node]}]},
     }
+
+
+def nodes_named(allocation: Allocation) -> frozenset[str] | None:
+    """Where the devices of an allocation can be used; empty: everywhere. None: it does not say that by names."""
+    terms = allocation.node_selector.node_selector_terms if allocation.node_selector is not None else ()
+    names: set[str] = set()
+    for term in terms:
+        by_name = [each for each in term.match_fields if (each.key, each.operator) == ("metadata.name", "In")]
+        if term.match_expressions or len(term.match_fields) != 1 or not by_name:
+            return None
+        names.update(by_name[0].values)
+    return frozenset(names)
+
+
+def write_consumer(pod: Holder) -> Json:
+    """For whom a claim is reserved."""
+    return {"resource": "pods", "name": pod.name, "uid": pod.uid}

@@ -10,6 +10,7 @@ The others are guests: they hold nothing, and lose the GPUs with the claim. A cl
 
 from collections.abc import Iterable, Sequence
 
+from carrel.dialects.dra import is_for_extended_resource
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resource_claims import ResourceClaim
 from carrel.kubernetes.store import Store
@@ -63,10 +64,19 @@ class ClaimUsers:
 
     def _expected(self, claim: ResourceClaim) -> Sequence[Pod]:
         """Of a claim that no scheduler has reserved yet: its GPUs are taken before that is written."""
-        made_for = [pod for each in claim.metadata.owner_references if (pod := self._pods.by_uid(each.uid)) is not None]
-        named = f"{claim.metadata.namespace}/{claim.metadata.name}"
-        waiting = [pod for pod in self._pods.find(NAMES_CLAIM, named) if not is_ending(pod)]
+        naming = self._pods.find(NAMES_CLAIM, f"{claim.metadata.namespace}/{claim.metadata.name}")
+        # Whoever makes a claim may write any owner; only Kubernetes writes into a pod which claim was made for it.
+        owners = {each.uid for each in claim.metadata.owner_references}
+        made_for = [pod for pod in naming if pod.metadata.uid in owners] or self._made_by_scheduler(claim)
+        waiting = [pod for pod in naming if not is_ending(pod)]
         return made_for or sorted(waiting, key=lambda pod: (created_at(pod), pod.metadata.name))
+
+    def _made_by_scheduler(self, claim: ResourceClaim) -> Sequence[Pod]:
+        """For an extended resource: the pod's status names the claim a moment later, and before the pod is bound."""
+        if not is_for_extended_resource(claim):
+            return ()
+        owners = [self._pods.by_uid(each.uid) for each in claim.metadata.owner_references]
+        return [pod for pod in owners if pod is not None and not pod.spec.node_name]
 
     def used_by(self, pod: Pod) -> Sequence[str]:
         """The uids of the claims that the pod uses."""

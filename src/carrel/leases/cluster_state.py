@@ -438,11 +438,12 @@ class ClusterState:
     # --- where it may go, and why it waits ---------------------------------------------------------------------------
 
     def nodes_for(self, pod: Pod) -> tuple[str, ...]:
-        """Also where it may get its ResourceClaims."""
-        nodes = self._eligible(pod).nodes
-        if self.device_claims is None or not pod.spec.resource_claims or dialects_of(pod):
+        """Also where it may get its ResourceClaims, and use those that it has."""
+        nodes, claims = self._eligible(pod).nodes, self.device_claims
+        if claims is None or not pod.spec.resource_claims:
             return nodes
-        return self.device_claims.with_slices(nodes) if self.asks_by_claims(pod) else nodes
+        nodes = claims.with_slices(nodes) if not dialects_of(pod) and self.asks_by_claims(pod) else nodes
+        return claims.within_reach(pod, nodes, self.ledger.nodes_held_by)
 
     def _eligible(self, pod: Pod) -> Eligibility:
         """Nowhere, if its demands on nodes cannot be understood: kube-scheduler understands them neither."""

@@ -133,7 +133,10 @@ class CoveredPods:
         for uid in uids:
             self._note_records(uid)
             pod = self._context.pod_by_uid(uid)
-            if pod is not None and (person := person_of(pod)):
+            if pod is None:
+                continue
+            self._read.pop(pod.metadata.uid, None)  # a pod waits for those of its claims that hold nothing
+            if person := person_of(pod):
                 self._changed_people.add(person)
 
     def _note_records(self, uid: str) -> None:

@@ -3,7 +3,7 @@
 Only where the cluster's admin has enabled it (`--dra`): the caches cost memory, and old clusters lack the kinds.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from carrel.dialects import dra, dra_shadows
+from carrel.dialects.claim_allocation import nodes_named
 from carrel.dialects.claim_selectors import model_of
 from carrel.dialects.dra import CLASSES, NOTHING_CLAIMED, ClaimedGpus, DevicePlace
 from carrel.dialects.dra_shadows import OfferedDevice
@@ -22,6 +23,7 @@ from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import Object, Pod
 from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resource_claims import (
+    Allocation,
     DeviceClass,
     ResourceClaim,
     ResourceClaimSpec,
@@ -138,6 +140,18 @@ class DeviceClaims:
             known = self._on_slices[id(nodes)] = (nodes, tuple(node for node in nodes if node in offering))
         return known[1]
 
+    def within_reach(
+        self, pod: Pod, nodes: tuple[str, ...], gpus_on: Callable[[str], Collection[str]]
+    ) -> tuple[str, ...]:
+        """Those of the nodes where the devices that claims of the pod have already can be used. `gpus_on`: the nodes of
+        the GPUs that the claim of that uid holds."""
+        for claim in filter(None, (each.claim for each in self.asked_by(pod))):
+            allocation = claim.status.allocation
+            allowed = gpus_on(claim.metadata.uid) or (nodes_named(allocation) if allocation is not None else ())
+            if allowed:
+                nodes = tuple(node for node in nodes if node in allowed)
+        return nodes
+
     def devices_on(self, node: str) -> dict[str, OfferedDevice]:
         """The devices that slices offer there, by the UUID of their GPU; of drivers that are counted."""
         return {
@@ -187,8 +201,8 @@ class DeviceClaims:
         return [each for each in self.asked_by(pod) if self._request(each, pod) is not None]
 
     def claimed_by(self, pod: Pod) -> ClaimedGpus:
-        """By all its claims. Raises `Malformed`."""
-        claims = self.gpu_claims_of(pod)
+        """By all its claims: also by one that has GPUs, and whose class is gone. Raises `Malformed`."""
+        claims = [each for each in self.asked_by(pod) if self._has_gpus(each) or self._request(each, pod) is not None]
         return ClaimedGpus(frozenset(each.name for each in claims), self._requested(pod, claims))
 
     def claimed_by_manifest(self, manifest: Mapping[str, Any]) -> ClaimedGpus:
@@ -272,13 +286,28 @@ class DeviceClaims:
             return None
         where = f"{asked.source} of {subject(pod.metadata)}"
         request = dra.request_of_claim(asked.spec, where, self.is_gpu_class)
-        model = model_of(asked.spec, self.is_gpu_class, self.classes.store.get) if request is not None else ""
+        model = self._model_of(asked.spec) if request is not None else ""
         return replace(request, model=model) if request is not None and model else request
 
+    def _has_gpus(self, asked: AskedClaim) -> bool:
+        return asked.claim is not None and bool(dra.allocated(asked.claim, self.drivers))
+
     def is_understood(self, pod: Pod) -> bool:
-        """Whether Carrel knows which GPUs would do for the claims of the pod that wait."""
+        """Whether Carrel knows which GPUs would do for the claims of the pod that wait, and on which nodes."""
+        if any(nodes_named(each) is None for each in self._allocations_of(pod)):
+            return False
         waiting = [each.spec for each in self.gpu_claims_of(pod) if each.spec is not None and not each.is_allocated]
-        return all(model_of(spec, self.is_gpu_class, self.classes.store.get) is not None for spec in waiting)
+        if len(waiting) > 1 and any(spec.devices.constraints for spec in waiting):
+            return False  # one request for all of them cannot say which of the GPUs belong together
+        return all(self._model_of(spec) is not None for spec in waiting)
+
+    def _allocations_of(self, pod: Pod) -> Iterator[Allocation]:
+        for each in self.asked_by(pod):
+            if each.claim is not None and each.claim.status.allocation is not None:
+                yield each.claim.status.allocation
+
+    def _model_of(self, spec: ResourceClaimSpec) -> str | None:
+        return model_of(spec, self.is_gpu_class, self.classes.store.get, self.drivers)
 
     def is_gpu_class(self, name: str) -> bool:
         """Also of a driver whose devices are not counted: its GPU would be promised beside ours."""

@@ -192,6 +192,10 @@ class Ledger:
         """A pod's shares by GPU, also of GPUs that no node reports at the moment."""
         return MappingProxyType(self._shares.get(uid, {}))
 
+    def nodes_held_by(self, uid: str) -> set[str]:
+        """Where it holds something of a GPU that a node reports."""
+        return {self._cards[gpu].gpu.node for gpu in self._shares.get(uid, ()) if gpu in self._cards}
+
     def holders_of(self, gpu: str) -> set[str]:
         """The uids of the pods that hold a part of the GPU, also if no node reports it at the moment."""
         card = self._cards.get(gpu)

@@ -130,9 +130,11 @@ def _expiry_options(state: ClusterState, at_end: AtEnd = AtEnd.CPU) -> ExpiryOpt
     def is_covered(pod: Pod) -> bool:
         return state.covered(pod) is not None
 
-    return ExpiryOptions(
-        state.options.now, is_covered, state.reread, booked_from, at_end, state.isolation, state.asks_by_claims
-    )
+    def has_claims(pod: Pod) -> bool:
+        # A claim that a scheduler made for `nvidia.com/gpu` is not in the pod's spec; its class may be gone, too.
+        return state.asks_by_claims(pod) or bool(state.shares_of(pod))
+
+    return ExpiryOptions(state.options.now, is_covered, state.reread, booked_from, at_end, state.isolation, has_claims)
 
 
 def hand_overs_on(state: ClusterState, cluster: Cluster, limits: EndLimits = DEFAULT_END_LIMITS) -> HandOvers:

@@ -6,7 +6,8 @@ chooses the GPUs and allocates the claims, and every scheduler only follows:
 
     1. the Leases of the GPUs name the claim     a crash after this leaves GPUs that the next round uses
     2. the allocation is written into the claim  only if nobody has changed the claim; the gate lets it pass, because
-                                                 the Leases name the claim already
+                                                 the Leases name the claim already. It is reserved for the pod,
+                                                 so that Kubernetes frees it if the pod goes before it is placed
 
 If a scheduler was faster, what was taken is given back. A scheduler that cannot follow, for want of CPU for example,
 removes the allocation; the claim is then left to it for a while. A claim that says more than Carrel understands
@@ -15,12 +16,11 @@ removes the allocation; the claim is then left to it for a while. A claim that s
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from carrel.dialects import dra_shadows
-from carrel.dialects.claim_allocation import WantedGpu, given, wanted_gpus, write_allocation
+from carrel.dialects.claim_allocation import WantedGpu, given, wanted_gpus, write_allocation, write_consumer
 from carrel.dialects.dra import holder_of_claim
 from carrel.dialects.dra_shadows import OfferedDevice
 from carrel.kubernetes.cluster import Conflict, Forbidden, Invalid, MergePatch, NotFound
@@ -40,28 +40,24 @@ log = logging.getLogger(__name__)
 FINALIZER = "resource.kubernetes.io/delete-protection"
 """Of every allocated claim: it is deleted only after it was deallocated."""
 TIME_TO_SEE_S = 0.2
-"""Until the gate, which watches the Leases, knows what was just taken. If it does not, the next round tries again."""
+"""Until the gate, which watches the Leases, knows what was just taken. If it does not, it is tried again later."""
 AGAIN_AFTER = timedelta(seconds=60)
-"""A claim that was deallocated by a scheduler is left to the scheduler for so long."""
+"""A claim that a scheduler has deallocated, or whose allocation was refused, is left to the scheduler for so long."""
 
 
 class ClaimAllocator:
     def __init__(self, state: ClusterState, device_claims: DeviceClaims) -> None:
         self._state = state
         self._device_claims = device_claims
-        self._allocated_at: dict[str, datetime] = {}  # uid of a claim → when Carrel allocated it
+        self._left_alone_since: dict[str, datetime] = {}  # uid of a claim → when Carrel allocated it, or failed to
 
     async def round(self) -> list[str]:
         """Allocates what is due. The names of the pods whose claims were allocated."""
-        due = self._state.isolation.found(
-            "claim_allocation",
-            [*self._state.booked_waiting(), *self._interrupted()],
-            self._if_due,
-            lambda each: each.holder.full_name,
-        )
-        done = await self._state.isolation.each(
-            "claim_allocation", due, self._allocate, lambda each: each[0].holder.full_name
-        )
+        isolation = self._state.isolation
+        interrupted = isolation.found("claim_allocation", self._claims_with_gpus(), self._if_interrupted, str)
+        waiting = [*self._state.booked_waiting(), *interrupted]
+        due = isolation.found("claim_allocation", waiting, self._if_due, lambda each: each.holder.full_name)
+        done = await isolation.each("claim_allocation", due, self._allocate, lambda each: each[0].holder.full_name)
         return [name for name in done if name]
 
     def _if_due(self, waiting: WaitingPod) -> tuple[WaitingPod, Pod] | None:
@@ -71,17 +67,20 @@ class ClaimAllocator:
         has_claims = bool(self._device_claims.gpu_claims_of(pod))
         return (waiting, pod) if has_claims and self._device_claims.is_understood(pod) else None
 
-    def _interrupted(self) -> Iterable[WaitingPod]:
-        """Booked pods that wait, and whose claims have their GPUs on Leases, but no allocation."""
+    def _claims_with_gpus(self) -> set[str]:
         shares = (share for lease in self._state.cluster_ledger.leases() for share in lease.record.shares)
-        for uid in {share.holder.uid for share in shares if share.holder.is_claim}:
-            claim = self._device_claims.claims.store.by_uid(uid)
-            pod = self._state.claim_users.pod_of(uid)
-            if claim is None or claim.status.allocation is not None or pod is None:
-                continue
-            covered, request = self._state.covered(pod), self._device_claims.request_of(pod)
-            if covered is not None and request is not None:
-                yield WaitingPod(holder_of(pod), request, self._state.nodes_for(pod), covered.entitlement.booking)
+        return {share.holder.uid for share in shares if share.holder.is_claim}
+
+    def _if_interrupted(self, uid: str) -> WaitingPod | None:
+        """The booked pod that waits for a claim which has its GPUs on Leases, but no allocation."""
+        claim = self._device_claims.claims.store.by_uid(uid)
+        pod = self._state.claim_users.pod_of(uid)
+        if claim is None or claim.status.allocation is not None or pod is None:
+            return None
+        covered, request = self._state.covered(pod), self._device_claims.request_of(pod)
+        if covered is None or request is None:
+            return None
+        return WaitingPod(holder_of(pod), request, self._state.nodes_for(pod), covered.entitlement.booking)
 
     async def _allocate(self, due: tuple[WaitingPod, Pod]) -> str:
         waiting, pod = due
@@ -89,12 +88,17 @@ class ClaimAllocator:
         claims = [each.claim for each in asked if each.claim is not None]
         if not claims or len(claims) < len(asked) or not all(map(self._is_left_to_us, claims)):
             return ""
-        wanted = {claim.metadata.uid: wanted_gpus(claim, self._device_claims.is_gpu_class) for claim in claims}
         gpus = self._gpus_for(waiting, claims)
+        devices = self._device_claims.devices_on(gpus[0].node) if gpus else {}
+        if not all(gpu.uuid in devices for gpu in gpus):
+            return ""
+        divides = all(devices[gpu.uuid].divides for gpu in gpus)
         for claim in claims:
-            held = self._state.ledger.shares_of(claim.metadata.uid)
-            chosen = given(wanted[claim.metadata.uid], gpus, held)
-            if chosen is None or not await self._allocate_claim(waiting, claim, wanted[claim.metadata.uid], chosen):
+            wanted = wanted_gpus(claim, self._device_claims.is_gpu_class, divides)
+            chosen = given(wanted, gpus, self._state.ledger.shares_of(claim.metadata.uid))
+            if chosen is None or not await self._allocate_claim(
+                waiting, claim, list(zip(wanted, chosen, strict=True)), devices
+            ):
                 return ""
             gpus = [gpu for gpu in gpus if gpu not in chosen]
         log.info("claims_allocated pod=%s claims=%d", waiting.holder, len(claims))
@@ -102,8 +106,8 @@ class ClaimAllocator:
 
     def _is_left_to_us(self, claim: ResourceClaim) -> bool:
         now = self._state.options.now()
-        self._allocated_at = {uid: at for uid, at in self._allocated_at.items() if now < at + AGAIN_AFTER}
-        return claim.metadata.uid not in self._allocated_at
+        self._left_alone_since = {uid: at for uid, at in self._left_alone_since.items() if now < at + AGAIN_AFTER}
+        return claim.metadata.uid not in self._left_alone_since
 
     def _gpus_for(self, waiting: WaitingPod, claims: Sequence[ResourceClaim]) -> list[Gpu]:
         """The GPUs of one node that the claims get: those that they hold already, and new ones."""
@@ -116,43 +120,58 @@ class ClaimAllocator:
         request, keeper = replace(waiting.request, cards=missing), waiting.keeper(ledger)
         nodes = tuple({gpu.node for gpu in held}) or waiting.nodes
         for node in candidates(ledger, request, nodes, keeper).fitting:
-            found = place(ledger, request, node, keeper)
+            found = place(ledger, self._within_devices(request, node), node, keeper)
             if isinstance(found, Placement):
                 return [*held, *found.gpus]
         return held
 
+    def _within_devices(self, request: Request, node: str) -> Request:
+        """Not on GPUs that no scheduler would give: tainted, in use where devices are not divided, or in no slice."""
+        devices = self._device_claims.devices_on(node)
+        unfit = {
+            card.gpu.uuid
+            for card in self._state.ledger.cards(node)
+            if (device := devices.get(card.gpu.uuid)) is None
+            or device.is_tainted
+            or (card.shares and not device.divides)
+        }
+        selector = request.selector
+        return replace(request, selector=replace(selector, not_on=selector.not_on | unfit)) if unfit else request
+
     async def _allocate_claim(
-        self, waiting: WaitingPod, claim: ResourceClaim, wanted: Sequence[WantedGpu], gpus: Sequence[Gpu]
+        self,
+        waiting: WaitingPod,
+        claim: ResourceClaim,
+        pairs: Sequence[tuple[WantedGpu, Gpu]],
+        devices: Mapping[str, OfferedDevice],
     ) -> bool:
-        devices = self._devices_of({gpu.node for gpu in gpus})
-        if any(gpu.uuid not in devices for gpu in gpus):
-            return False
         holder, writer = holder_of_claim(claim), self._state.lease_writer
         placement = Placement(
-            gpus[0].node,
-            tuple(gpus),
-            Request(len(gpus), waiting.request.amount),
+            pairs[0][1].node,
+            tuple(gpu for _, gpu in pairs),
+            Request(len(pairs), waiting.request.amount),
             Coverage(waiting.booking, self._state.options.now()),
-            tuple(each.on(gpu) for each, gpu in zip(wanted, gpus, strict=True)),
+            tuple(each.on(gpu) for each, gpu in pairs),
             waiting.holder.uid,
         )
         if (refusal := await writer.take(placement, holder)) is not None:
             log.info("claim_not_allocated claim=%s why=%r", holder, str(refusal))
             return False
-        pairs = list(zip(wanted, gpus, strict=True))
         allocation = write_allocation(claim, pairs, devices, self._state.options.now())
         try:
-            await self._write(claim, allocation)
+            await self._write(claim, {"allocation": allocation, "reservedFor": [write_consumer(waiting.holder)]})
         except (Conflict, NotFound, Invalid, Forbidden) as refused:
             # A scheduler was faster, the claim is gone, or the gate does not know our Leases.
             log.info("claim_not_allocated claim=%s why=%r", holder, str(refused))
             await writer.give_back(holder.uid)
+            if not isinstance(refused, Conflict):
+                self._left_alone_since[claim.metadata.uid] = self._state.options.now()
             return False
         writer.finish_bind(holder.uid)
-        self._allocated_at[claim.metadata.uid] = self._state.options.now()
+        self._left_alone_since[claim.metadata.uid] = self._state.options.now()
         return True
 
-    async def _write(self, claim: ResourceClaim, allocation: dict[str, object]) -> None:
+    async def _write(self, claim: ResourceClaim, status: dict[str, object]) -> None:
         metadata, version = claim.metadata, claim.metadata.resource_version
         if FINALIZER not in metadata.finalizers:
             as_seen = {"uid": metadata.uid, "resourceVersion": version, "finalizers": [*metadata.finalizers, FINALIZER]}
@@ -161,14 +180,5 @@ class ClaimAllocator:
             version = written["metadata"]["resourceVersion"]
         await asyncio.sleep(TIME_TO_SEE_S)
         as_seen = {"uid": metadata.uid, "resourceVersion": version}
-        patch = MergePatch({"metadata": as_seen, "status": {"allocation": allocation}})
+        patch = MergePatch({"metadata": as_seen, "status": status})
         await self._state.cluster.patch(RESOURCE_CLAIMS, metadata.name, patch, metadata.namespace, subresource="status")
-
-    def _devices_of(self, nodes: set[str]) -> dict[str, OfferedDevice]:
-        found = [
-            device
-            for each in self._device_claims.slices.store
-            if each.spec.node_name in nodes and each.spec.driver in self._device_claims.drivers
-            for device in dra_shadows.offered(each)
-        ]
-        return {device.uuid: device for device in found if self._device_claims.uuid_of(device.place) == device.uuid}

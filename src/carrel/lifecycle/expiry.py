@@ -57,8 +57,8 @@ class ExpiryOptions:
     """The start of the booking that covers the pod; None: it is not known."""
     at_end: AtEnd = AtEnd.CPU
     isolation: Isolation = field(default_factory=Isolation)
-    asks_by_claims: Callable[[Pod], bool] = lambda pod: False
-    """Whether it asks for GPUs by ResourceClaims."""
+    has_claims: Callable[[Pod], bool] = lambda pod: False
+    """Whether it asks for GPUs by ResourceClaims, or holds some by them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Expiry:
         self._booked_from = options.booked_from
         self._at_end = options.at_end
         self._isolation = options.isolation
-        self._asks_by_claims = options.asks_by_claims
+        self._has_claims = options.has_claims
 
     async def end_expired(self) -> list[str]:
         """Ends all pods whose time is over. The names of the hand-overs that were begun."""
@@ -154,7 +154,7 @@ class Expiry:
         """Whether it is a GPU pod with `terminate-at`."""
         if TERMINATE_AT not in pod.metadata.annotations or is_ending(pod):
             return False
-        return _asks_for_gpus(pod) or self._asks_by_claims(pod)
+        return _asks_for_gpus(pod) or self._has_claims(pod)
 
     def _stays(self, pod: Pod) -> bool:
         """Also one that may stay beyond its booking's end is not ended: it becomes opportunistic."""

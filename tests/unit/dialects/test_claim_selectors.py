@@ -10,16 +10,25 @@ OURS, A100 = "device.driver == 'gpu.carrel.dev'", "device.attributes['gpu.carrel
 NVIDIAS = """device.driver == "gpu.nvidia.com" && device.attributes['gpu.nvidia.com'].type == "gpu" """
 
 
+BOTH = ("gpu.carrel.dev", "gpu.nvidia.com")
+CONFIG = ({"opaque": {"driver": "gpu.nvidia.com", "parameters": {"kind": "GpuConfig"}}},)
+
+
 def understood(
-    *expressions: str, of_class: str = OURS, constraints: tuple[dict[str, str], ...] = (), **exactly: object
+    *expressions: str,
+    of_class: str = OURS,
+    constraints: tuple[dict[str, object], ...] = (),
+    drivers: tuple[str, ...] = BOTH,
+    config: tuple[object, ...] = (),
+    config_of_class: tuple[object, ...] = (),
+    **exactly: object,
 ) -> str | None:
     selectors = [{"cel": {"expression": each}} for each in expressions]
     request = {"name": "gpu", "exactly": {"deviceClassName": "gpus", "selectors": selectors, **exactly}}
-    body = {"devices": {"requests": [request], "constraints": list(constraints)}}
-    found = {"metadata": {"name": "gpus"}, "spec": {"selectors": [{"cel": {"expression": of_class}}]}}
-    return model_of(
-        msgspec.convert(body, ResourceClaimSpec), lambda name: True, lambda name: msgspec.convert(found, DeviceClass)
-    )
+    body = {"devices": {"requests": [request], "constraints": list(constraints), "config": config}}
+    spec = {"selectors": [{"cel": {"expression": of_class}}], "config": config_of_class}
+    found = msgspec.convert({"metadata": {"name": "gpus"}, "spec": spec}, DeviceClass)
+    return model_of(msgspec.convert(body, ResourceClaimSpec), lambda name: True, lambda name: found, drivers)
 
 
 @pytest.mark.parametrize(
@@ -45,18 +54,34 @@ def test_nvidias_own_class_is_understood() -> None:
     assert understood(of_class=NVIDIAS) == ""
 
 
+@pytest.mark.parametrize("of_class", [NVIDIAS, "device.attributes['gpu.nvidia.com'].type == 'gpu'"])
+def test_devices_of_a_driver_that_is_not_counted_are_left_to_the_scheduler(of_class: str) -> None:
+    assert understood(of_class=of_class, drivers=("gpu.carrel.dev",)) is None
+
+
+@pytest.mark.parametrize("whose", ["config", "config_of_class"])
+def test_a_config_for_the_driver_is_left_to_the_scheduler(whose: str) -> None:
+    assert understood(**{whose: CONFIG}) is None  # type: ignore[arg-type] # one of these two
+
+
+ISLAND = {"matchAttribute": "gpu.carrel.dev/island"}
+
+
 @pytest.mark.parametrize(
-    ("constraint", "is_understood"),
+    ("constraint", "count", "is_understood"),
     [
-        ({"matchAttribute": "gpu.carrel.dev/island"}, True),
-        ({"distinctAttribute": "gpu.carrel.dev/uuid"}, True),
-        ({"matchAttribute": "resource.kubernetes.io/pcieRoot"}, False),
+        pytest.param(ISLAND, 2, True, id="an island"),
+        pytest.param({**ISLAND, "requests": ["gpu"]}, 2, True, id="an island, of all requests by name"),
+        pytest.param({**ISLAND, "requests": ["other"]}, 2, False, id="an island of some requests"),
+        pytest.param(ISLAND, 1, False, id="the island of a single GPU, which may have none"),
+        pytest.param({"distinctAttribute": "gpu.carrel.dev/uuid"}, 1, True, id="different GPUs"),
+        pytest.param({"matchAttribute": "resource.kubernetes.io/pcieRoot"}, 2, False, id="another attribute"),
     ],
 )
 def test_constraints_other_than_islands_and_different_gpus_are_left_to_the_scheduler(
-    constraint: dict[str, str], is_understood: bool
+    constraint: dict[str, object], count: int, is_understood: bool
 ) -> None:
-    assert (understood(constraints=(constraint,)) is not None) is is_understood
+    assert (understood(constraints=(constraint,), count=count) is not None) is is_understood
 
 
 def test_all_gpus_that_match_are_left_to_the_scheduler() -> None:

@@ -4,9 +4,11 @@ A ResourceClaim asks for devices by their DeviceClasses. A scheduler writes into
 ResourceSlices it got (the allocation), and which pods use it (`reserved_for`).
 """
 
+from typing import Any
+
 import msgspec
 
-from carrel.kubernetes.objects.kinds import Object, ObjectPart
+from carrel.kubernetes.objects.kinds import Object, ObjectPart, RequiredNodes
 
 
 class CelSelector(ObjectPart):
@@ -54,6 +56,8 @@ class DeviceConstraint(ObjectPart):
 class DeviceClaim(ObjectPart):
     requests: tuple[DeviceRequest, ...] = ()
     constraints: tuple[DeviceConstraint, ...] = ()
+    config: tuple[dict[str, Any], ...] = ()
+    """For the driver; an allocation repeats it."""
 
 
 class ResourceClaimSpec(ObjectPart):
@@ -81,6 +85,8 @@ class AllocationDevices(ObjectPart):
 class Allocation(ObjectPart):
     devices: AllocationDevices = msgspec.field(default_factory=AllocationDevices)
     allocation_timestamp: str = ""
+    node_selector: RequiredNodes | None = None
+    """Where the devices can be used; None: everywhere."""
 
 
 class ClaimConsumer(ObjectPart):
@@ -118,6 +124,8 @@ class ResourceClaimTemplate(Object):
 
 class DeviceClassSpec(ObjectPart):
     selectors: tuple[DeviceSelector, ...] = ()
+    config: tuple[dict[str, Any], ...] = ()
+    """For the driver, as that of a claim."""
     extended_resource_name: str = ""
     """For pods that ask for this resource, the scheduler makes a claim of this class."""
 
