@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from carrel.kubernetes.objects.resources import Resource
 from kubernetes_in_memory import EmbeddedApi
 from tests.kit.any_pod import ASKED
+from tests.kit.arbitrary_json import documents
 from tests.kit.forged import PROTECTED, PROTECTED_LABELS
-from tests.kit.json import documents
 
 Json = dict[str, Any]
 

@@ -19,7 +19,7 @@ from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
 from carrel.scheduling import extender_calls
-from tests.kit.json import documents
+from tests.kit.arbitrary_json import documents
 from tests.kit.objects import claim, config_map, gpu_node_status, init_container, lease, pod
 
 BODIES: dict[Callable[[object], object], list[str]] = {

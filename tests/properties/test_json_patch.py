@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from carrel.kubernetes.objects.json_patch import diff
 from kubernetes_in_memory.json_patch import apply
 from kubernetes_in_memory.malformed_input import MalformedInput
-from tests.kit.json import documents
+from tests.kit.arbitrary_json import documents
 
 OPS = st.sampled_from(["add", "remove", "replace", "move", "copy", "test", "other"])
 POINTERS = st.lists(st.sampled_from(["a", "b", "0", "1", "-", "~0", "~1", "", "01", "~"]), max_size=4).map(

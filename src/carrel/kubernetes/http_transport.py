@@ -93,7 +93,9 @@ class HttpTransport:
 
     def _written(self, request: ApiRequest, token: str) -> bytes:
         lines = [f"{request.method} {self._folder}{_target(request)} HTTP/1.1", self._common(token)]
-        lines += [f"{name}: {value}" for name, value in request.headers.items()]
+        lines += [f"{name.lower()}: {value}" for name, value in request.headers.items()]
+        if not any(line.startswith("accept:") for line in lines[2:]):
+            lines.append("accept: application/json")
         if request.body or request.method != "GET":
             lines.append(f"content-length: {len(request.body)}")
         return "\r\n".join((*lines, "", "")).encode("latin-1") + request.body
@@ -106,7 +108,6 @@ class HttpTransport:
             lines = [
                 f"host: {self._host}",
                 f"user-agent: carrel/{__version__}",
-                "accept: application/json",
                 # Compressing 50,000 pods costs the server more than the cluster's own network does.
                 "accept-encoding: identity",
                 *([f"authorization: Bearer {token}"] if token else []),

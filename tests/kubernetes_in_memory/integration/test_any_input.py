@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kubernetes_in_memory import fields
 from kubernetes_in_memory.kinds import BUILT_IN, Kind
 from kubernetes_in_memory.messages import HttpRequest
-from tests.kit.json import documents, scalars
+from tests.kit.arbitrary_json import documents, scalars
 from tests.kubernetes_in_memory.integration.caller import Caller, Json, embedded
 
 STORED = [kind for kind in BUILT_IN if "list" in kind.verbs]

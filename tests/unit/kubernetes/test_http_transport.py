@@ -230,6 +230,19 @@ class TestRequests:
             await client.patch(PODS, "train", MergePatch({}), "lab")
         assert client.warnings(PODS, "train", "lab") == ("one", "two")
 
+    @pytest.mark.parametrize("name", ["accept", "Accept"])
+    async def test_a_call_may_ask_for_another_form_of_the_answer(self, name: str) -> None:
+        seen: list[list[str]] = []
+
+        async def noting(request: web.BaseRequest) -> web.StreamResponse:
+            seen.append(request.headers.getall("accept"))
+            return web.json_response({})
+
+        async with serving(noting) as url:
+            await asked(Access(url))
+            await asked(Access(url), replace(ASK, headers={name: "text/plain"}))
+        assert seen == [["application/json"], ["text/plain"]]
+
     async def test_a_redirect_is_not_followed(self) -> None:
         async def redirecting(request: web.BaseRequest) -> web.StreamResponse:
             return web.Response(status=302, headers={"location": "http://127.0.0.1:1/"})
