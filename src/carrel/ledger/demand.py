@@ -101,7 +101,8 @@ class Demand:
 
     def supply_changed(self) -> None:
         """The mix is counted anew, with the GPUs that there are now."""
-        self.mix = self._mix_of(self._used)
+        if self._used:
+            self.mix = self._mix_of(self._used)
 
     def _forget_the_lightest(self) -> None:
         self._weights = {kind: weight / self._step for kind, weight in self._weights.items()}

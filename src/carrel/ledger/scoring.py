@@ -144,9 +144,10 @@ class Ranking:
         return table
 
     def _follow_the_mix(self) -> None:
-        if self._are_other_gpus_there():
+        others = self._are_other_gpus_there()
+        if others:
             self.demand.supply_changed()
-        if self._mix is not self.demand.mix or len(self._numbers) > REMEMBERED_REQUESTS:
+        if self._mix is not self.demand.mix or others or len(self._numbers) > REMEMBERED_REQUESTS:
             self._mix, self._gpus = self.demand.mix, self._gpus_there()
             self._fragmentation = Fragmentation(self._mix, contention(self._mix, self._gpus))
             self._states, self._tables, self._numbers = {}, OrderedDict(), {}
