@@ -4,11 +4,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
+from testbed.build import release
 from tests.e2e.carrel_node import CarrelNode, a_pod, carrel_node, kubeconfig_of
 from tests.e2e.pods import Json, eventually
 from tests.e2e.webhook import Webhook
 
 RESOURCES = "/apis/resource.k8s.io/v1"
+
+since_1_36 = pytest.mark.skipif(
+    tuple(map(int, release().split(".")[:2])) < (1, 36),
+    reason="memory and extended resources by claims are off before Kubernetes 1.36",
+)
 
 
 @contextmanager

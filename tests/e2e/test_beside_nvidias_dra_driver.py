@@ -5,15 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from testbed.build import release
 from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster
-from tests.e2e.claim_node import RESOURCES, with_claim
+from tests.e2e.claim_node import RESOURCES, since_1_36, with_claim
 from tests.e2e.pods import Json, create, eventually, pod
 from tests.e2e.webhook import Webhook
 
-pytestmark = pytest.mark.skipif(
-    tuple(map(int, release().split(".")[:2])) < (1, 36), reason="extended resources by claims are off before 1.36"
-)
+pytestmark = since_1_36
 
 NVIDIA, GPU = "gpu.nvidia.com", "nvidia.com/gpu"
 NODE = "n1"

@@ -9,9 +9,8 @@ import pytest
 
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.parsing.time import seconds
-from testbed.build import release
 from tests.e2e.carrel_node import MEM, CarrelNode, a_pod, reading_own_gpus
-from tests.e2e.claim_node import claim_node, slices, with_claim
+from tests.e2e.claim_node import claim_node, since_1_36, slices, with_claim
 from tests.e2e.pods import Json, create, eventually, namespace, wait_for_phase
 from tests.e2e.webhook import UserClient
 
@@ -20,9 +19,7 @@ CLAIMS = "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims"
 HALF, WHOLE = {"resourceClaimTemplateName": "half"}, {"resourceClaimTemplateName": "whole"}
 ONE_GPU = [{"count": 1, "model": "Tesla-V100", "memoryMiB": 16276}]
 
-pytestmark = pytest.mark.skipif(
-    tuple(map(int, release().split(".")[:2])) < (1, 36), reason="memory of claims is off before Kubernetes 1.36"
-)
+pytestmark = since_1_36
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ import pytest
 
 from carrel.ledger.gpus import Node
 from carrel.node.device_slice import ServerAbility, devices_of, slice_of
-from testbed.build import release
 from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster
 from tests.e2e.carrel_node import MEM
+from tests.e2e.claim_node import since_1_36
 from tests.e2e.pods import create, eventually, namespace, pod
 from tests.e2e.webhook import Webhook
 
@@ -17,9 +17,7 @@ NODES = [a_node(f"half-{number}", [MEMORY] * 4) for number in range(10)]
 EACH = 40
 """Pods of gpushare, and as many with claims: with their halves, all 40 GPUs are full."""
 
-pytestmark = pytest.mark.skipif(
-    tuple(map(int, release().split(".")[:2])) < (1, 36), reason="memory of claims is off before Kubernetes 1.36"
-)
+pytestmark = since_1_36
 
 
 @pytest.fixture(scope="module")

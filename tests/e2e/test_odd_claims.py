@@ -9,14 +9,11 @@ from typing import Any
 
 import pytest
 
-from testbed.build import release
 from tests.e2e.carrel_node import CarrelNode
-from tests.e2e.claim_node import RESOURCES, claim_node, slices, with_claim
+from tests.e2e.claim_node import RESOURCES, claim_node, since_1_36, slices, with_claim
 from tests.e2e.pods import Json, create, eventually, is_gone, namespace, wait_for_phase
 
-pytestmark = pytest.mark.skipif(
-    tuple(map(int, release().split(".")[:2])) < (1, 36), reason="memory of claims is off before Kubernetes 1.36"
-)
+pytestmark = since_1_36
 
 V100 = {"count": 3, "model": "Tesla-V100-SXM2", "memoryMiB": 16276, "perIsland": 3, "bandwidthGBps": 300}
 A100 = {"count": 1, "model": "NVIDIA-A100-SXM4", "memoryMiB": 40960}

@@ -2,13 +2,17 @@
 
 import asyncio
 import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from datetime import timedelta
 from random import Random
 
-from carrel.kubernetes.cluster import ClusterError
+from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Json
+from carrel.kubernetes.objects.resources import PODS
 from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.faults import Faulty
 from tests.kit.lab import Lab, Replica
-from tests.kit.tiers import TierController, schedule
+from tests.kit.tiers import BOOKED, OPPORTUNISTIC, TierController, pods_of, schedule
 
 FAULTS = {
     "refuse": 0.1,
@@ -45,7 +49,7 @@ class FaultRun:
         return faulty
 
 
-class ReplicaFaultRun(FaultRun):
+class ReplicaFaultRun(FaultRun, ABC):
     """Two replicas work in turns. One that crashes is started again; after each step everything is checked."""
 
     STEPS = 12
@@ -61,15 +65,52 @@ class ReplicaFaultRun(FaultRun):
                     replicas[number] = await self.start(stack)
                 await self.check()
 
-    async def start(self, stack: contextlib.AsyncExitStack) -> Replica:
-        raise NotImplementedError
+    @abstractmethod
+    async def start(self, stack: contextlib.AsyncExitStack) -> Replica: ...
 
-    async def one_step(self, replica: Replica) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def one_step(self, replica: Replica) -> None: ...
 
+    @abstractmethod
     async def check(self) -> None:
         """What must hold at every moment."""
-        raise NotImplementedError
+
+
+class TierUsers(FaultRun, ABC):
+    """People create pods, with a booking or without, and delete some of those with one."""
+
+    NEW = 0.7
+    """How often a pod is created."""
+
+    def __init__(self, lab: Lab, seed: int) -> None:
+        super().__init__(lab, seed)
+        self.booked: dict[str, str] = {}
+        """Name → uid of all pods with a booking that their user did not delete."""
+        self.others: set[str] = set()
+
+    @abstractmethod
+    async def new_pod(self, name: str, told: Mapping[str, str]) -> Json:
+        """`told`: its annotations."""
+
+    async def users_act(self) -> None:
+        self.lab.clock.now += timedelta(seconds=self.random.randint(1, 30))
+        if self.random.random() < self.NEW:
+            name = f"p{len(self.booked) + len(self.others)}-{self.random.randrange(10**6)}"
+            if self.random.random() < 0.4:
+                self.booked[name] = (await self.new_pod(name, BOOKED))["metadata"]["uid"]
+            else:
+                await self.new_pod(name, OPPORTUNISTIC)
+                self.others.add(name)
+        elif self.booked and self.random.random() < 0.5:
+            name = self.random.choice(sorted(self.booked))
+            del self.booked[name]
+            await self.lab.client.delete(PODS, name, "lab", how=DeleteOptions(grace_seconds=0))
+
+    async def check_always(self) -> None:
+        pods = await pods_of(self.lab)
+        for name, uid in self.booked.items():
+            assert pods[name].metadata.uid == uid, f"{name} has a booking, and was ended"
+            assert not pods[name].metadata.deletion_timestamp
 
 
 class TierFaultRun(FaultRun):

@@ -8,18 +8,17 @@ has its GPUs on Leases, no GPU is held for nobody, and no booked pod waits that 
 import asyncio
 import contextlib
 import os
+from collections.abc import Mapping
 from datetime import timedelta
 
 import pytest
 
-from carrel.kubernetes.cluster import ClusterError, DeleteOptions
-from carrel.kubernetes.objects.resources import PODS
+from carrel.kubernetes.cluster import ClusterError, Json
 from kubernetes_in_memory.faults import Crashed
 from tests.kit.claimed_pods import ClaimLab, a_lab_with_slices, asking
-from tests.kit.fault_run import FaultRun
+from tests.kit.fault_run import TierUsers
 from tests.kit.gpus import a_node
-from tests.kit.lab import Lab
-from tests.kit.tiers import BOOKED, OPPORTUNISTIC, WHOLE, end_deleted, hand_over_records, pods_of, schedule
+from tests.kit.tiers import WHOLE, end_deleted, hand_over_records, pods_of, schedule
 
 SEEDS = int(os.environ.get("CARREL_SWEEP", "6"))
 NODES = tuple(a_node(name, cards=2) for name in ("n1", "n2"))
@@ -30,11 +29,9 @@ async def _no_wait() -> None:
     """The caches follow when they follow."""
 
 
-class ClaimTiersRun(FaultRun):
-    def __init__(self, lab: Lab, seed: int) -> None:
-        super().__init__(lab, seed)
-        self.booked: dict[str, str] = {}
-        self.others: set[str] = set()
+class ClaimTiersRun(TierUsers):
+    NEW = 0.75
+    of: ClaimLab
 
     async def run(self) -> None:
         async with contextlib.AsyncExitStack() as stack:
@@ -42,7 +39,8 @@ class ClaimTiersRun(FaultRun):
             await processes[0].template("whole", asking())
             await processes[0].template("half", asking("8138Mi"))
             for _ in range(12):
-                await self._users(processes[0])
+                self.of = processes[0]
+                await self.users_act()
                 number = self.random.randrange(2)
                 await processes[0].keep_claims()
                 await asyncio.sleep(0.005)  # the watches have their turn, or have not
@@ -66,31 +64,10 @@ class ClaimTiersRun(FaultRun):
         with contextlib.suppress(ClusterError):
             await process.controller.round()
 
-    async def _users(self, of: ClaimLab) -> None:
-        self.lab.clock.now += timedelta(seconds=self.random.randint(1, 30))
-        if self.random.random() < 0.75:
-            name = f"p{len(self.booked) + len(self.others)}-{self.random.randrange(10**6)}"
-            is_booked = self.random.random() < 0.4
-            told = BOOKED if is_booked else OPPORTUNISTIC
-            asked = self.random.choice(["", "whole", "half"])
-            if asked:
-                pod = await of.pod(name, told, template=asked)
-            else:
-                pod = await self.lab.pod(name, limits=WHOLE, annotations=told)
-            if is_booked:
-                self.booked[name] = pod["metadata"]["uid"]
-            else:
-                self.others.add(name)
-        elif self.booked and self.random.random() < 0.5:
-            name = self.random.choice(sorted(self.booked))
-            del self.booked[name]
-            await self.lab.client.delete(PODS, name, "lab", how=DeleteOptions(grace_seconds=0))
-
-    async def check_always(self) -> None:
-        pods = await pods_of(self.lab)
-        for name, uid in self.booked.items():
-            assert pods[name].metadata.uid == uid, f"{name} has a booking, and was ended"
-            assert not pods[name].metadata.deletion_timestamp
+    async def new_pod(self, name: str, told: Mapping[str, str]) -> Json:
+        if asked := self.random.choice(["", "whole", "half"]):
+            return await self.of.pod(name, told, template=asked)
+        return await self.lab.pod(name, limits=WHOLE, annotations=told)
 
     async def check_at_rest(self, of: ClaimLab) -> None:
         await self.check_always()

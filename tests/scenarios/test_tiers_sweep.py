@@ -8,19 +8,19 @@ once, no hand-over is left and no GPU is kept, and no more pods have lost their 
 
 import contextlib
 import os
+from collections.abc import Mapping
 from datetime import timedelta
 
 import pytest
 
 from carrel.dialects.carrel import read_lease
-from carrel.kubernetes.cluster import DeleteOptions, Selection
-from carrel.kubernetes.objects.resources import LEASES, PODS
-from tests.kit.fault_run import TierFaultRun
+from carrel.kubernetes.cluster import Json, Selection
+from carrel.kubernetes.objects.resources import LEASES
+from tests.kit.fault_run import TierFaultRun, TierUsers
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 from tests.kit.tiers import (
     BOOKED,
-    OPPORTUNISTIC,
     WHOLE,
     TierController,
     an_opportunistic_pod,
@@ -34,14 +34,11 @@ SEEDS = int(os.environ.get("CARREL_SWEEP", "8"))
 NODES = ("n1", "n2")
 
 
-class TiersRun(TierFaultRun):
+class TiersRun(TierUsers, TierFaultRun):
     """The faults of one seed."""
 
     def __init__(self, lab: Lab, seed: int) -> None:
         super().__init__(lab, seed)
-        self.booked: dict[str, str] = {}
-        """Name → uid of all pods with a booking that their user did not delete."""
-        self.others: set[str] = set()
         self.booked_ever = 0
 
     async def run(self) -> None:
@@ -51,32 +48,18 @@ class TiersRun(TierFaultRun):
                 self.others.add(f"early-{number}")
         async with contextlib.AsyncExitStack() as stack:
             for _ in range(14):
-                await self._users()
+                await self.users_act()
                 await self.one_step(stack, NODES)
                 await end_deleted(self.lab)
                 await self.check_always()
 
-    async def _users(self) -> None:
-        self.lab.clock.now += timedelta(seconds=self.random.randint(1, 30))
-        if self.random.random() < 0.7:
-            name = f"p{len(self.booked) + len(self.others)}-{self.random.randrange(10**6)}"
-            if self.random.random() < 0.4:
-                pod = await self.lab.pod(name, limits=WHOLE, annotations=BOOKED)
-                self.booked[name] = pod["metadata"]["uid"]
-                self.booked_ever += 1
-            else:
-                await self.lab.pod(name, limits=WHOLE, annotations=OPPORTUNISTIC)
-                self.others.add(name)
-        elif self.booked and self.random.random() < 0.5:
-            name = self.random.choice(sorted(self.booked))
-            del self.booked[name]
-            await self.lab.client.delete(PODS, name, "lab", how=DeleteOptions(grace_seconds=0))
+    async def new_pod(self, name: str, told: Mapping[str, str]) -> Json:
+        self.booked_ever += told is BOOKED
+        return await self.lab.pod(name, limits=WHOLE, annotations=told)
 
     async def check_always(self) -> None:
+        await super().check_always()
         pods = await pods_of(self.lab)
-        for name, uid in self.booked.items():
-            assert pods[name].metadata.uid == uid, f"{name} has a booking, and was ended"
-            assert not pods[name].metadata.deletion_timestamp
         assert sum("carrel.dev/handed-over" in pod.metadata.annotations for pod in pods.values()) <= self.booked_ever
 
     async def check_at_rest(self) -> None:

@@ -27,10 +27,9 @@ from carrel.dialects import dra, nvidia
 from carrel.dialects.dra import DevicePlace
 from carrel.dialects.dra_shadows import SHADOW
 from carrel.dialects.key_writers import Writer, account_of
-from carrel.dialects.registry import dialects_of
+from carrel.dialects.registry import asked_in_ways, dialects_of
 from carrel.kubernetes.cluster import NotFound
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resource_claims import ClaimConsumer, ResourceClaim
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.cluster_state import ClusterState
@@ -183,10 +182,7 @@ def _why_asked_twice(claim: ResourceClaim, pods: Sequence[Pod]) -> Refusal | Non
     is_made = dra.is_for_extended_resource(claim)
     for pod in pods:
         if others := [each for each in dialects_of(pod) if not (is_made and each is nvidia.DIALECT)]:
-            words = " and ".join([*(each.words for each in others), f"ResourceClaim {claim.metadata.name}"])
-            return Refusal(
-                f"{subject(pod.metadata)} asks for GPUs in {len(others) + 1} ways: {words}; keep one of them"
-            )
+            return asked_in_ways(pod, [*(each.words for each in others), f"ResourceClaim {claim.metadata.name}"])
     return None
 
 

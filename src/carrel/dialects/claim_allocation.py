@@ -1,24 +1,19 @@
 """The allocation that Carrel itself writes into a ResourceClaim, as a scheduler would.
 
-Every scheduler then only follows: it places the pod on the node that the allocation names. The time of the allocation
-must be set, or Kubernetes 1.37 fails on it for ever.
+Every scheduler then only follows: it places the pod on the node that the allocation names.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
-from uuid import NAMESPACE_OID, uuid5
 
 from carrel.dialects import dra
+from carrel.dialects.dra import Json
 from carrel.dialects.dra_shadows import OfferedDevice
 from carrel.kubernetes.objects.resource_claims import Allocation, ResourceClaim
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.ledger.requests import Memory
 from carrel.ledger.shares import Holder, Share
-from carrel.parsing.time import seconds
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +56,17 @@ def given(wanted: Sequence[WantedGpu], gpus: Sequence[Gpu], held: Mapping[str, S
 
 def write_allocation(
     claim: ResourceClaim,
-    gpus: Collection[tuple[WantedGpu, Gpu]],
+    gpus: Sequence[tuple[WantedGpu, Gpu]],
     device_of: Mapping[str, OfferedDevice],
     now: datetime,
 ) -> Json:
-    """`device_of`: GPU → its device."""
-    results, nodes = [], sorted({gpu.node for _, gpu in gpus})
+    """`gpus`: of one node. `device_of`: GPU → its device."""
+    results = []
     for number, (wanted, gpu) in enumerate(gpus):
-        device = device_of[gpu.uuid]
-        place = device.place
-        result: Json = {"request": wanted.request, "driver": place.driver, "pool": place.pool, "device": place.device}
-        if device.divides:
-            result["shareID"] = str(uuid5(NAMESPACE_OID, f"{claim.metadata.uid} {place} {number}"))
-            result["consumedCapacity"] = {dra.MEMORY: f"{wanted.on(gpu) or gpu.memory}Mi"}
-        results.append(result)
-    is_node = {"key": "metadata.name", "operator": "In", "values": nodes}
-    return {
-        "allocationTimestamp": seconds(now),
-        "devices": {"results": results},
-        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [is_node]}]},
-    }
+        device, share = device_of[gpu.uuid], f"{claim.metadata.uid} {device_of[gpu.uuid].place} {number}"
+        memory = wanted.on(gpu) or gpu.memory if device.divides else None
+        results.append(dra.write_result(wanted.request, device.place, memory, share))
+    return dra.write_allocation(results, gpus[0][1].node, now)
 
 
 def nodes_named(allocation: Allocation) -> frozenset[str] | None:

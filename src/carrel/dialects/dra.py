@@ -9,15 +9,19 @@
                                attributes uuid, model, index, island; capacity memory
                                taint carrel.dev/unusable: no pod may have it now, its GpuNodeStatus says why
     an allocation says         which devices a claim got, and how much of each (`consumedCapacity`)
+                               resource.kubernetes.io/delete-protection               the finalizer of such a claim
 
 Any scheduler may allocate. What it writes passes only if the Leases of the GPUs could be taken (the webhook's gate).
 The holder of the share is the claim, and not its pods. Quantities may have any unit, and are rounded up to whole MiB.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from fractions import Fraction
+from typing import Any
+from uuid import NAMESPACE_OID, uuid5
 
 from carrel.dialects.interface import Dialect, Reading
 from carrel.kubernetes.objects.kinds import Pod
@@ -35,10 +39,15 @@ from carrel.kubernetes.objects.resource_claims import (
 from carrel.ledger.gpus import MiB
 from carrel.ledger.requests import WHOLE, Amount, Memory, Request, Topology, TopologyMode
 from carrel.ledger.shares import Holder, HolderKind
+from carrel.parsing.time import seconds
+
+Json = dict[str, Any]
 
 DRIVER = "gpu.carrel.dev"
 NVIDIA_DRIVER = "gpu.nvidia.com"
 """Of NVIDIA's DRA driver; also the DeviceClass that claims written for it name."""
+DELETE_PROTECTION = "resource.kubernetes.io/delete-protection"
+"""The finalizer of every allocated claim: it is deleted only after it was deallocated."""
 CLASSES = frozenset({DRIVER, NVIDIA_DRIVER})
 """DeviceClasses that are for GPUs even while the class itself cannot be read."""
 MEMORY = "memory"
@@ -220,6 +229,29 @@ def uuids_in(resource_slice: ResourceSlice, attribute: str = UUID) -> Mapping[De
         for device in spec.devices
         if (found := device.attributes.get(attribute) or device.attributes.get(f"{spec.driver}/{attribute}"))
         and found.string
+    }
+
+
+# --- what Carrel writes ----------------------------------------------------------------------------------------------
+
+
+def write_result(request: str, place: DevicePlace, memory: MiB | None = None, share: str = "") -> Json:
+    """One device of an allocation. `memory`: how much of a device that can be divided; `share`: what nobody else has of
+    it, so that the same share has the same id each time."""
+    result: Json = {"request": request, "driver": place.driver, "pool": place.pool, "device": place.device}
+    if memory is not None:  # servers that do not divide devices drop both
+        result["shareID"] = str(uuid5(NAMESPACE_OID, share))
+        result["consumedCapacity"] = {MEMORY: f"{memory}Mi"}
+    return result
+
+
+def write_allocation(results: Sequence[Json], node: str, now: datetime) -> Json:
+    """The time of the allocation must be set, or Kubernetes 1.37 fails on it for ever."""
+    is_node = {"key": "metadata.name", "operator": "In", "values": [node]}
+    return {
+        "allocationTimestamp": seconds(now),
+        "devices": {"results": list(results)},
+        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [is_node]}]},
     }
 
 

@@ -16,17 +16,14 @@ import hashlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
-from uuid import NAMESPACE_OID, uuid5
 
 from carrel.dialects import dra
 from carrel.dialects.carrel import RESERVED_LEASE
-from carrel.dialects.dra import DevicePlace
+from carrel.dialects.dra import DevicePlace, Json
 from carrel.dialects.gpuclaim import lease_name
 from carrel.kubernetes.objects.resource_claims import ResourceClaim, ResourceSlice
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.parsing import Malformed
-from carrel.parsing.time import seconds
 
 SHADOW = "carrel.dev/shadow"
 SELECTED = f"{SHADOW}=true"
@@ -34,8 +31,6 @@ SELECTED = f"{SHADOW}=true"
 HOLDER = "carrel.dev/holder"
 REQUEST = "gpu"
 _LONGEST_ANNOTATION = 1000
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +116,8 @@ def write_shadow(shadow: Shadow) -> Json:
 
 def write_status(shadow: Shadow, lease_uid: str, now: datetime) -> Json:
     """`lease_uid`: empty if there is no Lease, because a pod holds the GPU without one."""
-    place = shadow.device.place
-    result: Json = {"request": REQUEST, "driver": place.driver, "pool": place.pool, "device": place.device}
-    if shadow.memory is not None:
-        # Servers that do not divide devices drop both.
-        result["shareID"] = str(uuid5(NAMESPACE_OID, shadow.name))
-        result["consumedCapacity"] = {dra.MEMORY: f"{shadow.memory}Mi"}
-    is_node = {"key": "metadata.name", "operator": "In", "values": [shadow.gpu.node]}
-    allocation = {
-        "allocationTimestamp": seconds(now),
-        "devices": {"results": [result]},
-        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [is_node]}]},
-    }
+    result = dra.write_result(REQUEST, shadow.device.place, shadow.memory, shadow.name)
+    allocation = dra.write_allocation([result], shadow.gpu.node, now)
     lease: Mapping[str, str] = {
         "apiGroup": "coordination.k8s.io",
         "resource": "leases",

@@ -83,8 +83,7 @@ def request_of(
     if not spoken:
         return None
     if len(spoken) > 1:
-        words = " and ".join(dialect.words for dialect in spoken)
-        return Refusal(f"{subject(pod.metadata)} asks for GPUs in {len(spoken)} ways: {words}; keep one of them")
+        return asked_in_ways(pod, [dialect.words for dialect in spoken])
     dialect, claim = spoken[0], None
     if dialect.claim_name is not None:
         name = dialect.claim_name(pod)
@@ -105,6 +104,11 @@ def request_of(
 def missing_claim(pod: Pod, name: str) -> Refusal:
     where = f"{subject(pod.metadata)} names the GpuClaim {name!r}"
     return Refusal(f"{where}, which does not exist in namespace {pod.metadata.namespace!r}; create it")
+
+
+def asked_in_ways(pod: Pod, ways: Sequence[str]) -> Refusal:
+    """Of a pod that would be promised GPUs more than once."""
+    return Refusal(f"{subject(pod.metadata)} asks for GPUs in {len(ways)} ways: {' and '.join(ways)}; keep one of them")
 
 
 def dialects_of(pod: Pod) -> tuple[Dialect, ...]:

@@ -17,7 +17,7 @@ from carrel.dialects.claim_selectors import model_of
 from carrel.dialects.dra import CLASSES, NOTHING_CLAIMED, ClaimedGpus, DevicePlace
 from carrel.dialects.dra_shadows import OfferedDevice
 from carrel.dialects.gpuclaim import read_lease_name
-from carrel.dialects.registry import dialects_of
+from carrel.dialects.registry import asked_in_ways, dialects_of
 from carrel.kubernetes.cluster import Cluster, NotFound
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import Object, Pod
@@ -256,8 +256,7 @@ class DeviceClaims:
         claims = [each.source for each in self.asked_by(pod) if self._request(each, pod) is not None]
         if not claims:
             return None
-        words = " and ".join([*(each.words for each in others), ", ".join(claims)])
-        return Refusal(f"{subject(pod.metadata)} asks for GPUs in {len(others) + 1} ways: {words}; keep one of them")
+        return asked_in_ways(pod, [*(each.words for each in others), ", ".join(claims)])
 
     def asked_by(self, pod: Pod) -> Iterator[AskedClaim]:
         namespace = pod.metadata.namespace

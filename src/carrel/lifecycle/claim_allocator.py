@@ -21,7 +21,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from carrel.dialects.claim_allocation import WantedGpu, given, wanted_gpus, write_allocation, write_consumer
-from carrel.dialects.dra import holder_of_claim
+from carrel.dialects.dra import DELETE_PROTECTION, holder_of_claim
 from carrel.dialects.dra_shadows import OfferedDevice
 from carrel.kubernetes.cluster import Conflict, Forbidden, Invalid, MergePatch, NotFound
 from carrel.kubernetes.objects.kinds import Pod
@@ -37,8 +37,6 @@ from carrel.ledger.shares import Coverage
 
 log = logging.getLogger(__name__)
 
-FINALIZER = "resource.kubernetes.io/delete-protection"
-"""Of every allocated claim: it is deleted only after it was deallocated."""
 TIME_TO_SEE_S = 0.2
 """Until the gate, which watches the Leases, knows what was just taken. If it does not, it is tried again later."""
 AGAIN_AFTER = timedelta(seconds=60)
@@ -173,8 +171,12 @@ class ClaimAllocator:
 
     async def _write(self, claim: ResourceClaim, status: dict[str, object]) -> None:
         metadata, version = claim.metadata, claim.metadata.resource_version
-        if FINALIZER not in metadata.finalizers:
-            as_seen = {"uid": metadata.uid, "resourceVersion": version, "finalizers": [*metadata.finalizers, FINALIZER]}
+        if DELETE_PROTECTION not in metadata.finalizers:
+            as_seen = {
+                "uid": metadata.uid,
+                "resourceVersion": version,
+                "finalizers": [*metadata.finalizers, DELETE_PROTECTION],
+            }
             patch = MergePatch({"metadata": as_seen})
             written = await self._state.cluster.patch(RESOURCE_CLAIMS, metadata.name, patch, metadata.namespace)
             version = written["metadata"]["resourceVersion"]
