@@ -21,6 +21,9 @@ class MailSink:
     def __init__(self) -> None:
         self.url = ""
         self.messages: list[EmailMessage] = []
+        self.recipients: list[str] = []
+        self.extensions: list[str] = []
+        """What it can do besides, such as `SMTPUTF8`."""
         self.refusal = ""
         """The answer to the recipient, such as `550 no such user`."""
         self.is_cut = False
@@ -41,8 +44,13 @@ class MailSink:
         say("220 sink")
         while line := (await reader.readline()).decode().strip():
             verb = line.split()[0].upper()
-            if verb == "RCPT" and self.refusal:
-                say(self.refusal)
+            if verb == "EHLO":
+                for line in ("sink", *self.extensions):
+                    say(f"250-{line}")
+                say("250 HELP")
+            elif verb == "RCPT":
+                say(self.refusal or "250 ok")
+                self.recipients.append(line.partition("<")[2].removesuffix(">"))
             elif verb == "DATA":
                 say("354 go on")
                 raw = (await reader.readuntil(b"\r\n.\r\n")).removesuffix(b".\r\n")

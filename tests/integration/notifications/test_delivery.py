@@ -232,6 +232,8 @@ FORGED = {
     "another address behind a comma": "ada,everybody@lab.org",
     "another address in brackets": "ada <everybody@lab.org>",
     "another address behind a comment": "(ada)everybody@lab.org",
+    "another address behind a comma and other letters": "åsa,everybody@lab.org",
+    "an encoded word and other letters": "å=?utf-8?q?=2c?=everybody@lab.org",
     "a host on which Python's mail library stumbles": "ada@[?=",
 }
 
@@ -242,6 +244,26 @@ async def test_an_address_cannot_forge_a_mail(person: str) -> None:
     with pytest.raises(Undelivered) as undelivered:
         await mail.send(Notification("log-1", Occasion.BOOKED, person, NOW))
     assert undelivered.value.is_final
+
+
+class TestAnAddressWithOtherLettersThanAscii:
+    PERSON = "åsa.øst@lab.org"
+
+    async def sent(self, extensions: list[str]) -> MailSink:
+        async with MailSink().listening() as sink:
+            sink.extensions = extensions
+            mail = MailChannel(mail_server(sink.url), "carrel@lab.org", UTC)
+            await mail.send(Notification("log-1", Occasion.BOOKED, self.PERSON, NOW))
+        return sink
+
+    async def test_gets_its_mail_by_a_server_that_can_send_there(self) -> None:
+        sink = await self.sent(["SMTPUTF8", "8BITMIME"])
+        assert (sink.recipients, len(sink.messages)) == ([self.PERSON], 1)
+
+    async def test_is_tried_again_while_the_server_cannot(self) -> None:
+        with pytest.raises(Undelivered, match="SMTPUTF8") as undelivered:
+            await self.sent([])
+        assert not undelivered.value.is_final
 
 
 @pytest.mark.parametrize(

@@ -72,13 +72,9 @@ class MailChannel:
 
     def message(self, notification: Notification) -> EmailMessage:
         """Raises `ValueError` if a part of it would forge a header."""
-        # An address that hides another one would send the mail there.
-        person = Address(addr_spec=notification.person) if is_address(notification.person) else None
-        if person is None or person.addr_spec != notification.person:
-            raise ValueError(f"{notification.person!r} is not an e-mail address")
         message = EmailMessage()
         message["From"] = self.sender
-        message["To"] = person
+        message["To"] = _recipient(notification.person)
         message["Subject"] = _header(subject(notification, self.zone))
         message["Date"] = format_datetime(notification.at)
         message["Message-ID"] = f"<{notification.id}@carrel>"
@@ -117,6 +113,19 @@ class MailChannel:
         if server.scheme == "smtp":
             smtp.starttls(context=ssl.create_default_context())
         return smtp
+
+
+def _recipient(email: str) -> Address:
+    """An address that hides another one would send the mail there, so it is refused (`ValueError`).
+
+    Python reads only ASCII addresses. The other letters that an address may have are plain ones: with an ASCII letter
+    for each, it must read as one address.
+    """
+    in_ascii = "".join(letter if letter.isascii() else "a" for letter in email)
+    if not is_address(email) or "=?" in email or Address(addr_spec=in_ascii).addr_spec != in_ascii:
+        raise ValueError(f"{email!r} is not an e-mail address")
+    name, _, host = email.partition("@")
+    return Address(username=name, domain=host)
 
 
 def _header(text: str) -> str:
