@@ -157,11 +157,11 @@ class LimitedConnection(HttpToolsProtocol):
             raise self._refused(self._too_large())
 
     def on_headers_complete(self) -> None:
-        if self._phase is Phase.HEADER:
-            self._enter(Phase.BODY)
         if self.is_for_probes and not is_probe(self.parser.get_method(), self.url):
             self.app = overloaded
-        super().on_headers_complete()
+        super().on_headers_complete()  # fails if the address is none
+        if self._phase is Phase.HEADER:
+            self._enter(Phase.BODY)
 
     def on_message_complete(self) -> None:
         self._is_in_message = False
