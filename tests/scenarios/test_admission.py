@@ -53,6 +53,16 @@ async def test_a_gpu_pod_that_cannot_be_placed_is_refused_with_the_reason(pod: J
     assert why in reviewed.message
 
 
+async def test_a_pod_with_a_gpu_for_each_of_a_thousand_containers_is_admitted_and_waits() -> None:
+    pod = a_pod(GPU)
+    (container,) = pod["spec"]["containers"]
+    pod["spec"]["containers"] = [{**container, "name": f"c{number}"} for number in range(1000)]
+    reviewed = await ReviewedCluster().create(pod)
+
+    assert reviewed.allowed
+    assert reviewed.object["spec"]["schedulerName"] == "gpu-scheduler"
+
+
 @pytest.mark.parametrize(
     ("notes", "argument", "why"),
     [

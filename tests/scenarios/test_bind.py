@@ -7,10 +7,12 @@ from datetime import timedelta
 
 import pytest
 
+from carrel.dialects.carrel import LeaseRecord, write_lease
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import DeleteOptions, Forbidden, MergePatch
 from carrel.kubernetes.objects.resources import LEASES, PODS
 from carrel.kubernetes.transport import ApiRequest, ApiResponse, ResponseLike, Transport
+from carrel.ledger.shares import Holder, Share
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
@@ -39,6 +41,17 @@ async def test_a_pod_with_one_gpu_costs_two_writes_and_gets_the_annotations_of_i
             "carrel.dev/cgpu-disable": "false",
         }
         assert await lab.held() == {"gpu-n1-0": {pod["metadata"]["uid"]: 8138}}
+
+
+async def test_a_lease_of_a_gpus_name_in_somebodys_namespace_counts_for_nothing() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab:
+        forged = LeaseRecord("n1", 0, "GPU-n1-0", (Share(Holder("forged", "lab", "forged"), "GPU-n1-0", None),))
+        await lab.client.create(LEASES, write_lease(forged, "lab", lab.clock()), "lab")
+        async with lab.replica() as replica:
+            pod = await lab.pod("train", limits={"nvidia.com/gpu": "1"})
+
+            assert await replica.bind(pod, "n1") is None
+            assert await lab.held() == {"gpu-n1-0": {pod["metadata"]["uid"]: None}}
 
 
 @pytest.mark.parametrize(

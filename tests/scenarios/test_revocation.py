@@ -15,6 +15,7 @@ from tests.kit.lab import Lab, a_lab
 from tests.kit.tiers import (
     BOOKED,
     OPPORTUNISTIC,
+    WHOLE,
     TierController,
     a_booked_pod,
     an_opportunistic_pod,
@@ -342,3 +343,16 @@ async def test_a_victim_that_cannot_be_handed_over_does_not_hold_up_other_booked
 
         assert await served(lab, "b-second")
         assert not await served(lab, "a-first")
+
+
+async def test_many_waiting_pods_of_one_person_do_not_hold_up_a_booked_pod() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        await an_opportunistic_pod(lab, replica, "train")
+        for number in range(60):
+            await lab.pod(f"waits-{number}", limits=WHOLE, annotations=OPPORTUNISTIC)
+        await an_unschedulable_booked_pod(lab, "urgent")
+
+        await settle(lab, TierController(replica))
+
+        assert await served(lab, "urgent")
+        assert await victims(lab) == {"train"}
