@@ -1,12 +1,13 @@
 """An API server with Carrel's rules, for tests of what it does by itself."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from carrel.dialects.key_writers import Writer
-from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, PRIORITY_CLASSES, RUNTIME_CLASSES
-from carrel.manifests import priority_classes, webhooks
+from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, NAMESPACES, PRIORITY_CLASSES, RUNTIME_CLASSES
+from carrel.manifests import priority_classes, rbac, webhooks
 from testbed.control_plane import ApiServer
 from testbed.control_plane import api_server as start_api_server
 from testbed.fixtures import shown_run
@@ -30,6 +31,7 @@ class RulesCluster:
         self.api = api
         self.eve, self.carrel, self.trusted = (UserClient(api, name) for name in (EVE, CARREL, TRUSTED))
         self.accounts = {Writer.CONTROLLER: self.carrel, Writer.EXTENDER: UserClient(api, EXTENDER)}
+        api.call("POST", NAMESPACES.path(), {"metadata": {"name": "carrel"}})
         # As in a cluster where Carrel is installed later.
         self.post(a_pod("before", annotations={"terminate-at": "2099-01-01T00:00:00Z"}, limits=GPU))
         # An earlier version of Carrel had classes of its own for the tiers: pods may still name them.
@@ -51,6 +53,14 @@ class RulesCluster:
     def client_config(self, entry: str) -> Json:
         """At another path for each entry, so that the witness can tell them apart."""
         return {**self.witness.client_config, "url": f"{self.witness.client_config['url']}/{entry}"}
+
+    def install_roles(self, *names: str) -> None:
+        """Those of Carrel's that have such a name; without names all of them."""
+        roles = [each for each in rbac() if not names or each["metadata"]["name"] in names]
+        roles.sort(key=lambda each: each["kind"] != "Namespace")
+        self.api.kubectl(
+            "apply", "--filename", "-", given=json.dumps({"kind": "List", "apiVersion": "v1", "items": roles})
+        )
 
     def token(self, spec: Json) -> str:
         """Of the agents' account."""
@@ -75,7 +85,9 @@ class RulesCluster:
 @contextmanager
 def rules_cluster(name: str) -> Iterator[RulesCluster]:
     with shown_run(name) as run, start_api_server(run) as api:
-        api.start_controllers(["namespace", "validatingadmissionpolicy-status-controller"])
+        api.start_controllers(
+            ["namespace", "validatingadmissionpolicy-status-controller", "clusterrole-aggregation-controller"]
+        )
         yield RulesCluster(api)
 
 

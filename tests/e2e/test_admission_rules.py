@@ -2,14 +2,30 @@
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.dialects.key_writers import Writer, written_by
-from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, NODES
-from carrel.manifests import crds, rbac
+from carrel.kubernetes.objects.resources import (
+    CRDS,
+    DEVICE_CLASSES,
+    LEASES,
+    MUTATING_WEBHOOKS,
+    NAMESPACES,
+    NODES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    ROLE_BINDINGS,
+    SERVICE_ACCOUNTS,
+    SUBJECT_ACCESS_REVIEWS,
+    VALIDATING_POLICIES,
+    Resource,
+)
+from carrel.kubernetes.objects.resources import PODS as POD
+from carrel.manifests import crds
 from tests.e2e.pods import eventually
 from tests.e2e.rules_cluster import EVE, GPU, MANY, PODS, Json, RulesCluster, a_pod, rules_cluster
 from tests.e2e.webhook import POLICIES, RecordingWebhook, UserClient, unadmitted_pod
@@ -264,17 +280,61 @@ def an_agent_on(rules: RulesCluster, node: str) -> UserClient:
     """With its role, and a token that is bound to its pod."""
     (definition,) = [each for each in crds() if each["spec"]["names"]["kind"] == GPU_NODE_STATUSES.kind]
     rules.api.call("POST", CRDS.path(), definition)
-    rules.api.call("POST", "/api/v1/namespaces", {"metadata": {"name": "carrel"}})
-    roles = [each for each in rbac() if each["metadata"]["name"] == "carrel-agent"]
-    rules.api.kubectl(
-        "apply", "--filename", "-", given=json.dumps({"kind": "List", "apiVersion": "v1", "items": roles})
-    )
+    rules.install_roles("carrel-agent")
     spec = {"nodeName": node, "serviceAccountName": "carrel-agent", "containers": [{"name": "agent", "image": "work"}]}
     pod = rules.api.call("POST", "/api/v1/namespaces/carrel/pods", {"metadata": {"name": "agent"}, "spec": spec})
     bound = {"apiVersion": "v1", "kind": "Pod", "name": "agent", "uid": pod["metadata"]["uid"]}
     agent = UserClient(rules.api, AGENT, rules.token({"boundObjectRef": bound}))
     eventually(lambda: agent.call("GET", GPU_NODE_STATUSES.path(name="none"))[0] == 404)
     return agent
+
+
+# --- what needs no rule: nobody has the right ------------------------------------------------------------------------
+
+MALLORY = "mallory@lab.example"
+NOT_THEIRS = {
+    "the record of a GPU": ("update", LEASES, "carrel", ""),
+    "a new record of a GPU": ("create", LEASES, "carrel", ""),
+    "the report of a node": ("update", GPU_NODE_STATUSES, "", ""),
+    "a booking": ("create", BOOKINGS, "", ""),
+    "other people's bookings": ("list", BOOKINGS, "", ""),
+    "a node": ("patch", NODES, "", ""),
+    "the marks of their own namespace": ("patch", NAMESPACES, "default", ""),
+    "the agents' token": ("create", SERVICE_ACCOUNTS, "carrel", "token"),
+    "the webhook": ("delete", MUTATING_WEBHOOKS, "", ""),
+    "the policies": ("delete", VALIDATING_POLICIES, "", ""),
+    "a claim in Carrel's namespace": ("create", RESOURCE_CLAIMS, "carrel", ""),
+    "what their own claim has got": ("update", RESOURCE_CLAIMS, "default", "status"),
+    "the devices of a node": ("create", RESOURCE_SLICES, "", ""),
+    "a class of devices": ("create", DEVICE_CLASSES, "", ""),
+    "the node of their own pod": ("create", POD, "default", "binding"),
+    "the status of their own pod": ("patch", POD, "default", "status"),
+}
+
+
+@pytest.fixture(scope="module")
+def mallory(rules: RulesCluster) -> str:
+    """The admin of a namespace, by Kubernetes' own role, to which Carrel's roles may have added."""
+    rules.install_roles()
+    subject = {"kind": "User", "name": MALLORY, "apiGroup": "rbac.authorization.k8s.io"}
+    role = {"kind": "ClusterRole", "name": "admin", "apiGroup": "rbac.authorization.k8s.io"}
+    binding = {"metadata": {"name": "mallory"}, "subjects": [subject], "roleRef": role}
+    rules.api.call("POST", ROLE_BINDINGS.path("default"), binding)
+    eventually(lambda: may(rules, MALLORY, "create", POD, "default"))  # the role has got its rules
+    return MALLORY
+
+
+def may(rules: RulesCluster, who: str, verb: str, what: Resource[Any], namespace: str, subresource: str = "") -> bool:
+    where = {"group": what.group, "resource": what.plural, "subresource": subresource, "namespace": namespace}
+    spec = {"user": who, "resourceAttributes": {"verb": verb, **where}}
+    return bool(rules.api.call("POST", SUBJECT_ACCESS_REVIEWS.path(), {"spec": spec})["status"]["allowed"])
+
+
+@pytest.mark.parametrize("asked", NOT_THEIRS.values(), ids=NOT_THEIRS)
+def test_the_admin_of_a_namespace_may_not_write_what_carrel_decides_by(
+    rules: RulesCluster, mallory: str, asked: tuple[str, Resource[Any], str, str]
+) -> None:
+    assert not may(rules, mallory, *asked)
 
 
 # --- pods that the webhook has not seen ------------------------------------------------------------------------------
