@@ -22,6 +22,8 @@ ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
 CRD_CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 PROPAGATIONS = ("Background", "Foreground", "Orphan")
+LONGEST_S = 2**63 // 10**9
+"""A grace period may be any number; Go counts time in nanoseconds, in 64 bits: 292 years."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +115,15 @@ class Deleter:
         grace_s = _grace_s(storage, tree, options)
         marked_grace_s = metadata.get("deletionGracePeriodSeconds", 0)
         if "deletionTimestamp" not in metadata:
-            metadata["deletionTimestamp"] = timestamp(self._clock() + timedelta(seconds=grace_s))
+            metadata["deletionTimestamp"] = timestamp(self._clock() + timedelta(seconds=min(grace_s, LONGEST_S)))
             metadata["deletionGracePeriodSeconds"] = grace_s
             if "generation" in metadata:
                 metadata["generation"] += 1
         elif grace_s < marked_grace_s:
             # A second delete may shorten the wait, never lengthen it.
             ends_at = datetime.fromisoformat(metadata["deletionTimestamp"])
-            try:
-                ends_at -= timedelta(seconds=marked_grace_s - grace_s)
-            except OverflowError:
-                ends_at = self._clock()  # somebody stored a grace period of more than all years
-            metadata["deletionTimestamp"] = timestamp(ends_at)
+            sooner = timedelta(seconds=min(marked_grace_s, LONGEST_S) - min(grace_s, LONGEST_S))
+            metadata["deletionTimestamp"] = timestamp(ends_at - sooner)
             metadata["deletionGracePeriodSeconds"] = grace_s
         marked = {**tree, "metadata": metadata}
         if storage == NAMESPACES.storage:
