@@ -32,7 +32,8 @@ from carrel.lifecycle.reservation_pods import (
     ReservationOptions,
     ReservationPods,
 )
-from carrel.lifecycle.revocation import RevocationContext, Revoker
+from carrel.lifecycle.revocation import Revoker
+from carrel.lifecycle.revocation_context import RevocationContext
 from carrel.lifecycle.revocation_grace import RevocationGrace
 from carrel.lifecycle.slow_endings import SlowEndings
 from carrel.lifecycle.terminator import ANSWER_WITHIN_S, Terminator, TerminatorContext
@@ -86,7 +87,11 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
     context = RevocationContext(
         booked=state.booked_waiting,
         pod_by_uid=state.claim_users.pod_of,
+        pods=pods.uids,
         pods_of=state.claim_users.pods_of,
+        covered=state.covered_pods.holders,
+        is_exempt=state.is_exempt,
+        is_written_opportunistic=state.is_written_opportunistic,
         may_lose_gpus=state.may_lose_gpus,
         holder_may_lose_gpus=state.holder_may_lose_gpus,
         asks_by_claims=state.asks_by_claims,
@@ -139,7 +144,7 @@ def _expiry_options(state: ClusterState, at_end: AtEnd = AtEnd.CPU) -> ExpiryOpt
 
 def hand_overs_on(state: ClusterState, cluster: Cluster, limits: EndLimits = DEFAULT_END_LIMITS) -> HandOvers:
     def is_needed(uid: str) -> bool:
-        victims = {victim.uid for lease in state.cluster_ledger.leases() for victim in lease.record.kept_from}
+        victims = {victim.uid for lease in state.cluster_ledger.kept_leases() for victim in lease.record.kept_from}
         pods = (pod.metadata.uid for victim in victims for pod in state.claim_users.pods_of(victim))
         return uid in victims or uid in pods
 
