@@ -112,16 +112,14 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
     notices = Notices(state.cluster, pods.snapshot, options.at_end, state.isolation)
     waits = CpuAfterWaitOptions(options.wait_before_cpu, options.when_full, options.schedulers)
     cpu_after_wait = CpuAfterWait(state, hand_overs, waits)
-    now, may_lose = state.options.now, lambda: _without_booking(state)
-    slow = SlowEndings(state.cluster, may_lose, now, options.limits, state.isolation)
+    now, holding = state.options.now, lambda: _pods_with_gpus(state)
+    slow = SlowEndings(state.cluster, holding, now, state.may_lose_gpus, options.limits, state.isolation)
     allocator = ClaimAllocator(state, state.device_claims) if state.device_claims is not None else None
     return TierParts(hand_overs, expiry, revoker, correction, notices, cpu_after_wait, slow, allocator, enquiries)
 
 
-def _without_booking(state: ClusterState) -> Iterable[Pod]:
-    """The pods that hold GPUs and may lose them."""
-    holders = [pod for uid in tuple(state.ledger.holders()) for pod in state.claim_users.pods_of(uid)]
-    return state.isolation.found("ending", holders, lambda pod: pod if state.may_lose_gpus(pod) else None)
+def _pods_with_gpus(state: ClusterState) -> Iterable[Pod]:
+    return [pod for uid in tuple(state.ledger.holders()) for pod in state.claim_users.pods_of(uid)]
 
 
 def _expiry_options(state: ClusterState, at_end: AtEnd = AtEnd.CPU) -> ExpiryOptions:
