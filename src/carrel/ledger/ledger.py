@@ -334,12 +334,17 @@ class Ledger:
         card = self._cards.get(gpu)
         on_card = card.shares if card is not None else self._unreported.setdefault(gpu, {})
         if self._undo is not None:
-            before = on_card.get(uid) or replace(share, state=ShareState.GONE)
-            self._undo.append(lambda: self._write(before))
-        if share.state is not ShareState.GONE:
-            on_card[uid] = share
-            self._shares.setdefault(uid, {})[gpu] = share
-            return gpu
+            before = on_card.get(uid)
+            self._undo.append(lambda: self._write(before) if before is not None else self._remove(uid, gpu))
+        if share.state is ShareState.GONE:
+            return self._remove(uid, gpu)
+        on_card[uid] = share
+        self._shares.setdefault(uid, {})[gpu] = share
+        return gpu
+
+    def _remove(self, uid: str, gpu: str) -> str:
+        card = self._cards.get(gpu)
+        on_card = card.shares if card is not None else self._unreported.get(gpu, {})
         on_card.pop(uid, None)
         if not on_card:
             self._unreported.pop(gpu, None)
