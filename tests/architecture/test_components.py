@@ -37,6 +37,7 @@ PURE_MODULES = (
     "carrel.jupyterhub.profiles",
     "carrel.jupyterhub.spawn_page",
     "carrel.jupyterhub.startable",
+    "carrel.lifecycle.holdings",
     "carrel.lifecycle.victim_prices",
     "carrel.lifecycle.victims",
     "carrel.node.allocation_order",

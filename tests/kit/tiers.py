@@ -14,6 +14,8 @@ from carrel.ledger.tiers import AtEnd
 from carrel.lifecycle.assembly import TierOptions, tier_parts_on
 from carrel.lifecycle.end_limits import DEFAULT_END_LIMITS, EndLimits
 from carrel.lifecycle.hand_over import HandOverResult
+from carrel.lifecycle.holdings import Holdings
+from carrel.lifecycle.opportunistic_pods import OpportunisticPods
 from tests.kit.eventually import eventually
 from tests.kit.lab import BOOKER, Lab, Replica
 
@@ -62,6 +64,7 @@ class TierController:
         await self.parts.notices.round()
         await self.parts.expiry.end_expired()
         await self.parts.revoker.revoke_for_next()
+        self.check_what_is_kept()
         if self.parts.claim_allocator is not None:
             await self.parts.claim_allocator.round()
         await self.parts.cpu_after_wait.begin_due()
@@ -73,6 +76,21 @@ class TierController:
             if isinstance(result, HandOverResult):
                 self.results.append(result)
         await self.replica.collector.collect()
+
+    def check_what_is_kept(self) -> None:
+        """What revocation keeps of pods between its rounds is what it would find anew."""
+        state, revoker = self.replica, self.parts.revoker
+        found = revoker.pods.read()
+        expected = {uid for uid in state.ledger.holders() if state.holder_may_lose_gpus(uid)} - found.stuck.keys()
+        assert found.victims.keys() == expected
+        anew = OpportunisticPods(state.ledger, self.parts.hand_overs, revoker.context).read()
+        assert found.victims == {uid: pod for uid, pod in anew.victims.items() if uid not in found.stuck}
+        revoker.holdings.set_pods(found.victims, found.stuck)
+        revoker.holdings.update()
+        counted = Holdings(state.ledger, found.victims.values(), found.stuck)
+        counted.update()
+        kept = revoker.holdings
+        assert (kept.nodes, kept.held, kept.uncovered) == (counted.nodes, counted.held, counted.uncovered)
 
 
 async def settle(lab: Lab, controller: TierController, nodes: Iterable[str] = ("n1",)) -> None:

@@ -18,9 +18,10 @@ from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import GpuSelector, Portion, Request, Topology, TopologyMode
 from carrel.ledger.shares import Holder, ShareState
 from carrel.lifecycle import victims
-from carrel.lifecycle.victim_prices import OpportunisticPod
-from carrel.lifecycle.victims import Revocation, revoke
+from carrel.lifecycle.holdings import OpportunisticPod
+from carrel.lifecycle.victims import Revocation
 from tests.kit.gpus import A100, A6000, a_card, held, holder, memory, whole
+from tests.kit.victims import NOON, an_opportunist, revoke
 
 NODES = ("n1", "n2")
 PODS = {"n1": tuple("abcd"), "n2": tuple("efg")}
@@ -80,8 +81,8 @@ class Case:
                         self.ledger.hold(held(name, node, card.gpu.index, mib))
         for name, (person, is_young, hours, kind) in drawn_pods.items():
             if kind != "b" and self.ledger.shares_of(f"uid-{name}"):
-                pod = OpportunisticPod(holder(name), timedelta(hours=hours), person, is_young)
-                self.opportunistic[pod.holder.uid] = pod
+                pod = an_opportunist(name, person, hours, is_young=is_young)
+                self.opportunistic[pod.uid] = pod
         for name, (*_, kind) in drawn_pods.items():
             if kind == "e":
                 self.ledger.release(f"uid-{name}")
@@ -123,10 +124,10 @@ class Case:
         below = Fraction(0)
         for person in people:
             has = sum((self._part(uid) for uid in self.staying() if self.opportunistic[uid].person == person), start=0)
-            takes = sum((self._part(each.holder.uid) for each in chosen if each.person == person), start=0)
+            takes = sum((self._part(each.uid) for each in chosen if each.person == person), start=0)
             below += max(Fraction(0), min(has, share) - (has - takes))
-        work = sum((each.work for each in chosen), timedelta())
-        return (sum(each.is_young for each in chosen), below, len(chosen), work)
+        work = sum((NOON - each.started for each in chosen if each.started is not None), timedelta())
+        return (sum(each.young_until > NOON for each in chosen), below, len(chosen), work)
 
     def _part(self, uid: str) -> Fraction:
         """Of the GPUs that are in question."""

@@ -205,7 +205,7 @@ class PodAdmission:
         claimed = claims.claimed_by(new.pod).names if claims is not None and new.asked.is_by_claims else ()
         changed.remove_gpu({**notes, **_whose(new.owner), **new.said_by_spawner}, claimed)
         changed.seal()
-        return changed.answer("cpu", notes[carrel.RUNS_WITHOUT_GPU])._replace(owner=new.owner)
+        return changed.answer("cpu", notes[carrel.RUNS_WITHOUT_GPU], new.owner)
 
     def _was_moved_to_cpu(self, pod: Pod, changed: ChangedPod) -> bool:
         return bool(written_by_us(pod)) and (self._seal is None or changed.is_sealed())
@@ -269,9 +269,12 @@ class PodAdmission:
         changed.warn(new.owner.warning)
         changed.warn(new.asked.why_unknown and f"this pod waits: {new.asked.why_unknown}")
         told = Tier.BOOKED if tier.covered_until else Tier.OPPORTUNISTIC
-        return self._with_gpu(new, changed, told.value)._replace(owner=new.owner)
+        return self._with_gpu(new, changed, told.value, new.owner)
 
-    def _with_gpu(self, new: "_NewPod", changed: ChangedPod, outcome: str) -> AdmissionDecision:
+    def _with_gpu(
+        self, new: "_NewPod", changed: ChangedPod, outcome: str, owner: PodOwner | None = None
+    ) -> AdmissionDecision:
+        """`owner`: None where whose it is does not matter."""
         changed.annotate(_whose(new.owner))
         if not new.asked.is_by_claims:  # any scheduler allocates claims
             changed.set_scheduler(self._options.scheduler)
@@ -283,7 +286,7 @@ class PodAdmission:
             changed.add_notice_file()
         changed.record(new.asked.dialect, new.pod)
         changed.seal()
-        return changed.answer(outcome)
+        return changed.answer(outcome, owner=owner)
 
     def _why_not_by_carrel(self, pod: Pod) -> Refusal | None:
         """A pod that kube-scheduler does not place with Carrel's extender could take any GPU."""

@@ -142,15 +142,14 @@ class ChangedPod:
             self._warn_lowered(given, longest_s)
         self.change_containers(lambda each: self._with_bounded_probes(each, longest_s))
 
-    def _with_bounded_probes(self, container: Mapping[str, Any], longest_s: int) -> Json:
+    def _with_bounded_probes(self, container: Mapping[str, Any], longest_s: int) -> Mapping[str, Any]:
         """A probe that fails ends its container with a grace period of its own."""
-        changed = dict(container)
         for name in ("livenessProbe", "startupProbe"):
-            probe = container.get(name) or {}
-            if isinstance(given := probe.get(GRACE), int) and given > longest_s:
-                changed[name] = {**probe, GRACE: longest_s}
+            probe = container.get(name)
+            if probe and isinstance(given := probe.get(GRACE), int) and given > longest_s:
+                container = {**container, name: {**probe, GRACE: longest_s}}
                 self._warn_lowered(given, longest_s)
-        return changed
+        return container
 
     def _warn_lowered(self, given: int, longest_s: int) -> None:
         self.warn(f"{GRACE} was lowered from {given} to {longest_s}: so long may a GPU pod take to end")
@@ -171,7 +170,7 @@ class ChangedPod:
         for field in ("priorityClassName", "priority", "preemptionPolicy"):
             self._spec.pop(field, None)
 
-    def change_containers(self, change: Callable[[Mapping[str, Any]], Json]) -> None:
+    def change_containers(self, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:
         for group in GROUPS:
             if self._spec.get(group):
                 self._spec[group] = [change(each) for each in self._spec[group]]
@@ -193,7 +192,7 @@ class ChangedPod:
         if text:
             self._warnings.append(text)
 
-    def answer(self, outcome: str, warning: str = "") -> AdmissionDecision:
+    def answer(self, outcome: str, warning: str = "", owner: PodOwner | None = None) -> AdmissionDecision:
         wanted = {**self._pod, "metadata": self._metadata, "spec": self._spec}
         self.warn(warning)
-        return AdmissionDecision(outcome, wanted, warnings=tuple(dict.fromkeys(self._warnings)))
+        return AdmissionDecision(outcome, wanted, warnings=tuple(dict.fromkeys(self._warnings)), owner=owner)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from carrel.admission import review
-from carrel.admission.review import AdmissionRequest
+from carrel.admission.review import AdmissionRequest, RequestUser
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.parsing import Malformed
 
@@ -65,8 +65,68 @@ class _Spec(msgspec.Struct, rename="camel"):
     volumes: list[_Volume] = []
 
 
+class _Kind(msgspec.Struct):
+    kind: str
+
+
+class _User(msgspec.Struct, frozen=True):
+    username: str = ""
+
+
+class _Request(msgspec.Struct, rename="camel"):
+    uid: str
+    kind: _Kind
+    operation: str
+    namespace: str = ""
+    name: str = ""
+    user_info: _User = _User()
+    sub_resource: str = ""
+    dry_run: bool = False
+    object: dict[str, Any] | None = None
+    old_object: dict[str, Any] | None = None
+
+
+class _Review(msgspec.Struct, rename="camel"):
+    api_version: str
+    kind: str
+    request: _Request
+
+
+_DECODER = msgspec.json.Decoder(_Review)
+
+
 def read_review(body: bytes) -> AdmissionRequest:
     """Raises `NotAReview`: without the uid of the request there can be no answer."""
+    return _read_as_usual(body) or _read_by_fields(body)
+
+
+def _read_as_usual(body: bytes) -> AdmissionRequest | None:
+    """A review as API servers write them. None: it is not; what is wrong with it, if anything, has to be looked for."""
+    try:
+        found = _DECODER.decode(body)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    asked = found.request
+    is_review = found.api_version in review.VERSIONS and found.kind == review.KIND
+    if not is_review or asked.operation not in review.OPERATIONS or not asked.uid or not asked.kind.kind:
+        return None
+    return AdmissionRequest(
+        found.api_version,
+        asked.uid,
+        asked.kind.kind,
+        asked.operation,
+        asked.namespace,
+        asked.name,
+        RequestUser(asked.user_info.username),
+        asked.sub_resource,
+        asked.dry_run,
+        asked.object,
+        asked.old_object,
+        len(body),
+    )
+
+
+def _read_by_fields(body: bytes) -> AdmissionRequest:
     try:
         return review.read(msgspec.json.decode(body))._replace(size=len(body))
     except (msgspec.DecodeError, RecursionError) as error:

@@ -48,6 +48,11 @@ class Store(Generic[V]):
     def by_uid(self, uid: str) -> V | None:
         return self._by_uid.get(uid)
 
+    @property
+    def uids(self) -> Mapping[str, V]:
+        """All objects by uid, as they are at any time."""
+        return self._by_uid
+
     def find(self, index: str, word: str) -> tuple[V, ...]:
         """All objects that have this value in the index, in the order in which they were added."""
         return tuple(self._indexes[index].get(word, {}).values())

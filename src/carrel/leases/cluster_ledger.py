@@ -341,6 +341,10 @@ class ClusterLedger:
     def leases(self) -> Sequence[KnownLease]:
         return tuple(self._leases.values())
 
+    def kept_leases(self) -> Sequence[KnownLease]:
+        """Of the GPUs that are kept for booked pods: a few of thousands."""
+        return [lease for gpu in sorted(self.ledger.kept) for lease in self._leases_with(gpu)]
+
     def leases_of(self, uid: str) -> Sequence[KnownLease]:
         """The Leases that give a pod its shares."""
         known = (lease for gpu in self.ledger.shares_of(uid) for lease in self._leases_with(gpu))

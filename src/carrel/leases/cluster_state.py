@@ -320,10 +320,11 @@ class ClusterState:
 
     def _has_tier(self, pod: Pod) -> bool:
         """A pod without one is exempt, or was there before Carrel."""
-        is_told = tier_of(pod) is not None or (
-            self.options.tier_policy.older_pods_are_revocable and TIER not in pod.metadata.annotations
-        )
-        return is_told and not self.covered_pods.is_exempt(pod)
+        return self._is_told(pod) and not self.covered_pods.is_exempt(pod)
+
+    def _is_told(self, pod: Pod) -> bool:
+        older_are = self.options.tier_policy.older_pods_are_revocable
+        return tier_of(pod) is not None or (older_are and TIER not in pod.metadata.annotations)
 
     def keeper(self, pod: Pod) -> str:
         """In whose name it gets what is kept for it."""
@@ -333,6 +334,13 @@ class ClusterState:
     def may_lose_gpus(self, pod: Pod) -> bool:
         """A pod that was told that it is booked first learns that no booking covers it any more."""
         return self.tier(pod) is Tier.OPPORTUNISTIC and tier_of(pod) is not Tier.BOOKED
+
+    def is_written_opportunistic(self, pod: Pod) -> bool:
+        """The same by what is written on the pod alone, whatever bookings and its namespace say."""
+        return self._is_told(pod) and tier_of(pod) is not Tier.BOOKED
+
+    def is_exempt(self, namespace: str) -> bool:
+        return _is_exempt(self.namespaces.store.get(namespace))
 
     def holder_may_lose_gpus(self, uid: str) -> bool:
         """The same of what holds GPUs: a pod, or a ResourceClaim, whose pods all end with it."""
@@ -396,7 +404,7 @@ class ClusterState:
             request_of=self._asked_request,
             nodes_for=self.nodes_for,
             has_tier=self._has_tier,
-            is_exempt=lambda namespace: _is_exempt(self.namespaces.store.get(namespace)),
+            is_exempt=self.is_exempt,
             now=self.options.now,
             claims_of=self.claim_users.claims_of,
             claims_used_by=self.claim_users.used_by,

@@ -9,6 +9,7 @@ Inside a what-if of the ledger nothing is worked out: the answers are those from
 
 import heapq
 from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from fractions import Fraction
 
@@ -194,6 +195,11 @@ class CoveredPods:
         if pod.metadata.uid == uid and (used := self._used_claims(pod)):
             return self._as_guest(pod, used)
         return self._waiting_covered().get(uid)
+
+    def holders(self) -> AbstractSet[str]:
+        """The uids of all pods and claims that hold GPUs, and that a booking covers."""
+        self._update()
+        return self._holders.keys()
 
     def _unless_beyond(self, pod: Pod, found: Covered) -> Covered | None:
         """A pod that also uses a claim of another pod which no booking covers may lose that one, and ends with it."""

@@ -424,7 +424,9 @@ def _cover_waiting_pod(room: RevocableRoom, use: BookingUse, pod: PersonsPod, sh
     if asked.amount != WHOLE:
         if use.gpus and (there := _on_covered_gpus(room, use, covered.narrowed(asked), pod.nodes, shared)):
             return Covered(entitlement, there)
-        covered = Covered(entitlement, not_on=shared.closed_to_further(entitlement) | _used_up(room, use, asked))
+        closed, used_up = shared.closed_to_further(entitlement), _used_up(room, use, asked)
+        # The same object for thousands of pods, if it can be: an equal one of thousands of GPUs would be compared.
+        covered = Covered(entitlement, not_on=closed | used_up if used_up else closed)
     if use.count + asked.cards > entitlement.gpus or (entitlement.share_of > 1 and asked.amount == WHOLE):
         return None
     if not room.could_place(asked, pod.nodes, covered):

@@ -55,12 +55,15 @@ def plan_gang(ledger: Ledger, gang: Gang, members: Sequence[WaitingPod], steps: 
 
 def _line_up(members: Sequence[WaitingPod]) -> Sequence[WaitingPod]:
     """Who has the fewest nodes to go to first, then the most demanding. Equal members stand together."""
-    kinds: dict[tuple[object, ...], int] = {}
+    kinds: dict[tuple[Request, int], int] = {}
+    lists: dict[tuple[str, ...], int] = {}  # of nodes → a number
+    equal_to: dict[int, int] = {}  # the `id` of a list of nodes → its number
     demands: dict[str, tuple[int, ...]] = {}
     for member in sorted(members, key=lambda member: member.holder.uid):
         request, nodes = member.request, member.nodes
-        # Looked up once for each: it takes a while for thousands of nodes.
-        kind = kinds.setdefault((request, nodes), len(kinds))
+        if id(nodes) not in equal_to:  # a hash of thousands of names is not made for each member
+            equal_to[id(nodes)] = lists.setdefault(nodes, len(lists))
+        kind = kinds.setdefault((request, equal_to[id(nodes)]), len(kinds))
         demands[member.holder.uid] = (len(nodes), -request.cards, -request.amount.on(_LARGE_CARD), kind)
     return sorted(members, key=lambda member: (demands[member.holder.uid], member.holder.uid))
 
@@ -135,7 +138,8 @@ def _nodes_to_try(line: Sequence[WaitingPod], found: Sequence[tuple[int, Placeme
     this, first = line[len(found)], 0
     if found:
         previous = line[len(found) - 1]
-        if previous.request == this.request and previous.nodes == this.nodes:
+        # As parts of tuples they are first compared by identity: mostly it is the same list of thousands of nodes.
+        if (previous.request, previous.nodes) == (this.request, this.nodes):
             first = found[-1][0]
     return iter(range(first, len(this.nodes)))
 

@@ -12,10 +12,10 @@ less than zero MiB free, and no new pod gets it. What Carrel decides goes throug
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
-from typing import NamedTuple
 
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.node_changes import NodeChanges
@@ -64,52 +64,14 @@ def room_on(cards: Iterable[Card]) -> NodeRoom:
     return summarise((card.gpu, card.free) for card in cards if not card.kept_for and not card.gpu.unusable)
 
 
-class WholeHolders(NamedTuple):
-    """Who holds the GPUs of a node that are all alike, and all held whole by pods that are not ending: as most nodes
-    of a busy cluster. So that not every GPU need be looked at."""
-
-    gpus_of: Mapping[str, int]
-    """uid → how many."""
-    gpus: int
-    model: str
-    memory: MiB
-
-
-def _whole_holders(cards: Sequence[Card]) -> WholeHolders | None:
-    kinds = {(card.gpu.model, card.gpu.memory) for card in cards}
-    gpus_of: dict[str, int] = {}
-    for card in cards:
-        if len(card.shares) != 1:
-            return None
-        ((uid, share),) = card.shares.items()
-        if share.memory is not None or share.state is ShareState.RELEASING:
-            return None
-        gpus_of[uid] = gpus_of.get(uid, 0) + 1
-    if len(kinds) != 1:
-        return None
-    ((model, memory),) = kinds
-    return WholeHolders(gpus_of, len(cards), model, memory) if memory > 0 else None
-
-
 class _NodeEntry:
     """A node and its GPUs, as the ledger records them."""
 
-    __slots__ = ("_holders", "_knows_holders", "cards", "node")
+    __slots__ = ("cards", "node")
 
     def __init__(self, node: Node, cards: tuple[Card, ...]) -> None:
         self.node = node
         self.cards = cards
-        self._holders: WholeHolders | None = None
-        self._knows_holders = False
-
-    def changed(self) -> None:
-        self._knows_holders = False
-
-    def whole_holders(self) -> WholeHolders | None:
-        """Worked out when it is asked for: not on every change."""
-        if not self._knows_holders:
-            self._holders, self._knows_holders = _whole_holders(self.cards), True
-        return self._holders
 
     def room(self) -> NodeRoom:
         if self.node.unusable:
@@ -157,11 +119,6 @@ class Ledger:
     def card(self, uuid: str) -> Card | None:
         return self._cards.get(uuid)
 
-    def whole_holders(self, node: str) -> WholeHolders | None:
-        """None: its GPUs differ, or not all of them are held whole by pods that are not ending."""
-        entry = self._entries.get(node)
-        return entry.whole_holders() if entry else None
-
     @property
     def rooms(self) -> Mapping[str, NodeRoom]:
         """How much room each node has."""
@@ -201,9 +158,14 @@ class Ledger:
         card = self._cards.get(gpu)
         return set(card.shares if card is not None else self._unreported.get(gpu, ()))
 
-    def holders(self) -> Iterator[str]:
-        """The uids of all pods that hold something."""
-        return iter(self._shares)
+    def holders(self) -> AbstractSet[str]:
+        """The uids of all pods that hold something; it changes with the ledger."""
+        return self._shares.keys()
+
+    @property
+    def kept(self) -> AbstractSet[str]:
+        """The GPUs that are kept for a pod."""
+        return self._kept.keys()
 
     def kept_for(self, uid: str) -> frozenset[str]:
         """The GPUs kept for a pod."""
@@ -372,12 +334,17 @@ class Ledger:
         card = self._cards.get(gpu)
         on_card = card.shares if card is not None else self._unreported.setdefault(gpu, {})
         if self._undo is not None:
-            before = on_card.get(uid) or replace(share, state=ShareState.GONE)
-            self._undo.append(lambda: self._write(before))
-        if share.state is not ShareState.GONE:
-            on_card[uid] = share
-            self._shares.setdefault(uid, {})[gpu] = share
-            return gpu
+            before = on_card.get(uid)
+            self._undo.append(lambda: self._write(before) if before is not None else self._remove(uid, gpu))
+        if share.state is ShareState.GONE:
+            return self._remove(uid, gpu)
+        on_card[uid] = share
+        self._shares.setdefault(uid, {})[gpu] = share
+        return gpu
+
+    def _remove(self, uid: str, gpu: str) -> str:
+        card = self._cards.get(gpu)
+        on_card = card.shares if card is not None else self._unreported.get(gpu, {})
         on_card.pop(uid, None)
         if not on_card:
             self._unreported.pop(gpu, None)
@@ -414,7 +381,6 @@ class Ledger:
 
     def _sum_up(self, node: str) -> None:
         entry = self._entries[node]
-        entry.changed()
         self._rooms[node] = entry.room()
         self._revision += 1
         self._changes.note(node)
@@ -435,8 +401,6 @@ class Ledger:
                 fresh.restore(card.shares.values())
                 if card.kept_for is not None:
                     fresh.keep(card.gpu.uuid, card.kept_for)
-            if entry.whole_holders() != _whole_holders(entry.cards):
-                wrong.append(f"node {name} shows {entry.whole_holders()}, its shares say {_whole_holders(entry.cards)}")
             for card in entry.cards:
                 again = fresh._cards[card.gpu.uuid]
                 if card.free != again.free:

@@ -21,7 +21,7 @@ from carrel.ledger.gpu_choice import choose
 from carrel.ledger.ledger import Card, Ledger, room_on
 from carrel.ledger.node_room import NodeRoom, fit_test
 from carrel.ledger.placement import Placement, WaitingPod, selected, suits
-from carrel.ledger.requests import Request
+from carrel.ledger.requests import Memory, Request
 from carrel.ledger.shares import Coverage, Share
 
 SOME_INSTANT = datetime.min.replace(tzinfo=UTC)
@@ -120,6 +120,7 @@ class _TakenFirst:
         self._ledger = ledger
         self._taken: dict[str, list[tuple[WaitingPod, list[Card]]]] = {}  # by node
         self._cards: dict[str, tuple[Card, ...]] = {}  # of these nodes, as they would be
+        self._most_free: dict[str, int] = {}  # the same, MiB of one GPU
         self._rooms: dict[str, NodeRoom] = {}  # the same, as far as anybody has asked
         self._alike: dict[tuple[Request, int], _Alike] = {}
         self._known_nodes: dict[int, _Nodes] = {}  # by the `id` of the names, which are kept with them
@@ -183,8 +184,11 @@ class _TakenFirst:
 
     def _take(self, booked: WaitingPod, node: str, keeper: str) -> bool:
         """False: there is no room."""
-        self.steps_left -= STEPS_BY_GPU
         request, there = booked.request, self._ledger.node(node)
+        if isinstance(request.amount, Memory) and request.amount.mib > self._most_free.get(node, request.amount.mib):
+            self.steps_left -= 1  # each of thousands of pods that ask for different amounts comes past all full nodes
+            return False
+        self.steps_left -= STEPS_BY_GPU
         if there is None or there.unusable or not selected(there, request):
             return False
         need, cards = request.amount.on, self._cards.get(node) or self._ledger.cards(node)
@@ -197,6 +201,7 @@ class _TakenFirst:
         self.nodes.add(node)
         self._taken.setdefault(node, []).append((booked, chosen))
         self._cards[node] = tuple(card.less(need(card.gpu.memory)) if card in chosen else card for card in cards)
+        self._most_free[node] = max(card.free for card in self._cards[node])
         return True
 
 

@@ -6,7 +6,8 @@ Reading order:
     collection claim_ends           frees the GPUs of pods that are gone, and of claims that are not allocated any more
     claim_status pod_events         writes the status of claims, and why pods wait
     coverage_correction             makes pods, Leases and bookings say which booking covers which pod
-    expiry victim_prices victims revocation   ends pods with their booking; revokes GPUs for booked pods
+    expiry                          ends pods with their booking
+    holdings victim_prices victims opportunistic_pods revocation   revokes GPUs for booked pods
     claim_allocator                 allocates the claims of booked pods
     booking_enquiries               writes what a booking service elsewhere says into the cluster
     revocation_grace                how long a pod may stay after it was told

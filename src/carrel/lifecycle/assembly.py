@@ -32,7 +32,8 @@ from carrel.lifecycle.reservation_pods import (
     ReservationOptions,
     ReservationPods,
 )
-from carrel.lifecycle.revocation import RevocationContext, Revoker
+from carrel.lifecycle.revocation import Revoker
+from carrel.lifecycle.revocation_context import RevocationContext
 from carrel.lifecycle.revocation_grace import RevocationGrace
 from carrel.lifecycle.slow_endings import SlowEndings
 from carrel.lifecycle.terminator import ANSWER_WITHIN_S, Terminator, TerminatorContext
@@ -86,7 +87,11 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
     context = RevocationContext(
         booked=state.booked_waiting,
         pod_by_uid=state.claim_users.pod_of,
+        pods=pods.uids,
         pods_of=state.claim_users.pods_of,
+        covered=state.covered_pods.holders,
+        is_exempt=state.is_exempt,
+        is_written_opportunistic=state.is_written_opportunistic,
         may_lose_gpus=state.may_lose_gpus,
         holder_may_lose_gpus=state.holder_may_lose_gpus,
         asks_by_claims=state.asks_by_claims,
@@ -107,16 +112,14 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
     notices = Notices(state.cluster, pods.snapshot, options.at_end, state.isolation)
     waits = CpuAfterWaitOptions(options.wait_before_cpu, options.when_full, options.schedulers)
     cpu_after_wait = CpuAfterWait(state, hand_overs, waits)
-    now, may_lose = state.options.now, lambda: _without_booking(state)
-    slow = SlowEndings(state.cluster, may_lose, now, options.limits, state.isolation)
+    now, holding = state.options.now, lambda: _pods_with_gpus(state)
+    slow = SlowEndings(state.cluster, holding, now, state.may_lose_gpus, options.limits, state.isolation)
     allocator = ClaimAllocator(state, state.device_claims) if state.device_claims is not None else None
     return TierParts(hand_overs, expiry, revoker, correction, notices, cpu_after_wait, slow, allocator, enquiries)
 
 
-def _without_booking(state: ClusterState) -> Iterable[Pod]:
-    """The pods that hold GPUs and may lose them."""
-    holders = [pod for uid in tuple(state.ledger.holders()) for pod in state.claim_users.pods_of(uid)]
-    return state.isolation.found("ending", holders, lambda pod: pod if state.may_lose_gpus(pod) else None)
+def _pods_with_gpus(state: ClusterState) -> Iterable[Pod]:
+    return [pod for uid in tuple(state.ledger.holders()) for pod in state.claim_users.pods_of(uid)]
 
 
 def _expiry_options(state: ClusterState, at_end: AtEnd = AtEnd.CPU) -> ExpiryOptions:
@@ -139,7 +142,7 @@ def _expiry_options(state: ClusterState, at_end: AtEnd = AtEnd.CPU) -> ExpiryOpt
 
 def hand_overs_on(state: ClusterState, cluster: Cluster, limits: EndLimits = DEFAULT_END_LIMITS) -> HandOvers:
     def is_needed(uid: str) -> bool:
-        victims = {victim.uid for lease in state.cluster_ledger.leases() for victim in lease.record.kept_from}
+        victims = {victim.uid for lease in state.cluster_ledger.kept_leases() for victim in lease.record.kept_from}
         pods = (pod.metadata.uid for victim in victims for pod in state.claim_users.pods_of(victim))
         return uid in victims or uid in pods
 

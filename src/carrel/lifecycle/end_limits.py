@@ -50,6 +50,10 @@ class BudgetDelays:
         since = self._since.get(uid)
         return since is not None and self._now() < since + self._longest
 
+    def kept(self) -> set[str]:
+        """The uids of all pods that a budget keeps now."""
+        return set(filter(self.keeps, self._since))
+
     def forget(self, uid: str) -> None:
         """The pod is gone."""
         self._since.pop(uid, None)

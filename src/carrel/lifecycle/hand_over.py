@@ -168,6 +168,10 @@ class HandOvers:
         """Whether a disruption budget keeps the pod, so that another one should lose its GPU instead."""
         return self._budgets.keeps(uid)
 
+    def held_up(self) -> set[str]:
+        """The uids of all these pods."""
+        return self._budgets.kept()
+
     async def record_names(self) -> Iterable[str]:
         """The names of all records."""
         ours = Selection(self._context.namespace, labels=hand_over_record.LABEL)

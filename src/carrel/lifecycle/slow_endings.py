@@ -39,13 +39,15 @@ class SlowEndings:
         cluster: Cluster,
         pods: Callable[[], Iterable[Pod]],
         now: Callable[[], datetime],
+        may_lose_gpus: Callable[[Pod], bool],
         limits: EndLimits,
         isolation: Isolation,
     ) -> None:
-        """`pods`: those that hold GPUs without a booking."""
+        """`pods`: those that hold GPUs. `may_lose_gpus`: whether it holds them without a booking."""
         self._cluster = cluster
         self._pods = pods
         self._now = now
+        self._may_lose_gpus = may_lose_gpus
         self._limits = limits
         self._isolation = isolation
         self._events = EventRecorder(cluster, COMPONENT, now)
@@ -53,11 +55,13 @@ class SlowEndings:
 
     async def round(self) -> int:
         """Warns the pods that take too long, and deletes those again that were warned. How many were deleted."""
-        slow = self._isolation.found(
-            "ending", self._pods(), lambda pod: pod if ends_slowly(pod, self._limits) else None
-        )
+        slow = self._isolation.found("ending", self._pods(), lambda pod: pod if self._is_slow(pod) else None)
         self._warned = {pod.metadata.uid: at for pod in slow if (at := self._warned.get(pod.metadata.uid)) is not None}
         return sum(await self._isolation.each("ending", slow, self._hurry))
+
+    def _is_slow(self, pod: Pod) -> bool:
+        """Most pods are not ending: so who holds them by a booking is asked last."""
+        return ends_slowly(pod, self._limits) and self._may_lose_gpus(pod)
 
     async def _hurry(self, pod: Pod) -> bool:
         metadata, now = pod.metadata, self._now()
@@ -92,8 +96,9 @@ def slow_note(pod: Pod, ends_at: datetime, last: timedelta) -> Note:
 
 def ends_slowly(pod: Pod, limits: EndLimits) -> bool:
     """Whether it is ending, and has been given more time than a pod without a booking may have."""
-    given = timedelta(seconds=pod.metadata.deletion_grace_period_seconds)
-    return bool(pod.metadata.deletion_timestamp) and pod.status.phase not in FINISHED and given > limits.grace
+    if not pod.metadata.deletion_timestamp or pod.status.phase in FINISHED:
+        return False
+    return timedelta(seconds=pod.metadata.deletion_grace_period_seconds) > limits.grace
 
 
 def told_at(pod: Pod) -> datetime | None:

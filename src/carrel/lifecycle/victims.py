@@ -14,28 +14,30 @@ pod would not fit. GPUs of pods that are ending anyway are counted as free befor
 should be gone by now.
 
 The search visits the node with the lowest bound first, and stops when no other can be better. A bound is what the
-victims of a node cost at least, found without trying sets of them. Of pods that are alike, the one that loses least
-work goes first, and no other choice among them is tried. All costs are whole numbers, so that no comparison depends on
-rounding.
+victims of a node cost at least. There are three, each closer and slower than the one before, and only a node that may
+be the best gets the next one: by what is kept of the node, by who is on its GPUs, by which of its GPUs would do. Of
+pods that are alike, the one that loses least work goes first, and no other choice among them is tried.
 
 The search ends after a number of steps, however many pods share a GPU. Then the best set found so far is taken: it
 will do, and nobody in it is superfluous, but another set might have cost less.
 """
 
 import heapq
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from random import Random
 from typing import NamedTuple
 
 from carrel.ledger.gpu_choice import by_island
 from carrel.ledger.gpus import Gpu, MiB
-from carrel.ledger.ledger import Card, Ledger
+from carrel.ledger.ledger import Card
 from carrel.ledger.node_room import needs_one_island
 from carrel.ledger.placement import Placement, WaitingPod, candidates, place, selected, suits
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder, ShareState
-from carrel.lifecycle.victim_prices import NOTHING, Cost, Holders, OpportunisticPod, Prices, sum_of
+from carrel.lifecycle.holdings import Holdings, Kind, NodeHoldings, micro_seconds
+from carrel.lifecycle.victim_prices import NOTHING, ONE_POD, Cost, Prices, sum_of
 
 STEPS_PER_NODE, STEPS = 4_000, 16_000
 """How many pods are looked at on one node, and in all, before the best set found so far is taken. A search ends far
@@ -54,60 +56,27 @@ class Revocation:
     """Empty: it is enough to wait for pods that are ending already."""
 
 
-NOBODY: Mapping[str, OpportunisticPod] = {}
-
-
 def revoke(
-    ledger: Ledger,
-    booked: WaitingPod,
-    opportunistic: Iterable[OpportunisticPod],
-    rng: Random | None = None,
-    stuck: Mapping[str, OpportunisticPod] = NOBODY,
+    holdings: Holdings, booked: WaitingPod, now: datetime, rng: Random | None = None
 ) -> Placement | Revocation | Refusal:
     """How a booked pod gets its GPUs: a placement if there is room, else a revocation, else why neither is possible.
 
     With `rng` the victims are chosen at random among the fewest, whosever they are and whatever work they lose; young
     pods are spared all the same.
-
-    `stuck`, by uid: pods that should have given their GPUs back and have not. Nobody waits for them, and they are no
-    victims again; but what they hold counts as held by their person, who is the more likely to lose another GPU.
     """
+    ledger = holdings.ledger
     keeper = booked.keeper(ledger)
     for node in candidates(ledger, booked.request, booked.nodes, keeper).fitting:
         answer = place(ledger, booked.request, node, keeper)
         if isinstance(answer, Placement):
             return answer
-    pods = {each.holder.uid: each for each in opportunistic}
-    if rng is not None:
-        pods = dict(sorted(pods.items()))  # so that each gets the same random number, in whichever order they come
-    holders = Holders(pods, stuck)
-    # First whether it is possible: what the victims cost is worked out over the whole cluster.
-    is_possible = any(_could_do(ledger, booked, node, holders) for node in booked.nodes)
-    best = _Search(ledger, booked, holders, rng).run() if is_possible else None
+    holdings.update()
+    best = _Search(holdings, booked, Prices(holdings, booked.request, now, rng)).run()
     if best is None:
         where = f"{len(booked.nodes)} node{'s' * (len(booked.nodes) != 1)}"
         return Refusal(f"no room for {booked.request} on {where}, even if every pod without a booking ended")
-    return Revocation(best.node, best.gpus, tuple(pods[uid].holder for uid in sorted(best.victims)))
-
-
-def _could_do(ledger: Ledger, booked: WaitingPod, node: str, holders: Holders) -> bool:
-    """Whether enough GPUs of the node have room when all opportunistic pods are gone, wherever their links are."""
-    request, there, keeper = booked.request, ledger.node(node), booked.keeper(ledger)
-    if there is None or there.unusable or not selected(there, request):
-        return False
-    missing = request.cards
-    for card in ledger.cards(node):
-        lack = request.amount.on(card.gpu.memory) - card.free
-        if lack > 0:
-            lack -= sum(
-                card.held(share)
-                for uid, share in card.shares.items()
-                if uid in holders.victims or (share.state is ShareState.RELEASING and uid not in holders.stuck)
-            )
-        missing -= lack <= 0 and suits(card, request, keeper)
-        if not missing:
-            return True
-    return False
+    shares = [next(iter(ledger.shares_of(uid).values())) for uid in sorted(best.victims)]
+    return Revocation(best.node, best.gpus, tuple(share.holder for share in shares))
 
 
 # --- the search ------------------------------------------------------------------------------------------------------
@@ -135,30 +104,39 @@ class _Found:
 
 
 class _Search:
-    def __init__(self, ledger: Ledger, booked: WaitingPod, holders: Holders, rng: Random | None) -> None:
-        self._ledger = ledger
+    def __init__(self, holdings: Holdings, booked: WaitingPod, prices: Prices) -> None:
+        self._ledger = ledger = holdings.ledger
         self._booked = booked
         self._keeper = booked.keeper(ledger)
-        self._holders = holders
-        self._prices = Prices(ledger, booked.request, holders, rng)
+        self._holdings = holdings
+        self._prices = prices
+        self._kept_on = {card.gpu.node for card in map(ledger.card, ledger.kept_for(self._keeper)) if card is not None}
+        self._most_above = max(prices.above.values(), default=0)
         self._needs: dict[int, int] = {}  # by the memory of a GPU
         self._steps = 0  # left on this node
         self.best: _Found | None = None
 
     def run(self) -> _Found | None:
         request, steps = self._booked.request, STEPS
-        rough = [(bound, node) for node in self._booked.nodes if (bound := self._rough_bound(node)) is not None]
-        heapq.heapify(rough)
+        first = list(self._first_bounds())
+        heapq.heapify(first)
+        looked_into: set[str] = set()
         pools: dict[str, list[list[_Wanted]]] = {}
-        while rough:
-            bound, node = heapq.heappop(rough)
+        while first:
+            bound, node = heapq.heappop(first)
             if self._is_no_better(bound, node) or (self.best is not None and steps <= 0):
                 break
+            if node not in looked_into:
+                looked_into.add(node)
+                closer = self._rough_bound(node)
+                if closer is not None:
+                    heapq.heappush(first, (closer, node))
+                continue
             if node not in pools:
                 # Only now, for few nodes: what its victims cost at least if it is looked at which GPUs would do.
                 pools[node] = self._pools(node)
                 if pools[node]:
-                    heapq.heappush(rough, (min(_lowest(pool, request.cards) for pool in pools[node]), node))
+                    heapq.heappush(first, (min(_lowest(pool, request.cards) for pool in pools[node]), node))
                 continue
             self._steps = given = min(steps, STEPS_PER_NODE)
             for pool in pools[node]:
@@ -166,24 +144,83 @@ class _Search:
             steps -= given - self._steps
         return self._pruned(self.best) if self.best is not None else None
 
+    def _nodes(self) -> Sequence[str]:
+        """Where the booked pod may run; of those, where the GPUs are that its booking covers."""
+        request, nodes, only = self._booked.request, self._booked.nodes, self._booked.request.selector.only
+        if request.node_labels:
+            nodes = tuple(node for node in nodes if selected(self._ledger.node(node), request))
+        if not only:
+            return nodes
+        there = {card.gpu.node for card in map(self._ledger.card, only) if card is not None}
+        return [node for node in nodes if node in there]
+
+    def _first_bounds(self) -> Iterator[tuple[Cost, str]]:
+        """What the victims of each node cost at least, by what is kept of it, without a look at its GPUs. Nodes where
+        none can be had are left out. This goes over all nodes of the cluster, so it is one loop."""
+        request, holdings, rooms = self._booked.request, self._holdings.nodes, self._ledger.rooms
+        count, kept_on, drawn, parts_of_mib = (
+            request.cards,
+            self._kept_on,
+            self._prices.drawn,
+            self._prices.parts_of_mib,
+        )
+        now, now_us = self._prices.now, micro_seconds(self._prices.now)
+        needs = dict[Kind, int | None]()
+        for node in self._nodes():
+            here = holdings.get(node)
+            if here is None or not here.is_usable:
+                continue
+            kind = here.kind
+            if kind is None or here.has_ending or node in kept_on:
+                yield NOTHING, node
+                continue
+            if kind not in needs:
+                needs[kind] = self._need(kind[1]) if request.allows_model(kind[0]) else None
+            need = needs[kind]
+            if need is None:
+                continue
+            if rooms[node].largest >= need:
+                yield NOTHING, node
+                continue
+            # From each of the GPUs at least one pod has to go.
+            fewest = count if here.gpus_each and here.gpus_each[0] == 1 else _fewest(here.gpus_each, count)
+            if fewest is None or fewest > len(here.pods):
+                continue
+            starts, young = here.starts_us, 0
+            if now < here.young_until:
+                starts, young = self._starts_without_young(here, fewest)
+            if drawn is not None:
+                least = sorted([drawn[pod.uid] for pod in here.pods])[:fewest]
+                yield (young * ONE_POD, 0, fewest * ONE_POD, sum(least)), node
+                continue
+            below = here.least * parts_of_mib.get(kind, 0) - self._most_above
+            work = now_us - starts[0] if fewest == 1 else sum([now_us - start for start in starts[:fewest]])
+            yield (young * ONE_POD, fewest * below if below > 0 else 0, fewest * ONE_POD, work), node
+
+    def _starts_without_young(self, here: NodeHoldings, count: int) -> tuple[tuple[int, ...], int]:
+        """When so many of the pods have started, and how many of them are young: only as many as there must be."""
+        now, pods = self._prices.now, list(zip(here.pods, here.starts_us, strict=True))
+        old = [start for pod, start in pods if now >= pod.young_until][:count]
+        young = [start for pod, start in pods if now < pod.young_until][: count - len(old)]
+        return (*old, *young), len(young)
+
     def _rough_bound(self, node: str) -> Cost | None:
-        """What the victims of a node cost at least, whichever of its GPUs would do; None if none can be had. This is
-        asked of every node, so nothing is made for each GPU."""
-        there, count = self._ledger.node(node), self._booked.request.cards
-        if there is None or there.unusable or not selected(there, self._booked.request):
-            return None
-        price = self._prices.alone.get if count == 1 else self._price_per_gpu
-        whole = self._ledger.whole_holders(node)
-        if count == 1 and whole is not None and self._holders.are_victims(whole):
-            return min(map(self._prices.alone.__getitem__, whole.gpus_of))
-        stuck, releasing, costs = self._prices.stuck, ShareState.RELEASING, []
+        """The same by who holds its GPUs. Which of them would do is looked at only where UUIDs are asked for."""
+        request, stuck, victims = self._booked.request, self._holdings.stuck, self._holdings.victims
+        count = request.cards
+        price = self._prices.alone if count == 1 else self._price_of_part
+        names_uuids, costs = request.selector.names_uuids, []
         for card in self._ledger.cards(node):
+            if names_uuids and not suits(card, request, self._keeper):
+                continue
             lack, lowest = self._need(card.gpu.memory) - card.free, None
             for uid, share in card.shares.items():
-                if share.state is releasing and uid not in stuck:
+                if uid in stuck:
+                    continue
+                if share.state is ShareState.RELEASING:
                     lack -= card.held(share)
-                elif uid not in stuck and (cost := price(uid)) is not None and (lowest is None or cost < lowest):
-                    lowest = cost
+                elif uid in victims and (lowest is None or price(uid) < lowest):
+                    lowest = price(uid)
             if lack <= 0:
                 lowest = NOTHING
             if lowest is not None:
@@ -230,7 +267,7 @@ class _Search:
         lack = self._need(card.gpu.memory) - card.free
         parts = {}
         for uid, share in card.shares.items():
-            if uid in self._prices.stuck:
+            if uid in self._holdings.stuck:
                 continue
             if share.state is ShareState.RELEASING:
                 lack -= card.held(share)
@@ -241,7 +278,7 @@ class _Search:
         fewest = _fewest(parts.values(), lack)
         if fewest is None:
             return None
-        price = self._prices.alone.__getitem__ if request.cards == 1 else self._price_of_part
+        price = self._prices.alone if request.cards == 1 else self._price_of_part
         if len(parts) == 1:
             return _Wanted(card.gpu, lack, parts, price(next(iter(parts))))
         prices = [price(uid) for uid in parts]
@@ -253,13 +290,9 @@ class _Search:
             self._needs[memory] = self._booked.request.amount.on(MiB(memory))
         return self._needs[memory]
 
-    def _price_per_gpu(self, uid: str) -> Cost | None:
-        """None: it may not lose its GPUs."""
-        return self._price_of_part(uid) if uid in self._prices.alone else None
-
     def _price_of_part(self, uid: str) -> Cost:
         """On each of the GPUs that it holds."""
-        price, held = self._prices.alone[uid], len(self._ledger.shares_of(uid))
+        price, held = self._prices.alone(uid), len(self._ledger.shares_of(uid))
         if held == 1:
             return price
         gpus = min(held, self._booked.request.cards)
@@ -318,8 +351,8 @@ class _Search:
         """Pods of the same kind differ in the work that they lose only. None: it holds other GPUs too."""
         if len(self._ledger.shares_of(uid)) > 1:
             return None
-        pod = self._prices.pods[uid]
-        return (wanted.parts[uid], pod.person, pod.is_young)
+        is_young = self._prices.alone(uid)[0] > 0
+        return (wanted.parts[uid], self._prices.pods[uid].person, is_young)
 
     def _choose_cheapest(self, node: str, chosen: Sequence[_Wanted]) -> None:
         """One set, without trying others."""

@@ -10,13 +10,13 @@ import heapq
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from random import Random
 
 from carrel.bookings.rules import BookingRules
 from carrel.ledger.placement import Placement, WaitingPod
 from carrel.ledger.shares import Holder
-from carrel.lifecycle.victim_prices import OpportunisticPod
+from carrel.lifecycle.holdings import EPOCH, Holdings, OpportunisticPod
 from carrel.lifecycle.victims import Revocation, revoke
 from carrel.simulation.cluster import ClusterInRun
 from carrel.simulation.policies import POLICIES, Choice, PolicyContext
@@ -25,6 +25,8 @@ from carrel.simulation.workload import HOUR_S, SimulatedCluster, SimulatedPod, T
 
 NO_GPU, NO_MACHINE = "no GPU free", "no CPU or memory free"
 """Why pods wait."""
+NOBODY = "(nobody)"
+"""Whose pods without an owner are, all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,8 @@ class TimedResult:
 class _Running:
     pod: SimulatedPod
     choice: Choice
-    since_s: float
     booked_by: int | None
+    as_victim: OpportunisticPod
 
 
 def run_over_time(
@@ -66,6 +68,7 @@ def run_over_time(
 class _Run:
     def __init__(self, cluster: SimulatedCluster, workload: Trace, policy: str, seed: int, rules: BookingRules) -> None:
         self._state = ClusterInRun(cluster)
+        self._holdings = Holdings(self._state.ledger)
         chance = Random(seed)  # noqa: S311 # a run must be repeatable
         self._policy = POLICIES[policy](PolicyContext(self._state, workload.pods, chance))
         self._names = (policy, seed)
@@ -156,7 +159,8 @@ class _Run:
     def _start(self, pod: SimulatedPod, choice: Choice, number: int | None) -> None:
         self._waiting.pop(pod.name, None)
         self._state.put(pod, choice.node, choice.placement)
-        self._running[pod.name] = _Running(pod, choice, self._now, number)
+        as_victim = OpportunisticPod(_holder(pod).uid, pod.owner or NOBODY, _moment(self._now))
+        self._running[pod.name] = _Running(pod, choice, number, as_victim)
         self._placed += 1
         if pod.lasts_s is not None:
             heapq.heappush(self._events, (self._now + pod.lasts_s, self.ENDS, pod.name))
@@ -169,12 +173,13 @@ class _Run:
         """GPUs of opportunistic pods, for a booked one."""
         assert pod.request is not None, "only pods with GPUs are booked"
         nodes = tuple(self._state.machine_fits(pod))
-        victims = [
-            OpportunisticPod(_holder(each.pod), timedelta(seconds=self._now - each.since_s), each.pod.owner)
-            for each in self._running.values()
+        victims = {
+            name: each.as_victim
+            for name, each in self._running.items()
             if each.booked_by is None and each.choice.placement is not None
-        ]
-        answer = revoke(self._state.ledger, WaitingPod(_holder(pod), pod.request, nodes), victims)
+        }
+        self._holdings.set_pods(victims, {})
+        answer = revoke(self._holdings, WaitingPod(_holder(pod), pod.request, nodes), _moment(self._now))
         if isinstance(answer, Placement):
             return Choice(answer.node, answer)
         if not isinstance(answer, Revocation):
@@ -209,6 +214,10 @@ class _Run:
 
 def _holder(pod: SimulatedPod) -> Holder:
     return Holder(pod.name, "trace", pod.name)
+
+
+def _moment(seconds: float) -> datetime:
+    return EPOCH + timedelta(seconds=seconds)
 
 
 def _mean_delays(made: Sequence[BookingOutcome]) -> dict[str, float]:

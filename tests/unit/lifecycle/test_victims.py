@@ -4,7 +4,6 @@
 """
 
 from dataclasses import replace
-from datetime import timedelta
 from random import Random
 
 import pytest
@@ -16,20 +15,17 @@ from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import GpuSelector, Request, Topology, TopologyMode
 from carrel.ledger.shares import Holder, Share
 from carrel.lifecycle import victims as module
-from carrel.lifecycle.victim_prices import OpportunisticPod
-from carrel.lifecycle.victims import Revocation, revoke
+from carrel.lifecycle.holdings import NEVER, Holdings, OpportunisticPod
+from carrel.lifecycle.victims import Revocation
 from tests.kit.gpus import A100, a_card, a_ledger, a_node, held, holder, memory, whole
+from tests.kit.victims import NOON, an_opportunist, revoke
 
 BOOKED = holder("booked")
 
 
 def opportunists(**hours: float) -> list[OpportunisticPod]:
     """Of as many people."""
-    return [a_pod(name, name, lost) for name, lost in hours.items()]
-
-
-def a_pod(name: str, person: str, hours: float = 1, *, is_young: bool = False) -> OpportunisticPod:
-    return OpportunisticPod(holder(name), timedelta(hours=hours), person, is_young)
+    return [an_opportunist(name, name, lost) for name, lost in hours.items()]
 
 
 def waiting(request: Request, *nodes: str) -> WaitingPod:
@@ -143,7 +139,10 @@ def a_lab_with_a_newcomer() -> tuple[Ledger, list[OpportunisticPod]]:
     """Ada has held eight GPUs for a week; Bob has got his only one an hour ago."""
     ledger = busy(*(held(f"ada-{number}", "n1", number, None) for number in range(8)), cards=9)
     ledger.hold(held("bob", "n1", 8, None))
-    return ledger, [*(a_pod(f"ada-{number}", "ada", hours=168) for number in range(8)), a_pod("bob", "bob", hours=1)]
+    return ledger, [
+        *(an_opportunist(f"ada-{number}", "ada", hours=168) for number in range(8)),
+        an_opportunist("bob", "bob", hours=1),
+    ]
 
 
 def test_one_of_many_gpus_is_taken_before_a_newcomers_only_one() -> None:
@@ -156,11 +155,11 @@ def test_more_victims_are_taken_if_that_spares_people_below_the_equal_share() ->
     ledger = busy(*(held(f"ada-{half}", "n1", 0, 500) for half in range(2)), held("bob", "n1", 1, None), cards=5)
     for index in range(2, 5):
         ledger.hold(held(f"ada-{index}", "n1", index, None))
-    pods = [*(a_pod(f"ada-{half}", "ada") for half in range(2)), a_pod("bob", "bob")]
+    pods = [*(an_opportunist(f"ada-{half}", "ada") for half in range(2)), an_opportunist("bob", "bob")]
     # Ada's other GPUs are covered by a booking: then both have one, and one victim is better than two.
     assert victims(revoke(ledger, waiting(whole()), pods)) == ["bob"]
 
-    pods += [a_pod(f"ada-{index}", "ada", hours=99) for index in range(3, 5)]
+    pods += [an_opportunist(f"ada-{index}", "ada", hours=99) for index in range(3, 5)]
     only = whole(selector=GpuSelector(only=frozenset({"GPU-n1-0", "GPU-n1-1"})))
     assert victims(revoke(ledger, waiting(only), pods)) == ["ada-0", "ada-1"]
 
@@ -169,8 +168,8 @@ def test_nobody_is_taken_far_below_the_equal_share_while_others_have_more() -> N
     ledger = busy(*(held(f"ada-{number}", "n1", number, None) for number in range(3)), cards=6)
     for number in range(3):
         ledger.hold(held(f"bob-{number}", "n1", 3 + number, None))
-    pods = [a_pod(f"ada-{number}", "ada", hours=number) for number in range(3)]
-    pods += [a_pod(f"bob-{number}", "bob", hours=50 + number) for number in range(3)]
+    pods = [an_opportunist(f"ada-{number}", "ada", hours=number) for number in range(3)]
+    pods += [an_opportunist(f"bob-{number}", "bob", hours=50 + number) for number in range(3)]
     ledger.give_back("uid-bob-2")
     ledger.hold(held("booked-too", "n1", 5, None))
 
@@ -185,7 +184,10 @@ def test_only_gpus_of_the_models_in_question_count_for_the_equal_share() -> None
     ledger = a_ledger(Node("n1", tuple(new)), old)
     for index, name in enumerate(("ada-0", "ada-1", "ada-2", "bob")):
         ledger.hold(held(name, "n1", index, None))
-    pods = [*(a_pod(f"ada-{number}", "ada", hours=168) for number in range(3)), a_pod("bob", "bob", hours=1)]
+    pods = [
+        *(an_opportunist(f"ada-{number}", "ada", hours=168) for number in range(3)),
+        an_opportunist("bob", "bob", hours=1),
+    ]
 
     # With the twenty idle old GPUs, the equal share would be twelve, and Ada would not be above it.
     assert victims(revoke(ledger, waiting(whole(model=A100), "n1", "n2"), pods)) == ["ada-0"]
@@ -196,7 +198,11 @@ def test_the_part_of_a_gpu_that_booked_pods_leave_counts_for_the_equal_share() -
     for index, name in enumerate(("ada-0", "ada-1", "bob")):
         ledger.hold(held(f"booked-{index}", "n1", index, 500))
         ledger.hold(held(name, "n1", index, 500))
-    pods = [a_pod("ada-0", "ada", hours=9), a_pod("ada-1", "ada", hours=8), a_pod("bob", "bob", hours=1)]
+    pods = [
+        an_opportunist("ada-0", "ada", hours=9),
+        an_opportunist("ada-1", "ada", hours=8),
+        an_opportunist("bob", "bob", hours=1),
+    ]
 
     assert victims(revoke(ledger, waiting(memory(500)), pods)) == ["ada-1"]
 
@@ -205,7 +211,11 @@ def test_what_is_ending_already_is_no_longer_held_by_its_person() -> None:
     ledger = busy(
         *(held(f"ada-{number}", "n1", number, None) for number in range(2)), held("bob", "n1", 2, None), cards=3
     )
-    pods = [a_pod("ada-0", "ada"), a_pod("ada-1", "ada", hours=9), a_pod("bob", "bob", hours=1)]
+    pods = [
+        an_opportunist("ada-0", "ada"),
+        an_opportunist("ada-1", "ada", hours=9),
+        an_opportunist("bob", "bob", hours=1),
+    ]
     ledger.release("uid-ada-0")
     ledger.keep("GPU-n1-0", holder("an earlier booked pod"))
 
@@ -214,7 +224,7 @@ def test_what_is_ending_already_is_no_longer_held_by_its_person() -> None:
 
 def test_a_young_pod_is_a_victim_only_if_nothing_else_will_do() -> None:
     ledger, pods = a_lab_with_a_newcomer()
-    young = [replace(each, is_young=each.person == "ada") for each in pods]
+    young = [replace(each, young_until=NEVER) if each.person == "ada" else each for each in pods]
 
     assert victims(revoke(ledger, waiting(whole()), young)) == ["bob"]
     assert victims(revoke(ledger, waiting(whole(2)), young)) == ["ada-0", "bob"]
@@ -222,11 +232,11 @@ def test_a_young_pod_is_a_victim_only_if_nothing_else_will_do() -> None:
 
 def test_random_victims_may_be_anybodys_but_young_pods_are_spared() -> None:
     ledger, pods = a_lab_with_a_newcomer()
-    young = [replace(each, is_young=each.holder.name == "ada-0") for each in pods]
+    young = [replace(each, young_until=NEVER) if each.uid == "uid-ada-0" else each for each in pods]
 
     drawn = {victims(revoke(ledger, waiting(whole()), young, Random(seed)))[0] for seed in range(200)}
 
-    assert drawn == {each.holder.name for each in pods} - {"ada-0"}
+    assert drawn == {each.uid.removeprefix("uid-") for each in pods} - {"ada-0"}
 
 
 def test_a_gpu_that_is_kept_for_the_booking_is_for_its_pods_only() -> None:
@@ -242,7 +252,7 @@ def test_a_gpu_that_is_kept_for_the_booking_is_for_its_pods_only() -> None:
 def test_many_small_pods_on_one_gpu_do_not_make_the_search_long() -> None:
     """Without bounds there would be more than 10 ** 15 sets to try."""
     ledger = busy(*(held(f"p{number}", "n1", 0, 10 + number % 7) for number in range(60)), cards=1)
-    pods = [a_pod(f"p{number}", f"person-{number % 5}", hours=number * 37 % 11) for number in range(60)]
+    pods = [an_opportunist(f"p{number}", f"person-{number % 5}", hours=number * 37 % 11) for number in range(60)]
 
     answer = revoke(ledger, waiting(memory(600)), pods)
 
@@ -257,7 +267,7 @@ def test_of_pods_that_are_alike_those_that_lose_least_work_go_and_no_other_choic
     """12 of 24 pods: there are 2,704,156 ways to choose them."""
     monkeypatch.setattr(module, "STEPS_PER_NODE", 24 * 40)
     ledger = busy(*(held(f"p{number:02}", "n1", 0, 40) for number in range(24)), cards=1)
-    pods = [a_pod(f"p{number:02}", f"person-{number % 2}", hours=24 - number) for number in range(24)]
+    pods = [an_opportunist(f"p{number:02}", f"person-{number % 2}", hours=24 - number) for number in range(24)]
 
     assert victims(revoke(ledger, waiting(memory(500)), pods)) == [f"p{number}" for number in range(12, 24)]
 
@@ -266,15 +276,18 @@ def test_thousands_of_pods_on_one_node_do_not_end_the_search_with_an_error() -> 
     ledger = busy(
         *(held(f"p{card}-{number}", "n1", card, 1) for card in range(2) for number in range(1000)), nodes=1, cards=2
     )
-    pods = [a_pod(f"p{card}-{number}", f"person-{number % 5}") for card in range(2) for number in range(1000)]
+    pods = [an_opportunist(f"p{card}-{number}", f"person-{number % 5}") for card in range(2) for number in range(1000)]
 
     assert len(victims(revoke(ledger, waiting(memory(900, cards=2)), pods))) == 1800
 
 
-def test_a_booked_pod_that_can_get_no_gpu_costs_no_look_at_the_rest_of_the_cluster(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("nodes", [pytest.param(("n1",), id="one node"), pytest.param(("n1", "n2"), id="all nodes")])
+def test_a_booked_pod_that_can_get_no_gpu_costs_no_look_at_the_gpus_of_the_cluster(
+    monkeypatch: pytest.MonkeyPatch, nodes: tuple[str, ...]
 ) -> None:
-    monkeypatch.delattr(module, "Prices")  # what victims cost is worked out over the whole cluster
     ledger = busy(held("other-booked", "n1", 0, None), held("low", "n2", 0, None), nodes=2, cards=1)
+    holdings = Holdings(ledger, opportunists(low=1))
+    holdings.update()
+    monkeypatch.delattr(Ledger, "cards")
 
-    assert isinstance(revoke(ledger, waiting(whole(), "n1"), opportunists(low=1)), Refusal)
+    assert isinstance(module.revoke(holdings, waiting(whole(2), *nodes), NOON), Refusal)

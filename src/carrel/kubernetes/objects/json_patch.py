@@ -1,15 +1,17 @@
 """The difference of two JSON documents as a JSON Patch (RFC 6902): a webhook makes the pod it wants and sends this."""
 
+from itertools import islice
 from typing import Any
 
 MOST_CHANGED = 100
 """If more items of a list change in a row, the whole list is replaced: for each operation the API server
 moves all later items."""
+_ABSENT = object()
 
 
 def escape(token: str) -> str:
     """One step of a JSON pointer (RFC 6901): `carrel.dev/tier` is spelled `carrel.dev~1tier`."""
-    return token.replace("~", "~0").replace("/", "~1")
+    return token.replace("~", "~0").replace("/", "~1") if "/" in token or "~" in token else token
 
 
 def diff(before: Any, after: Any) -> list[dict[str, Any]]:
@@ -36,10 +38,13 @@ def _diff(before: Any, after: Any, at: str, found: list[dict[str, Any]]) -> None
         if not before.keys() <= after.keys():
             found += ({"op": "remove", "path": f"{at}/{escape(key)}"} for key in before if key not in after)
         for key, value in after.items():
-            if key not in before:
+            old = before.get(key, _ABSENT)
+            if old is value:
+                continue  # most of a document is shared with what it was made from
+            if old is _ABSENT:
                 found.append({"op": "add", "path": f"{at}/{escape(key)}", "value": value})
-            elif before[key] is not value:  # most of a document is shared with what it was made from
-                _diff(before[key], value, f"{at}/{escape(key)}", found)
+            else:
+                _diff(old, value, f"{at}/{escape(key)}", found)
     elif isinstance(before, list) and isinstance(after, list):
         _diff_lists(before, after, at, found)
     elif not same(before, after):
@@ -54,9 +59,13 @@ def _diff_lists(before: list[Any], after: list[Any], at: str, found: list[dict[s
         return
     shorter = min(len(before), len(after))
     head = tail = 0
-    while head < shorter and same(before[head], after[head]):
+    for old_item, new_item in zip(before, after, strict=False):
+        if old_item is not new_item and not same(old_item, new_item):
+            break
         head += 1
-    while tail < shorter - head and same(before[-1 - tail], after[-1 - tail]):
+    for old_item, new_item in islice(zip(reversed(before), reversed(after), strict=False), shorter - head):
+        if old_item is not new_item and not same(old_item, new_item):
+            break
         tail += 1
     old, new = before[head : len(before) - tail], after[head : len(after) - tail]
     if max(len(old), len(new)) > MOST_CHANGED:

@@ -1,0 +1,29 @@
+"""Pods without a booking, of which it is said how much work they lose, and who of them loses a GPU."""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+from carrel.ledger.ledger import Ledger
+from carrel.ledger.placement import Placement, WaitingPod
+from carrel.ledger.refusals import Refusal
+from carrel.lifecycle import victims
+from carrel.lifecycle.holdings import LONG_AGO, NEVER, Holdings, OpportunisticPod
+from carrel.lifecycle.victims import Revocation
+
+NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
+
+
+def an_opportunist(name: str, person: str, hours: float = 1, *, is_young: bool = False) -> OpportunisticPod:
+    return OpportunisticPod(f"uid-{name}", person, NOON - timedelta(hours=hours), NEVER if is_young else LONG_AGO)
+
+
+def revoke(
+    ledger: Ledger,
+    booked: WaitingPod,
+    pods: Iterable[OpportunisticPod],
+    rng: Random | None = None,
+    stuck: Mapping[str, OpportunisticPod] | None = None,
+) -> Placement | Revocation | Refusal:
+    """By what is counted for this question alone."""
+    return victims.revoke(Holdings(ledger, pods, stuck), booked, NOON, rng)
