@@ -21,7 +21,7 @@ from uvicorn.server import ServerState
 
 from carrel.http.direct_request import DEFECT, DirectRequest, written
 from carrel.http.limits import KEEP_ALIVE_S, ServerLimits
-from carrel.http.open_connections import OpenConnections, Waits
+from carrel.http.open_connections import OpenConnections, Room, Waits
 from carrel.http.post_routes import HasPostRoutes, JsonReply
 from carrel.http.probes import is_probe
 from carrel.http.refusals import Refused, overloaded
@@ -105,6 +105,12 @@ class LimitedConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         super().connection_made(transport)
+        if self not in self._open:  # asyncio has accepted it, without TLS
+            self.peer = self.client[0] if self.client else ""
+            room = self._open.add(self)
+            if room is Room.NONE:
+                transport.abort()
+            self.is_for_probes = room is Room.FOR_PROBES
         tls = transport.get_extra_info("ssl_object")
         if tls is not None:
             self._certificate = tls.getpeercert()

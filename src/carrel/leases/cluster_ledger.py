@@ -400,10 +400,9 @@ class ClusterLedger:
         shares |= {uid: promise.share for uid, promise in self._promised.get(gpu, {}).items()}
         shares |= {share.holder.uid: share for lease in leases for share in lease.record.shares}
         kept_for = next((lease.record.kept_for for lease in leases if lease.record.kept_for), None)
-        before = self.ledger.holders_of(gpu)
         now = [share.in_state(state_of(share, self.pod_of_holder(share.holder.uid))) for share in shares.values()]
-        if self.ledger.set_card(gpu, now, kept_for):
-            self.on_shares(before | shares.keys())
+        if changed := self.ledger.set_card(gpu, now, kept_for):
+            self.on_shares(changed)
 
     def _refresh_if_unsure(self, lease: KnownLease) -> None:
         """A Lease of a GPU that moved, or whose records contradicted each other, changes which GPUs are unusable."""

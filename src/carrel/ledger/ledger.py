@@ -11,7 +11,7 @@ less than zero MiB free, and no new pod gets it. What Carrel decides goes throug
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
@@ -294,21 +294,26 @@ class Ledger:
             touched.add(share.gpu)
         self._recount(*touched)
 
-    def set_card(self, uuid: str, shares: Iterable[Share], kept_for: Holder | None = None) -> bool:
-        """Records all that is held of one GPU, as its Lease tells it; what it does not tell is gone. Whether anything
-        is different now: what this process promised before it wrote the Lease is not."""
+    def set_card(self, uuid: str, shares: Iterable[Share], kept_for: Holder | None = None) -> Collection[str]:
+        """Records all that is held of one GPU, as its Lease tells it; what it does not tell is gone. Returns the uids of
+        those for whom something is different now: not for whom it was promised before the Lease was written."""
         card = self._cards.get(uuid)
         before = card.shares if card is not None else self._unreported.get(uuid, {})
         told = {share.holder.uid: share for share in shares}
-        if told == before and self._kept.get(uuid) == kept_for:
-            return False
-        for uid, share in tuple(before.items()):
-            if uid not in told:
-                self._write(replace(share, state=ShareState.GONE))
-        self.restore(told.values())
+        gone = [uid for uid in before if uid not in told]
+        new = [uid for uid, share in told.items() if (known := before.get(uid)) is not share and known != share]
+        is_kept_as_before = self._kept.get(uuid) == kept_for
+        if not gone and not new and is_kept_as_before:
+            return ()
+        for share in [replace(before[uid], state=ShareState.GONE) for uid in gone]:
+            self._write(share)
+        for uid in new:
+            if told[uid].state is ShareState.GONE:
+                raise LedgerError(f"a share of {told[uid].holder} that is gone cannot be recorded")
+            self._write(told[uid])
         self._set_kept(uuid, kept_for)
         self._recount(uuid)
-        return True
+        return (*gone, *new) if is_kept_as_before else (*gone, *told)
 
     def assign(self, uid: str) -> None:
         """The node has handed the pod's GPUs over."""
