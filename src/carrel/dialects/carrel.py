@@ -62,7 +62,7 @@ A Lease is the truth about its GPU. A `holderIdentity` always counts as the whol
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -209,6 +209,13 @@ def write_woken(now: datetime) -> dict[str, str]:
 # --- the Lease of a GPU ---------------------------------------------------------------------------------------------
 
 
+class _WrittenShare(NamedTuple):
+    share: Share
+    marks: tuple[str, ...]
+    text: str
+    """The JSON of both."""
+
+
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
     """What the Lease of a GPU says."""
@@ -231,6 +238,9 @@ class LeaseRecord:
     """The booking that covers the pod which the GPU is kept for. If that pod goes, the GPU is kept for the booking."""
     kept_until: datetime | None = None
     """How long, after the pod is gone; None: as long as the pod waits."""
+    written: dict[str, _WrittenShare] = field(default_factory=dict, compare=False, repr=False)
+    """uid → its share as it was last written, here or in a record that this one was made from: mostly one of dozens
+    of shares is new."""
 
     @property
     def is_empty(self) -> bool:
@@ -261,10 +271,13 @@ class LeaseRecord:
 
     def taking(self, share: Share, mark: str) -> "LeaseRecord":
         """The same, with that share. What is kept for its holder stays kept until it is bound: a bind may fail."""
-        uid, others = share.holder.uid, self.without(share.holder.uid)
+        uid = share.holder.uid
         marks = (*self.tries.get(uid, ()), mark)[-_MARKS:]
-        shares, tries = (*others.shares, share), {**others.tries, uid: marks}
-        return replace(self, shares=shares, tries=tries)
+        others = [each for each in self.shares if each.holder.uid != uid]
+        tries = dict(self.tries)
+        tries.pop(uid, None)  # so that it comes last
+        tries[uid] = marks
+        return replace(self, shares=(*others, share), tries=tries)
 
     def given_back(self, uid: str, mark: str) -> "LeaseRecord":
         """The same, after that bind of the pod has failed."""
@@ -378,8 +391,7 @@ def _note(notes: Mapping[str, str], key: str, where: str) -> Field:
 def write_lease(record: LeaseRecord, namespace: str, now: datetime) -> dict[str, Any]:
     """The whole Lease; whoever updates one adds the resourceVersion that was read."""
     whole = next((share.holder for share in record.shares if share.memory is None), None)
-    shares = {share.holder.uid: _entry(share, record.tries.get(share.holder.uid, ())) for share in record.shares}
-    annotations = {LEASE_GPU: record.gpu, LEASE_SHARES: _json(shares)}
+    annotations = {LEASE_GPU: record.gpu, LEASE_SHARES: _shares_text(record)}
     if record.kept_for is not None:
         annotations[LEASE_KEPT_FOR] = _json(_keep(record, record.kept_for))
     if record.reservation is not None:
@@ -446,6 +458,22 @@ def _reservation(entry: Field) -> Reservation | None:
         entry["refused"].text(),
         instant(until, entry.subject, entry["until"].path) if until else None,
     )
+
+
+def _shares_text(record: LeaseRecord) -> str:
+    texts, written = [], record.written
+    for share in record.shares:
+        uid = share.holder.uid
+        marks, last = record.tries.get(uid, ()), written.get(uid)
+        if last is None or last.share is not share or last.marks is not marks:
+            text = f"{_json(uid)}:{_json(_entry(share, marks))}"
+            last = written[uid] = _WrittenShare(share, marks, text)
+        texts.append(last.text)
+    if len(written) > 2 * len(record.shares):  # of pods that are gone
+        there = {share.holder.uid for share in record.shares}
+        for uid in written.keys() - there:
+            del written[uid]
+    return f"{{{','.join(texts)}}}"
 
 
 def _entry(share: Share, marks: Sequence[str]) -> dict[str, Any]:

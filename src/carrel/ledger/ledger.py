@@ -133,6 +133,7 @@ class Ledger:
         self._kept_of: dict[str, set[str]] = {}  # the same the other way round: uid → GPUs
         self._undo: list[Callable[[], str]] | None = None  # steps back; each says which GPU it has changed
         self._revision = 0
+        self._inventory_revision = 0
         self._changes = NodeChanges()
         self._removed_at = 0
         for node in nodes:
@@ -178,6 +179,11 @@ class Ledger:
         return self._revision
 
     @property
+    def inventory_revision(self) -> int:
+        """Counts the changes of nodes and of which GPUs they have, not of who holds them."""
+        return self._inventory_revision
+
+    @property
     def is_what_if(self) -> bool:
         """Whether somebody is trying something: what is asked now must not be remembered."""
         return self._undo is not None
@@ -217,6 +223,7 @@ class Ledger:
         if len({gpu.uuid for gpu in node.gpus}) < len(node.gpus):
             raise LedgerError(f"node {node.name} reports a GPU more than once")
         self._detach(node.name)
+        self._inventory_revision += 1
         for gpu in node.gpus:
             elsewhere = self._cards.get(gpu.uuid)
             if elsewhere is not None:  # the GPU was moved to this machine
@@ -235,6 +242,7 @@ class Ledger:
         self._detach(name)
         if self._changes.forget(name):
             self._revision += 1
+            self._inventory_revision += 1
             self._removed_at = self._changes.moment
 
     def _detach(self, name: str) -> None:
@@ -295,8 +303,8 @@ class Ledger:
         self._recount(*touched)
 
     def set_card(self, uuid: str, shares: Iterable[Share], kept_for: Holder | None = None) -> Collection[str]:
-        """Records all that is held of one GPU, as its Lease tells it; what it does not tell is gone. Returns the uids of
-        those for whom something is different now: not for whom it was promised before the Lease was written."""
+        """Records all that is held of one GPU, as its Lease tells it; what it does not tell is gone. Returns the uids
+        of those for whom something is different now: not for whom it was promised before the Lease was written."""
         card = self._cards.get(uuid)
         before = card.shares if card is not None else self._unreported.get(uuid, {})
         told = {share.holder.uid: share for share in shares}
@@ -304,6 +312,7 @@ class Ledger:
         new = [uid for uid, share in told.items() if (known := before.get(uid)) is not share and known != share]
         is_kept_as_before = self._kept.get(uuid) == kept_for
         if not gone and not new and is_kept_as_before:
+            before.update(told)  # the same, but then these very objects are told again, and need not be compared
             return ()
         for share in [replace(before[uid], state=ShareState.GONE) for uid in gone]:
             self._write(share)

@@ -114,7 +114,7 @@ class Ranking:
         self._remembered = remembered
         self._mix: Mix | None = None
         self._gpus: Counter[GpuKind] = Counter()
-        self._gpus_counted_at = 0  # the revision of the ledger
+        self._gpus_counted_at = 0  # the revision of the inventory
         self._fragmentation = Fragmentation(self.demand.mix)
         self._states: dict[str, _State] = {}
         self._tables: OrderedDict[tuple[Request | None, MachineRoom], _CostTable] = OrderedDict()
@@ -201,9 +201,9 @@ class Ranking:
 
     def _are_other_gpus_there(self) -> bool:
         """To count them takes long with thousands of nodes, so it is done when so many could have changed."""
-        if self._ledger.revision - self._gpus_counted_at <= OTHER_GPUS * len(self._ledger.rooms):
+        if self._ledger.inventory_revision - self._gpus_counted_at <= OTHER_GPUS * len(self._ledger.rooms):
             return False
-        self._gpus_counted_at, now = self._ledger.revision, self._gpus_there()
+        self._gpus_counted_at, now = self._ledger.inventory_revision, self._gpus_there()
         others = (now - self._gpus).total() + (self._gpus - now).total()
         return others > OTHER_GPUS * self._gpus.total()
 

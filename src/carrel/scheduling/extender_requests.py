@@ -23,6 +23,8 @@ from carrel.parsing import Malformed
 from carrel.scheduling import extender_calls
 from carrel.scheduling.extender_calls import BindArgs, ExtenderArgs
 
+SomeText = Annotated[str, msgspec.Meta(min_length=1)]
+
 
 class NotJson(Exception):
     """No scheduler wrote this. The message says why."""
@@ -53,16 +55,24 @@ class _ArgsWithObjects(msgspec.Struct, rename="pascal", forbid_unknown_fields=Tr
 
 
 class _NodeMetadata(msgspec.Struct):
-    name: Annotated[str, msgspec.Meta(min_length=1)]
+    name: SomeText
 
 
 class _NodeName(msgspec.Struct):
     metadata: _NodeMetadata
 
 
+class _BindArgs(msgspec.Struct, forbid_unknown_fields=True):
+    namespace: SomeText = msgspec.field(name="PodNamespace")
+    pod: SomeText = msgspec.field(name="PodName")
+    uid: SomeText = msgspec.field(name="PodUID")
+    node: SomeText = msgspec.field(name="Node")
+
+
 _read_args = msgspec.json.Decoder(_Args).decode
 _read_args_with_objects = msgspec.json.Decoder(_ArgsWithObjects).decode
 _read_node_name = msgspec.json.Decoder(_NodeName).decode
+_read_bind = msgspec.json.Decoder(_BindArgs).decode
 
 READ_BY_FIELD = 4 * 1024 * 1024
 """The largest body that is read field by field."""
@@ -148,7 +158,11 @@ def read_pod_and_nodes(body: bytes) -> PodAndNodes:
 
 def read_bind_args(body: bytes) -> BindArgs:
     """Raises `NotJson`, or `Malformed` with the field that is wrong."""
-    return extender_calls.read_bind_args(_json(body))
+    try:
+        args = _read_bind(body)
+    except (ValueError, RecursionError):
+        return extender_calls.read_bind_args(_json(body))
+    return BindArgs(args.namespace, args.pod, args.uid, args.node)
 
 
 def _json(body: bytes) -> Any:
