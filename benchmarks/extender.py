@@ -150,7 +150,7 @@ def question(limits: dict[str, str], nodes: int, order: Random | None = None) ->
 def cpu_per_call(server: Server, bodies: Sequence[bytes]) -> float:
     """Each call is about another pod, as kube-scheduler's are: a pod that asks again has not been bound."""
     server.ask(b"{}", CHANGE)
-    bodies = [body.replace(b"uid-train", b"uid-%d" % next(_pods)) for body in bodies]
+    bodies = [body.replace(b"uid-train", b"uid-asks-%d" % next(_pods)) for body in bodies]
     start = server.cpu_s()
     for body in bodies:
         server.ask(body)

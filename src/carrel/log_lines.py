@@ -20,6 +20,16 @@ ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType | None] 
 
 
 class OneLine(logging.Formatter):
+    """Many lines are written in the same second."""
+
+    _second: tuple[int, str] = (0, "")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
+        second = int(record.created)
+        if second != self._second[0]:
+            self._second = (second, super().formatTime(record, datefmt))
+        return self._second[1]
+
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the standard library's name
         return printable(super().formatMessage(record))
 
@@ -37,6 +47,9 @@ def log_lines(level: int, stream: TextIO | None = None, form: str = FORM) -> Non
     formatter.converter = time.gmtime
     lines.setFormatter(formatter)
     logging.basicConfig(level=level, handlers=[lines], force=True)
+    # No line shows where it was written, so it need not be found out.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging._srcfile = ""
 
 
 def _indented(text: str) -> str:

@@ -2,19 +2,23 @@
 
 import base64
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from fractions import Fraction
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from carrel.admission import review
 from carrel.dialects import carrel, gpuclaim, gpushare, jupyter, kai, maia
 from carrel.kubernetes.objects.json_patch import diff, escape
+from carrel.kubernetes.objects.kinds import Lease
 from carrel.kubernetes.objects.quantity import quantity
 from carrel.ledger.gpus import Gpu, MiB, Node
-from carrel.ledger.shares import Holder, Share, ShareState
+from carrel.ledger.shares import Coverage, Holder, Share, ShareState
+from carrel.parsing import Malformed
 from carrel.parsing.time import instant, micro_seconds, seconds
 from kubernetes_in_memory.json_patch import apply
 from tests.kit.objects import gpu_node_status, lease, pod
@@ -115,6 +119,74 @@ def test_records_of_gpus(record: carrel.LeaseRecord, now: datetime) -> None:
     written = carrel.write_lease(record, "carrel-system", now)
     # Through JSON and back, as the API server does.
     assert carrel.read_lease(lease(json.loads(json.dumps(written)))) == record
+
+
+@st.composite
+def lives_of_a_lease(draw: st.DrawFn) -> list[carrel.LeaseRecord]:
+    """Mostly pods come and go; sometimes the GPU is kept for one, or all is different."""
+    lives = [draw(records())]
+    for _ in range(draw(st.integers(1, 6))):
+        last = lives[-1]
+        uids = [share.holder.uid for share in last.shares] or ["nobody"]
+        new = draw(st.builds(Share, st.builds(Holder, UIDS, NAMES, NAMES), st.just(last.gpu), MEMORY))
+        lives.append(
+            draw(
+                st.sampled_from(
+                    [
+                        last.taking(new, "a"),
+                        last.taking(new, "a"),
+                        last.taking(new, "a").taking(replace(new, holder=Holder("uid-2", "lab", "2")), "b"),
+                        last.without(draw(st.sampled_from(uids))),
+                        last.keeping(new.holder, ()),
+                        last.covered(uids[0], Coverage("b-1", datetime(2026, 1, 2, tzinfo=UTC))),
+                    ]
+                )
+                | records()
+            )
+        )
+    return lives
+
+
+@given(lives_of_a_lease(), MOMENTS)
+def test_a_lease_that_has_changed_says_the_same_whatever_was_known_of_it(
+    lives: list[carrel.LeaseRecord], now: datetime
+) -> None:
+    place = (lives[0].node, lives[0].index)
+    known: tuple[Lease, carrel.LeaseRecord] | None = None
+    for life in lives:
+        record = replace(life, node=place[0], index=place[1])
+        written = carrel.write_lease(record, "carrel-system", now)
+        assert written == carrel.write_lease(replace(record, written={}), "carrel-system", now)
+        read = lease(written)
+        assert carrel.read_lease(read) == record
+        assert carrel.read_lease(read, known) == record
+        known = (read, record)
+
+
+@pytest.mark.parametrize(
+    "added",
+    [
+        pytest.param('"uid-2":{"pod":"lab/b","state":"gone","mib":1}', id="a state that is none"),
+        pytest.param('"uid-2":{"pod":"lab/b","state":"assumed","mib":1.5}', id="half a MiB"),
+        pytest.param('"uid-2":{"pod":"lab/b","state":"assumed","mib":true}', id="true as memory"),
+        pytest.param('"uid-2":{"pod":7,"state":"assumed","mib":1}', id="a number as a name"),
+        pytest.param('"uid-2":{"pod":"lab/b","state":"assumed","mib":1,"tries":[1]}', id="a number as a mark"),
+        pytest.param('"uid-2":7', id="a number as a share"),
+        pytest.param('"uid-2"', id="no JSON"),
+    ],
+)
+def test_a_share_that_is_added_is_read_as_strictly_as_all_others(added: str) -> None:
+    first = '"uid-1":{"pod":"lab/a","state":"assumed","mib":1}'
+
+    def with_shares(shares: str) -> Lease:
+        notes = {"carrel.dev/gpu": "GPU-1", "carrel.dev/shares": shares}
+        return lease({"metadata": {"name": "gpu-n1-0", "annotations": notes}})
+
+    before = with_shares(f"{{{first}}}")
+    record = carrel.read_lease(before)
+    assert record is not None
+    with pytest.raises(Malformed):
+        carrel.read_lease(with_shares(f"{{{first},{added}}}"), (before, record))
 
 
 @given(st.lists(UIDS, min_size=1), st.just("") | NAMES)

@@ -86,6 +86,11 @@ def test_remembered_costs_are_those_that_would_be_counted_now(steps: list[tuple[
         found = ranking.costs(asked, NODES, machine=machine)
         assert found == fresh.costs(asked, NODES, machine=machine)
         assert ranking.best(asked, NODES, machine=machine) == (found[0] if found else None)
+        for some in (NODES, NODES[::2], NODES[1:], NODES[:1]):
+            # A set is looked up in the order of all costs, a list is gone through.
+            best_of_some = next((cost for cost in found if cost.node in some), None)
+            assert ranking.best(asked, frozenset(some), machine=machine) == best_of_some
+            assert ranking.best(asked, list(some), machine=machine) == best_of_some
         put(ledger, machines, asked, node, cpu, f"p{number}")
         if number % 3 == 2:
             ledger.forget(f"uid-p{number - 1}")

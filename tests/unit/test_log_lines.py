@@ -45,3 +45,12 @@ def test_a_stack_trace_begins_no_line_that_looks_like_one_of_ours(lines: io.Stri
     assert LINE.match(first)
     assert trace
     assert all(line.startswith("    ") and line.isprintable() for line in trace)
+
+
+def test_each_line_has_the_time_of_its_event(lines: io.StringIO) -> None:
+    for created in (1_800_000_000.25, 1_800_000_000.5, 1_800_000_001.0, 1_800_000_000.75):
+        record = logging.makeLogRecord({"msg": "ticked", "levelname": "INFO", "levelno": logging.INFO})
+        record.created, record.msecs = created, created % 1 * 1000
+        logging.getLogger("carrel.any").handle(record)
+    times = [line.split()[0] for line in lines.getvalue().splitlines()]
+    assert times == [f"2027-01-15T08:00:0{rest}Z" for rest in ("0.250", "0.500", "1.000", "0.750")]

@@ -62,7 +62,7 @@ A Lease is the truth about its GPU. A `holderIdentity` always counts as the whol
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -135,6 +135,7 @@ _MARKS = 8
 
 _VICTIMS = {"from": HolderKind.POD, "fromClaims": HolderKind.CLAIM}
 """Who has to give a GPU back."""
+_PLAIN_SHARE = frozenset({"pod", "mib", "state", "tries"})
 _STATES = {state.value: state for state in ShareState if state is not ShareState.GONE}
 _RESERVATION_STATES = {state.value: state for state in ReservationState}
 
@@ -208,6 +209,13 @@ def write_woken(now: datetime) -> dict[str, str]:
 # --- the Lease of a GPU ---------------------------------------------------------------------------------------------
 
 
+class _WrittenShare(NamedTuple):
+    share: Share
+    marks: tuple[str, ...]
+    text: str
+    """The JSON of both."""
+
+
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
     """What the Lease of a GPU says."""
@@ -230,6 +238,9 @@ class LeaseRecord:
     """The booking that covers the pod which the GPU is kept for. If that pod goes, the GPU is kept for the booking."""
     kept_until: datetime | None = None
     """How long, after the pod is gone; None: as long as the pod waits."""
+    written: dict[str, _WrittenShare] = field(default_factory=dict, compare=False, repr=False)
+    """uid → its share as it was last written, here or in a record that this one was made from: mostly one of dozens
+    of shares is new."""
 
     @property
     def is_empty(self) -> bool:
@@ -260,10 +271,13 @@ class LeaseRecord:
 
     def taking(self, share: Share, mark: str) -> "LeaseRecord":
         """The same, with that share. What is kept for its holder stays kept until it is bound: a bind may fail."""
-        uid, others = share.holder.uid, self.without(share.holder.uid)
+        uid = share.holder.uid
         marks = (*self.tries.get(uid, ()), mark)[-_MARKS:]
-        shares, tries = (*others.shares, share), {**others.tries, uid: marks}
-        return replace(self, shares=shares, tries=tries)
+        others = [each for each in self.shares if each.holder.uid != uid]
+        tries = dict(self.tries)
+        tries.pop(uid, None)  # so that it comes last
+        tries[uid] = marks
+        return replace(self, shares=(*others, share), tries=tries)
 
     def given_back(self, uid: str, mark: str) -> "LeaseRecord":
         """The same, after that bind of the pod has failed."""
@@ -294,15 +308,19 @@ class LeaseRecord:
         return self if self.reservation is not None else replace(self, reservation=WANTED)
 
 
-def read_lease(lease: Lease) -> LeaseRecord | None:
-    """None if it is not the Lease of a GPU."""
+def read_lease(lease: Lease, known: tuple[Lease, LeaseRecord] | None = None) -> LeaseRecord | None:
+    """None if it is not the Lease of a GPU. `known` is an earlier state of it, and what that says: if since then only
+    shares were added, only they are read. Every replica reads each Lease that any of them writes, and one may have
+    dozens of shares."""
     place = read_lease_name(lease.metadata.name)
     if place is None:
         return None
+    added = _read_added(lease, *known) if known is not None else None
+    if added is not None:
+        return added
     notes, where = lease.metadata.annotations, subject(lease.metadata, "Lease")
     gpu = notes.get(LEASE_GPU, "")
-    recorded = _note(notes, LEASE_SHARES, where).entries()
-    shares = {uid: _share(uid, gpu, entry) for uid, entry in recorded.items()}
+    shares, tries = _shares(_note(notes, LEASE_SHARES, where), gpu)
     if holder := lease.spec.holder_identity:
         listed = shares.get(holder, Share(Holder(holder), gpu, None))
         shares[holder] = replace(listed, memory=None)
@@ -311,7 +329,6 @@ def read_lease(lease: Lease) -> LeaseRecord | None:
     victims = tuple(
         _holder(uid, name, kind) for word, kind in _VICTIMS.items() for uid, name in kept[word].entries().items()
     )
-    tries = {uid: tried.strings() for uid, entry in recorded.items() if (tried := entry["tries"]).present}
     until = kept["until"].text()
     return LeaseRecord(
         *place,
@@ -326,6 +343,45 @@ def read_lease(lease: Lease) -> LeaseRecord | None:
     )
 
 
+def _read_added(lease: Lease, before: Lease, record: LeaseRecord) -> LeaseRecord | None:
+    """None: something else has changed than that shares were added after the others."""
+    notes, notes_before = lease.metadata.annotations, before.metadata.annotations
+    text, text_before = notes.get(LEASE_SHARES, ""), notes_before.get(LEASE_SHARES, "")
+    is_longer = text_before.endswith("}") and text.startswith(f"{text_before[:-1]},")
+    if not is_longer or lease.spec.holder_identity or before.spec.holder_identity:
+        return None
+    if notes | {LEASE_SHARES: ""} != notes_before | {LEASE_SHARES: ""}:
+        return None
+    field = annotation_field(LEASE_SHARES)
+    added = Field.parse("{" + text[len(text_before) :], subject(lease.metadata, "Lease"), field)
+    shares, tries = _shares(added, record.gpu)
+    if any(share.holder.uid in shares for share in record.shares):
+        return None
+    return replace(record, shares=(*record.shares, *shares.values()), tries={**record.tries, **tries})
+
+
+def _shares(recorded: Field, gpu: str) -> tuple[dict[str, Share], dict[str, tuple[str, ...]]]:
+    """By uid: the shares, and the marks of binds."""
+    shares: dict[str, Share] = {}
+    tries: dict[str, tuple[str, ...]] = {}
+    for uid, entry in recorded.object().items():
+        shares[uid] = _plain_share(uid, gpu, entry) or _share(uid, gpu, recorded[uid])
+        if "tries" in entry and (tried := recorded[uid]["tries"]).present:
+            tries[uid] = tried.strings()
+    return shares, tries
+
+
+def _plain_share(uid: str, gpu: str, entry: Any) -> Share | None:
+    """The part of a pod that no booking covers, as most shares are; None: `_share` reads it, or says what is wrong."""
+    if not uid or not isinstance(entry, dict) or not entry.keys() <= _PLAIN_SHARE:
+        return None
+    pod, memory, state = entry.get("pod"), entry.get("mib"), entry.get("state")
+    if type(pod) is not str or type(memory) is not int or memory < 1 or type(state) is not str or state not in _STATES:
+        return None
+    namespace, _, name = pod.rpartition("/")
+    return Share(Holder(uid, namespace, name), gpu, MiB(memory), _STATES[state])
+
+
 def _note(notes: Mapping[str, str], key: str, where: str) -> Field:
     """What an annotation says; most Leases have few of them."""
     field = annotation_field(key)
@@ -335,8 +391,7 @@ def _note(notes: Mapping[str, str], key: str, where: str) -> Field:
 def write_lease(record: LeaseRecord, namespace: str, now: datetime) -> dict[str, Any]:
     """The whole Lease; whoever updates one adds the resourceVersion that was read."""
     whole = next((share.holder for share in record.shares if share.memory is None), None)
-    shares = {share.holder.uid: _entry(share, record.tries.get(share.holder.uid, ())) for share in record.shares}
-    annotations = {LEASE_GPU: record.gpu, LEASE_SHARES: _json(shares)}
+    annotations = {LEASE_GPU: record.gpu, LEASE_SHARES: _shares_text(record)}
     if record.kept_for is not None:
         annotations[LEASE_KEPT_FOR] = _json(_keep(record, record.kept_for))
     if record.reservation is not None:
@@ -405,10 +460,27 @@ def _reservation(entry: Field) -> Reservation | None:
     )
 
 
+def _shares_text(record: LeaseRecord) -> str:
+    texts, written = [], record.written
+    for share in record.shares:
+        uid = share.holder.uid
+        marks, last = record.tries.get(uid, ()), written.get(uid)
+        if last is None or last.share is not share or last.marks is not marks:
+            text = f"{_json(uid)}:{_json(_entry(share, marks))}"
+            last = written[uid] = _WrittenShare(share, marks, text)
+        texts.append(last.text)
+    if len(written) > 2 * len(record.shares):  # of pods that are gone
+        there = {share.holder.uid for share in record.shares}
+        for uid in written.keys() - there:
+            del written[uid]
+    return f"{{{','.join(texts)}}}"
+
+
 def _entry(share: Share, marks: Sequence[str]) -> dict[str, Any]:
     if share.state is ShareState.GONE:
         raise ValueError(f"the share of {share.holder} is gone; a Lease records only what is held")
-    entry: dict[str, Any] = {share.holder.kind.value: share.holder.full_name, "state": share.state.value}
+    kind, state = share.holder.kind._value_, share.state._value_  # `value` takes several times as long
+    entry: dict[str, Any] = {kind: share.holder.full_name, "state": state}
     if share.memory is not None:
         entry["mib"] = share.memory
     if share.coverage is not None:

@@ -7,6 +7,7 @@ Reading order:
     refusals          answers that a server gives by itself
     probes            what is answered without a credential, and when nobody else is
     open_connections  who is connected, and who has to go when there are too many
+    direct_request    a request that is answered without ASGI
     connection        one connection, with limits of size and time
     server            accepts connections
     serving           starts and stops a server

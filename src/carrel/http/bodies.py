@@ -32,6 +32,10 @@ class BodyLimit:
     def too_large(self) -> Refused:
         return Refused(413, f"the body is larger than {self.bytes} bytes", self.error_field)
 
+    def has_room_for(self, size: int, more: int) -> bool:
+        """Whether a body of which so much has come may have so much more."""
+        return size + more <= self.bytes and self.memory.used + more <= self.memory.limit
+
 
 class CallerGone(Exception):
     """Nobody waits for an answer."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from carrel.http.asgi import AsgiApp, Receive, Scope, Send
+from carrel.http.post_routes import HasPostRoutes, PostRoute
 from carrel.http.probes import is_probe
 from carrel.http.refusals import Refused, answer_refused
 
@@ -44,16 +45,34 @@ class KnownCallersOnly:
         if scope["type"] != "http" or is_probe(scope["method"].encode(), scope["path"].encode()):
             await self._app(scope, receive, send)
             return
-        why = ""
-        if self._rules.needs_certificate and not _client_certificate(scope):
-            why = "a client certificate of the authority in --client-ca is needed"
-        elif self._rules.secrets is not None and not _knows_one_of(self._rules.secrets(), scope):
-            why = "the secret of --path-secret is needed, in the path or as the password of the address"
-        if not why:
+        path = self._path_of(scope, scope["path"])
+        if not isinstance(path, Refused):
+            if path != scope["path"]:
+                scope["path"], scope["raw_path"] = path, path.encode()
             await self._app(scope, receive, send)
             return
-        self._report(scope, why)
-        await answer_refused(Refused(403, why, self._error_field), send)
+        self._report(scope, path.sentence)
+        await answer_refused(path, send)
+
+    def route_of(self, scope: Scope, path: str) -> PostRoute | None:
+        """None also for a caller that is not known."""
+        if not isinstance(self._app, HasPostRoutes):
+            return None
+        known = self._path_of(scope, path)
+        return None if isinstance(known, Refused) else self._app.route_of(scope, known)
+
+    def _path_of(self, scope: Scope, path: str) -> str | Refused:
+        """The path without the secret, if its caller may call."""
+        if self._rules.needs_certificate and not _client_certificate(scope):
+            why = "a client certificate of the authority in --client-ca is needed"
+            return Refused(403, why, self._error_field)
+        if self._rules.secrets is None:
+            return path
+        left = _without_secret(self._rules.secrets(), scope, path)
+        if left is not None:
+            return left
+        why = "the secret of --path-secret is needed, in the path or as the password of the address"
+        return Refused(403, why, self._error_field)
 
     def _report(self, scope: Scope, why: str) -> None:
         if time.monotonic() - self._reported >= REPORT_EVERY_S:
@@ -71,15 +90,12 @@ def _client_certificate(scope: Scope) -> str:
     return scope.get("extensions", {}).get("tls", {}).get("client_cert_name") or ""
 
 
-def _knows_one_of(secrets: Sequence[bytes], scope: Scope) -> bool:
-    """Takes the secret off the path, if it is there."""
-    path: str = scope["path"]
+def _without_secret(secrets: Sequence[bytes], scope: Scope, path: str) -> str | None:
+    """The path without the secret, if it is there; None: the caller does not know it."""
     segment, slash, rest = path[1:].partition("/")
     if slash and _is_one_of(secrets, segment.encode()):
-        scope["path"] = f"/{rest}"
-        scope["raw_path"] = scope["path"].encode()
-        return True
-    return _is_one_of(secrets, _password(scope))
+        return f"/{rest}"
+    return path if _is_one_of(secrets, _password(scope)) else None
 
 
 def _is_one_of(secrets: Sequence[bytes], given: bytes) -> bool:

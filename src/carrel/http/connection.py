@@ -10,17 +10,23 @@ were closed before its caller has stopped sending, the caller could not read why
 """
 
 import asyncio
+import logging
+from collections.abc import Awaitable
 from enum import Enum, auto
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from carrel.http.direct_request import DEFECT, DirectRequest, written
 from carrel.http.limits import KEEP_ALIVE_S, ServerLimits
-from carrel.http.open_connections import OpenConnections, Waits
+from carrel.http.open_connections import OpenConnections, Room, Waits
+from carrel.http.post_routes import HasPostRoutes, JsonReply
 from carrel.http.probes import is_probe
 from carrel.http.refusals import Refused, overloaded
+
+log = logging.getLogger(__name__)
 
 LINGER_S = 2.0
 LINGER_BYTES = 1024 * 1024
@@ -66,6 +72,8 @@ class LimitedConnection(HttpToolsProtocol):
         self._stalled_since = 0.0
         self._why: Refused | None = None
         self._certificate: dict[str, Any] | None = None
+        self._direct: DirectRequest | None = None
+        """Whose body has not come completely yet."""
 
     # --- for the server ----------------------------------------------------------------------------------------------
 
@@ -88,7 +96,7 @@ class LimitedConnection(HttpToolsProtocol):
             self._refuse(Refused(408, f"the body of the request took more than {self._limits.body_s:.0f} s"))
         elif (
             (phase is Phase.REFUSED and waited > LINGER_S)
-            or (phase is Phase.SILENT and waited > KEEP_ALIVE_S)
+            or ((phase is Phase.SILENT or phase is Phase.IDLE) and waited > KEEP_ALIVE_S)
             or (self._stalled_since and now - self._stalled_since > self._limits.stalled_s)
         ):
             self.abort()
@@ -97,14 +105,20 @@ class LimitedConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         super().connection_made(transport)
+        if self not in self._open:  # asyncio has accepted it, without TLS
+            self.peer = self.client[0] if self.client else ""
+            room = self._open.add(self)
+            if room is Room.NONE:
+                transport.abort()
+            self.is_for_probes = room is Room.FOR_PROBES
         tls = transport.get_extra_info("ssl_object")
         if tls is not None:
             self._certificate = tls.getpeercert()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._open.discard(self)
+        self._end_direct()
         super().connection_lost(exc)
-        self._unset_keepalive_if_required()
 
     def pause_writing(self) -> None:
         self._stalled_since = self.loop.time()
@@ -133,6 +147,8 @@ class LimitedConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._is_in_message = True
+        if self._phase is Phase.IDLE:
+            self._enter(Phase.HEADER)  # it follows a request that was answered at once
         self._header_bytes = self._headers = 0
         if len(self.pipeline) >= PIPELINED:
             raise self._refused(Refused(400, "wait for answers before you send more requests"))
@@ -163,16 +179,90 @@ class LimitedConnection(HttpToolsProtocol):
         if self._phase is Phase.HEADER:
             self._enter(Phase.BODY)
 
+    def on_body(self, body: bytes) -> None:
+        if self._direct is not None and not self._direct.takes(len(body)):
+            self._leave_to_asgi(self._direct)
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
         self._is_in_message = False
         if not self.cycle.response_complete:
             self._enter(Phase.ANSWERING)
         super().on_message_complete()
+        if self._direct is not None and self._direct.cycle is self.cycle:
+            self._answer(self._direct)
 
     def on_response_complete(self) -> None:
+        """As uvicorn's, without a timer for each request: `check_time` closes idle connections."""
         if self._phase is Phase.ANSWERING and not self.pipeline:
             self._enter(Phase.HEADER if self._is_in_message else Phase.IDLE)
-        super().on_response_complete()
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+
+    # --- requests that are answered without ASGI ---------------------------------------------------------------------
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Called when the header of a request has come, and the requests before it are answered."""
+        is_ordinary = not (self.flow.write_paused or cycle.waiting_for_100_continue)
+        routed = isinstance(app, HasPostRoutes) and is_ordinary
+        route = app.route_of(cycle.scope, cycle.scope["path"]) if routed else None
+        if route is None:
+            super()._start_asgi_task(cycle, app)
+            return
+        direct = self._direct = DirectRequest(cycle, route)
+        if cycle.body and not direct.takes(len(cycle.body)):  # it has waited for others
+            self._leave_to_asgi(direct)
+        elif not cycle.more_body:
+            self._answer(direct)
+
+    def _leave_to_asgi(self, direct: DirectRequest) -> None:
+        self._end_direct()
+        super()._start_asgi_task(direct.cycle, self.app)
+
+    def _end_direct(self) -> None:
+        if self._direct is not None:
+            self._direct.release()
+            self._direct = None
+
+    def _answer(self, direct: DirectRequest) -> None:
+        self._direct = None
+        try:
+            reply = direct.reply()
+        except Exception:
+            log.exception("answer_broke")
+            reply = DEFECT
+        if isinstance(reply, JsonReply):
+            direct.release()
+            self._send(direct.cycle, reply)
+            return
+        task = self.loop.create_task(self._send_when_known(direct, reply))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
+
+    async def _send_when_known(self, direct: DirectRequest, reply: Awaitable[JsonReply]) -> None:
+        try:
+            known = await reply
+        except Exception:
+            log.exception("answer_broke")
+            known = DEFECT
+        finally:
+            direct.release()
+        if self.flow.write_paused and not direct.cycle.disconnected:
+            await self.flow.drain()
+        self._send(direct.cycle, known)
+
+    def _send(self, cycle: RequestResponseCycle, reply: JsonReply) -> None:
+        if cycle.disconnected:
+            return
+        cycle.response_started = cycle.response_complete = True
+        self.transport.write(written(reply, cycle))
+        if not cycle.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
 
     # --- refusals ----------------------------------------------------------------------------------------------------
 
@@ -196,7 +286,7 @@ class LimitedConnection(HttpToolsProtocol):
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True  # the app, which waits for the body, need not answer
             cycle.message_event.set()
-        self._unset_keepalive_if_required()
+            self._end_direct()
         self._enter(Phase.REFUSED)
         if self.transport.is_closing():
             return

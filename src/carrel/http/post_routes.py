@@ -1,10 +1,11 @@
 """Answers a few POST paths with JSON, and leaves everything else to another app.
 
-These paths are answered without Starlette, whose routes and wrappers would take longer than many of the answers.
+These paths are answered without Starlette, whose routes and wrappers would take longer than many of the answers. Our
+server answers most requests without ASGI too (`direct_request`): it asks the app for the route of a request.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from carrel.http.asgi import AsgiApp, Receive, Scope, Send
 from carrel.http.bodies import Body, BodyLimit, CallerGone
@@ -20,17 +21,17 @@ class JsonReply(NamedTuple):
 
 class PostRoute:
     def __init__(self, handler: Callable[[bytes], JsonReply | Awaitable[JsonReply]], limit: BodyLimit) -> None:
-        self._handler = handler
-        self._limit = limit
+        self.handler = handler
+        self.limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Body(scope, receive, self._limit)
+        request = Body(scope, receive, self.limit)
         try:
             body = await request.read()
             if isinstance(body, Refused):
                 await answer_refused(body, send)
                 return
-            reply = self._handler(body)
+            reply = self.handler(body)
             status, said = reply if isinstance(reply, JsonReply) else await reply
         except CallerGone:
             return
@@ -41,12 +42,27 @@ class PostRoute:
         await send({"type": "http.response.body", "body": said})
 
 
+@runtime_checkable
+class HasPostRoutes(Protocol):
+    """An ASGI app that leaves some requests to a route."""
+
+    def route_of(self, scope: Scope, path: str) -> PostRoute | None:
+        """None: the app answers the request itself, by ASGI."""
+
+
+class PostRoutes:
+    def __init__(self, posts: Mapping[str, PostRoute], others: AsgiApp) -> None:
+        self._posts = posts
+        self._others = others
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = self.route_of(scope, scope["path"]) if scope["type"] == "http" else None
+        await (route or self._others)(scope, receive, send)
+
+    def route_of(self, scope: Scope, path: str) -> PostRoute | None:
+        return self._posts.get(path) if scope["method"] == "POST" else None
+
+
 def with_post_routes(posts: Mapping[str, PostRoute], others: AsgiApp) -> AsgiApp:
     """`others` answers every other path and method. It should know the same paths, for `405 Method Not Allowed`."""
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        is_post = scope["type"] == "http" and scope["method"] == "POST"
-        route = posts.get(scope["path"]) if is_post else None
-        await (route or others)(scope, receive, send)
-
-    return app
+    return PostRoutes(posts, others)

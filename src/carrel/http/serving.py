@@ -10,7 +10,7 @@ import uvicorn
 
 from carrel.http.asgi import AsgiApp
 from carrel.http.limits import DEFAULT_LIMITS, KEEP_ALIVE_S, ServerLimits
-from carrel.http.server import Server, TlsContext
+from carrel.http.server import BACKLOG, Server, TlsContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ async def serving(
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
-        listener = socket.create_server((address.host, address.port), family=family, backlog=512)
+        listener = socket.create_server((address.host, address.port), family=family, backlog=BACKLOG)
     except OSError as error:
         error.filename = f"{address.host}:{address.port}"  # a component may listen on several ports
         raise

@@ -33,7 +33,9 @@ class ApiCalls:
         """A watch takes until its answer begins."""
         verb = "WATCH" if "watch" in request.query else request.method
         self.counts[verb, resource_in(request.path), code] += 1
-        durations = self._durations.setdefault(verb, _Durations())
+        durations = self._durations.get(verb)
+        if durations is None:
+            durations = self._durations[verb] = _Durations()
         durations.counts[bisect_left(BUCKETS, seconds)] += 1
         durations.total_s += seconds
 

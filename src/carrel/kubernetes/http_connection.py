@@ -55,7 +55,7 @@ class HttpConnection(asyncio.Protocol):
         self._stream_error: StreamError | None = None
         self._stream: _Stream | None = None
         self._status = 0
-        self._headers: list[tuple[bytes, bytes]] = []
+        self._headers: dict[str, str] = {}
         self._header_bytes = 0
         self._chunks: list[bytes] = []
         self._ends_with_connection = False
@@ -139,24 +139,24 @@ class HttpConnection(asyncio.Protocol):
         if self._answer is None or self._answer.done():
             raise ValueError("more came than was asked for")  # or it would be the answer to the next call
         self._is_begun = True
-        self._headers, self._header_bytes, self._chunks = [], 0, []
+        self._headers, self._header_bytes, self._chunks = {}, 0, []
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._header_bytes += len(name) + len(value)
         if self._header_bytes > MOST_HEADER_BYTES:
             raise ValueError(f"its header has more than {MOST_HEADER_BYTES} bytes")
-        self._headers.append((name, value))
+        key, text = name.decode("latin-1").lower(), value.decode(errors="replace")
+        self._headers[key] = f"{self._headers[key]}, {text}" if key in self._headers else text
 
     def on_headers_complete(self) -> None:
         self._status = self._parser.get_status_code()
         if self._status < 200:
             return
-        headers = _joined(self._headers)
-        has_length = "content-length" in headers or "transfer-encoding" in headers or self._status in (204, 304)
-        self._ends_with_connection = not has_length
+        has_length = "content-length" in self._headers or "transfer-encoding" in self._headers
+        self._ends_with_connection = not has_length and self._status not in (204, 304)
         if self._stream_error is not None and self._status == 200:
             self._stream = _Stream(self, self._stream_error)
-            self._answered(Answer(200, headers, b"", self._stream))
+            self._answered(Answer(200, self._headers, b"", self._stream))
 
     def on_body(self, body: bytes) -> None:
         if self._stream is not None:
@@ -172,7 +172,7 @@ class HttpConnection(asyncio.Protocol):
         if self._stream is not None:
             self._stream.end(None)
         else:
-            self._answered(Answer(self._status, _joined(self._headers), b"".join(self._chunks), None))
+            self._answered(Answer(self._status, self._headers, b"".join(self._chunks), None))
 
     def _answered(self, answer: Answer) -> None:
         if self._answer is not None and not self._answer.done():
@@ -249,11 +249,3 @@ class _Stream(AsyncGenerator[bytes, None]):
         self.end(None)
         self._chunks.clear()
         self._connection.close()
-
-
-def _joined(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
-    joined: dict[str, str] = {}
-    for name, value in headers:
-        key, text = name.decode("latin-1").lower(), value.decode(errors="replace")
-        joined[key] = f"{joined[key]}, {text}" if key in joined else text
-    return joined

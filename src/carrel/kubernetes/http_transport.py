@@ -6,8 +6,9 @@ twice: it may have taken effect, and would be answered with 409 or 404, as if it
 A call that was answered with 401 is repeated once if there are other credentials by now: the server did nothing.
 """
 
+import re
 import ssl
-from functools import partial
+from functools import lru_cache, partial
 from urllib.parse import quote
 
 from yarl import URL
@@ -31,6 +32,8 @@ __all__ = ["ConnectionLimits", "HttpTransport"]
 
 _IN_PATHS = "/:@!$&'()*+,;="
 """What need not be escaped there, besides letters, digits and `_.-~`."""
+_PLAIN_PATH = re.compile(r"[a-zA-Z0-9/._-]*")
+"""Nothing has to be escaped, as nearly always."""
 
 
 class HttpTransport:
@@ -93,9 +96,9 @@ class HttpTransport:
 
     def _written(self, request: ApiRequest, token: str) -> bytes:
         lines = [f"{request.method} {self._folder}{_target(request)} HTTP/1.1", self._common(token)]
-        lines += [f"{name.lower()}: {value}" for name, value in request.headers.items()]
-        if not any(line.startswith("accept:") for line in lines[2:]):
-            lines.append("accept: application/json")
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        headers.setdefault("accept", "application/json")
+        lines += [f"{name}: {value}" for name, value in headers.items()]
         if request.body or request.method != "GET":
             lines.append(f"content-length: {len(request.body)}")
         return "\r\n".join((*lines, "", "")).encode("latin-1") + request.body
@@ -129,11 +132,17 @@ class HttpTransport:
 
 
 def _target(request: ApiRequest) -> str:
-    path = quote(request.path, _IN_PATHS)
+    path = request.path if _PLAIN_PATH.fullmatch(request.path) else quote(request.path, _IN_PATHS)
     if not request.query:
         return path
-    words = [f"{quote(key, '')}={quote(value, '')}" for key, value in request.query.items()]
+    words = [f"{_quoted(key)}={_quoted(value)}" for key, value in request.query.items()]
     return f"{path}?{'&'.join(words)}"
+
+
+@lru_cache(maxsize=256)
+def _quoted(word: str) -> str:
+    """Of a query. Most calls have the same few."""
+    return quote(word, "")
 
 
 def _broken(request: ApiRequest, error: Exception) -> ClusterError:

@@ -28,6 +28,7 @@ class Informers:
         self._timing = timing
         self._isolation = isolation or Isolation(timing.now)
         self.reflectors: list[Reflector[Any]] = []
+        self._is_synced = False
 
     def watch(
         self,
@@ -68,7 +69,9 @@ class Informers:
 
     @property
     def is_synced(self) -> bool:
-        return all(reflector.is_synced for reflector in self.reflectors)
+        # What is synced stays synced; it is asked several times for each pod.
+        self._is_synced = self._is_synced or all(reflector.is_synced for reflector in self.reflectors)
+        return self._is_synced
 
     def silences(self) -> dict[str, float]:
         """By plural of the kind: seconds since the server last sent something about it."""

@@ -59,8 +59,10 @@ class ServerClock:
         if at is None or not ZERO <= received - sent <= SLOWEST:
             return
         self._forget_if_jumped(received)
-        self._ahead.pop(connection, None)
-        self._ahead[connection] = server_ahead(at, sent, received)
+        said_before = self._ahead.pop(connection, None)
+        self._ahead[connection] = ahead = server_ahead(at, sent, received)
+        if said_before == ahead:
+            return
         if len(self._ahead) > CONNECTIONS:
             del self._ahead[next(iter(self._ahead))]
         said = self._ahead.values()

@@ -27,7 +27,8 @@ class Warnings:
         self._latest: OrderedDict[str, tuple[str, ...]] = OrderedDict()
 
     def add(self, request: ApiRequest, response: ResponseLike) -> None:
-        texts = texts_of(response.headers.get("warning", ""))
+        header = response.headers.get("warning", "")
+        texts = texts_of(header) if header else ()
         for text in texts:
             if text not in self._logged:
                 log.warning("api_server_warns method=%s path=%s text=%r", request.method, request.path, text)

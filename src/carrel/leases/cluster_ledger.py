@@ -34,6 +34,7 @@ from carrel.parsing import Malformed
 
 PodByUid = Callable[[str], Pod | None]
 
+NONE: frozenset[str] = frozenset()
 NOT_UNDERSTOOD = "what is known of it cannot be understood; Carrel's log says why"
 
 
@@ -319,7 +320,7 @@ class ClusterLedger:
         if place is None:
             return
         try:
-            record = self.own_writes.record_in(new) or carrel.read_lease(new)
+            record = self.own_writes.record_in(new) or carrel.read_lease(new, _as_read(old, known))
         except Malformed as malformed:
             self._remove_lease(name)
             self._unreadable[place] = str(malformed)
@@ -403,10 +404,9 @@ class ClusterLedger:
         shares |= {uid: promise.share for uid, promise in self._promised.get(gpu, {}).items()}
         shares |= {share.holder.uid: share for lease in leases for share in lease.record.shares}
         kept_for = next((lease.record.kept_for for lease in leases if lease.record.kept_for), None)
-        before = self.ledger.holders_of(gpu)
         now = [share.in_state(state_of(share, self.pod_of_holder(share.holder.uid))) for share in shares.values()]
-        if self.ledger.set_card(gpu, now, kept_for):
-            self.on_shares(before | shares.keys())
+        if changed := self.ledger.set_card(gpu, now, kept_for):
+            self.on_shares(changed)
 
     def _refresh_if_unsure(self, lease: KnownLease) -> None:
         """A Lease of a GPU that moved, or whose records contradicted each other, changes which GPUs are unusable."""
@@ -467,7 +467,8 @@ class ClusterLedger:
                 del promised[uid]
                 if not promised:
                     del self._promised[gpu]
-                self._update_ledger(gpu)
+                if self._lease_names.get(uid, NONE).isdisjoint(self._recorded_on.get(gpu, NONE)):
+                    self._update_ledger(gpu)  # else a Lease of the GPU names the pod, which went before the promise
 
     def lease_written(self, lease: KnownLease) -> None:
         """This process wrote the Lease: no need to wait for the watch, which may have shown a later change already."""
@@ -481,6 +482,14 @@ class ClusterLedger:
         known = self._leases.get(name)
         if known is not None and known.uid == uid:
             self._remove_lease(name)
+
+
+def _as_read(lease: Lease | None, known: KnownLease | None) -> tuple[Lease, LeaseRecord] | None:
+    """A Lease and what it says, if that is known of this very state of it."""
+    if lease is None or known is None:
+        return None
+    is_this = (known.uid, known.version) == (lease.metadata.uid, lease.metadata.resource_version)
+    return (lease, known.record) if is_this else None
 
 
 def _number(version: str) -> int:

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from secrets import token_hex
 from typing import Any
-from uuid import uuid4
 
 from carrel.dialects import dra
 from carrel.dialects.booking_objects import BOOKINGS, BookingObject
@@ -157,7 +157,7 @@ class ClusterState:
         self.gang_sizes = GangSizes(self._gang_size_context())
         self.pods.on_change(self._on_gang_pod)
 
-        lease_context = LeaseContext(cluster, options.namespace, options.now, options.clock, lambda: uuid4().hex[:12])
+        lease_context = LeaseContext(cluster, options.namespace, options.now, options.clock, lambda: token_hex(6))
         reservation_waiter = ReservationWaiter(self.cluster_ledger, options.reserve_s)
         self.leases.on_change(reservation_waiter.on_lease)
         self.lease_writer = LeaseWriter(self.cluster_ledger, lease_context, reservation_waiter)

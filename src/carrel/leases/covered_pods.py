@@ -187,6 +187,8 @@ class CoveredPods:
     def of(self, uid: str) -> Covered | None:
         """None: no booking covers the pod."""
         self._update()
+        if not (self._holders or self._running_of):
+            return None  # no booking runs
         pod = self._context.pod_by_uid(uid)
         if (found := self._holders.get(uid)) is not None:
             return found if pod is None or pod.metadata.uid != uid else self._unless_beyond(pod, found)
@@ -326,7 +328,7 @@ class CoveredPods:
     # --- working it out ----------------------------------------------------------------------------------------------
 
     def _update(self) -> None:
-        if self._ledger.is_what_if:
+        if not (self._turns or self._changed_people) or self._ledger.is_what_if:
             return
         now = self._context.now()
         while self._turns and self._turns[0][0] <= now:

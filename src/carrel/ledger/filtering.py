@@ -79,7 +79,7 @@ class _Table:
     """Of the ledger, when the table was last true."""
     verdicts: dict[str, str] = field(default_factory=dict)
     """Every node of the ledger → why it will not do; empty: it will."""
-    asked: tuple[str, ...] | None = None
+    asked: Sequence[str] | None = None
     asked_set: frozenset[str] = frozenset()
     """The nodes that were asked about last, in their order and without."""
     answer: FilterResult = FilterResult((), {})
@@ -113,7 +113,7 @@ class NodeFilter:
             # The order may differ: kube-scheduler looks at its nodes on many threads. It names none twice.
             if len(nodes) != len(table.asked_set) or not table.asked_set.issuperset(nodes):
                 table.asked_set, table.answer = frozenset(nodes), table.about(nodes, {})
-            table.asked = nodes if isinstance(nodes, tuple) else None  # nobody can change it
+            table.asked = None if isinstance(nodes, list) else nodes  # what nobody can change
         return table.answer
 
     def why(self, request: Request, nodes: Sequence[str], pod: str = "") -> Refusal | None:

@@ -11,7 +11,7 @@ less than zero MiB free, and no new pod gets it. What Carrel decides goes throug
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import replace
@@ -95,6 +95,7 @@ class Ledger:
         self._kept_of: dict[str, set[str]] = {}  # the same the other way round: uid → GPUs
         self._undo: list[Callable[[], str]] | None = None  # steps back; each says which GPU it has changed
         self._revision = 0
+        self._inventory_revision = 0
         self._changes = NodeChanges()
         self._removed_at = 0
         for node in nodes:
@@ -133,6 +134,11 @@ class Ledger:
     def revision(self) -> int:
         """Counts the same, without what a what-if has tried and taken back."""
         return self._revision
+
+    @property
+    def inventory_revision(self) -> int:
+        """Counts the changes of nodes and of which GPUs they have, not of who holds them."""
+        return self._inventory_revision
 
     @property
     def is_what_if(self) -> bool:
@@ -179,6 +185,7 @@ class Ledger:
         if len({gpu.uuid for gpu in node.gpus}) < len(node.gpus):
             raise LedgerError(f"node {node.name} reports a GPU more than once")
         self._detach(node.name)
+        self._inventory_revision += 1
         for gpu in node.gpus:
             elsewhere = self._cards.get(gpu.uuid)
             if elsewhere is not None:  # the GPU was moved to this machine
@@ -197,6 +204,7 @@ class Ledger:
         self._detach(name)
         if self._changes.forget(name):
             self._revision += 1
+            self._inventory_revision += 1
             self._removed_at = self._changes.moment
 
     def _detach(self, name: str) -> None:
@@ -256,21 +264,27 @@ class Ledger:
             touched.add(share.gpu)
         self._recount(*touched)
 
-    def set_card(self, uuid: str, shares: Iterable[Share], kept_for: Holder | None = None) -> bool:
-        """Records all that is held of one GPU, as its Lease tells it; what it does not tell is gone. Whether anything
-        is different now: what this process promised before it wrote the Lease is not."""
+    def set_card(self, uuid: str, shares: Iterable[Share], kept_for: Holder | None = None) -> Collection[str]:
+        """Records all that is held of one GPU, as its Lease tells it; what it does not tell is gone. Returns the uids
+        of those for whom something is different now: not for whom it was promised before the Lease was written."""
         card = self._cards.get(uuid)
         before = card.shares if card is not None else self._unreported.get(uuid, {})
         told = {share.holder.uid: share for share in shares}
-        if told == before and self._kept.get(uuid) == kept_for:
-            return False
-        for uid, share in tuple(before.items()):
-            if uid not in told:
-                self._write(replace(share, state=ShareState.GONE))
-        self.restore(told.values())
+        gone = [uid for uid in before if uid not in told]
+        new = [uid for uid, share in told.items() if (known := before.get(uid)) is not share and known != share]
+        is_kept_as_before = self._kept.get(uuid) == kept_for
+        if not gone and not new and is_kept_as_before:
+            before.update(told)  # the same, but then these very objects are told again, and need not be compared
+            return ()
+        for share in [replace(before[uid], state=ShareState.GONE) for uid in gone]:
+            self._write(share)
+        for uid in new:
+            if told[uid].state is ShareState.GONE:
+                raise LedgerError(f"a share of {told[uid].holder} that is gone cannot be recorded")
+            self._write(told[uid])
         self._set_kept(uuid, kept_for)
         self._recount(uuid)
-        return True
+        return (*gone, *new) if is_kept_as_before else (*gone, *told)
 
     def assign(self, uid: str) -> None:
         """The node has handed the pod's GPUs over."""

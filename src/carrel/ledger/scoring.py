@@ -9,12 +9,15 @@ Before all that counts what the pod itself prefers: a node where its GPUs are ne
 the bandwidth that it asks for comes before one where they are not. A pod that spreads goes to the emptiest of those.
 
 Costs are remembered for each kind of request, and counted again only on nodes where something has changed. What they
-are when counted is a matter of small sums: one question is about thousands of nodes.
+are when counted is a matter of small sums: one question is about thousands of nodes. When all nodes are counted, they
+are also kept in order, and the best of many nodes is the first that is one of them.
 """
 
+from bisect import bisect_left, insort
 from collections import Counter, OrderedDict
 from collections.abc import Collection
 from dataclasses import replace
+from itertools import islice
 from typing import NamedTuple
 
 from carrel.ledger.contention import GpuKind, contention, kinds_of
@@ -32,6 +35,10 @@ GRAIN = 0.01
 REMEMBERED = 64
 """Kinds of requests whose costs are kept. The one that was asked longest ago is dropped."""
 REMEMBERED_REQUESTS = 10_000
+COUNTED_BESIDES = 64
+"""So many nodes that a question is not about are counted with it, until the costs of all are known."""
+LOOKED_UP = 32
+"""So many of the best nodes are looked up in a question. If it is about none of them, all its nodes are compared."""
 OTHER_GPUS = 0.1
 """Which part of the GPUs must be others before it is worked out anew which of them are wanted most."""
 
@@ -65,7 +72,7 @@ class _State(NamedTuple):
 class _CostTable:
     """The costs of one kind of pod; None: the node will not do. What is missing has to be counted."""
 
-    __slots__ = ("costs", "ledger_moment", "machine", "machines_moment", "number", "request")
+    __slots__ = ("costs", "ledger_moment", "machine", "machines_moment", "number", "order", "request", "uncounted")
 
     def __init__(self, request: Request | None, machine: MachineRoom, number: int) -> None:
         self.request = request
@@ -73,8 +80,28 @@ class _CostTable:
         self.number = number
         """Of the request, if only the sizes of the free pieces decide which GPU it gets; else zero."""
         self.costs: dict[str, Cost | None] = {}
+        self.order: list[Cost] | None = None
+        """Of the nodes that will do, the best first; None: that was not needed yet."""
+        self.uncounted: set[str] = set()
+        """The nodes of the ledger whose costs are missing."""
         self.ledger_moment = -1
         self.machines_moment = -1
+
+    def begin(self, nodes: Collection[str]) -> None:
+        self.costs, self.order, self.uncounted = {}, None, set(nodes)
+
+    def set(self, node: str, cost: Cost | None) -> None:
+        self.costs[node] = cost
+        self.uncounted.discard(node)
+        if self.order is not None and cost is not None:
+            insort(self.order, cost)
+
+    def forget(self, node: str) -> None:
+        """The node has changed, or is new."""
+        cost = self.costs.pop(node, None)
+        self.uncounted.add(node)
+        if self.order is not None and cost is not None:
+            del self.order[bisect_left(self.order, cost)]
 
 
 class Ranking:
@@ -87,7 +114,7 @@ class Ranking:
         self._remembered = remembered
         self._mix: Mix | None = None
         self._gpus: Counter[GpuKind] = Counter()
-        self._gpus_counted_at = 0  # the revision of the ledger
+        self._gpus_counted_at = 0  # the revision of the inventory
         self._fragmentation = Fragmentation(self.demand.mix)
         self._states: dict[str, _State] = {}
         self._tables: OrderedDict[tuple[Request | None, MachineRoom], _CostTable] = OrderedDict()
@@ -103,19 +130,38 @@ class Ranking:
     def best(
         self, request: Request | None, nodes: Collection[str], pod: str = "", machine: MachineRoom = NOTHING
     ) -> Cost | None:
-        """The first of them."""
-        return min(self._costs(request, nodes, pod, machine), default=None)
+        """The first of them. Much faster if `nodes` is not a list or a tuple, and knows at once what is in it."""
+        table = self._table(request, machine)
+        own = self._where_gpus_are_kept(table, pod) if pod else {}
+        if not own and request is not None and not isinstance(nodes, list | tuple) and self._is_counted(table):
+            best = next((cost for cost in islice(table.order or (), LOOKED_UP) if cost.node in nodes), None)
+            if best is not None or not table.order:
+                return best
+        return min(self._known(table, nodes, own), default=None)
 
     def _costs(self, request: Request | None, nodes: Collection[str], pod: str, machine: MachineRoom) -> list[Cost]:
         table = self._table(request, machine)
+        return self._known(table, nodes, self._where_gpus_are_kept(table, pod) if pod else {})
+
+    def _known(self, table: _CostTable, nodes: Collection[str], own: dict[str, Cost | None]) -> list[Cost]:
+        """`own` goes before what everybody is told."""
         known = table.costs
         for name in nodes:
             if name not in known:
-                known[name] = self._count(table, name)
-        own = self._where_gpus_are_kept(table, pod) if pod else {}
+                table.set(name, self._count(table, name))
         if own:
             known = {name: own.get(name, known[name]) for name in nodes}
         return list(filter(None, map(known.__getitem__, nodes)))
+
+    def _is_counted(self, table: _CostTable) -> bool:
+        """Whether the costs of all nodes are known, and in order."""
+        for name in tuple(islice(table.uncounted, COUNTED_BESIDES)):
+            table.set(name, self._count(table, name))
+        if table.uncounted:
+            return False
+        if table.order is None:
+            table.order = sorted(filter(None, table.costs.values()))
+        return True
 
     # --- what is remembered ------------------------------------------------------------------------------------------
 
@@ -128,18 +174,19 @@ class Ranking:
             by_size = request is not None and _takes_one_piece(request)
             number = self._numbers.setdefault(request, len(self._numbers) + 1) if request and by_size else 0
             table = self._tables[request, machine] = _CostTable(request, machine, number)
+            table.begin(self._ledger.rooms)
             if len(self._tables) > self._remembered:
                 self._tables.popitem(last=False)
         else:
             self._tables.move_to_end((request, machine))
         changed = self._ledger.changed_since(table.ledger_moment)
         if changed is None:  # nodes have gone
-            table.costs = {}
+            table.begin(self._ledger.rooms)
         else:
             for name in changed:
-                table.costs.pop(name, None)
+                table.forget(name)
         for name in self.machines.changed_since(table.machines_moment):
-            table.costs.pop(name, None)
+            table.forget(name)
         table.ledger_moment, table.machines_moment = self._ledger.moment, self.machines.moment
         return table
 
@@ -154,9 +201,9 @@ class Ranking:
 
     def _are_other_gpus_there(self) -> bool:
         """To count them takes long with thousands of nodes, so it is done when so many could have changed."""
-        if self._ledger.revision - self._gpus_counted_at <= OTHER_GPUS * len(self._ledger.rooms):
+        if self._ledger.inventory_revision - self._gpus_counted_at <= OTHER_GPUS * len(self._ledger.rooms):
             return False
-        self._gpus_counted_at, now = self._ledger.revision, self._gpus_there()
+        self._gpus_counted_at, now = self._ledger.inventory_revision, self._gpus_there()
         others = (now - self._gpus).total() + (self._gpus - now).total()
         return others > OTHER_GPUS * self._gpus.total()
 

@@ -15,20 +15,22 @@ from carrel.scheduling import extender_calls
 
 def write_filtered(found: FilterResult, objects: Mapping[str, object] | None) -> bytes:
     """`objects` are the nodes themselves, where the scheduler sent them."""
-    if objects is not None:
-        return msgspec.json.encode(extender_calls.filter_result(objects, found.fitting, found.why_not()))
-    return _write_names(found)
+    if objects is None and (found.refused or len(found.fitting) != 1):
+        return _write_names(found)
+    # One node alone, as nearly always, is not worth remembering.
+    return msgspec.json.encode(extender_calls.filter_result(objects, tuple(found.fitting), found.why_not()))
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _write_names(found: FilterResult) -> bytes:
     refused = b",".join(_refusals(why, nodes) for why, nodes in found.refused.items())
-    return msgspec.json.encode(extender_calls.filter_result_of(None, found.fitting, msgspec.Raw(b"{%b}" % refused)))
+    fitting = tuple(found.fitting)
+    return msgspec.json.encode(extender_calls.filter_result_of(None, fitting, msgspec.Raw(b"{%b}" % refused)))
 
 
 def _refusals(why: str, nodes: Collection[str]) -> bytes:
     """Without the braces: other reasons follow."""
-    names = msgspec.json.encode(nodes)
+    names = msgspec.json.encode(tuple(nodes))
     if not nodes or b"\\" in names:
         return msgspec.json.encode(dict.fromkeys(nodes, why))[1:-1]
     # No name contains a quote, so every quote begins or ends one. This is four times as fast as a dict.

@@ -39,7 +39,7 @@ from carrel.leases.slot_gpus import gpus_of_slots
 from carrel.ledger.coverage import Covered
 from carrel.ledger.demand import REMEMBERED_PODS
 from carrel.ledger.filtering import FilterResult, NodeFilter
-from carrel.ledger.machines import Machines
+from carrel.ledger.machines import MachineRoom, Machines
 from carrel.ledger.placement import Placement, WaitingPod, left_by_another_bind, place
 from carrel.ledger.precedence import WAITED_FOR, Precedence
 from carrel.ledger.refusals import Refusal
@@ -157,7 +157,8 @@ class Scheduler:
         pod_request = self._context.requested_by(pod)
         if not isinstance(pod_request, PodRequest) or self._context.preferences_matter(pod, nodes):
             return self.filter(pod, nodes)
-        self._ranking.demand.saw(pod_request.request, machine_of(pod), pod.metadata.uid)
+        machine = machine_of(pod)
+        self._ranking.demand.saw(pod_request.request, machine, pod.metadata.uid)
         decided = self._decided(pod, pod_request, nodes)
         if decided is not None:
             return decided
@@ -165,7 +166,7 @@ class Scheduler:
         # Without booked pods that wait, nodes that have no room need not be sorted out: they have no cost.
         are_left = leaves_room and self._precedence.taken_first().nodes
         candidates = self._with_room(pod, pod_request, nodes).fitting if are_left else nodes
-        best = self._best(pod, pod_request, candidates)
+        best = self._best(pod, pod_request, candidates, machine)
         if best is None:
             return self._with_room(pod, pod_request, nodes)
         to_bind = self._pod_to_bind(pod)
@@ -175,17 +176,17 @@ class Scheduler:
         self._offers.make(replace(placement, coverage=to_bind.coverage), to_bind.holder)
         return FilterResult((best,), {})
 
-    def _best(self, pod: Pod, pod_request: PodRequest, nodes: Collection[str]) -> str | None:
+    def _best(self, pod: Pod, pod_request: PodRequest, nodes: Collection[str], machine: MachineRoom) -> str | None:
         """Not one where the pod's last attempt failed, as long as another will do."""
-        best = self._cheapest(pod, pod_request, nodes)
+        best = self._cheapest(pod, pod_request, nodes, machine)
         if best is not None and best.node in (avoided := self._offers.avoided_by(pod.metadata.uid)):
-            best = self._cheapest(pod, pod_request, [name for name in nodes if name not in avoided]) or best
+            best = self._cheapest(pod, pod_request, [name for name in nodes if name not in avoided], machine) or best
         return best.node if best is not None else None
 
-    def _cheapest(self, pod: Pod, pod_request: PodRequest, nodes: Collection[str]) -> Cost | None:
+    def _cheapest(self, pod: Pod, pod_request: PodRequest, nodes: Collection[str], machine: MachineRoom) -> Cost | None:
         if self._spreads(pod_request):
             return min(self._costs(pod, pod_request, nodes), key=lambda each: each.by_spreading, default=None)
-        return self._ranking.best(pod_request.request, nodes, self._context.keeper(pod), machine_of(pod))
+        return self._ranking.best(pod_request.request, nodes, self._context.keeper(pod), machine)
 
     def _decided(self, pod: Pod, pod_request: PodRequest, nodes: Sequence[str]) -> FilterResult | None:
         """What is known without looking for room; None: there may be any."""

@@ -9,7 +9,7 @@ from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.machines import MachineRoom, Machines
 from carrel.ledger.requests import Gang, GpuPolicy, GpuSelector, Request, Topology, TopologyMode
-from carrel.ledger.scoring import Ranking
+from carrel.ledger.scoring import COUNTED_BESIDES, LOOKED_UP, Ranking
 from tests.kit.gpus import A100, A6000, a_ledger, a_node, held, holder, memory, whole
 
 
@@ -334,3 +334,21 @@ def test_gpus_by_name_and_gangs_do_not_make_a_request_another_one() -> None:
     demand.saw(whole())
 
     assert [typical.request for typical in demand.mix.typical] == [whole()]
+
+
+def test_the_best_of_some_nodes_is_found_however_many_better_ones_there_are() -> None:
+    nodes = [a_node(f"n{number:03}", cards=1 + number) for number in range(2 * COUNTED_BESIDES)]
+    ranking = Ranking(a_ledger(*nodes))
+    names = [cost.node for cost in ranking.costs(whole(), [node.name for node in nodes])]
+    for asked in ({names[0]}, {names[-1]}, set(names[LOOKED_UP:]), set(names[LOOKED_UP + 1 :: 7]), {"elsewhere"}):
+        best = ranking.best(whole(), frozenset(asked))
+        assert (best and best.node) == next((name for name in names if name in asked), None)
+
+
+def test_the_costs_of_nodes_that_were_never_asked_about_are_counted_little_by_little() -> None:
+    nodes = [a_node(f"n{number:03}") for number in range(3 * COUNTED_BESIDES)]
+    ranking = Ranking(a_ledger(*nodes))
+    for _ in range(5):
+        best = ranking.best(whole(), frozenset({"n007", "n100"}))
+        assert best is not None
+        assert best.node == "n007"

@@ -34,10 +34,15 @@ def quantity(text: str, subject: str, field: str) -> Fraction:
     return -rounded if sign == "-" else rounded
 
 
+def plain_number(text: str) -> int | None:
+    """A number without sign, point or suffix, as nearly all are; None: it is something else, or too long."""
+    return int(text) if len(text) <= _PLAIN and text.isascii() and text.isdigit() else None
+
+
 def whole_quantity(text: str, subject: str, field: str) -> int:
     """How much of an extended resource such as `nvidia.com/gpu`: only whole numbers are possible."""
-    if len(text) <= _PLAIN and text.isascii() and text.isdigit():
-        return int(text)
+    if (plain := plain_number(text)) is not None:
+        return plain
     amount = quantity(text, subject, field)
     if amount < 0 or amount.denominator != 1:
         raise Malformed(subject, field, text, "a whole number, 0 or more")
