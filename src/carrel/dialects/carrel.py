@@ -62,7 +62,7 @@ A Lease is the truth about its GPU. A `holderIdentity` always counts as the whol
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -299,19 +299,20 @@ def read_lease(lease: Lease) -> LeaseRecord | None:
     place = read_lease_name(lease.metadata.name)
     if place is None:
         return None
-    notes, where = lease.metadata.annotations, subject(lease.metadata, "Lease")
+    notes = lease.metadata.annotations
     gpu = notes.get(LEASE_GPU, "")
-    recorded = _note(notes, LEASE_SHARES, where).entries()
-    shares = {uid: _share(uid, gpu, entry) for uid, entry in recorded.items()}
+    shares, tries = _usual_shares(notes, gpu) or _shares(notes, gpu, subject(lease.metadata, "Lease"))
     if holder := lease.spec.holder_identity:
         listed = shares.get(holder, Share(Holder(holder), gpu, None))
         shares[holder] = replace(listed, memory=None)
+    if LEASE_KEPT_FOR not in notes and LEASE_RESERVATION not in notes:
+        return LeaseRecord(*place, gpu, tuple(shares.values()), None, tries)  # mostly
+    where = subject(lease.metadata, "Lease")
     kept = _note(notes, LEASE_KEPT_FOR, where)
     kept_for = _holder(kept["uid"].some_text(), kept["pod"]) if kept.present else None
     victims = tuple(
         _holder(uid, name, kind) for word, kind in _VICTIMS.items() for uid, name in kept[word].entries().items()
     )
-    tries = {uid: tried.strings() for uid, entry in recorded.items() if (tried := entry["tries"]).present}
     until = kept["until"].text()
     return LeaseRecord(
         *place,
@@ -324,6 +325,51 @@ def read_lease(lease: Lease) -> LeaseRecord | None:
         kept["booking"].text(),
         instant(until, where, annotation_field(LEASE_KEPT_FOR)) if until else None,
     )
+
+
+_Shares = tuple[dict[str, Share], dict[str, tuple[str, ...]]]
+"""Both by uid: the shares, and the marks of the binds that rely on them."""
+
+
+class _UsualEntry(msgspec.Struct, gc=False):
+    """A share as Carrel writes it."""
+
+    state: str
+    pod: str | None = None
+    claim: str | None = None
+    mib: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    tries: tuple[Annotated[str, msgspec.Meta(min_length=1)], ...] | None = None
+    booking: str | None = None
+    covered: str = ""
+
+
+_read_usual = msgspec.json.Decoder(dict[Annotated[str, msgspec.Meta(min_length=1)], _UsualEntry]).decode
+
+
+def _usual_shares(notes: Mapping[str, str], gpu: str) -> _Shares | None:
+    """The same as `_shares` for what Carrel writes itself, several times as fast: a process that starts reads the
+    Leases of all GPUs. None: something is unusual, and `_shares` has to look, which can also say what is wrong."""
+    try:
+        entries = _read_usual(notes.get(LEASE_SHARES, "{}"))
+    except (msgspec.MsgspecError, UnicodeError):
+        return None
+    shares, tries = {}, {}
+    for uid, entry in entries.items():
+        if entry.state not in _STATES or (entry.pod is None) is (entry.claim is None) or entry.booking:
+            return None
+        kind = HolderKind.POD if entry.claim is None else HolderKind.CLAIM
+        namespace, _, name = (entry.pod or entry.claim or "").rpartition("/")
+        memory = MiB(entry.mib) if entry.mib is not None else None
+        shares[uid] = Share(Holder(uid, namespace, name, kind), gpu, memory, _STATES[entry.state])
+        if entry.tries is not None:
+            tries[uid] = entry.tries
+    return shares, tries
+
+
+def _shares(notes: Mapping[str, str], gpu: str, where: str) -> _Shares:
+    recorded = _note(notes, LEASE_SHARES, where).entries()
+    shares = {uid: _share(uid, gpu, entry) for uid, entry in recorded.items()}
+    return shares, {uid: tried.strings() for uid, entry in recorded.items() if (tried := entry["tries"]).present}
 
 
 def _note(notes: Mapping[str, str], key: str, where: str) -> Field:

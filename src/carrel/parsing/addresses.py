@@ -33,7 +33,7 @@ def lowered(text: str) -> str:
 
     A text in another form stays as it is: in lower case, the sign for kelvin would become a plain k.
     """
-    return text.lower() if unicodedata.is_normalized("NFKC", text) else text
+    return text.lower() if text.isascii() or unicodedata.is_normalized("NFKC", text) else text
 
 
 def normal(email: str) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from carrel.kubernetes.objects.kinds import Container, Metadata, Pod
-from carrel.kubernetes.objects.quantity import whole_quantity
+from carrel.kubernetes.objects.quantity import plain_number, whole_quantity
 
 SIDECAR = "Always"
 """The `restartPolicy` of an init container that runs on beside the others."""
@@ -87,6 +87,8 @@ def _amount(pod: Pod, container: Container, resource: str, group: str, index: in
     # For extended resources Kubernetes demands request = limit, and copies the limit to the request.
     for name, quantities in (("limits", container.resources.limits), ("requests", container.resources.requests)):
         if resource in quantities:
+            if (plain := plain_number(quantities[resource])) is not None:
+                return plain  # without the words for a mistake, which take longer to make than the rest
             field = f"spec.{group}[{index}].resources.{name}['{resource}']"
             return whole_quantity(quantities[resource], subject(pod.metadata), field)
     return 0

@@ -36,12 +36,17 @@ def quantity(text: str, subject: str, field: str) -> Fraction:
 
 def whole_quantity(text: str, subject: str, field: str) -> int:
     """How much of an extended resource such as `nvidia.com/gpu`: only whole numbers are possible."""
-    if len(text) <= _PLAIN and text.isascii() and text.isdigit():
-        return int(text)
+    if (plain := plain_number(text)) is not None:
+        return plain
     amount = quantity(text, subject, field)
     if amount < 0 or amount.denominator != 1:
         raise Malformed(subject, field, text, "a whole number, 0 or more")
     return int(amount)
+
+
+def plain_number(text: str) -> int | None:
+    """A quantity that is written as digits only; None: it is written differently."""
+    return int(text) if len(text) <= _PLAIN and text.isascii() and text.isdigit() else None
 
 
 def _factor(suffix: str) -> Fraction:
