@@ -21,6 +21,7 @@ BENCHMARKS = (
     "pages",
     "node",
     "starting",
+    "loading",
 )
 
 

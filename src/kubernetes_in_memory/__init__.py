@@ -36,7 +36,26 @@ Differences from kube-apiserver:
 - a CRD is served as soon as it is created. kube-apiserver may answer 429 for a moment.
 """
 
-from kubernetes_in_memory.handler import EmbeddedApi, Settings
-from kubernetes_in_memory.messages import HttpRequest, HttpResponse
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kubernetes_in_memory.handler import EmbeddedApi, Settings
+    from kubernetes_in_memory.messages import HttpRequest, HttpResponse
 
 __all__ = ["EmbeddedApi", "HttpRequest", "HttpResponse", "Settings"]
+
+_MODULES = {
+    "EmbeddedApi": "kubernetes_in_memory.handler",
+    "Settings": "kubernetes_in_memory.handler",
+    "HttpRequest": "kubernetes_in_memory.messages",
+    "HttpResponse": "kubernetes_in_memory.messages",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imported when it is first used: a program that only has the command among others does not wait for it."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return found

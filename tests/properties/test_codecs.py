@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from carrel.admission import review
@@ -17,7 +17,7 @@ from carrel.kubernetes.objects.json_patch import diff, escape
 from carrel.kubernetes.objects.kinds import Lease
 from carrel.kubernetes.objects.quantity import quantity
 from carrel.ledger.gpus import Gpu, MiB, Node
-from carrel.ledger.shares import Coverage, Holder, Share, ShareState
+from carrel.ledger.shares import Coverage, Holder, HolderKind, Share, ShareState
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant, micro_seconds, seconds
 from kubernetes_in_memory.json_patch import apply
@@ -232,3 +232,30 @@ def test_an_annotation_arrives_through_an_admission_answer(
     operations = json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
     assert apply(document, operations)["metadata"]["annotations"][key] == value
     assert apply({"metadata": {key: 1}}, [{"op": "test", "path": f"/metadata/{escape(key)}", "value": 1}])
+
+
+ODD_WORDS = st.sampled_from(["pod", "claim", "state", "mib", "tries", "booking", "covered", "assumed", "uid-1", ""])
+ODD_VALUES: st.SearchStrategy[Any] = st.sampled_from(
+    [None, True, 0, 1, -1, 2.0, "", "lab/a", "assumed", "gone", [], ["m"], [""], {}]
+)
+ODD_ENTRIES = ODD_VALUES | st.dictionaries(ODD_WORDS, ODD_VALUES, max_size=4)
+
+
+@given(st.dictionaries(ODD_WORDS, ODD_ENTRIES, max_size=3) | ODD_VALUES, st.sampled_from([json.dumps, str]))
+@example({"uid-1": {"pod": "lab/a", "state": "assumed", "mib": 1, "tries": ["m"]}}, json.dumps)
+@example({"uid-1": {"claim": "lab/a", "state": "releasing"}}, json.dumps)
+def test_shares_that_are_read_fast_are_those_that_are_read_with_care(shares: Any, write: Any) -> None:
+    fast = carrel._usual_shares(write(shares), "GPU-1")
+    if fast is not None:
+        assert fast == carrel._unusual_shares(write(shares), "GPU-1", "Lease a")
+
+
+def test_what_carrel_writes_for_pods_and_claims_is_read_fast() -> None:
+    shares = (
+        Share(Holder("uid-1", "lab", "a"), "GPU-1", MiB(8138)),
+        Share(Holder("uid-2", "lab", "b", HolderKind.CLAIM), "GPU-1", MiB(1), ShareState.RELEASING),
+    )
+    record = carrel.LeaseRecord("n1", 0, "GPU-1", shares, tries={"uid-1": ("mark",)})
+    written = carrel.write_lease(record, "carrel", datetime(2026, 11, 17, tzinfo=UTC))
+    fast = carrel._usual_shares(written["metadata"]["annotations"]["carrel.dev/shares"], "GPU-1")
+    assert fast == ({share.holder.uid: share for share in shares}, {"uid-1": ("mark",)})

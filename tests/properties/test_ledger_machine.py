@@ -259,6 +259,16 @@ class LedgerMachine(RuleBasedStateMachine):
         if kept:
             self.model.kept[uuid] = kept.uid
 
+    @rule(node=nodes(), name=st.sampled_from(NODES), pod=pods)
+    def changes_come_together(self, node: Node, name: str, pod: Holder) -> None:
+        with self.ledger.together():
+            self.a_node_is_lost(name)
+            self.the_node_hands_the_cards_over(pod)
+            self.a_node_reports_its_cards(node)
+            with self.ledger.together():
+                self.a_node_is_lost(node.name)
+            self.a_node_reports_its_cards(node)
+
     @rule()
     def carrel_restarts(self) -> None:
         shares = [share for uid in self.ledger.holders() for share in self.ledger.shares_of(uid).values()]

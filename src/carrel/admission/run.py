@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -88,10 +87,7 @@ async def _serve(client: Client, start: _Start, stop: asyncio.Event) -> None:
 
 async def _watch_agents(state: ClusterState) -> None:
     """A node whose agent is silent takes no new pods, so its GPUs are not free."""
-    await state.informers.wait_synced()
-    # The first copy of the cluster stays in memory: the garbage collector need not visit it during a review.
-    gc.collect()
-    gc.freeze()
+    await state.informers.wait_first_copies()
     while True:
         state.cluster_ledger.mark_silent_agents(state.options.now())
         await asyncio.sleep(SILENT_CHECK_S)

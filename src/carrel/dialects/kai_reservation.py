@@ -46,6 +46,7 @@ BEFORE_KAI_0_17 = ReservationSpelling(
     "runai-reservation", "runai-reservation", {"app.runai.resource.reservation": "runai-reservation-gpu"}, old=True
 )
 SPELLINGS = (KAI_0_17, BEFORE_KAI_0_17)
+_NAMESPACES = frozenset(spelling.namespace for spelling in SPELLINGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +107,7 @@ def group_of(lease: str) -> str:
 
 def is_reservation(pod: Pod) -> bool:
     """Told by its namespace, which is ours, and not by a label alone, which anyone can write."""
-    return any(pod.metadata.namespace == spelling.namespace for spelling in SPELLINGS) and (
-        GPU_GROUP in pod.metadata.labels
-    )
+    return pod.metadata.namespace in _NAMESPACES and GPU_GROUP in pod.metadata.labels
 
 
 def reserved_in(annotations: Mapping[str, str], where: str) -> str:

@@ -42,6 +42,7 @@ class DialectTable:
         self.dialects = tuple(dialects)
         self.by_resource = {word: each for each in dialects for word in each.resources}
         self.by_annotation = {word: each for each in dialects for word in each.annotations}
+        self.annotations = frozenset(self.by_annotation)
         self.qualified = tuple(each for each in dialects if each.qualifiers)
         self.resources = frozenset(
             word for each in dialects for word in (*each.resources, *each.other_resources, *each.takes_over)
@@ -115,17 +116,15 @@ def dialects_of(pod: Pod) -> tuple[Dialect, ...]:
     """The dialects whose words are on the pod. A resource of which it asks zero is not asked for, nor is one that
     kube-scheduler has made a ResourceClaim for: the claim asks."""
     table, notes = ALL, pod.metadata.annotations
-    named = {
-        word
-        for container in (*pod.spec.init_containers, *pod.spec.containers)
-        for amounts in (container.resources.limits, container.resources.requests)
-        for word in amounts
-        if word in table.resources
-    }
+    named = set[str]()
+    for container in (*pod.spec.init_containers, *pod.spec.containers):
+        for amounts in (container.resources.limits, container.resources.requests):
+            if not table.resources.isdisjoint(amounts):
+                named |= table.resources.intersection(amounts)
     asked = {word for word in named - resources_by_claim(pod) if asks_for(pod, word)} if named else named
     spoken = {table.by_resource[word] for word in asked if word in table.by_resource}
     if notes:
-        spoken.update(dialect for word, dialect in table.by_annotation.items() if word in notes)
+        spoken.update(map(table.by_annotation.__getitem__, table.annotations.intersection(notes)))
         for dialect in table.qualified if asked else ():
             if not asked.isdisjoint(dialect.takes_over) and any(word in notes for word in dialect.qualifiers):
                 spoken.add(dialect)

@@ -7,7 +7,7 @@ its schema) is read again without its nulls and, if that does not help, by its m
 import logging
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -27,6 +27,18 @@ class _List(msgspec.Struct, rename="camel"):
 
 
 _list_reader = msgspec.json.Decoder(_List)
+
+
+class _Page(msgspec.Struct, Generic[V], rename="camel"):
+    """The same, its objects read in one go: nearly always all of them fit."""
+
+    metadata: ListMetadata = msgspec.field(default_factory=ListMetadata)
+    items: list[V] | None = None
+
+
+@cache
+def _page_reader_of(resource: Resource[V]) -> "msgspec.json.Decoder[_Page[V]]":
+    return msgspec.json.Decoder(_Page[resource.object_type])  # type: ignore[name-defined] # known when it is called
 
 
 @cache
@@ -49,9 +61,12 @@ def read_strictly(resource: Resource[V], document: Any) -> V:
 
 
 def read_list(resource: Resource[V], body: bytes) -> tuple[ListMetadata, Sequence[V]]:
-    page = _list_reader.decode(body)
-    read = reader_of(resource)
-    return page.metadata, [read(item) for item in page.items or ()]
+    try:
+        typed = _page_reader_of(resource).decode(body)
+    except msgspec.ValidationError:
+        page, read = _list_reader.decode(body), reader_of(resource)
+        return page.metadata, [read(item) for item in page.items or ()]
+    return typed.metadata, typed.items or ()
 
 
 def _read_leniently(resource: Resource[V], body: bytes | msgspec.Raw, mismatch: msgspec.ValidationError) -> V:

@@ -1,10 +1,13 @@
 """The kinds that a component watches, each in its own store, kept up to date together."""
 
 import asyncio
-from collections.abc import Mapping
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from carrel.kubernetes.cluster import EVERYTHING, Cluster, Selection
+from carrel.kubernetes.garbage_collection import rare_collections
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import Resource
@@ -22,8 +25,11 @@ class Informers:
         watch_timing: WatchTiming = DEFAULT_WATCH_TIMING,
         timing: Timing = REAL_TIME,
         isolation: Isolation | None = None,
+        together: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
+        """`together`: around changes that come at the same time, many objects of a list."""
         self._cluster = cluster
+        self._together = together
         self._watch_timing = watch_timing
         self._timing = timing
         self._isolation = isolation or Isolation(timing.now)
@@ -37,8 +43,10 @@ class Informers:
         indexes: Mapping[str, IndexFunction[V]] | None = None,
         *,
         optional: bool = False,
+        after: Sequence[Reflector[Any]] = (),
     ) -> Reflector[V]:
-        """To be called before `run`. `optional`: the kind belongs to another product and may be missing."""
+        """To be called before `run`. `optional`: the kind belongs to another product and may be missing. `after`: its
+        objects come when all of these are there, so that each is understood once."""
         reflector = Reflector(
             self._cluster,
             resource,
@@ -48,6 +56,8 @@ class Informers:
             watch_timing=self._watch_timing,
             timing=self._timing,
             isolation=self._isolation,
+            together=self._together,
+            after=after,
         )
         self.reflectors.append(reflector)
         return reflector
@@ -57,15 +67,25 @@ class Informers:
         async with asyncio.TaskGroup() as tasks:
             for reflector in self.reflectors:
                 tasks.create_task(reflector.run())
+            with rare_collections():
+                await self.wait_synced()
 
     async def read_once(self) -> None:
         """Lists everything once, for commands that read and end. Raises `ClusterError`."""
-        for reflector in self.reflectors:
-            await reflector.read_once()
+        with rare_collections():
+            for reflector in self.reflectors:
+                await reflector.read_once()
 
     async def wait_synced(self) -> None:
         for reflector in self.reflectors:
             await reflector.wait_synced()
+
+    async def wait_first_copies(self) -> None:
+        """The same, for a process whose answers must not wait for the garbage collector: it never visits the objects
+        that exist then. Most of them stay for hours; those that go are freed without it."""
+        gc.collect()  # before the copies come: with them it would take half a second
+        await self.wait_synced()
+        gc.freeze()
 
     @property
     def is_synced(self) -> bool:

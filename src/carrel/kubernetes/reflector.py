@@ -20,9 +20,11 @@ without objects, and is tried again from time to time.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from itertools import islice
+from typing import Any, Generic, TypeVar
 
 from carrel.kubernetes.cluster import (
     EVERYTHING,
@@ -48,6 +50,8 @@ Handler = Callable[[V | None, V | None], None]
 log = logging.getLogger(__name__)
 
 _REMEMBERED_DELETIONS = 10_000
+_AT_ONCE = 500
+"""Objects of the first list that are handled without a pause: some tens of milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +86,13 @@ class Reflector(Generic[V]):
         watch_timing: WatchTiming = DEFAULT_WATCH_TIMING,
         timing: Timing = REAL_TIME,
         isolation: Isolation | None = None,
+        together: Callable[[], AbstractContextManager[object]] = nullcontext,
+        after: Sequence["Reflector[Any]"] = (),
     ) -> None:
+        """`together`: around changes that come at the same time. `after`: see `Informers.watch`."""
         self._cluster = cluster
+        self._after = after
+        self._together = together
         self._isolation = isolation or Isolation(timing.now)
         self._optional = optional
         self.resource = resource
@@ -91,6 +100,7 @@ class Reflector(Generic[V]):
         self._watch_timing = watch_timing
         self._timing = timing
         self._handlers: list[Handler[V]] = []
+        self._fetched = asyncio.Event()
         self._synced = asyncio.Event()
         self._when_synced: list[Callable[[], None]] = []
         self._version = 0
@@ -112,6 +122,7 @@ class Reflector(Generic[V]):
         self._when_synced.append(handler)
 
     def _set_synced(self) -> None:
+        self._fetched.set()
         self._synced.set()
         handlers, self._when_synced = self._when_synced, []
         for handler in handlers:
@@ -154,7 +165,9 @@ class Reflector(Generic[V]):
                 await self._wait_after(error)
 
     async def read_once(self) -> None:
-        """Fills the store as it is now, without watching it. Raises `ClusterError` where `run` would try again."""
+        """Fills the store as it is now, without watching it. Raises `ClusterError` where `run` would try again. Waits
+        for no other kind: who calls it decides on the order."""
+        self._after = ()
         await self._list()
 
     async def _wait_after(self, error: ClusterError | _Unusable) -> None:
@@ -184,6 +197,8 @@ class Reflector(Generic[V]):
     async def _list_all(self) -> None:
         items: dict[Key, V] = {}
         token = ""
+        for other in self._after:
+            await other._fetched.wait()  # so that the server writes this list while that one is taken over
         while True:
             # No resource version: the newest state, not what the cache of a replica has.
             page = await self._cluster.list(
@@ -196,14 +211,29 @@ class Reflector(Generic[V]):
         version = _number(page.resource_version)
         if version < self._version:
             raise _Unusable(f"a list at version {version} after version {self._version} was seen")
-        for known in self.store:
-            if key_of(known) not in items:
-                self._remove(key_of(known), version)
-        for item in items.values():
-            self._accept(item)
+        self._fetched.set()
+        for other in self._after:
+            await other.wait_synced()
+        await self._take_over(items, version)
         self._moved_on(version)
         self._listed_at = self._heard_at
         self._set_synced()
+
+    async def _take_over(self, items: Mapping[Key, V], version: int) -> None:
+        """Makes the store equal to a list. The first one comes with pauses, so that probes are answered meanwhile:
+        until it is all here, nobody asks. Later ones are mostly in the store already, and come as one change."""
+        with self._together():
+            for known in self.store:
+                if key_of(known) not in items:
+                    self._remove(key_of(known), version)
+            left = iter(items.values())
+            for item in left if self.is_synced else islice(left, _AT_ONCE):
+                self._accept(item)
+        while some := list(islice(left, _AT_ONCE)):
+            await asyncio.sleep(0)
+            with self._together():
+                for item in some:
+                    self._accept(item)
 
     # Watching
 

@@ -22,6 +22,8 @@ def key_of(item: Object) -> Key:
     return Key(item.metadata.namespace, item.metadata.name)
 
 
+NONE: tuple[str, ...] = ()
+
 IndexFunction = Callable[[V], Iterable[str]]
 """The index values of an object: `lambda pod: [pod.spec.node_name]`."""
 
@@ -32,9 +34,9 @@ class Store(Generic[V]):
     ) -> None:
         self._items: dict[Key, V] = {}
         self._by_uid: dict[str, V] = {}
-        self._functions = dict(indexes or {})
         self._isolation = isolation or Isolation()
-        self._indexes: dict[str, dict[str, dict[Key, V]]] = {name: {} for name in self._functions}
+        self._indexes: dict[str, dict[str, dict[Key, V]]] = {name: {} for name in indexes or ()}
+        self._words = [(self._indexes[name], _words_by(function)) for name, function in (indexes or {}).items()]
 
     def __len__(self) -> int:
         return len(self._items)
@@ -69,9 +71,14 @@ class Store(Generic[V]):
             self._forget(key, old)
         self._items[key] = item
         self._by_uid[item.metadata.uid] = item
-        for name, function in self._functions.items():
-            for word in self._words(function, item):
-                self._indexes[name].setdefault(word, {})[key] = item
+        ask = self._isolation.ask
+        for index, words_of in self._words:
+            # None, if they cannot be read from the object: then it is found by its name and its uid only.
+            for word in ask("index", item, words_of, NONE):
+                found = index.get(word)
+                if found is None:
+                    found = index[word] = {}
+                found[key] = item
         return old
 
     def drop(self, key: Key) -> V | None:
@@ -82,15 +89,15 @@ class Store(Generic[V]):
 
     def _forget(self, key: Key, old: V) -> None:
         self._by_uid.pop(old.metadata.uid, None)
-        for name, function in self._functions.items():
-            index = self._indexes[name]
-            for word in self._words(function, old):
+        for index, words_of in self._words:
+            for word in self._isolation.ask("index", old, words_of, NONE):
                 found = index.get(word)
                 if found is not None:
                     found.pop(key, None)
                     if not found:
                         del index[word]
 
-    def _words(self, function: IndexFunction[V], item: V) -> Iterable[str]:
-        """None, if they cannot be read from the object: then it is found by its name and its uid only."""
-        return self._isolation.ask("index", item, lambda it: tuple(function(it)), ())
+
+def _words_by(function: IndexFunction[V]) -> Callable[[V], tuple[str, ...]]:
+    """Whatever it raises, it raises when it is called."""
+    return lambda item: tuple(function(item))

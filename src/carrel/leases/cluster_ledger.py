@@ -153,6 +153,8 @@ class ClusterLedger:
     def _read_node(self, name: str) -> None:
         status = self._statuses.get(name)
         if status is None:
+            if name not in self._reported and self.ledger.node(name) is None:
+                return  # nothing is known of its GPUs, as of all nodes while a process starts
             self._reported.pop(name, None)
             self._hold_unrecorded(name, {})
             holders = self._holders_on(name)
@@ -166,7 +168,8 @@ class ClusterLedger:
         except Malformed as malformed:
             node = Node(name, (), labels, unusable=str(malformed))
         others = self._gpu_nodes.report(name, (gpu.uuid for gpu in node.gpus), status.metadata.creation_timestamp)
-        node = replace(node, gpus=tuple(map(self._gpu_nodes.as_own, node.gpus)))
+        own = tuple(map(self._gpu_nodes.as_own, node.gpus))
+        node = node if own == node.gpus else replace(node, gpus=own)
         self._reported[name] = node
         unrecorded = self.unrecorded(name)
         self._hold_unrecorded(name, self._offers.shares(node, unrecorded))
@@ -175,7 +178,7 @@ class ClusterLedger:
             node = as_slots(node, self._slots_in_use(node), self._offers.offer(name, unrecorded))
         else:
             set_aside = why_set_aside(unrecorded, name)
-        gpus = tuple(replace(gpu, unusable=gpu.unusable or self._why_unsure(gpu)) for gpu in node.gpus)
+        gpus = tuple(self._unless_unsure(gpu) for gpu in node.gpus)
         unusable = (
             node.unusable
             or self._stale.get(name, "")
@@ -194,6 +197,11 @@ class ClusterLedger:
 
     def _holders_on(self, node: str) -> set[str]:
         return {uid for card in self.ledger.cards(node) for uid in card.shares}
+
+    def _unless_unsure(self, gpu: Gpu) -> Gpu:
+        """The GPU; unusable, if its records contradict each other."""
+        why = "" if gpu.unusable else self._why_unsure(gpu)
+        return replace(gpu, unusable=why) if why else gpu
 
     def _why_unsure(self, gpu: Gpu) -> str:
         """Why the records of a GPU contradict each other; empty if they do not."""
@@ -249,7 +257,7 @@ class ClusterLedger:
 
     def _refresh_if_complete(self, nodes: Iterable[str]) -> None:
         self._to_refresh.update(nodes)
-        if self.is_complete():
+        if self._to_refresh and self.is_complete():
             due, self._to_refresh = self._to_refresh, set()
             for name in due:
                 self._refresh(name)
@@ -316,17 +324,16 @@ class ClusterLedger:
         known = self._leases.get(name)
         if known is not None and _number(new.metadata.resource_version) <= _number(known.version):
             return
-        place = gpuclaim.read_lease_name(name)
-        if place is None:
-            return
         try:
             record = self.own_writes.record_in(new) or carrel.read_lease(new, _as_read(old, known))
         except Malformed as malformed:
             self._remove_lease(name)
-            self._unreadable[place] = str(malformed)
-            self._refresh(place[0])
+            if place := gpuclaim.read_lease_name(name):
+                self._unreadable[place] = str(malformed)
+                self._refresh(place[0])
             return
-        assert record is not None, "a name that can be read is the name of a GPU's Lease"
+        if record is None:
+            return  # not the Lease of a GPU
         self._set_lease(KnownLease(name, new.metadata.uid, new.metadata.resource_version, record))
 
     def lease(self, name: str) -> KnownLease | None:
@@ -360,6 +367,7 @@ class ClusterLedger:
         self._unreadable.pop((lease.record.node, lease.record.index), None)
         if before is not None and before.record.gpu != lease.record.gpu:
             self._unrecord(before)
+            self._refresh_elsewhere(before.record)
         self._recorded_on.setdefault(lease.record.gpu, set()).add(lease.name)
         self._update_ledger(lease.record.gpu)
         self._name_holders(lease.name, before.record if before else None, lease.record)
@@ -378,7 +386,8 @@ class ClusterLedger:
 
     def _name_holders(self, name: str, before: LeaseRecord | None, after: LeaseRecord | None) -> None:
         """A pod that a Lease names for the first time holds by it what it held without one; and the reverse."""
-        had, has = ({share.holder.uid for share in each.shares} if each else set() for each in (before, after))
+        had = {share.holder.uid for share in before.shares} if before else set()
+        has = {share.holder.uid for share in after.shares} if after else set()
         for uid in has - had:
             self._lease_names.setdefault(uid, set()).add(name)
         for uid in had - has:
@@ -399,11 +408,11 @@ class ClusterLedger:
 
     def _update_ledger(self, gpu: str) -> None:
         """Sets all shares of a GPU: those recorded on any Lease, and those about to be written."""
-        leases = self._leases_with(gpu)
+        records = [lease.record for lease in self._leases_with(gpu)]
         shares = dict(self._unrecorded.get(gpu, {}))
         shares |= {uid: promise.share for uid, promise in self._promised.get(gpu, {}).items()}
-        shares |= {share.holder.uid: share for lease in leases for share in lease.record.shares}
-        kept_for = next((lease.record.kept_for for lease in leases if lease.record.kept_for), None)
+        shares |= {share.holder.uid: share for record in records for share in record.shares}
+        kept_for = next((record.kept_for for record in records if record.kept_for), None)
         now = [share.in_state(state_of(share, self.pod_of_holder(share.holder.uid))) for share in shares.values()]
         if changed := self.ledger.set_card(gpu, now, kept_for):
             self.on_shares(changed)
@@ -418,6 +427,13 @@ class ClusterLedger:
         # The GPU behind one slot limits which GPU may be behind another.
         if is_unsure or self.kubelet_chooses(record.node):
             self._refresh(record.node)
+        self._refresh_elsewhere(record)
+
+    def _refresh_elsewhere(self, record: LeaseRecord) -> None:
+        """A GPU that was moved to another node may not be used there while a Lease of its old place records it."""
+        card = self.ledger.card(record.gpu)
+        if card is not None and card.gpu.node != record.node:
+            self._refresh(card.gpu.node)
 
     def _has_prepared_claims(self, node: str) -> bool:
         return node in self._statuses and bool(self._statuses[node].status.prepared_claims)

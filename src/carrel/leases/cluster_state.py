@@ -12,10 +12,8 @@ from carrel.dialects.booking_objects import BOOKINGS, BookingObject
 from carrel.dialects.carrel import EXEMPT, TIER
 from carrel.dialects.dra import DraDriver
 from carrel.dialects.gang_makers import pod_of_template
-from carrel.dialects.gpuclaim import CLAIM
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES, GpuClaim, GpuNodeStatus
 from carrel.dialects.interface import Dialect, PodRequest
-from carrel.dialects.kai import POD_GROUP
 from carrel.dialects.kai_objects import POD_GROUPS, PodGroup
 from carrel.dialects.kai_reservation import is_reservation
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
@@ -38,7 +36,7 @@ from carrel.leases.covered_pods import CoveredPods
 from carrel.leases.device_claims import DeviceClaims
 from carrel.leases.eligible_nodes import NOWHERE, Eligibility, EligibleNodes
 from carrel.leases.gang_members import GangMemberLookup
-from carrel.leases.gang_sizes import GangSizeContext, GangSizes
+from carrel.leases.gang_sizes import GangSizeContext, GangSizes, claim_key, gang_keys, group_key, may_name_gang
 from carrel.leases.gone_holders import GoneHolders
 from carrel.leases.lease_writer import LeaseContext, LeaseWriter
 from carrel.leases.pod_progress import is_ending, slot_of
@@ -97,7 +95,9 @@ class ClusterState:
         self.cluster = cluster
         self.options = options
         self.isolation = Isolation(options.clock, options.retry)
-        self.informers = Informers(cluster, options.watch_timing, isolation=self.isolation)
+        self.informers = Informers(
+            cluster, options.watch_timing, isolation=self.isolation, together=lambda: self.ledger.together()
+        )
         self.pods: Reflector[Pod] = self.informers.watch(
             PODS,
             indexes={
@@ -105,7 +105,7 @@ class ClusterState:
                 PERSON_OF: lambda pod: filter(None, [person_of(pod)]),
                 COUNTS_AS: lambda pod: [counts_as(pod)],
                 SLOT_OF: lambda pod: filter(None, [slot_of(pod)]),
-                GANG_OF: _gang_keys,
+                GANG_OF: gang_keys,
                 SEAL_OF: lambda pod: filter(None, [pod.metadata.annotations.get(ADMITTED)]),
                 NAMES_CLAIM: claims_named_by,
             },
@@ -115,7 +115,7 @@ class ClusterState:
         )
         self.pod_groups: Reflector[PodGroup] = self.informers.watch(POD_GROUPS, optional=True)
         self.nodes: Reflector[NodeObject] = self.informers.watch(NODES)
-        self.leases = self.informers.watch(LEASES, Selection(options.namespace))
+        self.leases = self.informers.watch(LEASES, Selection(options.namespace), after=(self.pods,))
         drivers = (options.dra_driver.value,)
         self.device_claims = DeviceClaims(self.informers, drivers, options.namespace) if options.dra else None
         self.claim_users = ClaimUsers(self.pods.store, self.device_claims)
@@ -128,12 +128,16 @@ class ClusterState:
             self.cluster_ledger.name_of_claim = self.device_claims.name_of
         self.ledger = self.cluster_ledger.ledger
         counted: tuple[Reflector[Any], ...] = (self.pods, self.claims, self.leases)
-        self.cluster_ledger.is_complete = lambda: all(each.is_synced for each in counted)
+        self.cluster_ledger.is_complete = lambda: (
+            self.leases.is_synced and self.pods.is_synced and self.claims.is_synced
+        )
         for each in counted:
             each.on_synced(self.cluster_ledger.on_complete)
-        self.node_statuses: Reflector[GpuNodeStatus] = self.informers.watch(GPU_NODE_STATUSES)
+        # Last, so that each node is summed up once, and not again with each of its Leases and pods.
+        before: tuple[Reflector[Any], ...] = (*counted, self.nodes)
+        self.node_statuses: Reflector[GpuNodeStatus] = self.informers.watch(GPU_NODE_STATUSES, after=before)
         self.node_statuses.on_change(self.cluster_ledger.on_node_status)
-        read: tuple[Reflector[Any], ...] = (*counted, self.nodes, self.node_statuses)
+        read: tuple[Reflector[Any], ...] = (*before, self.node_statuses)
         self.cluster_ledger.is_all_read = lambda: all(each.is_synced for each in read)
         self.nodes.on_change(self.cluster_ledger.on_node)
         self.eligible_nodes = EligibleNodes(self.nodes.store.snapshot)
@@ -272,9 +276,9 @@ class ClusterState:
 
     def _pods_naming(self, namespace: str, gang: str) -> list[Pod]:
         claims = self.claims.store.find(GANG_OF, f"{namespace}/{gang}")
-        found = [*self.pods.store.find(GANG_OF, _group_key(namespace, gang))]
+        found = [*self.pods.store.find(GANG_OF, group_key(namespace, gang))]
         for claim in claims:
-            found += self.pods.store.find(GANG_OF, _claim_key(namespace, claim.metadata.name))
+            found += self.pods.store.find(GANG_OF, claim_key(namespace, claim.metadata.name))
         named = {pod.metadata.uid: pod for pod in found if self._gang_name(pod) == gang}
         return list(named.values())
 
@@ -289,7 +293,7 @@ class ClusterState:
         return f"{namespace}/{name}" if name else ""
 
     def _on_gang_pod(self, old: Pod | None, new: Pod | None) -> None:
-        if any(pod is not None and any(_gang_keys(pod)) for pod in (old, new)):
+        if (new is not None and may_name_gang(new)) or (old is not None and may_name_gang(old)):
             self.gang_sizes.on_pod(old, new)
 
     # --- bookings ----------------------------------------------------------------------------------------------------
@@ -481,23 +485,6 @@ class ClusterState:
         asked = self.requested_by(pod)
         gang = asked.request.gang if isinstance(asked, PodRequest) else None
         return gang is not None and self.gang_members(gang).bound > 0
-
-
-def _gang_keys(pod: Pod) -> Iterator[str]:
-    """By what the pod may name a gang."""
-    notes, namespace = pod.metadata.annotations, pod.metadata.namespace
-    if claim := notes.get(CLAIM):
-        yield _claim_key(namespace, claim)
-    if group := notes.get(POD_GROUP):
-        yield _group_key(namespace, group)
-
-
-def _claim_key(namespace: str, claim: str) -> str:
-    return f"claim {namespace}/{claim}"
-
-
-def _group_key(namespace: str, group: str) -> str:
-    return f"group {namespace}/{group}"
 
 
 def _is_exempt(namespace: Namespace | None) -> bool:

@@ -30,7 +30,6 @@ from carrel.ledger.coverage import (
     Uses,
     cover_holders,
     cover_waiting,
-    records_of,
     uses_of,
     waiting_order,
 )
@@ -102,7 +101,8 @@ class CoveredPods:
                 if pod is new and is_waiting(pod):
                     self._unbound_of.setdefault(person, set()).add(uid)
             claims = self._context.claims_used_by(pod)
-            self._note_people(filter(None, map(self._context.pod_by_uid, claims)))
+            if claims:
+                self._note_people(filter(None, map(self._context.pod_by_uid, claims)))
             self._note_recorded((uid, *claims))
             if any(map(self._ledger.shares_of, (uid, *claims))):  # what others may have by revocation has changed
                 self._moment += 1
@@ -124,7 +124,8 @@ class CoveredPods:
 
     def _note_recorded(self, uids: Iterable[str]) -> None:
         """What is gone counts for the bookings that its Leases record, whoever's it was."""
-        self._note_bookings(booking for uid in uids for booking in self._bookings_of.get(uid, ()))
+        if self._bookings_of:
+            self._note_bookings(booking for uid in uids for booking in self._bookings_of.get(uid, ()))
 
     def _note_bookings(self, bookings: Iterable[str]) -> None:
         self._changed_people.update(*(self._running[each].people for each in bookings if each in self._running))
@@ -141,7 +142,11 @@ class CoveredPods:
                 self._changed_people.add(person)
 
     def _note_records(self, uid: str) -> None:
-        before, now = self._bookings_of.pop(uid, set()), {each.booking for each in records_of(self._ledger, uid)}
+        shares = self._ledger.shares_of(uid).values()
+        before, now = self._bookings_of.pop(uid, None), {each.coverage.booking for each in shares if each.coverage}
+        if not before and not now:
+            return
+        before = before or set()
         if now:
             self._bookings_of[uid] = now
         for booking in before - now:

@@ -9,11 +9,13 @@ it. Until it is known, the gang says why it cannot be planned; then its pods are
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from carrel.dialects.gang_makers import Maker, group_size_of, maker_of, makers_maker, part_of, pods_made_by
+from carrel.dialects.gpuclaim import CLAIM
+from carrel.dialects.kai import POD_GROUP
 from carrel.kubernetes.cluster import Cluster, ClusterError, Forbidden, NotFound
 from carrel.kubernetes.isolation import Isolation, title
 from carrel.kubernetes.objects.kinds import Pod
@@ -32,6 +34,27 @@ FORGET_S = 600.0
 """Makers about which nobody has asked for so long are forgotten."""
 AT_LEAST = 2
 """How large a gang counts as, while its size is not known: it is one, so it has two pods or more."""
+
+
+def may_name_gang(pod: Pod) -> bool:
+    return CLAIM in pod.metadata.annotations or POD_GROUP in pod.metadata.annotations
+
+
+def gang_keys(pod: Pod) -> Iterator[str]:
+    """By what the pod may name a gang: for an index of pods."""
+    notes, namespace = pod.metadata.annotations, pod.metadata.namespace
+    if claim := notes.get(CLAIM):
+        yield claim_key(namespace, claim)
+    if group := notes.get(POD_GROUP):
+        yield group_key(namespace, group)
+
+
+def claim_key(namespace: str, claim: str) -> str:
+    return f"claim {namespace}/{claim}"
+
+
+def group_key(namespace: str, group: str) -> str:
+    return f"group {namespace}/{group}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,12 +85,15 @@ class GpuNodes:
             if not claimants:
                 del self._claimants[uuid]
                 continue
-            keeps = before if self._context.is_complete() else ""
-            owner = min(claimants, key=lambda node, uuid=uuid, keeps=keeps: self._rank(node, uuid, keeps))  # type: ignore[misc] # bound now
+            owner = self._first_of(claimants, uuid, before) if len(claimants) > 1 else next(iter(claimants))
             self._owners[uuid] = owner
             if owner != before:
                 changed |= claimants
         return changed
+
+    def _first_of(self, claimants: Iterable[str], uuid: str, before: str) -> str:
+        keeps = before if self._context.is_complete() else ""
+        return min(claimants, key=lambda node: self._rank(node, uuid, keeps))
 
     def _rank(self, node: str, uuid: str, keeps: str) -> tuple[bool, bool, bool, str, str]:
         is_there, is_recorded = self._context.has_node(node), self._context.is_recorded(uuid, node)

@@ -51,7 +51,7 @@ class ReservationWaiter:
 
     def on_lease(self, old: Lease | None, new: Lease | None) -> None:
         """To be called after the ledger is updated."""
-        lease = new or old
+        lease = (new or old) if self._waiting else None
         place = read_lease_name(lease.metadata.name) if lease else None
         for changed in self._waiting.get(place[0], ()) if place else ():
             changed.set()

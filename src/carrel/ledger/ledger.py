@@ -94,6 +94,7 @@ class Ledger:
         self._kept: dict[str, Holder] = {}  # GPU → the pod it is kept for
         self._kept_of: dict[str, set[str]] = {}  # the same the other way round: uid → GPUs
         self._undo: list[Callable[[], str]] | None = None  # steps back; each says which GPU it has changed
+        self._to_sum_up: dict[str, None] | None = None  # nodes whose summaries wait for the end of `together`
         self._revision = 0
         self._inventory_revision = 0
         self._changes = NodeChanges()
@@ -256,13 +257,12 @@ class Ledger:
 
     def restore(self, shares: Iterable[Share]) -> None:
         """Records shares as the Leases tell them, after a restart or from another replica: they are the truth."""
-        touched = set()
-        for share in shares:
-            if share.state is ShareState.GONE:
-                raise LedgerError(f"a share of {share.holder} that is gone cannot be restored")
-            self._write(share)
-            touched.add(share.gpu)
-        self._recount(*touched)
+        self._recount(*set(map(self._restore, shares)))
+
+    def _restore(self, share: Share) -> str:
+        if share.state is ShareState.GONE:
+            raise LedgerError(f"a share of {share.holder} that is gone cannot be restored")
+        return self._write(share)
 
     def set_card(self, uuid: str, shares: Iterable[Share], kept_for: Holder | None = None) -> Collection[str]:
         """Records all that is held of one GPU, as its Lease tells it; what it does not tell is gone. Returns the uids
@@ -278,12 +278,10 @@ class Ledger:
             return ()
         for share in [replace(before[uid], state=ShareState.GONE) for uid in gone]:
             self._write(share)
-        for uid in new:
-            if told[uid].state is ShareState.GONE:
-                raise LedgerError(f"a share of {told[uid].holder} that is gone cannot be recorded")
-            self._write(told[uid])
-        self._set_kept(uuid, kept_for)
-        self._recount(uuid)
+        touched = {uuid, *(self._restore(told[uid]) for uid in new)}
+        if not is_kept_as_before:
+            self._set_kept(uuid, kept_for)
+        self._recount(*touched)
         return (*gone, *new) if is_kept_as_before else (*gone, *told)
 
     def assign(self, uid: str) -> None:
@@ -305,7 +303,8 @@ class Ledger:
 
     def _advance(self, uid: str, event: ShareEvent) -> None:
         for share in tuple(self._shares.get(uid, {}).values()):
-            self._put(share.after(event))
+            if (now := share.after(event)) is not share:  # pods change often, their shares three times
+                self._put(now)
 
     # --- keeping a GPU for a booked pod -----------------------------------------------------------------------------
 
@@ -326,6 +325,8 @@ class Ledger:
     @contextmanager
     def what_if(self) -> Iterator["Ledger"]:
         """Try something: whatever happens in the block, the ledger is afterwards as it was before."""
+        if self._to_sum_up is not None:
+            raise LedgerError("nothing can be tried while changes come together: the summaries wait for the last one")
         outer, revision = self._undo, self._revision
         undo: list[Callable[[], str]] = []
         self._undo = undo
@@ -335,6 +336,22 @@ class Ledger:
             self._undo = None  # the steps back must not be remembered
             self._recount(*{step() for step in reversed(undo)})
             self._undo, self._revision = outer, revision
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Around many changes: each node is summed up once, at the end. Until then the rooms are as they were, and
+        nothing may be asked that needs them."""
+        if self._to_sum_up is not None:
+            yield
+            return
+        self._to_sum_up = {}
+        try:
+            yield
+        finally:
+            nodes, self._to_sum_up = self._to_sum_up, None
+            for node in nodes:
+                if node in self._entries:
+                    self._sum_up(node)
 
     # --- the only writers --------------------------------------------------------------------------------------------
 
@@ -395,6 +412,9 @@ class Ledger:
 
     def _sum_up(self, node: str) -> None:
         entry = self._entries[node]
+        if self._to_sum_up is not None:
+            self._to_sum_up[node] = None
+            return
         self._rooms[node] = entry.room()
         self._revision += 1
         self._changes.note(node)

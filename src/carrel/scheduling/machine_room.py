@@ -5,6 +5,7 @@ Scoring prefers nodes by it; nothing is refused because of it. An amount that ca
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from operator import attrgetter
 
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.kubernetes.objects.pods import most_at_once
@@ -20,6 +21,11 @@ MIB = 1024 * 1024
 def machine_of(pod: Pod) -> MachineRoom:
     """What the pod requests of its machine, besides GPUs."""
     containers = (*pod.spec.init_containers, *pod.spec.containers)
+    if len(containers) == 1:  # mostly
+        asked = containers[0].resources
+        return MachineRoom(
+            _milli(_asked(asked.requests, asked.limits, CPU)), _mib(_asked(asked.requests, asked.limits, MEMORY))
+        )
     cpu = {each.name: _milli(_asked(each.resources.requests, each.resources.limits, CPU)) for each in containers}
     memory = {each.name: _mib(_asked(each.resources.requests, each.resources.limits, MEMORY)) for each in containers}
     return MachineRoom(most_at_once(pod, cpu), most_at_once(pod, memory))
@@ -79,4 +85,4 @@ class MachineWatch:
 
 def newest_first(pods: Iterable[Pod]) -> list[Pod]:
     """By the time of their creation."""
-    return sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.uid), reverse=True)
+    return sorted(pods, key=attrgetter("metadata.creation_timestamp", "metadata.uid"), reverse=True)

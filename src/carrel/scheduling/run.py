@@ -1,7 +1,6 @@
 """Runs the extender until a signal. Then it is no longer ready, finishes its binds, and ends."""
 
 import asyncio
-import gc
 import logging
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -76,12 +75,14 @@ async def _serve(client: Client, served: _Served, stop: asyncio.Event) -> None:
     log.info("stopped")
 
 
-async def _housekeeping(state: ClusterState, scheduler: Scheduler) -> None:
-    await state.informers.wait_synced()
+async def wait_loaded(state: ClusterState, scheduler: Scheduler) -> None:
+    """Until all that is watched is in the ledger, and what pods usually ask for is known."""
+    await state.informers.wait_first_copies()
     state.isolation.attempt("learn", partial(scheduler.learn, state.pods.store))
-    # The first copy of the cluster stays in memory: the garbage collector need not visit it during a call.
-    gc.collect()
-    gc.freeze()
+
+
+async def _housekeeping(state: ClusterState, scheduler: Scheduler) -> None:
+    await wait_loaded(state, scheduler)
     log.info("ready nodes=%d leases=%d", len(state.ledger.nodes), len(state.leases.store))
     while True:
         attempt = state.isolation.attempt

@@ -306,3 +306,52 @@ def test_the_life_of_a_share_has_an_answer_to_every_event_until_it_is_gone() -> 
     assert set(LIFE) == {(state, event) for state in living for event in ShareEvent}
     assert all(LIFE[state, ShareEvent.LEAVE] is ShareState.GONE for state in living)
     assert Share(holder("a"), "g", MiB(1)).after(ShareEvent.ASSIGN).state is ShareState.ASSIGNED
+
+
+def test_a_node_is_summed_up_once_when_changes_come_together() -> None:
+    ledger = a_ledger(a_node("n1"), a_node("n2"))
+    before = ledger.revision
+
+    with ledger.together():
+        ledger.hold(held("a", "n1", 0, 8138))
+        ledger.hold(held("b", "n1", 1, 1000))
+        assert ledger.revision == before
+        assert free(ledger) == [8138, 15276]
+
+    assert ledger.revision == before + 1
+    assert ledger.rooms["n1"].pieces == (15276, 8138)
+    assert ledger.changed_since(before) == ["n1"]
+    ledger.audit()
+
+
+def test_a_node_that_goes_among_changes_that_come_together_is_gone() -> None:
+    ledger = a_ledger(a_node("n1"), a_node("n2"))
+    with ledger.together():
+        ledger.hold(held("a", "n1", 0, 8138))
+        ledger.remove_node("n1")
+    assert list(ledger.rooms) == ["n2"]
+    ledger.audit()
+
+
+def test_changes_that_come_together_are_summed_up_although_one_of_them_fails() -> None:
+    ledger = a_ledger(a_node("n1"))
+    with pytest.raises(LedgerError, match="cannot hold"), ledger.together():
+        ledger.hold(held("a", "n1", 0, 8138))
+        ledger.hold(held("b", "n1", 0, 99999))
+    assert ledger.rooms["n1"].pieces == (16276, 8138)
+    ledger.audit()
+
+
+def test_nothing_is_tried_among_changes_that_come_together() -> None:
+    ledger = a_ledger(a_node("n1"))
+    with ledger.together(), pytest.raises(LedgerError, match="summaries wait"), ledger.what_if():
+        pass
+
+
+def test_an_event_that_says_what_is_known_is_no_change() -> None:
+    ledger = a_ledger(a_node("n1"))
+    ledger.hold(held("a", "n1", 0, 8138))
+    ledger.assign("uid-a")
+    before = ledger.revision
+    ledger.assign("uid-a")
+    assert ledger.revision == before

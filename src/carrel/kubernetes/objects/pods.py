@@ -89,7 +89,7 @@ def _amount(pod: Pod, container: Container, resource: str, group: str, index: in
         if resource in quantities:
             text = quantities[resource]
             if (plain := plain_number(text)) is not None:
-                return plain
+                return plain  # without the words for a mistake, which take longer to make than the rest
             field = f"spec.{group}[{index}].resources.{name}['{resource}']"
             return whole_quantity(text, subject(pod.metadata), field)
     return 0

@@ -1,0 +1,143 @@
+"""How the first lists come: some after others, with pauses, and without a garbage collector that gets in the way."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any
+
+from carrel.kubernetes.cluster import ListPage, Selection
+from carrel.kubernetes.garbage_collection import RARELY, rare_collections
+from carrel.kubernetes.informers import Informers
+from carrel.kubernetes.isolation import title
+from carrel.kubernetes.objects.resources import NODES, PODS, Resource
+from tests.unit.kubernetes.scripted_cluster import ScriptedCluster, page, pod
+
+MANY = 1_700
+
+
+class TwoKinds(ScriptedCluster):
+    """Each list waits until the test lets it pass."""
+
+    def __init__(self) -> None:
+        super().__init__([page(10)])
+        self.asked: list[str] = []
+        self.passes = {"pods": asyncio.Event(), "nodes": asyncio.Event()}
+
+    async def list(self, resource: Resource[Any], selection: Selection = Selection(), **_: Any) -> ListPage[Any]:  # type: ignore[override] # noqa: B008 # never changed
+        self.asked.append(resource.plural)
+        await self.passes[resource.plural].wait()
+        return page(10, *(pod(f"{resource.plural}-{number}", 1 + number) for number in range(MANY)))
+
+
+@asynccontextmanager
+async def running(informers: Informers) -> AsyncIterator[None]:
+    task = asyncio.create_task(informers.run())
+    await settle()
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def settle() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def test_a_kind_that_comes_after_another_is_read_meanwhile_and_told_afterwards() -> None:
+    cluster, told = TwoKinds(), list[str]()
+    informers = Informers(cluster)  # type: ignore[arg-type] # only lists and watches are asked for
+    pods = informers.watch(PODS)
+    informers.watch(NODES, after=(pods,))
+    for reflector in informers.reflectors:
+        reflector.on_change(lambda old, new: told.append(title(new)))
+
+    async with running(informers):
+        assert cluster.asked == ["pods"]
+        cluster.passes["nodes"].set()
+        cluster.passes["pods"].set()
+        await informers.wait_synced()
+
+    assert cluster.asked == ["pods", "nodes"]
+    assert told == [f"lab/{kind}-{number}" for kind in ("pods", "nodes") for number in range(MANY)]
+
+
+async def test_a_kind_that_comes_after_another_waits_until_that_is_there() -> None:
+    cluster = TwoKinds()
+    informers = Informers(cluster)  # type: ignore[arg-type] # only lists and watches are asked for
+    nodes = informers.watch(NODES, after=(informers.watch(PODS),))
+    cluster.passes["nodes"].set()
+    async with running(informers):
+        assert not nodes.is_synced
+        assert len(nodes.store) == 0
+
+
+async def test_others_have_their_turn_while_the_first_list_is_taken_over() -> None:
+    cluster, turns, told = TwoKinds(), list[int](), list[str]()
+    informers = Informers(cluster)  # type: ignore[arg-type] # only lists and watches are asked for
+    pods = informers.watch(PODS)
+    informers.reflectors[0].on_change(lambda old, new: told.append(title(new)))
+
+    async def probe() -> None:
+        cluster.passes["pods"].set()
+        while not pods.is_synced:
+            turns.append(len(told))
+            await asyncio.sleep(0)
+
+    async with running(informers), asyncio.timeout(10):
+        await asyncio.gather(probe(), informers.wait_synced())
+    most = max(after - before for before, after in zip([0, *turns], [*turns, MANY], strict=True))
+    assert most <= 500
+
+
+async def test_the_objects_of_a_list_are_told_together() -> None:
+    cluster, story = TwoKinds(), list[str]()
+
+    @contextmanager
+    def together() -> Iterator[None]:
+        story.append("begin")
+        yield
+        story.append("end")
+
+    informers = Informers(cluster, together=together)  # type: ignore[arg-type] # only lists and watches are asked for
+    informers.watch(PODS).on_change(lambda old, new: story.append("pod"))
+    cluster.passes["pods"].set()
+    async with running(informers):
+        await informers.wait_synced()
+    assert story.count("pod") == MANY
+    assert " ".join(story).count("pod end begin pod") == story.count("begin") - 1
+
+
+async def test_the_garbage_collector_looks_rarely_until_everything_was_read() -> None:
+    usual, cluster = gc.get_threshold(), TwoKinds()
+    informers = Informers(cluster)  # type: ignore[arg-type] # only lists and watches are asked for
+    informers.watch(PODS)
+    async with running(informers):
+        assert gc.get_threshold() == RARELY
+        cluster.passes["pods"].set()
+        await informers.wait_synced()
+        await settle()
+        assert gc.get_threshold() == usual
+
+
+async def test_a_process_that_ends_before_it_has_read_anything_leaves_the_garbage_collector_as_it_was() -> None:
+    usual = gc.get_threshold()
+    informers = Informers(TwoKinds())  # type: ignore[arg-type] # only lists and watches are asked for
+    informers.watch(PODS)
+    async with running(informers):
+        pass
+    assert gc.get_threshold() == usual
+
+
+def test_the_last_of_several_that_load_lets_the_garbage_collector_look_again() -> None:
+    usual = gc.get_threshold()
+    first, second = rare_collections(), rare_collections()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert gc.get_threshold() == RARELY
+    second.__exit__(None, None, None)
+    assert gc.get_threshold() == usual
