@@ -128,7 +128,7 @@ class _Search:
                 break
             if node not in looked_into:
                 looked_into.add(node)
-                closer = self._rough_bound(node)
+                closer = self._rough_bound(node) if self._could_do(node) else None
                 if closer is not None:
                     heapq.heappush(first, (closer, node))
                 continue
@@ -204,15 +204,30 @@ class _Search:
         young = [start for pod, start in pods if now < pod.young_until][: count - len(old)]
         return (*old, *young), len(young)
 
+    def _could_do(self, node: str) -> bool:
+        """Whether enough GPUs of the node have room when all opportunistic pods are gone, wherever their links are."""
+        request, holdings = self._booked.request, self._holdings
+        missing = request.cards
+        for card in self._ledger.cards(node):
+            lack = self._need(card.gpu.memory) - card.free
+            if lack > 0:
+                lack -= sum(
+                    card.held(share)
+                    for uid, share in card.shares.items()
+                    if uid not in holdings.stuck and (uid in holdings.victims or share.state is ShareState.RELEASING)
+                )
+            missing -= lack <= 0 and suits(card, request, self._keeper)
+            if not missing:
+                return True
+        return False
+
     def _rough_bound(self, node: str) -> Cost | None:
-        """The same by who holds its GPUs. Which of them would do is looked at only where UUIDs are asked for."""
+        """The same by who holds its GPUs, whichever of them would do."""
         request, stuck, victims = self._booked.request, self._holdings.stuck, self._holdings.victims
         count = request.cards
         price = self._prices.alone if count == 1 else self._price_of_part
-        names_uuids, costs = request.selector.names_uuids, []
+        costs = []
         for card in self._ledger.cards(node):
-            if names_uuids and not suits(card, request, self._keeper):
-                continue
             lack, lowest = self._need(card.gpu.memory) - card.free, None
             for uid, share in card.shares.items():
                 if uid in stuck:
