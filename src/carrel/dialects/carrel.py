@@ -62,18 +62,17 @@ A Lease is the truth about its GPU. A `holderIdentity` always counts as the whol
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import Any
 
 from carrel.dialects.gpuclaim import lease_labels, lease_name, read_lease_name
 from carrel.dialects.interface import Dialect, Reading
+from carrel.dialects.lease_shares import WrittenShare, holder_named, read_shares, to_json, write_shares
 from carrel.kubernetes.objects.kinds import Lease, Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.kubernetes.objects.resources import LEASES
 from carrel.ledger.gpus import MiB
 from carrel.ledger.requests import WHOLE, Amount, Memory, Request
-from carrel.ledger.shares import Coverage, Holder, HolderKind, Share, ShareState
+from carrel.ledger.shares import Coverage, Holder, HolderKind, Share
 from carrel.ledger.slots import WANTED, Reservation, ReservationState
 from carrel.parsing.fields import Field, whole_number
 from carrel.parsing.malformed import Malformed
@@ -135,8 +134,6 @@ _MARKS = 8
 
 _VICTIMS = {"from": HolderKind.POD, "fromClaims": HolderKind.CLAIM}
 """Who has to give a GPU back."""
-_PLAIN_SHARE = frozenset({"pod", "mib", "state", "tries"})
-_STATES = {state.value: state for state in ShareState if state is not ShareState.GONE}
 _RESERVATION_STATES = {state.value: state for state in ReservationState}
 
 
@@ -209,13 +206,6 @@ def write_woken(now: datetime) -> dict[str, str]:
 # --- the Lease of a GPU ---------------------------------------------------------------------------------------------
 
 
-class _WrittenShare(NamedTuple):
-    share: Share
-    marks: tuple[str, ...]
-    text: str
-    """The JSON of both."""
-
-
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
     """What the Lease of a GPU says."""
@@ -238,7 +228,7 @@ class LeaseRecord:
     """The booking that covers the pod which the GPU is kept for. If that pod goes, the GPU is kept for the booking."""
     kept_until: datetime | None = None
     """How long, after the pod is gone; None: as long as the pod waits."""
-    written: dict[str, _WrittenShare] = field(default_factory=dict, compare=False, repr=False)
+    written: dict[str, WrittenShare] = field(default_factory=dict, compare=False, repr=False)
     """uid → its share as it was last written, here or in a record that this one was made from: mostly one of dozens
     of shares is new."""
 
@@ -320,14 +310,14 @@ def read_lease(lease: Lease, known: tuple[Lease, LeaseRecord] | None = None) -> 
         return added
     notes, where = lease.metadata.annotations, subject(lease.metadata, "Lease")
     gpu = notes.get(LEASE_GPU, "")
-    shares, tries = _shares(_note(notes, LEASE_SHARES, where), gpu)
+    shares, tries = read_shares(_note(notes, LEASE_SHARES, where), gpu)
     if holder := lease.spec.holder_identity:
         listed = shares.get(holder, Share(Holder(holder), gpu, None))
         shares[holder] = replace(listed, memory=None)
     kept = _note(notes, LEASE_KEPT_FOR, where)
-    kept_for = _holder(kept["uid"].some_text(), kept["pod"]) if kept.present else None
+    kept_for = holder_named(kept["uid"].some_text(), kept["pod"]) if kept.present else None
     victims = tuple(
-        _holder(uid, name, kind) for word, kind in _VICTIMS.items() for uid, name in kept[word].entries().items()
+        holder_named(uid, name, kind) for word, kind in _VICTIMS.items() for uid, name in kept[word].entries().items()
     )
     until = kept["until"].text()
     return LeaseRecord(
@@ -354,32 +344,10 @@ def _read_added(lease: Lease, before: Lease, record: LeaseRecord) -> LeaseRecord
         return None
     field = annotation_field(LEASE_SHARES)
     added = Field.parse("{" + text[len(text_before) :], subject(lease.metadata, "Lease"), field)
-    shares, tries = _shares(added, record.gpu)
+    shares, tries = read_shares(added, record.gpu)
     if any(share.holder.uid in shares for share in record.shares):
         return None
     return replace(record, shares=(*record.shares, *shares.values()), tries={**record.tries, **tries})
-
-
-def _shares(recorded: Field, gpu: str) -> tuple[dict[str, Share], dict[str, tuple[str, ...]]]:
-    """By uid: the shares, and the marks of binds."""
-    shares: dict[str, Share] = {}
-    tries: dict[str, tuple[str, ...]] = {}
-    for uid, entry in recorded.object().items():
-        shares[uid] = _plain_share(uid, gpu, entry) or _share(uid, gpu, recorded[uid])
-        if "tries" in entry and (tried := recorded[uid]["tries"]).present:
-            tries[uid] = tried.strings()
-    return shares, tries
-
-
-def _plain_share(uid: str, gpu: str, entry: Any) -> Share | None:
-    """The part of a pod that no booking covers, as most shares are; None: `_share` reads it, or says what is wrong."""
-    if not uid or not isinstance(entry, dict) or not entry.keys() <= _PLAIN_SHARE:
-        return None
-    pod, memory, state = entry.get("pod"), entry.get("mib"), entry.get("state")
-    if type(pod) is not str or type(memory) is not int or memory < 1 or type(state) is not str or state not in _STATES:
-        return None
-    namespace, _, name = pod.rpartition("/")
-    return Share(Holder(uid, namespace, name), gpu, MiB(memory), _STATES[state])
 
 
 def _note(notes: Mapping[str, str], key: str, where: str) -> Field:
@@ -391,9 +359,9 @@ def _note(notes: Mapping[str, str], key: str, where: str) -> Field:
 def write_lease(record: LeaseRecord, namespace: str, now: datetime) -> dict[str, Any]:
     """The whole Lease; whoever updates one adds the resourceVersion that was read."""
     whole = next((share.holder for share in record.shares if share.memory is None), None)
-    annotations = {LEASE_GPU: record.gpu, LEASE_SHARES: _shares_text(record)}
+    annotations = {LEASE_GPU: record.gpu, LEASE_SHARES: write_shares(record.shares, record.tries, record.written)}
     if record.kept_for is not None:
-        annotations[LEASE_KEPT_FOR] = _json(_keep(record, record.kept_for))
+        annotations[LEASE_KEPT_FOR] = to_json(_keep(record, record.kept_for))
     if record.reservation is not None:
         known = {
             "gpu": record.reservation.card,
@@ -402,7 +370,7 @@ def write_lease(record: LeaseRecord, namespace: str, now: datetime) -> dict[str,
             "until": micro_seconds(record.reservation.retry_at) if record.reservation.retry_at else "",
         }
         told = {key: value for key, value in known.items() if value}
-        annotations[LEASE_RESERVATION] = _json({"state": record.reservation.state.value, **told})
+        annotations[LEASE_RESERVATION] = to_json({"state": record.reservation.state.value, **told})
     return {
         "apiVersion": LEASES.api_version,
         "kind": LEASES.kind,
@@ -414,34 +382,6 @@ def write_lease(record: LeaseRecord, namespace: str, now: datetime) -> dict[str,
         },
         "spec": {"renewTime": micro_seconds(now), **({"holderIdentity": whole.uid} if whole else {})},
     }
-
-
-def _holder(uid: str, full_name: Field, kind: HolderKind = HolderKind.POD) -> Holder:
-    namespace, _, name = full_name.text().rpartition("/")
-    return Holder(uid, namespace, name, kind)
-
-
-def _holder_of_share(uid: str, entry: Field) -> Holder:
-    pod, claim = entry[HolderKind.POD.value], entry[HolderKind.CLAIM.value]
-    if pod.present and claim.present:
-        raise entry.malformed("either a pod or a claim")
-    return _holder(uid, claim, HolderKind.CLAIM) if claim.present else _holder(uid, pod)
-
-
-def _share(uid: str, gpu: str, entry: Field) -> Share:
-    state, mib = entry["state"], entry["mib"]
-    if state.text() not in _STATES:
-        raise state.malformed(", ".join(_STATES))
-    if not uid:
-        raise entry.malformed("the uid of a pod or a claim as its key")
-    memory = MiB(mib.integer(at_least=1)) if mib.present else None
-    return Share(_holder_of_share(uid, entry), gpu, memory, _STATES[state.text()], _coverage(entry))
-
-
-def _coverage(entry: Field) -> Coverage | None:
-    if not (booking := entry["booking"].text()):
-        return None
-    return Coverage(booking, instant(entry["covered"].some_text(), entry.subject, entry["covered"].path))
 
 
 def _reservation(entry: Field) -> Reservation | None:
@@ -460,34 +400,6 @@ def _reservation(entry: Field) -> Reservation | None:
     )
 
 
-def _shares_text(record: LeaseRecord) -> str:
-    texts, written = [], record.written
-    for share in record.shares:
-        uid = share.holder.uid
-        marks, last = record.tries.get(uid, ()), written.get(uid)
-        if last is None or last.share is not share or last.marks is not marks:
-            text = f"{_json(uid)}:{_json(_entry(share, marks))}"
-            last = written[uid] = _WrittenShare(share, marks, text)
-        texts.append(last.text)
-    if len(written) > 2 * len(record.shares):  # of pods that are gone
-        there = {share.holder.uid for share in record.shares}
-        for uid in written.keys() - there:
-            del written[uid]
-    return f"{{{','.join(texts)}}}"
-
-
-def _entry(share: Share, marks: Sequence[str]) -> dict[str, Any]:
-    if share.state is ShareState.GONE:
-        raise ValueError(f"the share of {share.holder} is gone; a Lease records only what is held")
-    kind, state = share.holder.kind._value_, share.state._value_  # `value` takes several times as long
-    entry: dict[str, Any] = {kind: share.holder.full_name, "state": state}
-    if share.memory is not None:
-        entry["mib"] = share.memory
-    if share.coverage is not None:
-        entry |= {"booking": share.coverage.booking, "covered": micro_seconds(share.coverage.since)}
-    return {**entry, "tries": list(marks)} if marks else entry
-
-
 def _keep(record: LeaseRecord, holder: Holder) -> dict[str, Any]:
     optional = {
         **{
@@ -498,10 +410,6 @@ def _keep(record: LeaseRecord, holder: Holder) -> dict[str, Any]:
         "until": micro_seconds(record.kept_until) if record.kept_until else "",
     }
     return {"uid": holder.uid, "pod": holder.full_name, **{key: value for key, value in optional.items() if value}}
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 # --- the dialect -----------------------------------------------------------------------------------------------------
