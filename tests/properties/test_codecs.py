@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from carrel.admission import review
 from carrel.dialects import carrel, gpuclaim, gpushare, jupyter, kai, maia
+from carrel.dialects.lease_shares import read_shares, read_usual_shares
 from carrel.kubernetes.objects.json_patch import diff, escape
 from carrel.kubernetes.objects.kinds import Lease
 from carrel.kubernetes.objects.quantity import quantity
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.shares import Coverage, Holder, HolderKind, Share, ShareState
 from carrel.parsing import Malformed
+from carrel.parsing.fields import Field
 from carrel.parsing.time import instant, micro_seconds, seconds
 from kubernetes_in_memory.json_patch import apply
 from tests.kit.objects import gpu_node_status, lease, pod
@@ -245,9 +247,9 @@ ODD_ENTRIES = ODD_VALUES | st.dictionaries(ODD_WORDS, ODD_VALUES, max_size=4)
 @example({"uid-1": {"pod": "lab/a", "state": "assumed", "mib": 1, "tries": ["m"]}}, json.dumps)
 @example({"uid-1": {"claim": "lab/a", "state": "releasing"}}, json.dumps)
 def test_shares_that_are_read_fast_are_those_that_are_read_with_care(shares: Any, write: Any) -> None:
-    fast = carrel._usual_shares(write(shares), "GPU-1")
+    fast = read_usual_shares(write(shares), "GPU-1")
     if fast is not None:
-        assert fast == carrel._unusual_shares(write(shares), "GPU-1", "Lease a")
+        assert fast == read_shares(Field.parse(write(shares), "Lease a"), "GPU-1")
 
 
 def test_what_carrel_writes_for_pods_and_claims_is_read_fast() -> None:
@@ -257,5 +259,5 @@ def test_what_carrel_writes_for_pods_and_claims_is_read_fast() -> None:
     )
     record = carrel.LeaseRecord("n1", 0, "GPU-1", shares, tries={"uid-1": ("mark",)})
     written = carrel.write_lease(record, "carrel", datetime(2026, 11, 17, tzinfo=UTC))
-    fast = carrel._usual_shares(written["metadata"]["annotations"]["carrel.dev/shares"], "GPU-1")
+    fast = read_usual_shares(written["metadata"]["annotations"]["carrel.dev/shares"], "GPU-1")
     assert fast == ({share.holder.uid: share for share in shares}, {"uid-1": ("mark",)})

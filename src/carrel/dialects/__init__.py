@@ -11,6 +11,7 @@ Reading order:
     claim_selectors claim_allocation      which selectors are understood; what Carrel writes to allocate a claim
     gpuclaim_objects kai_objects          the kinds of objects that they define
     carrel booking_objects                Carrel's own words, the Lease of a GPU, and bookings as objects
+    lease_shares                          the shares on a Lease
     kai_reservation gpushare_inspect      further words of KAI and gpushare
     gang_makers                           how many pods of a gang a Job or another maker makes
     maia tier jupyter hub_people          words about bookings and people; which tier a pod has

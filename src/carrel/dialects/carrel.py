@@ -62,18 +62,25 @@ A Lease is the truth about its GPU. A `holderIdentity` always counts as the whol
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Annotated, Any, NamedTuple
-
-import msgspec
+from typing import Any
 
 from carrel.dialects.gpuclaim import lease_labels, lease_name, read_lease_name
 from carrel.dialects.interface import Dialect, Reading
+from carrel.dialects.lease_shares import (
+    Shares,
+    WrittenShare,
+    holder_named,
+    read_shares,
+    read_usual_shares,
+    to_json,
+    write_shares,
+)
 from carrel.kubernetes.objects.kinds import Lease, Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.kubernetes.objects.resources import LEASES
 from carrel.ledger.gpus import MiB
 from carrel.ledger.requests import WHOLE, Amount, Memory, Request
-from carrel.ledger.shares import Coverage, Holder, HolderKind, Share, ShareState
+from carrel.ledger.shares import Coverage, Holder, HolderKind, Share
 from carrel.ledger.slots import WANTED, Reservation, ReservationState
 from carrel.parsing.fields import Field, whole_number
 from carrel.parsing.malformed import Malformed
@@ -135,7 +142,6 @@ _MARKS = 8
 
 _VICTIMS = {"from": HolderKind.POD, "fromClaims": HolderKind.CLAIM}
 """Who has to give a GPU back."""
-_STATES = {state.value: state for state in ShareState if state is not ShareState.GONE}
 _RESERVATION_STATES = {state.value: state for state in ReservationState}
 
 
@@ -208,13 +214,6 @@ def write_woken(now: datetime) -> dict[str, str]:
 # --- the Lease of a GPU ---------------------------------------------------------------------------------------------
 
 
-class _WrittenShare(NamedTuple):
-    share: Share
-    marks: tuple[str, ...]
-    text: str
-    """The JSON of both."""
-
-
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
     """What the Lease of a GPU says."""
@@ -237,7 +236,7 @@ class LeaseRecord:
     """The booking that covers the pod which the GPU is kept for. If that pod goes, the GPU is kept for the booking."""
     kept_until: datetime | None = None
     """How long, after the pod is gone; None: as long as the pod waits."""
-    written: dict[str, _WrittenShare] = field(default_factory=dict, compare=False, repr=False)
+    written: dict[str, WrittenShare] = field(default_factory=dict, compare=False, repr=False)
     """uid → its share as it was last written, here or in a record that this one was made from: mostly one of dozens
     of shares is new."""
 
@@ -327,9 +326,9 @@ def read_lease(lease: Lease, known: tuple[Lease, LeaseRecord] | None = None) -> 
         return LeaseRecord(*place, gpu, tuple(shares.values()), None, tries)  # mostly
     where = subject(lease.metadata, "Lease")
     kept = _note(notes, LEASE_KEPT_FOR, where)
-    kept_for = _holder(kept["uid"].some_text(), kept["pod"]) if kept.present else None
+    kept_for = holder_named(kept["uid"].some_text(), kept["pod"]) if kept.present else None
     victims = tuple(
-        _holder(uid, name, kind) for word, kind in _VICTIMS.items() for uid, name in kept[word].entries().items()
+        holder_named(uid, name, kind) for word, kind in _VICTIMS.items() for uid, name in kept[word].entries().items()
     )
     until = kept["until"].text()
     return LeaseRecord(
@@ -360,54 +359,11 @@ def _read_added(lease: Lease, before: Lease, record: LeaseRecord) -> LeaseRecord
     return replace(record, shares=(*record.shares, *shares.values()), tries={**record.tries, **tries})
 
 
-_Shares = tuple[dict[str, Share], dict[str, tuple[str, ...]]]
-"""Both by uid: the shares, and the marks of the binds that rely on them."""
-
-
-def _shares(lease: Lease, text: str, gpu: str) -> _Shares:
+def _shares(lease: Lease, text: str, gpu: str) -> Shares:
     """`text`: of the annotation, or a part of it."""
-    return _usual_shares(text, gpu) or _unusual_shares(text, gpu, subject(lease.metadata, "Lease"))
-
-
-class _UsualEntry(msgspec.Struct, gc=False):
-    """A share as Carrel writes it."""
-
-    state: str
-    pod: str | None = None
-    claim: str | None = None
-    mib: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    tries: tuple[Annotated[str, msgspec.Meta(min_length=1)], ...] | None = None
-    booking: str | None = None
-    covered: str = ""
-
-
-_read_usual = msgspec.json.Decoder(dict[Annotated[str, msgspec.Meta(min_length=1)], _UsualEntry]).decode
-
-
-def _usual_shares(text: str, gpu: str) -> _Shares | None:
-    """The same as `_unusual_shares` for what Carrel writes itself, several times as fast: a process that starts reads
-    the Leases of all GPUs. None: something is unusual, and the other has to look, which can also say what is wrong."""
-    try:
-        entries = _read_usual(text)
-    except (msgspec.MsgspecError, UnicodeError):
-        return None
-    shares, tries = {}, {}
-    for uid, entry in entries.items():
-        if entry.state not in _STATES or (entry.pod is None) is (entry.claim is None) or entry.booking:
-            return None
-        kind = HolderKind.POD if entry.claim is None else HolderKind.CLAIM
-        namespace, _, name = (entry.pod or entry.claim or "").rpartition("/")
-        memory = MiB(entry.mib) if entry.mib is not None else None
-        shares[uid] = Share(Holder(uid, namespace, name, kind), gpu, memory, _STATES[entry.state])
-        if entry.tries is not None:
-            tries[uid] = entry.tries
-    return shares, tries
-
-
-def _unusual_shares(text: str, gpu: str, where: str) -> _Shares:
-    recorded = Field.parse(text, where, annotation_field(LEASE_SHARES)).entries()
-    shares = {uid: _share(uid, gpu, entry) for uid, entry in recorded.items()}
-    return shares, {uid: tried.strings() for uid, entry in recorded.items() if (tried := entry["tries"]).present}
+    if (usual := read_usual_shares(text, gpu)) is not None:
+        return usual
+    return read_shares(Field.parse(text, subject(lease.metadata, "Lease"), annotation_field(LEASE_SHARES)), gpu)
 
 
 def _note(notes: Mapping[str, str], key: str, where: str) -> Field:
@@ -419,9 +375,9 @@ def _note(notes: Mapping[str, str], key: str, where: str) -> Field:
 def write_lease(record: LeaseRecord, namespace: str, now: datetime) -> dict[str, Any]:
     """The whole Lease; whoever updates one adds the resourceVersion that was read."""
     whole = next((share.holder for share in record.shares if share.memory is None), None)
-    annotations = {LEASE_GPU: record.gpu, LEASE_SHARES: _shares_text(record)}
+    annotations = {LEASE_GPU: record.gpu, LEASE_SHARES: write_shares(record.shares, record.tries, record.written)}
     if record.kept_for is not None:
-        annotations[LEASE_KEPT_FOR] = _json(_keep(record, record.kept_for))
+        annotations[LEASE_KEPT_FOR] = to_json(_keep(record, record.kept_for))
     if record.reservation is not None:
         known = {
             "gpu": record.reservation.card,
@@ -430,7 +386,7 @@ def write_lease(record: LeaseRecord, namespace: str, now: datetime) -> dict[str,
             "until": micro_seconds(record.reservation.retry_at) if record.reservation.retry_at else "",
         }
         told = {key: value for key, value in known.items() if value}
-        annotations[LEASE_RESERVATION] = _json({"state": record.reservation.state.value, **told})
+        annotations[LEASE_RESERVATION] = to_json({"state": record.reservation.state.value, **told})
     return {
         "apiVersion": LEASES.api_version,
         "kind": LEASES.kind,
@@ -442,34 +398,6 @@ def write_lease(record: LeaseRecord, namespace: str, now: datetime) -> dict[str,
         },
         "spec": {"renewTime": micro_seconds(now), **({"holderIdentity": whole.uid} if whole else {})},
     }
-
-
-def _holder(uid: str, full_name: Field, kind: HolderKind = HolderKind.POD) -> Holder:
-    namespace, _, name = full_name.text().rpartition("/")
-    return Holder(uid, namespace, name, kind)
-
-
-def _holder_of_share(uid: str, entry: Field) -> Holder:
-    pod, claim = entry[HolderKind.POD.value], entry[HolderKind.CLAIM.value]
-    if pod.present and claim.present:
-        raise entry.malformed("either a pod or a claim")
-    return _holder(uid, claim, HolderKind.CLAIM) if claim.present else _holder(uid, pod)
-
-
-def _share(uid: str, gpu: str, entry: Field) -> Share:
-    state, mib = entry["state"], entry["mib"]
-    if state.text() not in _STATES:
-        raise state.malformed(", ".join(_STATES))
-    if not uid:
-        raise entry.malformed("the uid of a pod or a claim as its key")
-    memory = MiB(mib.integer(at_least=1)) if mib.present else None
-    return Share(_holder_of_share(uid, entry), gpu, memory, _STATES[state.text()], _coverage(entry))
-
-
-def _coverage(entry: Field) -> Coverage | None:
-    if not (booking := entry["booking"].text()):
-        return None
-    return Coverage(booking, instant(entry["covered"].some_text(), entry.subject, entry["covered"].path))
 
 
 def _reservation(entry: Field) -> Reservation | None:
@@ -488,34 +416,6 @@ def _reservation(entry: Field) -> Reservation | None:
     )
 
 
-def _shares_text(record: LeaseRecord) -> str:
-    texts, written = [], record.written
-    for share in record.shares:
-        uid = share.holder.uid
-        marks, last = record.tries.get(uid, ()), written.get(uid)
-        if last is None or last.share is not share or last.marks is not marks:
-            text = f"{_json(uid)}:{_json(_entry(share, marks))}"
-            last = written[uid] = _WrittenShare(share, marks, text)
-        texts.append(last.text)
-    if len(written) > 2 * len(record.shares):  # of pods that are gone
-        there = {share.holder.uid for share in record.shares}
-        for uid in written.keys() - there:
-            del written[uid]
-    return f"{{{','.join(texts)}}}"
-
-
-def _entry(share: Share, marks: Sequence[str]) -> dict[str, Any]:
-    if share.state is ShareState.GONE:
-        raise ValueError(f"the share of {share.holder} is gone; a Lease records only what is held")
-    kind, state = share.holder.kind._value_, share.state._value_  # `value` takes several times as long
-    entry: dict[str, Any] = {kind: share.holder.full_name, "state": state}
-    if share.memory is not None:
-        entry["mib"] = share.memory
-    if share.coverage is not None:
-        entry |= {"booking": share.coverage.booking, "covered": micro_seconds(share.coverage.since)}
-    return {**entry, "tries": list(marks)} if marks else entry
-
-
 def _keep(record: LeaseRecord, holder: Holder) -> dict[str, Any]:
     optional = {
         **{
@@ -526,10 +426,6 @@ def _keep(record: LeaseRecord, holder: Holder) -> dict[str, Any]:
         "until": micro_seconds(record.kept_until) if record.kept_until else "",
     }
     return {"uid": holder.uid, "pod": holder.full_name, **{key: value for key, value in optional.items() if value}}
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 # --- the dialect -----------------------------------------------------------------------------------------------------

@@ -23,12 +23,14 @@ peers' tools; what is held is written on Leases.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from carrel.dialects import carrel
 from carrel.dialects.interface import Dialect, Json, PodBinding, Reading, ToldGpus, variable_from
+from carrel.dialects.options import Unit
 from carrel.kubernetes.objects.kinds import ConfigMap, Pod
-from carrel.kubernetes.objects.pods import annotation_field, resource_asked, subject
+from carrel.kubernetes.objects.pods import ResourceAsk, annotation_field, resource_asked, subject
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import ContainerNeed, Memory, Request
 from carrel.parsing.fields import Field, whole_number
@@ -87,13 +89,17 @@ class Assumption:
 
 def request_of(pod: Pod, reading: Reading) -> Request | Refusal | None:
     """All containers of the pod share one GPU. Unlike the peer, an init container's greed counts: it runs too."""
-    asked, unit = resource_asked(pod, GPU_MEM), reading.options.memory_unit
+    asked = resource_asked(pod, GPU_MEM)
     count = resource_asked(pod, GPU_COUNT).total
     if count > 1 or (count and not asked.total):
         help_ = f"ask for {GPU_MEM}, which is memory of one GPU, or for whole GPUs by nvidia.com/gpu"
         return Refusal(f"{subject(pod.metadata)} asks for {count} {GPU_COUNT}, which gives no GPU; {help_}")
-    if not asked.total:
-        return None
+    return _request(asked, reading.options.memory_unit) if asked.total else None
+
+
+@lru_cache(maxsize=1024)
+def _request(asked: ResourceAsk, unit: Unit) -> Request:
+    """Many pods ask for the same, and each several times."""
     needs = tuple(
         ContainerNeed(ask.container, 1, Memory(unit.to_memory(ask.amount)), ask.init) for ask in asked.containers
     )

@@ -159,6 +159,7 @@ class Ranking:
             table.set(name, self._count(table, name))
         if table.uncounted:
             return False
+        table.uncounted = set()  # a set that was large stays slow
         if table.order is None:
             table.order = sorted(filter(None, table.costs.values()))
         return True
