@@ -12,10 +12,8 @@ from carrel.dialects.booking_objects import BOOKINGS, BookingObject
 from carrel.dialects.carrel import EXEMPT, TIER
 from carrel.dialects.dra import DraDriver
 from carrel.dialects.gang_makers import pod_of_template
-from carrel.dialects.gpuclaim import CLAIM
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES, GpuClaim, GpuNodeStatus
 from carrel.dialects.interface import Dialect, PodRequest
-from carrel.dialects.kai import POD_GROUP
 from carrel.dialects.kai_objects import POD_GROUPS, PodGroup
 from carrel.dialects.kai_reservation import is_reservation
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
@@ -38,7 +36,7 @@ from carrel.leases.covered_pods import CoveredPods
 from carrel.leases.device_claims import DeviceClaims
 from carrel.leases.eligible_nodes import NOWHERE, Eligibility, EligibleNodes
 from carrel.leases.gang_members import GangMemberLookup
-from carrel.leases.gang_sizes import GangSizeContext, GangSizes
+from carrel.leases.gang_sizes import GangSizeContext, GangSizes, claim_key, gang_keys, group_key
 from carrel.leases.gone_holders import GoneHolders
 from carrel.leases.lease_writer import LeaseContext, LeaseWriter
 from carrel.leases.pod_progress import is_ending, slot_of
@@ -105,7 +103,7 @@ class ClusterState:
                 PERSON_OF: lambda pod: filter(None, [person_of(pod)]),
                 COUNTS_AS: lambda pod: [counts_as(pod)],
                 SLOT_OF: lambda pod: filter(None, [slot_of(pod)]),
-                GANG_OF: _gang_keys,
+                GANG_OF: gang_keys,
                 SEAL_OF: lambda pod: filter(None, [pod.metadata.annotations.get(ADMITTED)]),
                 NAMES_CLAIM: claims_named_by,
             },
@@ -272,9 +270,9 @@ class ClusterState:
 
     def _pods_naming(self, namespace: str, gang: str) -> list[Pod]:
         claims = self.claims.store.find(GANG_OF, f"{namespace}/{gang}")
-        found = [*self.pods.store.find(GANG_OF, _group_key(namespace, gang))]
+        found = [*self.pods.store.find(GANG_OF, group_key(namespace, gang))]
         for claim in claims:
-            found += self.pods.store.find(GANG_OF, _claim_key(namespace, claim.metadata.name))
+            found += self.pods.store.find(GANG_OF, claim_key(namespace, claim.metadata.name))
         named = {pod.metadata.uid: pod for pod in found if self._gang_name(pod) == gang}
         return list(named.values())
 
@@ -289,7 +287,7 @@ class ClusterState:
         return f"{namespace}/{name}" if name else ""
 
     def _on_gang_pod(self, old: Pod | None, new: Pod | None) -> None:
-        if any(pod is not None and any(_gang_keys(pod)) for pod in (old, new)):
+        if any(pod is not None and any(gang_keys(pod)) for pod in (old, new)):
             self.gang_sizes.on_pod(old, new)
 
     # --- bookings ----------------------------------------------------------------------------------------------------
@@ -481,23 +479,6 @@ class ClusterState:
         asked = self.requested_by(pod)
         gang = asked.request.gang if isinstance(asked, PodRequest) else None
         return gang is not None and self.gang_members(gang).bound > 0
-
-
-def _gang_keys(pod: Pod) -> Iterator[str]:
-    """By what the pod may name a gang."""
-    notes, namespace = pod.metadata.annotations, pod.metadata.namespace
-    if claim := notes.get(CLAIM):
-        yield _claim_key(namespace, claim)
-    if group := notes.get(POD_GROUP):
-        yield _group_key(namespace, group)
-
-
-def _claim_key(namespace: str, claim: str) -> str:
-    return f"claim {namespace}/{claim}"
-
-
-def _group_key(namespace: str, group: str) -> str:
-    return f"group {namespace}/{group}"
 
 
 def _is_exempt(namespace: Namespace | None) -> bool:

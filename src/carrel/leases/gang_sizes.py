@@ -9,11 +9,13 @@ it. Until it is known, the gang says why it cannot be planned; then its pods are
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from carrel.dialects.gang_makers import Maker, group_size_of, maker_of, makers_maker, part_of, pods_made_by
+from carrel.dialects.gpuclaim import CLAIM
+from carrel.dialects.kai import POD_GROUP
 from carrel.kubernetes.cluster import Cluster, ClusterError, Forbidden, NotFound
 from carrel.kubernetes.isolation import Isolation, title
 from carrel.kubernetes.objects.kinds import Pod
@@ -232,3 +234,20 @@ class GangSizes:
     def _names(self, template: Mapping[str, Any], maker: Maker, gang: str) -> bool:
         named = self._context.gang_of_template(template, maker.namespace)
         return bool(named) and gang in (named, f"{named}@{gang.rpartition('@')[2]}")
+
+
+def gang_keys(pod: Pod) -> Iterator[str]:
+    """By what the pod may name a gang."""
+    notes, namespace = pod.metadata.annotations, pod.metadata.namespace
+    if claim := notes.get(CLAIM):
+        yield claim_key(namespace, claim)
+    if group := notes.get(POD_GROUP):
+        yield group_key(namespace, group)
+
+
+def claim_key(namespace: str, claim: str) -> str:
+    return f"claim {namespace}/{claim}"
+
+
+def group_key(namespace: str, group: str) -> str:
+    return f"group {namespace}/{group}"
