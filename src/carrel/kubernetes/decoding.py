@@ -66,7 +66,7 @@ def read_list(resource: Resource[V], body: bytes) -> tuple[ListMetadata, Sequenc
     except msgspec.ValidationError:
         page, read = _list_reader.decode(body), reader_of(resource)
         return page.metadata, [read(item) for item in page.items or ()]
-    return typed.metadata, typed.items or ()
+    return typed.metadata, typed.items or []
 
 
 def _read_leniently(resource: Resource[V], body: bytes | msgspec.Raw, mismatch: msgspec.ValidationError) -> V:

@@ -7,7 +7,8 @@ Reading order:
     claim_status pod_events         writes the status of claims, and why pods wait
     coverage_correction             makes pods, Leases and bookings say which booking covers which pod
     expiry                          ends pods with their booking
-    holdings victim_prices victims opportunistic_pods revocation   revokes GPUs for booked pods
+    holdings victim_prices victims   who loses a GPU to a booked pod
+    revocation_context opportunistic_pods revocation   revokes GPUs for booked pods
     claim_allocator                 allocates the claims of booked pods
     booking_enquiries               writes what a booking service elsewhere says into the cluster
     revocation_grace                how long a pod may stay after it was told
