@@ -1,6 +1,6 @@
 """The garbage collector of Python while a large cluster is loaded.
 
-It looks at all objects again whenever a quarter more of them exist: a third of the CPU time of a start, to find
+It looks at all objects again whenever a quarter more of them exist: a sixth of the CPU time of a start, to find
 nothing, as the copies of Kubernetes' objects do not refer to each other in circles. It is not switched off: while the
 API server is away, a process waits for its first lists for as long as that takes, and each failed call leaves a circle.
 """
