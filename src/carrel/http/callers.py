@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from carrel.http.asgi import AsgiApp, Receive, Scope, Send
-from carrel.http.post_routes import HasPostRoutes, PostRoute
+from carrel.http.post_routes import PostRoute, routes_of
 from carrel.http.probes import is_probe
 from carrel.http.refusals import Refused, answer_refused
 
@@ -37,6 +37,7 @@ class KnownCallersOnly:
 
     def __init__(self, app: AsgiApp, rules: CallerRules, error_field: str) -> None:
         self._app = app
+        self._routes = routes_of(app)
         self._rules = rules
         self._error_field = error_field
         self._reported = float("-inf")
@@ -56,10 +57,10 @@ class KnownCallersOnly:
 
     def route_of(self, scope: Scope, path: str) -> PostRoute | None:
         """None also for a caller that is not known."""
-        if not isinstance(self._app, HasPostRoutes):
+        if self._routes is None:
             return None
         known = self._path_of(scope, path)
-        return None if isinstance(known, Refused) else self._app.route_of(scope, known)
+        return None if isinstance(known, Refused) else self._routes.route_of(scope, known)
 
     def _path_of(self, scope: Scope, path: str) -> str | Refused:
         """The path without the secret, if its caller may call."""

@@ -13,16 +13,17 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from enum import Enum, auto
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from carrel.http.asgi import Scope
 from carrel.http.direct_request import DEFECT, DirectRequest, written
 from carrel.http.limits import KEEP_ALIVE_S, ServerLimits
 from carrel.http.open_connections import OpenConnections, Room, Waits
-from carrel.http.post_routes import HasPostRoutes, JsonReply
+from carrel.http.post_routes import JsonReply, routes_of
 from carrel.http.probes import is_probe
 from carrel.http.refusals import Refused, overloaded
 
@@ -96,10 +97,12 @@ class LimitedConnection(HttpToolsProtocol):
             self._refuse(Refused(408, f"the body of the request took more than {self._limits.body_s:.0f} s"))
         elif (
             (phase is Phase.REFUSED and waited > LINGER_S)
-            or ((phase is Phase.SILENT or phase is Phase.IDLE) and waited > KEEP_ALIVE_S)
+            or (phase is Phase.SILENT and waited > KEEP_ALIVE_S)
             or (self._stalled_since and now - self._stalled_since > self._limits.stalled_s)
         ):
             self.abort()
+        elif phase is Phase.IDLE and waited > KEEP_ALIVE_S:
+            self.transport.close()
 
     # --- the connection ----------------------------------------------------------------------------------------------
 
@@ -208,12 +211,12 @@ class LimitedConnection(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Called when the header of a request has come, and the requests before it are answered."""
         is_ordinary = not (self.flow.write_paused or cycle.waiting_for_100_continue)
-        routed = isinstance(app, HasPostRoutes) and is_ordinary
-        route = app.route_of(cycle.scope, cycle.scope["path"]) if routed else None
+        routes, scope = routes_of(app) if is_ordinary else None, cast("Scope", cycle.scope)
+        route = routes.route_of(scope, scope["path"]) if routes is not None else None
         if route is None:
             super()._start_asgi_task(cycle, app)
             return
-        direct = self._direct = DirectRequest(cycle, route)
+        direct = self._direct = DirectRequest(cycle, app, route)
         if cycle.body and not direct.takes(len(cycle.body)):  # it has waited for others
             self._leave_to_asgi(direct)
         elif not cycle.more_body:
@@ -221,7 +224,7 @@ class LimitedConnection(HttpToolsProtocol):
 
     def _leave_to_asgi(self, direct: DirectRequest) -> None:
         self._end_direct()
-        super()._start_asgi_task(direct.cycle, self.app)
+        super()._start_asgi_task(direct.cycle, direct.app)  # type: ignore[arg-type] # uvicorn's types are stricter
 
     def _end_direct(self) -> None:
         if self._direct is not None:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from carrel.http.asgi import AsgiApp
 from carrel.http.post_routes import JSON, JsonReply, PostRoute
 
 DIRECT_BYTES = HIGH_WATER_LIMIT
@@ -19,8 +20,10 @@ DEFECT = JsonReply(500, b'{"error":"this is a mistake of the server; its log say
 
 
 class DirectRequest:
-    def __init__(self, cycle: RequestResponseCycle, route: PostRoute) -> None:
+    def __init__(self, cycle: RequestResponseCycle, app: AsgiApp, route: PostRoute) -> None:
+        """`app` answers it if it is left to ASGI."""
         self.cycle = cycle
+        self.app = app
         self._route = route
         self._counted = 0
 
