@@ -16,9 +16,9 @@ from carrel.dialects.gpuclaim import node_status
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.leases.cluster_ledger import KnownLease
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
 from carrel.leases.invariants import violations
+from carrel.leases.known_lease import KnownLease
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.shares import Holder, Share
 from carrel.lifecycle.gpu_counts import GpuCounts

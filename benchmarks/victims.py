@@ -21,8 +21,8 @@ from benchmarks.measuring import Figure, cpu_seconds
 from carrel.dialects.carrel import LeaseRecord
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
-from carrel.leases.cluster_ledger import KnownLease
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
+from carrel.leases.known_lease import KnownLease
 from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import WaitingPod

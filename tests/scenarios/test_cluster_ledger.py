@@ -11,7 +11,8 @@ from carrel.dialects.carrel import LeaseRecord, write_lease
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.dialects.options import Unit
 from carrel.kubernetes.objects.kinds import Lease
-from carrel.leases.cluster_ledger import ClusterLedger, KnownLease
+from carrel.leases.cluster_ledger import ClusterLedger
+from carrel.leases.known_lease import KnownLease
 from carrel.ledger.gpus import MiB, Node
 from carrel.ledger.ledger import LedgerError
 from carrel.ledger.placement import Placement

@@ -20,6 +20,7 @@ from carrel.dialects.options import Unit
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
 from carrel.leases.gpu_nodes import GpuNodes, GpuNodesContext
+from carrel.leases.known_lease import KnownLease
 from carrel.leases.node_offers import NodeOffers
 from carrel.leases.own_writes import OwnWrites
 from carrel.leases.pod_progress import is_ending, slot_of, state_of
@@ -36,16 +37,6 @@ PodByUid = Callable[[str], Pod | None]
 
 NONE: frozenset[str] = frozenset()
 NOT_UNDERSTOOD = "what is known of it cannot be understood; Carrel's log says why"
-
-
-@dataclass(frozen=True, slots=True)
-class KnownLease:
-    """A Lease as it was last read or written."""
-
-    name: str
-    uid: str
-    version: str
-    record: LeaseRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,10 +313,10 @@ class ClusterLedger:
             return
         name = new.metadata.name
         known = self._leases.get(name)
-        if known is not None and _number(new.metadata.resource_version) <= _number(known.version):
+        if known is not None and not known.is_before(new.metadata.resource_version):
             return
         try:
-            record = self.own_writes.record_in(new) or carrel.read_lease(new, _as_read(old, known))
+            record = self.own_writes.record_in(new) or carrel.read_lease(new, known.as_read(old) if known else None)
         except Malformed as malformed:
             self._remove_lease(name)
             if place := gpuclaim.read_lease_name(name):
@@ -489,7 +480,7 @@ class ClusterLedger:
     def lease_written(self, lease: KnownLease) -> None:
         """This process wrote the Lease: no need to wait for the watch, which may have shown a later change already."""
         known = self._leases.get(lease.name)
-        is_newer = known is None or _number(known.version) < _number(lease.version)
+        is_newer = known is None or known.is_before(lease.version)
         if is_newer and not self.own_writes.is_gone(lease.uid):
             self._set_lease(lease)
 
@@ -498,16 +489,3 @@ class ClusterLedger:
         known = self._leases.get(name)
         if known is not None and known.uid == uid:
             self._remove_lease(name)
-
-
-def _as_read(lease: Lease | None, known: KnownLease | None) -> tuple[Lease, LeaseRecord] | None:
-    """A Lease and what it says, if that is known of this very state of it."""
-    if lease is None or known is None:
-        return None
-    is_this = (known.uid, known.version) == (lease.metadata.uid, lease.metadata.resource_version)
-    return (lease, known.record) if is_this else None
-
-
-def _number(version: str) -> int:
-    """Resource versions increase: Kubernetes promises it since 1.35, and it was always so."""
-    return int(version) if version.isdecimal() else 0

@@ -101,8 +101,7 @@ class CoveredPods:
                 if pod is new and is_waiting(pod):
                     self._unbound_of.setdefault(person, set()).add(uid)
             claims = self._context.claims_used_by(pod)
-            if claims:
-                self._note_people(filter(None, map(self._context.pod_by_uid, claims)))
+            self._note_people(filter(None, map(self._context.pod_by_uid, claims)))
             self._note_recorded((uid, *claims))
             if any(map(self._ledger.shares_of, (uid, *claims))):  # what others may have by revocation has changed
                 self._moment += 1
@@ -143,10 +142,7 @@ class CoveredPods:
 
     def _note_records(self, uid: str) -> None:
         shares = self._ledger.shares_of(uid).values()
-        before, now = self._bookings_of.pop(uid, None), {each.coverage.booking for each in shares if each.coverage}
-        if not before and not now:
-            return
-        before = before or set()
+        before, now = self._bookings_of.pop(uid, set()), {each.coverage.booking for each in shares if each.coverage}
         if now:
             self._bookings_of[uid] = now
         for booking in before - now:

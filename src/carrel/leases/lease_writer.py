@@ -24,7 +24,8 @@ from carrel.kubernetes.cluster import (
     Selection,
 )
 from carrel.kubernetes.objects.resources import LEASES
-from carrel.leases.cluster_ledger import ClusterLedger, KnownLease
+from carrel.leases.cluster_ledger import ClusterLedger
+from carrel.leases.known_lease import KnownLease
 from carrel.leases.reservation_wait import ReservationWaiter
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.placement import Placement

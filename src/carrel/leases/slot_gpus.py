@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from carrel.dialects import gpuclaim
-from carrel.leases.cluster_ledger import ClusterLedger, KnownLease
+from carrel.leases.cluster_ledger import ClusterLedger
+from carrel.leases.known_lease import KnownLease
 from carrel.ledger.placement import Placement
 from carrel.ledger.slots import Reservation, ReservationState
 

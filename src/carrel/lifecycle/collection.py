@@ -21,8 +21,9 @@ from carrel.kubernetes.cluster import Cluster, Json, NotFound
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
-from carrel.leases.cluster_ledger import ClusterLedger, KnownLease, PodByUid
+from carrel.leases.cluster_ledger import ClusterLedger, PodByUid
 from carrel.leases.confirmed_ends import ConfirmedEnds
+from carrel.leases.known_lease import KnownLease
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pod_progress import FINISHED
 from carrel.ledger.shares import Holder

@@ -14,7 +14,8 @@ from carrel.dialects.kai_reservation import group_of
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, Json, MergePatch, NotFound
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
-from carrel.leases.cluster_ledger import ClusterLedger, KnownLease
+from carrel.leases.cluster_ledger import ClusterLedger
+from carrel.leases.known_lease import KnownLease
 from carrel.leases.pod_progress import is_ending
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import ContainerNeed, Portion

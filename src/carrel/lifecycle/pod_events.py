@@ -24,7 +24,7 @@ from carrel.kubernetes.cluster import Cluster, OutcomeUnknown
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import NORMAL, WARNING, Note
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.leases.cluster_ledger import KnownLease
+from carrel.leases.known_lease import KnownLease
 from carrel.leases.pod_progress import bound_at, created_at
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.slots import slot_id

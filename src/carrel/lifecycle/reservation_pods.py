@@ -26,7 +26,8 @@ from carrel.dialects.kai_reservation import KAI_0_17, ReservationSpelling
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, DeleteOptions, Json, NotFound
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import LEASES, PODS
-from carrel.leases.cluster_ledger import ClusterLedger, KnownLease
+from carrel.leases.cluster_ledger import ClusterLedger
+from carrel.leases.known_lease import KnownLease
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pod_progress import FINISHED, is_ending, slot_of
 from carrel.leases.slot_gpus import card_used_by

@@ -24,8 +24,8 @@ from carrel.kubernetes.leader_election import Candidate, Election
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, PODS, RESOURCE_CLAIMS, SECRETS, Resource
 from carrel.kubernetes.transport import ApiRequest, ResponseLike
-from carrel.leases.cluster_ledger import KnownLease
 from carrel.leases.cluster_state import ClusterState
+from carrel.leases.known_lease import KnownLease
 from carrel.leases.runtime_class import RuntimeClasses
 from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal
