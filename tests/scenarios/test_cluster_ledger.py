@@ -10,7 +10,7 @@ from carrel.dialects import gpuclaim
 from carrel.dialects.carrel import LeaseRecord, write_lease
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.dialects.options import Unit
-from carrel.kubernetes.objects.kinds import Lease
+from carrel.kubernetes.objects.kinds import Lease, Pod
 from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.known_lease import KnownLease
 from carrel.ledger.gpus import MiB, Node
@@ -182,3 +182,22 @@ def test_a_heartbeat_alone_changes_nothing_in_the_ledger() -> None:
 
     cluster_ledger.on_node_status(status(a_node("n1")), status(a_node("n1", cards=1), NOW + timedelta(seconds=60)))
     assert [card.free for card in cluster_ledger.ledger.cards("n1")] == [16276 - 8000]
+
+
+def test_a_pod_that_is_seen_after_the_report_which_names_it_holds_its_gpu_until_it_has_finished() -> None:
+    pods: dict[str, Pod] = {}
+    cluster_ledger = ClusterLedger(pods.get)
+    body = gpuclaim.node_status(a_node("n1", cards=1), {"GPU-n1-0": ["uid-late"]}, NOW)
+    cluster_ledger.on_node_status(None, msgspec.convert(body, GpuNodeStatus))
+
+    def free_after(old: Pod | None, phase: str) -> tuple[Pod, int]:
+        late = {"metadata": {"name": "late", "uid": "uid-late"}, "spec": {"nodeName": "n1"}, "status": {"phase": phase}}
+        pods["uid-late"] = new = msgspec.convert(late, Pod)
+        cluster_ledger.on_pod(old, new)
+        card = cluster_ledger.ledger.card("GPU-n1-0")
+        assert card is not None
+        return new, card.free
+
+    running, free = free_after(None, "Running")
+    assert free == 0
+    assert free_after(running, "Succeeded")[1] == 16276

@@ -2,7 +2,8 @@
 
 Reading order:
 
-    known_lease own_writes cluster_ledger   keeps the ledger equal to what the cluster says, and to what is just being written
+    known_lease own_writes     Leases as they are known, and while they are being written
+    cluster_ledger             keeps the ledger equal to what the cluster says, and to what is just being written
     gpu_nodes silent_agents    which node a GPU belongs to; whether its agent has reported lately
     unrecorded_pods node_offers   pods that have GPUs without a Lease, and what kubelets have to give
     adoption           records such pods

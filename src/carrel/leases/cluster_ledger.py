@@ -434,7 +434,8 @@ class ClusterLedger:
     def on_pod(self, old: Pod | None, new: Pod | None) -> None:
         """A pod that is gone still holds its GPUs in the ledger, until its share is removed from the Lease."""
         pod = new or old
-        self._refresh_if_complete(self._offers.on_pod(old, new, self._is_recorded))
+        report = self._statuses.get(pod.spec.node_name) if pod is not None else None
+        self._refresh_if_complete(self._offers.on_pod(old, new, report, self._is_recorded))
         if pod is not None and self.ledger.shares_of(pod.metadata.uid):
             if new is None or is_ending(new):
                 self.ledger.release(pod.metadata.uid)

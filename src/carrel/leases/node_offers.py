@@ -48,8 +48,10 @@ class NodeOffers:
     def forget_node(self, name: str) -> None:
         self._amounts.pop(name, None)
 
-    def on_pod(self, old: Pod | None, new: Pod | None, is_recorded: Callable[[Pod], bool]) -> set[str]:
-        """The nodes whose pods may have other GPUs than before, without a Lease."""
+    def on_pod(
+        self, old: Pod | None, new: Pod | None, report: GpuNodeStatus | None, is_recorded: Callable[[Pod], bool]
+    ) -> set[str]:
+        """The nodes whose pods may have other GPUs than before, without a Lease. `report`: of the pod's node."""
         changed = set()
         is_here = new is not None and may_have_gpus(new)
         if old is not None and not (is_here and new is not None and new.spec.node_name == old.spec.node_name):
@@ -63,6 +65,11 @@ class NodeOffers:
             is_new = before is None or before.metadata != new.metadata
             if is_new and not is_recorded(new):
                 changed.add(new.spec.node_name)
+        if report is not None and not (old and new and old.status.phase == new.status.phase):
+            # The kubelet may have given it GPUs although it asks in no way that Carrel knows.
+            pod = new or old
+            if pod is not None and pod.metadata.uid in users_by_gpu(report) and not is_recorded(pod):
+                changed.add(pod.spec.node_name)
         return changed
 
     def has_pods(self, node: str) -> bool:
