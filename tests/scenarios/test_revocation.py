@@ -1,5 +1,6 @@
 """A booked pod that does not fit gets a GPU from the fewest pods without a booking, and from no others."""
 
+import sys
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -356,3 +357,20 @@ async def test_many_waiting_pods_of_one_person_do_not_hold_up_a_booked_pod() -> 
 
         assert await served(lab, "urgent")
         assert await victims(lab) == {"train"}
+
+
+async def test_nothing_is_kept_of_pods_that_are_gone_while_no_booked_pod_waits() -> None:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        train = await an_opportunistic_pod(lab, replica, "train")
+        urgent = await an_unschedulable_booked_pod(lab, "urgent")
+        await catch_up(lab, replica)
+        revoker, pod = TierController(replica).parts.revoker, replica.pods.store.by_uid(train["metadata"]["uid"])
+        lab.clock.now += timedelta(minutes=1)
+        assert revoker.decide() is not None
+        for each in (urgent, train):
+            await lab.client.delete(PODS, each["metadata"]["name"], "lab", how=DeleteOptions(grace_seconds=0))
+        await catch_up(lab, replica)
+        before = sys.getrefcount(pod)
+
+        assert revoker.decide() is None
+        assert sys.getrefcount(pod) < before

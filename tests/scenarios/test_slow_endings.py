@@ -58,16 +58,17 @@ async def grace_of(lab: Lab, name: str) -> int:
 # --- grace periods ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_pod_told_to_end_within_a_year_is_warned_and_then_deleted_again() -> None:
+@pytest.mark.parametrize("grace_s", [A_YEAR_S, 10**11, 2**62], ids=["a year", "before all years", "after all years"])
+async def test_a_pod_told_to_end_within_a_year_or_more_is_warned_and_then_deleted_again(grace_s: int) -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
-        await an_opportunistic_pod(lab, replica, "sleepy", grace_seconds=A_YEAR_S)
-        await delete_slowly(lab, "sleepy")
+        await an_opportunistic_pod(lab, replica, "sleepy", grace_seconds=grace_s)
+        await delete_slowly(lab, "sleepy", grace_s)
         controller = TierController(replica)
 
         await a_round(lab, controller)
         assert "GPUPodEndsSlowly sleepy" in await event_reasons(lab)
         await a_round(lab, controller, 299)
-        assert await grace_of(lab, "sleepy") == A_YEAR_S, "it has five minutes"
+        assert await grace_of(lab, "sleepy") == grace_s, "it has five minutes"
         await a_round(lab, controller, 1)
 
         assert await grace_of(lab, "sleepy") == 30

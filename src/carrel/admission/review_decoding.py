@@ -104,7 +104,7 @@ def _read_as_usual(body: bytes) -> AdmissionRequest | None:
     """A review as API servers write them. None: it is not; what is wrong with it, if anything, has to be looked for."""
     try:
         found = _DECODER.decode(body)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     asked = found.request
     is_review = found.api_version in review.VERSIONS and found.kind == review.KIND
@@ -129,7 +129,7 @@ def _read_as_usual(body: bytes) -> AdmissionRequest | None:
 def _read_by_fields(body: bytes) -> AdmissionRequest:
     try:
         return review.read(msgspec.json.decode(body))._replace(size=len(body))
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise NotAReview(f"the body is not JSON: {error}") from None
     except Malformed as malformed:
         raise NotAReview(str(malformed)) from None

@@ -49,11 +49,19 @@ class OpportunisticPods:
         self._in_namespace: dict[str, set[str]] = {}
         self._gone_since: dict[str, datetime] = {}  # uid → since when the pod is gone, and its GPU not free
 
-    def read(self) -> Opportunists:
-        holders, context, pod_now = self._ledger.holders(), self._context, self._context.pods.get
+    def forget_changed(self) -> None:
+        """Drops what was read of pods that have changed or are gone; to be called also while nobody asks, because the
+        pods themselves are kept with it."""
+        pod_now = self._context.pods.get
         changed = [uid for uid, pod in self._read.items() if pod_now(uid) is not pod]
+        for uid in changed:
+            self._forget(uid)
+
+    def read(self) -> Opportunists:
+        holders, context = self._ledger.holders(), self._context
+        self.forget_changed()
         apart = self._hand_overs.held_up() | self._users_of_claims(holders - context.pods.keys())
-        for uid in (*changed, *apart, *(self._read.keys() - holders)):
+        for uid in (*apart, *(self._read.keys() - holders)):
             self._forget(uid)
         others = sorted(holders - self._read.keys())
         stuck = self._stuck_among(others)

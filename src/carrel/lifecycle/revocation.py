@@ -167,6 +167,7 @@ class Revoker:
         ledger = self._cluster_ledger.ledger
         waiting = list(self._booked_and_waiting())
         if not waiting:
+            self.pods.forget_changed()
             return None
         would_fit = self._would_fit(waiting)
         self._contested_since = {uid: since for uid, since in self._contested_since.items() if uid in would_fit}

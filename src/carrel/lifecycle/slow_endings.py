@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 ENDS_SLOWLY = "GPUPodEndsSlowly"
 LAST_GRACE = timedelta(seconds=30)
 """What a pod gets that is deleted again; also the shortest time between the warning and that."""
+LONGEST_S = 10**10
+"""More need not be told exactly."""
 KUBELET_TIME = timedelta(seconds=60)
 """So long after its time is over, the kubelet has ended a pod and reported it, unless something is wrong."""
 
@@ -66,7 +68,7 @@ class SlowEndings:
     async def _hurry(self, pod: Pod) -> bool:
         metadata, now = pod.metadata, self._now()
         told = told_at(pod)
-        due = (told if told is not None else now) + self._limits.grace
+        due = (told if told is not None else self._warned.get(metadata.uid, now)) + self._limits.grace
         last = min(LAST_GRACE, self._limits.grace)
         if metadata.uid not in self._warned:
             try:
@@ -85,7 +87,7 @@ class SlowEndings:
 
 
 def slow_note(pod: Pod, ends_at: datetime, last: timedelta) -> Note:
-    given = timedelta(seconds=pod.metadata.deletion_grace_period_seconds)
+    given = timedelta(seconds=min(pod.metadata.deletion_grace_period_seconds, LONGEST_S))
     return Note(
         ENDS_SLOWLY,
         f"this pod was told to end, with a grace period of {given}; without a booking it keeps its GPU no longer than"
@@ -98,7 +100,8 @@ def ends_slowly(pod: Pod, limits: EndLimits) -> bool:
     """Whether it is ending, and has been given more time than a pod without a booking may have."""
     if not pod.metadata.deletion_timestamp or pod.status.phase in FINISHED:
         return False
-    return timedelta(seconds=pod.metadata.deletion_grace_period_seconds) > limits.grace
+    # Not as a timedelta: it may be any number of 64 bits, and then it is longer than all of them.
+    return pod.metadata.deletion_grace_period_seconds > limits.grace.total_seconds()
 
 
 def told_at(pod: Pod) -> datetime | None:

@@ -22,6 +22,7 @@ def spec(**changes: Any) -> Any:
         pytest.param(b"", id="nothing"),
         pytest.param(b"{", id="half of something"),
         pytest.param(b"\xff", id="no text"),
+        pytest.param(json.dumps(review(a_pod(GPU))).encode().replace(b"train", b"tr\xff"), id="a name that is no text"),
         pytest.param(b"[" * 100_000, id="deep"),
         pytest.param(b"null", id="null"),
         pytest.param(b"[]", id="a list"),

@@ -234,6 +234,7 @@ FORGED = {
     "another address behind a comment": "(ada)everybody@lab.org",
     "another address behind a comma and other letters": "åsa,everybody@lab.org",
     "an encoded word and other letters": "å=?utf-8?q?=2c?=everybody@lab.org",
+    "a quoted name with other letters": '"åsa,b"@lab.org',
     "a host on which Python's mail library stumbles": "ada@[?=",
 }
 
@@ -244,6 +245,12 @@ async def test_an_address_cannot_forge_a_mail(person: str) -> None:
     with pytest.raises(Undelivered) as undelivered:
         await mail.send(Notification("log-1", Occasion.BOOKED, person, NOW))
     assert undelivered.value.is_final
+
+
+def test_a_quoted_name_stays_as_it_is() -> None:
+    mail = MailChannel(mail_server("smtp://127.0.0.1:1"), "carrel@lab.org", UTC)
+    message = mail.message(Notification("log-1", Occasion.BOOKED, '"a,b"@lab.org', NOW))
+    assert message["To"].addresses[0].addr_spec == '"a,b"@lab.org'
 
 
 class TestAnAddressWithOtherLettersThanAscii:

@@ -125,7 +125,10 @@ def _recipient(email: str) -> Address:
     if not is_address(email) or "=?" in email or Address(addr_spec=in_ascii).addr_spec != in_ascii:
         raise ValueError(f"{email!r} is not an e-mail address")
     name, _, host = email.partition("@")
-    return Address(username=name, domain=host)
+    found = Address(addr_spec=email) if email.isascii() else Address(username=name, domain=host)
+    if found.addr_spec != email:  # a quoted name would be quoted once more, and so be another one
+        raise ValueError(f"{email!r} is not an e-mail address")
+    return found
 
 
 def _header(text: str) -> str:
