@@ -175,6 +175,7 @@ def test_a_lease_that_has_changed_says_the_same_whatever_was_known_of_it(
         pytest.param('"uid-2":{"pod":"lab/b","state":"assumed","mib":1,"tries":[1]}', id="a number as a mark"),
         pytest.param('"uid-2":7', id="a number as a share"),
         pytest.param('"uid-2"', id="no JSON"),
+        pytest.param("", id="nothing"),
     ],
 )
 def test_a_share_that_is_added_is_read_as_strictly_as_all_others(added: str) -> None:

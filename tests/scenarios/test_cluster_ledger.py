@@ -190,14 +190,32 @@ def test_a_pod_that_is_seen_after_the_report_which_names_it_holds_its_gpu_until_
     body = gpuclaim.node_status(a_node("n1", cards=1), {"GPU-n1-0": ["uid-late"]}, NOW)
     cluster_ledger.on_node_status(None, msgspec.convert(body, GpuNodeStatus))
 
-    def free_after(old: Pod | None, phase: str) -> tuple[Pod, int]:
-        late = {"metadata": {"name": "late", "uid": "uid-late"}, "spec": {"nodeName": "n1"}, "status": {"phase": phase}}
+    def free_after(old: Pod | None, phase: str, node: str = "n1") -> tuple[Pod, int]:
+        late = {"metadata": {"name": "late", "uid": "uid-late"}, "spec": {"nodeName": node}, "status": {"phase": phase}}
         pods["uid-late"] = new = msgspec.convert(late, Pod)
         cluster_ledger.on_pod(old, new)
         card = cluster_ledger.ledger.card("GPU-n1-0")
         assert card is not None
         return new, card.free
 
-    running, free = free_after(None, "Running")
+    unbound, free = free_after(None, "Pending", node="")
+    assert free == 16276
+    bound, free = free_after(unbound, "Pending")
     assert free == 0
-    assert free_after(running, "Succeeded")[1] == 16276
+    assert free_after(bound, "Succeeded")[1] == 16276
+
+
+def test_a_report_that_comes_before_all_pods_are_known_is_understood_again_with_them() -> None:
+    late = {"metadata": {"name": "late", "uid": "uid-late"}, "spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}
+    pod = msgspec.convert(late, Pod)
+    cluster_ledger = ClusterLedger({"uid-late": pod}.get)
+    cluster_ledger.is_complete = lambda: False
+    cluster_ledger.on_pod(None, pod)
+    body = gpuclaim.node_status(a_node("n1", cards=1), {"GPU-n1-0": ["uid-late"]}, NOW)
+    cluster_ledger.on_node_status(None, msgspec.convert(body, GpuNodeStatus))
+
+    cluster_ledger.is_complete = lambda: True
+    cluster_ledger.on_complete()
+
+    card = cluster_ledger.ledger.card("GPU-n1-0")
+    assert card is not None and card.free == 0

@@ -349,13 +349,13 @@ def _read_added(lease: Lease, before: Lease, record: LeaseRecord) -> LeaseRecord
     notes, notes_before = lease.metadata.annotations, before.metadata.annotations
     text, text_before = notes.get(LEASE_SHARES, ""), notes_before.get(LEASE_SHARES, "")
     is_longer = text_before.endswith("}") and text.startswith(f"{text_before[:-1]},")
-    if not is_longer or lease.spec.holder_identity or before.spec.holder_identity:
+    if not is_longer or not record.shares or lease.spec.holder_identity or before.spec.holder_identity:
         return None
     if notes | {LEASE_SHARES: ""} != notes_before | {LEASE_SHARES: ""}:
         return None
     shares, tries = _shares(lease, "{" + text[len(text_before) :], record.gpu)
-    if any(share.holder.uid in shares for share in record.shares):
-        return None
+    if not shares or any(share.holder.uid in shares for share in record.shares):
+        return None  # nothing after the comma: that is no JSON
     return replace(record, shares=(*record.shares, *shares.values()), tries={**record.tries, **tries})
 
 

@@ -91,7 +91,7 @@ def read_usual_shares(text: str, gpu: str) -> Shares | None:
     that starts reads the Leases of all GPUs. None: `read_shares` has to look, which can also say what is wrong."""
     try:
         entries = _read_usual(text)
-    except (msgspec.MsgspecError, UnicodeError):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
     shares, tries = {}, {}
     for uid, entry in entries.items():

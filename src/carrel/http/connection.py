@@ -204,7 +204,10 @@ class LimitedConnection(HttpToolsProtocol):
             return
         self.flow.resume_reading()
         if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+            cycle, app = self.pipeline.pop()
+            if cycle.more_body:
+                self._enter(Phase.BODY)  # its body has to come within its time, too
+            self._start_asgi_task(cycle, app)
 
     # --- requests that are answered without ASGI ---------------------------------------------------------------------
 

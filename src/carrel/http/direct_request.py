@@ -43,7 +43,8 @@ class DirectRequest:
 
     def reply(self) -> JsonReply | Awaitable[JsonReply]:
         """The whole body is here."""
-        return self._route.handler(bytes(self.cycle.body))
+        body, self.cycle.body = bytes(self.cycle.body), bytearray()  # an idle connection keeps its last cycle
+        return self._route.handler(body)
 
 
 def written(reply: JsonReply, cycle: RequestResponseCycle) -> bytes:

@@ -27,7 +27,8 @@ CHECK_S = 1.0
 BACKLOG = 512
 """Connections that wait to be accepted."""
 ACCEPT_RETRY_S = 0.1
-"""After the process could open no more files, or a caller was gone before it was accepted."""
+"""With TLS, after the process could open no more files, or a caller was gone before it was accepted. Without TLS the
+event loop accepts: a caller for whom no file can be opened is closed, and calls again."""
 
 
 class Server(uvicorn.Server):

@@ -162,6 +162,8 @@ class ClusterLedger:
         own = tuple(map(self._gpu_nodes.as_own, node.gpus))
         node = node if own == node.gpus else replace(node, gpus=own)
         self._reported[name] = node
+        if not self.is_complete():
+            self._to_refresh.add(name)  # who uses its GPUs without a Lease is not known yet
         unrecorded = self.unrecorded(name)
         self._hold_unrecorded(name, self._offers.shares(node, unrecorded))
         set_aside = ""

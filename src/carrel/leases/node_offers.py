@@ -65,7 +65,7 @@ class NodeOffers:
             is_new = before is None or before.metadata != new.metadata
             if is_new and not is_recorded(new):
                 changed.add(new.spec.node_name)
-        if report is not None and not (old and new and old.status.phase == new.status.phase):
+        if report is not None and not (old and new and _where(old) == _where(new)):
             # The kubelet may have given it GPUs although it asks in no way that Carrel knows.
             pod = new or old
             if pod is not None and pod.metadata.uid in users_by_gpu(report) and not is_recorded(pod):
@@ -128,3 +128,7 @@ def _amount(amounts: Mapping[str, str]) -> int:
         return max(0, whole_quantity(amounts.get(nvidia.GPU, "0"), "the Node", nvidia.GPU))
     except Malformed:
         return 0
+
+
+def _where(pod: Pod) -> tuple[str, str]:
+    return pod.spec.node_name, pod.status.phase

@@ -187,7 +187,8 @@ class Ranking:
             for name in changed:
                 table.forget(name)
         for name in self.machines.changed_since(table.machines_moment):
-            table.forget(name)
+            if name in self._ledger.rooms:  # of others the machine does not count
+                table.forget(name)
         table.ledger_moment, table.machines_moment = self._ledger.moment, self.machines.moment
         return table
 

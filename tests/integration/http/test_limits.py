@@ -145,6 +145,15 @@ async def test_a_body_that_comes_too_slowly_is_answered_with_408_and_counts_no_l
         await eventually(lambda: asked.memory.used == 0)
 
 
+async def test_a_body_behind_another_request_that_comes_too_slowly_is_answered_with_408() -> None:
+    async with a_server(limits=ServerLimits(body_s=0.2)) as url:
+        caller = await raw_caller(url)
+        await caller.send(PROBE.replace(b"connection: close\r\n", b"") + POST + b"content-length: 100\r\n\r\n{")
+        answer = await caller.answer()
+
+        assert answer.startswith("HTTP/1.1 200 ") and "HTTP/1.1 408 " in answer
+
+
 @pytest.mark.parametrize(
     "sent",
     [

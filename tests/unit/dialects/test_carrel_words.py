@@ -155,6 +155,7 @@ def test_a_share_that_is_gone_is_never_recorded() -> None:
     ("key", "value"),
     [
         pytest.param("carrel.dev/shares", "not JSON", id="not JSON"),
+        pytest.param("carrel.dev/shares", '{"uid": {"x": ' + "[" * 100_000, id="lists without end"),
         pytest.param("carrel.dev/shares", [], id="a list"),
         pytest.param("carrel.dev/shares", {"uid": 1}, id="a share that is a number"),
         pytest.param("carrel.dev/shares", {"uid": {"state": "gone"}}, id="a share that is gone"),

@@ -49,6 +49,7 @@ def test_the_same_names_again_are_the_same_object() -> None:
     "names",
     [
         pytest.param('["n1",7,"n2"]', id="a number among names"),
+        pytest.param('[",",7,"n1"]', id="a number among names, and a comma that is one"),
         pytest.param('["n1",["n2","n3"]]', id="a list among names"),
         pytest.param('["n1",["n2"],"n3"]', id="a list between names"),
         pytest.param('["n1",{"n2":"n3"},"n4"]', id="an object among names"),
