@@ -100,7 +100,7 @@ def test_a_notebook_that_is_stopped_while_it_is_ending_does_not_come_back(lab: L
 # --- pods that do not end ---------------------------------------------------------------------------------------------
 
 A_YEAR_S = 365 * 24 * 3600
-IGNORES_SIGTERM = "trap '' TERM; while true; do sleep 1; done"
+IGNORES_SIGTERM = "trap '' TERM; echo told; while true; do sleep 1; done"
 
 
 def a_pod_that_does_not_end(name: str) -> Json:
@@ -109,12 +109,19 @@ def a_pod_that_does_not_end(name: str) -> Json:
     return manifest
 
 
+def ignoring_sigterm(lab: Lab, ours: str, name: str) -> Json:
+    """The running pod. Its container runs for a moment before it ignores the signal."""
+    running = wait_for_phase(lab.api, ours, name, "Running")
+    lab.carrel.told(ours, name)
+    return running
+
+
 def test_neither_a_years_grace_nor_a_finalizer_keeps_a_gpu(lab: Lab) -> None:
     with namespace(lab.api) as ours:
         manifest = a_pod_that_does_not_end("sleepy")
         manifest["metadata"]["finalizers"] = ["lab.example/never"]
         lab.make(EVE, ours, manifest)
-        sleepy = wait_for_phase(lab.api, ours, "sleepy", "Running")
+        sleepy = ignoring_sigterm(lab, ours, "sleepy")
         uid, path = sleepy["metadata"]["uid"], f"/api/v1/namespaces/{ours}/pods/sleepy"
         assert sleepy["spec"]["terminationGracePeriodSeconds"] == 300
         assert any(uid in shares for shares in lab.carrel.held().values())
@@ -136,7 +143,7 @@ def test_a_pod_deleted_by_force_holds_its_gpu_until_its_node_or_an_admin_says_ot
     reports = f"/apis/gpu.scheduling/v1/gpunodestatuses/{node}"
     with namespace(lab.api) as ours:
         lab.make(EVE, ours, a_pod_that_does_not_end("ghost"))
-        ghost = wait_for_phase(lab.api, ours, "ghost", "Running")
+        ghost = ignoring_sigterm(lab, ours, "ghost")
         uid = ghost["metadata"]["uid"]
         (gpu,) = [name for name, shares in carrel.held().items() if uid in shares]
         lab.api.kubectl("--namespace", ours, "delete", "pod", "ghost", "--grace-period=0", "--force")
