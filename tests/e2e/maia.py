@@ -15,8 +15,8 @@ from tests.kit.booking_service import BookingProcess, booking_process
 TOKEN = "of-the-clients-of-maia"
 RULES = ("--min-hours", "0.01", "--cooldown-days", "0", "--planned", "10")
 STARTS_IN = [timedelta(seconds=seconds) for seconds in (2, 5, 20, 60)]
-"""MAIA's bookings say when they start, in whole seconds, and that must not have passed. On a busy machine the service may
-read it after that; then the next one is tried."""
+"""MAIA's bookings say when they start, in whole seconds, and that must not have passed. On a busy machine the service
+may read it after that; then the next one is tried."""
 Json = dict[str, Any]
 
 
