@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export KUBERNETES
+# Some machines set it. Then every process that a test starts would compile Carrel anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 ARCH :=
 

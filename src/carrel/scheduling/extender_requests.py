@@ -127,12 +127,15 @@ class _NodeNamesReader:
         return self._names
 
 
+_IN_NODE_NAMES = b"abcdefghijklmnopqrstuvwxyz0123456789-."
+"""Kubernetes allows nothing else there."""
+
+
 def _are_plain_strings(text: bytes) -> bool:
-    """Whether JSON is a list of strings, none of which has anything escaped, without space between them: then there is
-    nothing between any two of its strings but a comma."""
-    is_list = text.startswith(b'["') and text.endswith(b'"]') and text.isascii() and b"\\" not in text
-    between = text.count(b'","')  # each comma, and each quote but the first and the last, belongs to one of these
-    return is_list and text.count(b",") == between and text.count(b'"') == 2 * between + 2
+    """Whether JSON is a list of strings that could be names of nodes, and has nothing between two of them but a comma.
+    Without the characters of names only `["","",""]` is left then: to see that is three times as fast as to count."""
+    left = text.translate(None, delete=_IN_NODE_NAMES)
+    return left == b'["%b"]' % (b'","' * (len(left) // 3 - 1))
 
 
 _names = _NodeNamesReader()
