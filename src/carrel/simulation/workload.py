@@ -17,6 +17,10 @@ class SimulatedPod:
     arrives_s: float = 0.0
     lasts_s: float | None = None
     """None: it never ends."""
+    node: str = ""
+    """Where it runs when the run begins; empty: it has to be placed."""
+    held: tuple[str, ...] = ()
+    """The UUIDs of the GPUs that it holds there."""
 
     def gpus(self, gpu_memory: int = 0) -> float:
         """How much it asks for, in GPUs of that size."""
@@ -38,6 +42,8 @@ class BookingWish:
     asked_s: float
     start_s: float
     lasts_s: float
+    is_made: bool = False
+    """It exists, and stays as it is, whatever the rules say now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,10 @@ class SimulatedCluster:
 class Trace:
     pods: tuple[SimulatedPod, ...]
     wishes: tuple[BookingWish, ...] = ()
+    begins_s: float | None = None
+    """When the run begins; what came before is there then. None: with the first event."""
+    books_again_until_s: float | None = None
+    """Until then, people wish for the same booking again as soon as they have used it; None: they do not."""
 
 
 HOUR_S = 3600.0
