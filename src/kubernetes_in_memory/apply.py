@@ -110,6 +110,8 @@ def track_update(
     if not entries:
         return []
     owners = read_owners(entries)
+    if not owners:
+        return []  # they were reset
     found = difference(before or {}, after, keys)
     me = Owner(manager, "Update", str(after.get("apiVersion", "")), subresource)
     remaining = _after_write(owners, found, now)

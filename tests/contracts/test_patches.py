@@ -168,3 +168,12 @@ class TestServerSideApply:
         first = await cluster.patch(CONFIG_MAPS, "one", Apply(config_map("one"), "carrel"), namespace)
         again = await cluster.patch(CONFIG_MAPS, "one", Apply(config_map("one"), "carrel"), namespace)
         assert again["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+
+    async def test_an_update_may_say_that_no_field_has_a_manager(self, cluster: Client, namespace: str) -> None:
+        await cluster.patch(CONFIG_MAPS, "one", Apply(config_map("one", {"a": "1"}), "carrel"), namespace)
+        reset = config_map("one", {"a": "2"})
+        reset["metadata"] |= {"namespace": namespace, "managedFields": [{}]}
+        assert not (await cluster.update(CONFIG_MAPS, reset))["metadata"].get("managedFields")
+        later = await cluster.patch(CONFIG_MAPS, "one", MergePatch({"data": {"a": "3"}}), namespace)
+        assert later["data"] == {"a": "3"}
+        assert not later["metadata"].get("managedFields")

@@ -240,7 +240,7 @@ def test_an_object_that_was_never_applied_has_no_owners() -> None:
 
 def test_owners_can_be_reset() -> None:
     created = apply(None, pod({"a": "1"}))
-    reset = copy.deepcopy(created)
+    reset = copy.deepcopy(created) | pod({"a": "2"})
     reset["metadata"]["managedFields"] = [{}]
     assert track_update(created, reset, manager="kubectl", now=T2, keys=POD) == []
 
