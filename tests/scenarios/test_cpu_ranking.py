@@ -70,6 +70,20 @@ async def test_what_is_usual_is_learnt_from_the_pods_that_exist_after_a_restart(
         assert [typical.cpu_milli for typical in mix.typical] == [8000]
 
 
+async def test_a_replica_that_is_not_asked_learns_from_the_pods_that_another_binds() -> None:
+    async with a_lab(NODES_OF_LAB) as lab, lab.replica() as asked, lab.replica() as standby:
+        for number in range(3):
+            pod = await lab.pod(f"p{number}", limits=asking(8))
+            asked.scheduler.choose(await asked.sees(pod), ("n1", "n2"))
+            assert await asked.bind(pod, "n1") is None
+
+        seen = [replica.scheduler._ranking.demand for replica in (asked, standby)]
+        await eventually(lambda: all(pod.spec.node_name for each in (asked, standby) for pod in each.pods.store))
+
+    assert [demand._pods for demand in seen] == [3, 3], "each pod once, also where it was asked about"
+    assert [demand.mix.cpu_milli_per_gpu for demand in seen] == [8000, 8000]
+
+
 async def test_what_a_pod_asks_for_is_read_once_when_it_is_learnt() -> None:
     async with a_lab(NODES_OF_LAB) as lab, lab.replica() as replica:
         await replica.sees(await lab.pod("p", limits=asking(8)))

@@ -99,6 +99,9 @@ class Demand:
             self._next_look = self._pods + min(self._pods, RECOUNT)
             self._look()
 
+    def has_counted(self, uid: str) -> bool:
+        return uid in self._counted
+
     def supply_changed(self) -> None:
         """The mix is counted anew, with the GPUs that there are now."""
         if self._used:

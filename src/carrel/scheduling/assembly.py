@@ -64,7 +64,9 @@ def scheduler_on(state: ClusterState, options: SchedulerOptions = DEFAULT_OPTION
         machines=machines,
         spread=options.spread,
     )
-    return Scheduler(state.cluster_ledger, state.lease_writer, gangs, offers, context)
+    scheduler = Scheduler(state.cluster_ledger, state.lease_writer, gangs, offers, context)
+    state.pods.on_change(scheduler.on_pod)
+    return scheduler
 
 
 def _spreading(requested_by: RequestedBy) -> RequestedBy:

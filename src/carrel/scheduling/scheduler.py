@@ -138,6 +138,15 @@ class Scheduler:
             if self._ranking.machines.could_give(machine):
                 self._ranking.demand.saw(asked.request, machine, pod.metadata.uid)
 
+    def on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        """A pod that another replica has bound counts too: this one may be asked next. The first lists are left to
+        `learn`."""
+        was_bound = old is not None and new is not None and not old.spec.node_name and bool(new.spec.node_name)
+        if was_bound and new is not None and not self._ranking.demand.has_counted(new.metadata.uid):
+            asked = self._context.requested_by(new)
+            if isinstance(asked, PodRequest):
+                self._ranking.demand.saw(asked.request, machine_of(new), new.metadata.uid)
+
     # --- filter ------------------------------------------------------------------------------------------------------
 
     def filter(self, pod: Pod, nodes: Sequence[str]) -> FilterResult | Refusal:
