@@ -78,7 +78,8 @@ async def test_a_replica_that_is_not_asked_learns_from_the_pods_that_another_bin
             assert await asked.bind(pod, "n1") is None
 
         seen = [replica.scheduler._ranking.demand for replica in (asked, standby)]
-        await eventually(lambda: all(pod.spec.node_name for each in (asked, standby) for pod in each.pods.store))
+        for replica in (asked, standby):
+            await eventually(lambda: sum(bool(pod.spec.node_name) for pod in replica.pods.store) == 3)  # noqa: B023 # awaited
 
     assert [demand._pods for demand in seen] == [3, 3], "each pod once, also where it was asked about"
     assert [demand.mix.cpu_milli_per_gpu for demand in seen] == [8000, 8000]
