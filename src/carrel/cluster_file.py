@@ -19,6 +19,7 @@ import yaml
 
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.parsing import Malformed
+from carrel.parsing.validation import mistake_in, steps
 
 Memory = Annotated[int, msgspec.Meta(ge=1, le=16 * 1024 * 1024)]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$")]
@@ -27,9 +28,6 @@ F = TypeVar("F", bound=msgspec.Struct)
 
 _IDENTITIES = uuid.UUID("6f1d1c4e-3f0b-4b52-9d54-0c8a5d9f6b11")
 """The same file gives the same UUIDs, so that a simulated node may be restarted."""
-
-
-_WORDS = {"object": "a mapping", "array": "a list", "int": "a whole number", "str": "a text"}
 
 
 class _Loader(yaml.SafeLoader):
@@ -111,11 +109,9 @@ def _read(text: str, source: str, kind: type[F]) -> tuple[F, yaml.Node | None]:
     try:
         return msgspec.convert(data, kind), tree
     except msgspec.ValidationError as error:
-        what, _, path = str(error).partition(" - at `")
-        path = path.rstrip("`") or "$"
-        raise Malformed(
-            source, f"line {_line_of(tree, path)} ({path})", _value_at(data, path), _expected(what)
-        ) from None
+        wrong = mistake_in(data, str(error))
+        where = f"line {_line_of(tree, wrong.path)} ({wrong.path})"
+        raise Malformed(source, where, wrong.value, wrong.expected) from None
 
 
 def _rename_cards(tree: yaml.Node | None) -> None:
@@ -126,14 +122,6 @@ def _rename_cards(tree: yaml.Node | None) -> None:
         if key.value == "nodes" and isinstance(value, yaml.SequenceNode):
             for node in value.value:
                 _rename_cards(node)
-
-
-def _expected(what: str) -> str:
-    """msgspec's message as the end of our sentence, which already has the value."""
-    if what.startswith("Expected "):
-        kind, _, more = what.removeprefix("Expected ").partition(", got ")[0].replace("`", "").partition(" ")
-        return f"{_WORDS.get(kind, kind)} {more}".strip()
-    return what.replace("Object contains", "no").replace("Object missing required", "the")
 
 
 def _node(node: _Node) -> Node:
@@ -156,21 +144,10 @@ def _node(node: _Node) -> Node:
     return Node(node.name, tuple(gpus), node.labels)
 
 
-def _steps(path: str) -> list[str | int]:
-    """`$.nodes[0].gpus` as ["nodes", 0, "gpus"]."""
-    steps: list[str | int] = []
-    for part in path.removeprefix("$").replace("[", ".[").split("."):
-        if part.startswith("["):
-            steps.append(int(part[1:-1]) if part[1:-1].isdigit() else part)
-        elif part:
-            steps.append(part)
-    return steps
-
-
 def _line_of(tree: yaml.Node | None, path: str) -> int:
     """The line of the deepest part of the path that exists."""
     node = tree
-    for step in _steps(path):
+    for step in steps(path):
         deeper = None
         if isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
             deeper = node.value[step]
@@ -180,12 +157,3 @@ def _line_of(tree: yaml.Node | None, path: str) -> int:
             break
         node = deeper
     return node.start_mark.line + 1 if node is not None else 1
-
-
-def _value_at(data: object, path: str) -> object:
-    for step in _steps(path):
-        try:
-            data = data[step]  # type: ignore[index] # a value that has no parts ends the loop
-        except (TypeError, LookupError):
-            break
-    return data

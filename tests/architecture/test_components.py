@@ -142,7 +142,11 @@ LIBRARIES = {
 }
 """Where each library may appear: what is used in one place can be replaced there."""
 
-PURE_LIBRARIES = {"carrel.kubernetes.objects": ("msgspec",), "carrel.dialects": ("msgspec",)}
+PURE_LIBRARIES = {
+    "carrel.kubernetes.objects": ("msgspec",),
+    "carrel.dialects": ("msgspec",),
+    "carrel.simulation": ("msgspec",),
+}
 """Decodes JSON into typed objects; it does no I/O."""
 
 FOREIGN_WORDS = (

@@ -168,7 +168,7 @@ class Lab:
 
     async def pod(self, name: str, **spec: Any) -> Json:
         """`limits={"nvidia.com/gpu": "1"}`, `annotations={…}`, `labels={…}`, `owner={…}`, `gates=["a.example/b"]`,
-        `claims=[{"name": "gpu", "resourceClaimName": "…"}]`."""
+        `node_selector={…}`, `claims=[{"name": "gpu", "resourceClaimName": "…"}]`."""
         container = {"name": "main", "image": "work", "resources": {"limits": spec.get("limits", {})}}
         metadata = {"name": name, "annotations": spec.get("annotations", {})}
         owners = [spec["owner"]] if "owner" in spec else []
@@ -182,6 +182,7 @@ class Lab:
                 "initContainers": spec.get("init_containers", []),
                 "containers": spec.get("containers", [container]),
                 "schedulingGates": [{"name": name} for name in spec.get("gates", ())],
+                "nodeSelector": spec.get("node_selector", {}),
                 "resourceClaims": spec.get("claims", []),
             },
         }

@@ -11,7 +11,8 @@ Reading order:
     purge purge_plan        delete what is left after Carrel was uninstalled
     helm_release            the helm release that installed Carrel, for hints
     simulate simulation_files simulation_runs   what if: places the pods of a trace, on several cores
-    snapshot                prints the cluster's state, for simulate
+    snapshot                prints the cluster's state, for simulate; cluster_snapshot collects it, snapshot_holdings
+                            finds out which GPUs each pod holds
     scheduler_config        prints the configuration of kube-scheduler
     options                 options that several commands share
     booking_client          the HTTP client of the booking service

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ import typer
 import yaml
 
 from carrel.cli.options import DataFormat, ListFormat
+from carrel.command_errors import USAGE, command_failed
 from carrel.parsing.printable import printable, printable_lines
 
 MIN_WIDTH = 8
@@ -20,13 +22,30 @@ MIN_WIDTH = 8
 
 def print_lines(*lines: str, err: bool = False) -> None:
     """For people. The text of others in a line cannot end it, nor rewrite what the terminal shows."""
-    typer.echo("\n".join(map(printable, lines)), err=err)
+    text = "\n".join(map(printable, lines))
+    if err:
+        typer.echo(text, err=True)
+    else:
+        _print(text)
+
+
+def _print(text: str, nl: bool = True) -> None:
+    """If stdout takes no more, the command ends: with the reason, unless the program that read it has ended."""
+    try:
+        typer.echo(text, nl=nl)
+    except OSError as error:
+        # What is left in the buffer would be written once more at the end, and fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise typer.Exit(1) from None
+        why = error.strerror or str(error)
+        raise command_failed("The output cannot be written", why, "df -h", USAGE) from None
 
 
 def print_list(items: Any, output: ListFormat, rows: Sequence[Sequence[str]]) -> None:
     """`items`, as the service sent them, for programs; `rows`, with the head first, for people."""
     if output is ListFormat.CSV:
-        typer.echo(as_csv(items if isinstance(items, list) else [items]), nl=False)
+        _print(as_csv(items if isinstance(items, list) else [items]), nl=False)
     elif output is ListFormat.TABLE:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         print_lines(*aligned(rows, width))
@@ -39,11 +58,11 @@ def print_data(document: Any, output: DataFormat) -> None:
     if output is DataFormat.JSON:
         text = json.dumps(document, indent=2, ensure_ascii=False)
         is_safe = printable_lines(text) == text
-        typer.echo(text if is_safe else json.dumps(document, indent=2))
+        _print(text if is_safe else json.dumps(document, indent=2))
     else:
         text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
         is_safe = printable_lines(text) == text
-        typer.echo(text if is_safe else yaml.safe_dump(document, sort_keys=False), nl=False)
+        _print(text if is_safe else yaml.safe_dump(document, sort_keys=False), nl=False)
 
 
 def as_csv(items: Sequence[Mapping[str, Any]]) -> str:

@@ -1,9 +1,13 @@
 """Reads the files of `carrel simulate`: traces and clusters, in the forms of openb and of Carrel."""
 
-import json
+import itertools
+import math
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import yaml
 
 from carrel.cluster_file import read_cluster, text_in
@@ -15,6 +19,11 @@ from carrel.simulation.trace import trace_of
 from carrel.simulation.workload import SimulatedCluster, Trace
 
 MOST_ADDED = 10_000
+
+_AT_BYTE = re.compile(r"\(byte ([0-9]+)\)")
+"""Where JSON ends to be JSON, in msgspec's message."""
+_WORD = re.compile(rb"[^\s,\]}]{1,20}")
+_WORD_OR_NUMBER = re.compile(r'"(?:\\.|[^"\\])*"|-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?')
 
 
 def read_nodes(file: Path) -> SimulatedCluster:
@@ -37,26 +46,40 @@ def read_trace(file: Path) -> tuple[Trace, bool]:
 
 def read_snapshot(file: Path) -> tuple[SimulatedCluster, Trace]:
     """Raises `Malformed` or `OSError`."""
-    text = text_in(file)
+    text = text_in(file).removeprefix("\ufeff")  # as some editors begin a file
     if not text.strip():
         raise Malformed(file.name, "the file", "empty", "what `carrel snapshot` writes")
+    return snapshot.read(_json_in(text, file.name), file.name)
+
+
+def _json_in(text: str, source: str) -> object:
     try:
-        document = json.loads(text, parse_constant=_no_number)
+        return msgspec.json.decode(text)
     except RecursionError:
-        raise Malformed(file.name, "line 1", "JSON", "JSON that is nested less deeply") from None
-    except json.JSONDecodeError as error:
-        raise Malformed(file.name, f"line {error.lineno}", error.msg, "JSON, as `carrel snapshot` writes it") from None
-    return snapshot.read(document, file.name)
+        raise Malformed(source, "line 1", "JSON", "JSON that is nested less deeply") from None
+    except ValueError as error:  # msgspec's own errors are some; others come of numbers with thousands of digits
+        raise _why_no_json(str(error), text, source) from None
 
 
-def _no_number(text: str) -> float:
-    raise json.JSONDecodeError(f"{text} is no number", "", 0)
+def _why_no_json(message: str, text: str, source: str) -> Malformed:
+    expected = "JSON, as `carrel snapshot` writes it"
+    if at := _AT_BYTE.search(message):
+        data, byte = text.encode(), int(at[1])
+        line, found = data.count(b"\n", 0, byte) + 1, _WORD.match(data, byte)
+        return Malformed(source, f"line {line}", found[0].decode(errors="replace") if found else "", expected)
+    if "truncated" in message:
+        last = len(text.splitlines())
+        return Malformed(source, f"line {last}", "the end of the file", f"the rest of it: {expected}")
+    words = (each for each in _WORD_OR_NUMBER.finditer(text) if not each[0].startswith('"'))
+    too_large = next((each for each in words if math.isinf(float(each[0]))), None)
+    line = text.count("\n", 0, too_large.start()) + 1 if too_large else 1
+    return Malformed(source, f"line {line}", too_large[0] if too_large else message, "a smaller number")
 
 
 def with_more(cluster: SimulatedCluster, added: str) -> SimulatedCluster:
     """With more nodes of up to eight GPUs: `8xNVIDIA-A100-SXM4-80GB:81920`. Raises `Malformed`.
 
-    Nothing is said about their CPU: they have enough.
+    Nothing is said about their CPU, labels and taints: they have enough, and every pod may run there.
     """
     count, _, rest = added.partition("x")
     model, _, memory = rest.rpartition(":")
@@ -64,14 +87,16 @@ def with_more(cluster: SimulatedCluster, added: str) -> SimulatedCluster:
     if not is_right:
         raise Malformed("--add", "the value", added, "COUNTxMODEL:MIB, as 8xNVIDIA-A100-SXM4-80GB:81920")
     left, nodes = int(count), list[Node]()
+    taken = {node.name for node in cluster.nodes}
+    names = (name for number in itertools.count() if (name := f"added-{number}") not in taken)
     while left:
-        name = f"added-{len(nodes)}"
+        name = next(names)
         gpus = tuple(
             Gpu(f"{name}/{index}", name, index, model, MiB(int(memory)), "added") for index in range(min(left, 8))
         )
-        nodes.append(Node(name, gpus))
+        nodes.append(Node(name, gpus, cluster.labels_of_added))
         left -= len(gpus)
-    return SimulatedCluster((*cluster.nodes, *nodes), cluster.machines)
+    return replace(cluster, nodes=(*cluster.nodes, *nodes))
 
 
 def _yaml_rows(text: str, source: str) -> tuple[list[Row], list[Row]]:

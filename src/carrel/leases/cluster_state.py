@@ -405,7 +405,7 @@ class ClusterState:
                 *self.gone_holders.counted_as(person),
             ],
             pod_by_uid=self.claim_users.pod_of,
-            request_of=self._asked_request,
+            request_of=self.asked_request,
             nodes_for=self.nodes_for,
             has_tier=self._has_tier,
             is_exempt=self.is_exempt,
@@ -430,7 +430,8 @@ class ClusterState:
         yield from self.claim_users.users_of(claim)
         yield from self.pods.store.find(NAMES_CLAIM, f"{claim.metadata.namespace}/{claim.metadata.name}")
 
-    def _asked_request(self, pod: Pod) -> Request | None:
+    def asked_request(self, pod: Pod) -> Request | None:
+        """As the pod says it, whatever its booking covers; None: for no GPU, or it is refused or cannot be read."""
         try:
             asked = self._request_of(pod)
         except Malformed:

@@ -54,8 +54,10 @@ class ClusterInRun:
         """The nodes that would have room, had their machines enough CPU and memory."""
         if pod.request is None:
             return self.names
-        fits = fit_test(pod.request)
-        return [name for name in self.names if fits(self.ledger.rooms[name])]
+        request, fits = pod.request, fit_test(pod.request)
+        return [
+            name for name in self.names if fits(self.ledger.rooms[name]) and selected(self.ledger.node(name), request)
+        ]
 
     def _fitting(self, pod: SimulatedPod) -> "_Fitting":
         kind = (pod.request, pod.machine)

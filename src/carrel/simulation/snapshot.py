@@ -1,132 +1,282 @@
-"""A cluster's state in a file, for simulations elsewhere: machines, GPUs, pods and bookings, and no names of people.
+"""A cluster's state in a file, for simulations elsewhere: machines, GPUs, pods and bookings, and no names.
 
-Pods and people are numbered. Nothing of a pod is kept but what it asks for, when it was created and whose it is; no
-labels, no annotations, no environment. Hours count from the oldest pod or booking.
+Nodes, pods and people are numbered. Nothing of a pod is kept but what it asks for and holds, when it was created and
+whose it is; no labels, no annotations, no environment.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
-from carrel.ledger.gpus import Gpu, MiB, Node
+import msgspec
+
+from carrel.ledger.gpus import Gpu, MiB, Node, place_name
 from carrel.ledger.machines import MachineRoom
-from carrel.ledger.requests import WHOLE, Amount, Memory, Portion, Request, Topology, TopologyMode
+from carrel.ledger.requests import (
+    ANY_GPU,
+    Amount,
+    GpuPolicy,
+    GpuSelector,
+    Memory,
+    Portion,
+    Request,
+    Topology,
+    TopologyMode,
+)
 from carrel.parsing import Malformed
+from carrel.parsing.time import instant
+from carrel.parsing.validation import mistake_in
+from carrel.simulation.snapshot_form import (
+    FORM,
+    MOST,
+    MOST_GPU_MEMORY,
+    SavedBooking,
+    SavedGpu,
+    SavedNode,
+    SavedNodeSet,
+    SavedPod,
+    SavedRequest,
+    SavedSnapshot,
+)
 from carrel.simulation.workload import HOUR_S, BookingWish, SimulatedCluster, SimulatedPod, Trace
 
-FORM = "carrel-snapshot/1"
+BOOKS_AGAIN_S = 8 * 7 * 24 * HOUR_S
+"""How long people go on booking. A snapshot has one booking of a person, and rules about the next one would have
+nothing to act on; in eight weeks most people book several times, also with a cooldown of two weeks."""
+NOT_IN_USE = "it was not in use when the snapshot was taken"
+_PART = re.compile(r"[0-9]{1,32}([/.][0-9]{1,32})?", re.ASCII)
+"""Without the exponent that Fraction would read: it could ask for more digits than there is memory."""
 
 
-def written(cluster: SimulatedCluster, workload: Trace, taken: str) -> dict[str, Any]:
-    """As JSON objects."""
-    return {
-        "form": FORM,
-        "taken": taken,
-        "nodes": [_write_node(node, cluster.machines.get(node.name)) for node in cluster.nodes],
-        "pods": [_write_pod(pod) for pod in workload.pods],
-        "bookings": [
-            {
-                "user": each.user,
-                "model": each.model,
-                "gpus": each.gpus,
-                "askedHours": each.asked_s / HOUR_S,
-                "startHours": each.start_s / HOUR_S,
-                "lastsHours": each.lasts_s / HOUR_S,
-            }
-            for each in workload.wishes
-        ],
-    }
+# --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def _write_node(node: Node, machine: MachineRoom | None) -> dict[str, Any]:
-    size = {"cpuMilli": machine.cpu_milli, "memoryMiB": machine.memory_mib} if machine is not None else {}
+def written(cluster: SimulatedCluster, workload: Trace, taken: str) -> Any:
+    """As JSON objects. Labels of nodes are the sets in which they are: their keys count, not their values."""
+    indexes = {gpu.uuid: gpu.index for node in cluster.nodes for gpu in node.gpus}
+    sets = [
+        SavedNodeSet(name, [node.name for node in cluster.nodes if name in node.labels])
+        for name in cluster.labels_of_added
+    ]
+    bookings = [
+        SavedBooking(
+            each.user, each.model, each.gpus, each.asked_s / HOUR_S, each.start_s / HOUR_S, each.lasts_s / HOUR_S
+        )
+        for each in workload.wishes
+    ]
+    nodes = [_saved_node(node, cluster.machines.get(node.name)) for node in cluster.nodes]
+    pods = [_saved_pod(pod, indexes) for pod in workload.pods]
+    return msgspec.to_builtins(SavedSnapshot(FORM, taken, nodes, pods, bookings, sets))
+
+
+def _saved_node(node: Node, machine: MachineRoom | None) -> SavedNode:
     gpus = [
-        {
-            "index": gpu.index,
-            "model": gpu.model,
-            "memoryMiB": gpu.memory,
-            "island": gpu.island,
-            "bandwidthGBps": gpu.bandwidth_gbps,
-            "usable": not (gpu.unusable or node.unusable),
-        }
+        SavedGpu(
+            gpu.index,
+            gpu.model,
+            min(gpu.memory, MOST_GPU_MEMORY),
+            gpu.island,
+            min(gpu.bandwidth_gbps, MOST),
+            not (gpu.unusable or node.unusable),
+        )
         for gpu in node.gpus
     ]
-    return {"name": node.name, **size, "gpus": gpus}
+    if machine is None:
+        return SavedNode(node.name, gpus)
+    return SavedNode(node.name, gpus, min(machine.cpu_milli, MOST), min(machine.memory_mib, MOST))
 
 
-def _write_pod(pod: SimulatedPod) -> dict[str, Any]:
-    asked: dict[str, Any] = {}
-    if pod.request is not None:
-        amount = pod.request.amount
-        part = {"gpuMemoryMiB": amount.mib} if isinstance(amount, Memory) else {"part": str(amount.part)}
-        asked = {"gpus": pod.request.cards, **part, "model": pod.request.model}
-        asked["oneIsland"] = pod.request.topology.mode is TopologyMode.REQUIRED
-    return {
-        "name": pod.name,
-        "owner": pod.owner,
-        "arrivesHours": pod.arrives_s / HOUR_S,
-        "lastsHours": None if pod.lasts_s is None else pod.lasts_s / HOUR_S,
-        "cpuMilli": pod.machine.cpu_milli,
-        "memoryMiB": pod.machine.memory_mib,
-        **asked,
-    }
+def _saved_pod(pod: SimulatedPod, indexes: Mapping[str, int]) -> SavedPod:
+    return SavedPod(
+        pod.name,
+        pod.arrives_s / HOUR_S,
+        pod.owner,
+        None if pod.lasts_s is None else pod.lasts_s / HOUR_S,
+        min(pod.machine.cpu_milli, MOST),
+        min(pod.machine.memory_mib, MOST),
+        _saved_request(pod.request) if pod.request is not None else None,
+        pod.node,
+        tuple(indexes[uuid] for uuid in pod.held),
+    )
 
 
-def read(document: Any, source: str) -> tuple[SimulatedCluster, Trace]:
-    """Raises `Malformed`."""
-    if not isinstance(document, Mapping) or document.get("form") != FORM:
-        form = document.get("form") if isinstance(document, Mapping) else document
+def _saved_request(request: Request) -> SavedRequest:
+    amount = request.amount
+    return SavedRequest(
+        min(request.cards, MOST),
+        str(amount.part) if isinstance(amount, Portion) else "",
+        min(amount.mib, MOST) if isinstance(amount, Memory) else None,
+        request.model,
+        request.selector.models,
+        request.selector.not_models,
+        request.policy.value,
+        tuple(min(index, MOST) for index in request.prefer_ids),
+        request.topology.mode.value,
+        min(request.topology.min_bandwidth_gbps, MOST),
+        next((name for name, _ in request.node_labels), ""),
+    )
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read(document: object, source: str) -> tuple[SimulatedCluster, Trace]:
+    """`source` is the name of the file, for messages. Raises `Malformed`."""
+    saved = _checked_form(document, source)
+    instant(saved.taken, source, "taken")
+    _refuse_twice(source, "nodes", (node.name for node in saved.nodes))
+    _refuse_twice(source, "nodeSets", (each.name for each in saved.node_sets))
+    _refuse_twice(source, "pods", (pod.name for pod in saved.pods))
+    cluster = _cluster(saved, source)
+    pods = tuple(_Pods(saved, cluster, source).read())
+    wishes = tuple(
+        BookingWish(
+            each.user,
+            each.model,
+            each.gpus,
+            each.asked_hours * HOUR_S,
+            each.start_hours * HOUR_S,
+            each.lasts_hours * HOUR_S,
+            is_made=True,
+        )
+        for each in saved.bookings
+    )
+    return cluster, Trace(pods, wishes, begins_s=0.0, books_again_until_s=BOOKS_AGAIN_S)
+
+
+def _checked_form(document: object, source: str) -> SavedSnapshot:
+    form = document.get("form") if isinstance(document, Mapping) else document
+    if isinstance(form, str) and form.startswith("carrel-snapshot/") and form != FORM:
+        right = f"{FORM}: this one is of another version of Carrel; take a new snapshot with `carrel snapshot`"
+        raise Malformed(source, "form", form, right)
+    if form != FORM:
         raise Malformed(source, "form", form, f"{FORM}, as `carrel snapshot` writes it")
     try:
-        machines = {
-            node["name"]: MachineRoom(node["cpuMilli"], node["memoryMiB"])
-            for node in document["nodes"]
-            if "cpuMilli" in node
-        }
-        cluster = SimulatedCluster(tuple(_read_node(node) for node in document["nodes"]), machines)
-        pods = tuple(_read_pod(pod) for pod in document["pods"])
-        wishes = tuple(
-            BookingWish(
-                each["user"],
-                each["model"],
-                each["gpus"],
-                each["askedHours"] * HOUR_S,
-                each["startHours"] * HOUR_S,
-                each["lastsHours"] * HOUR_S,
-            )
-            for each in document["bookings"]
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-        raise Malformed(source, "a field", str(error), "what `carrel snapshot` writes") from None
-    return cluster, Trace(pods, wishes)
+        return msgspec.convert(document, SavedSnapshot)
+    except msgspec.ValidationError as error:
+        wrong = mistake_in(document, str(error))
+        where = wrong.path.removeprefix("$").removeprefix(".") or "the file"
+        raise Malformed(source, where, wrong.value, wrong.expected) from None
 
 
-def _read_node(node: Mapping[str, Any]) -> Node:
-    name = node["name"]
+def _refuse_twice(source: str, where: str, names: Iterable[object], field: str = "name") -> None:
+    seen = set()
+    for position, name in enumerate(names):
+        if name in seen:
+            raise Malformed(source, f"{where}[{position}].{field}", name, "one that no other has")
+        seen.add(name)
+
+
+def _cluster(saved: SavedSnapshot, source: str) -> SimulatedCluster:
+    names = {node.name for node in saved.nodes}
+    sets: dict[str, dict[str, str]] = {name: {} for name in names}
+    for number, each in enumerate(saved.node_sets):
+        for position, name in enumerate(each.nodes):
+            if name not in names:
+                raise Malformed(source, f"nodeSets[{number}].nodes[{position}]", name, "the name of one of the nodes")
+            sets[name][each.name] = ""
+    machines = {}
+    for number, node in enumerate(saved.nodes):
+        _refuse_twice(source, f"nodes[{number}].gpus", (gpu.index for gpu in node.gpus), "index")
+        if node.cpu_milli is not None and node.memory_mib is not None:
+            machines[node.name] = MachineRoom(node.cpu_milli, node.memory_mib)
+        elif (node.cpu_milli is None) is not (node.memory_mib is None):
+            missing = "cpuMilli" if node.cpu_milli is None else "memoryMiB"
+            raise Malformed(source, f"nodes[{number}].{missing}", None, "a whole number: both are known, or none")
+    nodes = tuple(_node(node, sets[node.name]) for node in saved.nodes)
+    return SimulatedCluster(nodes, machines, {each.name: "" for each in saved.node_sets})
+
+
+def _node(node: SavedNode, labels: Mapping[str, str]) -> Node:
     gpus = tuple(
         Gpu(
-            f"{name}/{gpu['index']}",
-            name,
-            gpu["index"],
-            gpu["model"],
-            MiB(gpu["memoryMiB"]),
-            gpu["island"],
-            gpu["bandwidthGBps"],
-            "" if gpu["usable"] else "it was not in use when the snapshot was taken",
+            place_name(node.name, gpu.index),
+            node.name,
+            gpu.index,
+            gpu.model,
+            MiB(gpu.memory_mib),
+            gpu.island,
+            gpu.bandwidth_gbps,
+            "" if gpu.usable else NOT_IN_USE,
         )
-        for gpu in node["gpus"]
+        for gpu in node.gpus
     )
-    return Node(name, gpus)
+    return Node(node.name, gpus, labels)
 
 
-def _read_pod(pod: Mapping[str, Any]) -> SimulatedPod:
-    request = None
-    if pod.get("gpus"):
-        part = Portion(Fraction(pod["part"])) if "part" in pod else None
-        amount: Amount = Memory(MiB(pod["gpuMemoryMiB"])) if part is None else WHOLE if part == WHOLE else part
-        topology = Topology(TopologyMode.REQUIRED) if pod.get("oneIsland") else Topology()
-        request = Request(pod["gpus"], amount, pod["model"], topology=topology)
-    lasts = pod["lastsHours"]
-    machine = MachineRoom(pod["cpuMilli"], pod["memoryMiB"])
-    arrives = pod["arrivesHours"] * HOUR_S
-    return SimulatedPod(pod["name"], request, machine, pod["owner"], arrives, None if lasts is None else lasts * HOUR_S)
+class _Pods:
+    """Counts what the pods hold, so that no GPU is held more than it has."""
+
+    def __init__(self, saved: SavedSnapshot, cluster: SimulatedCluster, source: str) -> None:
+        self._pods = saved.pods
+        self._sets = {each.name for each in saved.node_sets}
+        self._source = source
+        self._nodes = {node.name: {gpu.index: gpu for gpu in node.gpus} for node in cluster.nodes}
+        self._free = {gpu.uuid: int(gpu.memory) for node in cluster.nodes for gpu in node.gpus}
+
+    def read(self) -> Iterator[SimulatedPod]:
+        for number, pod in enumerate(self._pods):
+            where = f"pods[{number}]"
+            request = self._request(pod.request, f"{where}.request") if pod.request is not None else None
+            if pod.node and pod.node not in self._nodes:
+                raise Malformed(self._source, f"{where}.node", pod.node, "the name of one of the nodes")
+            yield SimulatedPod(
+                pod.name,
+                request,
+                MachineRoom(pod.cpu_milli, pod.memory_mib),
+                pod.owner,
+                pod.arrives_hours * HOUR_S,
+                None if pod.lasts_hours is None else pod.lasts_hours * HOUR_S,
+                pod.node,
+                tuple(self._held(pod, request, where)),
+            )
+
+    def _held(self, pod: SavedPod, request: Request | None, where: str) -> Iterator[str]:
+        wanted = request.cards if request is not None and pod.node else 0
+        if len(pod.held) != wanted:
+            right = f"{wanted} indexes: as many as `request.gpus` of a pod with a node, else none"
+            raise Malformed(self._source, f"{where}.held", list(pod.held), right)
+        for position, index in enumerate(pod.held):
+            gpu = self._nodes[pod.node].get(index)
+            place = f"{where}.held[{position}]"
+            if gpu is None:
+                raise Malformed(self._source, place, index, f"the index of a GPU of {pod.node}")
+            if index in pod.held[:position]:
+                raise Malformed(self._source, place, index, "each GPU once")
+            self._take(gpu, request.amount.on(gpu.memory) if request is not None else 0, place)
+            yield gpu.uuid
+
+    def _take(self, gpu: Gpu, mib: int, place: str) -> None:
+        if mib > self._free[gpu.uuid]:
+            free = f"a GPU with {mib:,} MiB free; {gpu} has {self._free[gpu.uuid]:,} MiB that no pod before holds"
+            raise Malformed(self._source, place, gpu.index, free)
+        self._free[gpu.uuid] -= mib
+
+    def _request(self, request: SavedRequest, where: str) -> Request:
+        if request.node_set and request.node_set not in self._sets:
+            raise Malformed(self._source, f"{where}.nodeSet", request.node_set, "the name of one of the nodeSets")
+        return Request(
+            request.gpus,
+            self._amount(request, where),
+            request.model,
+            GpuSelector(request.models, request.not_models) if request.models or request.not_models else ANY_GPU,
+            GpuPolicy(request.policy),
+            request.prefer_ids,
+            Topology(TopologyMode(request.topology), request.min_bandwidth_gbps),
+            frozenset({(request.node_set, "")} if request.node_set else ()),
+        )
+
+    def _amount(self, request: SavedRequest, where: str) -> Amount:
+        if request.memory_mib is not None:
+            if request.part:
+                raise Malformed(self._source, f"{where}.part", request.part, "nothing beside memoryMiB")
+            return Memory(MiB(request.memory_mib))
+        try:
+            part = Fraction(request.part if _PART.fullmatch(request.part) else 0)
+        except ZeroDivisionError:
+            part = Fraction(0)
+        if not 0 < part <= 1:
+            right = 'a part of a GPU, as "1", "1/2" or "0.5", more than 0 and at most 1; or memoryMiB in its place'
+            raise Malformed(self._source, f"{where}.part", request.part, right)
+        return Portion(part)

@@ -1,5 +1,6 @@
 """What is simulated: machines with GPUs, pods that want them, and bookings that people wish for."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from carrel.ledger.gpus import Node
@@ -51,6 +52,8 @@ class SimulatedCluster:
     nodes: tuple[Node, ...]
     machines: dict[str, MachineRoom] = field(default_factory=dict)
     """What pods may have of each node. A node that is not here has enough of everything."""
+    labels_of_added: Mapping[str, str] = field(default_factory=dict)
+    """Of nodes that are added: with these, every pod may run there."""
 
     @property
     def gpus(self) -> int:

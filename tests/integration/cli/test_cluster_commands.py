@@ -304,14 +304,61 @@ async def test_a_snapshot_names_nobody_and_can_be_simulated(tmp_path: Path) -> N
     saved = tmp_path / "lab.json"
     saved.write_text(said.out)
 
-    assert [node["name"] for node in json.loads(said.out)["nodes"]] == ["n1", "n2"]
-    assert len(json.loads(said.out)["pods"]) == 3
-    assert not {word for word in ("ada", "tenant", "train", "other", "annotations", "env") if word in said.out}
+    assert said.err == ""
+    assert [node["name"] for node in json.loads(said.out)["nodes"]] == ["node-1", "node-2"]
+    assert sorted((pod.get("node", ""), pod.get("held", [])) for pod in json.loads(said.out)["pods"]) == [
+        ("", []),
+        ("node-1", [0]),
+        ("node-2", [0]),
+    ]
+    assert not {word for word in ("ada", "tenant", "train", "other", "n1", "annotations", "env") if word in said.out}
 
     now = await carrel("simulate", "--from", str(saved), "--add", "1xNVIDIA-RTX-A6000:16276", "--processes", "1")
     head, before, after = (line.split("  ") for line in now.out.splitlines())
     told = [dict(zip(filter(None, head), filter(None, row), strict=True)) for row in (before, after)]
     assert [each["WAITING"].strip() for each in told] == ["1", "0"], "another GPU would help"
+
+
+async def test_a_snapshot_says_what_it_leaves_out() -> None:
+    async with a_full_lab() as (lab, url):
+        await lab.pod("gated", limits={"nvidia.com/gpu": "1"}, gates=["a.example/b"])
+        said = await carrel("snapshot", "--server", url)
+
+    assert len(json.loads(said.out)["pods"]) == 3
+    assert said.err == "1 pod with scheduling gates: not in the snapshot, because no GPU is wanted yet.\n"
+
+
+@pytest.mark.parametrize(
+    ("where", "code", "error"),
+    [
+        pytest.param(
+            "> /dev/full",
+            2,
+            "✗ The output cannot be written\n  No space left on device\n  Try:  df -h\n",
+            id="disk full",
+        ),
+        pytest.param("| true", 1, "", id="nobody reads"),
+    ],
+)
+async def test_output_that_cannot_be_written_is_no_traceback(where: str, code: int, error: str) -> None:
+    async with a_full_lab() as (_, url):
+        command = f"{sys.executable} -m carrel snapshot --server {url} {where}; exit ${{PIPESTATUS[0]}}"
+        shell = await asyncio.create_subprocess_exec("bash", "-c", command, stderr=asyncio.subprocess.PIPE)
+        async with asyncio.timeout(LIMIT_S):
+            _, said = await shell.communicate()
+
+    assert (shell.returncode, said.decode()) == (code, error)
+
+
+async def test_an_old_snapshot_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    old = tmp_path / "lab.json"
+    old.write_text('{"form": "carrel-snapshot/1"}')
+
+    said = await carrel("simulate", "--from", str(old))
+
+    assert said.code == 2
+    assert "lab.json: form is 'carrel-snapshot/1'" in said.err
+    assert "take a new snapshot with `carrel snapshot`" in said.err
 
 
 async def test_a_trace_that_cannot_be_read_is_refused_with_its_line(tmp_path: Path) -> None:

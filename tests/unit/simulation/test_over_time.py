@@ -6,7 +6,7 @@ from datetime import timedelta
 from carrel.bookings.rules import BookingRules
 from carrel.ledger.machines import MachineRoom
 from carrel.ledger.requests import WHOLE, Request
-from carrel.simulation import charts, results, snapshot
+from carrel.simulation import charts, results
 from carrel.simulation.over_time import NO_GPU, NO_MACHINE, TimedResult, run_over_time
 from carrel.simulation.wishes import granted
 from carrel.simulation.workload import HOUR_S, BookingWish, SimulatedCluster, SimulatedPod, Trace
@@ -87,19 +87,6 @@ def test_a_wish_for_more_gpus_than_there_are_is_refused() -> None:
     (outcome,) = granted(SimulatedCluster((a_node("n1", cards=2),)), (a_wish("ada", day=1, gpus=3),), BookingRules())
 
     assert outcome.start_s is None
-
-
-def test_a_snapshot_is_read_as_it_was_written() -> None:
-    cluster = SimulatedCluster((a_node("n1", islands="aa"),), {"n1": MachineRoom(64_000, 1000)})
-    workload = Trace((a_pod("pod-1"), a_pod("pod-2", hours=None, gpus=2)), (a_wish("user-1", day=1),))
-
-    again, same = snapshot.read(snapshot.written(cluster, workload, "2026-11-17T04:00:00Z"), "lab.json")
-
-    assert same == workload
-    assert again.machines == cluster.machines
-    assert [(gpu.model, gpu.memory, gpu.island) for gpu in again.nodes[0].gpus] == [
-        (gpu.model, gpu.memory, gpu.island) for gpu in cluster.nodes[0].gpus
-    ]
 
 
 def test_results_are_drawn_and_listed() -> None:

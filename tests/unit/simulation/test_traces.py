@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from carrel.cli.simulation_files import read_nodes, read_snapshot, read_trace, with_more
+from carrel.cli.simulation_files import read_nodes, read_trace, with_more
 from carrel.ledger.machines import MachineRoom
 from carrel.ledger.requests import WHOLE, GpuSelector, Memory, Portion
 from carrel.parsing import Malformed
@@ -96,15 +96,9 @@ def test_a_bad_trace_is_refused_with_the_line_and_the_reason(
     assert reason in str(refused.value)
 
 
-def test_bad_nodes_and_snapshots_are_refused(tmp_path: Path) -> None:
+def test_bad_nodes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(Malformed, match=r"nodes\.csv: line 3, gpu is '-1'"):
         read_nodes(a_file(tmp_path, "nodes.csv", NODES.replace("262144,0", "262144,-1")))
-    with pytest.raises(Malformed, match="line 1"):
-        read_snapshot(a_file(tmp_path, "s.json", "{"))
-    with pytest.raises(Malformed, match="the file is 'empty'"):
-        read_snapshot(a_file(tmp_path, "s.json", ""))
-    with pytest.raises(Malformed, match="carrel-snapshot/1"):
-        read_snapshot(a_file(tmp_path, "s.json", "{}"))
 
 
 def test_more_gpus_are_further_nodes() -> None:
@@ -113,3 +107,9 @@ def test_more_gpus_are_further_nodes() -> None:
     assert [(node.name, len(node.gpus)) for node in cluster.nodes] == [("n0", 2), ("added-0", 8), ("added-1", 4)]
     with pytest.raises(Malformed, match="COUNTxMODEL:MIB"):
         with_more(cluster, "A100")
+
+
+def test_added_nodes_have_names_of_their_own() -> None:
+    cluster = with_more(with_more(a_cluster(nodes=1), "1xA100:81920"), "1xA100:81920")
+
+    assert [node.name for node in cluster.nodes] == ["n0", "added-0", "added-1"]

@@ -1,0 +1,182 @@
+"""The cluster as it is, for `carrel simulate --from`: as little of it as a simulation needs.
+
+Nodes, pods and people get numbers, in the order of their names or of their creation. What a booking allows at this
+moment is left out: the simulation decides it anew. So are gangs, and pods that are ending or have scheduling gates.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from carrel.cli.snapshot_holdings import Holding, holdings
+from carrel.dialects.booking_objects import person_named, read_entitlement
+from carrel.dialects.tier import counts_as, person_of
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.pods import gates_of
+from carrel.leases.cluster_state import ClusterState
+from carrel.leases.pod_progress import created_at, is_ending
+from carrel.leases.shown_cards import shown_cards
+from carrel.ledger.gpus import Gpu, Node, place_name
+from carrel.ledger.requests import Request
+from carrel.parsing import Malformed
+from carrel.parsing.time import instant, seconds
+from carrel.scheduling.machine_room import machine_of, room_of
+from carrel.simulation.snapshot import written
+from carrel.simulation.snapshot_form import CENTURY_H
+from carrel.simulation.workload import HOUR_S, BookingWish, SimulatedCluster, SimulatedPod, Trace
+
+GATED = "with scheduling gates: not in the snapshot, because no GPU is wanted yet"
+NODE_UNKNOWN = "on a node that reports no GPU: not in the snapshot"
+GPUS_UNKNOWN = "whose GPUs no node reports, or that others hold: in the snapshot without GPUs"
+BY_UUID = "that may have only GPUs with certain UUIDs: in the snapshot with any GPU that suits otherwise"
+PART_BOOKED = "of a part of a GPU: not in the snapshot"
+UNREADABLE = "that cannot be understood: not in the snapshot"
+"""What the person who takes the snapshot should know, after the number of pods or bookings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    document: Any
+    remarks: Sequence[str]
+    """What is not in it as it is in the cluster, one sentence each."""
+
+
+def snapshot_of(carrel: ClusterState) -> Snapshot:
+    return _Taking(carrel).snapshot()
+
+
+class _Numbers(dict[str, str]):
+    """A number for each name: `user-1`. The empty name stays empty."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__({"": ""})
+        self._word = word
+
+    def __missing__(self, name: str) -> str:
+        self[name] = number = f"{self._word}-{len(self)}"
+        return number
+
+
+class _Taking:
+    def __init__(self, carrel: ClusterState) -> None:
+        self._carrel = carrel
+        self._now = carrel.options.now()
+        cards = {name: shown_cards(carrel.cluster_ledger, name) for name in sorted(carrel.ledger.nodes)}
+        self._gpus = {name: [card.gpu for card in found] for name, found in cards.items() if found}
+        self._nodes = dict(zip(self._gpus, _numbered("node", len(self._gpus)), strict=True))
+        self._people = _Numbers("user")
+        self._sets: dict[frozenset[str], str] = {}
+        self._left_out: Counter[tuple[str, str]] = Counter()
+
+    def snapshot(self) -> Snapshot:
+        there = [pod for pod in self._carrel.pods.store if not is_ending(pod)]
+        there.sort(key=lambda pod: (created_at(pod), pod.metadata.uid))
+        held = holdings(self._carrel, there)
+        pods = [pod for pod in there if self._counts(pod, held)]
+        names = _numbered("pod", len(pods))
+        saved = tuple(self._pod(pod, name, held.get(pod.metadata.uid)) for pod, name in zip(pods, names, strict=True))
+        workload = Trace(saved, tuple(self._bookings()))
+        document = written(self._cluster(), workload, seconds(self._now))
+        remarks = [
+            f"{count} {what}{'s' * (count > 1)} {why}."
+            for (what, why), count in sorted(self._left_out.items())
+            if count
+        ]
+        return Snapshot(document, remarks)
+
+    def _since_now_s(self, moment: datetime) -> float:
+        """Negative: before now. Within what a snapshot can say."""
+        passed = (moment - self._now).total_seconds()
+        return max(-CENTURY_H * HOUR_S, min(passed, CENTURY_H * HOUR_S))
+
+    # --- nodes -------------------------------------------------------------------------------------------------------
+
+    def _cluster(self) -> SimulatedCluster:
+        carrel, nodes, machines = self._carrel, [], {}
+        for name, number in self._nodes.items():
+            known, machine = carrel.ledger.node(name), carrel.nodes.store.get(name)
+            labels = {each: "" for names, each in self._sets.items() if number in names}
+            gpus = tuple(self._renamed(gpu, number, self._islands(name)) for gpu in self._gpus[name])
+            nodes.append(Node(number, gpus, labels, known.unusable if known is not None else ""))
+            if machine is not None and (room := room_of(machine)) is not None:
+                machines[number] = room
+        return SimulatedCluster(tuple(nodes), machines, dict.fromkeys(self._sets.values(), ""))
+
+    def _islands(self, node: str) -> Mapping[str, str]:
+        islands = dict.fromkeys(gpu.island for gpu in self._gpus[node] if gpu.island)
+        return {"": "", **{island: str(number) for number, island in enumerate(islands)}}
+
+    def _renamed(self, gpu: Gpu, node: str, islands: Mapping[str, str]) -> Gpu:
+        return replace(gpu, uuid=place_name(node, gpu.index), node=node, island=islands[gpu.island])
+
+    # --- pods --------------------------------------------------------------------------------------------------------
+
+    def _counts(self, pod: Pod, held: Mapping[str, Holding]) -> bool:
+        if pod.metadata.uid in held or pod.spec.node_name in self._nodes:
+            return True
+        if self._carrel.asked_request(pod) is None:
+            return False
+        if pod.spec.node_name or gates_of(pod):
+            self._left_out["pod", NODE_UNKNOWN if pod.spec.node_name else GATED] += 1
+            return False
+        return True
+
+    def _pod(self, pod: Pod, name: str, holding: Holding | None) -> SimulatedPod:
+        asked = self._carrel.asked_request(pod)
+        created = min(0.0, self._since_now_s(created_at(pod)))
+        owner = self._people[person_of(pod) or counts_as(pod)]
+        saved = SimulatedPod(name, None, machine_of(pod), owner, created)
+        if holding is not None:
+            asked = asked or Request(len(holding.gpus), holding.amount)
+            request = replace(asked, cards=len(holding.gpus), amount=holding.amount)
+            node = self._nodes[holding.node]
+            held = tuple(place_name(node, gpu.index) for gpu in holding.gpus)
+            return replace(saved, request=self._kept_of(pod, request), node=node, held=held)
+        if pod.spec.node_name:
+            if asked is not None and not pod.spec.resource_claims:
+                self._left_out["pod", GPUS_UNKNOWN] += 1
+            return replace(saved, node=self._nodes[pod.spec.node_name])
+        return replace(saved, request=self._kept_of(pod, asked) if asked is not None else None)
+
+    def _kept_of(self, pod: Pod, request: Request) -> Request:
+        """What does not depend on this moment, and names nothing."""
+        self._left_out["pod", BY_UUID] += request.selector.names_uuids
+        labels_of = self._carrel.cluster_ledger.labels_of
+        suitable = (name for name in self._carrel.nodes_for(pod) if request.node_labels <= labels_of(name).items())
+        nodes = frozenset(self._nodes[name] for name in suitable if name in self._nodes)
+        labels = frozenset[tuple[str, str]]()
+        if len(nodes) < len(self._nodes):
+            labels = frozenset({(self._sets.setdefault(nodes, f"set-{len(self._sets) + 1}"), "")})
+        return replace(request, selector=request.selector.without_uuids(), gang=None, node_labels=labels)
+
+    # --- bookings ----------------------------------------------------------------------------------------------------
+
+    def _bookings(self) -> Iterator[BookingWish]:
+        store = self._carrel.bookings.store
+        for booking in sorted(store, key=lambda each: (each.metadata.creation_timestamp, each.metadata.name)):
+            try:
+                read = read_entitlement(booking)
+            except Malformed:
+                self._left_out["booking", UNREADABLE] += 1
+                continue
+            if read.share_of > 1:
+                self._left_out["booking", PART_BOOKED] += 1
+                continue
+            start, ends = self._since_now_s(read.start), self._since_now_s(read.ends)
+            if start < ends:
+                group, asked = booking.spec.group, self._asked_s(booking.metadata.creation_timestamp)
+                user = self._people[f"group {group}" if group else person_named(booking.spec.user)]
+                yield BookingWish(user, read.model, read.gpus, asked, start, min(ends - start, CENTURY_H * HOUR_S))
+
+    def _asked_s(self, text: str) -> float:
+        try:
+            return min(0.0, self._since_now_s(instant(text, "a booking", "metadata.creationTimestamp")))
+        except Malformed:
+            return 0.0
+
+
+def _numbered(word: str, count: int) -> list[str]:
+    """With as many digits in each, so that they are sorted as they are numbered."""
+    return [f"{word}-{number:0{len(str(count))}}" for number in range(1, count + 1)]

@@ -1,0 +1,61 @@
+"""What is wrong in a document, in our words: msgspec's message says where and what, and not the value."""
+
+import re
+from dataclasses import dataclass
+
+_WORDS = {
+    "object": "a mapping",
+    "array": "a list",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "null": "nothing",
+}
+_CHOICE = re.compile(r"a text matching regex '\^\(([^()]*)\)\$'")
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    path: str
+    """As `$.nodes[0].gpus`; `$` is the whole document."""
+    value: object
+    expected: str
+
+
+def mistake_in(document: object, message: str) -> Mistake:
+    """`message` is msgspec's, of that document."""
+    what, _, rest = message.partition(" - at `")
+    path = rest.rstrip("`") or "$"
+    return Mistake(path, _value_at(document, path), _expected(what))
+
+
+def steps(path: str) -> list[str | int]:
+    """`$.nodes[0].gpus` as ["nodes", 0, "gpus"]."""
+    found: list[str | int] = []
+    for part in path.removeprefix("$").replace("[", ".[").split("."):
+        if part.startswith("["):
+            found.append(int(part[1:-1]) if part[1:-1].isdigit() else part)
+        elif part:
+            found.append(part)
+    return found
+
+
+def _expected(what: str) -> str:
+    """The end of our sentence, which already has the value."""
+    if what.startswith("Expected "):
+        kinds, _, more = what.removeprefix("Expected `").partition(", got ")[0].partition("`")
+        words = " or ".join(_WORDS.get(kind, kind) for kind in kinds.split(" | "))
+        found = f"{words} {more.strip()}".strip()
+        choice = _CHOICE.fullmatch(found)
+        return f"one of {', '.join(choice[1].split('|'))}" if choice else found
+    return what.replace("Object contains", "no").replace("Object missing required", "the")
+
+
+def _value_at(document: object, path: str) -> object:
+    for step in steps(path):
+        try:
+            document = document[step]  # type: ignore[index] # a value that has no parts ends the loop
+        except (TypeError, LookupError):
+            break
+    return document
