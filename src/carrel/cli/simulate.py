@@ -96,7 +96,8 @@ def _simulate(settings: SimulateSettings) -> None:
         cluster, workload = read_snapshot(settings.snapshot)
     elif settings.trace is not None and settings.nodes is not None:
         cluster = read_nodes(settings.nodes)
-        workload, is_openb = read_trace(settings.trace)
+        trace = read_trace(settings.trace)
+        workload, is_openb = trace.workload, trace.is_openb
     else:
         why = "Give a trace and --nodes, or --from a snapshot."
         raise command_failed("Nothing to simulate", why, "carrel simulate --help", USAGE)
@@ -124,13 +125,13 @@ def _policies(settings: SimulateSettings, default: str) -> list[str]:
 
 
 def _by_arrival(settings: SimulateSettings, cluster: "SimulatedCluster", workload: "Trace", arrival: float) -> None:
+    from carrel.cli.added_gpus import added_gpus, with_more
     from carrel.cli.output import aligned, print_lines
-    from carrel.cli.simulation_files import with_more
     from carrel.cli.simulation_runs import run_all
     from carrel.simulation import results
     from carrel.simulation.engine import RunOptions
 
-    cluster = with_more(cluster, settings.add) if settings.add else cluster
+    cluster = with_more(cluster, added_gpus(settings.add)) if settings.add else cluster
     seeds = range(FIRST_SEED, FIRST_SEED + settings.seeds)
     jobs = [RunOptions(name, seed, arrival) for name in _policies(settings, DEFAULT_POLICIES) for seed in seeds]
     found = run_all(arrival_run, (cluster, workload.pods), jobs, settings.processes)
@@ -208,12 +209,12 @@ def _changed(
     from datetime import timedelta
 
     from carrel.bookings.rules import BookingRules
-    from carrel.cli.simulation_files import with_more
+    from carrel.cli.added_gpus import added_gpus, with_more
 
     rules, words = BookingRules(), []
     if settings.add:
-        cluster = with_more(cluster, settings.add)
-        words.append(f"with {settings.add.partition(':')[0]}")
+        cluster = with_more(cluster, added_gpus(settings.add))
+        words.append(f"with {', '.join(map(str, added_gpus(settings.add)))}")
     if settings.cooldown_days is not None:
         rules = replace(rules, cooldown=timedelta(days=settings.cooldown_days))
         words.append(f"cooldown {settings.cooldown_days:g} d")
