@@ -11,6 +11,7 @@ still accepted. An error names the file, the line, the value and what is expecte
 """
 
 import uuid
+from codecs import BOM_UTF8
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -66,7 +67,7 @@ class _NodeFile(msgspec.Struct, forbid_unknown_fields=True):
 
 def text_in(file: Path) -> str:
     """Raises `Malformed` or `OSError`."""
-    contents = file.read_bytes()
+    contents = file.read_bytes().removeprefix(BOM_UTF8)  # Excel writes it
     try:
         return contents.decode()
     except UnicodeDecodeError as error:

@@ -10,7 +10,8 @@ Reading order:
     release                 frees the GPUs of a node that does not answer
     purge purge_plan        delete what is left after Carrel was uninstalled
     helm_release            the helm release that installed Carrel, for hints
-    simulate simulation_files simulation_runs   what if: places the pods of a trace, on several cores
+    simulate                what if: places the pods of a trace, on several cores
+    simulation_files added_gpus simulation_runs simulation_output   what it reads, runs and writes
     snapshot                prints the cluster's state, for simulate; cluster_snapshot collects it, snapshot_holdings
                             finds out which GPUs each pod holds
     scheduler_config        prints the configuration of kube-scheduler

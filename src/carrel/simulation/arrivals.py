@@ -10,6 +10,15 @@ from random import Random
 
 from carrel.simulation.workload import SimulatedPod
 
+MOST_ARRIVALS = 1_000_000
+"""Of one run. A million take hours, and are some hundred times the pods of the traces that are known."""
+
+
+def expected_arrivals(pods: Sequence[SimulatedPod], gpus: float, gpu_memory: int = 0) -> float:
+    """About how many pods arrive until they ask for so many GPUs."""
+    asked = sum(pod.gpus(gpu_memory) for pod in pods)
+    return len(pods) * gpus / asked if asked else float(len(pods))
+
 
 def arrivals(pods: Sequence[SimulatedPod], gpus: float, seed: int, gpu_memory: int = 0) -> list[SimulatedPod]:
     """`gpus` is the target: how many GPUs all of them ask for together, at least."""

@@ -29,6 +29,7 @@ class Point:
     """How the cluster was when so much had arrived. All in percent of its GPUs."""
 
     arrived: float
+    """Of the cluster as it is, if GPUs were added."""
     allocated: float
     fragmented: float
     """Free, and of no use for the pods of the trace."""
@@ -45,20 +46,27 @@ class RunResult:
     curve: Sequence[Point] = field(default=())
 
 
-def run(cluster: SimulatedCluster, pods: Sequence[SimulatedPod], options: RunOptions) -> RunResult:
+def run(
+    cluster: SimulatedCluster,
+    pods: Sequence[SimulatedPod],
+    options: RunOptions,
+    measured_by: SimulatedCluster | None = None,
+) -> RunResult:
+    """`measured_by`: whose GPUs `arrival` is a part of, so that the same pods arrive on another; None: of this one."""
     state = ClusterInRun(cluster)
-    memory = max(gpu.memory for node in cluster.nodes for gpu in node.gpus)
-    order = arrivals(pods, options.arrival * state.total_gpus, options.seed, memory)
+    measured_by = measured_by or cluster
+    memory = largest_memory(measured_by)
+    order = arrivals(pods, options.arrival * measured_by.gpus, options.seed, memory)
     chance = Random(options.seed)  # noqa: S311 # a run must be repeatable
     policy = POLICIES[options.policy](PolicyContext(state, pods, chance))
-    measure = _Measure(state, pods)
+    measure = _Measure(state, pods, measured_by.gpus)
     arrived, dropped = 0.0, 0
     points: list[Point] = []
     next_point = 0.0
     for pod in order:
         if arrived >= next_point:
             points.append(measure.point(arrived))
-            next_point += options.arrival * state.total_gpus / (POINTS - 1)
+            next_point += options.arrival * measured_by.gpus / (POINTS - 1)
         arrived += pod.gpus(memory)
         choice = policy.choose(pod)
         if choice is None:
@@ -71,11 +79,17 @@ def run(cluster: SimulatedCluster, pods: Sequence[SimulatedPod], options: RunOpt
     )
 
 
+def largest_memory(cluster: SimulatedCluster) -> int:
+    """Of a GPU. So many MiB count as one GPU where a pod asks for MiB."""
+    return max(gpu.memory for node in cluster.nodes for gpu in node.gpus)
+
+
 class _Measure:
     """Measures all policies alike: by the mix of the whole trace."""
 
-    def __init__(self, state: ClusterInRun, trace: Sequence[SimulatedPod]) -> None:
+    def __init__(self, state: ClusterInRun, trace: Sequence[SimulatedPod], all_gpus: int) -> None:
         self._state = state
+        self._all_gpus = all_gpus
         demand = Demand()
         for pod in trace:
             if pod.request is not None:
@@ -86,4 +100,4 @@ class _Measure:
         total, machines = self._state.total_gpus, self._state.machines.free
         rooms = self._state.ledger.rooms.items()
         useless = sum(self._fragmentation.of(room, machines.get(node, ENOUGH)) for node, room in rooms)
-        return Point(100 * arrived / total, self._state.allocated, 100 * useless / total)
+        return Point(100 * arrived / self._all_gpus, self._state.allocated, 100 * useless / total)

@@ -2,6 +2,9 @@
 
 A GPU counts 1,000 milli there. The trace does not say how much memory a GPU has, so a GPU has 1,000 MiB here, and a
 share of 470 milli is the portion 47/100 of it. `gpu_spec` names the models that will do, separated by `|`.
+
+Times are seconds. A pod that got its GPUs ran from `scheduled_time` to `deletion_time`, and runs as long here; one that
+never got them is wanted as long as it waited there.
 """
 
 from fractions import Fraction
@@ -16,12 +19,24 @@ from carrel.simulation.workload import SimulatedCluster, SimulatedPod
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 WHOLE_MILLI = 1000
+MOST_GPUS_OF_A_NODE = 1024
+"""No machine has more, also if each GPU is split into seven."""
+MOST_SECONDS = 100 * 366 * 24 * 3600
+"""Times beyond a hundred years are mistakes."""
 
 
 def is_openb(text: str) -> bool:
     """By the first line: whether these are openb's pods."""
-    first = text.partition("\n")[0].strip().split(",")
-    return set(POD_COLUMNS) <= set(first)
+    return _columns(text) >= set(POD_COLUMNS)
+
+
+def has_times(text: str) -> bool:
+    """Some of the published lists say when pods came and went, others do not."""
+    return _columns(text) >= {"creation_time", "deletion_time"}
+
+
+def _columns(text: str) -> set[str]:
+    return set(text.partition("\n")[0].strip().split(","))
 
 
 def read_nodes(text: str, source: str) -> SimulatedCluster:
@@ -31,6 +46,8 @@ def read_nodes(text: str, source: str) -> SimulatedCluster:
         name, cards = row.name("sn", lines), row.number("gpu")
         if not cards:
             continue
+        if cards > MOST_GPUS_OF_A_NODE:
+            raise row.wrong("gpu", f"at most {MOST_GPUS_OF_A_NODE}")
         gpus = (Gpu(f"{name}/{index}", name, index, row.text("model"), MiB(WHOLE_MILLI)) for index in range(cards))
         nodes.append(Node(name, tuple(gpus)))
         machines[name] = MachineRoom(row.number("cpu_milli"), row.number("memory_mib"))
@@ -45,15 +62,24 @@ def read_pods(text: str, source: str) -> tuple[SimulatedPod, ...]:
     for row in csv_rows(text, source, POD_COLUMNS):
         name = row.name("name", lines)
         machine = MachineRoom(row.number("cpu_milli"), row.number("memory_mib"))
-        created = row.number("creation_time") if row.text("creation_time") else 0
-        deleted = row.number("deletion_time") if row.text("deletion_time") else None
-        if deleted is not None and deleted < created:
-            raise row.wrong("deletion_time", f"a time after the creation at {created}")
-        lasts = None if deleted is None else float(deleted - created)
-        pods.append(SimulatedPod(name, _request(row), machine, "", float(created), lasts))
+        pods.append(SimulatedPod(name, _request(row), machine, "", *_times(row)))
     if not pods:
         raise Malformed(source, "the file", "no pod", "at least one")
     return tuple(pods)
+
+
+def _times(row: Row) -> tuple[float, float | None]:
+    """When it arrives, and how long it runs."""
+    created = row.decimal("creation_time", most=MOST_SECONDS)
+    if not row.text("deletion_time"):
+        return created, None
+    began = row.decimal("scheduled_time", created, most=MOST_SECONDS)
+    deleted = row.decimal("deletion_time", most=MOST_SECONDS)
+    if began < created:
+        raise row.wrong("scheduled_time", f"a time after the creation at {created:g}")
+    if deleted < began:
+        raise row.wrong("deletion_time", f"a time after it began at {began:g}")
+    return created, deleted - began
 
 
 def _request(row: Row) -> Request | None:

@@ -9,31 +9,26 @@ from carrel.simulation.over_time import TimedResult
 Rows = list[list[str]]
 
 
-def arrival_rows(results: Sequence[RunResult]) -> Rows:
-    """One row for each policy, the head first."""
-    rows: Rows = [["POLICY", "SEEDS", "ALLOCATED %", "±", "FRAGMENTED %", "PLACED", "DROPPED"]]
-    for policy in dict.fromkeys(each.policy for each in results):
-        of = [each for each in results if each.policy == policy]
-        allocated = [each.allocated for each in of]
-        rows.append(
-            [
-                policy,
-                f"{len(of)}",
-                f"{fmean(allocated):.2f}",
-                f"{pstdev(allocated):.2f}",
-                f"{fmean(each.fragmented for each in of):.2f}",
-                f"{fmean(each.placed for each in of):.0f}",
-                f"{fmean(each.dropped for each in of):.0f}",
-            ]
-        )
+def arrival_rows(cases: Sequence[tuple[str, Sequence[RunResult]]]) -> Rows:
+    """One row for each case and policy, the head first."""
+    rows: Rows = [["CASE", "POLICY", "SEEDS", "ALLOCATED %", "±", "FRAGMENTED %", "PLACED", "DROPPED"]]
+    for case, results in cases:
+        for policy in dict.fromkeys(each.policy for each in results):
+            of = [each for each in results if each.policy == policy]
+            allocated = [each.allocated for each in of]
+            row = [case, policy, f"{len(of)}", f"{fmean(allocated):.2f}", f"{pstdev(allocated):.2f}"]
+            row.append(f"{fmean(each.fragmented for each in of):.2f}")
+            row += [f"{fmean(each.placed for each in of):.0f}", f"{fmean(each.dropped for each in of):.0f}"]
+            rows.append(row)
     return rows
 
 
-def arrival_csv(results: Sequence[RunResult]) -> Rows:
+def arrival_csv(cases: Sequence[tuple[str, Sequence[RunResult]]]) -> Rows:
     """Every point of every run."""
-    rows: Rows = [["policy", "seed", "arrived_percent", "allocated_percent", "fragmented_percent"]]
+    rows: Rows = [["case", "policy", "seed", "arrived_percent", "allocated_percent", "fragmented_percent"]]
     rows += [
-        [each.policy, f"{each.seed}", f"{at.arrived:.3f}", f"{at.allocated:.3f}", f"{at.fragmented:.3f}"]
+        [case, each.policy, f"{each.seed}", f"{at.arrived:.3f}", f"{at.allocated:.3f}", f"{at.fragmented:.3f}"]
+        for case, results in cases
         for each in results
         for at in each.curve
     ]

@@ -5,6 +5,9 @@ from collections.abc import Iterator, Mapping
 
 from carrel.parsing import Malformed
 
+MOST = 1e12
+"""A number beyond is a mistake, whatever it counts: it is more than all machines of the world have."""
+
 
 class Row:
     """Values by column, as text. What is absent is empty."""
@@ -23,7 +26,7 @@ class Row:
             raise self.wrong(column, "a whole number")
         return int(number)
 
-    def decimal(self, column: str, default: float = 0.0) -> float:
+    def decimal(self, column: str, default: float = 0.0, most: float = MOST) -> float:
         """Never below zero."""
         try:
             number = float(self.text(column)) if self.text(column) else default
@@ -31,6 +34,8 @@ class Row:
             raise self.wrong(column, "a number") from None
         if not 0 <= number < float("inf"):
             raise self.wrong(column, "a number, not below zero")
+        if number > most:
+            raise self.wrong(column, f"at most {most:,.0f}")
         return number
 
     def name(self, column: str, lines: dict[str, int]) -> str:
@@ -60,6 +65,8 @@ def csv_rows(text: str, source: str, columns: tuple[str, ...]) -> Iterator[Row]:
         header = reader.fieldnames or ()
         if missing := [column for column in columns if column not in header]:
             raise Malformed(source, "line 1", ",".join(header), f"a header with the columns {', '.join(missing)}")
+        if twice := [column for position, column in enumerate(header) if column in header[:position]]:
+            raise Malformed(source, "line 1", twice[0], "each column once")
         for values in reader:
             if None in values or None in values.values():
                 expected = f"{len(header)} columns, as in the header"

@@ -31,7 +31,11 @@ POD_COLUMNS = frozenset(
     )
 )
 BOOKING_COLUMNS = frozenset(["user", "model", "gpus", "asked_hours", "start_hours", "lasts_hours"])
+MOST_PODS = 1_000_000
+"""Of one trace. A run with a million takes hours."""
 MOST_ALIKE = 100_000
+MOST_CORES, MOST_GIB = 1e6, 1e6
+"""No machine has more."""
 MOST_HOURS = 100 * 366 * 24.0
 """Times beyond a hundred years are mistakes."""
 
@@ -39,18 +43,23 @@ MOST_HOURS = 100 * 366 * 24.0
 def trace_of(pods: Iterable[Row], bookings: Iterable[Row], source: str) -> Trace:
     """Raises `Malformed` with the line and the reason."""
     lines = dict[str, int]()
-    found = tuple(each for row in pods for each in _pods(row.only(POD_COLUMNS), lines))
+    found = list[SimulatedPod]()
+    for row in pods:
+        found += _pods(row.only(POD_COLUMNS), lines)
+        if len(found) > MOST_PODS:
+            raise row.wrong("count", f"at most {MOST_PODS:,} pods in all, and these are {len(found):,}")
     wishes = tuple(_wish(row.only(BOOKING_COLUMNS)) for row in bookings)
     if not found and not wishes:
         raise Malformed(source, "the file", "no pod and no booking", "at least one")
-    return Trace(found, wishes)
+    return Trace(tuple(found), wishes)
 
 
 def _pods(row: Row, lines: dict[str, int]) -> Iterator[SimulatedPod]:
     name, count = row.name("name", lines), row.number("count", 1)
     if not 1 <= count <= MOST_ALIKE:
         raise row.wrong("count", f"1 to {MOST_ALIKE}")
-    machine = MachineRoom(int(row.decimal("cpu_cores") * 1000), int(row.decimal("memory_gib") * 1024))
+    cores, gib = row.decimal("cpu_cores", most=MOST_CORES), row.decimal("memory_gib", most=MOST_GIB)
+    machine = MachineRoom(int(cores * 1000), int(gib * 1024))
     lasts = _seconds(row, "lasts_hours") if row.text("lasts_hours") else None
     arrives = _seconds(row, "arrives_hours")
     request = _request(row)
@@ -77,7 +86,7 @@ def _request(row: Row) -> Request | None:
         part = row.decimal("gpu_part")
         if not 0 < part <= 1:
             raise row.wrong("gpu_part", "more than 0, and at most 1")
-        amount = Portion(Fraction(row.text("gpu_part")))
+        amount = Portion(Fraction(repr(part)))
     return Request(gpus, amount, row.text("model"))
 
 

@@ -128,10 +128,3 @@ def test_a_change_without_an_effect_is_said_to_have_none() -> None:
     assert results.makes_no_difference([("as it is", usual), ("cooldown", cooldown)])
     assert not results.makes_no_difference([("as it is", usual), ("limit", limit)])
     assert not results.makes_no_difference([("as it is", usual)]), "nothing was changed"
-
-
-def test_the_axes_of_a_chart_have_round_numbers() -> None:
-    drawing = charts.chart("T", "hours", "%", {"carrel": [(0.0, 0.0), (216.0, 92.3)]})
-
-    assert [number for number in (0, 20, 40, 60, 80, 50, 100, 150, 200) if f">{number}</text>" not in drawing] == []
-    assert "92.3" not in drawing

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from carrel.bookings.rules import BookingRules
-from carrel.cli.simulation_files import read_snapshot, with_more
+from carrel.cli.added_gpus import with_more
+from carrel.cli.simulation_files import read_snapshot
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.machines import MachineRoom
 from carrel.ledger.requests import (
@@ -155,7 +156,7 @@ def test_which_gpus_a_pod_may_have_is_kept(request_: Request, expected: bool) ->
 
 
 def test_a_pod_that_may_run_on_some_nodes_only_may_run_on_added_ones() -> None:
-    assert not waits(with_more(CLUSTER, f"1x{T4}:15360"), Request(1, WHOLE, T4, node_labels=SET))
+    assert not waits(with_more(CLUSTER, added_gpus(f"1x{T4}:15360")), Request(1, WHOLE, T4, node_labels=SET))
 
 
 # --- mistakes --------------------------------------------------------------------------------------------------------

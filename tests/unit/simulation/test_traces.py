@@ -5,15 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from carrel.cli.simulation_files import read_nodes, read_trace, with_more
+from carrel.cli.simulation_files import read_nodes, read_trace
 from carrel.ledger.machines import MachineRoom
 from carrel.ledger.requests import WHOLE, GpuSelector, Memory, Portion
 from carrel.parsing import Malformed
 from carrel.simulation import openb
-from tests.unit.simulation.test_engine import a_cluster
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn1,96000,393216,8,G2\nn2,32000,262144,0,\n"
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n"
+TIMED = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time,scheduled_time\n"
+MANY = "pods:\n" + "".join(f"- {{name: p{number}, count: 100000}}\n" for number in range(11))
 
 
 def a_file(folder: Path, name: str, text: str) -> Path:
@@ -32,10 +33,10 @@ def test_openbs_nodes_without_a_gpu_are_left_out() -> None:
 def test_openbs_pods_ask_for_nothing_a_part_whole_gpus_or_certain_models(tmp_path: Path) -> None:
     text = PODS + "a,4000,1024,0,0,\nb,4000,1024,1,470,\nc,8000,2048,8,1000,\nd,1,1,1,1000,V100M16|V100M32\n"
 
-    workload, is_openb = read_trace(a_file(tmp_path, "pods.csv", text))
+    found = read_trace(a_file(tmp_path, "pods.csv", text))
 
-    a, b, c, d = workload.pods
-    assert is_openb
+    a, b, c, d = found.workload.pods
+    assert (found.is_openb, found.has_times) == (True, False)
     assert a.request is None
     assert b.request is not None
     assert (b.request.amount, b.machine) == (Portion(Fraction(47, 100)), MachineRoom(4000, 1024))
@@ -52,10 +53,11 @@ def test_carrels_own_form_in_yaml(tmp_path: Path) -> None:
 bookings:
 - {user: ada, model: A100, gpus: 2, asked_hours: 0, start_hours: 24, lasts_hours: 72}
 """
-    workload, is_openb = read_trace(a_file(tmp_path, "trace.yaml", text))
+    found = read_trace(a_file(tmp_path, "trace.yaml", text))
 
+    workload = found.workload
     train, first, second = workload.pods
-    assert not is_openb
+    assert (found.is_openb, found.has_times) == (False, True)
     assert (train.arrives_s, train.lasts_s, train.machine) == (3600.0, 7200.0, MachineRoom(8000, 32 * 1024))
     assert (first.name, second.name, second.lasts_s) == ("share-0", "share-1", None)
     assert second.request is not None
@@ -64,9 +66,45 @@ bookings:
 
 
 def test_carrels_own_form_in_csv(tmp_path: Path) -> None:
-    workload, _ = read_trace(a_file(tmp_path, "t.csv", "name,gpus,gpu_part\na,1,0.5\nb,0,\n"))
+    found = read_trace(a_file(tmp_path, "t.csv", "name,gpus,gpu_part\na,1,0.5\nb,0,\n"))
 
-    assert [pod.gpus() for pod in workload.pods] == [0.5, 0.0]
+    assert [pod.gpus() for pod in found.workload.pods] == [0.5, 0.0]
+
+
+def test_openbs_pods_run_as_long_as_they_ran_there(tmp_path: Path) -> None:
+    text = (
+        "name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time,scheduled_time\n"
+        "waited,1,1,1,1000,100,700,400\nnever-got-it,1,1,1,1000,100,700,\nruns-on,1,1,1,1000,100,,400\n"
+    )
+
+    found = read_trace(a_file(tmp_path, "pods.csv", text))
+
+    assert found.has_times
+    assert [(pod.arrives_s, pod.lasts_s) for pod in found.workload.pods] == [(100, 300), (100, 600), (100, None)]
+
+
+@pytest.mark.parametrize("name", ["t.csv", "T.CSV"])
+def test_a_file_of_excel_is_read(tmp_path: Path, name: str) -> None:
+    excels = "\ufeffname,gpus\r\na,1\r\n"
+
+    assert [pod.name for pod in read_trace(a_file(tmp_path, name, excels)).workload.pods] == ["a"]
+    assert [node.name for node in read_nodes(a_file(tmp_path, "N.CSV", "\ufeff" + NODES)).nodes] == ["n1"]
+
+
+def test_a_yaml_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    nodes = "\ufeffnodes: [{name: n1, gpus: [{model: A100, memoryMiB: 81920}]}]"
+
+    assert read_trace(a_file(tmp_path, "t.yaml", "\ufeffpods: [{name: a}]")).workload.pods[0].name == "a"
+    assert read_nodes(a_file(tmp_path, "n.yaml", nodes)).gpus == 1
+
+
+@pytest.mark.parametrize("nothing", ["null", "~", ""])
+def test_null_is_nothing_but_the_word_in_quotes_is_a_model(tmp_path: Path, nothing: str) -> None:
+    text = f"pods:\n- {{name: a, gpus: 1, model: {nothing}}}\n- {{name: b, gpus: 1, model: 'null'}}\n"
+
+    requests = [pod.request for pod in read_trace(a_file(tmp_path, "t.yaml", text)).workload.pods]
+
+    assert [request.model for request in requests if request is not None] == ["", "null"]
 
 
 @pytest.mark.parametrize(
@@ -83,6 +121,15 @@ def test_carrels_own_form_in_csv(tmp_path: Path) -> None:
         pytest.param("t.yaml", "pods:\n- {name: a}\nnodes: []\n", "line 3", "pods or bookings", id="an unknown part"),
         pytest.param("t.yaml", "pods:\n- {name: a, gpu_part: 2}\n", "line 2, gpu_part", "at most 1", id="two of one"),
         pytest.param("t.yaml", "pods: [\n", "line 2", "YAML", id="no YAML"),
+        pytest.param("t.yaml", "pods:\n- {name: a}\npods:\n- {name: b}\n", "line 3", "once", id="pods twice"),
+        pytest.param("t.yaml", "pods:\n- name: a\n  gpus: 1\n  gpus: 2\n", "line 4", "once", id="a column twice"),
+        pytest.param("t.csv", "name,gpus,gpus\na,1,2\n", "line 1", "once", id="a column twice in the header"),
+        pytest.param("t.yaml", "pods:\n- {name: a, cpu_cores: 1e306}\n", "line 2, cpu_cores", "1,000,000", id="CPU"),
+        pytest.param("t.yaml", "pods:\n- {name: a, memory_gib: 1e308}\n", "line 2, memory_gib", "1,000,000", id="GiB"),
+        pytest.param("t.yaml", "pods:\n- {name: a, gpus: 1e300}\n", "line 2, gpus", "at most", id="all GPUs there are"),
+        pytest.param("t.yaml", MANY, "line 12, count", "at most 1,000,000 pods", id="more than a million pods"),
+        pytest.param("p.csv", TIMED + "a,1,1,1,1,9,8,\n", "line 2, deletion_time", "after", id="ends before it begins"),
+        pytest.param("p.csv", TIMED + "a,1,1,1,1,1e11,,\n", "line 2, creation_time", "at most", id="after the end"),
         pytest.param("t.yaml", "bookings:\n- {user: a}\n", "line 2, model", "needs it", id="a booking of nothing"),
     ],
 )
@@ -99,17 +146,5 @@ def test_a_bad_trace_is_refused_with_the_line_and_the_reason(
 def test_bad_nodes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(Malformed, match=r"nodes\.csv: line 3, gpu is '-1'"):
         read_nodes(a_file(tmp_path, "nodes.csv", NODES.replace("262144,0", "262144,-1")))
-
-
-def test_more_gpus_are_further_nodes() -> None:
-    cluster = with_more(a_cluster(nodes=1), "12xA100:81920")
-
-    assert [(node.name, len(node.gpus)) for node in cluster.nodes] == [("n0", 2), ("added-0", 8), ("added-1", 4)]
-    with pytest.raises(Malformed, match="COUNTxMODEL:MIB"):
-        with_more(cluster, "A100")
-
-
-def test_added_nodes_have_names_of_their_own() -> None:
-    cluster = with_more(with_more(a_cluster(nodes=1), "1xA100:81920"), "1xA100:81920")
-
-    assert [node.name for node in cluster.nodes] == ["n0", "added-0", "added-1"]
+    with pytest.raises(Malformed, match=r"nodes\.csv: line 2, gpu is '1000000000'; expected at most 1024"):
+        read_nodes(a_file(tmp_path, "nodes.csv", NODES.replace("393216,8", "393216,1000000000")))
