@@ -3,9 +3,12 @@
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
+
 from carrel.bookings.rules import BookingRules
+from carrel.simulation.over_time import run_over_time
 from carrel.simulation.wishes import BookingTimes, granted
-from carrel.simulation.workload import HOUR_S, BookingWish, SimulatedCluster
+from carrel.simulation.workload import HOUR_S, BookingWish, SimulatedCluster, Trace
 from tests.kit.gpus import A6000, a_node
 
 DAY_S = 24 * HOUR_S
@@ -113,3 +116,11 @@ def test_who_had_a_booking_before_the_run_begins_does_not_wish_for_it_again() ->
     times = BookingTimes(begins_s=5 * DAY_S, again_until_s=20 * DAY_S)
 
     assert starts(ONE_GPU, a_booking("ada", day=0), times=times) == [("ada", 0.0)]
+
+
+def test_delays_of_less_than_a_second_are_counted() -> None:
+    wishes = (a_booking("ada", day=0), a_wish("bob", day=1 - 0.5 / DAY_S))
+
+    found = run_over_time(ONE_GPU, Trace((), wishes), "carrel", 42, BookingRules())
+
+    assert found.booking_delay_days == {"capacity": pytest.approx(0.5 / DAY_S / 2)}
