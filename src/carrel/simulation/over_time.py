@@ -5,7 +5,8 @@ Where there is no room for one, opportunistic pods lose their GPUs as the contro
 (`lifecycle.victims`), and are counted; they do not come back. When a booking ends, the pods that it covered end, unless
 another booking covers them then. Other pods are tried in the order of their arrival, and a smaller one may pass.
 
-At one instant, pods end first, then bookings end, then bookings start, then pods arrive; then pods are placed.
+At one instant, pods end first, then bookings end, then bookings start, then pods arrive; then pods are placed. Pods
+that hold GPUs when the run begins are placed then, and last from then on.
 """
 
 import heapq
@@ -191,7 +192,7 @@ class _Run:
         while self._place_one_booked(tried):
             self._covered.update(instant(self._now))
         covered = self._covered.waiting()
-        for name in self._booked_waiting - covered.keys():
+        for name in sorted(self._booked_waiting - covered.keys()):
             if name in self._waiting:
                 self._waiting.put(self._pods[self._numbers[name]], self._numbers[name])
         for name, by in covered.items():
