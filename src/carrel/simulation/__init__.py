@@ -9,7 +9,11 @@ Reading order:
     cluster               the state of one run: GPUs in the ledger, CPU and memory beside it
     policies fgd          who chooses the node
     engine                one run
-    over_time wishes      one run with a clock: pods that wait and end, and bookings
+    wishes                when people get the bookings that they wish for
+    covered_pods          whom these cover, by the product's own function
+    waiting_pods          who waits, and why
+    revocation            from whom a booked pod gets its GPUs
+    over_time             one run with a clock, of all these
     results charts        tables, CSV, SVG
 
 All of it is pure. `carrel simulate` reads the files and runs it on several cores.

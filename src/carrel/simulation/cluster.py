@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from itertools import compress
 
 from carrel.ledger.ledger import Ledger
-from carrel.ledger.machines import MachineRoom, Machines
+from carrel.ledger.machines import NOTHING, MachineRoom, Machines
 from carrel.ledger.node_room import fit_test
 from carrel.ledger.placement import Placement, selected
 from carrel.ledger.requests import Request
@@ -25,17 +25,19 @@ class ClusterInRun:
         self.sizes = cluster.machines
         self.positions = {name: position for position, name in enumerate(self.names)}
         self._rooms: dict[Kind, _Fitting] = {}
+        self._empty_rooms = dict(self.ledger.rooms)
+        self._exists: dict[Request, bool] = {}
         self._changes: list[str] = []
         self.total_gpus = cluster.gpus
         self.held_gpus = 0.0
 
     def fitting(self, pod: SimulatedPod) -> Sequence[str]:
         """The nodes with room for the pod, by name."""
-        return list(compress(self.names, self._fitting(pod).able))
+        return list(compress(self.names, self._fitting((pod.request, pod.machine)).able))
 
     def has_room(self, pod: SimulatedPod) -> Sequence[int]:
         """For each node, in the order of `names`, whether it has room for the pod."""
-        return self._fitting(pod).able
+        return self._fitting((pod.request, pod.machine)).able
 
     @property
     def moment(self) -> int:
@@ -48,22 +50,31 @@ class ClusterInRun:
 
     def machine_fits(self, pod: SimulatedPod) -> Sequence[str]:
         """The nodes that have the CPU and memory: all that kube-scheduler itself looks at."""
-        return list(compress(self.names, self._fitting(pod).machine))
+        return list(compress(self.names, self._fitting((pod.request, pod.machine)).machine))
 
-    def with_gpus(self, pod: SimulatedPod) -> Sequence[str]:
-        """The nodes that would have room, had their machines enough CPU and memory."""
-        if pod.request is None:
-            return self.names
-        request, fits = pod.request, fit_test(pod.request)
-        return [
-            name for name in self.names if fits(self.ledger.rooms[name]) and selected(self.ledger.node(name), request)
-        ]
+    def machine_fits_with(self, pod: SimulatedPod, node: str, given: MachineRoom) -> bool:
+        """Whether the node has the CPU and memory, if so much more of them becomes free there."""
+        free = self.machines.free.get(node)
+        return free is None or (
+            free.cpu_milli + given.cpu_milli >= pod.machine.cpu_milli
+            and free.memory_mib + given.memory_mib >= pod.machine.memory_mib
+        )
 
-    def _fitting(self, pod: SimulatedPod) -> "_Fitting":
-        kind = (pod.request, pod.machine)
+    def has_gpus(self, request: Request | None) -> Sequence[int]:
+        """For each node, in the order of `names`, whether it would have room, had its machine enough CPU and memory."""
+        return self._fitting((request, NOTHING)).able
+
+    def has_such_gpus(self, request: Request) -> bool:
+        """Whether a node would have room, had it no pods, and enough CPU and memory."""
+        if request not in self._exists:
+            fits, rooms, node = fit_test(request), self._empty_rooms.items(), self.ledger.node
+            self._exists[request] = any(fits(room) and selected(node(name), request) for name, room in rooms)
+        return self._exists[request]
+
+    def _fitting(self, kind: Kind) -> "_Fitting":
         known = self._rooms.get(kind)
         if known is None:
-            known = self._rooms[kind] = _Fitting(self, pod)
+            known = self._rooms[kind] = _Fitting(self, kind)
         for name in self.changed_since(known.seen):
             known.look(name, self.positions[name])
         known.seen = self.moment
@@ -97,11 +108,10 @@ def _gpus(placement: Placement) -> float:
 class _Fitting:
     """Where pods of one kind fit; looked at again only where something has changed."""
 
-    def __init__(self, cluster: ClusterInRun, pod: SimulatedPod) -> None:
+    def __init__(self, cluster: ClusterInRun, kind: Kind) -> None:
         self._cluster = cluster
-        self._needed = pod.machine
-        self._request = pod.request
-        self._fits = fit_test(pod.request) if pod.request is not None else None
+        self._request, self._needed = kind
+        self._fits = fit_test(self._request) if self._request is not None else None
         self.able = bytearray(len(cluster.names))
         self.machine = bytearray(len(cluster.names))
         self.seen = -1

@@ -72,7 +72,8 @@ class Fgd:
             assert placement is not None, "it asks for GPUs"
             return [_Way(free(_left(room.gpus, placement)))]
         pieces = pieces_of(room)
-        known = self._known.get((request, pieces))
+        # What a booking allows are certain GPUs, so it is not the same on all nodes.
+        known = self._known.get((request, pieces)) if not request.selector.names_uuids else None
         if known is None:
             able = {
                 (card.gpu.model, card.gpu.memory, card.free): card.gpu

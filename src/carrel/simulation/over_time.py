@@ -1,32 +1,38 @@
 """One run with a clock: pods arrive, wait, run and end; bookings begin and end.
 
-A pod whose owner has a booking of its model at that time is booked, as long as the booked pods of the owner use no more
-GPUs than that. Booked pods go first. Where there is no room for one, opportunistic pods lose their GPUs as the
-controller would choose them (`lifecycle.victims`), and are counted; they do not come back. Other pods are tried in the
-order of their arrival, and a smaller one may pass.
+Whom a booking covers is decided by the product's own function, at every event (`covered_pods`). Covered pods go first.
+Where there is no room for one, opportunistic pods lose their GPUs as the controller would choose them
+(`lifecycle.victims`), and are counted; they do not come back. When a booking ends, the pods that it covered end, unless
+another booking covers them then. Other pods are tried in the order of their arrival, and a smaller one may pass.
+
+At one instant, pods end first, then bookings end, then bookings start, then pods arrive; then pods are placed. Pods
+that hold GPUs when the run begins are placed then, and last from then on.
 """
 
 import heapq
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from random import Random
 
 from carrel.bookings.rules import BookingRules
-from carrel.ledger.placement import Placement, WaitingPod
-from carrel.ledger.shares import Holder
-from carrel.lifecycle.holdings import EPOCH, Holdings, OpportunisticPod
-from carrel.lifecycle.victims import Revocation, revoke
+from carrel.ledger.coverage import Covered, Entitlement
+from carrel.ledger.placement import Placement
+from carrel.ledger.requests import Request
+from carrel.ledger.shares import Coverage
+from carrel.lifecycle.holdings import OpportunisticPod
 from carrel.simulation.cluster import ClusterInRun
+from carrel.simulation.covered_pods import CoveredPodsInRun
 from carrel.simulation.policies import POLICIES, Choice, PolicyContext
-from carrel.simulation.wishes import BookingOutcome, granted
+from carrel.simulation.revocation import RevokerInRun, RunningPod
+from carrel.simulation.waiting_pods import NO_GPU, NO_MACHINE, NO_SUCH_GPU, Alike, WaitingPodsInRun
+from carrel.simulation.wishes import BookingOutcome, BookingTimes, granted, instant
 from carrel.simulation.workload import HOUR_S, SimulatedCluster, SimulatedPod, Trace
 
-NO_GPU, NO_MACHINE = "no GPU free", "no CPU or memory free"
-"""Why pods wait."""
 NOBODY = "(nobody)"
 """Whose pods without an owner are, all of them."""
+MINIMUM_TIME = timedelta(minutes=10)
+"""A pod that has its GPU for less than that keeps it if it can: the default of the controller's `--minimum-time`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,8 @@ class TimedResult:
     """Pods that still wait at the end."""
     revoked: int
     """Pods that lost their GPUs to booked pods."""
+    ended: int = 0
+    """Pods that ended with the booking that covered them."""
     waited_hours: dict[str, float] = field(default_factory=dict)
     """Reason → mean hours that a pod waited because of it."""
     bookings: int = 0
@@ -51,12 +59,8 @@ class TimedResult:
     """Hours since the first event, and percent of the GPUs that are held then."""
 
 
-@dataclass(slots=True)
-class _Running:
-    pod: SimulatedPod
-    choice: Choice
-    booked_by: int | None
-    as_victim: OpportunisticPod
+BEGINS, POD_ENDS, BOOKING_ENDS, BOOKING_STARTS, POD_ARRIVES = range(5)
+"""What happens, in the order in which it counts at one instant."""
 
 
 def run_over_time(
@@ -68,160 +72,250 @@ def run_over_time(
 class _Run:
     def __init__(self, cluster: SimulatedCluster, workload: Trace, policy: str, seed: int, rules: BookingRules) -> None:
         self._state = ClusterInRun(cluster)
-        self._holdings = Holdings(self._state.ledger)
+        self._revoker = RevokerInRun(self._state)
+        self._covered = CoveredPodsInRun(self._state)
         chance = Random(seed)  # noqa: S311 # a run must be repeatable
         self._policy = POLICIES[policy](PolicyContext(self._state, workload.pods, chance))
         self._names = (policy, seed)
-        self._bookings = granted(cluster, workload.wishes, rules)
-        self._events: list[tuple[float, int, str]] = []
-        self._pods = {pod.name: pod for pod in workload.pods}
-        self._running: dict[str, _Running] = {}
-        self._waiting: dict[str, SimulatedPod] = {}
-        self._waited: Counter[str] = Counter()
-        self._why: dict[str, str] = {}
+        times = BookingTimes(workload.begins_s, workload.books_again_until_s)
+        self._bookings = granted(cluster, workload.wishes, rules, times)
+        # The oldest first, and those of one moment in the order of the trace: their numbers are their places here.
+        self._pods = sorted(workload.pods, key=lambda pod: pod.arrives_s)
+        self._numbers = {pod.name: number for number, pod in enumerate(self._pods)}
+        self._begins_s = workload.begins_s
+        self._events: list[tuple[float, int, int]] = []
+        self._running: dict[str, RunningPod] = {}
+        self._waiting = WaitingPodsInRun()
+        self._booked_waiting: set[str] = set()
         self._now = 0.0
-        self._placed = self._revoked = 0
+        self._placed = self._revoked = self._ended = 0
         self._used = 0.0  # GPU seconds
         self._curve: list[tuple[float, float]] = []
 
-    ENDS, BOOKING, ARRIVES = range(3)
-
     def run(self) -> TimedResult:
-        for pod in self._pods.values():
-            heapq.heappush(self._events, (pod.arrives_s, self.ARRIVES, pod.name))
-        for each in self._bookings:
-            if each.start_s is not None:
-                heapq.heappush(self._events, (each.start_s, self.BOOKING, ""))
-                heapq.heappush(self._events, (each.end_s, self.BOOKING, ""))
-        first = self._events[0][0] if self._events else 0.0
-        self._now = first
+        first = self._now = self._first_moment()
+        self._plan_events(first)
         while self._events:
             when = self._events[0][0]
             self._pass_time(when)
+            covered_before: list[str] = []
             while self._events and self._events[0][0] == when:
-                _, kind, name = heapq.heappop(self._events)
-                if kind == self.ARRIVES:
-                    self._waiting[name] = self._pods[name]
-                elif kind == self.ENDS and name in self._running:
-                    self._end(name)
+                _, kind, number = heapq.heappop(self._events)
+                covered_before += self._happens(kind, number)
+            self._end_with_booking(covered_before)
             self._place_waiting()
             self._curve.append(((when - first) / HOUR_S, self._state.allocated))
         return self._result(first)
 
+    def _first_moment(self) -> float:
+        if self._begins_s is not None:
+            return self._begins_s
+        starts = [each.start_s for each in self._bookings if each.start_s is not None]
+        return min([*starts, *(pod.arrives_s for pod in self._pods)], default=0.0)
+
+    def _plan_events(self, first: float) -> None:
+        """What came before the run begins is there when it begins; what was over by then is left out."""
+        self._events = [(first, BEGINS, 0)] if self._begins_s is not None or any(pod.node for pod in self._pods) else []
+        self._events += [
+            (max(pod.arrives_s, first), POD_ARRIVES, number) for number, pod in enumerate(self._pods) if not pod.node
+        ]
+        for number, each in enumerate(self._bookings):
+            if each.start_s is not None and each.end_s > first:
+                self._events.append((max(each.start_s, first), BOOKING_STARTS, number))
+                self._events.append((each.end_s, BOOKING_ENDS, number))
+        heapq.heapify(self._events)
+
+    def _happens(self, kind: int, number: int) -> Iterable[str]:
+        """The pods that a booking has covered until now."""
+        if kind == BOOKING_STARTS:
+            self._covered.booking_starts(self._entitlement(number))
+        elif kind == BOOKING_ENDS:
+            return self._covered.booking_ends(self._entitlement(number))
+        elif kind == BEGINS:
+            for pod in self._pods:
+                if pod.node:
+                    self._policy.saw(pod)
+                    self._start(pod, Choice(pod.node, self._held_placement(pod)))
+        elif kind == POD_ARRIVES:
+            pod = self._pods[number]
+            self._policy.saw(pod)
+            self._waiting.put(pod, number)
+            self._covered.pod_waits(pod, number)
+        elif self._pods[number].name in self._running:
+            self._end(self._pods[number].name)
+        return ()
+
     def _pass_time(self, when: float) -> None:
         passed = when - self._now
-        self._used += passed * self._state.held_gpus
-        for name in self._waiting:
-            self._waited[self._why[name]] += int(passed)
+        if passed:
+            self._used += passed * self._state.held_gpus
+            self._waiting.pass_time(passed)
         self._now = when
 
     # --- bookings ----------------------------------------------------------------------------------------------------
 
-    def _booking_for(self, pod: SimulatedPod) -> int | None:
-        if pod.request is None or not pod.owner:
-            return None
-        for number, each in enumerate(self._bookings):
-            if each.start_s is None or each.wish.user != pod.owner or not each.start_s <= self._now < each.end_s:
-                continue
-            if pod.request.model not in ("", each.model):
-                continue
-            used = sum(
-                running.pod.request.cards
-                for running in self._running.values()
-                if running.booked_by == number and running.pod.request is not None
-            )
-            if used + pod.request.cards <= each.gpus:
-                return number
-        return None
+    def _entitlement(self, number: int) -> Entitlement:
+        each = self._bookings[number]
+        assert each.start_s is not None, "only bookings that were made begin and end"
+        people = frozenset((each.wish.user,))
+        return Entitlement(f"{number}", people, each.model, each.gpus, instant(each.start_s), instant(each.end_s))
+
+    def _end_with_booking(self, covered_before: Sequence[str]) -> None:
+        """Of the pods that a booking has covered until now, those that no other booking covers."""
+        now = instant(self._now)
+        self._covered.update(now)
+        for name in covered_before:
+            if name in self._running and not self._covered.is_covered(name):
+                self._end(name)
+                self._ended += 1
+        self._covered.update(now)
+        still_covered = self._covered.waiting()
+        for name in covered_before:
+            if name in self._waiting and name not in still_covered:
+                self._waits_no_more(self._pods[self._numbers[name]])
+                self._ended += 1
 
     # --- placing -----------------------------------------------------------------------------------------------------
 
     def _place_waiting(self) -> None:
-        booked = {name: self._booking_for(pod) for name, pod in self._waiting.items()}
-        hopeless: set[tuple[object, object]] = set()
-        for name in sorted(self._waiting, key=lambda name: booked[name] is None):
-            pod = self._waiting[name]
-            number = self._booking_for(pod) if booked[name] is not None else None
-            kind = (pod.request, pod.machine)
-            choice = None if kind in hopeless else self._policy.choose(pod)
-            if choice is None and number is not None:
-                choice = self._take_back(pod)
-            if choice is not None:
-                self._start(pod, choice, number)
+        self._place_booked()
+        self._place_others()
+        self._covered.update(instant(self._now))
+        moment = self._state.moment
+        for line in self._waiting.lines:
+            if line.looked_at != moment:
+                line.looked_at, line.why = moment, self._why(line.request)
+
+    def _place_booked(self) -> None:
+        """In the order of their arrival. Each that is placed may change what the others are covered for."""
+        tried: set[tuple[str, Covered]] = set()
+        while self._place_one_booked(tried):
+            self._covered.update(instant(self._now))
+        covered = self._covered.waiting()
+        for name in sorted(self._booked_waiting - covered.keys()):
+            if name in self._waiting:
+                self._waiting.put(self._pods[self._numbers[name]], self._numbers[name])
+        for name, by in covered.items():
+            self._waiting.put(self._as_booked(name, by), self._numbers[name], is_booked=True)
+        self._booked_waiting = set(covered)
+
+    def _place_one_booked(self, tried: set[tuple[str, Covered]]) -> bool:
+        for name, by in self._covered.waiting().items():
+            if (name, by) in tried:
                 continue
-            hopeless.add(kind)
-            # Which it is, the last look says: if the GPU would be there, the machine has no room.
-            self._why[name] = NO_MACHINE if self._has_gpus(pod) else NO_GPU
+            tried.add((name, by))
+            asked = self._as_booked(name, by)
+            choice = self._policy.choose(asked) or self._take_back(asked)
+            if choice is not None:
+                self._start(self._pods[self._numbers[name]], choice, by)
+                return True
+        return False
 
-    def _has_gpus(self, pod: SimulatedPod) -> bool:
-        return bool(self._state.with_gpus(pod))
+    def _as_booked(self, name: str, by: Covered) -> SimulatedPod:
+        """The pod as it asks for GPUs of its booking."""
+        pod = self._pods[self._numbers[name]]
+        assert pod.request is not None, "only pods with GPUs are covered"
+        return replace(pod, request=by.narrowed(pod.request))
 
-    def _start(self, pod: SimulatedPod, choice: Choice, number: int | None) -> None:
-        self._waiting.pop(pod.name, None)
+    def _place_others(self) -> None:
+        """Of pods that are alike, some are placed until one finds no room."""
+        moment, order = self._state.moment, list[tuple[int, Alike]]()
+        for line in self._waiting.lines:
+            if not line.is_booked and line.looked_at != moment and 1 in self._state.has_gpus(line.request):
+                order += [(alike[0][0], alike) for alike in line.by_machine.values()]
+        heapq.heapify(order)
+        while order:
+            _, alike = heapq.heappop(order)
+            pod = alike[0][1]
+            choice = self._policy.choose(pod) if 1 in self._state.has_room(pod) else None
+            if choice is not None:
+                self._start(pod, choice)
+                if alike:
+                    heapq.heappush(order, (alike[0][0], alike))
+
+    def _why(self, request: Request | None) -> str:
+        if request is not None and not self._state.has_such_gpus(request):
+            return NO_SUCH_GPU
+        # If the GPU would be there, the machine has no room.
+        return NO_MACHINE if 1 in self._state.has_gpus(request) else NO_GPU
+
+    def _held_placement(self, pod: SimulatedPod) -> Placement | None:
+        """Of a pod that is there when the run begins."""
+        if pod.request is None:
+            return None
+        cards = [self._state.ledger.card(uuid) for uuid in pod.held]
+        gpus = tuple(card.gpu for card in cards if card is not None and card.gpu.node == pod.node)
+        assert len(gpus) == len(cards) == pod.request.cards, (
+            f"{pod.name} holds GPUs of {pod.node}, as many as it asks for"
+        )
+        return Placement(pod.node, gpus, pod.request)
+
+    def _start(self, pod: SimulatedPod, choice: Choice, by: Covered | None = None) -> None:
+        now = instant(self._now)
+        if by is not None and choice.placement is not None:
+            coverage = Coverage(by.entitlement.booking, now)
+            choice = replace(choice, placement=replace(choice.placement, coverage=coverage))
+        self._waiting.remove(pod.name)
         self._state.put(pod, choice.node, choice.placement)
-        as_victim = OpportunisticPod(_holder(pod).uid, pod.owner or NOBODY, _moment(self._now))
-        self._running[pod.name] = _Running(pod, choice, number, as_victim)
+        self._covered.pod_holds(pod, self._numbers[pod.name], now)
+        as_victim = OpportunisticPod(pod.name, pod.owner or NOBODY, now, now + MINIMUM_TIME)
+        self._running[pod.name] = RunningPod(pod, choice, as_victim)
         self._placed += 1
         if pod.lasts_s is not None:
-            heapq.heappush(self._events, (self._now + pod.lasts_s, self.ENDS, pod.name))
+            heapq.heappush(self._events, (self._now + pod.lasts_s, POD_ENDS, self._numbers[pod.name]))
 
     def _end(self, name: str) -> None:
         running = self._running.pop(name)
         self._state.leave(running.pod, running.choice.node, running.choice.placement)
+        self._covered.pod_leaves(running.pod)
 
-    def _take_back(self, pod: SimulatedPod) -> Choice | None:
+    def _waits_no_more(self, pod: SimulatedPod) -> None:
+        self._waiting.remove(pod.name)
+        self._covered.pod_leaves(pod)
+
+    def _take_back(self, asked: SimulatedPod) -> Choice | None:
         """GPUs of opportunistic pods, for a booked one."""
-        assert pod.request is not None, "only pods with GPUs are booked"
-        nodes = tuple(self._state.machine_fits(pod))
-        victims = {
-            name: each.as_victim
+        opportunistic = {
+            name: each
             for name, each in self._running.items()
-            if each.booked_by is None and each.choice.placement is not None
+            if each.choice.placement is not None and not self._covered.is_covered(name)
         }
-        self._holdings.set_pods(victims, {})
-        answer = revoke(self._holdings, WaitingPod(_holder(pod), pod.request, nodes), _moment(self._now))
-        if isinstance(answer, Placement):
-            return Choice(answer.node, answer)
-        if not isinstance(answer, Revocation):
+        answer = self._revoker.decide(asked, opportunistic, instant(self._now))
+        if answer is None or asked.request is None:
             return None
         for victim in answer.victims:
             self._end(victim.uid)
             self._revoked += 1
-        return Choice(answer.node, Placement(answer.node, answer.gpus, pod.request))
+        return Choice(answer.node, Placement(answer.node, answer.gpus, asked.request))
 
     # --- the result --------------------------------------------------------------------------------------------------
 
     def _result(self, first: float) -> TimedResult:
         length = self._now - first
         policy, seed = self._names
-        pods, made = max(len(self._pods), 1), [each for each in self._bookings if each.start_s is not None]
-        allocated = 100 * self._used / (length * self._state.total_gpus) if length else self._state.allocated
+        pods = max(len(self._pods), 1)
+        made = [each for each in self._bookings if each.start_s is not None and each.end_s > first]
         return TimedResult(
             policy,
             seed,
-            allocated,
+            100 * self._used / (length * self._state.total_gpus) if length else self._state.allocated,
             self._placed,
             len(self._waiting),
             self._revoked,
-            {reason: waited / HOUR_S / pods for reason, waited in sorted(self._waited.items())},
+            self._ended,
+            {reason: waited / HOUR_S / pods for reason, waited in sorted(self._waiting.waited_s.items())},
             len(made),
             sum(each.gpus * (each.end_s - each.start_s) for each in made if each.start_s is not None) / (24 * HOUR_S),
-            len(self._bookings) - len(made),
+            sum(each.start_s is None for each in self._bookings),
             _mean_delays(made),
             tuple(self._curve),
         )
 
 
-def _holder(pod: SimulatedPod) -> Holder:
-    return Holder(pod.name, "trace", pod.name)
-
-
-def _moment(seconds: float) -> datetime:
-    return EPOCH + timedelta(seconds=seconds)
-
-
 def _mean_delays(made: Sequence[BookingOutcome]) -> dict[str, float]:
-    total: Counter[str] = Counter()
+    """In days, by rule."""
+    total: dict[str, float] = {}
     for each in made:
-        total.update({rule: int(delay) for rule, delay in each.delays.items()})
+        for rule, delay in each.delays.items():
+            total[rule] = total.get(rule, 0.0) + delay
     return {rule: delay / (24 * HOUR_S) / len(made) for rule, delay in sorted(total.items()) if delay}

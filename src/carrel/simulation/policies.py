@@ -41,6 +41,9 @@ class Policy(ABC):
         self._cluster = context.cluster
         self._chance = context.chance
 
+    def saw(self, pod: SimulatedPod) -> None:  # noqa: B027 # most policies learn nothing from it
+        """The pod has come, and may have to wait. May be told twice."""
+
     def choose(self, pod: SimulatedPod) -> Choice | None:
         """None: there is no room for the pod."""
         node = self._node(pod)
@@ -169,9 +172,12 @@ class Carrel(Policy):
         self._ranking = Ranking(self._cluster.ledger, self._cluster.machines, remembered=1000)
         self._sizes = self._cluster.sizes
 
-    def choose(self, pod: SimulatedPod) -> Choice | None:
+    def saw(self, pod: SimulatedPod) -> None:
         if pod.request is not None:
             self._ranking.demand.saw(pod.request, pod.machine, pod.name)
+
+    def choose(self, pod: SimulatedPod) -> Choice | None:
+        self.saw(pod)
         return super().choose(pod)
 
     def _node(self, pod: SimulatedPod) -> str | None:

@@ -41,16 +41,16 @@ def timed_rows(cases: Sequence[tuple[str, Sequence[TimedResult]]]) -> Rows:
     reasons = sorted({reason for each in everything for reason in each.waited_hours})
     rules = sorted({rule for each in everything for rule in each.booking_delay_days})
     has_bookings = any(each.bookings or each.refused_bookings for each in everything)
-    rows: Rows = [["CASE", "POLICY", "USED %", "PLACED", "WAITING", "REVOKED"]]
+    rows: Rows = [["CASE", "POLICY", "USED %", "PLACED", "WAITING", "REVOKED", "ENDED"]]
     rows[0] += [f"WAITED: {reason} (h)" for reason in reasons]
     rows[0] += ["BOOKINGS", "BOOKED (GPU·d)", "REFUSED"] if has_bookings else []
     rows[0] += [f"LATER: {rule} (d)" for rule in rules]
     for case, results in cases:
         for policy in dict.fromkeys(each.policy for each in results):
             of = [each for each in results if each.policy == policy]
-            numbers = [fmean(each.placed for each in of), fmean(each.waiting for each in of)]
+            counts = zip(*((each.placed, each.waiting, each.revoked, each.ended) for each in of), strict=True)
             row = [case, policy, f"{fmean(each.allocated for each in of):.2f}"]
-            row += [f"{number:.0f}" for number in (*numbers, fmean(each.revoked for each in of))]
+            row += [f"{fmean(count):.0f}" for count in counts]
             row += [f"{fmean(each.waited_hours.get(reason, 0.0) for each in of):.2f}" for reason in reasons]
             if has_bookings:
                 row += [f"{of[0].bookings}", f"{of[0].booked_gpu_days:.1f}", f"{of[0].refused_bookings}"]

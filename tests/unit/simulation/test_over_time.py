@@ -7,7 +7,8 @@ from carrel.bookings.rules import BookingRules
 from carrel.ledger.machines import MachineRoom
 from carrel.ledger.requests import WHOLE, Request
 from carrel.simulation import charts, results
-from carrel.simulation.over_time import NO_GPU, NO_MACHINE, TimedResult, run_over_time
+from carrel.simulation.over_time import TimedResult, run_over_time
+from carrel.simulation.waiting_pods import NO_GPU, NO_MACHINE
 from carrel.simulation.wishes import granted
 from carrel.simulation.workload import HOUR_S, BookingWish, SimulatedCluster, SimulatedPod, Trace
 from tests.kit.gpus import A6000, a_node
@@ -104,6 +105,7 @@ def test_results_are_drawn_and_listed() -> None:
         "PLACED": "2",
         "WAITING": "0",
         "REVOKED": "0",
+        "ENDED": "0",
         "WAITED: no GPU free (h)": "3.00",
         "BOOKINGS": "1",
         "BOOKED (GPU·d)": "1.0",

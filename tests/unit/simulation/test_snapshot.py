@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from carrel.bookings.rules import BookingRules
-from carrel.cli.added_gpus import with_more
+from carrel.cli.added_gpus import added_gpus, with_more
 from carrel.cli.simulation_files import read_snapshot
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.machines import MachineRoom
