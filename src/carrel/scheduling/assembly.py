@@ -47,7 +47,7 @@ def scheduler_on(state: ClusterState, options: SchedulerOptions = DEFAULT_OPTION
     watch = MachineWatch(machines)
     state.nodes.on_change(watch.on_node)
     state.pods.on_change(watch.on_pod)
-    offers, preferences = Offers(state.cluster_ledger, state.options.clock), NodePreferences()
+    offers, preferences = Offers(state.cluster_ledger, state.options.clock), NodePreferences(state.ledger.rooms)
     state.pods.on_change(offers.on_pod)
     state.nodes.on_change(preferences.on_node)
     context = SchedulerContext(
