@@ -144,6 +144,27 @@ def test_a_promise_is_for_all_gpus_or_none() -> None:
     assert [card.free for card in cluster_ledger.ledger.cards("n1")] == [16276, 0]
 
 
+@pytest.mark.parametrize("when", ["promised", "withdrawn"])
+def test_a_listener_that_fails_keeps_no_promise_alive(when: str) -> None:
+    cluster_ledger = ledger_with(a_node("n1", cards=2))
+    both = Placement("n1", tuple(card.gpu for card in cluster_ledger.ledger.cards("n1")), whole(2))
+
+    def fails(uids: object) -> None:
+        raise RuntimeError("a defect of a listener")
+
+    if when == "promised":
+        cluster_ledger.on_shares = fails
+    cluster_ledger.promise(both, holder("a"), "plan")
+    assert len(cluster_ledger.ledger.shares_of("uid-a")) == 2
+    cluster_ledger.on_shares = fails
+
+    cluster_ledger.withdraw("uid-a", "plan")
+
+    assert not cluster_ledger.ledger.shares_of("uid-a")
+    assert cluster_ledger.ledger.rooms["n1"].whole == 2
+    cluster_ledger.promise(both, holder("b"), "other")
+
+
 def test_only_the_owner_of_a_promise_withdraws_it() -> None:
     cluster_ledger = ledger_with(a_node("n1", cards=1))
     placement = Placement("n1", a_node("n1", cards=1).gpus, memory(1000))

@@ -292,3 +292,24 @@ async def test_a_pod_whose_pod_group_has_no_known_size_is_placed_by_itself_when_
 
         lab.clock.now += timedelta(seconds=6)
         assert await schedule(replica, pod, ["n1"]) is None
+
+
+async def test_pods_that_have_nothing_to_do_with_a_gang_are_not_read_to_find_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+        others = [await lab.pod(f"other-{number}", limits={"nvidia.com/gpu": "1"}) for number in range(20)]
+        pods = await a_gang(lab, "job", 2)
+        await ready(replica, [*others, *pods])
+        read: set[str] = set()
+        look = replica.gang_members._read_request
+
+        def noted(pod: Pod) -> object:
+            read.add(pod.metadata.name)
+            return look(pod)
+
+        monkeypatch.setattr(replica.gang_members, "_read_request", noted)
+
+        replica.filter(await replica.sees(pods[0]), ["n1"])
+
+        assert read == {"job-0", "job-1"}

@@ -184,6 +184,38 @@ async def test_kube_scheduler_chooses_if_a_node_would_rather_not_have_pods() -> 
         assert len(await chosen(replica, await a_waiting_pod(lab, "next"))) == 1
 
 
+async def test_a_node_without_gpus_that_would_rather_not_have_pods_is_no_matter() -> None:
+    async with a_lab([a_node("n1"), a_node("n2")]) as lab, lab.replica() as replica:
+        taint = {"key": "for-the-control-plane", "effect": "PreferNoSchedule"}
+        await lab.client.create(NODES, {"metadata": {"name": "other"}, "spec": {"taints": [taint]}})
+        await eventually(lambda: any(node.spec.taints for node in replica.nodes.store))
+
+        assert len(await chosen(replica, await a_waiting_pod(lab, "train"), (*NAMES, "other"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("toleration", "count"),
+    [
+        pytest.param({"operator": "Exists"}, 1, id="every taint"),
+        pytest.param({"key": "old", "value": "yes"}, 1, id="this taint"),
+        pytest.param({"key": "old", "operator": "Exists", "effect": "PreferNoSchedule"}, 1, id="only as a preference"),
+        pytest.param({"key": "old", "operator": "Exists", "effect": "NoSchedule"}, 2, id="only where it excludes"),
+        pytest.param({"key": "new", "operator": "Exists"}, 2, id="another taint"),
+    ],
+)
+async def test_a_node_that_would_rather_not_have_pods_is_no_matter_for_one_that_tolerates(
+    toleration: Json, count: int
+) -> None:
+    async with a_lab([a_node("n1"), a_node("n2")]) as lab, lab.replica() as replica:
+        taint = {"key": "old", "value": "yes", "effect": "PreferNoSchedule"}
+        await lab.client.patch(NODES, "n1", MergePatch({"spec": {"taints": [taint]}}))
+        await eventually(lambda: any(node.spec.taints for node in replica.nodes.store))
+        containers = [{"name": "main", "image": "work", "resources": {"limits": WHOLE}}]
+        body = {"metadata": {"name": "train"}, "spec": {"containers": containers, "tolerations": [toleration]}}
+
+        assert len(await chosen(replica, await lab.client.create(PODS, body, "lab"))) == count
+
+
 async def test_an_opportunistic_pod_is_not_named_the_node_that_a_booked_pod_waits_for() -> None:
     async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
         await replica.sees(await a_waiting_pod(lab, "urgent", annotations=BOOKED))

@@ -466,19 +466,22 @@ class ClusterLedger:
             with self.ledger.what_if():
                 self.ledger.hold(*new)
         self.ledger.hold(*new)
-        self.on_shares([holder.uid])
         for share in shares:
             self._promised.setdefault(share.gpu, {})[holder.uid] = _Promise(share, owner)
+        # Whatever a listener does: who promised it must learn that it is promised, or nobody would ever withdraw it.
+        self._isolation.ask("promise", [holder.uid], self.on_shares, None, ", ".join)
 
     def withdraw(self, uid: str, owner: str) -> None:
         """The Leases say so now, or never will: from now on only they count."""
-        for gpu, promised in tuple(self._promised.items()):
+        for gpu in tuple(self.ledger.shares_of(uid)):
+            promised = self._promised.get(gpu, {})
             if uid in promised and promised[uid].owner == owner:
                 del promised[uid]
                 if not promised:
                     del self._promised[gpu]
                 if self._lease_names.get(uid, NONE).isdisjoint(self._recorded_on.get(gpu, NONE)):
-                    self._update_ledger(gpu)  # else a Lease of the GPU names the pod, which went before the promise
+                    # Else a Lease of the GPU names the pod, which went before the promise.
+                    self._isolation.ask("promise", gpu, self._update_ledger, None)
 
     def lease_written(self, lease: KnownLease) -> None:
         """This process wrote the Lease: no need to wait for the watch, which may have shown a later change already."""

@@ -166,9 +166,7 @@ class ClusterState:
         self.leases.on_change(reservation_waiter.on_lease)
         self.lease_writer = LeaseWriter(self.cluster_ledger, lease_context, reservation_waiter)
         self.wake = SchedulerWaker(cluster, options.now)
-        self.gang_members = GangMemberLookup(
-            lambda namespace: self.pods.store.find(NAMESPACE_OF, namespace), self.read_request
-        )
+        self.gang_members = GangMemberLookup(self._pods_that_may_name, self.read_request)
         context = WaitingContext(
             self.requested_by,
             self.gang_members,
@@ -275,12 +273,14 @@ class ClusterState:
         )
 
     def _pods_naming(self, namespace: str, gang: str) -> list[Pod]:
-        claims = self.claims.store.find(GANG_OF, f"{namespace}/{gang}")
-        found = [*self.pods.store.find(GANG_OF, group_key(namespace, gang))]
-        for claim in claims:
-            found += self.pods.store.find(GANG_OF, claim_key(namespace, claim.metadata.name))
-        named = {pod.metadata.uid: pod for pod in found if self._gang_name(pod) == gang}
-        return list(named.values())
+        found = (pod for pod in self._pods_that_may_name(namespace, gang) if self._gang_name(pod) == gang)
+        return list({pod.metadata.uid: pod for pod in found}.values())
+
+    def _pods_that_may_name(self, namespace: str, gang: str) -> Iterator[Pod]:
+        """Some twice; and those whose claim names another gang, which goes before what they say themselves."""
+        yield from self.pods.store.find(GANG_OF, group_key(namespace, gang))
+        for claim in self.claims.store.find(GANG_OF, f"{namespace}/{gang}"):
+            yield from self.pods.store.find(GANG_OF, claim_key(namespace, claim.metadata.name))
 
     def _gang_name(self, pod: Pod) -> str:
         try:

@@ -1,4 +1,4 @@
-"""Finds the members of a gang among the pods of its namespace."""
+"""Finds the members of a gang among the pods that name it."""
 
 from collections.abc import Callable, Iterable
 
@@ -15,17 +15,21 @@ from carrel.parsing import Malformed
 
 class GangMemberLookup:
     def __init__(
-        self, pods_of: Callable[[str], Iterable[Pod]], read_request: Callable[[Pod], PodRequest | Refusal | None]
+        self,
+        pods_naming: Callable[[str, str], Iterable[Pod]],
+        read_request: Callable[[Pod], PodRequest | Refusal | None],
     ) -> None:
-        """`pods_of` gives the pods of a namespace."""
-        self._pods_of = pods_of
+        """`pods_naming` gives, among others, all pods of a namespace that name a gang, by themselves or by their claim.
+        A namespace may have thousands of pods besides."""
+        self._pods_naming = pods_naming
         self._read_request = read_request
 
     def __call__(self, gang: Gang) -> GangMembers:
         waiting: list[tuple[Holder, Request]] = []
         bound = gated = 0
-        pods = self._pods_of(gang.name.partition("/")[0])
-        for pod in sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name)):
+        for pod in sorted(
+            self._pods_that_may_be_in(gang), key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name)
+        ):
             if is_ending(pod):
                 continue
             try:
@@ -41,3 +45,10 @@ class GangMemberLookup:
             else:
                 waiting.append((holder_of(pod), asked.request))
         return GangMembers(waiting, bound, gated)
+
+    def _pods_that_may_be_in(self, gang: Gang) -> Iterable[Pod]:
+        """To the name of one of several gangs `@` and a word are added (`dialects.gang_makers.part_of`); but a name may
+        also have an `@` of its own."""
+        namespace, _, name = gang.name.partition("/")
+        names = dict.fromkeys((name, name.rpartition("@")[0] or name))
+        return {pod.metadata.uid: pod for each in names for pod in self._pods_naming(namespace, each)}.values()

@@ -110,7 +110,7 @@ class LeaseWriter:
         Another replica may be binding the same pod at this moment: it must not lose its GPU.
         """
         bind = self._binds.pop(uid, None)
-        for lease in self._cluster_ledger.leases() if bind else ():
+        for lease in self._cluster_ledger.leases_of(uid) if bind else ():
             if bind and bind.mark in lease.record.tries.get(uid, ()):
                 await self._change(lease.name, lambda record, mark=bind.mark: record.given_back(uid, mark))  # type: ignore[misc] # bound now
 

@@ -1,6 +1,6 @@
 """One plan for all pods of a gang, or none: a part of a gang would hold GPUs and wait for the rest for ever."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from carrel.ledger.filtering import linked_first
@@ -22,6 +22,7 @@ MOST_REMEMBERED = 1_000
 """Gangs whose last refusal is kept; then all are forgotten, which costs only time."""
 
 _NOTHING_KNOWN: Mapping[str, tuple[str, ...]] = {}
+_NONE_AVOIDED: Mapping[str, Collection[str]] = {}
 _LARGE_CARD = MiB(1 << 20)
 """Parts of a GPU and amounts of memory are compared on a GPU larger than any."""
 
@@ -157,24 +158,53 @@ class GangPlanner:
         members: GangMembers,
         nodes: Sequence[str],
         nodes_of: Mapping[str, tuple[str, ...]] = _NOTHING_KNOWN,
+        avoided: Mapping[str, Collection[str]] = _NONE_AVOIDED,
     ) -> GangPlan | Refusal:
         """For all members that wait or, if they are too many, for as many as the gang needs, the oldest first.
 
         `nodes_of` says of members, by uid, where they may go; of others it is assumed that they may go to `nodes`.
+        To the nodes that it has avoided lately a member goes only if there is no plan without them.
         """
-        question = (self._ledger.moment, tuple(members.waiting), members.gated, tuple(nodes), tuple(nodes_of.items()))
+        question = (
+            *(self._ledger.moment, tuple(members.waiting), members.gated, tuple(nodes), tuple(nodes_of.items())),
+            tuple((uid, frozenset(names)) for uid, names in avoided.items()),
+        )
         known = self._refused.get(gang.name)
         if known is not None and known[0] == question:
             return known[1]
-        plan = self._plan_for(gang, members.waiting, nodes, nodes_of)
-        if isinstance(plan, Refusal) and len(members.waiting) > gang.size:
-            plan = self._plan_for(gang, members.waiting[: gang.size], nodes, nodes_of)
+        plan = self._plan_avoiding(gang, members, nodes, nodes_of, avoided)
         if isinstance(plan, Refusal):
             if members.gated and len(members.waiting) < gang.size:
                 plan = replace(plan, reason=f"{plan.reason}, {members.gated} held back by scheduling gates")
             if len(self._refused) >= MOST_REMEMBERED:
                 self._refused.clear()
             self._refused[gang.name] = (question, plan)
+        return plan
+
+    def _plan_avoiding(
+        self,
+        gang: Gang,
+        members: GangMembers,
+        nodes: Sequence[str],
+        nodes_of: Mapping[str, tuple[str, ...]],
+        avoided: Mapping[str, Collection[str]],
+    ) -> GangPlan | Refusal:
+        if not avoided:
+            return self._plan_for_enough(gang, members, nodes, nodes_of)
+        lists = {uid: nodes_of.get(uid, tuple(nodes)) for uid in avoided}
+        without = {uid: tuple(name for name in lists[uid] if name not in avoided[uid]) for uid in lists}
+        plan = self._plan_for_enough(gang, members, nodes, {**nodes_of, **without})
+        if isinstance(plan, GangPlan):
+            return plan
+        last = {uid: (*without[uid], *(name for name in lists[uid] if name in avoided[uid])) for uid in lists}
+        return self._plan_for_enough(gang, members, nodes, {**nodes_of, **last})
+
+    def _plan_for_enough(
+        self, gang: Gang, members: GangMembers, nodes: Sequence[str], nodes_of: Mapping[str, tuple[str, ...]]
+    ) -> GangPlan | Refusal:
+        plan = self._plan_for(gang, members.waiting, nodes, nodes_of)
+        if isinstance(plan, Refusal) and len(members.waiting) > gang.size:
+            plan = self._plan_for(gang, members.waiting[: gang.size], nodes, nodes_of)
         return plan
 
     def _plan_for(

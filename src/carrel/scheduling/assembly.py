@@ -42,13 +42,15 @@ def scheduler_on(state: ClusterState, options: SchedulerOptions = DEFAULT_OPTION
     state.gang_sizes.wake = state.wake
     members_of = _spreading_members(state.gang_members) if options.spread else state.gang_members
     gang_context = GangContext(members_of, state.wake, state.options.clock, options.timeouts)
-    gangs = GangScheduler(state.cluster_ledger, state.lease_writer, gang_context)
     machines = Machines()
     watch = MachineWatch(machines)
     state.nodes.on_change(watch.on_node)
     state.pods.on_change(watch.on_pod)
-    offers, preferences = Offers(state.cluster_ledger, state.options.clock), NodePreferences()
+    offers = Offers(state.cluster_ledger, state.options.clock, state.pods.store.by_uid)
+    gangs = GangScheduler(state.cluster_ledger, state.lease_writer, offers, gang_context)
+    preferences = NodePreferences(state.ledger.rooms)
     state.pods.on_change(offers.on_pod)
+    state.pods.on_change(gangs.on_pod)
     state.nodes.on_change(preferences.on_node)
     context = SchedulerContext(
         cluster=state.cluster,

@@ -5,6 +5,10 @@
     bind of a member       waits for the other members, without a Lease; when all are there, each takes its Leases
     all have theirs        every member writes its Binding
     one fails or is late   every member is refused and gives everything back; the gang backs off for a while
+    one asks again         it was told its node and never came to be bound: something else than GPUs failed there. If
+                           there is room elsewhere, the plan ends, and the next leaves this node out for this member
+    one is gone, or bound  the plan ends at once
+    by another replica
 
 So the Leases of all members are written before any Binding: after a crash between two Bindings, the rest of the gang
 finds its GPUs again. And they are written late, so that no Lease names a pod for long before the pod is bound.
@@ -16,13 +20,18 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.lease_writer import LeaseWriter
+from carrel.leases.pod_progress import holder_of, is_ending
 from carrel.ledger.gangs import GangMembers, GangPlan, GangPlanner
-from carrel.ledger.placement import Placement
+from carrel.ledger.node_room import fit_test
+from carrel.ledger.placement import Placement, place
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Gang
 from carrel.ledger.shares import Coverage, Holder
+from carrel.scheduling.gang_history import GangHistory
+from carrel.scheduling.offers import Offers
 
 HISTORY_S = 600.0
 
@@ -45,6 +54,11 @@ class GangTimeouts:
 DEFAULT_GANG_TIMEOUTS = GangTimeouts()
 
 
+@dataclass(frozen=True, slots=True)
+class NotTogether(Refusal):
+    """The gang was not bound, which says nothing about the node of this member."""
+
+
 @dataclass(slots=True)
 class _PlannedGang:
     """A plan whose members are being bound."""
@@ -62,15 +76,14 @@ class _PlannedGang:
     """The members that have their Leases."""
     decided: asyncio.Event = field(default_factory=asyncio.Event)
     failure: Refusal | None = None
+    failed_by: str = ""
+    """The member that could not take its GPUs; empty: it failed for another reason."""
 
-
-@dataclass(slots=True)
-class _GangHistory:
-    """What kube-scheduler asked about a gang lately."""
-
-    at: float = 0.0
-    nodes: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Member → the nodes of its last filter call."""
+    def why_not(self, uid: str) -> Refusal | None:
+        """Why this member may not be bound."""
+        if self.failure is None or self.failed_by == uid:
+            return self.failure
+        return NotTogether(self.failure.reason, self.failure.details)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +99,22 @@ class GangContext:
 
 
 class GangScheduler:
-    def __init__(self, cluster_ledger: ClusterLedger, lease_writer: LeaseWriter, context: GangContext) -> None:
+    def __init__(
+        self, cluster_ledger: ClusterLedger, lease_writer: LeaseWriter, offers: Offers, context: GangContext
+    ) -> None:
         self._cluster_ledger = cluster_ledger
         self._lease_writer = lease_writer
+        self._offers = offers
         self._planner = GangPlanner(cluster_ledger.ledger)
         self._members_of = context.members_of
         self._wake = context.wake
         self._clock = context.clock
         self._timeouts = context.timeouts
         self._gangs: dict[str, _PlannedGang] = {}
+        self._planned_in: dict[str, str] = {}  # uid → the gang whose plan has a placement for it
         self._plans_made = 0
         self._backing_off: dict[str, float] = {}
-        self._history: dict[str, _GangHistory] = {}
+        self._history: dict[str, GangHistory] = {}
 
     # --- the plan ----------------------------------------------------------------------------------------------------
 
@@ -106,6 +123,31 @@ class GangScheduler:
     ) -> Placement | Refusal | None:
         """Where the plan puts this member. None: the gang runs already, and the member may go wherever it fits."""
         self.expire()
+        self._heed_question(gang.name, holder, nodes)
+        planned = self._gangs.get(gang.name)
+        if planned is None or holder.uid not in planned.plan.placements or gang.unplanned:
+            made = self._planned_for(gang, holder, nodes, view)
+            if not isinstance(made, _PlannedGang):
+                return made
+            planned = made
+        else:  # `on_pod` sees to it that all members of a plan still wait: those of a large gang need not be read again
+            self._remember(gang, None, holder, nodes)
+        placement = planned.plan.placements.get(holder.uid)
+        if placement is None:
+            return Refusal(f"gang {gang.name} has room for {gang.size} members now; {holder} joins them when they run")
+        if placement.node not in nodes:
+            # Something that is not about GPUs has changed since the plan was made.
+            refusal = Refusal(f"gang {gang.name} planned {holder} on {placement.node}, where it may not run now")
+            self._fail(gang.name, refusal)
+            self._remember(gang, None, holder, nodes)  # or the next plan would make the same mistake
+            return refusal
+        if holder.uid not in planned.arrived:
+            self._history[gang.name].told[holder.uid] = placement.node
+        return placement
+
+    def _planned_for(
+        self, gang: Gang, holder: Holder, nodes: Sequence[str], view: LedgerView
+    ) -> _PlannedGang | Refusal | None:
         members = self._members_of(gang)
         if members.bound:
             return None
@@ -115,20 +157,53 @@ class GangScheduler:
             return Refusal(f"gang {gang.name} does not know {holder} yet")
         self._remember(gang, members, holder, nodes)
         planned = self._gangs.get(gang.name)
-        if planned is None or not self._is_still_right(planned, members, holder):
-            made = self._make_plan(gang, members, nodes, view)
-            if isinstance(made, Refusal):
-                return made
-            planned = made
-        placement = planned.plan.placements.get(holder.uid)
-        if placement is None:
-            return Refusal(f"gang {gang.name} has room for {gang.size} members now; {holder} joins them when they run")
-        if placement.node not in nodes:
-            # Something that is not about GPUs has changed since the plan was made.
-            refusal = Refusal(f"gang {gang.name} planned {holder} on {placement.node}, where it may not run now")
-            self._fail(gang.name, refusal)
-            return refusal
-        return placement
+        if planned is not None and self._is_still_right(planned, members, holder):
+            return planned
+        return self._make_plan(gang, members, holder, view)
+
+    def _heed_question(self, name: str, holder: Holder, nodes: Sequence[str]) -> None:
+        """kube-scheduler does not ask about a pod that it is binding. So a member that was told its node, and has not
+        come to be bound since, could not be bound there."""
+        node = self._history[name].told.pop(holder.uid, "") if name in self._history else ""
+        if node:
+            self._offers.failed(holder.uid, node)
+            self.attempt_failed(holder, node, nodes)
+
+    def attempt_failed(self, holder: Holder, node: str, nodes: Sequence[str] | None = None) -> None:
+        """The pod could not be bound there, for a reason of its own: if it is a member of a gang, its plan may end.
+        `nodes`: where it may go now; else as it was last asked."""
+        name = self._planned_in.get(holder.uid, "")
+        planned, history = self._gangs.get(name), self._history.get(name)
+        if planned is None or history is None or holder.uid in planned.arrived:
+            return
+        history.told.pop(holder.uid, None)
+        placement = planned.plan.placements[holder.uid]
+        if placement.node != node:
+            return
+        # Those that wait to be bound are not disturbed for nothing: then the plan stays, until its time is up.
+        allowed = history.nodes.get(holder.uid, ()) if nodes is None else nodes
+        if not planned.arrived or self._could_go_elsewhere(placement, holder, allowed):
+            history.until = planned.until
+            why = Refusal(f"gang {name} is planned again, because {holder} could not be bound to {node}")
+            self._fail(name, why, planned, backs_off=False)
+
+    def _could_go_elsewhere(self, placement: Placement, holder: Holder, nodes: Sequence[str]) -> bool:
+        """Besides the other members, and not to a node that it avoids."""
+        ledger, avoided = self._cluster_ledger.ledger, self._offers.avoided_by(holder.uid)
+        rooms, fits = ledger.rooms, fit_test(placement.request)
+        with_room = (name for name in nodes if name not in avoided and name in rooms and fits(rooms[name]))
+        return any(isinstance(place(ledger, placement.request, name, holder.uid), Placement) for name in with_room)
+
+    def on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        """A plan ends when one of its members is gone, or bound by another replica. Nobody is to blame for it, so the
+        gang need not back off."""
+        pod = new or old
+        if pod is None or pod.metadata.uid not in self._planned_in:
+            return
+        if new is None or is_ending(new) or new.spec.node_name:
+            name, what = self._planned_in[pod.metadata.uid], "is gone" if new is None or is_ending(new) else "is bound"
+            why = Refusal(f"gang {name} is planned again, because {holder_of(pod)} {what}")
+            self._fail(name, why, backs_off=False)
 
     def expire(self) -> None:
         """Ends plans whose time is up, and forgets gangs that kube-scheduler has not asked about for a while."""
@@ -139,36 +214,39 @@ class GangScheduler:
         self._backing_off = {name: until for name, until in self._backing_off.items() if until > now}
         self._history = {name: history for name, history in self._history.items() if now - history.at <= HISTORY_S}
 
-    def _remember(self, gang: Gang, members: GangMembers, holder: Holder, nodes: Sequence[str]) -> None:
-        history = self._history.setdefault(gang.name, _GangHistory())
+    def _remember(self, gang: Gang, members: GangMembers | None, holder: Holder, nodes: Sequence[str]) -> None:
+        history = self._history.setdefault(gang.name, GangHistory())
         history.at = self._clock()
-        uids = {member.uid for member, _ in members.waiting}
-        history.nodes = {uid: known for uid, known in history.nodes.items() if uid in uids}
-        history.nodes[holder.uid] = tuple(nodes)
+        if members is not None:
+            history.forget_others({member.uid for member, _ in members.waiting})
+        asked = frozenset(nodes)
+        history.remember(holder.uid, tuple(name for name in self._cluster_ledger.ledger.rooms if name in asked))
 
     def _is_still_right(self, planned: _PlannedGang, members: GangMembers, holder: Holder) -> bool:
         """Whether all members of the plan still wait, and this one was among those it was made for."""
         uids = {member.uid for member, _ in members.waiting}
         return planned.plan.placements.keys() <= uids and holder.uid in planned.asked
 
-    def _make_plan(
-        self, gang: Gang, members: GangMembers, nodes: Sequence[str], view: LedgerView
-    ) -> _PlannedGang | Refusal:
+    def _make_plan(self, gang: Gang, members: GangMembers, holder: Holder, view: LedgerView) -> _PlannedGang | Refusal:
         left = self._backing_off.get(gang.name, 0.0) - self._clock()
         if left > 0:
             return Refusal(f"gang {gang.name} could not be bound together and lets others go first for {left:.0f} s")
         self._fail(gang.name, Refusal(f"gang {gang.name} has other members now and is planned again"), backs_off=False)
+        history, uids = self._history[gang.name], [member.uid for member, _ in members.waiting]
+        avoided = {uid: names for uid in uids if (names := self._offers.avoided_by(uid))}
         with view():
-            plan = self._planner.plan(gang, members, nodes, self._history[gang.name].nodes)
+            plan = self._planner.plan(gang, members, history.nodes[holder.uid], history.nodes, avoided)
         if isinstance(plan, Refusal):
             return plan
         self._plans_made += 1
-        asked = frozenset(holder.uid for holder, _ in members.waiting)
-        until = self._clock() + self._timeouts.together_s
+        asked = frozenset(uids)
+        until = history.until if history.until > self._clock() else self._clock() + self._timeouts.together_s
+        history.until = 0.0
         planned = self._gangs[gang.name] = _PlannedGang(plan, until, asked, owner=f"{gang.name} #{self._plans_made}")
-        placed = [holder for holder, _ in members.waiting if holder.uid in plan.placements]
-        for holder in placed:
-            self._cluster_ledger.promise(plan.placements[holder.uid], holder, planned.owner)
+        placed = [member for member, _ in members.waiting if member.uid in plan.placements]
+        for member in placed:
+            self._planned_in[member.uid] = gang.name
+            self._cluster_ledger.promise(plan.placements[member.uid], member, planned.owner)
         self._wake(placed)
         return planned
 
@@ -182,21 +260,27 @@ class GangScheduler:
 
         None: the gang runs already, and the member is placed by itself.
         """
+        if gang.name in self._history:
+            self._history[gang.name].told.pop(holder.uid, None)
         planned = self._gangs.get(gang.name)
         placement = planned.plan.placements.get(holder.uid) if planned else None
         if planned is None or placement is None or placement.node != node:
             if self._members_of(gang).bound:
                 return None
-            return Refusal(f"gang {gang.name} has no plan for {holder} on {node} any more; a new one is made")
+            return NotTogether(f"gang {gang.name} has no plan for {holder} on {node} any more; a new one is made")
         members = planned.plan.placements.keys()
         planned.arrived.add(holder.uid)
         if planned.arrived >= members:
             planned.complete.set()
-        await self._wait(gang.name, planned, planned.complete, lambda: len(members) - len(planned.arrived))
+        try:
+            await self._wait(gang.name, planned, planned.complete, lambda: len(members) - len(planned.arrived))
+        except asyncio.CancelledError:
+            planned.arrived.discard(holder.uid)
+            raise
         if planned.failure is None:
             await self._take(gang.name, planned, replace(placement, coverage=coverage), holder)
             await self._wait(gang.name, planned, planned.decided, lambda: len(members) - len(planned.ready))
-        return planned.failure or placement
+        return planned.why_not(holder.uid) or placement
 
     async def _take(self, name: str, planned: _PlannedGang, placement: Placement, holder: Holder) -> None:
         try:
@@ -205,7 +289,8 @@ class GangScheduler:
             self._fail(name, Refusal(f"gang {name} could not take the GPUs of {holder}: {error}"), planned)
             raise
         if refusal is not None:
-            self._fail(name, Refusal(f"gang {name} lost a GPU of {holder}: {refusal.reason}"), planned)
+            why = Refusal(f"gang {name} lost a GPU of {holder}: {refusal.reason}")
+            self._fail(name, why, planned, failed_by=holder.uid)
             return
         planned.ready.add(holder.uid)
         if planned.decided.is_set() or planned.ready < planned.plan.placements.keys():
@@ -223,15 +308,23 @@ class GangScheduler:
         except TimeoutError:
             self._fail(name, Refusal(f"gang {name} waited too long for {missing()} of its members"), planned)
 
-    def _fail(self, name: str, why: Refusal, planned: _PlannedGang | None = None, backs_off: bool = True) -> None:
+    def _fail(
+        self,
+        name: str,
+        why: Refusal,
+        planned: _PlannedGang | None = None,
+        *,
+        backs_off: bool = True,
+        failed_by: str = "",
+    ) -> None:
         planned = planned or self._gangs.get(name)
         if planned is None or planned.decided.is_set():
             return
-        planned.failure = why
-        if name in self._history:
-            self._history[name].nodes.clear()  # it may be out of date, which may be why the plan failed
+        planned.failure, planned.failed_by = why, failed_by
         if backs_off:
             self._backing_off[name] = self._clock() + self._timeouts.back_off_s
+            if name in self._history:
+                self._history[name].nodes.clear()  # it may be out of date, which may be why the plan failed
         self._end(name, planned)
 
     def _end(self, name: str, planned: _PlannedGang) -> None:
@@ -240,4 +333,6 @@ class GangScheduler:
         if self._gangs.get(name) is planned:
             del self._gangs[name]
         for uid in planned.plan.placements:
+            if self._planned_in.get(uid) == name:
+                del self._planned_in[uid]
             self._cluster_ledger.withdraw(uid, planned.owner)

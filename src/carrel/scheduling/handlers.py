@@ -28,6 +28,7 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.filtering import FilterResult
 from carrel.ledger.ledger import Card, Ledger
 from carrel.ledger.refusals import Refusal
+from carrel.ledger.shares import Holder
 from carrel.parsing import Malformed
 from carrel.scheduling import extender_calls
 from carrel.scheduling.bind_check import BindCheck
@@ -165,25 +166,28 @@ class ExtenderHandlers:
         if not self._context.is_synced():
             return "not_ready", REBUILDING
         self._count_binds(1)
+        is_handed_over = False
         try:
             pod = await self._context.find_pod(args)
             if self._is_stopping and not (isinstance(pod, Refusal) or self._is_in_gang(pod)):
                 return "not_ready", STOPPING
-            refusal = pod if isinstance(pod, Refusal) else await self._checked_bind(pod, args.node)
+            refusal = pod if isinstance(pod, Refusal) else await self._context.check_bind(pod, args.node)
+            if isinstance(pod, Pod) and refusal is None:
+                is_handed_over = True
+                refusal = await self._context.scheduler.bind(pod, args.node)
         except ClusterError as error:
             log.warning("bind_failed pod=%s/%s node=%s why=%s", args.namespace, args.pod, args.node, error)
             return "api", f"the API server: {error}"
         finally:
             self._count_binds(-1)
+            if not is_handed_over:
+                self._context.scheduler.bind_refused(Holder(args.uid, args.namespace, args.pod), args.node)
         if refusal is None:
             log.info("bound pod=%s/%s node=%s", args.namespace, args.pod, args.node)
             return "", ""
         why = refusal.reason
         log.info("bind_refused pod=%s/%s node=%s why=%s", args.namespace, args.pod, args.node, why)
         return "refused", why
-
-    async def _checked_bind(self, pod: Pod, node: str) -> Refusal | None:
-        return await self._context.check_bind(pod, node) or await self._context.scheduler.bind(pod, node)
 
     def _count_binds(self, more: int) -> None:
         self._binds += more

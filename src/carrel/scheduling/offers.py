@@ -5,20 +5,24 @@ GPUs are promised to it in the ledger of this process. Its bind takes their Leas
 of the promise, may be faster, and then the pod is placed anew.
 
 An offer ends with the bind, with the pod, or after a while. A pod that asks again was not bound: something else than
-GPUs failed on that node, and for a while it is offered others, as long as there are any.
+GPUs failed on that node, and for a while it is offered others, as long as there are any. This is so for the members of
+gangs too (`gangs`).
 """
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.leases.cluster_ledger import ClusterLedger
+from carrel.leases.cluster_ledger import ClusterLedger, PodByUid
+from carrel.leases.pod_progress import is_ending
 from carrel.ledger.placement import Placement
 from carrel.ledger.shares import Holder
 
 OFFERED_S = 30.0
 """From filter to bind kube-scheduler takes milliseconds, unless the pod waits for its volumes. A bind without an offer
 looks for GPUs again."""
+GONE_S = 60.0
+"""How long a pod that is gone is remembered: kube-scheduler may ask about it, because it learns of it later."""
 AVOIDED_S = 30.0
 """How long a node is not offered again to a pod whose attempt failed there."""
 
@@ -32,20 +36,29 @@ class Offer:
 
 
 class Offers:
-    def __init__(self, cluster_ledger: ClusterLedger, clock: Callable[[], float]) -> None:
+    def __init__(self, cluster_ledger: ClusterLedger, clock: Callable[[], float], pod_by_uid: PodByUid) -> None:
         """`clock` gives seconds; only differences mean something."""
         self._cluster_ledger = cluster_ledger
         self._clock = clock
+        self._pod_by_uid = pod_by_uid
+        self._gone: dict[str, float] = {}  # uid → until when it is remembered
         self._offers: dict[str, Offer] = {}  # by the pod's uid
         self._avoided: dict[str, dict[str, float]] = {}  # uid → node → until when
         self._made = 0
 
     def make(self, placement: Placement, holder: Holder) -> None:
-        """The ledger must have room."""
+        """The ledger must have room. Nothing is offered to a pod that needs no offer any more: what would end it has
+        happened already."""
+        if self._is_over(holder.uid):
+            return
         self._made += 1
         owner = f"offer #{self._made}"
         self._cluster_ledger.promise(placement, holder, owner)
         self._offers[holder.uid] = Offer(placement, owner, self._clock() + OFFERED_S)
+
+    def _is_over(self, uid: str) -> bool:
+        pod = self._pod_by_uid(uid)
+        return uid in self._gone if pod is None else bool(pod.spec.node_name) or is_ending(pod)
 
     def placement_of(self, uid: str) -> Placement | None:
         """What the pod was offered."""
@@ -85,9 +98,11 @@ class Offers:
     def on_pod(self, old: Pod | None, new: Pod | None) -> None:
         """A pod that is bound, by whichever replica, or gone, needs no offer."""
         pod = new or old
-        if pod is None or (new is not None and not new.spec.node_name):
+        if pod is None or (new is not None and not new.spec.node_name and not is_ending(new)):
             return
         uid = pod.metadata.uid
+        if new is None:
+            self._gone[uid] = self._clock() + GONE_S
         self._avoided.pop(uid, None)
         self.cancel(uid)
 
@@ -100,3 +115,4 @@ class Offers:
         for uid, nodes in tuple(self._avoided.items()):
             if max(nodes.values()) <= now:
                 del self._avoided[uid]
+        self._gone = {uid: until for uid, until in self._gone.items() if until > now}

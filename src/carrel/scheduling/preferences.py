@@ -1,12 +1,14 @@
 """Whether kube-scheduler should choose among several nodes, because a preference that only it weighs may decide.
 
 Where `filter` names a single node, kube-scheduler skips its own scores. So it gets all nodes that have room if the pod
-states a preference among nodes (affinity, spread), or if some of the nodes would rather not have pods (taints).
+states a preference among nodes (affinity, spread), or if some of the nodes with GPUs would rather not have it (taints).
+What is given up otherwise is in `decisions/0042` and `decisions/0057`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from carrel.kubernetes.objects.kinds import NodeObject, Pod
+from carrel.kubernetes.objects.affinity import tolerates
+from carrel.kubernetes.objects.kinds import NodeObject, Pod, Taint
 
 AS_PREFERENCE = "PreferNoSchedule"
 ANYWAY = "ScheduleAnyway"
@@ -26,15 +28,22 @@ def prefers_nodes(pod: Pod) -> bool:
 class NodePreferences:
     """Follows which nodes are tainted as a preference: mostly none."""
 
-    def __init__(self) -> None:
-        self._reluctant: set[str] = set()
+    def __init__(self, with_gpus: Mapping[str, object]) -> None:
+        """`with_gpus`: by the names of the nodes that have GPUs, as they are at any time."""
+        self._with_gpus = with_gpus
+        self._reluctant: dict[str, Sequence[Taint]] = {}  # node → its taints that are a preference
 
     def on_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
         if old is not None:
-            self._reluctant.discard(old.metadata.name)
-        if new is not None and any(taint.effect == AS_PREFERENCE for taint in new.spec.taints):
-            self._reluctant.add(new.metadata.name)
+            self._reluctant.pop(old.metadata.name, None)
+        if new is not None and (taints := [each for each in new.spec.taints if each.effect == AS_PREFERENCE]):
+            self._reluctant[new.metadata.name] = taints
 
     def matter(self, pod: Pod, nodes: Sequence[str]) -> bool:
         # There are thousands of nodes, and mostly none of them is tainted.
-        return prefers_nodes(pod) or bool(self._reluctant and not self._reluctant.isdisjoint(nodes))
+        return prefers_nodes(pod) or bool(self._reluctant and not self._unwilling(pod).isdisjoint(nodes))
+
+    def _unwilling(self, pod: Pod) -> set[str]:
+        """The nodes with GPUs that would rather not have this pod."""
+        tainted = self._reluctant.keys() & self._with_gpus.keys()
+        return {name for name in tainted if not all(tolerates(pod, taint) for taint in self._reluctant[name])}

@@ -47,7 +47,7 @@ from carrel.ledger.requests import Request
 from carrel.ledger.scoring import Cost, Ranking
 from carrel.ledger.shares import Coverage, Holder
 from carrel.ledger.tiers import Tier
-from carrel.scheduling.gangs import GangScheduler, LedgerView
+from carrel.scheduling.gangs import GangScheduler, LedgerView, NotTogether
 from carrel.scheduling.machine_room import machine_of, newest_first
 from carrel.scheduling.offers import Offers
 
@@ -267,15 +267,23 @@ class Scheduler:
         if isinstance(pod_request, Refusal):
             return pod_request
         self._binding.add(holder.uid)
-        is_bound = False
+        has_failed = True
         try:
             refusal = await self._bind(pod_request, self._pod_to_bind(pod), node)
-            is_bound = refusal is None
+            has_failed = refusal is not None and not isinstance(refusal, NotTogether)
             return refusal
         finally:
             self._binding.discard(holder.uid)
-            if not is_bound:
+            if has_failed:
                 self._offers.failed(holder.uid, node)
+
+    def bind_refused(self, holder: Holder, node: str) -> None:
+        """A bind of the pod was refused before it came here: what was promised to the pod there is free again. A bind
+        that is under way goes on."""
+        if holder.uid not in self._binding:
+            self._offers.cancel(holder.uid)
+            self._offers.failed(holder.uid, node)
+            self._gangs.attempt_failed(holder, node)
 
     def _requested_at_bind(self, pod: Pod, node: str) -> PodRequest | Refusal | None:
         """A promise makes a booked pod one that has its GPUs, and then it may have any of the booked model. So an offer

@@ -18,7 +18,7 @@ CORDONED = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 def may_run_on(pod: Pod, node: NodeObject) -> bool:
     labels = node.metadata.labels
-    if node.spec.unschedulable and not any(_tolerates(each, CORDONED) for each in pod.spec.tolerations):
+    if node.spec.unschedulable and not tolerates(pod, CORDONED):
         return False
     if not pod.spec.node_selector.items() <= labels.items():
         return False
@@ -29,9 +29,13 @@ def may_run_on(pod: Pod, node: NodeObject) -> bool:
 def untolerated_taint(pod: Pod, node: NodeObject) -> str:
     """The first taint of the node that the pod does not tolerate, as kubectl writes it; empty if there is none."""
     for taint in node.spec.taints:
-        if taint.effect in EXCLUDING_EFFECTS and not any(_tolerates(each, taint) for each in pod.spec.tolerations):
+        if taint.effect in EXCLUDING_EFFECTS and not tolerates(pod, taint):
             return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
     return ""
+
+
+def tolerates(pod: Pod, taint: Taint) -> bool:
+    return any(_tolerates(each, taint) for each in pod.spec.tolerations)
 
 
 def demands_of(pod: Pod) -> Hashable:
