@@ -10,6 +10,7 @@ that hold GPUs when the run begins are placed then, and last from then on.
 """
 
 import heapq
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -83,6 +84,7 @@ class _Run:
         self._pods = sorted(workload.pods, key=lambda pod: pod.arrives_s)
         self._numbers = {pod.name: number for number, pod in enumerate(self._pods)}
         self._begins_s = workload.begins_s
+        self._ends_s = workload.books_again_until_s
         self._events: list[tuple[float, int, int]] = []
         self._running: dict[str, RunningPod] = {}
         self._waiting = WaitingPodsInRun()
@@ -95,7 +97,9 @@ class _Run:
     def run(self) -> TimedResult:
         first = self._now = self._first_moment()
         self._plan_events(first)
-        while self._events:
+        # A run that people book in has an end, or it would be longer the more they book, and pods wait longer.
+        last = math.inf if self._ends_s is None else max(self._ends_s, first)
+        while self._events and self._events[0][0] <= last:
             when = self._events[0][0]
             self._pass_time(when)
             covered_before: list[str] = []
@@ -105,6 +109,9 @@ class _Run:
             self._end_with_booking(covered_before)
             self._place_waiting()
             self._curve.append(((when - first) / HOUR_S, self._state.allocated))
+        if last < math.inf:
+            self._pass_time(last)
+            self._curve.append(((last - first) / HOUR_S, self._state.allocated))
         return self._result(first)
 
     def _first_moment(self) -> float:

@@ -67,7 +67,8 @@ class Trace:
     begins_s: float | None = None
     """When the run begins; what came before is there then. None: with the first event."""
     books_again_until_s: float | None = None
-    """Until then, people wish for the same booking again as soon as they have used it; None: they do not."""
+    """Until then, people wish for the same booking again as soon as they have used it, and then the run ends; None:
+    they do not, and it ends with the last event."""
 
 
 HOUR_S = 3600.0

@@ -163,3 +163,12 @@ def test_people_who_book_again_use_gpus_until_the_run_ends() -> None:
     again = simulated(Trace((), bookings, begins_s=0.0, books_again_until_s=40 * 24 * HOUR_S))
 
     assert (once.bookings, again.bookings) == (1, 4), "every 15 days, the last one asked for on day 31"
+
+
+def test_a_run_in_which_people_book_again_is_as_long_whatever_they_book() -> None:
+    pods = (running(a_pod("ada", at=-5), 0), a_pod("waits", at=-1))
+
+    for hours in (24, 24 * 14):
+        found = simulated(Trace(pods, (a_booking("bob", 0, hours),), begins_s=0.0, books_again_until_s=240 * HOUR_S))
+        assert found.curve[-1][0] == 240.0
+        assert found.waited_hours == {NO_GPU: 240 / 2}
