@@ -221,18 +221,19 @@ class Scheduler:
 
     # --- prioritize --------------------------------------------------------------------------------------------------
 
-    def rank(self, pod: Pod, nodes: Sequence[str]) -> Sequence[str]:
-        """The nodes, best first; those that do not fit come last."""
+    def rank(self, pod: Pod, nodes: Sequence[str]) -> Mapping[str, bool]:
+        """The nodes, best first, and whether they are as good as the first by what goes before everything else: GPUs
+        that are kept for the pod, and the links that it asks for. Those that do not fit come last."""
         pod_request = self._context.requested_by(pod)
         if isinstance(pod_request, Refusal) or len(nodes) < 2:
-            return nodes
+            return dict.fromkeys(nodes, True)
         if pod_request is None:
-            return [each.node for each in self._ranking.costs(None, nodes, machine=machine_of(pod))]
+            return {each.node: True for each in self._ranking.costs(None, nodes, machine=machine_of(pod))}
         best = self._costs(pod, pod_request, nodes)
         if self._spreads(pod_request):
             best.sort(key=lambda each: each.by_spreading)
-        ranked = dict.fromkeys(each.node for each in best)
-        return [*ranked, *(name for name in nodes if name not in ranked)]
+        ranked = {each.node: each.preference <= best[0].preference for each in best}
+        return ranked | {name: False for name in nodes if name not in ranked}
 
     def _costs(self, pod: Pod, pod_request: PodRequest, nodes: Collection[str]) -> list[NodeCost]:
         """Of the nodes that will do, the best first."""
