@@ -10,7 +10,7 @@ from carrel.kubernetes.cluster import MergePatch
 from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.scheduling.assembly import handlers_on, scheduler_on
 from tests.kit.eventually import eventually
-from tests.kit.gpus import a_node
+from tests.kit.gpus import A100, a_node
 from tests.kit.lab import Lab, Replica, a_lab
 
 NODES_OF_LAB = [a_node("n1", cards=4), a_node("n2", cards=4)]
@@ -127,3 +127,25 @@ async def test_a_pod_without_a_gpu_is_ranked_only_for_the_profile_that_asks_for_
 
         assert scores("carrel-cpu") == {"without-gpus": 10, "n2": 9, "n1": 8}
         assert set(scores("gpu-scheduler").values()) == {0}
+
+
+async def test_a_pod_that_no_node_could_serve_does_not_change_what_is_usual() -> None:
+    async with a_lab([a_node("n1", cards=4, model=A100), a_node("n2", cards=4)]) as lab, lab.replica() as replica:
+        await has_cores(lab, replica, n1=32, n2=32)
+        for number in range(3):
+            await replica.sees(await lab.pod(f"p{number}", limits=asking(8)))
+        many = {"gpu-fraction": "0.5", "gpu-fraction-num-devices": "1000000", "carrel.dev/gpu-model": A100}
+        absurd = [
+            await replica.sees(await lab.pod("many", annotations=many)),
+            await replica.sees(await lab.pod("large", limits=asking(1_000_000))),
+        ]
+        scheduler = scheduler_on(replica)
+
+        scheduler.learn(replica.pods.store)
+        for pod in absurd:
+            scheduler.filter(pod, ["n1", "n2"])
+            scheduler.choose(pod, ["n1", "n2"])
+
+        mix = scheduler._ranking.demand.mix
+        assert [(str(typical.request), typical.cpu_milli) for typical in mix.typical] == [("1 whole GPU", 8000)]
+        assert mix.cpu_milli_per_gpu == 8000

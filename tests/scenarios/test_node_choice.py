@@ -3,13 +3,16 @@
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch
 from carrel.kubernetes.objects.resources import NODES, PODS
+from carrel.leases.pod_progress import holder_of
 from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
+from carrel.scheduling.assembly import handlers_on
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
@@ -225,6 +228,23 @@ async def test_an_opportunistic_pod_is_not_named_the_node_that_a_booked_pod_wait
         assert await chosen(replica, await a_waiting_pod(lab, "greedy", annotations=free)) == []
 
 
+async def test_a_booked_pod_is_sent_where_a_gpu_is_kept_for_it() -> None:
+    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
+        await lab.book(gpus=1)
+        await eventually(lambda: len(replica.bookings.store) == 2)
+        pod = await a_waiting_pod(lab, "booked", annotations=BOOKED)
+        kept = await replica.lease_writer.keep_for(
+            replica.ledger.cards("n2")[0].gpu, holder_of(await replica.sees(pod)), ()
+        )
+        assert kept
+
+        assert await scores(lab, replica, "booked") == {"n2": 10, "n1": 0}
+        assert await chosen(replica, pod) == ["n2"], "somebody may have lost it for this pod"
+        assert await chosen(replica, await a_waiting_pod(lab, "other")) == ["n1"]
+        assert await replica.bind(pod, "n2") is None
+        replica.ledger.audit()
+
+
 # --- topology first, then fragmentation ------------------------------------------------------------------------------
 
 
@@ -252,6 +272,16 @@ TOPOLOGY = [
         [a_node("n1", islands="aa", bandwidth_gbps=64), a_node("n2", islands="aaaa", bandwidth_gbps=600)],
         id="fast links are preferred",
     ),
+    pytest.param(
+        {"devices": {"count": 1}, "topology": {"mode": "Preferred", "minBandwidthGBps": 100}},
+        [a_node("n1", 2, bandwidth_gbps=64), a_node("n2", 4, bandwidth_gbps=600)],
+        id="fast links are preferred for one GPU",
+    ),
+    pytest.param(
+        {"devices": {"count": 2, "policy": "contiguous"}, "topology": {"mode": "Preferred"}},
+        [a_node("n1", islands="ab"), a_node("n2", islands="abcda")],
+        id="one island is preferred, then neighbours",
+    ),
 ]
 
 
@@ -271,7 +301,15 @@ async def test_a_claim_goes_where_it_gets_its_topology_although_more_is_left_ove
 
         assert list(replica.scheduler.rank(await replica.sees(pod), NAMES)) == ["n2", "n1"]
         assert list(replica.scheduler.rank(await replica.sees(other), NAMES)) == ["n1", "n2"]
+        assert await scores(lab, replica, "claims") == {"n2": 10, "n1": 0}, "other scores must not outweigh it"
+        assert await scores(lab, replica, "any-two") == {"n1": 10, "n2": 9}
         assert await chosen(replica, pod) == ["n2"]
+
+
+async def scores(lab: Lab, replica: Replica, pod: str) -> dict[str, int]:
+    body = msgspec.json.encode({"Pod": await lab.client.get(PODS, pod, "lab"), "NodeNames": NAMES})
+    answer = msgspec.json.decode(handlers_on(replica, replica.scheduler).prioritize(body).body)
+    return {each["Host"]: each["Score"] for each in answer}
 
 
 async def test_of_nodes_with_the_same_topology_fragmentation_decides() -> None:

@@ -29,7 +29,7 @@ async def placed(lab: Lab, replica: Replica, name: str, **spec: Any) -> str:
     """The GPUs that the pod gets on the node that the extender ranks first."""
     pod = await replica.sees(await lab.pod(name, **spec))
     fitting = replica.filter(pod, sorted(replica.ledger.nodes)).fitting
-    node = replica.scheduler.rank(pod, sorted(fitting))[0]
+    node = next(iter(replica.scheduler.rank(pod, sorted(fitting))))
     assert await replica.scheduler.bind(pod, node) is None
     return (await lab.annotations(name))["carrel.dev/devices"]
 

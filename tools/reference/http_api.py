@@ -19,7 +19,8 @@ MEANINGS = {
     "GET /metrics": "For Prometheus: [metrics.md](metrics.md).",
     "GET /version": "The version of Carrel, as text.",
     "POST /carrel/filter": "kube-scheduler: which of these nodes have room for the pod, and why the others have not.",
-    "POST /carrel/prioritize": "kube-scheduler: a score for each of these nodes; the best has the highest score alone.",
+    "POST /carrel/prioritize": "kube-scheduler: a score for each of these nodes; the best has the highest score alone."
+    " Where GPUs are linked worse than on the best node, for a pod that asks for links, it is 0.",
     "POST /carrel/bind": "kube-scheduler: take GPUs on this node for the pod, and bind it.",
     "POST /gpushare-scheduler/filter": "The same as `/carrel/filter`, at gpushare's address, for gpushare's pods.",
     "POST /gpushare-scheduler/bind": "The same as `/carrel/bind`, at gpushare's address.",

@@ -6,8 +6,9 @@ Reading order:
     ledger node_room node_changes  who holds what; how much room a node has, as a summary; which nodes changed
     placement gpu_choice         where a request goes on a node, and which GPUs are taken
     filtering scoring        which nodes have room, and which is best
+    cost_tables              what is remembered of costs
     demand fragmentation     what is usually asked, and what is of no use for it
-    contention               which GPUs are wanted most
+    inventory contention     which GPUs there are, and which are wanted most
     machines                 how much CPU and memory is free
     coverage                 which pods a booking covers
     gangs precedence tiers   all pods or none; what opportunistic pods leave to booked pods; the two tiers

@@ -2,14 +2,15 @@
 
 Each pod counts once, however often it is tried. A request weighs half as much after `HALF_LIFE` further pods, so the
 mix follows what people do, and what it remembers is bounded. After a restart it is learnt again from the
-pods that exist.
+pods that exist. A pod that no node could serve, were it empty, does not count: room that is kept for it helps nobody,
+and one that asks for a million GPUs would outweigh all others.
 
 The mix that scoring uses is replaced only when it has become a different one: every replacement makes all costs that
 were counted with the old one void.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from carrel.ledger.machines import NOTHING, MachineRoom
@@ -68,11 +69,17 @@ _Parts = dict[tuple[Request, MachineRoom], float]
 
 class Demand:
     """Counts what pods ask for. `mix` is what scoring should use at the moment. `supply` is asked whenever that has
-    changed."""
+    changed. `could_serve` says whether a node could serve such a pod, were it empty."""
 
-    def __init__(self, half_life: int = HALF_LIFE, supply: Callable[[], GpuSupply] = lambda: UNKNOWN_SUPPLY) -> None:
+    def __init__(
+        self,
+        half_life: int = HALF_LIFE,
+        supply: Callable[[], GpuSupply] = lambda: UNKNOWN_SUPPLY,
+        could_serve: Callable[[Request, MachineRoom], bool] = lambda request, machine: True,
+    ) -> None:
         self._growth = 2 ** (1 / half_life)
         self._supply = supply
+        self._could_serve = could_serve
         self._step = 1.0  # how much the next pod weighs: instead of all others becoming lighter, it becomes heavier
         self._weights: _Parts = {}
         self._counted: OrderedDict[str, None] = OrderedDict()
@@ -85,11 +92,13 @@ class Demand:
         """A pod asks for that, and for so much of the machine. With its uid it counts once, however often seen."""
         if uid in self._counted:
             return
+        kind = (_general(request), machine)
+        if not self._could_serve(*kind):
+            return
         if uid:
             self._counted[uid] = None
         if len(self._counted) > REMEMBERED_PODS:
             self._counted.popitem(last=False)
-        kind = (_general(request), machine)
         self._weights[kind] = self._weights.get(kind, 0.0) + self._step
         self._step *= self._growth
         if self._step > SCALE_LIMIT:
@@ -103,8 +112,12 @@ class Demand:
         return uid in self._counted
 
     def supply_changed(self) -> None:
-        """The mix is counted anew, with the GPUs that there are now."""
+        """The mix is counted anew, with the GPUs that there are now. What was counted before any were known may turn
+        out to be more than a node has."""
+        self._weights = {kind: weight for kind, weight in self._weights.items() if self._could_serve(*kind)}
         if self._used:
+            left = {kind: part for kind, part in self._used.items() if kind in self._weights}
+            self._used = _as_parts(left.items())
             self.mix = self._mix_of(self._used)
 
     def _forget_the_lightest(self) -> None:
@@ -113,14 +126,16 @@ class Demand:
         self._step = 1.0
 
     def _look(self) -> None:
-        heaviest = sorted(self._weights.items(), key=lambda item: -item[1])[:TYPICAL]
-        self._weights = dict(heaviest) if len(self._weights) > 4 * TYPICAL else self._weights
-        total = sum(weight for _, weight in heaviest)
-        parts = {kind: weight / total for kind, weight in heaviest}
+        parts = self._heaviest()
+        if len(self._weights) > 4 * TYPICAL:
+            self._weights = {kind: self._weights[kind] for kind in parts}
         if self._pods > 2 * RECOUNT and _difference(parts, self._used) < DIFFERENT:
             return
         self._used = parts
         self.mix = self._mix_of(parts)
+
+    def _heaviest(self) -> _Parts:
+        return _as_parts(sorted(self._weights.items(), key=lambda item: -item[1])[:TYPICAL])
 
     def _mix_of(self, parts: _Parts) -> Mix:
         supply = self._supply()
@@ -129,6 +144,11 @@ class Demand:
         memory = sum(weight * room.memory_mib for (_, room), weight in parts.items())
         typical = tuple(Typical(request, room.cpu_milli, weight) for (request, room), weight in parts.items())
         return Mix(typical, cpu / gpus, memory / gpus) if gpus else Mix(typical)
+
+
+def _as_parts(weights: Collection[tuple[tuple[Request, MachineRoom], float]]) -> _Parts:
+    total = sum(weight for _, weight in weights)
+    return {kind: weight / total for kind, weight in weights}
 
 
 def _gpus(request: Request, supply: GpuSupply) -> float:

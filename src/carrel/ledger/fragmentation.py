@@ -28,8 +28,9 @@ Pieces = tuple[Alike, ...]
 
 NO_DIFFERENCE: Mapping[GpuKind, float] = MappingProxyType({})
 
-REMEMBERED_STATES = 50_000
-"""Of the GPUs of a node. A cluster of 5,000 nodes has fewer."""
+REMEMBERED_STATES = 20_000
+"""Of the GPUs of a node: as they are, and as they would be after a pod. So many that were asked for lately are kept,
+and at most as many again: some 40 MB in all."""
 
 
 def pieces_of(room: NodeRoom) -> Pieces:
@@ -49,9 +50,9 @@ def pieces_on(gpus: Iterable[tuple[str, MiB, int]]) -> Pieces:
 class FreePieces:
     """What is free on the GPUs of a node, and of how much use it is. Nodes in the same state share it."""
 
-    __slots__ = ("fragments", "gpus", "left_after", "pieces", "usable", "worth")
+    __slots__ = ("fragments", "gpus", "pieces", "usable", "worth")
 
-    def __init__(self, pieces: Pieces, steps: int, wanted_more: Mapping[GpuKind, float]) -> None:
+    def __init__(self, pieces: Pieces, wanted_more: Mapping[GpuKind, float]) -> None:
         self.pieces = pieces
         self.gpus: float = sum(sum(free) / memory for _, memory, free in pieces)
         """How much is free in all."""
@@ -61,10 +62,8 @@ class FreePieces:
         """By how much that is more than as much of average GPUs, in these."""
         self.usable: float | None = None
         """Which part of the mix could use something of it, had the machine the CPU; None: not counted yet."""
-        self.fragments: list[float | None] = [None] * (steps + 1)
-        """By how many steps of CPU the machine has; None: not counted yet."""
-        self.left_after: dict[int, FreePieces | None] = {}
-        """By the number that scoring gives to a request: what it would leave. Scoring fills it."""
+        self.fragments: dict[int, float] = {}
+        """By how many steps of CPU the machine has; what is missing is not counted yet."""
 
 
 class Fragmentation:
@@ -84,13 +83,15 @@ class Fragmentation:
         for same in self._same:
             same.sum_up()
         self._known: dict[Pieces, FreePieces] = {}
+        self._older: dict[Pieces, FreePieces] = {}  # what was known when there were too many
 
     def free(self, pieces: Pieces) -> FreePieces:
         known = self._known.get(pieces)
         if known is None:
-            if len(self._known) > REMEMBERED_STATES:
-                self._known.clear()
-            known = self._known[pieces] = FreePieces(pieces, len(self._cpu_steps), self._wanted_more)
+            if len(self._known) >= REMEMBERED_STATES:
+                self._older, self._known = self._known, {}
+            known = self._older.pop(pieces, None) or FreePieces(pieces, self._wanted_more)
+            self._known[pieces] = known
         return known
 
     def loss(self, free: FreePieces, cpu_milli: int, memory_mib: int) -> float:
@@ -111,7 +112,7 @@ class Fragmentation:
 
     def fragments(self, free: FreePieces, cpu_milli: int) -> float:
         step = bisect_right(self._cpu_steps, cpu_milli)
-        known = free.fragments[step]
+        known = free.fragments.get(step)
         if known is None:
             known = free.fragments[step] = sum(same.fragments(free, step) for same in self._same)
         return known

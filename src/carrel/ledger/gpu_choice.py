@@ -1,12 +1,19 @@
 """Which of the GPUs that would do are taken. Placement asks; the order of choice is stated there.
 
-GPUs come in, and go out, in the order of their indices.
+GPUs come in, and go out, in the order of their indices. `apart` compares what was chosen on different nodes, in the
+same order as on one.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from carrel.ledger.gpus import Gpu
 from carrel.ledger.ledger import Card
 from carrel.ledger.requests import GpuPolicy, Request, TopologyMode
+
+Apart = tuple[int, int, int]
+"""How far GPUs are from what a request prefers, the most important first: GPUs with less bandwidth than it asks for,
+further islands, indices between them. Less is better."""
+AS_PREFERRED: Apart = (0, 0, 0)
 
 
 def choose(able: list[Card], request: Request) -> list[Card] | None:
@@ -30,6 +37,19 @@ def pools(able: list[Card], request: Request) -> list[list[Card]]:
     if islands or mode is TopologyMode.REQUIRED:
         return islands
     return anywhere
+
+
+def apart(gpus: Sequence[Gpu], request: Request) -> Apart:
+    """Of GPUs that were chosen for the request."""
+    slow = sum(gpu.bandwidth_gbps < request.topology.min_bandwidth_gbps for gpu in gpus)
+    further_islands = gaps = 0
+    if len(gpus) > 1 and request.policy not in (GpuPolicy.SPREAD, GpuPolicy.PREFER_IDS):
+        if request.topology.mode is not TopologyMode.IGNORE:
+            further_islands = len({gpu.island or gpu.uuid for gpu in gpus}) - 1
+        if request.policy is GpuPolicy.CONTIGUOUS:
+            indices = [gpu.index for gpu in gpus]
+            gaps = max(indices) - min(indices) + 1 - len(indices)
+    return (slow, further_islands, gaps)
 
 
 def by_island(cards: Iterable[Card]) -> dict[str, list[Card]]:

@@ -17,6 +17,9 @@ class MachineRoom(NamedTuple):
     memory_mib: int
 
 
+GONE_NODES = 1000
+"""So many changes of nodes that are gone may be remembered. A cluster that grows and shrinks makes names for ever."""
+REMEMBERED_ANSWERS = 1000
 NOTHING = MachineRoom(0, 0)
 ENOUGH = MachineRoom(1 << 60, 1 << 60)
 """Of a machine of which nothing is known."""
@@ -30,6 +33,7 @@ class Machines:
         self._used: dict[str, MachineRoom] = {}
         self._pods: dict[str, tuple[str, MachineRoom]] = {}  # uid → where it is, and what it requests
         self._free: dict[str, MachineRoom] = {}
+        self._could_give: dict[MachineRoom, bool] = {}  # what `could_give` has answered since a size has changed
         self._changes = NodeChanges()
 
     @property
@@ -42,24 +46,33 @@ class Machines:
         """Counts the changes."""
         return self._changes.moment
 
-    def changed_since(self, moment: int) -> Sequence[str]:
-        return self._changes.since(moment)
+    def changed_since(self, moment: int) -> Sequence[str] | None:
+        """The nodes that changed after that moment, also if they are gone; None if that is too long ago to know."""
+        return self._changes.since(moment) if self._changes.is_complete_since(moment) else None
 
     def could_give(self, room: MachineRoom) -> bool:
         """Whether a node has so much, were it empty. If no node is known: yes."""
-        sizes = self._size.values()
-        return not sizes or any(
-            size.cpu_milli >= room.cpu_milli and size.memory_mib >= room.memory_mib for size in sizes
-        )
+        answer = self._could_give.get(room)
+        if answer is None:
+            sizes = self._size.values()
+            answer = not sizes or any(
+                size.cpu_milli >= room.cpu_milli and size.memory_mib >= room.memory_mib for size in sizes
+            )
+            if len(self._could_give) >= REMEMBERED_ANSWERS:
+                self._could_give.clear()
+            self._could_give[room] = answer
+        return answer
 
     def set_node(self, name: str, size: MachineRoom) -> None:
         """`size` is all that pods may have of the node."""
         if self._size.get(name) != size:
             self._size[name] = size
+            self._could_give.clear()
             self._sum_up(name)
 
     def remove_node(self, name: str) -> None:
         if self._size.pop(name, None) is not None:
+            self._could_give.clear()
             self._sum_up(name)
 
     def occupy(self, uid: str, node: str, room: MachineRoom) -> None:
@@ -95,6 +108,8 @@ class Machines:
         self._changes.note(node)
         if size is None:
             self._free.pop(node, None)
+            if len(self._changes) > 2 * len(self._size) + GONE_NODES:
+                self._changes.keep_only(self._size)
         else:
             free_cpu, free_memory = size.cpu_milli - used.cpu_milli, size.memory_mib - used.memory_mib
             self._free[node] = MachineRoom(max(free_cpu, 0), max(free_memory, 0))

@@ -4,7 +4,7 @@ The Go types have no JSON tags today and had lower-case ones before, and Go read
 Carrel. Answers have the capitalised keys of today's types, which every Go client reads.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,9 +79,12 @@ def filter_failed(error: str) -> dict[str, Any]:
     return filter_result_of(None, None, None, printable(error))
 
 
-def scores(best_first: Sequence[str]) -> dict[str, int]:
-    """Only the best node has the highest score: among equals the scheduler chooses at random."""
-    return {node: max(HIGHEST_SCORE - position, 0) for position, node in enumerate(best_first)}
+def scores(best_first: Mapping[str, bool]) -> dict[str, int]:
+    """Only the best node has the highest score: among equals the scheduler chooses at random. Of each node it is said
+    whether it may have a score at all: the scheduler adds scores of its own, and ten points outweigh them, one does
+    not."""
+    places = enumerate(best_first.items())
+    return {node: max(HIGHEST_SCORE - place, 0) if is_preferred else 0 for place, (node, is_preferred) in places}
 
 
 def host_priorities(scores: Mapping[str, int]) -> list[dict[str, Any]]:

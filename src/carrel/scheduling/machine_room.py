@@ -19,7 +19,18 @@ MIB = 1024 * 1024
 
 
 def machine_of(pod: Pod) -> MachineRoom:
-    """What the pod requests of its machine, besides GPUs."""
+    """What the pod requests of its machine, besides GPUs, as kube-scheduler counts it: what is requested for the pod as
+    a whole, else what its containers request; and its overhead."""
+    of_containers = _of_containers(pod)
+    asked, overhead = pod.spec.resources.requests, pod.spec.overhead
+    if not asked and not overhead:  # mostly
+        return of_containers
+    cpu = _milli(asked[CPU]) if CPU in asked else of_containers.cpu_milli
+    memory = _mib(asked[MEMORY]) if MEMORY in asked else of_containers.memory_mib
+    return MachineRoom(cpu + _milli(overhead.get(CPU, "0")), memory + _mib(overhead.get(MEMORY, "0")))
+
+
+def _of_containers(pod: Pod) -> MachineRoom:
     containers = (*pod.spec.init_containers, *pod.spec.containers)
     if len(containers) == 1:  # mostly
         asked = containers[0].resources
@@ -79,8 +90,21 @@ class MachineWatch:
                 self._machines.vacate(old.metadata.uid)
         elif new.status.phase in FINISHED:
             self._machines.vacate(new.metadata.uid)
-        elif new.spec.node_name and not self._machines.has(new.metadata.uid, new.spec.node_name):
-            self._machines.occupy(new.metadata.uid, new.spec.node_name, machine_of(new))
+        elif new.spec.node_name:
+            is_known = self._machines.has(new.metadata.uid, new.spec.node_name)
+            if not is_known or old is None or _is_resized(old, new):
+                self._machines.occupy(new.metadata.uid, new.spec.node_name, machine_of(new))
+
+
+def _is_resized(old: Pod, new: Pod) -> bool:
+    """Whether somebody has changed what the running pod requests: nothing else in the containers can change but their
+    images. While the kubelet has not followed, kube-scheduler counts the larger of both; here, what is asked counts."""
+    before, now = old.spec, new.spec
+    return (
+        before.containers != now.containers
+        or before.init_containers != now.init_containers
+        or before.resources != now.resources
+    )
 
 
 def newest_first(pods: Iterable[Pod]) -> list[Pod]:

@@ -36,6 +36,7 @@ from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pod_progress import holder_of
 from carrel.leases.slot_gpus import gpus_of_slots
+from carrel.ledger.cost_tables import NodeCost
 from carrel.ledger.coverage import Covered
 from carrel.ledger.demand import REMEMBERED_PODS
 from carrel.ledger.filtering import FilterResult, NodeFilter
@@ -44,7 +45,7 @@ from carrel.ledger.placement import Placement, WaitingPod, left_by_another_bind,
 from carrel.ledger.precedence import WAITED_FOR, Precedence
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
-from carrel.ledger.scoring import Cost, Ranking
+from carrel.ledger.scoring import Ranking
 from carrel.ledger.shares import Coverage, Holder
 from carrel.ledger.tiers import Tier
 from carrel.scheduling.gangs import GangScheduler, LedgerView, NotTogether
@@ -124,8 +125,7 @@ class Scheduler:
         self._offers.expire()
 
     def learn(self, pods: Iterable[Pod]) -> None:
-        """What these pods ask for counts as asked for: after a restart, of the pods that exist. A pod that asks for
-        more CPU or memory than any node has would spoil the mean; kube-scheduler never asks about it."""
+        """What these pods ask for counts as asked for: after a restart, of the pods that exist."""
         asking: list[tuple[Pod, PodRequest]] = []
         for pod in newest_first(pods):
             asked = self._context.requested_by(pod)
@@ -134,9 +134,7 @@ class Scheduler:
             if len(asking) == REMEMBERED_PODS:
                 break
         for pod, asked in reversed(asking):
-            machine = machine_of(pod)
-            if self._ranking.machines.could_give(machine):
-                self._ranking.demand.saw(asked.request, machine, pod.metadata.uid)
+            self._ranking.demand.saw(asked.request, machine_of(pod), pod.metadata.uid)
 
     def on_pod(self, old: Pod | None, new: Pod | None) -> None:
         """A pod that another replica has bound counts too: this one may be asked next. The first lists are left to
@@ -192,10 +190,11 @@ class Scheduler:
             best = self._cheapest(pod, pod_request, [name for name in nodes if name not in avoided], machine) or best
         return best.node if best is not None else None
 
-    def _cheapest(self, pod: Pod, pod_request: PodRequest, nodes: Collection[str], machine: MachineRoom) -> Cost | None:
-        if self._spreads(pod_request):
-            return min(self._costs(pod, pod_request, nodes), key=lambda each: each.by_spreading, default=None)
-        return self._ranking.best(pod_request.request, nodes, self._context.keeper(pod), machine)
+    def _cheapest(
+        self, pod: Pod, pod_request: PodRequest, nodes: Collection[str], machine: MachineRoom
+    ) -> NodeCost | None:
+        best = self._ranking.emptiest if self._spreads(pod_request) else self._ranking.best
+        return best(pod_request.request, nodes, self._context.keeper(pod), machine)
 
     def _decided(self, pod: Pod, pod_request: PodRequest, nodes: Sequence[str]) -> FilterResult | None:
         """What is known without looking for room; None: there may be any."""
@@ -231,20 +230,21 @@ class Scheduler:
 
     # --- prioritize --------------------------------------------------------------------------------------------------
 
-    def rank(self, pod: Pod, nodes: Sequence[str]) -> Sequence[str]:
-        """The nodes, best first; those that do not fit come last."""
+    def rank(self, pod: Pod, nodes: Sequence[str]) -> Mapping[str, bool]:
+        """The nodes, best first, and whether they are as good as the first by what goes before everything else: GPUs
+        that are kept for the pod, and the links that it asks for. Those that do not fit come last."""
         pod_request = self._context.requested_by(pod)
         if isinstance(pod_request, Refusal) or len(nodes) < 2:
-            return nodes
+            return dict.fromkeys(nodes, True)
         if pod_request is None:
-            return [each.node for each in self._ranking.costs(None, nodes, machine=machine_of(pod))]
+            return {each.node: True for each in self._ranking.costs(None, nodes, machine=machine_of(pod))}
         best = self._costs(pod, pod_request, nodes)
         if self._spreads(pod_request):
             best.sort(key=lambda each: each.by_spreading)
-        ranked = dict.fromkeys(each.node for each in best)
-        return [*ranked, *(name for name in nodes if name not in ranked)]
+        ranked = {each.node: each.preference <= best[0].preference for each in best}
+        return ranked | {name: False for name in nodes if name not in ranked}
 
-    def _costs(self, pod: Pod, pod_request: PodRequest, nodes: Collection[str]) -> list[Cost]:
+    def _costs(self, pod: Pod, pod_request: PodRequest, nodes: Collection[str]) -> list[NodeCost]:
         """Of the nodes that will do, the best first."""
         return self._ranking.costs(pod_request.request, nodes, self._context.keeper(pod), machine_of(pod))
 

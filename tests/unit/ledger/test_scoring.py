@@ -1,15 +1,19 @@
 """Which node should take a pod: where the least is made unusable for what is asked lately."""
 
+import gc
+from collections.abc import Iterator
+
 import pytest
 
 from carrel.ledger.contention import contention
-from carrel.ledger.demand import Demand, Mix, Typical
-from carrel.ledger.fragmentation import Fragmentation, pieces_on
+from carrel.ledger.cost_tables import LOOKED_UP, Cost
+from carrel.ledger.demand import TYPICAL, Demand, GpuSupply, Mix, Typical
+from carrel.ledger.fragmentation import Fragmentation, FreePieces, pieces_on
 from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.machines import MachineRoom, Machines
 from carrel.ledger.requests import Gang, GpuPolicy, GpuSelector, Request, Topology, TopologyMode
-from carrel.ledger.scoring import COUNTED_BESIDES, LOOKED_UP, Ranking
+from carrel.ledger.scoring import COUNTED_AT_ONCE, COUNTED_BESIDES, Ranking
 from tests.kit.gpus import A100, A6000, a_ledger, a_node, held, holder, memory, whole
 
 
@@ -63,6 +67,27 @@ def test_a_node_with_the_bandwidth_that_is_asked_comes_first() -> None:
     assert ranked(ledger, whole(2, topology=Topology(min_bandwidth_gbps=100))) == ["n2", "n1"]
 
 
+def test_one_island_comes_before_neighbours_as_on_one_node() -> None:
+    # On n1 the two GPUs of island a are four places apart; on n2 two neighbours have no link.
+    ledger = a_ledger(a_node("n1", islands="abcda"), a_node("n2", islands="ab"))
+
+    assert ranked(ledger, whole(2, policy=GpuPolicy.CONTIGUOUS)) == ["n1", "n2"]
+
+
+def test_bandwidth_comes_before_islands_as_on_one_node() -> None:
+    ledger = a_ledger(a_node("n1", islands="aa", bandwidth_gbps=64), a_node("n2", islands="ab", bandwidth_gbps=600))
+
+    assert ranked(ledger, whole(2, topology=Topology(min_bandwidth_gbps=100))) == ["n2", "n1"]
+
+
+@pytest.mark.parametrize("policy", [GpuPolicy.PACK, GpuPolicy.SPREAD, GpuPolicy.PREFER_IDS])
+def test_one_gpu_goes_where_it_has_the_bandwidth_that_is_asked(policy: GpuPolicy) -> None:
+    ledger = a_ledger(a_node("n1", cards=1, bandwidth_gbps=64), a_node("n2", cards=4, bandwidth_gbps=600))
+
+    assert ranked(ledger, whole(policy=policy, topology=Topology(min_bandwidth_gbps=100))) == ["n2", "n1"]
+    assert ranked(ledger, whole(policy=policy)) == ["n1", "n2"]
+
+
 def test_nodes_that_will_not_do_are_left_out() -> None:
     assert ranked(a_ledger(a_node("n1", cards=1)), whole(2), nodes=("n1", "nowhere")) == []
 
@@ -85,6 +110,25 @@ def test_a_gpu_that_is_kept_counts_for_its_pod_alone() -> None:
 
     assert ranking.costs(whole(), ["n1"]) == []
     assert [cost.node for cost in ranking.costs(whole(), ["n1"], "uid-booked")] == ["n1"]
+
+
+def test_a_pod_goes_where_gpus_are_kept_for_it() -> None:
+    # By everything else n1 is better: its two GPUs are linked, and less is left over.
+    ledger = a_ledger(a_node("n1", islands="aa"), a_node("n2", cards=4), a_node("n3", cards=2))
+    ledger.keep("GPU-n2-1", holder("booked"))
+    ledger.keep("GPU-n2-3", holder("booked"))
+    ledger.keep("GPU-n3-0", holder("booked"))
+    ranking, names = Ranking(ledger), ["n1", "n2", "n3"]
+
+    assert [(cost.node, cost.not_kept) for cost in ranking.costs(whole(2), names, "uid-booked")] == [
+        ("n2", 0),
+        ("n3", 1),
+        ("n1", 2),
+    ]
+    for best_of in (ranking.best, ranking.emptiest):
+        found = [best_of(whole(2), nodes, "uid-booked") for nodes in (names, frozenset(names), ["n1", "n3"], ["n1"])]
+        assert [best and best.node for best in found] == ["n2", "n2", "n3", "n1"]
+    assert [cost.node for cost in ranking.costs(whole(2), names)] == ["n1", "n2"], "to others it is not told"
 
 
 def test_fragments_are_counted_in_gpus() -> None:
@@ -225,7 +269,7 @@ def test_costs_follow_what_becomes_free_on_a_machine() -> None:
     assert best_of(ranking) == "n1"
 
     found.occupy("uid-a", "n1", on_cpu(30))
-    assert best_of(ranking) == "n1", "its GPUs are of no use already: taking one wastes nothing"
+    assert best_of(ranking, cores=2) == "n1", "its GPUs are of no use already: taking one wastes nothing"
 
     found.vacate("uid-a")
     found.occupy("uid-b", "n2", on_cpu(8))
@@ -236,6 +280,42 @@ def best_of(ranking: Ranking, cores: int = 8) -> str:
     best = ranking.best(whole(), ["n1", "n2"], machine=on_cpu(cores))
     assert best is not None
     return best.node
+
+
+@pytest.mark.parametrize("needed", [on_cpu(4), MachineRoom(0, 2000)], ids=["CPU", "memory"])
+def test_a_machine_with_too_little_for_the_pod_comes_after_all_others(needed: MachineRoom) -> None:
+    # The GPU of n1 is of no use already, so to take it would waste nothing.
+    ranking = Ranking(a_ledger(a_node("n1", cards=1), a_node("n2", cards=4)))
+    ranking.machines.set_node("n1", MachineRoom(1000, 1000))
+    ranking.machines.set_node("n2", MachineRoom(64_000, 64_000))
+    ranking.demand.saw(whole(), MachineRoom(8000, 8000))
+
+    assert [cost.node for cost in ranking.costs(whole(), ["n1", "n2"], machine=needed)] == ["n2", "n1"]
+    assert [cost.node for cost in ranking.costs(whole(), ["n1", "n2"])] == ["n1", "n2"]
+
+
+class OnlyLookedUp(frozenset[str]):
+    """Names that must not be gone through."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("all names are compared")
+
+
+def test_the_best_node_is_found_at_once_however_many_machines_are_full() -> None:
+    nodes = [a_node(f"n{number:03}", cards=8) for number in range(3 * LOOKED_UP)]
+    full = [node.name for node in nodes[: 2 * LOOKED_UP]]
+    found = machines(**{node.name: 128 for node in nodes})
+    for name in full:
+        found.occupy(f"uid-{name}", name, on_cpu(128))
+    ranking = Ranking(a_ledger(*nodes), found)
+    ranking.demand.saw(whole(), on_cpu(8))
+    rest = [node.name for node in nodes[2 * LOOKED_UP :]]
+    assert ranking.costs(whole(), [node.name for node in nodes], machine=on_cpu(8))
+
+    best = ranking.best(whole(), OnlyLookedUp(rest), machine=on_cpu(8))
+
+    assert best is not None
+    assert best.node == rest[0]
 
 
 def test_a_node_whose_machine_is_not_known_has_enough() -> None:
@@ -319,11 +399,62 @@ def test_who_floods_the_cluster_with_odd_pods_is_forgotten_again_and_costs_littl
 
 
 def test_more_gpus_than_a_node_has_count_as_a_node() -> None:
-    ranking = Ranking(a_ledger(a_node("n1", cards=4)))
-    ranking.demand.saw(whole(), on_cpu(8))
-    ranking.demand.saw(whole(1_000_000), on_cpu(8))
+    demand = Demand(supply=lambda: GpuSupply(most=4))
+    demand.saw(whole(), on_cpu(8))
+    demand.saw(whole(1_000_000), on_cpu(8))
 
-    assert ranking.demand.mix.cpu_milli_per_gpu > 3000, "16 cores with five GPUs, not with a million"
+    assert demand.mix.cpu_milli_per_gpu > 3000, "16 cores with five GPUs, not with a million"
+
+
+@pytest.mark.parametrize(
+    ("request_", "machine"),
+    [
+        pytest.param(whole(1_000_000, model=A100), on_cpu(8), id="more GPUs than a node has"),
+        pytest.param(whole(3, topology=Topology(TopologyMode.REQUIRED)), on_cpu(8), id="more than an island has"),
+        pytest.param(memory(1_000_000), on_cpu(8), id="more memory than a GPU has"),
+        pytest.param(whole(model="H100"), on_cpu(8), id="a model that is not there"),
+        pytest.param(whole(), on_cpu(1_000_000), id="more CPU than a machine has"),
+        pytest.param(whole(), MachineRoom(1, 1 << 40), id="more memory than a machine has"),
+    ],
+)
+def test_a_pod_that_no_node_could_serve_were_it_empty_does_not_count(request_: Request, machine: MachineRoom) -> None:
+    ledger = a_ledger(a_node("n1", islands="aabb", model=A100), a_node("n2", cards=4))
+    ledger.hold(held("a", "n1", 0, None), held("b", "n1", 1, None), held("c", "n1", 2, None))
+    ranking = Ranking(ledger, machines(n1=32, n2=64))
+    ranking.demand.saw(whole(2, model=A100, topology=Topology(TopologyMode.REQUIRED)), on_cpu(64))  # if n1 were empty
+
+    for number in range(3):
+        ranking.demand.saw(request_, machine, f"uid-{number}")
+
+    assert [typical.request.cards for typical in ranking.demand.mix.typical] == [2]
+
+
+def test_a_pod_counts_as_soon_as_a_node_comes_that_could_serve_it() -> None:
+    ledger = a_ledger(*(a_node(f"n{number}", cards=1) for number in range(100)))
+    ranking = Ranking(ledger)
+    for each in (whole(), whole(8)):
+        ranking.demand.saw(each, uid=f"uid-{each}")
+        assert ranking.best(whole(), ["n1"])
+    assert [typical.request for typical in ranking.demand.mix.typical] == [whole()]
+
+    ledger.set_node(a_node("large", cards=8))
+    ranking.demand.saw(whole(8), uid="uid-again")
+
+    assert {typical.request for typical in ranking.demand.mix.typical} == {whole(), whole(8)}
+
+
+def test_what_was_counted_before_any_node_was_known_is_looked_at_again() -> None:
+    ledger = a_ledger()
+    ranking = Ranking(ledger)
+    ranking.demand.saw(whole(model=A100))
+    ranking.demand.saw(whole(1_000_000, model=A6000))
+    assert len(ranking.demand.mix.typical) == 2
+
+    ledger.set_node(a_node("n1", model=A100))
+    ledger.set_node(a_node("n2", model=A6000))
+
+    assert ranking.best(whole(model=A100), ["n1", "n2"])
+    assert [(typical.request, typical.weight) for typical in ranking.demand.mix.typical] == [(whole(model=A100), 1.0)]
 
 
 def test_gpus_by_name_and_gangs_do_not_make_a_request_another_one() -> None:
@@ -336,6 +467,48 @@ def test_gpus_by_name_and_gangs_do_not_make_a_request_another_one() -> None:
     assert [typical.request for typical in demand.mix.typical] == [whole()]
 
 
+# --- what is remembered ----------------------------------------------------------------------------------------------
+
+
+def test_as_many_kinds_of_pods_as_the_mix_holds_and_more_are_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranking = Ranking(a_ledger(a_node("n1"), a_node("n2")), machines(n1=100, n2=100))
+    kinds = [MachineRoom(100 * number, 1000) for number in range(TYPICAL + TYPICAL // 2)]
+    first = [ranking.best(whole(), ["n1", "n2"], machine=kind) for kind in kinds]
+    monkeypatch.setattr(ranking, "_count", lambda *asked: pytest.fail(f"{asked} is counted again"))
+
+    assert [ranking.best(whole(), ["n1", "n2"], machine=kind) for kind in kinds] == first
+
+
+def test_what_is_remembered_of_odd_amounts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("carrel.ledger.fragmentation.REMEMBERED_STATES", 50)
+    monkeypatch.setattr("carrel.ledger.scoring.SHARED_COSTS", 50)
+    ranking = Ranking(a_ledger(*(a_node(f"n{number}", cards=1 + number) for number in range(10))), remembered=20)
+    names = frozenset(f"n{number}" for number in range(10))
+    gc.collect()
+    others = sum(isinstance(each, FreePieces) for each in gc.get_objects())
+    for mib in range(1, 300):
+        assert ranking.best(memory(mib), names)
+    gc.collect()
+
+    assert sum(isinstance(each, FreePieces) for each in gc.get_objects()) - others <= 2 * 50 + len(names)
+    assert sum(isinstance(each, Cost) for each in gc.get_objects()) <= 20 * len(names) + 50 + 10
+    assert len(ranking._tables) == 20
+
+
+def test_nodes_that_are_gone_or_have_no_gpu_are_not_remembered() -> None:
+    ledger = a_ledger(a_node("n1"))
+    ranking = Ranking(ledger)
+    for number in range(50):
+        ledger.set_node(a_node(f"g{number}"))
+        for request in (whole(), None):
+            assert ranking.costs(request, ["n1", f"g{number}", f"without-gpus-{number}"])
+        ledger.remove_node(f"g{number}")
+        assert ranking.costs(whole(), ["n1"])
+
+    assert ranking._states.keys() == {"n1"}
+    assert max(len(table.costs) for table in ranking._tables.values()) <= 2
+
+
 def test_the_best_of_some_nodes_is_found_however_many_better_ones_there_are() -> None:
     nodes = [a_node(f"n{number:03}", cards=1 + number) for number in range(2 * COUNTED_BESIDES)]
     ranking = Ranking(a_ledger(*nodes))
@@ -346,7 +519,7 @@ def test_the_best_of_some_nodes_is_found_however_many_better_ones_there_are() ->
 
 
 def test_the_costs_of_nodes_that_were_never_asked_about_are_counted_little_by_little() -> None:
-    nodes = [a_node(f"n{number:03}") for number in range(3 * COUNTED_BESIDES)]
+    nodes = [a_node(f"n{number:03}") for number in range(COUNTED_AT_ONCE + 3 * COUNTED_BESIDES)]
     ranking = Ranking(a_ledger(*nodes))
     for _ in range(5):
         best = ranking.best(whole(), frozenset({"n007", "n100"}))

@@ -13,6 +13,7 @@ from carrel.scheduling.extender_calls import (
     host_priorities,
     read_bind_args,
     read_extender_args,
+    scores,
 )
 
 POD = {"metadata": {"name": "train", "namespace": "lab"}}
@@ -106,6 +107,13 @@ def test_answers_have_the_keys_of_the_go_types() -> None:
     assert bind_result() == {"Error": ""}
     assert bind_result("no such pod") == {"Error": "no such pod"}
     assert host_priorities({"n1": 10, "n2": 0}) == [{"Host": "n1", "Score": 10}, {"Host": "n2", "Score": 0}]
+
+
+def test_scores_fall_by_one_from_the_best_node_and_are_zero_where_the_pod_would_not_like_to_be() -> None:
+    nodes = [f"n{number}" for number in range(12)]
+
+    assert list(scores(dict.fromkeys(nodes, True)).values()) == [10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0]
+    assert scores({"n1": True, "n2": True, "n3": False, "n4": True}) == {"n1": 10, "n2": 9, "n3": 0, "n4": 7}
 
 
 @pytest.mark.parametrize("score", [-1, 11])

@@ -51,6 +51,10 @@ class Resources(ObjectPart):
     requests: dict[str, str] = {}
 
 
+_NO_RESOURCES = Resources()
+"""Shared by the many pods that ask for nothing besides what their containers ask for."""
+
+
 class Container(ObjectPart):
     name: str = ""
     restart_policy: str = ""
@@ -150,6 +154,10 @@ class PodSpec(ObjectPart):
     termination_grace_period_seconds: int | None = None
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
+    resources: Resources = msgspec.field(default_factory=lambda: _NO_RESOURCES)
+    """Of the pod as a whole: a request here replaces the sum of its containers."""
+    overhead: dict[str, str] = {}
+    """What its RuntimeClass adds."""
     resource_claims: tuple[PodClaim, ...] = ()
 
 

@@ -1,0 +1,65 @@
+"""What is free on the machines, and what is remembered of those that are gone."""
+
+from carrel.ledger.gpus import MiB
+from carrel.ledger.machines import GONE_NODES, MachineRoom, Machines
+from carrel.ledger.scoring import Ranking
+from tests.kit.gpus import a_ledger, a_node, memory
+
+SIZE = MachineRoom(8000, 8000)
+
+
+def test_nodes_that_come_and_go_are_not_remembered_for_ever() -> None:
+    machines = Machines()
+    machines.set_node("n1", SIZE)
+    for number in range(5 * GONE_NODES):
+        machines.set_node(f"spot-{number}", SIZE)
+        machines.remove_node(f"spot-{number}")
+
+    assert len(machines._changes) <= GONE_NODES + 2
+
+
+def test_who_looks_in_time_is_told_of_each_node_that_is_gone() -> None:
+    machines = Machines()
+    for number in range(3 * GONE_NODES):
+        machines.set_node(f"spot-{number}", SIZE)
+        moment = machines.moment
+        machines.remove_node(f"spot-{number}")
+        changed = machines.changed_since(moment)
+        assert changed is None or changed == [f"spot-{number}"]
+
+    assert machines.changed_since(0) is None, "that is too long ago"
+    assert machines.changed_since(machines.moment) == []
+
+
+def test_costs_are_right_after_a_machine_is_gone_and_forgotten() -> None:
+    machines = Machines()
+    for name in ("n1", "n2"):
+        machines.set_node(name, MachineRoom(1000, 1000))
+    ranking = Ranking(a_ledger(a_node("n1"), a_node("n2", cards=4)), machines)
+    asked, names = memory(MiB(100)), frozenset({"n1", "n2"})
+    before = ranking.best(asked, names, machine=SIZE)
+    assert before is not None
+    assert before.cost.is_short
+
+    machines.remove_node("n2")
+    for number in range(2 * GONE_NODES):
+        machines.set_node(f"spot-{number}", SIZE)
+        machines.remove_node(f"spot-{number}")
+
+    after = ranking.best(asked, names, machine=SIZE)
+    assert after is not None
+    assert (after.node, after.cost.is_short) == ("n2", False)
+
+
+def test_what_a_node_could_give_follows_the_nodes() -> None:
+    machines = Machines()
+    assert machines.could_give(MachineRoom(1 << 40, 1)), "no node is known"
+
+    machines.set_node("n1", SIZE)
+    assert machines.could_give(SIZE)
+    assert not machines.could_give(MachineRoom(8001, 1))
+    machines.set_node("n2", MachineRoom(9000, 1))
+    assert machines.could_give(MachineRoom(8001, 1))
+    assert not machines.could_give(MachineRoom(8001, 8000)), "not on one node"
+    machines.remove_node("n2")
+    assert not machines.could_give(MachineRoom(8001, 1))
