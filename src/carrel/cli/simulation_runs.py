@@ -100,16 +100,19 @@ class _Worker:
 
 @contextmanager
 def _started(count: int, work: Work, shared: Any) -> Iterator[dict[Connection, _Worker]]:
-    """By the connections to them. They are killed at the end: by then they have nothing left to do."""
+    """By the connections to them; fewer than `count` if the system gives no more. They are killed at the end: by then
+    they have nothing left to do."""
     workers: dict[Connection, _Worker] = {}
     try:
         with _signals_held():  # workers inherit that, and hold them for ever
             for _ in range(count):
-                ours, theirs = Pipe()
-                process = Process(target=_work, args=(work, shared, theirs), daemon=True)
-                process.start()
-                theirs.close()  # so that the end of the worker is the end of the connection
-                workers[ours] = _Worker(process, ours)
+                try:
+                    worker = _start(work, shared)
+                except OSError as error:
+                    if not workers:
+                        raise WorkerEnded(f"No process could be started: {error}.") from None
+                    break
+                workers[worker.connection] = worker
         yield workers
     finally:
         with _signals_held():
@@ -117,6 +120,14 @@ def _started(count: int, work: Work, shared: Any) -> Iterator[dict[Connection, _
                 worker.process.kill()
             for worker in workers.values():
                 worker.process.join()
+
+
+def _start(work: Work, shared: Any) -> _Worker:
+    ours, theirs = Pipe()
+    with theirs:  # closed here, so that the end of the worker is the end of the connection
+        process = Process(target=_work, args=(work, shared, theirs), daemon=True)
+        process.start()
+    return _Worker(process, ours)
 
 
 @contextmanager
@@ -155,7 +166,7 @@ class _Progress:
         self._total = total
         self._done = 0
         self._start = time.monotonic()
-        self._shown = sys.stderr.isatty()
+        self._shown = sys.stderr is not None and sys.stderr.isatty()  # None: somebody has closed it
 
     def __enter__(self) -> "_Progress":
         return self

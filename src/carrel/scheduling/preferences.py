@@ -40,8 +40,9 @@ class NodePreferences:
             self._reluctant[new.metadata.name] = taints
 
     def matter(self, pod: Pod, nodes: Sequence[str]) -> bool:
-        # There are thousands of nodes, and mostly none of them is tainted.
-        return prefers_nodes(pod) or bool(self._reluctant and not self._unwilling(pod).isdisjoint(nodes))
+        # There are thousands of nodes, and mostly none of them is tainted: then they need not even be read.
+        unwilling = self._unwilling(pod) if self._reluctant else ()
+        return prefers_nodes(pod) or bool(unwilling and not unwilling.isdisjoint(nodes))
 
     def _unwilling(self, pod: Pod) -> set[str]:
         """The nodes with GPUs that would rather not have this pod."""

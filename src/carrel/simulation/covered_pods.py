@@ -171,4 +171,4 @@ class CoveredPodsInRun:
             on, per_gpu = request.amount.on, 1
             if request.amount != WHOLE:
                 per_gpu = max(memory // on(memory) for memory in self._gpu_sizes)
-            yield from islice(pods.values(), booked * per_gpu // request.cards)
+            yield from islice(pods.values(), min(booked * per_gpu // request.cards, len(pods)))

@@ -127,7 +127,7 @@ class _Run:
             (max(pod.arrives_s, first), POD_ARRIVES, number) for number, pod in enumerate(self._pods) if not pod.node
         ]
         for number, each in enumerate(self._bookings):
-            if each.start_s is not None and each.end_s > first:
+            if each.start_s is not None and each.seconds_in(first, math.inf):
                 self._events.append((max(each.start_s, first), BOOKING_STARTS, number))
                 self._events.append((each.end_s, BOOKING_ENDS, number))
         heapq.heapify(self._events)
@@ -301,7 +301,8 @@ class _Run:
         length = self._now - first
         policy, seed = self._names
         pods = max(len(self._pods), 1)
-        made = [each for each in self._bookings if each.start_s is not None and each.end_s > first]
+        last = self._now if self._ends_s is not None else math.inf
+        made = [each for each in self._bookings if each.seconds_in(first, last)]
         return TimedResult(
             policy,
             seed,
@@ -312,7 +313,7 @@ class _Run:
             self._ended,
             {reason: waited / HOUR_S / pods for reason, waited in sorted(self._waiting.waited_s.items())},
             len(made),
-            sum(each.gpus * (each.end_s - each.start_s) for each in made if each.start_s is not None) / (24 * HOUR_S),
+            sum(each.gpus * each.seconds_in(first, last) for each in made) / (24 * HOUR_S),
             sum(each.start_s is None for each in self._bookings),
             _mean_delays(made),
             tuple(self._curve),

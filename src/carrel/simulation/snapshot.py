@@ -61,7 +61,12 @@ def written(cluster: SimulatedCluster, workload: Trace, taken: str) -> Any:
     ]
     bookings = [
         SavedBooking(
-            each.user, each.model, each.gpus, each.asked_s / HOUR_S, each.start_s / HOUR_S, each.lasts_s / HOUR_S
+            each.user,
+            each.model,
+            min(each.gpus, MOST),
+            each.asked_s / HOUR_S,
+            each.start_s / HOUR_S,
+            each.lasts_s / HOUR_S,
         )
         for each in workload.wishes
     ]

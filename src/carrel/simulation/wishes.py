@@ -45,6 +45,10 @@ class BookingOutcome:
     def model(self) -> str:
         return self.wish.model
 
+    def seconds_in(self, first: float, last: float) -> float:
+        """How much of it lies in that time."""
+        return 0.0 if self.start_s is None else max(0.0, min(self.end_s, last) - max(self.start_s, first))
+
 
 @dataclass(frozen=True, slots=True)
 class BookingTimes:

@@ -162,7 +162,7 @@ def test_people_who_book_again_use_gpus_until_the_run_ends() -> None:
     once = simulated(Trace((), bookings, begins_s=0.0))
     again = simulated(Trace((), bookings, begins_s=0.0, books_again_until_s=40 * 24 * HOUR_S))
 
-    assert (once.bookings, again.bookings) == (1, 4), "every 15 days, the last one asked for on day 31"
+    assert (once.bookings, again.bookings) == (1, 3), "every 15 days; the fourth would begin after the run"
 
 
 def test_a_run_in_which_people_book_again_is_as_long_whatever_they_book() -> None:
@@ -172,3 +172,24 @@ def test_a_run_in_which_people_book_again_is_as_long_whatever_they_book() -> Non
         found = simulated(Trace(pods, (a_booking("bob", 0, hours),), begins_s=0.0, books_again_until_s=240 * HOUR_S))
         assert found.curve[-1][0] == 240.0
         assert found.waited_hours == {NO_GPU: 240 / 2}
+
+
+def test_only_what_lies_in_the_run_counts_as_booked() -> None:
+    bookings = (a_booking("ada", -12, hours=24), a_booking("bob", 228, hours=24), a_booking("eve", 300, hours=24))
+
+    found = simulated(Trace((), bookings, begins_s=0.0, books_again_until_s=240 * HOUR_S))
+
+    assert (found.bookings, found.booked_gpu_days) == (2, 1.0), "the second half of ada's, the first half of bob's"
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        pytest.param(a_booking("ada", 0, hours=0), id="a booking that ends when it begins"),
+        pytest.param(a_booking("ada", 0, gpus=1 << 60), id="a booking of more GPUs than there can be"),
+    ],
+)
+def test_an_odd_booking_ends_no_run(odd: BookingWish) -> None:
+    part = replace(a_pod("part", owner="ada"), request=Request(1, Memory(MiB(16))))
+
+    assert simulated(Trace((part, a_pod("whole")), (odd,), begins_s=0.0)).placed
