@@ -174,6 +174,17 @@ def test_all_other_keys_may_still_be_changed(rules: RulesCluster, guarded: str) 
         assert status == 200, answer
 
 
+def test_the_extender_nominates_a_pod_for_a_node_and_wakes_it_by_one_write(rules: RulesCluster, guarded: str) -> None:
+    extender, woken = rules.accounts[Writer.EXTENDER], {"carrel.dev/woken-at": "2026-11-17T12:00:00.000000Z"}
+    nomination = {"metadata": {"annotations": woken}, "status": {"nominatedNodeName": "n1"}}
+
+    status, answer = extender.call("PATCH", f"{guarded}/status?dryRun=All", nomination)
+
+    assert status == 200, answer
+    assert answer["status"]["nominatedNodeName"] == "n1"
+    assert answer["metadata"]["annotations"].items() >= woken.items()
+
+
 def test_a_gpu_pod_is_not_given_longer_to_end_than_its_manifest_says(rules: RulesCluster) -> None:
     """A pod on a node: one that is on none ends at once."""
     for name, notes in (("with-gpu", {"carrel.dev/tier": "opportunistic"}), ("without", {})):

@@ -20,7 +20,7 @@ Reading order:
     coverage_words coverage_reader   what people are told about it
     free_again starts_soon    when a GPU will be free; whether a booking that can cover a pod starts soon
     waiting_reason            why a pod waits for its GPUs
-    wake               makes kube-scheduler try a pod again
+    wake nominations   makes kube-scheduler try a pod again, and on which node first
     booking_writer     writes the object of a booking, while others may write it too
     shown_cards        GPUs and their holders by the numbers that people know
     runtime_class      which RuntimeClass GPU pods get

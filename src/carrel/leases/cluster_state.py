@@ -39,6 +39,7 @@ from carrel.leases.gang_members import GangMemberLookup
 from carrel.leases.gang_sizes import GangSizeContext, GangSizes, claim_key, gang_keys, group_key, may_name_gang
 from carrel.leases.gone_holders import GoneHolders
 from carrel.leases.lease_writer import LeaseContext, LeaseWriter
+from carrel.leases.nominations import Nominations
 from carrel.leases.pod_progress import is_ending, slot_of
 from carrel.leases.reservation_wait import RESERVE_S, ReservationWaiter
 from carrel.leases.waiting_reason import Waiting, WaitingContext, WaitingReason
@@ -166,6 +167,7 @@ class ClusterState:
         self.leases.on_change(reservation_waiter.on_lease)
         self.lease_writer = LeaseWriter(self.cluster_ledger, lease_context, reservation_waiter)
         self.wake = SchedulerWaker(cluster, options.now)
+        self.nominations = Nominations(cluster, options.now, self.wake.touch)
         self.gang_members = GangMemberLookup(self._pods_that_may_name, self.read_request)
         context = WaitingContext(
             self.requested_by,

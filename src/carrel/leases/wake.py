@@ -52,11 +52,12 @@ class SchedulerWaker:
         """Returns at once. A pod that cannot be changed is tried later, as it would be without this."""
         for holder in holders:
             if holder.uid not in self._under_way:
-                task = asyncio.get_running_loop().create_task(self._touch(holder))
+                task = asyncio.get_running_loop().create_task(self.touch(holder))
                 self._under_way[holder.uid] = task
                 task.add_done_callback(lambda _, uid=holder.uid: self._under_way.pop(uid, None))  # type: ignore[misc] # bound now
 
-    async def _touch(self, holder: Holder) -> None:
+    async def touch(self, holder: Holder) -> None:
+        """Returns when the API server has answered."""
         touch = MergePatch({"metadata": {"uid": holder.uid, "annotations": carrel.write_woken(self._now())}})
         try:
             await self._cluster.patch(PODS, holder.name, touch, holder.namespace)

@@ -5,7 +5,7 @@ Reading order:
     scheduler                             filter, prioritize, bind
     offers preferences                    which node is named to a pod, and when kube-scheduler chooses
     machine_room                          CPU and memory of the nodes
-    gangs gang_history                    how the pods of a gang are bound together
+    gangs gang_history sampled_nodes      how the pods of a gang are bound together, also in a large cluster
     extender_calls extender_requests extender_responses     what kube-scheduler sends and reads
     machine_room                          how much CPU and memory nodes have free
     pod_lookup bind_check                 which pod is bound, and whether it may be

@@ -21,6 +21,7 @@ from carrel.scheduling.metrics import ExtenderMetrics
 from carrel.scheduling.offers import Offers
 from carrel.scheduling.pod_lookup import PodLookup
 from carrel.scheduling.preferences import NodePreferences
+from carrel.scheduling.sampled_nodes import SampledNodes
 from carrel.scheduling.scheduler import RequestedBy, Scheduler, SchedulerContext
 
 
@@ -41,8 +42,13 @@ DEFAULT_OPTIONS = SchedulerOptions()
 def scheduler_on(state: ClusterState, options: SchedulerOptions = DEFAULT_OPTIONS) -> Scheduler:
     state.gang_sizes.wake = state.wake
     members_of = _spreading_members(state.gang_members) if options.spread else state.gang_members
-    gang_context = GangContext(members_of, state.wake, state.options.clock, options.timeouts)
     machines = Machines()
+    sampled = SampledNodes(
+        lambda: len(state.nodes.store), lambda: state.ledger.rooms, state.nodes_for, state.pods.store.by_uid, machines
+    )
+    gang_context = GangContext(
+        members_of, state.wake, state.nominations, sampled, state.options.clock, options.timeouts
+    )
     watch = MachineWatch(machines)
     state.nodes.on_change(watch.on_node)
     state.pods.on_change(watch.on_pod)

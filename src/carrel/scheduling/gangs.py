@@ -9,6 +9,9 @@
                            there is room elsewhere, the plan ends, and the next leaves this node out for this member
     one is gone, or bound  the plan ends at once
     by another replica
+    one is asked about     in a large cluster kube-scheduler asks about a part of the nodes for each pod. So members
+    without its node       are nominated for their nodes, which it then tries first. It is refused and nominated again;
+                           if that does not help, it may not run there, as if an attempt had failed
 
 So the Leases of all members are written before any Binding: after a crash between two Bindings, the rest of the gang
 finds its GPUs again. And they are written late, so that no Lease names a pod for long before the pod is bound.
@@ -16,13 +19,15 @@ A member that comes after others are bound is placed by itself.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.lease_writer import LeaseWriter
+from carrel.leases.nominations import Nominations
 from carrel.leases.pod_progress import holder_of, is_ending
 from carrel.ledger.gangs import GangMembers, GangPlan, GangPlanner
 from carrel.ledger.node_room import fit_test
@@ -32,8 +37,13 @@ from carrel.ledger.requests import Gang
 from carrel.ledger.shares import Coverage, Holder
 from carrel.scheduling.gang_history import GangHistory
 from carrel.scheduling.offers import Offers
+from carrel.scheduling.sampled_nodes import SampledNodes
 
 HISTORY_S = 600.0
+MOST_MISSES = 3
+"""How often a member may be asked about without its planned node before it counts as one that may not run there: once
+because the attempt had begun before the nomination was written, once because kube-scheduler learnt of it late. The
+third time kube-scheduler has tried the node."""
 
 LedgerView = Callable[[], AbstractContextManager[None]]
 """The ledger for which a gang is planned: as it is, or as if booked pods that wait had their GPUs already."""
@@ -78,6 +88,10 @@ class _PlannedGang:
     failure: Refusal | None = None
     failed_by: str = ""
     """The member that could not take its GPUs; empty: it failed for another reason."""
+    nominated: dict[Holder, str] = field(default_factory=dict)
+    """The members that kube-scheduler was told to try on their nodes first."""
+    misses: Counter[str] = field(default_factory=Counter)
+    """Member → how often it was asked about without its node."""
 
     def why_not(self, uid: str) -> Refusal | None:
         """Why this member may not be bound."""
@@ -93,6 +107,8 @@ class GangContext:
     members_of: Callable[[Gang], GangMembers]
     wake: Callable[[Sequence[Holder]], None]
     """Makes kube-scheduler try these pods now: it tries a pod that it could not place only once a minute."""
+    nominations: Nominations
+    sampled: SampledNodes
     clock: Callable[[], float]
     """Seconds; only differences mean something."""
     timeouts: GangTimeouts = DEFAULT_GANG_TIMEOUTS
@@ -106,8 +122,11 @@ class GangScheduler:
         self._lease_writer = lease_writer
         self._offers = offers
         self._planner = GangPlanner(cluster_ledger.ledger)
+        self._wide_planner = GangPlanner(cluster_ledger.ledger)  # each remembers one refusal for a gang
         self._members_of = context.members_of
         self._wake = context.wake
+        self._nominations = context.nominations
+        self._sampled = context.sampled
         self._clock = context.clock
         self._timeouts = context.timeouts
         self._gangs: dict[str, _PlannedGang] = {}
@@ -124,6 +143,7 @@ class GangScheduler:
         """Where the plan puts this member. None: the gang runs already, and the member may go wherever it fits."""
         self.expire()
         self._heed_question(gang.name, holder, nodes)
+        self._heed_missing_node(gang.name, holder, nodes)
         planned = self._gangs.get(gang.name)
         if planned is None or holder.uid not in planned.plan.placements or gang.unplanned:
             made = self._planned_for(gang, holder, nodes, view)
@@ -135,6 +155,9 @@ class GangScheduler:
         placement = planned.plan.placements.get(holder.uid)
         if placement is None:
             return Refusal(f"gang {gang.name} has room for {gang.size} members now; {holder} joins them when they run")
+        if placement.node not in nodes and self._sampled.are_possible:
+            self._nominate(planned, {holder: placement.node})
+            return Refusal(f"gang {gang.name} planned {holder} on {placement.node}; kube-scheduler tries it there next")
         if placement.node not in nodes:
             # Something that is not about GPUs has changed since the plan was made.
             refusal = Refusal(f"gang {gang.name} planned {holder} on {placement.node}, where it may not run now")
@@ -169,6 +192,22 @@ class GangScheduler:
             self._offers.failed(holder.uid, node)
             self.attempt_failed(holder, node, nodes)
 
+    def _heed_missing_node(self, name: str, holder: Holder, nodes: Sequence[str]) -> None:
+        """Of few nodes kube-scheduler asks about all where the pod may run. Of many it asks about a part, and a member
+        that was nominated for its node is asked about it alone, if it may run there."""
+        planned = self._gangs.get(name)
+        placement = planned.plan.placements.get(holder.uid) if planned else None
+        if planned is None or placement is None or placement.node in nodes or not self._sampled.are_possible:
+            return
+        planned.misses[holder.uid] += 1
+        if planned.misses[holder.uid] >= MOST_MISSES:
+            self._offers.failed(holder.uid, placement.node)
+            self.attempt_failed(holder, placement.node, nodes)
+
+    def _nominate(self, planned: _PlannedGang, nodes: Mapping[Holder, str]) -> None:
+        planned.nominated.update(nodes)
+        self._nominations.nominate(nodes)
+
     def attempt_failed(self, holder: Holder, node: str, nodes: Sequence[str] | None = None) -> None:
         """The pod could not be bound there, for a reason of its own: if it is a member of a gang, its plan may end.
         `nodes`: where it may go now; else as it was last asked."""
@@ -182,6 +221,8 @@ class GangScheduler:
             return
         # Those that wait to be bound are not disturbed for nothing: then the plan stays, until its time is up.
         allowed = history.nodes.get(holder.uid, ()) if nodes is None else nodes
+        if self._sampled.are_possible:
+            allowed = self._sampled.reach([holder.uid], {holder.uid: tuple(allowed)}).get(holder.uid, allowed)
         if not planned.arrived or self._could_go_elsewhere(placement, holder, allowed):
             history.until = planned.until
             why = Refusal(f"gang {name} is planned again, because {holder} could not be bound to {node}")
@@ -232,14 +273,12 @@ class GangScheduler:
         if left > 0:
             return Refusal(f"gang {gang.name} could not be bound together and lets others go first for {left:.0f} s")
         self._fail(gang.name, Refusal(f"gang {gang.name} has other members now and is planned again"), backs_off=False)
-        history, uids = self._history[gang.name], [member.uid for member, _ in members.waiting]
-        avoided = {uid: names for uid in uids if (names := self._offers.avoided_by(uid))}
         with view():
-            plan = self._planner.plan(gang, members, history.nodes[holder.uid], history.nodes, avoided)
+            plan = self._search(gang, members, holder)
         if isinstance(plan, Refusal):
             return plan
         self._plans_made += 1
-        asked = frozenset(uids)
+        history, asked = self._history[gang.name], frozenset(member.uid for member, _ in members.waiting)
         until = history.until if history.until > self._clock() else self._clock() + self._timeouts.together_s
         history.until = 0.0
         planned = self._gangs[gang.name] = _PlannedGang(plan, until, asked, owner=f"{gang.name} #{self._plans_made}")
@@ -247,8 +286,26 @@ class GangScheduler:
         for member in placed:
             self._planned_in[member.uid] = gang.name
             self._cluster_ledger.promise(plan.placements[member.uid], member, planned.owner)
-        self._wake(placed)
+        if self._sampled.are_possible:
+            others = {member: plan.placements[member.uid].node for member in placed if member != holder}
+            self._nominate(planned, others)
+        else:
+            self._wake(placed)
         return planned
+
+    def _search(self, gang: Gang, members: GangMembers, holder: Holder) -> GangPlan | Refusal:
+        known, uids = self._history[gang.name].nodes, [member.uid for member, _ in members.waiting]
+        avoided = {uid: names for uid in uids if (names := self._offers.avoided_by(uid))}
+        nodes = known[holder.uid]
+        if not self._sampled.are_possible or len(uids) < gang.size:
+            return self._planner.plan(gang, members, nodes, known, avoided)
+        # What kube-scheduler has asked about suits the members for sure. Only if that is not enough, they are planned
+        # where they may run as far as Carrel knows; and where they have failed lately, only then too.
+        untried = {uid: tuple(name for name in known.get(uid, nodes) if name not in avoided[uid]) for uid in avoided}
+        plan = self._planner.plan(gang, members, nodes, {**known, **untried})
+        if isinstance(plan, Refusal):
+            return self._wide_planner.plan(gang, members, (), self._sampled.reach(uids, known), avoided)
+        return plan
 
     # --- bind all together -------------------------------------------------------------------------------------------
 
@@ -326,6 +383,7 @@ class GangScheduler:
             if name in self._history:
                 self._history[name].nodes.clear()  # it may be out of date, which may be why the plan failed
         self._end(name, planned)
+        self._nominations.withdraw(planned.nominated)
 
     def _end(self, name: str, planned: _PlannedGang) -> None:
         planned.complete.set()

@@ -133,6 +133,7 @@ async def open_the_extender(lab: Lab, recorder: Recorder) -> None:
         await lab.pod("c", limits=GPU_MEM)
         assert isinstance(await replica.scheduler.bind(replaced, "n2"), Refusal)
         await _wake(lab, replica)
+        await _nominate(lab, replica)
         await _ask_makers(lab, replica)
 
 
@@ -338,6 +339,13 @@ async def _remove_a_shadow(lab: Lab, replica: Replica) -> None:
     await lab.client.create(RESOURCE_CLAIMS, body, "carrel")
     removal = ShadowRemoval(replica)
     assert [await removal.is_done() for _ in range(2)] == [False, True]
+
+
+async def _nominate(lab: Lab, replica: Replica) -> None:
+    planned = await lab.pod("planned", limits=GPU_MEM)
+    replica.nominations.nominate({Holder(planned["metadata"]["uid"], "lab", "planned"): "n1"})
+    await eventually(lambda: replica.nominations.are_written)
+    assert (await lab.client.get(PODS, "planned", "lab"))["status"]["nominatedNodeName"] == "n1"
 
 
 async def _wake(lab: Lab, replica: Replica) -> None:

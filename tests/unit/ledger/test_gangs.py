@@ -127,6 +127,31 @@ def test_a_thousand_members_of_41_kinds_are_refused_after_few_looks(monkeypatch:
     assert looks < 2_000
 
 
+def test_a_refusal_is_looked_for_again_only_when_something_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = a_ledger(*(a_node(name, cards=1) for name in NODES))
+    planner, gang = GangPlanner(ledger), Gang("lab/job", 5)
+    waiting = GangMembers([(holder(f"m{number}"), whole()) for number in range(5)], 0)
+    plans = 0
+
+    def counted(*question: Any) -> GangPlan | Refusal:
+        nonlocal plans
+        plans += 1
+        return plan_gang(*question)
+
+    monkeypatch.setattr(gangs, "plan_gang", counted)
+
+    assert {planner.plan(gang, waiting, NODES).reason for _ in range(3)} == {  # type: ignore[union-attr] # no plan
+        "gang lab/job has room for 4 of its 5 members; all or none are placed"
+    }
+    assert plans == 1
+    ledger.set_node(a_node("n4", cards=2))
+    assert isinstance(planner.plan(gang, waiting, NODES), GangPlan)
+    with ledger.what_if():
+        ledger.hold(held("tenant", "n4", 1, None))
+        assert isinstance(planner.plan(gang, waiting, NODES), Refusal)
+    assert isinstance(planner.plan(gang, waiting, NODES), GangPlan), "what was tried is not remembered"
+
+
 def test_a_gang_larger_than_python_may_recurse_is_planned() -> None:
     ledger = a_ledger(*(a_node(name, cards=8, memory=100_000) for name in NODES))
 

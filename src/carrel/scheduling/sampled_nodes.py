@@ -1,0 +1,71 @@
+"""Where the members of a gang may go in a cluster of which kube-scheduler shows only a part for each pod.
+
+It looks at nodes until it has found enough for a pod (`percentageOfNodesToScore`), and for the next pod it goes on from
+there. So a node that is missing in a question may be one where the pod may run. Nobody says so in the question: what
+counts is the number of nodes.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.leases.cluster_ledger import PodByUid
+from carrel.ledger.machines import ENOUGH, MachineRoom, Machines
+from carrel.scheduling.machine_room import machine_of
+
+ALWAYS_ASKED = 100
+"""Of so many nodes kube-scheduler always looks at all: its `minFeasibleNodesToFind`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledNodes:
+    count: Callable[[], int]
+    """How many nodes the cluster has."""
+    with_gpus: Callable[[], Iterable[str]]
+    """Their names, in the ledger's order."""
+    nodes_for: Callable[[Pod], tuple[str, ...]]
+    """Where a pod may run by its demands on nodes; the same object for equal demands."""
+    pod_by_uid: PodByUid
+    machines: Machines
+
+    @property
+    def are_possible(self) -> bool:
+        """Whether kube-scheduler may ask about a part of the nodes."""
+        return self.count() > ALWAYS_ASKED
+
+    def reach(self, uids: Iterable[str], asked: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        """Where these pods may go, as far as Carrel knows: nodes whose machine has room, and those that they were
+        `asked` about lately. Members with equal answers get the same object."""
+        found: dict[str, tuple[str, ...]] = {}
+        eligible: dict[str, tuple[str, ...]] = {}  # keeps them alive, so that no other has the `id` of one of them
+        with_room: dict[tuple[int, MachineRoom], tuple[str, ...]] = {}
+        joined: dict[tuple[int, int], tuple[str, ...]] = {}
+        for uid in uids:
+            if (pod := self.pod_by_uid(uid)) is None:
+                continue
+            nodes = eligible[uid] = self.nodes_for(pod)
+            kind = (id(nodes), machine_of(pod))
+            if kind not in with_room:
+                with_room[kind] = self._with_room(frozenset(nodes), kind[1])
+            last = asked.get(uid, ())
+            both = (id(with_room[kind]), id(last))
+            if both not in joined:
+                joined[both] = self._joined(with_room[kind], last)
+            found[uid] = joined[both]
+        return found
+
+    def _with_room(self, nodes: frozenset[str], machine: MachineRoom) -> tuple[str, ...]:
+        free = self.machines.free
+
+        def has_room(name: str) -> bool:
+            room = free.get(name, ENOUGH)
+            return room.cpu_milli >= machine.cpu_milli and room.memory_mib >= machine.memory_mib
+
+        return tuple(name for name in self.with_gpus() if name in nodes and has_room(name))
+
+    def _joined(self, nodes: tuple[str, ...], asked: tuple[str, ...]) -> tuple[str, ...]:
+        missing = frozenset(asked).difference(nodes)
+        if not missing:
+            return nodes  # mostly, and so one object for all
+        either = missing.union(nodes)
+        return tuple(name for name in self.with_gpus() if name in either)
