@@ -154,7 +154,7 @@ async def test_a_member_that_may_go_to_fewer_nodes_than_the_others_is_planned_th
         assert list(answers) == [None, None]
 
 
-@pytest.mark.parametrize("how", ["deleted", "finished", "bound by another replica"])
+@pytest.mark.parametrize("how", ["deleted", "finished", "in another gang", "bound by another replica"])
 async def test_a_plan_ends_with_one_of_its_members(how: str) -> None:
     async with a_lab([a_node("n1", cards=2), a_node("n2", cards=2)]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 2)
@@ -167,13 +167,30 @@ async def test_a_plan_ends_with_one_of_its_members(how: str) -> None:
         elif how == "finished":
             failed = MergePatch({"status": {"phase": "Failed"}})
             await lab.client.patch(PODS, "job-1", failed, "lab", subresource="status")
+        elif how == "in another gang":
+            other = MergePatch({"metadata": {"annotations": {"pod-group-name": "other"}}})
+            await lab.client.patch(PODS, "job-1", other, "lab")
         else:
             await lab.client.bind(BindTarget("lab", "job-1", pods[1]["metadata"]["uid"], "n2"))
 
         refusal = await waiting
-        assert refusal is not None and "is planned again, because lab/job-1 is" in refusal.reason
+        assert refusal is not None and "is planned again, because lab/job-1 " in refusal.reason
         assert replica.ledger.rooms["n1"].whole == 2
         replica.ledger.audit()
+
+
+async def test_a_plan_that_is_made_later_has_all_the_time_although_one_before_it_failed() -> None:
+    async with a_lab([a_node("n1", cards=2), a_node("n2", cards=2)]) as lab, lab.replica() as replica:
+        pods = await a_gang(lab, "job", 2)
+        await ready(replica, pods)
+        assert await told(replica, pods[0]) == ["n1"]
+        assert await told(replica, pods[0], ()) == [], "it failed there, and may go nowhere else"
+
+        lab.clock.now += timedelta(seconds=118)
+        assert await told(replica, pods[0]) == ["n1"]
+        lab.clock.now += timedelta(seconds=30)
+
+        assert await told(replica, pods[1]) == ["n1"], "its plan is not over"
 
 
 async def test_the_gpus_of_a_gang_that_is_deleted_are_free_at_once_and_its_successor_need_not_wait() -> None:

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_ledger import ClusterLedger
+from carrel.leases.gang_sizes import gang_keys
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.nominations import Nominations
 from carrel.leases.pod_progress import holder_of, is_ending
@@ -236,13 +237,13 @@ class GangScheduler:
         return any(isinstance(place(ledger, placement.request, name, holder.uid), Placement) for name in with_room)
 
     def on_pod(self, old: Pod | None, new: Pod | None) -> None:
-        """A plan ends when one of its members is gone, or bound by another replica. Nobody is to blame for it, so the
-        gang need not back off."""
+        """A plan ends when one of its members is gone, bound by another replica, or names another gang now. Nobody is
+        to blame for it, so the gang need not back off."""
         pod = new or old
         if pod is None or pod.metadata.uid not in self._planned_in:
             return
-        if new is None or is_ending(new) or new.spec.node_name:
-            name, what = self._planned_in[pod.metadata.uid], "is gone" if new is None or is_ending(new) else "is bound"
+        if what := _why_no_member(old, new):
+            name = self._planned_in[pod.metadata.uid]
             why = Refusal(f"gang {name} is planned again, because {holder_of(pod)} {what}")
             self._fail(name, why, backs_off=False)
 
@@ -276,6 +277,7 @@ class GangScheduler:
         with view():
             plan = self._search(gang, members, holder)
         if isinstance(plan, Refusal):
+            self._history[gang.name].until = 0.0  # it holds nothing now, so the next plan has all the time
             return plan
         self._plans_made += 1
         history, asked = self._history[gang.name], frozenset(member.uid for member, _ in members.waiting)
@@ -394,3 +396,12 @@ class GangScheduler:
             if self._planned_in.get(uid) == name:
                 del self._planned_in[uid]
             self._cluster_ledger.withdraw(uid, planned.owner)
+
+
+def _why_no_member(old: Pod | None, new: Pod | None) -> str:
+    """Why the pod waits no more as a member of its gang; empty: it does."""
+    if new is None or is_ending(new):
+        return "is gone"
+    if new.spec.node_name:
+        return "is bound"
+    return "names another gang" if old is not None and list(gang_keys(old)) != list(gang_keys(new)) else ""

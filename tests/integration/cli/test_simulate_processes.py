@@ -118,7 +118,8 @@ async def test_a_signal_ends_a_simulation_in_one_process(lab: Path, number: int,
 
         process.send_signal(number)
 
-        assert process.wait(LIMIT_S) == code
+        # Python ends by the signal itself if the interrupt came while a dataclass was made; a shell shows 130 for both.
+        assert process.wait(LIMIT_S) in ({code, -number} if number == signal.SIGINT else {code})
     assert (lab / "out.csv").read_text() == "old"
 
 
