@@ -34,9 +34,15 @@ def command(*options: str) -> list[str]:
 
 @contextmanager
 def running(lab: Path, *options: str) -> Iterator["subprocess.Popen[str]"]:
-    """In a session of its own, as in a terminal: signals may be sent to all of it."""
+    """In a session of its own, as in a terminal: signals may be sent to all of it. A shell lets what it runs in the
+    background ignore Ctrl-C, and these tests may run there: so the signal is made to count."""
     process = subprocess.Popen(
-        command("--csv", "out.csv", *options), cwd=lab, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command("--csv", "out.csv", *options),
+        cwd=lab,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         yield process
