@@ -29,7 +29,10 @@ def lab(tmp_path: Path) -> Path:
 
 
 def command(*options: str) -> list[str]:
-    return [sys.executable, "-m", "carrel", "simulate", "pods.yaml", "--nodes", "nodes.yaml", *options]
+    """As people call it. With `python -m` an interrupt that comes while a dataclass is made ends Python by the signal,
+    although it was handled."""
+    script = Path(sys.executable).with_name("carrel")
+    return [str(script), "simulate", "pods.yaml", "--nodes", "nodes.yaml", *options]
 
 
 @contextmanager
@@ -124,8 +127,7 @@ async def test_a_signal_ends_a_simulation_in_one_process(lab: Path, number: int,
 
         process.send_signal(number)
 
-        # Python ends by the signal itself if the interrupt came while a dataclass was made; a shell shows 130 for both.
-        assert process.wait(LIMIT_S) in ({code, -number} if number == signal.SIGINT else {code})
+        assert process.wait(LIMIT_S) == code
     assert (lab / "out.csv").read_text() == "old"
 
 
