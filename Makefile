@@ -67,7 +67,7 @@ clean:  ## Remove what the tasks created
 
 # Created again when the lock file or the project's metadata changes. The stamp is written last, so a broken set-up is repeated.
 $(READY): requirements.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit("Carrel needs Python 3.11 or newer; this is %d.%d. Try: make PYTHON=python3.11" % sys.version_info[:2]) if sys.version_info < (3, 11) else None'
+	@tools/prepare_python $(PYTHON)
 	@echo "Setting up $(VENV) …"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock

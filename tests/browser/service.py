@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import re
-import shutil
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,8 +11,9 @@ from typing import Any
 
 from playwright.async_api import Browser, Page, async_playwright, expect
 
+from tests.kit.programs import chromium, node
+
 LIMIT_S = 60
-NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 GPUS = """
 nodes:
   - name: dgx-1
@@ -28,19 +28,18 @@ ZONE = "Europe/Stockholm"
 expect.set_options(timeout=LIMIT_S * 1000)
 
 
-def chromium() -> str:
-    """The system's Chromium: Playwright need not download one."""
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    assert found, "the browser tests need Chromium on the PATH. Try: apt-get install chromium"
-    return found
-
-
 @contextlib.asynccontextmanager
 async def a_browser(*flags: str) -> AsyncIterator[Browser]:
     # Chromium refuses its sandbox to root, and tests in containers run as root.
     usual = ["--no-sandbox"] if os.geteuid() == 0 else []
+    found = chromium()
+    # Playwright has a Node of its own, which needs a library that many machines lack.
+    os.environ["PLAYWRIGHT_NODEJS_PATH"] = str(node())
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=chromium(), args=[*usual, *flags])
+        environment: dict[str, str | float | bool] = {**os.environ, **found.environment}
+        browser = await playwright.chromium.launch(
+            executable_path=found.program, args=[*usual, *flags], env=environment
+        )
         try:
             yield browser
         finally:

@@ -15,7 +15,7 @@ from playwright.async_api import Browser, expect
 
 from carrel.demo.component_processes import end_process, end_with_parent
 from tests.browser.service import GPUS, LIMIT_S, a_service
-from tests.kit.jupyterhub.proxy import proxy_command
+from tests.kit.programs import http_proxy
 from tests.kit.ports import free_ports
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -42,7 +42,7 @@ async def a_hub_with_pages(folder: Path) -> AsyncIterator[str]:
     (documented,) = re.findall(r"```\n(c\.JupyterHub\.services.*?)```", MANUAL.read_text(), re.DOTALL)
     secret, config = secrets.token_hex(), folder / "jupyterhub_config.py"
     as_here = documented.replace("http://carrel-booking.carrel:39997", pages).replace('"…"', f'"{secret}"')
-    config.write_text(CONFIG.format(url=url, hub=hub, proxy_api=proxy_api, proxy=proxy_command()) + as_here)
+    config.write_text(CONFIG.format(url=url, hub=hub, proxy_api=proxy_api, proxy=http_proxy()) + as_here)
     outside = {key: value for key, value in os.environ.items() if not key.startswith("JUPYTER")}
     with (folder / "hub.log").open("wb") as output:
         process = await asyncio.create_subprocess_exec(

@@ -22,7 +22,7 @@ from tests.e2e.carrel_node import WHOLE, CarrelNode, a_pod, carrel_node
 from tests.e2e.pods import Json, eventually, is_gone, phase
 from tests.e2e.webhook import UserClient, Webhook
 from tests.kit.jupyterhub.hub_files import HUB, NAMESPACE, HubAccess, write_hub_files
-from tests.kit.jupyterhub.proxy import proxy_command
+from tests.kit.programs import http_proxy
 
 MANUAL = Path(__file__).parents[2] / "docs" / "jupyterhub.md"
 BOOKING_SERVICE = "system:serviceaccount:carrel:carrel-booking"
@@ -51,7 +51,7 @@ class HubOnCluster:
         self._token = self._create_account()
         kubeconfig = self.api.authority.kubeconfig(folder / "kubeconfig", self.api.url, self._token)
         # The proxy would outlive a hub that is killed.
-        proxy = ["setpriv", "--pdeathsig", "KILL", *proxy_command()]
+        proxy = ["setpriv", "--pdeathsig", "KILL", *http_proxy()]
         spawner = {
             "image": "testbed/busybox:1",
             "image_pull_policy": "Never",

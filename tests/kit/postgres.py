@@ -18,34 +18,20 @@ from typing import Any
 
 import psycopg
 
-from testbed import debian, tools
-
-PACKAGES = ("postgresql-15", "postgresql-client-15", "libpq5", "libllvm14")
-
-
-def programs() -> Path:
-    """Where `initdb` and `postgres` are: on this machine, or fetched."""
-    installed = [found.resolve().parent for name in ("postgres",) if (found := _which(name))]
-    installed += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    for folder in installed:
-        if (folder / "initdb").exists():
-            return folder
-    root = tools.cache() / "postgresql"
-    debian.unpack(PACKAGES, root)
-    return root / "usr/lib/postgresql/15/bin"
+from tests.kit.programs import postgresql
 
 
 @contextlib.contextmanager
 def postgres() -> Iterator[str]:
     """Yields the folder of its socket, which is its address."""
     folder = Path(tempfile.mkdtemp(prefix="carrel-pg-"))
+    binaries = postgresql(folder)
     nobody = pwd.getpwnam("nobody")
     who: dict[str, Any] = {}
     if os.geteuid() == 0:  # PostgreSQL refuses to run as root
         os.chown(folder, nobody.pw_uid, nobody.pw_gid)
         who = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
-    binaries = programs()
-    environment = {"PATH": os.defpath, "LC_ALL": "C.UTF-8", "LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", "")}
+    environment = {"PATH": os.defpath, "LC_ALL": "C.UTF-8"}
     place: dict[str, Any] = {"cwd": folder, "env": environment, **who}
     subprocess.run(
         [binaries / "initdb", "--no-sync", "--username=carrel", "--auth=trust", "--encoding=UTF8", "data"],
@@ -90,8 +76,3 @@ def _wait_ready(server: subprocess.Popen[bytes], folder: Path) -> None:
             if server.poll() is not None or time.monotonic() > until:
                 raise RuntimeError(f"PostgreSQL did not start:\n{(folder / 'log').read_text()}") from None
             time.sleep(0.05)
-
-
-def _which(name: str) -> Path | None:
-    found = shutil.which(name)
-    return Path(found) if found else None

@@ -36,7 +36,7 @@ from kubernetes_in_memory.auth import service_account
 from kubernetes_in_memory.http_server import serve
 from tests.kit.jupyterhub.hub_files import HUB, NAMESPACE, HubAccess, write_hub_files
 from tests.kit.jupyterhub.notebook_kubelets import NotebookKubelets
-from tests.kit.jupyterhub.proxy import proxy_command
+from tests.kit.programs import http_proxy
 
 DOMAIN = "lab.example"
 GRACE_S = "2"
@@ -292,7 +292,7 @@ class _HubProcess:
     def __init__(self, folder: Path, api_url: str, hub_token: str, booking_url: str, spawner: Json) -> None:
         kubeconfig = folder / "kubeconfig"
         kubeconfig.write_text(ComponentStarter(folder, api_url, ComponentTokens()).kubeconfig(hub_token))
-        access = HubAccess(kubeconfig, hub_token, booking_url, proxy_command())
+        access = HubAccess(kubeconfig, hub_token, booking_url, http_proxy())
         self._files = write_hub_files(folder, access, 0, spawner)
         self.url, self.token = self._files.url, self._files.token
         self._folder = folder

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.kit.programs import c_compiler
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[3]
 
@@ -53,7 +55,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, options in (("new", []), ("old", ["-DOLD_DRIVER"])):
         (folder / name).mkdir()
         library = folder / name / "libnvidia-ml.so.1"
-        subprocess.run(["cc", "-shared", "-fPIC", *options, "-o", library, HERE / "nvml_stub.c"], check=True)
+        subprocess.run([*c_compiler(), "-shared", "-fPIC", *options, "-o", library, HERE / "nvml_stub.c"], check=True)
     (folder / "none").mkdir()
     (folder / "none" / "libnvidia-ml.so.1").write_text("not a library")
     return {path.name: path for path in folder.iterdir()}

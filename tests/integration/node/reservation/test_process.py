@@ -19,6 +19,7 @@ from kubernetes_in_memory.faults import FaultPlan
 from tests.kit.eventually import eventually
 from tests.kit.faults import Faulty
 from tests.kit.lab import Lab, a_lab
+from tests.kit.programs import c_compiler
 
 STUB = Path(__file__).parents[1] / "nvidia" / "nvml_stub.c"
 INFORMATION = """\
@@ -81,7 +82,7 @@ def test_none_or_several_gpus_are_refused_with_the_reason(
 
 def test_nvml_is_asked_where_the_driver_shows_no_files(tmp_path: Path) -> None:
     library, machine = tmp_path / "libnvidia-ml.so.1", tmp_path / "machine"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, STUB], check=True)
+    subprocess.run([*c_compiler(), "-shared", "-fPIC", "-o", library, STUB], check=True)
     machine.write_text("card GPU-n 00000000:3B:00.0 81920 0 NVIDIA A100-SXM4-80GB\n")
     look = f"""
 from pathlib import Path
