@@ -15,8 +15,8 @@ from playwright.async_api import Browser, expect
 
 from carrel.demo.component_processes import end_process, end_with_parent
 from tests.browser.service import GPUS, LIMIT_S, a_service
-from tests.kit.programs import http_proxy
 from tests.kit.ports import free_ports
+from tests.kit.programs import http_proxy
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -14,6 +14,7 @@ from carrel.admission import review
 from carrel.admission.review import AdmissionRequest, RequestUser
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.parsing import Malformed
+from carrel.parsing.nesting import is_nested_too_deeply
 
 MOST_CONTAINERS = 1_000
 
@@ -97,6 +98,8 @@ _DECODER = msgspec.json.Decoder(_Review)
 
 def read_review(body: bytes) -> AdmissionRequest:
     """Raises `NotAReview`: without the uid of the request there can be no answer."""
+    if is_nested_too_deeply(body):
+        raise NotAReview("the body is nested too deeply")
     return _read_as_usual(body) or _read_by_fields(body)
 
 
@@ -104,7 +107,7 @@ def _read_as_usual(body: bytes) -> AdmissionRequest | None:
     """A review as API servers write them. None: it is not; what is wrong with it, if anything, has to be looked for."""
     try:
         found = _DECODER.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     asked = found.request
     is_review = found.api_version in review.VERSIONS and found.kind == review.KIND
@@ -129,7 +132,7 @@ def _read_as_usual(body: bytes) -> AdmissionRequest | None:
 def _read_by_fields(body: bytes) -> AdmissionRequest:
     try:
         return review.read(msgspec.json.decode(body))._replace(size=len(body))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotAReview(f"the body is not JSON: {error}") from None
     except Malformed as malformed:
         raise NotAReview(str(malformed)) from None
@@ -144,7 +147,7 @@ def read_pod(request: AdmissionRequest) -> tuple[AdmissionRequest, Pod]:
         try:
             tidy: dict[str, Any] = _without_nulls(document)
             return request._replace(object=tidy), _view(tidy, request)
-        except (msgspec.ValidationError, RecursionError) as error:
+        except msgspec.ValidationError as error:
             expected, _, path = str(error).partition(" - at `$")
             raise Malformed("Pod", path.strip("`.") or "the pod", "something else", expected) from None
 

@@ -2,6 +2,7 @@
 
 malformed    the error: which object, which field, which value, and what would be right
 printable    the text of others, safe to print
+nesting      how deeply JSON may be nested
 fields       JSON, field by field
 validation   what msgspec says of a document, in our words
 addresses    who is meant by an e-mail address or a user name

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from carrel.parsing.malformed import Malformed
+from carrel.parsing.nesting import is_nested_too_deeply
 
 T = TypeVar("T")
 
@@ -24,10 +25,12 @@ class Field:
     @classmethod
     def parse(cls, text: str | bytes, subject: str, path: str = "") -> "Field":
         try:
-            return cls(_DECODER.decode(text if isinstance(text, str) else text.decode()), subject, path)
-        except (ValueError, RecursionError):
-            # ValueError: no JSON, no UTF-8, NaN, or an integer of thousands of digits.
-            raise Malformed(subject, path or "the document", text, "JSON") from None
+            if not is_nested_too_deeply(text if isinstance(text, bytes) else text.encode()):
+                return cls(_DECODER.decode(text if isinstance(text, str) else text.decode()), subject, path)
+            expected = "JSON that is nested less deeply"
+        except ValueError:
+            expected = "JSON"  # or it is no UTF-8, has NaN, or an integer of thousands of digits
+        raise Malformed(subject, path or "the document", text, expected)
 
     def __getitem__(self, key: str) -> "Field":
         return Field(self.object().get(key), self.subject, f"{self.path}.{key}" if self.path else key)

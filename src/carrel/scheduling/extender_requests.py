@@ -20,6 +20,7 @@ from carrel.kubernetes.decoding import read_strictly
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.parsing import Malformed
+from carrel.parsing.nesting import is_nested_too_deeply
 from carrel.scheduling import extender_calls
 from carrel.scheduling.extender_calls import BindArgs, ExtenderArgs
 
@@ -143,16 +144,17 @@ _names = _NodeNamesReader()
 
 def read_pod_and_nodes(body: bytes) -> PodAndNodes:
     """Raises `NotJson`, or `Malformed` with the field that is wrong."""
+    _refuse_deep(body)
     try:
         args = _read_args(body)
         return PodAndNodes(args.pod, _names.read(bytes(args.node_names)))
-    except (ValueError, RecursionError):
+    except ValueError:
         pass
     try:
         with_objects = _read_args_with_objects(body)
         objects = {_read_node_name(node).metadata.name: node for node in with_objects.nodes.items}
         return PodAndNodes(with_objects.pod, tuple(objects), objects)
-    except (ValueError, RecursionError):
+    except ValueError:
         pass
     if len(body) > READ_BY_FIELD:
         raise NotJson(f"the body has {len(body)} bytes, and is not what kube-scheduler sends")
@@ -162,11 +164,17 @@ def read_pod_and_nodes(body: bytes) -> PodAndNodes:
 
 def read_bind_args(body: bytes) -> BindArgs:
     """Raises `NotJson`, or `Malformed` with the field that is wrong."""
+    _refuse_deep(body)
     try:
         args = _read_bind(body)
-    except (ValueError, RecursionError):
+    except ValueError:
         return extender_calls.read_bind_args(_json(body))
     return BindArgs(args.namespace, args.pod, args.uid, args.node)
+
+
+def _refuse_deep(body: bytes) -> None:
+    if is_nested_too_deeply(body):
+        raise NotJson("the body is nested too deeply")
 
 
 def _json(body: bytes) -> Any:
@@ -174,8 +182,6 @@ def _json(body: bytes) -> Any:
         return msgspec.json.decode(body)
     except ValueError as error:
         raise NotJson(f"the body is not JSON: {error}") from None
-    except RecursionError:
-        raise NotJson("the body is nested too deeply") from None
 
 
 def _pod(args: ExtenderArgs) -> Pod:
@@ -184,5 +190,3 @@ def _pod(args: ExtenderArgs) -> Pod:
     except msgspec.ValidationError as error:
         expected, _, path = str(error).partition(" - at `$")
         raise Malformed("ExtenderArgs", f"Pod{path.rstrip('`')}", "something else", expected) from None
-    except RecursionError:
-        raise NotJson("the pod is nested too deeply") from None
