@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -88,17 +88,19 @@ async def _serve(resources: _Resources, client: Client | None, stop: asyncio.Eve
             client = await closing.enter_async_context(only)
         http = await closing.enter_async_context(aiohttp.ClientSession())
         await database.migrate()
-        carrel = ClusterState(client, settings.options()) if client is not None else None
+        # One clock for everything: replicas must agree on what has ended, also if the machine of one is a day ahead.
+        now = client.clock.now if client is not None else utc_now
+        carrel = ClusterState(client, replace(settings.options(), now=now)) if client is not None else None
         people = SqlPeople(database)
-        authenticator = authenticator_from(settings, SignInContext(people, http, client, utc_now))
+        authenticator = authenticator_from(settings, SignInContext(people, http, client, now))
         service = replace(_service(resources, carrel, authenticator), migration=await database.level())
-        delivery = DeliveryContext(http, service.context.zone, utc_now, authenticator.options.link)
-        notifier = Notifier(service.outbox, service.context.store, channels_of(settings, delivery), utc_now)
+        delivery = DeliveryContext(http, service.context.zone, now, authenticator.options.link)
+        notifier = Notifier(service.outbox, service.context.store, channels_of(settings, delivery), now)
         address = Address(settings.bind_address, settings.port)
         async with serving(booking_app(service), address, finish_s=FINISH_S) as url:
             where = database.url.render_as_string(hide_password=True)
             log.info("listening url=%s database=%s zone=%s", url, where, settings.zone)
-            async with _tasks(_forget(people, notifier), keep_sending(notifier), *_watching(carrel, service)):
+            async with _tasks(_forget(people, notifier, now), keep_sending(notifier), *_watching(carrel, service)):
                 await stop.wait()
                 service.stopping.set()
     log.info("stopped")
@@ -112,7 +114,7 @@ def _service(resources: _Resources, carrel: ClusterState | None, authenticator: 
         inventory=cluster_inventory_of(carrel) if carrel is not None else FileInventory(resources.nodes or ()),
         rules=settings.rules(),
         zone=ZoneInfo(settings.zone),
-        clock=utc_now,
+        clock=authenticator.now,
         new_id=lambda: uuid4().hex,
     )
     mirror = BookingMirror(carrel.cluster, context) if carrel is not None else None
@@ -190,10 +192,10 @@ async def _observe_cluster(carrel: ClusterState, cluster_view: ClusterView | Non
         await asyncio.sleep(HOUSEKEEPING_S)
 
 
-async def _forget(people: SqlPeople, notifier: Notifier) -> None:
+async def _forget(people: SqlPeople, notifier: Notifier, now: Callable[[], datetime]) -> None:
     while True:
         try:
-            await people.forget_expired(utc_now())
+            await people.forget_expired(now())
             await notifier.forget()
         except StoreUnavailable as error:
             log.warning("store_unavailable: %s", error)

@@ -1,16 +1,30 @@
 """`carrel booking` as a process: on a cluster and on a file, killed, restarted, ended, and with bad settings."""
 
 import asyncio
+import contextlib
 import signal
 from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
+import uvicorn
 
+from carrel.bookings.mirror import BookingMirror
+from carrel.bookings.queries import BookingContext
+from carrel.bookings.records import BookingRecord
+from carrel.bookings.rules import Booking, BookingRules
+from carrel.bookings.store.bookings import SqlBookings
+from carrel.bookings.store.database import Database
+from carrel.dialects.booking_objects import BOOKINGS
 from kubernetes_in_memory.http_server import serve
+from kubernetes_in_memory.messages import Api, HttpRequest, HttpResponse
 from tests.contracts.backends import eventually
 from tests.integration.scheduling.test_process import Process, carrel_process
+from tests.kit.booking import FakeInventory
 from tests.kit.gpus import A6000, a_node
 from tests.kit.lab import a_lab
 
@@ -75,6 +89,49 @@ async def test_the_gpus_are_those_that_the_cluster_reports(tmp_path: Path) -> No
 
         await eventually(is_ready)
         assert await get(f"{url}/maia-api/gpu-stats/") == (200, {"gpu": {A6000: 2}, "gpu_allocations": {}})
+
+
+class ADayBehind:
+    """An API server whose clock is a day behind this machine's: for it, our processes are a day ahead."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    async def send(self, request: HttpRequest) -> HttpResponse:
+        answer = await self._api.send(request)
+        date = format_datetime(datetime.now(UTC) - timedelta(days=1), usegmt=True)
+        return HttpResponse(answer.status, answer.body, {**answer.headers, "date": date}, answer.stream)
+
+
+async def test_a_replica_whose_clock_is_a_day_ahead_keeps_what_runs_by_the_api_servers_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uvicorn, "Config", partial(uvicorn.Config, date_header=False))  # the API sets the header here
+    yesterday, hour = datetime.now(UTC) - timedelta(days=1), timedelta(hours=1)
+    database = Database(f"sqlite:///{tmp_path}/carrel.db")
+    await database.migrate()
+    store = SqlBookings(database)
+    async with a_lab([], in_real_time=True, has_booker=False) as lab, contextlib.aclosing(database):
+        async with store.writing() as writing:
+            for id in ("mirrored", "new"):
+                booking = Booking(id, f"{id}@lab.org", A6000, yesterday - hour, yesterday + hour)
+                await writing.add(BookingRecord(booking, yesterday, f"{id}@lab.org"))
+        right = BookingContext(store, FakeInventory(), BookingRules(), UTC, lambda: yesterday, lambda: "unused")
+        await BookingMirror(lab.client, right).write("mirrored")
+        await lab.book("eve@lab.org", name="forged")
+
+        async def objects() -> set[str]:
+            return {each.metadata.name for each in (await lab.client.list(BOOKINGS)).items}
+
+        async def is_compared() -> bool:
+            return (found := await objects()) >= {"new"} and "forged" not in found
+
+        async with serve(ADayBehind(lab.api)) as server, carrel_process(
+            *("booking", "--server", server.url, "--port", "0", "--database", f"sqlite:///{tmp_path}/carrel.db")
+        ) as process:  # fmt: skip
+            await process.wait_line("clock_skew seconds=86")
+            await eventually(is_compared)
+            assert await objects() == {"mirrored", "new"}
 
 
 async def test_all_mistakes_in_the_settings_are_listed_at_once() -> None:

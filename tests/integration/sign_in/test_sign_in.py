@@ -99,7 +99,10 @@ WRONG_CLAIMS: dict[str, dict[str, Any]] = {
     "no nonce": {"nonce": None},
     "no e-mail address": {"email": None},
     "an e-mail address that is a list": {"email": ["ada@lab.example"]},
-    "an e-mail address that was not verified": {"email_verified": False},
+    **{
+        f"an e-mail address that was not verified: {claim!r}": {"email_verified": claim}
+        for claim in (False, "false", "False", "0", "no", "", "True", 0, 1, [], {}, [True])
+    },
 }
 
 
@@ -109,6 +112,14 @@ async def test_a_wrong_claim_is_refused(service: Service, provider: OidcProvider
 
     assert (await service.get("/sign-in?back=/page"))[0] == 403
     assert service.cookie == ""
+
+
+@pytest.mark.parametrize("claim", [True, "true", None], ids=["true", "the text true", "no such claim"])
+async def test_a_verified_address_signs_in(service: Service, provider: OidcProvider, claim: object) -> None:
+    provider.wrong_claims = {"email_verified": claim}
+
+    assert (await service.get("/sign-in?back=/page"))[0] == 200
+    assert service.cookie
 
 
 def _with_another_key(provider: OidcProvider, claims: dict[str, Any]) -> str:

@@ -111,7 +111,8 @@ class OidcClient:
             raise SignInFailed(
                 f"The identity provider sent no e-mail address in the claim {self._provider.email_claim!r}"
             )
-        if claims.get("email_verified") in (False, "false"):
+        is_verified = claims.get("email_verified", True)
+        if is_verified is not True and is_verified != "true":
             raise SignInFailed(f"The identity provider has not verified the address {email}")
         named = [groups] if isinstance(groups, str) else groups if isinstance(groups, list) else []
         name = claims.get("name")
