@@ -20,8 +20,8 @@ from tests.e2e.pods import Json, eventually, is_gone
 MAIA = ("apiUrl=https://maia.example/maia-api/gpu-schedulability/", "apiToken=of-the-dashboard")
 
 
-def rendered(*values: str) -> list[Json]:
-    options = [word for each in values for word in ("--set", each)]
+def rendered(*values: str, option: str = "--set") -> list[Json]:
+    options = [word for each in values for word in (option, each)]
     text = helm("template", "gpu-booking", GPU_BOOKING, "-n", NAMESPACE, "--kube-version", "v1.33.0", *options)
     return [each for each in yaml.safe_load_all(text) if each]
 
@@ -68,6 +68,21 @@ def test_values_of_carrel_are_given_under_its_name() -> None:
     found = by_name(rendered("carrel.agent.simulate=2xTesla-T4:15360", "carrel.webhook.replicas=3"))
     assert found["Deployment", NAMESPACE, "carrel-webhook"]["spec"]["replicas"] == 3
     assert ("ConfigMap", NAMESPACE, "carrel-simulated-gpus") in found
+
+
+@pytest.mark.parametrize(
+    ("values", "most"),
+    [
+        pytest.param((), "1", id="as in MAIA's document"),
+        pytest.param(("carrel.booking.zone=Europe/Stockholm",), "1", id="with other values of the booking service"),
+        pytest.param(("carrel.booking.env.CARREL_COOLDOWN_DAYS=7",), "1", id="with another rule"),
+        pytest.param(("carrel.booking.env.CARREL_MAX_GPUS=0",), "0", id="no limit, if the admin says so"),
+    ],
+)
+def test_a_booking_of_a_person_has_one_gpu_unless_the_admin_allows_more(values: tuple[str, ...], most: str) -> None:
+    found = by_name(rendered(*values, option="--set-string"))["Deployment", NAMESPACE, "carrel-booking"]
+    told = {each["name"]: each.get("value") for each in found["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert told["CARREL_MAX_GPUS"] == most
 
 
 BAD = {

@@ -75,7 +75,9 @@
 {{/* Puts what the templates of the chart carrel are rendered with at .carrel. Takes root. */}}
 {{- define "gpu-booking.prepare" -}}
 {{- $root := .root -}}
-{{- $values := mustMergeOverwrite (fromYaml ($root.Files.Get "carrel-values.yaml")) (deepCopy ($root.Values.carrel | default dict)) -}}
+{{- /* A booking of MAIA's document is a GPU card. */ -}}
+{{- $ofDocument := dict "booking" (dict "env" (dict "CARREL_MAX_GPUS" "1")) -}}
+{{- $values := mustMergeOverwrite (fromYaml ($root.Files.Get "carrel-values.yaml")) $ofDocument (deepCopy ($root.Values.carrel | default dict)) -}}
 {{- $maia := dict "names" (dict "configuration" "gpu-booking-webhook" "service" "gpu-booking-mutating-webhook" "tlsSecret" "gpu-booking-webhook-tls") -}}
 {{- if $root.Values.apiUrl -}}
 {{- $maia = merge $maia (dict "booking" (dict "enabled" false) "bookingsElsewhere" (dict "apiUrl" $root.Values.apiUrl "token" $root.Values.apiToken "existingSecret" "")) -}}

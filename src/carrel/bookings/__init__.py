@@ -12,6 +12,7 @@ Reading order:
     records people                            what is stored, the store's interface, persons and their roles
     inventory                                 which GPUs there are: from the cluster, or from a file
     commands group_commands queries           create, change and cancel bookings; who is in a group; read them
+    no_room hints                             PURE: who has the GPUs that a booking would need; commands that would work
     mirrored mirror                           bookings as objects of the cluster: what they should be; writing them
     store/                                    SQLite or PostgreSQL
     sign_in/                                  who calls, and what they may do

@@ -4,7 +4,7 @@ Only bookings of the same model compete. Shares of a GPU are of equal size, so a
 fill a GPU, need ⌈n/k⌉ GPUs.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 
@@ -38,6 +38,27 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class FreeNow:
+    """What of a model is free now, and what of that can be booked: it stays free for the whole shortest booking."""
+
+    unbooked: int
+    """Below zero: more are booked than there are."""
+    bookable: int
+    until: datetime | None = None
+    """When fewer than the unbooked ones are free, if that is before the end of the shortest booking."""
+    why: str = ""
+    """What begins then."""
+    next_start: datetime | None = None
+    """From when one can be booked: now, if one can. None: never."""
+
+    def words(self, at: Callable[[datetime], str]) -> str:
+        """`3 free until Wed 25 Nov 08:00 (maintenance); bookable from Wed 25 Nov 18:00`. Empty: all can be booked."""
+        short = f"{self.unbooked} free until {at(self.until)} ({self.why})" if self.until else ""
+        later = f"bookable from {at(self.next_start)}" if self.bookable < 1 and self.next_start else ""
+        return "; ".join(filter(None, (short, later)))
+
+
+@dataclass(frozen=True, slots=True)
 class Day:
     """A date in the lab's time zone, and the instants at which it starts and ends: 23 to 25 hours apart."""
 
@@ -61,10 +82,10 @@ class Calendar:
         self.cards = cards
         self._shares_per_card = shares_per_card
         changes: dict[datetime, tuple[int, int]] = {}
+        maintenance = [each for each in maintenance if each.model == model]
+        self._closings = {each.start.astimezone(UTC) for each in maintenance}
         taken = [(b.start, b.ends, b.cards, b.share) for b in bookings if b.model == model and b.counts]
-        taken += [
-            (m.start.astimezone(UTC), m.end.astimezone(UTC), m.cards, False) for m in maintenance if m.model == model
-        ]
+        taken += [(m.start.astimezone(UTC), m.end.astimezone(UTC), m.cards, False) for m in maintenance]
         for start, end, count, share in taken:
             if start < end:
                 for instant, sign in ((start, 1), (end, -1)):
@@ -115,22 +136,30 @@ class Calendar:
                 return candidate
         return None
 
-    def shortage(self, wanted: Booking) -> str:
-        """Why there is no room for a booking that is not in this calendar yet; empty if there is."""
-        is_impossible = wanted.end <= wanted.start or (
-            wanted.share and self._shares_per_card == 1
-        )  # other rules say so
-        if is_impossible or all(s.has_room(wanted.cards, wanted.share) for s in self.spans(wanted.start, wanted.end)):
-            return ""
-        if not wanted.share and wanted.cards > self.cards:
-            return f"There are {self.cards} GPUs of {self.model}; {wanted.cards} are asked for."
-        if wanted.share:
-            return f"No share of a {self.model} is free for the whole time."
-        free = max(0, self.free(wanted.start, wanted.end))
-        return (
-            f"{free} of {self.cards} GPUs of {self.model} {'is' if free == 1 else 'are'} free for the whole time;"
-            f" {wanted.cards} {'is' if wanted.cards == 1 else 'are'} asked for."
-        )
+    def free_now(self, now: datetime, shortest: timedelta) -> FreeNow:
+        """What is free now, and what can be booked now: what is free for the shortest booking that the rules allow."""
+        spans = list(self.spans(now, now + shortest))
+        unbooked, bookable = spans[0].free, max(0, min(span.free for span in spans))
+        until = next((span.start for span in spans if span.free < unbooked), None) if unbooked > 0 else None
+        why = "" if until is None else "maintenance" if until in self._closings else "booked from then"
+        return FreeNow(unbooked, bookable, until, why, self.next_free(1, shortest, now))
+
+    def missing(self, wanted: Booking, parts: Iterable[tuple[datetime, datetime]]) -> Span | None:
+        """The first time within these parts of a booking that has too little room for it; None: there is room. The
+        booking is not in this calendar."""
+        if wanted.share and self._shares_per_card == 1:
+            return None  # another rule says so
+        found: Span | None = None
+        for start, end in parts:
+            for span in self.spans(start, end) if start < end else ():
+                if not span.has_room(wanted.cards, wanted.share):
+                    free = span.free if found is None else min(found.free, span.free)
+                    found = Span(found.start if found else span.start, span.end, free)
+                elif found is not None:
+                    return found
+            if found is not None:
+                return found
+        return None
 
     def _span(self, start: datetime, end: datetime, whole: int, shares: int) -> Span:
         per_card = self._shares_per_card

@@ -6,12 +6,13 @@ A client that crashes or loses the answer may ask again: a request with an `Idem
 name the version it is meant for, and a cancelled booking stays cancelled. Nothing is ever deleted.
 """
 
-import shlex
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta
 
-from carrel.bookings.calendar import Maintenance
+from carrel.bookings.calendar import Maintenance, Span
 from carrel.bookings.group_commands import not_bookable, not_manager
+from carrel.bookings.hints import HINT_FREE, HINT_LIST, hint_for, hint_for_change
+from carrel.bookings.no_room import NoRoom
 from carrel.bookings.people import Person
 from carrel.bookings.queries import BookingContext, Subject, first_start, hash_of
 from carrel.bookings.records import (
@@ -33,8 +34,6 @@ from carrel.bookings.rules import (
     OVER,
     UNKNOWN_MODEL,
     Booking,
-    BookingRules,
-    Broken,
     RuleInput,
     earliest_start,
     judge,
@@ -45,8 +44,6 @@ from carrel.bookings.rules import (
 from carrel.ledger.refusals import Refusal
 from carrel.parsing.addresses import is_address, is_user_name, normal
 from carrel.parsing.time import seconds
-
-HINT_FREE, HINT_LIST = "carrel free", "carrel list"
 
 
 class BookingCommands:
@@ -228,11 +225,10 @@ class BookingCommands:
             old, start=changes.start or old.start, end=changes.end or old.end, cards=changes.cards or old.cards
         )
         given = await self._input(reading, new, old)
-        if given.is_over or (given.is_shorter and new.cards <= old.cards):
-            verdict = judge(given)  # it needs no room that it does not have already
-            return Preview(new, verdict.broken, verdict.earliest_start, HINT_LIST if verdict.broken else "")
-        seen = await self._judge_with_room(reading, given)
-        return replace(seen, hint=f"carrel show {old.id}" if seen.problems else "")
+        if given.is_over:
+            verdict = judge(given)
+            return Preview(new, verdict.broken, verdict.earliest_start, HINT_LIST)
+        return await self._judge_with_room(reading, given)
 
     async def _input(self, reading: ReadTransaction, wanted: Booking, old: Booking | None = None) -> RuleInput:
         own, context = await self._own(reading, wanted), self.context
@@ -247,11 +243,16 @@ class BookingCommands:
     async def _judge_with_room(self, reading: ReadTransaction, given: RuleInput) -> Preview:
         """All rules, those about models and capacity included."""
         wanted, context = given.booking, self.context
+        parts = [(start, end) for start, end in given.added if start < end]
         model = context.model(wanted.model)
+        if isinstance(model, Refusal) and not (parts or given.old is None):
+            model = wanted.model  # a change that adds nothing needs neither room nor a model that is still there
         if isinstance(model, Refusal):
             return Preview(wanted, judge(replace(given, unknown_model=str(model))).broken, None, HINT_FREE)
         calendar = await context.calendar(reading, model, wanted.start, max(wanted.start, wanted.end), but=wanted.id)
-        verdict = judge(replace(given, shortage=calendar.shortage(wanted)))
+        missing = calendar.missing(wanted, parts)
+        shortage = await self._why_no_room(reading, given, missing) if missing else ""
+        verdict = judge(replace(given, shortage=shortage))
         if not verdict.broken:
             return Preview(wanted, (), wanted.start)  # no need to read the bookings that lie ahead
         length = max(context.rules.min_duration, min(given.length, context.rules.max_duration))
@@ -263,7 +264,31 @@ class BookingCommands:
             cards=min(wanted.cards, most),
         )
         earliest = await first_start(context, reading, legal)
-        return Preview(wanted, verdict.broken, earliest, hint_for(legal, verdict.broken, earliest, context))
+        if given.old is not None:
+            hint = hint_for_change(given, verdict.broken, missing)
+        else:
+            hint = hint_for(legal, verdict.broken, earliest, given)
+        return Preview(wanted, verdict.broken, earliest, hint)
+
+    async def _why_no_room(self, reading: ReadTransaction, given: RuleInput, missing: Span) -> str:
+        wanted, context = given.booking, self.context
+        records = await reading.within(missing.start, missing.end, wanted.model)
+        windows = await reading.maintenance(missing.start, missing.end, wanted.model)
+        room_from = None
+        if given.old is None:
+            start = max(wanted.start, given.earliest_start)
+            room_from = await first_start(context, reading, replace(wanted, start=start, end=start + given.length))
+        shortest = given.old.end if given.old else wanted.start + context.rules.min_duration
+        no_room = NoRoom(
+            wanted=wanted,
+            stock=context.inventory.stock()[wanted.model],
+            missing=missing,
+            bookings=[record for record in records if record.booking.id != wanted.id],
+            windows=windows,
+            room_from=room_from,
+            room_until=missing.start if missing.start > shortest else None,
+        )
+        return no_room.sentences(context.zone)
 
     # --- permissions -------------------------------------------------------------------------------------------------
 
@@ -326,40 +351,6 @@ class BookingCommands:
         }
         entry = LogEntry(self.context.now(), by.email, action, booking.user, booking.id, why, details)
         await writing.write_log(entry)
-
-
-def hint_for(legal: Booking, problems: tuple[Broken, ...], earliest: datetime | None, context: BookingContext) -> str:
-    """A command that would work, or one that shows why none would."""
-    only_new = {row.name for row in context.rules.rows if row.only_new}
-    if any(problem.rule in only_new for problem in problems):
-        return HINT_LIST
-    if earliest is None or any(problem.rule == "shares" for problem in problems):
-        return HINT_FREE
-    words_ = ["carrel book", legal.model.lower(), f"--days {days_of(legal.end - legal.start, context.rules)}"]
-    if legal.cards > 1:
-        words_.append(f"--gpus {legal.cards}")
-    if legal.share:
-        words_.append("--share")
-    if legal.group:
-        words_.append(f"--group {shlex.quote(legal.group)}")
-    if earliest > context.now():
-        words_.append(f"--from {from_option(earliest, context.zone)}")
-    return " ".join(words_)
-
-
-def days_of(length: timedelta, rules: BookingRules) -> str:
-    """In days, rounded to what a person would type, within the limits of the rules."""
-    whole = max(1, round(length / timedelta(days=1)))
-    if rules.min_duration <= timedelta(days=whole) <= rules.max_duration:
-        return str(whole)
-    return f"{length / timedelta(days=1):g}"
-
-
-def from_option(start: datetime, zone: tzinfo) -> str:
-    """A date if it is midnight in the lab; otherwise an instant with its offset, not before `start`."""
-    full = start if start == start.replace(second=0) else start.replace(second=0) + timedelta(minutes=1)
-    local = full.astimezone(zone)
-    return local.strftime("%Y-%m-%d") if (local.hour, local.minute) == (0, 0) else local.isoformat(timespec="minutes")
 
 
 def _why(old: BookingRecord, reason: str, by: Person) -> str:

@@ -115,7 +115,7 @@ def install_health(app: FastAPI, service: ServiceContext, metrics: BookingMetric
         today = service.context.now().astimezone(service.context.zone).date()
         for each in await service.queries.availability(today - timedelta(days=1), 0):
             metrics.cards.labels(each.stock.model).set(each.stock.cards)
-            metrics.free.labels(each.stock.model).set(max(0, each.free_now))
+            metrics.free.labels(each.stock.model).set(max(0, each.now.unbooked))
             metrics.overbooked.labels(each.stock.model).set(each.overbooked)
             metrics.set_aside.labels(each.stock.model).set(each.stock.set_aside)
         return metrics.text()

@@ -172,8 +172,7 @@ class BookingQueries:
             found.append(
                 Availability(
                     stock=stock[model],
-                    free_now=next(calendar.spans(now, FOREVER)).free,
-                    next_free=calendar.next_free(1, rules.min_duration, now),
+                    now=calendar.free_now(now, rules.min_duration),
                     days=tuple(
                         DayAvailability(day.date, day.start, day.end, span.free, span.shares)
                         for day, span in zip(wanted, calendar.by_day(wanted), strict=True)

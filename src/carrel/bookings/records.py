@@ -12,7 +12,7 @@ from datetime import date, datetime, timedelta
 from enum import Enum
 from typing import Protocol
 
-from carrel.bookings.calendar import Maintenance
+from carrel.bookings.calendar import FreeNow, Maintenance
 from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.groups import BookingGroup
 from carrel.bookings.rules import Booking, Broken
@@ -200,10 +200,7 @@ class Availability:
     """One model: how many can be booked now, when the next one can, and each day."""
 
     stock: ModelCapacity
-    free_now: int
-    """Not booked. Pods without a booking may use them: these lose the GPU to a booked pod."""
-    next_free: datetime | None
-    """When one GPU is free for the shortest booking; now, if one is."""
+    now: FreeNow
     days: tuple[DayAvailability, ...] = ()
     shares_per_card: int = 1
     idle_now: int | None = None
@@ -211,7 +208,7 @@ class Availability:
 
     @property
     def overbooked(self) -> int:
-        return max([-self.free_now, 0, *(day.overbooked for day in self.days)])
+        return max([-self.now.unbooked, 0, *(day.overbooked for day in self.days)])
 
 
 @dataclass(frozen=True, slots=True)

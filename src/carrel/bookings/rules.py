@@ -5,7 +5,8 @@ add a row and its check; nothing else has a list of rules.
 
 Instants carry a time zone, intervals are half open (`start ≤ t < end`), a day is 24 hours. A booking that was cancelled
 before it began does not count; one that was cancelled while it was active ended at that instant, and its cooldown
-starts there. A change is judged like a new booking, except that a booking may always become shorter.
+starts there. A change is judged like a new booking, but for what it adds only: no rule looks again at the time and the
+GPUs that the booking has. It may become shorter, down to the shortest booking; to end it earlier, people cancel it.
 
 A booking is a person's or a group's. What counts per person for people counts per group for groups: a person's own
 bookings and those of their groups do not look at each other.
@@ -82,7 +83,7 @@ class BookingRules:
     """From the end of a booking to the next start, for the same person. Zero: none."""
     planned: int = 1
     """How many planned bookings a person may have at a time."""
-    max_gpus: int = 0
+    max_gpus: int = 4
     """Of one booking of a person. Zero: no limit."""
     group_max_gpus: int = 0
     """Of one booking of a group. Zero: no limit."""
@@ -149,6 +150,24 @@ class RuleInput:
         return self.old is not None and self.old.start <= self.booking.start and self.booking.end <= self.old.end
 
     @property
+    def added(self) -> list[tuple[datetime, datetime]]:
+        """The time that needs room in the calendar: of a change, what it adds; with more GPUs, all that lies ahead."""
+        new, old = self.booking, self.old
+        ahead = max(new.start, self.now)
+        if old is None or new.cards > old.cards:
+            return [(ahead, new.end)]
+        return [(ahead, min(new.end, old.start)), (max(ahead, old.end), new.end)]
+
+    @property
+    def neighbours(self) -> list[Booking]:
+        """The others to which this one comes nearer. A later end changes nothing about those before it."""
+        new, old = self.booking, self.old
+        if old is None:
+            return list(self.others)
+        is_earlier, is_later = new.start < old.start, new.end > old.end
+        return [each for each in self.others if (is_earlier if each.start < old.start else is_later)]
+
+    @property
     def is_group(self) -> bool:
         return bool(self.booking.group)
 
@@ -209,8 +228,11 @@ def _end_after_start(given: RuleInput) -> Iterable[str]:
 
 
 def _min_duration(given: RuleInput) -> Iterable[str]:
-    if timedelta(0) < given.length < given.rules.min_duration:
-        yield f"A booking lasts at least {words(given.rules.min_duration)}; this is {words(given.length)}."
+    # One that was made under other rules may become longer, also if it stays too short.
+    is_longer = given.old is not None and given.length >= given.old.end - given.old.start
+    if timedelta(0) < given.length < given.rules.min_duration and not is_longer:
+        instead = " To end it earlier, cancel it." if given.old is not None else ""
+        yield f"A booking lasts at least {words(given.rules.min_duration)}; this is {words(given.length)}.{instead}"
 
 
 def _max_duration(given: RuleInput) -> Iterable[str]:
@@ -224,7 +246,9 @@ def _max_gpus(given: RuleInput) -> Iterable[str]:
     is_less = given.is_shorter and given.old is not None and asked <= given.old.cards
     if 0 < most < asked and not is_less:
         whose = "A booking of a group" if given.is_group else "A booking"
-        yield f"{whose} has at most {most} GPU{'s' * (most != 1)}; {asked} are asked for."
+        is_longer = given.old is not None and asked == given.old.cards
+        what = "this one has more, and so it cannot become longer" if is_longer else f"{asked} are asked for"
+        yield f"{whose} has at most {most} GPU{'s' * (most != 1)}; {what}."
 
 
 def _shares(given: RuleInput) -> Iterable[str]:
@@ -275,8 +299,10 @@ def _future_limit(given: RuleInput) -> Iterable[str]:
 def _cooldown(given: RuleInput) -> Iterable[str]:
     """In both directions: a booking may also end too shortly before one that is planned."""
     wanted, cooldown = given.booking, given.rules.cooldown
-    near = [each for each in given.others if wanted.start < each.ends + cooldown and each.start < wanted.end + cooldown]
-    if near and not given.is_shorter:
+    near = [
+        each for each in given.neighbours if wanted.start < each.ends + cooldown and each.start < wanted.end + cooldown
+    ]
+    if near:
         last = max(near, key=lambda booking: booking.ends)
         whose = "the group's" if given.is_group else "yours"
         yield (
@@ -343,8 +369,8 @@ RULES: tuple[Rule, ...] = (
         limit=Limit(
             "max_gpus",
             "The most GPUs of one booking of a person; 0: no limit.",
-            "No limit of its own: what is free limits it, and the cooldown follows.",
-            default=0,
+            "Bookings of one person never overlap, so nobody has more at a time: a few, and others find GPUs too.",
+            default=4,
             least=0,
             most=10_000,
             field="max_gpus",

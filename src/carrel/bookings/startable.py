@@ -98,8 +98,8 @@ class StartableQuery:
             return tuple(FreeGpus(model, gpus, next_idle.get(model)) for model, gpus in idle.items())
         # Without a cluster, only the calendar says what is free.
         models = await BookingQueries(self.context).availability(now.astimezone(self.context.zone).date(), 0)
-        free = [(each, max(0, each.free_now)) for each in models]
-        return tuple(FreeGpus(each.stock.model, gpus, None if gpus else each.next_free) for each, gpus in free)
+        free = [(each, max(0, each.now.unbooked)) for each in models]
+        return tuple(FreeGpus(each.stock.model, gpus, None if gpus else each.now.next_start) for each, gpus in free)
 
     # --- in words ----------------------------------------------------------------------------------------------------
 

@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 class FreeSettings(BookingOutputSettings):
     model: Annotated[str, typer.Argument(help="One model, or a part of its name; default: all.")] = ""
     days: Annotated[
-        int, typer.Option(help="Show how many GPUs can be booked on each of so many days.", min=0, max=366)
+        int, typer.Option(help="Show how many GPUs are free all day, on each of so many days.", min=0, max=366)
     ] = 0
 
 
 def free(settings: FreeSettings) -> None:
     """Show how many GPUs of each model can be booked, from when, and how many are idle now.
+
+    What can be booked is free for the whole of the shortest booking that the rules allow; what is free for a shorter
+    time, because maintenance or a booking begins, has a column of its own.
 
     A GPU that can be booked need not be idle: pods without a booking make room for booked pods. GPUs of pods that make
     no room, because they are exempt or older than Carrel, cannot be booked; the last column says how many these are.
@@ -59,21 +62,43 @@ def _now(items: "list[Json]", zone: ZoneInfo) -> list[list[str]]:
     from carrel.cli.dates import date_text
 
     sees_cluster = any(item["idle_now"] is not None for item in items)
-    some_set_aside = any(item.get("set_aside") for item in items)  # an older service does not say
+    some_short = any(item.get("free_until") for item in items)  # an older service does not say
+    some_set_aside = any(item.get("set_aside") for item in items)
     rows = [
         [
             item["model"],
             _bookable(item),
-            "now" if item["free_now"] else date_text(item["next_free"], zone),
+            "now" if _bookable_now(item) else date_text(item["next_free"], zone),
+            *([_free_now(item, zone)] * some_short),
             *([str(item["idle_now"])] * sees_cluster),
             *([item.get("why_set_aside", "")] * some_set_aside),
         ]
         for item in items
     ]
-    head = ["MODEL", "CAN BE BOOKED", "FROM", *(["IDLE NOW"] * sees_cluster), *(["NOT BOOKABLE"] * some_set_aside)]
+    head = [
+        "MODEL",
+        "CAN BE BOOKED",
+        "FROM",
+        *(["FREE NOW"] * some_short),
+        *(["IDLE NOW"] * sees_cluster),
+        *(["NOT BOOKABLE"] * some_set_aside),
+    ]
     return [head, *rows]
 
 
 def _bookable(item: "Json") -> str:
     overbooked = f", {item['overbooked']} overbooked" if item["overbooked"] else ""
-    return f"{item['free_now']} of {item['cards']}{overbooked}"
+    return f"{_bookable_now(item)} of {item['cards']}{overbooked}"
+
+
+def _bookable_now(item: "Json") -> int:
+    number: int = item.get("bookable_now", item["free_now"])  # an older service does not say
+    return number
+
+
+def _free_now(item: "Json", zone: ZoneInfo) -> str:
+    """`3 until Wed 25 Nov 2026 08:00 CET (maintenance)`; empty: all of them can be booked."""
+    from carrel.cli.dates import date_text
+
+    until = item.get("free_until")
+    return f"{item['free_now']} until {date_text(until, zone)} ({item['free_until_why']})" if until else ""

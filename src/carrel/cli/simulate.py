@@ -237,7 +237,8 @@ def _cases(settings: SimulateSettings, cluster: "SimulatedCluster") -> list[_Cas
     from carrel.cli.added_gpus import added_gpus, unknown_models, with_more
     from carrel.parsing import Malformed
 
-    rules, words = BookingRules(), []
+    # Whatever people have booked is granted, also where the admin allows more GPUs than by default.
+    rules, words = replace(BookingRules(), max_gpus=0), []
     cases = [_Case("as it is", cluster, rules)]
     if settings.add is not None:
         groups = added_gpus(settings.add)

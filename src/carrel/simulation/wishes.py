@@ -127,7 +127,9 @@ class _Bookings:
         while gpus <= cards and each.start.year <= LAST_YEAR:
             wanted = Booking(f"{each.number}", wish.user, wish.model, each.start, each.start + length, gpus)
             verdict = judge(rule_input(wanted, own, now, rules))
-            broken = [found.rule for found in verdict.broken] + ["capacity"] * bool(calendar.shortage(wanted))
+            broken = [found.rule for found in verdict.broken] + ["capacity"] * bool(
+                calendar.missing(wanted, [(wanted.start, wanted.end)])
+            )
             if not broken:
                 self._make(each, wanted.end, gpus)
                 return

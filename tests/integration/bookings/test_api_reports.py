@@ -75,7 +75,7 @@ async def test_the_rules_are_shown_with_their_limits(ada: Caller) -> None:
     assert {rule["option"]: rule["value"] for rule in rules if rule["option"]} == {
         "--min-hours": 24.0,
         "--max-days": 14.0,
-        "--max-gpus": 0.0,
+        "--max-gpus": 4.0,
         "--group-max-gpus": 0.0,
         "--shares-per-gpu": 1.0,
         "--planned": 1.0,

@@ -11,13 +11,17 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 import yaml
 from typer.testing import CliRunner
 
 from carrel.__main__ import app
+from carrel.bookings.rules import moment
 from tests.kit.booking_service import BookingProcess, booking_process
 
 
@@ -130,13 +134,37 @@ def test_a_manager_books_for_a_group_and_its_members_see_it(service: BookingProc
 
 
 def list_in_group(service: BookingProcess, group: str, email: str, role: str) -> None:
+    as_admin(service, "PUT", f"/groups/{group}/people/{email}", {"role": role})
+
+
+def as_admin(service: BookingProcess, method: str, path: str, body: object = None) -> Any:
     headers = {
         "content-type": "application/json",
         "authorization": f"Bearer {service.token('root@lab.example', 'lab-admin')}",
     }
-    url = f"{service.url}/api/v1/groups/{group}/people/{email}"
-    asked = urllib.request.Request(url, json.dumps({"role": role}).encode(), headers, method="PUT")
-    assert urllib.request.urlopen(asked, timeout=60).status == 200
+    asked = urllib.request.Request(f"{service.url}/api/v1{path}", json.dumps(body).encode(), headers, method=method)
+    return json.loads(urllib.request.urlopen(asked, timeout=60).read() or "null")
+
+
+def test_what_is_free_until_a_maintenance_only_is_shown_as_such(service: BookingProcess) -> None:
+    begins = datetime.now(UTC).replace(microsecond=0) + timedelta(hours=20)
+    ends = begins + timedelta(hours=8)
+    window = {"model": "a100", "start": begins.isoformat(), "end": ends.isoformat(), "gpus": 8, "why": "new fans"}
+    kept = as_admin(service, "POST", "/maintenance", window)
+    try:
+        kim, zone = Person(service, "kim@lab.example"), ZoneInfo("Europe/Stockholm")
+        told = kim.types("free", "a100")
+        assert "0 of 8" in told.out
+        assert re.search(r"FROM +FREE NOW", told.out)
+        assert f"{moment(ends, zone)}" in told.out
+        assert f"until {moment(begins, zone)} (maintenance)" in told.out
+        refused = kim.types("book", "a100", "--days", "2")
+        assert (refused.code, "8 GPUs by maintenance (new fans)" in refused.err) == (3, True), refused
+        tried = refused.err.splitlines()[-1].removeprefix("  Try:  carrel ").split()
+        assert kim.types(*tried, "--dry-run").code == 0
+    finally:
+        as_admin(service, "DELETE", f"/maintenance/{kept['id']}")
+    assert "FREE NOW" not in kim.types("free", "a100").out
 
 
 def test_all_broken_rules_are_reported_at_once(service: BookingProcess) -> None:

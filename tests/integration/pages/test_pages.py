@@ -118,7 +118,7 @@ async def test_when_all_gpus_are_booked_the_start_is_when_the_first_becomes_free
 
     assert value_of(page, "start") == "2026-11-18T13:00"
     assert "A GPU is free for the whole time then." in page
-    assert "0 of 2 can be booked now, next free" in page
+    assert "0 of 2 can be booked now · bookable from Wed 18 Nov 13:00" in page
 
 
 async def test_home_shows_bookable_gpus_and_idle_gpus_separately(opened: Opened, member: Visitor) -> None:
@@ -128,7 +128,7 @@ async def test_home_shows_bookable_gpus_and_idle_gpus_separately(opened: Opened,
     told = models_of(await member.get("/"))
 
     assert "0 idle now" in told
-    assert '<span class="figure">2</span> <span class="quiet">of 2 can be booked</span>' in told
+    assert '<span class="figure">2</span> <span class="quiet">of 2 can be booked now</span>' in told
     assert "free" not in re.sub(r"<[^>]+>", "", told)
 
 
@@ -439,6 +439,51 @@ async def test_maintenance_makes_gpus_unavailable_until_it_is_removed(member: Vi
     assert (await admin.send(where[1])).status == 303
 
     await book(member)
+
+
+TOMORROW = {"model": A6000, "cards": "2", "start": "2026-11-17T08:00", "end": "2026-11-17T18:00", "why": "new fan"}
+
+
+@pytest.mark.parametrize("page", ["/", "/timeline"])
+async def test_what_is_free_for_less_than_the_shortest_booking_cannot_be_booked_now(
+    member: Visitor, admin: Visitor, page: str
+) -> None:
+    assert (await admin.send("/admin/maintenance", **TOMORROW)).status == 303
+
+    told = re.sub(r"<[^>]+>", "", text_of(await member.get(page)))
+
+    assert "0 of 2 can be booked now" in told
+    assert "2 free until Tue 17 Nov 08:00 (maintenance); bookable from Tue 17 Nov 18:00" in told
+
+
+async def test_the_first_possible_start_is_a_link_to_a_form_that_can_be_sent(member: Visitor, admin: Visitor) -> None:
+    assert (await admin.send("/admin/maintenance", **TOMORROW)).status == 303
+    asked = {"model": A6000, "cards": "2", "start": "2026-11-16T13:00", "end": "2026-11-19T13:00"}
+
+    refused = text_of(await member.send("/timeline", **asked))
+    assert "Taken: 2 GPUs by maintenance (new fan) from Tue 17 Nov 2026 08:00 CET" in refused
+    link = re.search(r'First possible start: <a href="([^"]+)"', refused)
+    assert link is not None
+    page = text_of(await member.get(link[1].replace("&amp;", "&")))
+
+    assert [value_of(page, name) for name in ("start", "end", "cards")] == [
+        "2026-11-17T18:00",
+        "2026-11-20T18:00",
+        "2",
+    ]
+    assert "broken:" not in page
+
+
+async def test_a_change_that_is_refused_says_what_would_work(member: Visitor) -> None:
+    where = await book(member)
+
+    tried = text_of(await member.get(f"{where}/verdict?end=2026-11-20T15:00"))
+    refused = await member.send(f"{where}/change", end="2026-12-24T09:00")
+
+    assert "A booking lasts at least 1 d; this is 6 h. To end it earlier, cancel it." in tried
+    assert f"Try: <code>carrel cancel {where.rpartition('/')[2]}</code>" in tried
+    assert refused.status == 422
+    assert f"Try: carrel extend {where.rpartition('/')[2]} --until 2026-12-04T09:00" in text_of(refused)
 
 
 async def test_only_a_platform_admin_grants_roles_with_a_reason(opened: Opened, admin: Visitor) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.bookings.calendar import Calendar, Maintenance, Span, days
+from carrel.bookings.calendar import Calendar, FreeNow, Maintenance, Span, days
 from carrel.bookings.rules import Booking
 from carrel.bookings.tiers import person_tier
 from carrel.ledger.tiers import Tier
@@ -142,27 +142,83 @@ def test_shares_fill_gpus_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "said"),
+    ("wanted", "expected"),
     [
-        pytest.param(booked(0, 1, cards=1), "", id="there is room"),
-        pytest.param(
-            booked(0, 2, cards=2),
-            "1 of 2 GPUs of NVIDIA-RTX-A6000 is free for the whole time; 2 are asked for.",
-            id="not for all of them",
-        ),
-        pytest.param(
-            booked(0, 2, cards=3), "There are 2 GPUs of NVIDIA-RTX-A6000; 3 are asked for.", id="never for all of them"
-        ),
-        pytest.param(
-            booked(3, 4), "0 of 2 GPUs of NVIDIA-RTX-A6000 are free for the whole time; 1 is asked for.", id="full"
-        ),
-        pytest.param(booked(2, 2), "", id="of no length: another rule says so"),
+        pytest.param(booked(0, 1, cards=1), None, id="there is room"),
+        pytest.param(booked(0, 2, cards=2), (1, 2, 1), id="not for all of them"),
+        pytest.param(booked(0, 2, cards=3), (0, 2, 1), id="never for all of them"),
+        pytest.param(booked(3, 4), (3, 4, -1), id="overbooked"),
+        pytest.param(booked(0, 9, cards=2), (1, 2, 1), id="the first of two times"),
+        pytest.param(booked(2, 2), None, id="of no length: another rule says so"),
     ],
 )
-def test_a_shortage_is_explained_with_numbers(wanted: Booking, said: str) -> None:
+def test_where_room_is_missing(wanted: Booking, expected: tuple[float, float, int] | None) -> None:
     calendar = Calendar(A6000, 2, [booked(1, 2), booked(3, 4, cards=3)])
+    found = calendar.missing(wanted, [(wanted.start, wanted.end)])
 
-    assert calendar.shortage(wanted) == said
+    assert found == (Span(day(expected[0]), day(expected[1]), expected[2]) if expected else None)
+
+
+def test_only_the_given_parts_of_a_booking_need_room() -> None:
+    calendar, wanted = Calendar(A6000, 1, [booked(1, 2), booked(5, 6)]), booked(0, 7)
+
+    assert calendar.missing(wanted, [(day(0), day(1)), (day(2), day(5))]) is None
+    assert calendar.missing(wanted, [(day(0), day(1)), (day(4), day(7))]) == Span(day(5), day(6), 0)
+
+
+CLOSED = Maintenance(A6000, day(0.8), day(1.2), cards=5)
+
+
+@pytest.mark.parametrize(
+    ("calendar", "shortest", "expected", "said"),
+    [
+        pytest.param(Calendar(A6000, 5), DAY, FreeNow(5, 5, next_start=day(0)), "", id="nothing is booked"),
+        pytest.param(
+            Calendar(A6000, 5, [booked(0, 9, cards=2)], [CLOSED]),
+            DAY,
+            FreeNow(3, 0, day(0.8), "maintenance", day(1.2)),
+            "3 free until 0.8 (maintenance); bookable from 1.2",
+            id="maintenance begins before the shortest booking would end",
+        ),
+        pytest.param(
+            Calendar(A6000, 5, [booked(0, 9, cards=2)], [CLOSED]),
+            0.8 * DAY,
+            FreeNow(3, 3, next_start=day(0)),
+            "",
+            id="a shorter booking ends before the maintenance",
+        ),
+        pytest.param(
+            Calendar(A6000, 5, [booked(0.5, 9, cards=4)]),
+            DAY,
+            FreeNow(5, 1, day(0.5), "booked from then", day(0)),
+            "5 free until 0.5 (booked from then)",
+            id="one of five is free for long enough",
+        ),
+        pytest.param(
+            Calendar(A6000, 2, [booked(0, 3, cards=2)]),
+            DAY,
+            FreeNow(0, 0, next_start=day(3)),
+            "bookable from 3",
+            id="all are booked",
+        ),
+        pytest.param(
+            Calendar(
+                A6000, 1, [booked(0, 3, cards=2)], [Maintenance(A6000, day(1), datetime.max.replace(tzinfo=UTC), 1)]
+            ),
+            DAY,
+            FreeNow(-1, 0, next_start=None),
+            "",
+            id="overbooked, and never again",
+        ),
+    ],
+)
+def test_what_can_be_booked_now_is_free_for_the_shortest_booking(
+    calendar: Calendar, shortest: timedelta, expected: FreeNow, said: str
+) -> None:
+    found = calendar.free_now(day(0), shortest)
+
+    assert found == expected
+    assert found.words(lambda instant: f"{(instant - DAY0) / DAY:g}") == said
 
 
 @given(st.lists(stretches, max_size=8), st.integers(0, 20), st.integers(0, 20))

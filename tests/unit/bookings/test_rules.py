@@ -128,7 +128,13 @@ def test_people_and_groups_have_their_own_most_gpus(group: str, gpus: int, expec
     wanted = replace(a_request(), cards=gpus, group=group)
 
     assert broken(wanted, rules=BookingRules(max_gpus=2, group_max_gpus=4)) == expected
-    assert broken(wanted) == [], "0: no limit"
+    assert broken(wanted, rules=BookingRules(max_gpus=0)) == [], "0: no limit"
+
+
+def test_by_default_a_person_books_up_to_four_gpus_and_a_group_any_number() -> None:
+    assert broken(replace(a_request(), cards=4)) == []
+    assert broken(replace(a_request(), cards=5)) == ["max-gpus"]
+    assert broken(replace(a_request(), cards=500, group="vision")) == []
 
 
 def test_a_booking_with_more_gpus_than_are_allowed_by_now_may_become_smaller_or_shorter() -> None:
@@ -137,13 +143,19 @@ def test_a_booking_with_more_gpus_than_are_allowed_by_now_may_become_smaller_or_
 
     def changed(**changes: Any) -> list[str]:
         given = rule_input(replace(old, **changes), [old], NOW, rules, old=old)
+        messages.extend(problem.message for problem in judge(given).broken)
         return [problem.rule for problem in judge(given).broken]
 
+    messages: list[str] = []
     assert changed(cards=4) == []
     assert changed(end=old.end - DAY) == []
     assert changed(end=old.end + DAY) == ["max-gpus"]
     assert changed(cards=9) == ["max-gpus"]
     assert changed(end=old.end + DAY, cards=2) == []
+    assert messages == [
+        "A booking has at most 2 GPUs; this one has more, and so it cannot become longer.",
+        "A booking has at most 2 GPUs; 9 are asked for.",
+    ]
 
 
 def test_a_lab_may_change_the_rules() -> None:
@@ -245,7 +257,35 @@ def test_a_booking_may_become_shorter_under_stricter_rules() -> None:
     strict = BookingRules(max_duration=2 * DAY, cooldown=60 * DAY)
 
     assert changed(PLANNED, PLANNED.start, PLANNED.end - DAY, ACTIVE, rules=strict) == []
-    assert changed(PLANNED, PLANNED.start, PLANNED.end + DAY, ACTIVE, rules=strict) == ["max-duration", "cooldown"]
+    assert changed(PLANNED, PLANNED.start, PLANNED.end + DAY, ACTIVE, rules=strict) == ["max-duration"]
+
+
+def test_a_change_is_judged_for_what_it_adds() -> None:
+    """Under rules that became stricter, a booking is too near to the one before it, and too short."""
+    strict = BookingRules(min_duration=12 * DAY, cooldown=60 * DAY)
+    later = a_booking(PLANNED.end + 20 * DAY, PLANNED.end + 30 * DAY, "later")
+
+    assert changed(PLANNED, PLANNED.start, PLANNED.end + DAY, ACTIVE, rules=strict) == []
+    assert changed(PLANNED, PLANNED.start - DAY, PLANNED.end, ACTIVE, rules=strict) == ["cooldown"]
+    assert changed(PLANNED, PLANNED.start, PLANNED.end + DAY, later, rules=strict) == ["cooldown"]
+    assert changed(PLANNED, PLANNED.start, PLANNED.end - DAY, later, rules=strict) == ["min-duration"]
+
+
+def test_the_time_that_needs_room_is_what_a_change_adds() -> None:
+    def added(new: Booking, old: Booking | None, now: datetime = NOW) -> list[tuple[datetime, datetime]]:
+        parts = rule_input(new, [], now, BookingRules(), old=old).added
+        return [(start, end) for start, end in parts if start < end]
+
+    old = a_booking(NOW + 10 * DAY, NOW + 20 * DAY)
+    longer, moved = replace(old, end=NOW + 22 * DAY), replace(old, start=NOW + 30 * DAY, end=NOW + 40 * DAY)
+    around = replace(old, start=NOW + 8 * DAY, end=NOW + 22 * DAY)
+    assert added(old, None) == [(old.start, old.end)]
+    assert added(longer, old) == [(old.end, longer.end)]
+    assert added(around, old) == [(around.start, old.start), (old.end, around.end)]
+    assert added(moved, old) == [(moved.start, moved.end)]
+    assert added(replace(old, end=NOW + 19 * DAY), old) == []
+    assert added(replace(old, cards=2), old) == [(old.start, old.end)], "each of its days needs one more GPU"
+    assert added(replace(old, cards=2), old, now=NOW + 15 * DAY) == [(NOW + 15 * DAY, old.end)], "not in the past"
 
 
 def test_a_booking_that_was_cancelled_or_is_over_cannot_be_changed() -> None:

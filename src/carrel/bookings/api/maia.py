@@ -78,7 +78,7 @@ async def summary(service: CurrentService, request: Request) -> Response:
         return _answer(maia.write_summary(maia.Summary(free, tenancies)))
     today = service.context.now().astimezone(service.context.zone).date()
     found = await service.queries.availability(today, 0)
-    return _answer(maia.write_summary(maia.Summary({each.stock.model: max(0, each.free_now) for each in found})))
+    return _answer(maia.write_summary(maia.Summary({each.stock.model: max(0, each.now.unbooked) for each in found})))
 
 
 async def _book(service: ServiceContext, enquiry: maia.Enquiry, wish: maia.Wish) -> Response:

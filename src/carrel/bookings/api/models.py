@@ -285,9 +285,19 @@ class ModelOut(_GpusOut):
     ] = 0
     why_set_aside: Annotated[str, Field(description="The same in words; empty: there are none.")] = ""
     memory_mib: int
-    free_now: Annotated[int, Field(description="Not booked now: these can be booked.")]
+    bookable_now: Annotated[
+        int, Field(description="Can be booked from now: free for the whole shortest booking that the rules allow.")
+    ]
+    free_now: Annotated[int, Field(description="Not booked at this moment.")]
+    free_until: Annotated[
+        str | None,
+        Field(description="When fewer than `free_now` are free. Null: after the shortest booking would have ended."),
+    ]
+    free_until_why: Annotated[
+        str, Field(description="What begins then: maintenance, or bookings.", examples=["maintenance"])
+    ]
     idle_now: Annotated[int | None, Field(description="Held by no pod now, booked or not. Null: there is no cluster.")]
-    next_free: Annotated[str | None, Field(description="When one is free for the shortest booking.")]
+    next_free: Annotated[str | None, Field(description="From when one can be booked. Null: never.")]
     overbooked: Annotated[int, Field(description="How many more are booked than there are, at worst.")]
     shares_per_gpu: int
     shares_per_card: Annotated[int, Field(description="The old name of `shares_per_gpu`.")]

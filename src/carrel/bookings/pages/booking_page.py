@@ -65,6 +65,7 @@ class BookingPage:
     ) -> Response:
         if isinstance(answer, BookingRefusal):
             problems = [problem.message for problem in answer.problems] or [answer.message]
+            problems += [f"Try: {answer.hint}"] if answer.hint else []
             return await self._page(request, person, record, problems=problems, status=STATUS.get(answer.reason, 422))
         return RedirectResponse(f"/bookings/{answer.booking.id}?done={done}", 303)
 
@@ -80,7 +81,8 @@ class BookingPage:
         booking = record.booking
         is_group = bool(booking.group)
         checks = judged(self._context.rules, answer.problems, booking.cards, is_change=True, is_group=is_group)
-        return FormFeedback(checks, [problem.message for problem in answer.problems], is_allowed=answer.is_allowed)
+        problems = [problem.message for problem in answer.problems]
+        return FormFeedback(checks, problems, hint=answer.hint, is_allowed=answer.is_allowed)
 
     def _end(self, asked: Mapping[str, str]) -> datetime:
         return form_fields.local_instant(asked.get("end", ""), self._context.zone)

@@ -54,6 +54,7 @@ class PageRenderer:
             "amount": wording.amount,
             "short_name": wording.short_name,
             "when": self.when,
+            "free_words": lambda now: now.words(lambda instant: wording.at(instant, context.zone)),
             "field": self.field,
             "detail": self.detail,
         }

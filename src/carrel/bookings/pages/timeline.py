@@ -239,7 +239,7 @@ def _days(row: ModelRow, window: DateRange, viewer: Viewer, height: int) -> Iter
         if when < today:
             yield f'<text class="free past" {middle} y="{AXIS + 18}">{_signed(free)}</text>'
             continue
-        label = f"{wording.day(when)}: {max(free, 0)} of {row.cards} can be booked. Book from this day."
+        label = f"{wording.day(when)}: {max(free, 0)} of {row.cards} free all day. Book from this day."
         iso = when.isoformat()
         yield (
             f'<a class="day {state}" href="{base}&amp;day={iso}" data-day="{iso}" tabindex="{0 if first else -1}"'

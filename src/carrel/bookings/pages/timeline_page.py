@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from itertools import groupby
 from typing import Any
+from urllib.parse import urlencode
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -239,7 +240,28 @@ class TimelinePage:
     def _feedback_values(self, feedback: FormFeedback, window: timeline.DateRange) -> dict[str, Any]:
         drawn = self._selection(feedback)
         left, width = timeline.selection_position(drawn, window) if drawn else ("0", "0")
-        return {"feedback": feedback, "drawn": drawn, "left": left, "width": width, "rules": self._context.rules}
+        values = {"feedback": feedback, "drawn": drawn, "left": left, "width": width, "rules": self._context.rules}
+        return {**values, "possible": self._possible(feedback)}
+
+    def _possible(self, feedback: FormFeedback) -> str:
+        """The form with the first possible start and as much of the rest as the rules allow, as a query string."""
+        wanted, context = feedback.wanted, self._context
+        if wanted is None or feedback.earliest is None:
+            return ""
+        asked_start, asked_end = times_of(wanted, context.now())
+        rules, start = context.rules, whole_minute(feedback.earliest, context.now(), context.zone)
+        length = max(rules.min_duration, min(asked_end - asked_start, rules.max_duration))
+        fields = {
+            "model": wanted.model,
+            "cards": min(wanted.cards, rules.most_gpus(bool(wanted.group)) or wanted.cards),
+            "share": "1" if wanted.share else "",
+            "start": self._renderer.field(start),
+            "end": self._renderer.field(start + length),
+            "offered": self._renderer.field(start),
+            "group": wanted.group,
+            "user": wanted.user,
+        }
+        return urlencode({name: value for name, value in fields.items() if value})
 
     def _selection(self, feedback: FormFeedback) -> timeline.SelectedSpan | None:
         if feedback.wanted is None:
@@ -256,13 +278,13 @@ class TimelinePage:
 
 
 def earliest_model(models: Sequence[Availability], now: datetime, length: timedelta) -> str:
-    """The model that is first free for the whole length, in whole days; then the one with most GPUs free now."""
+    """The model that is first free for the whole length, in whole days; then the one with most GPUs to book now."""
     needed = max(round(length / timedelta(days=1)), 1)
 
     def wait(model: Availability) -> tuple[int, int, str]:
         free = [day.free > 0 for day in model.days if day.end > now]
         first = next((day for day in range(len(free)) if all(free[day : day + needed])), len(free))
-        return first, -model.free_now, model.stock.model
+        return first, -model.now.bookable, model.stock.model
 
     return min(models, key=wait).stock.model
 

@@ -105,7 +105,7 @@ def test_past_days_cannot_be_chosen() -> None:
 def test_a_day_has_a_label_with_its_number_of_free_gpus() -> None:
     picture = draw(a_row(free=[2, 2, 1, 0, -1, *[2] * 9]), a_window(), Viewer(NOW))
 
-    assert "Wed 18 Nov: 1 of 2 can be booked. Book from this day." in picture
+    assert "Wed 18 Nov: 1 of 2 free all day. Book from this day." in picture
     assert re.search(r'class="day none"[^>]*data-day="2026-11-19"', picture)
     assert re.search(r'class="day over"[^>]*data-day="2026-11-20"', picture)
     assert "−1" in picture

@@ -5,6 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from carrel.bookings.calendar import FreeNow
 from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.pages import wording
 from carrel.bookings.pages.booking_form import idempotency_of, read_booking_form, why_earliest
@@ -140,7 +141,7 @@ def availability(model: str, *free: int) -> Availability:
     days = [
         DayAvailability((NOW + n * DAY).date(), NOW + n * DAY, NOW + (n + 1) * DAY, each) for n, each in enumerate(free)
     ]
-    return Availability(ModelCapacity(model, 4, MiB(1)), free[0], None, tuple(days))
+    return Availability(ModelCapacity(model, 4, MiB(1)), FreeNow(free[0], free[0]), tuple(days))
 
 
 def test_the_model_that_is_first_free_for_the_whole_length_is_offered() -> None:
@@ -177,7 +178,7 @@ def test_every_rule_is_shown_and_broken_ones_are_marked() -> None:
     checks = judged(BookingRules(), [Broken("cooldown", "…"), Broken("capacity", "…")], 2)
 
     assert [check.words for check in checks if not check.is_kept] == ["14 d since the last one", "2 GPUs are free"]
-    assert len(checks) == 7
+    assert len(checks) == 8
 
 
 def test_a_rule_that_the_page_does_not_know_is_shown_with_its_title() -> None:
