@@ -19,7 +19,9 @@ from carrel.bookings.pages import cluster_map
 from carrel.bookings.pages.cluster_map import GpuOnMap, NodeOnMap, PodOf, Totals
 from carrel.bookings.pages.cluster_view import ClusterView
 from carrel.bookings.pages.layout import PageRenderer
-from carrel.bookings.sign_in.authenticator import CurrentPerson
+from carrel.bookings.pages.live_streams import LiveStreams
+from carrel.bookings.people import Person
+from carrel.bookings.sign_in.authenticator import Authenticator, CurrentPerson
 from carrel.http.problems import Problem
 from carrel.ledger.ledger import Ledger
 
@@ -28,7 +30,11 @@ POLL_S = 0.5
 KEEP_ALIVE_POLLS = 40
 """After so many polls without a change (20 s) a comment is sent. Otherwise proxies would close the connection."""
 MAX_POLLS = 1200
-"""After ten minutes the stream ends and the browser reconnects. A person who has signed out gets no new stream."""
+"""After ten minutes the stream ends and the browser reconnects."""
+PERSON_POLLS = 10
+"""How often it is checked (5 s) that the person is still signed in, with the same roles."""
+DISPLACED = "event: displaced\ndata: \n\n"
+"""Tells the page to close its stream: otherwise the browser would reconnect, and displace the next one."""
 MAX_NODES = 200
 """On one page. In larger clusters people filter nodes by name."""
 
@@ -62,6 +68,7 @@ class MapPage:
         self._renderer = renderer
         self._context = renderer.context
         self._process = secrets.token_hex(4)
+        self._streams = LiveStreams()
         self._counted: tuple[int, Totals] | None = None
 
     def add_to(self, router: APIRouter) -> None:
@@ -100,10 +107,13 @@ class MapPage:
             raise Problem(
                 404, "no-cluster", "There is no map", "This service runs without a cluster.", "open /timeline"
             )
+        self._streams.require_room(person.email)
         since = request.headers.get("last-event-id") or request.query_params.get("since", "")
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         changes = self._changes(self._context.cluster, since, _name_filter(request))
-        return StreamingResponse(changes, media_type="text/event-stream", headers=headers)
+        return StreamingResponse(
+            self._while_allowed(changes, request, person), media_type="text/event-stream", headers=headers
+        )
 
     def _version(self, cluster: ClusterView, names: Sequence[str]) -> MapVersion:
         checksum = crc32("\n".join(names).encode())
@@ -112,26 +122,41 @@ class MapPage:
     def _pod_of(self, cluster: ClusterView) -> PodOf:
         return lambda uid: cluster.pod_on_map(uid, self._renderer.coverage_words)
 
+    async def _while_allowed(self, changes: AsyncIterator[str], request: Request, person: Person) -> AsyncIterator[str]:
+        """The events, one for each poll, until the stream is displaced, the person signs out or their roles change."""
+        authenticator: Authenticator = request.app.state.authenticator
+        with self._streams.opened(person.email) as stream:
+            polls = 0
+            async for text in changes:
+                if text:
+                    yield text
+                polls += 1
+                if polls % PERSON_POLLS == 0 and not await authenticator.is_still(request, person):
+                    return
+                if await _wait_or_stop(self._context.stopping):
+                    return
+                if stream.is_displaced:
+                    yield DISPLACED
+                    return
+
     async def _changes(self, cluster: ClusterView, known: str, wanted: str) -> AsyncIterator[str]:
+        """What a browser with the version `known` has to be sent, at each poll; empty: nothing."""
         polled, quiet = (-1, -1), 0
         for _ in range(MAX_POLLS):
+            text = ""
             seen = (cluster.ledger.moment, cluster.coverage.version)
             if seen != polled:
                 polled, quiet = seen, 0
                 names = nodes_shown(cluster.ledger, wanted)
                 version = self._version(cluster, names)
                 if known != str(version):
-                    yield (
-                        "".join(self._events(cluster, names, version.since(known, cluster.ledger)))
-                        + f"id: {version}\n\n"
-                    )
-                    known = str(version)
+                    events = self._events(cluster, names, version.since(known, cluster.ledger))
+                    text, known = "".join(events) + f"id: {version}\n\n", str(version)
             else:
                 quiet += 1
                 if quiet % KEEP_ALIVE_POLLS == 0:
-                    yield ": keep-alive\n\n"
-            if await _wait_or_stop(self._context.stopping):
-                return
+                    text = ": keep-alive\n\n"
+            yield text
 
     def _nodes(self, cluster: ClusterView, names: Sequence[str]) -> list[NodeOnMap]:
         pod_of = self._pod_of(cluster)

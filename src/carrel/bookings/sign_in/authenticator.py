@@ -21,6 +21,7 @@ from starlette.requests import Request
 
 from carrel.bookings.groups import GroupSource
 from carrel.bookings.people import How, People, Person, Scope
+from carrel.bookings.records import StoreUnavailable
 from carrel.bookings.sign_in.hub import HubTokens
 from carrel.bookings.sign_in.oidc import OidcClient, VerifiedClaims
 from carrel.bookings.sign_in.rate_limiter import PersonLimiter
@@ -140,6 +141,16 @@ class Authenticator:
         if wait_s := self.limiter.wait_s(person.email, is_change=is_change, is_long=is_long):
             raise too_many(wait_s)
         return person
+
+    async def is_still(self, request: Request, person: Person) -> bool:
+        """Whether an answer that takes minutes may go on: the person is signed in, with the same roles. While nobody
+        can say, it may."""
+        try:
+            return await self._authenticated(request) == person
+        except Problem as problem:
+            return problem.status not in (401, 403)
+        except StoreUnavailable:
+            return True
 
     def csrf_token(self, request: Request) -> str:
         """For the forms of our own pages: the field `csrf` or the header `X-CSRF-Token`. Empty without a session."""

@@ -46,6 +46,10 @@
     };
     document.body.addEventListener("htmx:sseOpen", () => showConnection(false));
     document.body.addEventListener("htmx:sseError", () => showConnection(true));
+    document.body.addEventListener("htmx:sseClose", () => {
+      live.classList.add("lost");
+      live.textContent = "Not live: the map is open in other windows. Reload to follow it here.";
+    });
     // Scroll to the GPU after a click on it, but not when a live update changes it.
     document.body.addEventListener("htmx:afterSwap", (event) => {
       const { target, requestConfig } = event.detail; // updates from the stream have neither
