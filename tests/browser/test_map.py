@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
+from carrel.bookings.pages.live_streams import PER_PERSON
 from carrel.dialects.booking_objects import BOOKINGS
 from kubernetes_in_memory.http_server import serve
 from tests.browser.service import a_service, signed_in
@@ -83,3 +84,23 @@ async def test_the_service_stops_while_a_live_map_is_open(browser: Browser, tmp_
             await service.aclose()
 
             await expect(page.locator("#live")).to_have_text("No connection, trying again")
+
+
+async def test_the_oldest_of_many_windows_stops_and_says_so(browser: Browser, tmp_path: Path) -> None:
+    """It does not connect again: two windows would displace each other for ever."""
+    async with (
+        a_lab([a_node("n1")], in_real_time=True) as lab,
+        serve(lab.api) as api,
+        a_service(tmp_path, "--server", api.url) as url,
+        signed_in(browser, url, "ada") as page,
+    ):
+        windows = [page, *[await page.context.new_page() for _ in range(PER_PERSON)]]
+        for window in windows:
+            async with window.expect_response("**/map/stream*"):
+                await window.goto(f"{url}/map")
+
+        await expect(page.locator("#live")).to_have_text(
+            "Not live: the map is open in other windows. Reload to follow it here."
+        )
+        for window in windows[1:]:
+            await expect(window.locator("#live")).to_have_text("Live")

@@ -37,13 +37,12 @@ from carrel.bookings.rules import (
     RuleInput,
     earliest_start,
     judge,
-    moment,
     rule_input,
-    words,
 )
 from carrel.ledger.refusals import Refusal
 from carrel.parsing.addresses import is_address, is_user_name, normal
 from carrel.parsing.time import seconds
+from carrel.parsing.time_words import moment, words
 
 
 class BookingCommands:

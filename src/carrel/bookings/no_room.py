@@ -7,7 +7,8 @@ from datetime import datetime, tzinfo
 from carrel.bookings.calendar import Span
 from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.records import BookingRecord, MaintenanceWindow
-from carrel.bookings.rules import Booking, moment, words
+from carrel.bookings.rules import Booking
+from carrel.parsing.time_words import moment, words
 
 MOST_NAMED = 4
 """Of those who have the GPUs; the timeline shows all."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 
 from carrel.bookings.limits import Limit
+from carrel.parsing.time_words import moment, words
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 FIRST_YEAR, LAST_YEAR = 1970, 2199
@@ -238,7 +239,9 @@ def _min_duration(given: RuleInput) -> Iterable[str]:
 def _max_duration(given: RuleInput) -> Iterable[str]:
     # The rules may have become stricter since the booking was made: that must not keep it from becoming shorter.
     if given.length > given.rules.max_duration and not given.is_shorter:
-        yield f"A booking lasts at most {words(given.rules.max_duration)}; this is {words(given.length)}."
+        latest = given.moment(given.booking.start + given.rules.max_duration)
+        most = f" It ends {latest} at the latest." if given.old is not None else ""
+        yield f"A booking lasts at most {words(given.rules.max_duration)}; this is {words(given.length)}.{most}"
 
 
 def _max_gpus(given: RuleInput) -> Iterable[str]:
@@ -492,23 +495,3 @@ def earliest_start(own: Iterable[Booking], now: datetime, rules: BookingRules) -
 
 def _at_most_gpus(most: int, of: str = "") -> str:
     return f"at most {most} GPU{'s' * (most != 1)}{of}" if most else ""
-
-
-def moment(instant: datetime, zone: tzinfo) -> str:
-    """`Tue 24 Nov 2026 14:00 CET`; seconds only if there are any."""
-    local = instant.astimezone(zone)
-    clock = "%H:%M:%S" if local.second or local.microsecond else "%H:%M"
-    return local.strftime(f"%a %d %b %Y {clock} %Z")
-
-
-def words(length: timedelta) -> str:
-    """`3 d 4 h`, exact to the second: `14 d 23 h 59 min 59 s`."""
-    seconds = int(abs(length).total_seconds())
-    parts = [
-        (seconds // 86400, "d"),
-        (seconds % 86400 // 3600, "h"),
-        (seconds % 3600 // 60, "min"),
-        (seconds % 60, "s"),
-    ]
-    shown = " ".join(f"{amount} {unit}" for amount, unit in parts if amount)
-    return ("-" if length < timedelta(0) else "") + (shown or "0 s")

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from carrel.bookings.rules import moment
+from carrel.parsing.time_words import moment
 
 
 class InvalidDate(Exception):

@@ -92,8 +92,8 @@ def _bookable(item: "Json") -> str:
 
 
 def _bookable_now(item: "Json") -> int:
-    number: int = item.get("bookable_now", item["free_now"])  # an older service does not say
-    return number
+    is_said = "bookable_now" in item  # an older service does not say
+    return int(item["bookable_now"] if is_said else item["free_now"])
 
 
 def _free_now(item: "Json", zone: ZoneInfo) -> str:

@@ -21,7 +21,7 @@ from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.dialects.booking_objects import BOOKINGS
 from kubernetes_in_memory.http_server import serve
-from kubernetes_in_memory.messages import Api, HttpRequest, HttpResponse
+from kubernetes_in_memory.messages import Api, HttpResponse, RequestLike
 from tests.contracts.backends import eventually
 from tests.integration.scheduling.test_process import Process, carrel_process
 from tests.kit.booking import FakeInventory
@@ -97,7 +97,7 @@ class ADayBehind:
     def __init__(self, api: Api) -> None:
         self._api = api
 
-    async def send(self, request: HttpRequest) -> HttpResponse:
+    async def send(self, request: RequestLike, /) -> HttpResponse:
         answer = await self._api.send(request)
         date = format_datetime(datetime.now(UTC) - timedelta(days=1), usegmt=True)
         return HttpResponse(answer.status, answer.body, {**answer.headers, "date": date}, answer.stream)

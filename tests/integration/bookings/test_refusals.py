@@ -107,6 +107,7 @@ async def test_an_extension_beyond_the_longest_booking_is_told_the_latest_end(ad
     refused = await ada.patch(f"{BOOKINGS}/{booking['id']}", {"end": at(20)})
 
     assert refused.codes == ["max-duration"]
+    assert refused.json["detail"].endswith(" It ends Mon 30 Nov 2026 13:00 CET at the latest.")
     assert refused.json["hint"] == f"carrel extend {booking['id']} --until 2026-11-30T13:00+01:00"
 
 

@@ -21,7 +21,7 @@ import yaml
 from typer.testing import CliRunner
 
 from carrel.__main__ import app
-from carrel.bookings.rules import moment
+from carrel.parsing.time_words import moment
 from tests.kit.booking_service import BookingProcess, booking_process
 
 

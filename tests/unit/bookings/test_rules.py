@@ -8,7 +8,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from carrel.bookings.calendar import days
-from carrel.bookings.rules import RULES, Booking, BookingRules, earliest_start, judge, rule_input, words
+from carrel.bookings.rules import RULES, Booking, BookingRules, earliest_start, judge, rule_input
+from carrel.parsing.time_words import words
 from tests.kit.gpus import A6000
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)

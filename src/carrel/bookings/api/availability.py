@@ -24,10 +24,11 @@ from carrel.bookings.icalendar import CalendarEvent, booking_event, calendar, se
 from carrel.bookings.people import Scope
 from carrel.bookings.queries import Subject
 from carrel.bookings.records import Availability, BookingRecord, BookingRefusal, RefusalReason
-from carrel.bookings.rules import FIRST_YEAR, HOUR, LAST_YEAR, BookingRules, Rule, words
+from carrel.bookings.rules import FIRST_YEAR, HOUR, LAST_YEAR, BookingRules, Rule
 from carrel.bookings.service import CurrentService
 from carrel.bookings.sign_in import CurrentPerson, require_scope
 from carrel.parsing.time import seconds
+from carrel.parsing.time_words import words
 
 router = APIRouter(tags=["calendar"])
 

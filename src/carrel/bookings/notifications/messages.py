@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import Enum
 
-from carrel.bookings.rules import Booking, moment, words
+from carrel.bookings.rules import Booking
+from carrel.parsing.time_words import moment, words
 
 
 class Occasion(Enum):

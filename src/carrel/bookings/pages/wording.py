@@ -9,8 +9,7 @@ from functools import lru_cache
 
 from markupsafe import Markup
 
-from carrel.bookings.rules import moment
-from carrel.parsing.time_words import MONTHS, WEEKDAYS, at, day
+from carrel.parsing.time_words import MONTHS, WEEKDAYS, at, day, moment
 
 __all__ = [
     "DAYS_OF_MONTH_NAME",
