@@ -72,11 +72,12 @@ class Seal:
         return any(hmac.compare_digest(mac.encode(), _mac(key, when, pod).encode()) for key in self.keys)
 
     def missing_on(self, pod: Pod, others: Iterable[Pod] = ()) -> Refusal | None:
-        """Why a pod may not have a GPU; None if it carries a good seal. `others` carry the same seal."""
+        """Why a pod may not have a GPU; None if it carries a good seal. `others` carry the same seal; the pod itself may
+        be among them, also as it is later: a scheduler may still ask about a pod whose bind a cache shows already."""
         made = instant(pod.metadata.creation_timestamp, subject(pod.metadata), "metadata.creationTimestamp")
         if not self.is_on(_sealed(pod), made):
             why = "it was not admitted by Carrel's webhook, or what that wrote was changed"
-        elif first := min((each for each in others if _order(each) < _order(pod)), key=_order, default=None):
+        elif first := min((each for each in others if _is_before(each, pod)), key=_order, default=None):
             why = f"its {ADMITTED} is a copy of that of {subject(first.metadata)}"
         else:
             return None
@@ -110,6 +111,10 @@ def _sealed(pod: Pod) -> SealedPod:
 def _order(pod: Pod) -> tuple[bool, str, str]:
     """Of several pods with the same seal, the first is served: the one that is placed, else the oldest."""
     return not pod.spec.node_name, pod.metadata.creation_timestamp, pod.metadata.uid
+
+
+def _is_before(other: Pod, pod: Pod) -> bool:
+    return other.metadata.uid != pod.metadata.uid and _order(other) < _order(pod)
 
 
 def _mac(key: bytes, when: str, pod: SealedPod) -> str:
