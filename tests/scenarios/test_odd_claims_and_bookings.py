@@ -67,6 +67,23 @@ async def test_a_pod_ends_with_its_booking_although_its_spec_no_longer_shows_its
         assert await covered_by(of) == {}
 
 
+# --- claims that cannot be read ---------------------------------------------------------------------------------------
+
+
+async def test_a_claim_of_an_absurd_amount_is_told_in_a_sentence(caplog: pytest.LogCaptureFixture) -> None:
+    async with a_claim_lab(a_node("n1", 1)) as of:
+        await of.template("absurd", asking(memory="1e30"))
+        await of.pod("train", ADA, template="absurd")
+        await of.follow()
+        await mark_unschedulable(of.lab, "train")
+        await of.controller.round()
+        pod = of.replica.pods.store.get("train", "lab")
+        assert pod is not None
+        assert of.replica.asks_by_claims(pod), "so the controller tells its reason in an Event"
+        assert "memory of gpu.carrel.dev is '1e30'; expected a quantity up to" in str(of.replica.why(pod))
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 # --- claims that Carrel allocates, or leaves to the scheduler ---------------------------------------------------------
 
 

@@ -364,8 +364,15 @@ class ClusterState:
         return [share for uid in self.holder_uids(pod) for share in self.ledger.shares_of(uid).values()]
 
     def asks_by_claims(self, pod: Pod) -> bool:
-        """Whether it asks for GPUs by ResourceClaims; a pod that waits: by those that have none yet."""
-        return self.isolation.ask("request", pod, self._asked_by_claims, None) is not None
+        """Whether it asks for GPUs by ResourceClaims, readably or not; a pod that waits: by those that have none yet."""
+
+        def asks(pod: Pod) -> bool:
+            try:
+                return self._asked_by_claims(pod) is not None
+            except Malformed:
+                return True  # it waits, and is told why
+
+        return self.isolation.ask("request", pod, asks, False)
 
     def is_understood(self, pod: Pod) -> bool:
         """Whether Carrel knows which GPUs would do for a pod: the selectors of claims may say more."""
