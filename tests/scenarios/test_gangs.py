@@ -309,7 +309,7 @@ async def test_a_pod_group_with_sub_groups_is_placed_when_each_has_the_pods_that
                     why = await schedule(replica, pods[-1], ["n1"])
                     assert isinstance(why, Refusal) and "sub groups, and" in why.reason
                     assert await lab.bound() == {}
-            assert "and 1 are complete: prefill has 0 of 1 pods" in why.reason
+            assert "and 1 are complete: prefill has 0 of 1 pods" in str(why)
 
             answers = await asyncio.gather(*(schedule(replica, pod, ["n1"]) for pod in pods))
 

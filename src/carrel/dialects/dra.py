@@ -3,7 +3,8 @@
     a ResourceClaim asks       deviceClassName: gpu.carrel.dev        of our driver; other classes may select it too
                                count: 2                               so many different GPUs
                                capacity: {requests: {memory: 8138Mi}} of each; none: the whole GPU
-                               resource.kubernetes.io/extended-resource-claim: "true"     made for nvidia.com/gpu
+                               resource.kubernetes.io/extended-resource-claim: "true"     made for nvidia.com/gpu, or
+    a pod asks                 resources deviceclass.resource.kubernetes.io/<class>: 1    a scheduler makes the claim
                                constraints: [{matchAttribute: gpu.carrel.dev/island}]     linked by NVLink
     a ResourceSlice offers     driver gpu.carrel.dev, pool <node>, device gpu-<index>
                                attributes uuid, model, index, island; capacity memory
@@ -30,6 +31,7 @@ from carrel.kubernetes.objects.quantity import quantity
 from carrel.kubernetes.objects.resource_claims import (
     AllocatedDevice,
     DeviceAlternative,
+    DeviceClaim,
     DeviceClass,
     DeviceRequest,
     ResourceClaim,
@@ -64,6 +66,8 @@ UNUSABLE = "carrel.dev/unusable"
 """The taint of a device that no pod may have."""
 EXTENDED_RESOURCE_CLAIM = "resource.kubernetes.io/extended-resource-claim"
 """On a claim that a scheduler has made for a pod which asks for a resource (`extendedResourceName` of a class)."""
+CLASS_RESOURCE = "deviceclass.resource.kubernetes.io/"
+"""Before the name of a DeviceClass: the resource by which pods ask for its devices without a claim of their own."""
 CDI_KIND = "carrel.dev/gpu"
 """Of the devices that a container runtime is told of. One stands for all GPUs of a claim, and is named by its uid."""
 CDI_FILE = "carrel.dev-gpu-"
@@ -109,7 +113,7 @@ class ClaimedGpus:
     """What a pod asks for by ResourceClaims."""
 
     names: frozenset[str] = frozenset()
-    """Of its claims for GPUs, within the pod."""
+    """Of its claims for GPUs, within the pod; and the resources for which a scheduler makes a claim."""
     request: Request | None = None
 
 
@@ -146,6 +150,12 @@ def request_of_claim(spec: ResourceClaimSpec, where: str, is_gpu: Callable[[str]
     linked = any(each.match_attribute == qualified(ISLAND) for each in spec.devices.constraints)
     topology = Topology(TopologyMode.REQUIRED) if linked and count > 1 else Topology(TopologyMode.IGNORE)
     return Request(count, largest(amounts), topology=topology)
+
+
+def spec_of_resource(device_class: str, count: int) -> ResourceClaimSpec:
+    """Of the claim that a scheduler makes for a resource."""
+    exactly = DeviceAlternative(device_class_name=device_class, count=count)
+    return ResourceClaimSpec(devices=DeviceClaim(requests=(DeviceRequest(exactly=exactly),)))
 
 
 def names_memory(spec: ResourceClaimSpec, is_gpu: Callable[[str], bool]) -> bool:

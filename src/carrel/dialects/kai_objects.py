@@ -1,8 +1,8 @@
 """KAI's PodGroup, which Carrel reads where KAI is installed.
 
-    spec.minMember     how many pods the gang needs
-    spec.minSubGroup   how many of its sub groups it needs instead; without it, all of them
-    spec.subGroups     name, minMember or minSubGroup, parent: a sub group may consist of others
+spec.minMember     how many pods the gang needs
+spec.minSubGroup   how many of its sub groups it needs instead; without it, all of them
+spec.subGroups     name, minMember or minSubGroup, parent: a sub group may consist of others
 """
 
 from collections.abc import Mapping, Sequence

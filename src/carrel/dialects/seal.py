@@ -23,6 +23,7 @@ import msgspec
 
 from carrel.dialects import registry
 from carrel.dialects.carrel import ASKED_FOR, GPU_MODEL, RUNS_WITHOUT_GPU, USER
+from carrel.dialects.dra import CLASS_RESOURCE
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.ledger.refusals import Refusal
@@ -72,8 +73,8 @@ class Seal:
         return any(hmac.compare_digest(mac.encode(), _mac(key, when, pod).encode()) for key in self.keys)
 
     def missing_on(self, pod: Pod, others: Iterable[Pod] = ()) -> Refusal | None:
-        """Why a pod may not have a GPU; None if it carries a good seal. `others` carry the same seal; the pod itself may
-        be among them, also as it is later: a scheduler may still ask about a pod whose bind a cache shows already."""
+        """Why a pod may not have a GPU; None if it carries a good seal. `others` carry the same seal. The pod itself
+        may be among them, as it is later: a scheduler may still ask about a pod whose bind a cache shows already."""
         made = instant(pod.metadata.creation_timestamp, subject(pod.metadata), "metadata.creationTimestamp")
         if not self.is_on(_sealed(pod), made):
             why = "it was not admitted by Carrel's webhook, or what that wrote was changed"
@@ -97,7 +98,7 @@ def asked_gpus(containers: Iterable[tuple[str, Amounts, Amounts]]) -> list[tuple
         for name, limits, requests in containers
         if limits or requests
         for word, amount in {**requests, **limits}.items()
-        if word in words
+        if word in words or word.startswith(CLASS_RESOURCE)
     )
 
 

@@ -121,7 +121,7 @@ class Isolation:
         self._failures.move_to_end((step + kind, name))
         if len(self._failures) > REMEMBERED:
             self._failures.popitem(last=False)
-        # An answer of the API server, and what somebody wrote wrongly, need no stack trace; a mistake of ours does, once.
+        # An answer of the API server needs no stack trace, nor does another's mistake; one of ours does, once.
         is_ours = times == 1 and not isinstance(error, ClusterError | Malformed)
         words = "object_failed step=%s object=%s failures=%d again_in_s=%.1f: %s"
         log.warning(words, step, name, times, delay_s, error, exc_info=error if is_ours else None)

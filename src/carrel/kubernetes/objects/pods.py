@@ -67,6 +67,13 @@ def asks_for(pod: Pod, resource: str) -> bool:
     return False
 
 
+def extended_resources(pod: Pod) -> set[str]:
+    """The resources that its containers name, besides Kubernetes' own, such as processors and memory."""
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    named = (amounts for each in containers for amounts in (each.resources.limits, each.resources.requests))
+    return {word for amounts in named for word in amounts if "/" in word}
+
+
 def resources_by_claim(pod: Pod) -> frozenset[str]:
     """The resources that the pod gets by a ResourceClaim which its scheduler has made for it."""
     made = pod.status.extended_resource_claim_status
