@@ -59,7 +59,8 @@ def why_not_allocated(carrel: CarrelNode, where: str, memory: str) -> str:
     requests = [{"name": "gpu", "exactly": {"deviceClassName": "gpu.carrel.dev"}}]
     body = {"metadata": {"name": "by-hand"}, "spec": {"devices": {"requests": requests}}}
     claim = carrel.api.call("POST", CLAIMS.format(where), body)
-    device = {"request": "gpu", "driver": "gpu.carrel.dev", "pool": carrel.node.name, "device": "gpu-0"}
+    device = {"request": "gpu", "driver": "gpu.carrel.dev", "pool": carrel.node.name}
+    device |= {"device": str(carrel.devices()[0]["uuid"]).lower()}
     share = {"shareID": "1484c3ae-ed0c-422c-ae91-1aab7c526f5c", "consumedCapacity": {"memory": memory}}
     claim["status"] = {"allocation": {"devices": {"results": [{**device, **share}]}}}
     try:

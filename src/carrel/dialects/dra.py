@@ -6,7 +6,7 @@
                                resource.kubernetes.io/extended-resource-claim: "true"     made for nvidia.com/gpu, or
     a pod asks                 resources deviceclass.resource.kubernetes.io/<class>: 1    a scheduler makes the claim
                                constraints: [{matchAttribute: gpu.carrel.dev/island}]     linked by NVLink
-    a ResourceSlice offers     driver gpu.carrel.dev, pool <node>, device gpu-<index>
+    a ResourceSlice offers     driver gpu.carrel.dev, pool <node>, device gpu-<UUID>
                                attributes uuid, model, index, island; capacity memory
                                taint carrel.dev/unusable: no pod may have it now, its GpuNodeStatus says why
     an allocation says         which devices a claim got, and how much of each (`consumedCapacity`)
@@ -16,6 +16,7 @@ Any scheduler may allocate. What it writes passes only if the Leases of the GPUs
 The holder of the share is the claim, and not its pods. Quantities may have any unit, and are rounded up to whole MiB.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -73,6 +74,8 @@ CDI_KIND = "carrel.dev/gpu"
 CDI_FILE = "carrel.dev-gpu-"
 """How the names of their files begin."""
 _BYTES = 2**20
+_LONGEST_NAME = 63
+"""Of a device, as of every label of DNS. UUIDs have 40 characters; longer ones are made up, and differ at the end."""
 
 
 class DraDriver(Enum):
@@ -82,8 +85,9 @@ class DraDriver(Enum):
     NVIDIA = NVIDIA_DRIVER
 
 
-def device_name(index: int) -> str:
-    return f"gpu-{index}"
+def device_name(uuid: str) -> str:
+    """As claims know a GPU: by its UUID. Its index may change while a claim has it, and an allocation cannot follow."""
+    return re.sub("[^a-z0-9]+", "-", uuid.lower()).strip("-")[-_LONGEST_NAME:].strip("-")
 
 
 def slice_name(node: str) -> str:
