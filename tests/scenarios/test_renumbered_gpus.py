@@ -10,7 +10,7 @@ from carrel.kubernetes.transport import ApiRequest, ApiResponse, ResponseLike
 from carrel.lifecycle.renumbered_gpus import RenumberedGpus
 from carrel.lifecycle.unrecorded_claims import UnrecordedClaims
 from kubernetes_in_memory import EmbeddedApi
-from tests.kit.dra import Gate, delete_claim, new_claim, sees_claim
+from tests.kit.dra import Gate, allocated, delete_claim, new_claim, sees_claim, store
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
@@ -229,3 +229,24 @@ async def test_a_claim_that_is_gone_keeps_its_renumbered_gpu_while_its_container
             await renumber(lab, replica, order=[B, A, C])
             await eventually(lambda: not replica.cluster_ledger.users_of(replica.ledger.cards("n1")[1].gpu))
             assert [freed.why for freed in await replica.collector.collect()] == ["the claim is gone"]
+
+
+async def test_a_claim_past_the_gate_on_a_gpu_whose_lease_is_not_free_yet_is_told_why() -> None:
+    async with a_lab([N1]) as lab:
+        await by_uuid(lab, [A, B, C])
+        async with lab.replica(dra=True) as replica:
+            assert replica.device_claims is not None
+            await bound(lab, replica, "train")
+            await renumber(lab, replica, order=[B, A, C])
+            claim = await new_claim(lab, "claim")
+            await sees_claim(replica, await store(lab, allocated(claim, {f"n1/{B.lower()}": ""})))
+            unrecorded = UnrecordedClaims(replica, replica.device_claims)
+            await unrecorded.treat(unrecorded.found())
+            (event,) = (await lab.client.list(EVENTS)).items
+            assert event.reason == "GPUWithoutLease"
+            assert "is set aside: Lease gpu-n1-0 still records another GPU" in event.message
+
+            gpus = RenumberedGpus(replica)
+            await gpus.move(list(gpus.found()))
+            await unrecorded.treat(unrecorded.found())
+            assert (await records(lab))["gpu-n1-0"] == (B, {uid_of(claim)})

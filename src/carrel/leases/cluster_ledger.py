@@ -46,14 +46,6 @@ class _Promise:
     owner: str
 
 
-def users_on(status: GpuNodeStatus, record: LeaseRecord) -> Sequence[str]:
-    """Who uses the GPU of a Lease, as its node reports: by its UUID, because its number may have changed since."""
-    devices = status.status.devices
-    by_uuid = (device for device in devices if device.uuid and device.uuid == record.gpu)
-    by_number = (device for device in devices if not device.uuid and device.id == record.index)
-    return next((device.in_use_by for device in (*by_uuid, *by_number)), ())
-
-
 class ClusterLedger:
     def __init__(
         self,
@@ -307,7 +299,7 @@ class ClusterLedger:
     def users_on(self, record: LeaseRecord) -> Sequence[str]:
         """The same of the GPU of a Lease, with the uids of claims that are prepared there."""
         status = self._statuses.get(record.node)
-        return users_on(status, record) if status is not None else ()
+        return gpuclaim.users_on(status, record.gpu, record.index) if status is not None else ()
 
     def _slots_in_use(self, node: Node) -> dict[int, Reservation | None]:
         leases = {gpu.index: self._leases.get(gpuclaim.lease_name(node.name, gpu.index)) for gpu in node.gpus}

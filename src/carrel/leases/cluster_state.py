@@ -257,12 +257,8 @@ class ClusterState:
     def _gang_of(self, pod: Pod, name: str) -> Gang | None:
         """As KAI's PodGroup of this name says, else as `gang_sizes` finds out."""
         group = self.pod_groups.store.get(name, pod.metadata.namespace)
-        if group is not None and group.spec.sub_groups:
-            return self.gang_sizes.of_sub_groups(pod, group)
-        if group is None or group.spec.min_member < 1:
-            return self.gang_sizes(pod, name)
-        size = group.spec.min_member
-        return Gang(f"{pod.metadata.namespace}/{name}", size) if size > 1 else None
+        says_size = group is not None and (group.spec.sub_groups or group.spec.min_member > 0)
+        return self.gang_sizes.of_group(pod, group) if group and says_size else self.gang_sizes(pod, name)
 
     def _gang_size_context(self) -> GangSizeContext:
         return GangSizeContext(

@@ -126,17 +126,19 @@ class GangSizes:
             self._unplanned[full_name] = pod, name
         return known.gang
 
-    def of_sub_groups(self, pod: Pod, group: PodGroup) -> Gang | None:
-        """The gang of a PodGroup whose sub groups say how many pods it needs. All pods that there are then are placed
-        together: fewer could be the wrong ones."""
-        name = group.metadata.name
+    def of_group(self, pod: Pod, group: PodGroup) -> Gang | None:
+        """The gang of a PodGroup that says how many pods it needs. Where sub groups say it, all pods that there are are
+        placed together: fewer could be the wrong ones."""
+        name, needed = group.metadata.name, group.spec.min_member
         full_name = f"{pod.metadata.namespace}/{name}"
+        if not group.spec.sub_groups:
+            return Gang(full_name, needed) if needed > 1 else None
         known = self._answers.get(full_name)
         if known is None:
             there = {each.metadata.uid: each for each in self._context.pods_naming(pod.metadata.namespace, name)}
             members = [each for each in {**there, pod.metadata.uid: pod}.values() if not is_ending(each)]
             why = why_incomplete(group, Counter(each.metadata.labels.get(SUB_GROUP, "") for each in members))
-            size = max(AT_LEAST if why else 1, group.spec.min_member, len(members))
+            size = max(AT_LEAST if why else 1, needed, len(members))
             known = self._answers[full_name] = _Answer(math.inf, Gang(full_name, size, why) if size > 1 else None)
         return known.gang
 

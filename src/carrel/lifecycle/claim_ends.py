@@ -18,11 +18,12 @@ import msgspec
 from carrel.dialects import dra
 from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.dra import DevicePlace
+from carrel.dialects.gpuclaim import users_on
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, GpuNodeStatus
 from carrel.kubernetes.cluster import Cluster, Forbidden, NotFound, Selection
 from carrel.kubernetes.objects.resource_claims import ResourceClaim
 from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
-from carrel.leases.cluster_ledger import ClusterLedger, users_on
+from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.device_claims import DeviceClaims
 from carrel.ledger.shares import Holder
 
@@ -94,7 +95,7 @@ class ClaimEnds:
             found = msgspec.convert(await self._cluster.get(GPU_NODE_STATUSES, record.node), GpuNodeStatus)
         except NotFound:
             return False
-        return holder.uid in users_on(found, record)
+        return holder.uid in users_on(found, record.gpu, record.index)
 
     async def _is_served(self, holder: Holder) -> bool:
         """An API server that does not know the kind at all says of every claim that it is not found. It lists no more
