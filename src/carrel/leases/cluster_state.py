@@ -228,7 +228,7 @@ class ClusterState:
 
     def _asked_by_claims(self, pod: Pod) -> PodRequest | Refusal | None:
         """By ResourceClaims, which any scheduler allocates. Of a pod that waits: by those that have no GPUs yet."""
-        if self.device_claims is None:
+        if self.device_claims is None or not self.device_claims.may_be_asked_by(pod):
             return None
         is_made = bool(pod.metadata.uid)
         waits = is_made and not pod.spec.node_name
@@ -460,7 +460,7 @@ class ClusterState:
     def nodes_for(self, pod: Pod) -> tuple[str, ...]:
         """Also where it may get its ResourceClaims, and use those that it has."""
         nodes, claims = self._eligible(pod).nodes, self.device_claims
-        if claims is None:
+        if claims is None or not claims.may_be_asked_by(pod):
             return nodes
         nodes = claims.with_slices(nodes) if not dialects_of(pod) and self.asks_by_claims(pod) else nodes
         return claims.within_reach(pod, nodes, self.ledger.nodes_held_by)

@@ -198,6 +198,10 @@ class DeviceClaims:
         waiting = [each for each in claims if each.claim is None or not holds_gpus(each.claim.metadata.uid)]
         return self._requested(pod, waiting)
 
+    def may_be_asked_by(self, pod: Pod) -> bool:
+        """Whether the pod names claims, or a resource for which a scheduler may make one: few pods of a cluster do."""
+        return bool(pod.spec.resource_claims) or not ALL.resources.issuperset(extended_resources(pod))
+
     def gpu_claims_of(self, pod: Pod) -> Sequence[AskedClaim]:
         """The claims of the pod that are for GPUs. Raises `Malformed`."""
         return [each for each in self.asked_by(pod) if self._request(each, pod) is not None]

@@ -69,9 +69,14 @@ def asks_for(pod: Pod, resource: str) -> bool:
 
 def extended_resources(pod: Pod) -> set[str]:
     """The resources that its containers name, besides Kubernetes' own, such as processors and memory."""
-    containers = (*pod.spec.init_containers, *pod.spec.containers)
-    named = (amounts for each in containers for amounts in (each.resources.limits, each.resources.requests))
-    return {word for amounts in named for word in amounts if "/" in word}
+    found: set[str] = set()
+    for group in (pod.spec.containers, pod.spec.init_containers):
+        for each in group:
+            for amounts in (each.resources.limits, each.resources.requests):
+                for word in amounts:
+                    if "/" in word:
+                        found.add(word)
+    return found
 
 
 def resources_by_claim(pod: Pod) -> frozenset[str]:
