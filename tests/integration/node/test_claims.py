@@ -39,9 +39,10 @@ class ClaimNode:
         return found
 
     async def allocated(self, name: str, **given: str) -> Json:
-        """A claim that the gate let through: `gpu_0="8138Mi"`."""
+        """A claim that the gate let through: `first="8138Mi"`, of the first GPU."""
         claim = await new_claim(self.lab, name)
-        after = allocated(claim, {f"n1/{device.replace('_', '-')}": amount for device, amount in given.items()})
+        devices = {"first": FIRST, "second": SECOND}
+        after = allocated(claim, {f"n1/{devices[gpu]}": amount for gpu, amount in given.items()})
         gate = Gate(self.replica)
         await eventually(lambda: self.replica.device_claims and self.replica.device_claims.slices.store.get(SLICE))
         assert await gate.ask(after, claim) is None
@@ -141,7 +142,7 @@ async def until(told: AsyncIterator[Any], wanted: Any) -> AsyncIterator[Any]:
 
 
 async def test_a_claim_that_its_lease_names_gets_its_gpus(node: ClaimNode) -> None:
-    claim = await node.allocated("train", gpu_0="8138Mi", gpu_1="")
+    claim = await node.allocated("train", first="8138Mi", second="")
     uid = claim["metadata"]["uid"]
 
     for _ in range(2):  # the kubelet asks again
@@ -172,7 +173,7 @@ async def test_admin_access_sees_the_gpus_and_is_no_user_of_them(node: ClaimNode
     assert device["containerEdits"]["env"][0].startswith("NVIDIA_VISIBLE_DEVICES=GPU-")
     assert [each["inUseBy"] for each in await node.running.devices()] == [[], []]
 
-    train = await node.allocated("train", gpu_0="")
+    train = await node.allocated("train", first="")
     assert not (await node.kubelet.prepare(train))[train["metadata"]["uid"]].error
     status = await node.lab.client.get(GPU_NODE_STATUSES, "n1")
     assert status["status"]["preparedClaims"] == [train["metadata"]["uid"]]
@@ -183,7 +184,7 @@ async def test_where_nvidias_own_files_are_used_each_gpu_is_named_too(folder: Pa
         await node.kubelet.register()
         await becomes(lambda: _names(node), [FIRST, SECOND])
         await eventually(lambda: node.replica.ledger.cards("n1")[0].gpu.model == "Tesla-V100")
-        claim = await node.allocated("train", gpu_1="")
+        claim = await node.allocated("train", second="")
         uid, uuid = claim["metadata"]["uid"], (await node.devices())[1]["attributes"]["uuid"]["string"]
 
         (device,) = (await node.kubelet.prepare(claim))[uid].devices
@@ -191,7 +192,7 @@ async def test_where_nvidias_own_files_are_used_each_gpu_is_named_too(folder: Pa
 
 
 async def test_a_claim_that_no_lease_names_is_refused_with_the_holder(node: ClaimNode) -> None:
-    first = await node.allocated("first", gpu_0="")
+    first = await node.allocated("first", first="")
     claim = await new_claim(node.lab, "stolen")
     stolen = await store(node.lab, allocated(claim, {f"n1/{FIRST}": ""}))  # past the gate
 
@@ -217,7 +218,7 @@ async def test_a_claim_that_is_gone_or_not_allocated_is_refused(node: ClaimNode)
 
 
 async def test_what_is_given_back_leaves_nothing(node: ClaimNode) -> None:
-    claim = await node.allocated("train", gpu_0="8138Mi")
+    claim = await node.allocated("train", first="8138Mi")
     await node.kubelet.prepare(claim)
     for _ in range(2):
         assert [each.error for each in (await node.kubelet.unprepare(claim)).values()] == [""]
@@ -235,7 +236,7 @@ async def test_prepared_claims_are_known_after_a_restart_of_the_agent(folder: Pa
         await first.kubelet.register()
         await becomes(lambda: _names(first), [FIRST, SECOND])
         await eventually(lambda: first.replica.ledger.cards("n1")[0].gpu.model == "Tesla-V100")
-        claim = await first.allocated("train", gpu_1="")
+        claim = await first.allocated("train", second="")
         await first.kubelet.prepare(claim)
     async with a_claim_node(folder) as second:
 
