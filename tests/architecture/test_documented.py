@@ -22,7 +22,9 @@ def test_every_command_is_in_the_table_and_its_help_has_an_example(command: Comm
     table = (ROOT / "docs" / "commands.md").read_text()
     shown = CliRunner().invoke(app, [command.name, "--help"])
 
-    assert re.search(rf"`carrel {command.name}`|`carrel [a-z, `]*`{command.name}`", table), "it is not in docs/commands.md"
+    assert re.search(rf"`carrel {command.name}`|`carrel [a-z, `]*`{command.name}`", table), (
+        "it is not in docs/commands.md"
+    )
     assert shown.exit_code == 0
     assert "".join(command.summary.split()) in "".join(shown.output.split())  # lines may break at a hyphen
     assert f"carrel {command.name}" in command.examples or not command.is_ours

@@ -150,7 +150,8 @@ def test_the_kubelet_shows_whether_the_gpu_of_a_claim_is_well(claims: Claims) ->
     eventually(lambda: health() == ["Healthy"])
     claims.carrel.simulate([V100, {**A100, "unusable": "XID 79"}])
     eventually(lambda: health() == ["Unhealthy"])
-    (device,) = [each for each in slices(claims.carrel)[0]["spec"]["devices"] if each["name"] == "gpu-3"]
+    name = claims.uuids[3].lower()
+    (device,) = [each for each in slices(claims.carrel)[0]["spec"]["devices"] if each["name"] == name]
     assert [each["key"] for each in device["taints"]] == ["carrel.dev/unusable"]
     claims.carrel.simulate([V100, A100])
     eventually(lambda: health() == ["Healthy"])

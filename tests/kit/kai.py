@@ -24,10 +24,12 @@ POD_GROUP_KIND: dict[str, Any] = {
 }
 
 
-def a_pod_group(name: str, min_member: int) -> dict[str, Any]:
+def a_pod_group(name: str, min_member: int = 0, **spec: Any) -> dict[str, Any]:
+    """`spec`: `minSubGroup=2`, `subGroups=[…]`."""
+    members = {"minMember": min_member} if min_member else {}
     return {
         "apiVersion": "scheduling.run.ai/v2alpha2",
         "kind": "PodGroup",
         "metadata": {"name": name},
-        "spec": {"minMember": min_member, "queue": "team"},
+        "spec": {**members, "queue": "team", **spec},
     }

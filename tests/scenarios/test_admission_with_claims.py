@@ -27,7 +27,10 @@ def a_cluster(device_class: str = "gpu.carrel.dev", *, dra: bool = True, count: 
         claim_templates=[
             {"metadata": {"name": "each", "namespace": "lab"}, "spec": {"spec": spec(device_class, count)}}
         ],
-        device_classes=[{"metadata": {"name": "large"}, "spec": {"selectors": by_driver}}],
+        device_classes=[
+            {"metadata": {"name": "large"}, "spec": {"selectors": by_driver}},
+            {"metadata": {"name": "ours"}, "spec": {"selectors": by_driver, "extendedResourceName": "lab.example/gpu"}},
+        ],
     )
 
 
@@ -80,6 +83,43 @@ async def test_a_pod_with_a_claim_is_admitted_as_every_gpu_pod_and_keeps_its_sch
     assert spec["runtimeClassName"] == "nvidia"
     assert spec["resourceClaims"] == BY_TEMPLATE
     assert answer.env() == {"NVIDIA_VISIBLE_DEVICES": "void"}  # the claim's CDI file replaces it
+
+
+RESOURCES = [
+    pytest.param("deviceclass.resource.kubernetes.io/gpu.carrel.dev", id="the resource of our class"),
+    pytest.param("deviceclass.resource.kubernetes.io/large", id="the resource of a class that selects our driver"),
+    pytest.param("lab.example/gpu", id="a resource that such a class names"),
+]
+
+
+@pytest.mark.parametrize("resource", RESOURCES)
+async def test_a_pod_with_a_resource_for_which_a_scheduler_makes_a_claim_is_admitted_in_the_same_way(
+    resource: str,
+) -> None:
+    cluster = replace(a_cluster(), bookings=[a_booking(ALICE)], seal=Seal((b"k" * 32,)))
+    answer = await cluster.create(a_pod({resource: "1"}))
+    assert answer.annotations["carrel.dev/tier"] == "booked"
+    assert answer.annotations["carrel.dev/user"] == ALICE
+    assert answer.object["spec"]["schedulerName"] == "default-scheduler"
+    assert answer.object["spec"]["containers"][0]["resources"]["limits"] == {resource: "1"}
+
+    for other in (SHARE, {"nvidia.com/gpu": "1"}):
+        twice = await cluster.create(a_pod({resource: "1", **other}))
+        assert not twice.allowed and f"{next(iter(other))} and resource {resource}; keep one" in twice.message
+
+
+@pytest.mark.parametrize("resource", RESOURCES)
+async def test_such_a_pod_that_finds_no_gpu_goes_on_without_the_resource(resource: str) -> None:
+    cluster = replace(a_cluster(), options=AdmissionOptions(when_full=WhenFull.CPU), seal=Seal((b"k" * 32,)))
+    answer = await cluster.create(a_pod({resource: "9", "rdma/hca": "1"}))
+    assert "carrel.dev/runs-without-gpu" in answer.annotations
+    assert answer.object["spec"]["containers"][0]["resources"]["limits"] == {"rdma/hca": "1"}
+
+
+@pytest.mark.parametrize("resource", ["deviceclass.resource.kubernetes.io/nic.example", "rdma/hca"])
+async def test_resources_of_other_devices_are_left_alone(resource: str) -> None:
+    answer = await replace(a_cluster(), seal=Seal((b"k" * 32,))).create(a_pod({resource: "1"}))
+    assert answer.annotations == {}
 
 
 async def test_a_second_review_of_a_pod_with_a_claim_changes_nothing() -> None:

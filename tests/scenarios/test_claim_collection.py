@@ -174,7 +174,7 @@ async def _used_by(lab: Lab, replica: Replica, uids: list[str]) -> None:
     status = await lab.client.get(GPU_NODE_STATUSES, "n1")
     devices = [{**each, "inUseBy": uids if each["id"] == 0 else []} for each in status["status"]["devices"]]
     await lab.client.patch(GPU_NODE_STATUSES, "n1", MergePatch({"status": {"devices": devices}}), subresource="status")
-    await eventually(lambda: list(replica.cluster_ledger.users_on("n1", 0)) == uids)
+    await eventually(lambda: list(replica.cluster_ledger.users_of(replica.ledger.cards("n1")[0].gpu)) == uids)
 
 
 async def test_a_claim_that_was_stored_elsewhere_at_its_second_try_frees_the_first_gpu_at_once() -> None:
@@ -194,7 +194,7 @@ async def test_a_claim_that_was_stored_elsewhere_at_its_second_try_frees_the_fir
 async def test_a_claim_that_was_handed_over_a_moment_ago_keeps_its_gpu_although_the_cache_does_not_know_it() -> None:
     async with an_allocated_claim() as (lab, replica, claim):
         await _used_by(lab, replica, [claim["metadata"]["uid"]])
-        replica.cluster_ledger.users_on = lambda node, index: ()  # type: ignore[method-assign] # its watch is late
+        replica.cluster_ledger.users_on = lambda record: ()  # type: ignore[method-assign] # its watch is late
         await delete_claim(lab, "train")
         await is_gone(replica)
         assert await freed(replica) == []

@@ -285,6 +285,38 @@ async def test_a_pod_group_gives_the_size_of_the_gang_where_kai_is_installed() -
             assert answer == Refusal("gang lab/pg-job waits for 1 more member: 2 of 3 are here")
 
 
+SUB_GROUPS = [
+    {"name": "decode", "minSubGroup": 2},
+    {"name": "leader", "parent": "decode", "minMember": 1},
+    {"name": "workers", "parent": "decode", "minMember": 2},
+    {"name": "prefill", "minMember": 1},
+]
+
+
+async def test_a_pod_group_with_sub_groups_is_placed_when_each_has_the_pods_that_it_needs() -> None:
+    async with a_lab([a_node("n1", cards=4)]) as lab:
+        await lab.client.create(CRDS, POD_GROUP_KIND)
+        await lab.client.create(POD_GROUPS, a_pod_group("pg-job", minSubGroup=2, subGroups=SUB_GROUPS), "lab")
+        async with lab.replica() as replica:
+            half = {"gpu-fraction": "0.5", "pod-group-name": "pg-job"}
+            groups = ("leader", "workers", "workers", "workers", "prefill")
+            pods = []
+            for number, group in enumerate(groups):
+                labels = {"kai.scheduler/subgroup-name": group}
+                pods.append(await lab.pod(f"member-{number}", annotations=half, labels=labels))
+                await replica.sees(pods[-1])
+                if group != "prefill":  # four members wait, and four are the least that the gang needs
+                    why = await schedule(replica, pods[-1], ["n1"])
+                    assert isinstance(why, Refusal) and "sub groups, and" in why.reason
+                    assert await lab.bound() == {}
+            assert "and 1 are complete: prefill has 0 of 1 pods" in str(why)
+
+            answers = await asyncio.gather(*(schedule(replica, pod, ["n1"]) for pod in pods))
+
+            assert answers == [None] * 5
+            assert len(await lab.bound()) == 5
+
+
 async def test_a_pod_whose_pod_group_has_no_known_size_is_placed_by_itself_when_no_other_has_come() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         pod = await lab.pod("train", annotations={"gpu-fraction": "0.5", "pod-group-name": "pg-job"})

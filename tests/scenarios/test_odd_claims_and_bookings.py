@@ -19,9 +19,11 @@ from tests.scenarios.test_claims_and_bookings import WHOLE, covered_by, handed_o
 # --- the end of a booking ---------------------------------------------------------------------------------------------
 
 
-async def a_pod_with_an_extended_resource(of: ClaimLab, name: str) -> None:
-    """As kube-scheduler places it: it makes a claim for `nvidia.com/gpu`, and says so in the pod's status."""
-    pod = await of.lab.pod(name, limits=WHOLE, annotations=ADA, scheduler="default-scheduler")
+async def a_pod_with_an_extended_resource(
+    of: ClaimLab, name: str, resource: str = "nvidia.com/gpu", annotations: Json = ADA
+) -> None:
+    """As kube-scheduler places it: it makes a claim for the resource, and says so in the pod's status."""
+    pod = await of.lab.pod(name, limits={resource: "1"}, annotations=annotations, scheduler="default-scheduler")
     uid = pod["metadata"]["uid"]
     owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid, "controller": True}
     metadata: Json = {
@@ -35,7 +37,7 @@ async def a_pod_with_an_extended_resource(of: ClaimLab, name: str) -> None:
     user = of.replica.claim_users.pod_of(claim["metadata"]["uid"])
     assert user is not None, "the GPUs are the pod's although neither names the other yet"
     assert await of.gate.allocate(of.lab, claim, {"n1/gpu-0": ""}, pod) is None
-    mapping = {"containerName": "main", "resourceName": "nvidia.com/gpu", "requestName": "gpu"}
+    mapping = {"containerName": "main", "resourceName": resource, "requestName": "gpu"}
     made = {"resourceClaimName": f"{name}-x", "requestMappings": [mapping]}
     await set_status(of.lab, name, {"extendedResourceClaimStatus": made})
     await of.lab.client.bind(BindTarget("lab", name, uid, "n1"))
@@ -65,6 +67,58 @@ async def test_a_pod_ends_with_its_booking_although_its_spec_no_longer_shows_its
 
         assert await handed_over(of) == {"train"}
         assert await covered_by(of) == {}
+
+
+OUR_RESOURCE = "deviceclass.resource.kubernetes.io/gpu.carrel.dev"
+
+
+async def test_a_booking_gets_a_gpu_back_that_a_pod_has_by_the_resource_of_our_class() -> None:
+    async with a_claim_lab(a_node("n1", 1)) as of:
+        await a_pod_with_an_extended_resource(of, "other", OUR_RESOURCE, EVE)
+        await of.settle()
+        await of.lab.book()
+        await of.template("gpu", asking())
+        await of.pod("train", ADA, template="gpu")
+        await of.settle()
+
+        assert await handed_over(of) == {"other"}
+        limits = (await of.lab.client.get(PODS, "other", "lab"))["spec"]["containers"][0]["resources"].get("limits")
+        assert not limits, "its successor would wait for the GPU again"
+        assert await covered_by(of) == {"train-gpu": "booking-ada"}
+
+
+async def test_a_booked_pod_that_asks_by_the_resource_of_our_class_gets_a_gpu_from_others() -> None:
+    async with a_claim_lab(a_node("n1", 1)) as of:
+        await of.template("gpu", asking())
+        await of.pod("other", EVE, template="gpu")
+        await of.settle()
+        await of.lab.book()
+        await of.lab.pod("train", limits={OUR_RESOURCE: "1"}, annotations=ADA, scheduler="default-scheduler")
+        await of.follow()
+        await mark_unschedulable(of.lab, "train")
+        await of.settle()
+
+        assert await told(of, "train") == "booked"
+        assert await handed_over(of) == {"other"}
+        (kept,) = (await records(of)).values()
+        assert kept.kept_for is not None and kept.kept_for.name == "train" and not kept.shares
+
+
+# --- claims that cannot be read ---------------------------------------------------------------------------------------
+
+
+async def test_a_claim_of_an_absurd_amount_is_told_in_a_sentence(caplog: pytest.LogCaptureFixture) -> None:
+    async with a_claim_lab(a_node("n1", 1)) as of:
+        await of.template("absurd", asking(memory="1e30"))
+        await of.pod("train", ADA, template="absurd")
+        await of.follow()
+        await mark_unschedulable(of.lab, "train")
+        await of.controller.round()
+        pod = of.replica.pods.store.get("train", "lab")
+        assert pod is not None
+        assert of.replica.asks_by_claims(pod), "so the controller tells its reason in an Event"
+        assert "memory of gpu.carrel.dev is '1e30'; expected a quantity up to" in str(of.replica.why(pod))
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 # --- claims that Carrel allocates, or leaves to the scheduler ---------------------------------------------------------

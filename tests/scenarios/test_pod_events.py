@@ -284,10 +284,11 @@ async def test_no_event_is_written_in_a_namespace_that_is_being_deleted() -> Non
 async def test_words_of_kai_without_effect_are_told_once_in_a_namespace() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         labels = {"kai.scheduler/queue": "vision", "priorityClassName": "train"}
+        newer = {"kai.scheduler/preemption-delay": "5m", "kai.scheduler/staleness-grace-period": "1m"}
         telling = teller(lab, replica)
         told_about = []
         for name in ("a", "b"):
-            made = await lab.pod(name, annotations={"gpu-fraction": "0.5"}, labels=labels)
+            made = await lab.pod(name, annotations={"gpu-fraction": "0.5", **newer}, labels=labels)
             pod = await replica.sees(made)
             told_about.append(await telling.tell_without_effect(pod, without_effect(pod)))
             assert await telling.tell(pod, NO_ROOM), "it does not hold back why the pod waits"
@@ -296,6 +297,9 @@ async def test_words_of_kai_without_effect_are_told_once_in_a_namespace() -> Non
         assert told_about == [True, False]
         assert not await telling.tell_without_effect(ordinary, without_effect(ordinary))
         assert any(
-            message.startswith("kai.scheduler/queue, priorityClassName have no effect in this namespace")
+            message.startswith(
+                "kai.scheduler/queue, priorityClassName, kai.scheduler/preemption-delay,"
+                " kai.scheduler/staleness-grace-period have no effect in this namespace"
+            )
             for message in await told(lab)
         )

@@ -9,6 +9,7 @@ from carrel.admission.review_decoding import read_pod, read_review
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.seal import Seal, SealedPod
 from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import BindTarget
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.cluster_state import ClusterOptions, ClusterState, utc_now
@@ -78,6 +79,22 @@ async def test_a_seal_that_is_copied_to_a_pod_of_the_same_template_gives_no_seco
         refused = [each.reason for each in answers if isinstance(each, Refusal)]
         assert len(refused) == 2
         assert all("carrel.dev/admitted is a copy of that of pod lab/job-" in each for each in refused)
+
+
+async def test_a_scheduler_that_asks_about_a_pod_that_was_just_bound_is_not_told_of_a_copy() -> None:
+    """kube-scheduler tries a pod again whose bind has timed out there, and sends it as it knows it: not bound."""
+    async with a_lab([a_node("n1")], in_real_time=True) as lab:
+        notes = SEAL.write(SealedPod("lab/job-*", {}, ONE_GPU), "review", utc_now())
+        await made_by_hand(lab, notes)
+        carrel = ClusterState(lab.client, ClusterOptions(seal=SEAL))
+        await carrel.informers.read_once()
+        (as_sent,) = carrel.pods.store
+
+        await lab.client.bind(BindTarget("lab", as_sent.metadata.name, as_sent.metadata.uid, "n1"))
+        await carrel.informers.read_once()
+        (as_known,) = carrel.pods.store
+        assert as_known.spec.node_name == "n1"
+        assert isinstance(carrel.read_request(as_sent), PodRequest)
 
 
 async def test_the_webhook_seals_a_copy_anew_and_leaves_its_own_seal_in_a_second_review() -> None:

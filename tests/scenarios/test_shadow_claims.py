@@ -158,12 +158,20 @@ async def test_where_devices_cannot_be_divided_one_shadow_shows_the_gpu_as_taken
         assert await shadows.shown() == {"n1/gpu-0": ["whole"]}
 
 
-async def test_what_is_kept_for_a_booked_pod_is_shown_as_full_unless_it_asks_by_claims() -> None:
+@pytest.mark.parametrize(
+    "asked",
+    [
+        pytest.param({"claims": [{"name": "gpu", "resourceClaimName": "its-own"}]}, id="by a claim"),
+        pytest.param(
+            {"limits": {"deviceclass.resource.kubernetes.io/gpu.carrel.dev": "1"}}, id="by the resource of a class"
+        ),
+    ],
+)
+async def test_what_is_kept_for_a_booked_pod_is_shown_as_full_unless_it_asks_by_claims(asked: Json) -> None:
     async with a_shadow_lab() as shadows:
         await share(shadows, "train")
-        uses = [{"name": "gpu", "resourceClaimName": "its-own"}]
         by_pod = await shadows.replica.sees(await shadows.lab.pod("booked", limits={"nvidia.com/gpu": "1"}))
-        by_claim = await shadows.replica.sees(await shadows.lab.pod("claims", claims=uses))
+        by_claim = await shadows.replica.sees(await shadows.lab.pod("claims", **asked))
         writer = shadows.replica.lease_writer
         assert await writer.keep_for(N1.gpus[0], holder_of(by_pod), ())
         assert await writer.keep_for(N1.gpus[1], holder_of(by_claim), ())

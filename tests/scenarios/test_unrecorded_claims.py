@@ -9,6 +9,7 @@ from carrel.dialects.dra import DevicePlace
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import Json, MergePatch, Selection
 from carrel.kubernetes.objects.resources import EVENTS, LEASES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from carrel.ledger.gpus import Gpu
 from carrel.lifecycle.unrecorded_claims import ClaimOutcome, UnrecordedClaims
 from tests.kit.dra import Gate, allocated, deallocate, new_claim, publish, sees_claim, store
 from tests.kit.eventually import eventually
@@ -35,13 +36,17 @@ async def past_the_gate(lab: Lab, replica: Replica, name: str, memory: str = "81
     return stored
 
 
+def _gpu(replica: Replica) -> Gpu:
+    return replica.ledger.cards("n1")[0].gpu
+
+
 async def prepared(lab: Lab, replica: Replica, *uids: str) -> None:
     """As the node's agent reports the claims that it has handed over."""
     status = await lab.client.get(GPU_NODE_STATUSES, "n1")
     devices = [{**each, "inUseBy": list(uids)} for each in status["status"]["devices"]]
     body = {"status": {"devices": devices, "preparedClaims": list(uids)}}
     await lab.client.patch(GPU_NODE_STATUSES, "n1", MergePatch(body), subresource="status")
-    await eventually(lambda: list(replica.cluster_ledger.users_on("n1", 0)) == list(uids))
+    await eventually(lambda: list(replica.cluster_ledger.users_of(_gpu(replica))) == list(uids))
 
 
 @pytest.mark.parametrize(("memory", "mib"), [("8138Mi", 8138), ("", None)], ids=["a part", "the whole GPU"])
@@ -146,7 +151,7 @@ async def test_a_pod_that_uses_a_gpu_does_not_count_as_a_claim() -> None:
         devices = [{**each, "inUseBy": ["gone", pod["metadata"]["uid"]]} for each in status["status"]["devices"]]
         body = MergePatch({"status": {"devices": devices}})
         await lab.client.patch(GPU_NODE_STATUSES, "n1", body, subresource="status")
-        await eventually(lambda: len(replica.cluster_ledger.users_on("n1", 0)) == 2)
+        await eventually(lambda: len(replica.cluster_ledger.users_of(_gpu(replica))) == 2)
         assert not replica.ledger.cards("n1")[0].gpu.unusable
 
 

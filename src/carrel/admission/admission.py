@@ -172,7 +172,7 @@ class PodAdmission:
 
     async def _why_twice(self, pod: Pod) -> Refusal | None:
         claims = self._state.device_claims
-        if claims is None or not pod.spec.resource_claims:
+        if claims is None:
             return None
         try:
             await claims.look_up(pod, self._state.cluster)

@@ -50,8 +50,6 @@ def asked_gpus(pod: Pod, request_of: RequestOf, unknown_claims: Callable[[Pod], 
     """None if the pod asks for no GPU. Raises `Malformed` if its request cannot be read. `unknown_claims`: which of its
     ResourceClaims are not known yet."""
     spoken = dialects_of(pod)
-    if not spoken and not pod.spec.resource_claims:
-        return None
     if len(spoken) == 1 and spoken[0].claim_name is not None:
         return _by_claim(pod, spoken[0], request_of)
     found = request_of(pod, spoken)

@@ -30,7 +30,7 @@ _OF_THE_SERVER = ("nodeName", "priority", "preemptionPolicy", "overhead", "ephem
 
 def on_cpu(pod: Mapping[str, Any], notes: Mapping[str, str], claims: Collection[str] = ()) -> Manifest:
     """The manifest of a pod as it is on the API server, to be created anew; `notes` are added to its annotations.
-    `claims`: its ResourceClaims for GPUs, as the pod calls them."""
+    `claims`: its ResourceClaims for GPUs, as the pod calls them, and the resources for which a scheduler makes some."""
     metadata, spec = pod["metadata"], dict(pod["spec"])
     for field in _OF_THE_SERVER:
         spec.pop(field, None)
@@ -52,7 +52,7 @@ def on_cpu(pod: Mapping[str, Any], notes: Mapping[str, str], claims: Collection[
         spec["resourceClaims"] = kept
     for group in ("initContainers", "containers"):
         if group in spec:
-            spec[group] = [_without_claims(_container(each), claims) for each in spec[group]]
+            spec[group] = [_without_claims(_container(each, claims), claims) for each in spec[group]]
     named = {key: metadata[key] for key in ("name", "namespace", "ownerReferences") if metadata.get(key)}
     foreign = OF_THE_NODE if pod["spec"].get("nodeName") else frozenset[str]()
     labels = {
@@ -100,7 +100,7 @@ def _is_told(variable: Mapping[str, Any]) -> bool:
     return any(field == annotation_field(key) for key in registry.ALL.variable_sources)
 
 
-def _container(container: Mapping[str, Any]) -> Manifest:
+def _container(container: Mapping[str, Any], claims: Collection[str]) -> Manifest:
     written = {variable["name"] for variable in container.get("env", [])}
     # Where CUDA's own variable is written, it names GPUs that the container does not have any more.
     hidden = [
@@ -110,5 +110,5 @@ def _container(container: Mapping[str, Any]) -> Manifest:
     gone = {*hidden, *registry.ALL.variable_names}
     env = [variable for variable in container.get("env", []) if variable["name"] not in gone and not _is_told(variable)]
     # First, as other variables may refer to them.
-    without = without_resources(container, registry.ALL.resources)
+    without = without_resources(container, registry.ALL.resources.union(claims))
     return {**without, "env": [*({"name": each, "value": RESET} for each in hidden), *env]}

@@ -3,9 +3,10 @@
     a ResourceClaim asks       deviceClassName: gpu.carrel.dev        of our driver; other classes may select it too
                                count: 2                               so many different GPUs
                                capacity: {requests: {memory: 8138Mi}} of each; none: the whole GPU
-                               resource.kubernetes.io/extended-resource-claim: "true"     made for nvidia.com/gpu
+                               resource.kubernetes.io/extended-resource-claim: "true"     made for nvidia.com/gpu, or
+    a pod asks                 resources deviceclass.resource.kubernetes.io/<class>: 1    a scheduler makes the claim
                                constraints: [{matchAttribute: gpu.carrel.dev/island}]     linked by NVLink
-    a ResourceSlice offers     driver gpu.carrel.dev, pool <node>, device gpu-<index>
+    a ResourceSlice offers     driver gpu.carrel.dev, pool <node>, device gpu-<UUID>
                                attributes uuid, model, index, island; capacity memory
                                taint carrel.dev/unusable: no pod may have it now, its GpuNodeStatus says why
     an allocation says         which devices a claim got, and how much of each (`consumedCapacity`)
@@ -15,6 +16,7 @@ Any scheduler may allocate. What it writes passes only if the Leases of the GPUs
 The holder of the share is the claim, and not its pods. Quantities may have any unit, and are rounded up to whole MiB.
 """
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,6 +32,7 @@ from carrel.kubernetes.objects.quantity import quantity
 from carrel.kubernetes.objects.resource_claims import (
     AllocatedDevice,
     DeviceAlternative,
+    DeviceClaim,
     DeviceClass,
     DeviceRequest,
     ResourceClaim,
@@ -64,11 +67,15 @@ UNUSABLE = "carrel.dev/unusable"
 """The taint of a device that no pod may have."""
 EXTENDED_RESOURCE_CLAIM = "resource.kubernetes.io/extended-resource-claim"
 """On a claim that a scheduler has made for a pod which asks for a resource (`extendedResourceName` of a class)."""
+CLASS_RESOURCE = "deviceclass.resource.kubernetes.io/"
+"""Before the name of a DeviceClass: the resource by which pods ask for its devices without a claim of their own."""
 CDI_KIND = "carrel.dev/gpu"
 """Of the devices that a container runtime is told of. One stands for all GPUs of a claim, and is named by its uid."""
 CDI_FILE = "carrel.dev-gpu-"
 """How the names of their files begin."""
 _BYTES = 2**20
+_LONGEST_NAME = 63
+"""Of a device, as of every label of DNS. UUIDs have 40 characters; longer ones are made up, and differ at the end."""
 
 
 class DraDriver(Enum):
@@ -78,8 +85,9 @@ class DraDriver(Enum):
     NVIDIA = NVIDIA_DRIVER
 
 
-def device_name(index: int) -> str:
-    return f"gpu-{index}"
+def device_name(uuid: str) -> str:
+    """As claims know a GPU: by its UUID. Its index may change while a claim has it, and an allocation cannot follow."""
+    return re.sub("[^a-z0-9]+", "-", uuid.lower()).strip("-")[-_LONGEST_NAME:].strip("-")
 
 
 def slice_name(node: str) -> str:
@@ -109,7 +117,7 @@ class ClaimedGpus:
     """What a pod asks for by ResourceClaims."""
 
     names: frozenset[str] = frozenset()
-    """Of its claims for GPUs, within the pod."""
+    """Of its claims for GPUs, within the pod; and the resources for which a scheduler makes a claim."""
     request: Request | None = None
 
 
@@ -146,6 +154,12 @@ def request_of_claim(spec: ResourceClaimSpec, where: str, is_gpu: Callable[[str]
     linked = any(each.match_attribute == qualified(ISLAND) for each in spec.devices.constraints)
     topology = Topology(TopologyMode.REQUIRED) if linked and count > 1 else Topology(TopologyMode.IGNORE)
     return Request(count, largest(amounts), topology=topology)
+
+
+def spec_of_resource(device_class: str, count: int) -> ResourceClaimSpec:
+    """Of the claim that a scheduler makes for a resource."""
+    exactly = DeviceAlternative(device_class_name=device_class, count=count)
+    return ResourceClaimSpec(devices=DeviceClaim(requests=(DeviceRequest(exactly=exactly),)))
 
 
 def names_memory(spec: ResourceClaimSpec, is_gpu: Callable[[str], bool]) -> bool:

@@ -204,6 +204,13 @@ def node_of(status: GpuNodeStatus, labels: Mapping[str, str]) -> Node:
     return Node(name, tuple(sorted(gpus, key=lambda gpu: gpu.index)), labels, kubelet_chooses=chooses)
 
 
+def users_on(status: GpuNodeStatus, uuid: str, index: int) -> tuple[str, ...]:
+    """Who uses the GPU of a Lease, by its UUID: its number may have changed since, and counts only without one."""
+    devices = status.status.devices
+    found = (device for device in devices if (device.uuid == uuid if device.uuid else device.id == index))
+    return next((device.in_use_by for device in found), ())
+
+
 def heartbeat_of(status: GpuNodeStatus) -> datetime | None:
     """When the agent last looked; None where it does not say."""
     text = status.status.heartbeat

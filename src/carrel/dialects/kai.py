@@ -4,10 +4,13 @@ pod annotations      gpu-fraction: "0.5"               a part of a GPU, 0 < x < 
                      gpu-memory: "4096"                or MiB of a GPU
                      gpu-fraction-num-devices: "2"     of each of so many GPUs
                      gpu-fraction-container-name       who uses it; else the first container
-                     pod-group-name                    its gang; of a PodGroup of that name, minMember is its size
+                     pod-group-name                    its gang; of a PodGroup of that name, minMember is its size,
+                                                       or its subGroups say which pods it needs
                      kai.scheduler/batch-min-member    how many pods the gang has
-without effect       labels kai.scheduler/queue, runai/queue, priorityClassName, kai.scheduler/preemptibility and
-                     kai.scheduler/node-pool, annotations kai.scheduler/topology…, mps: people are told so
+  label              kai.scheduler/subgroup-name       its sub group
+without effect       labels kai.scheduler/queue, runai/queue and priorityClassName; as labels or annotations
+                     kai.scheduler/preemptibility, preemption-delay, staleness-grace-period, node-pool, topology…;
+                     annotations mps, nvidia.com/container.….gpu-memory.… and .gpu-compute.mode: people are told so
 written on the pod   received-resource-type: Fraction | Regular
                      runai/shared-gpu-configmap        prefix of its ConfigMaps
   labels             runai-gpu-group: <group>          several: runai-gpu-group/<group>: <group>
@@ -38,6 +41,7 @@ NUM_DEVICES = "gpu-fraction-num-devices"
 CONTAINER_NAME = "gpu-fraction-container-name"
 POD_GROUP = "pod-group-name"
 MIN_MEMBER = "kai.scheduler/batch-min-member"
+SUB_GROUP = "kai.scheduler/subgroup-name"
 
 RECEIVED_TYPE = "received-resource-type"
 CONFIG_MAP_PREFIX = "runai/shared-gpu-configmap"
@@ -45,19 +49,21 @@ GPU_GROUP = "runai-gpu-group"
 WRITTEN = (RECEIVED_TYPE, CONFIG_MAP_PREFIX)
 """What only a scheduler writes in a pod's annotations."""
 
-IGNORED_LABELS = (
-    "kai.scheduler/queue",
-    "runai/queue",
-    "priorityClassName",
+IGNORED_LABELS = ("kai.scheduler/queue", "runai/queue", "priorityClassName")
+IGNORED_ANYWHERE = (
     "kai.scheduler/preemptibility",
+    "kai.scheduler/preemption-delay",
+    "kai.scheduler/staleness-grace-period",
     "kai.scheduler/node-pool",
-)
-IGNORED_ANNOTATIONS = (
     "kai.scheduler/topology",
     "kai.scheduler/topology-required-placement",
     "kai.scheduler/topology-preferred-placement",
-    "mps",
 )
+"""KAI reads some of them from labels, and some from annotations."""
+_IGNORED_ANNOTATION = re.compile(
+    r"mps|nvidia\.com/container\..+\.(gpu-memory\.(request|limit)|gpu-compute\.mode)", re.ASCII
+)
+"""Also those by which the next release of KAI asks for parts of a GPU."""
 
 _LONGEST_OWNER = 200
 """The name of a ConfigMap has room for so much of a pod's."""
@@ -92,9 +98,9 @@ def gang_size_of(pod: Pod) -> int | None:
 def without_effect(pod: Pod) -> tuple[str, ...]:
     """The words of KAI on the pod that Carrel does not heed: it has no queues, no quotas and no KAI topologies."""
     labels, notes = pod.metadata.labels, pod.metadata.annotations
-    return tuple(key for key in IGNORED_LABELS if key in labels) + tuple(
-        key for key in IGNORED_ANNOTATIONS if key in notes
-    )
+    by_label = (key for key in (*IGNORED_LABELS, *IGNORED_ANYWHERE) if key in labels)
+    by_note = (key for key in IGNORED_ANYWHERE if key in notes)
+    return tuple(dict.fromkeys((*by_label, *by_note, *filter(_IGNORED_ANNOTATION.fullmatch, notes))))
 
 
 def _fraction(text: str, where: str) -> Fraction:

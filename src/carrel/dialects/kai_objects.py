@@ -1,13 +1,33 @@
-"""KAI's PodGroup, which Carrel reads where KAI is installed."""
+"""KAI's PodGroup, which Carrel reads where KAI is installed.
+
+spec.minMember     how many pods the gang needs
+spec.minSubGroup   how many of its sub groups it needs instead; without it, all of them
+spec.subGroups     name, minMember or minSubGroup, parent: a sub group may consist of others
+"""
+
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from carrel.kubernetes.objects.kinds import Object, ObjectPart
+from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resources import Resource
+
+MOST_TOLD = 3
+
+
+class SubGroup(ObjectPart):
+    name: str = ""
+    min_member: int = 0
+    min_sub_group: int | None = None
+    parent: str | None = None
+    """None, or empty: it is a part of the PodGroup itself."""
 
 
 class PodGroupSpec(ObjectPart):
     min_member: int = 0
+    min_sub_group: int | None = None
+    sub_groups: tuple[SubGroup, ...] = ()
 
 
 class PodGroup(Object):
@@ -17,3 +37,35 @@ class PodGroup(Object):
 
 
 POD_GROUPS = Resource(PodGroup, "scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup")
+
+
+def why_incomplete(group: PodGroup, pods: Mapping[str, int]) -> str:
+    """Why a PodGroup with sub groups cannot be placed yet; empty if all that it needs is there. `pods`: how many there
+    are of each sub group."""
+    where, names = subject(group.metadata, "PodGroup"), [each.name for each in group.spec.sub_groups]
+    if len({*names, ""}) <= len(names):  # to follow those could take for ever
+        return f"{where}: two of its sub groups have the same name, or one has none (spec.subGroups)"
+    below: dict[str, list[SubGroup]] = {}
+    for each in group.spec.sub_groups:
+        below.setdefault(each.parent or "", []).append(each)
+    seen: set[str] = set()
+
+    def gap(needed: int | None, parts: Sequence[SubGroup]) -> str:
+        gaps = [why for part in parts if (why := gap_of(part))]
+        wanted, ready = len(parts) if needed is None else needed, len(parts) - len(gaps)
+        if ready >= wanted:
+            return ""
+        return f"it needs {wanted} of {len(parts)} sub groups, and {ready} are complete: {'; '.join(gaps[:MOST_TOLD])}"
+
+    def gap_of(part: SubGroup) -> str:
+        seen.add(part.name)
+        if part.name in below:
+            why = gap(part.min_sub_group, below[part.name])
+            return f"{part.name}: {why}" if why else ""
+        here, wanted = pods.get(part.name, 0), max(1, part.min_member)
+        return f"{part.name} has {here} of {wanted} pods" if here < wanted else ""
+
+    why = gap(group.spec.min_sub_group, below.get("", []))
+    if lost := sorted(set(names) - seen):
+        why = f"the parent of its sub group {lost[0]} does not exist, or is a part of it (spec.subGroups)"
+    return f"{where}: {why}" if why else ""

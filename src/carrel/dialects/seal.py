@@ -23,6 +23,7 @@ import msgspec
 
 from carrel.dialects import registry
 from carrel.dialects.carrel import ASKED_FOR, GPU_MODEL, RUNS_WITHOUT_GPU, USER
+from carrel.dialects.dra import CLASS_RESOURCE
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.ledger.refusals import Refusal
@@ -72,11 +73,12 @@ class Seal:
         return any(hmac.compare_digest(mac.encode(), _mac(key, when, pod).encode()) for key in self.keys)
 
     def missing_on(self, pod: Pod, others: Iterable[Pod] = ()) -> Refusal | None:
-        """Why a pod may not have a GPU; None if it carries a good seal. `others` carry the same seal."""
+        """Why a pod may not have a GPU; None if it carries a good seal. `others` carry the same seal. The pod itself
+        may be among them, as it is later: a scheduler may still ask about a pod whose bind a cache shows already."""
         made = instant(pod.metadata.creation_timestamp, subject(pod.metadata), "metadata.creationTimestamp")
         if not self.is_on(_sealed(pod), made):
             why = "it was not admitted by Carrel's webhook, or what that wrote was changed"
-        elif first := min((each for each in others if _order(each) < _order(pod)), key=_order, default=None):
+        elif first := min((each for each in others if _is_before(each, pod)), key=_order, default=None):
             why = f"its {ADMITTED} is a copy of that of {subject(first.metadata)}"
         else:
             return None
@@ -96,7 +98,7 @@ def asked_gpus(containers: Iterable[tuple[str, Amounts, Amounts]]) -> list[tuple
         for name, limits, requests in containers
         if limits or requests
         for word, amount in {**requests, **limits}.items()
-        if word in words
+        if word in words or word.startswith(CLASS_RESOURCE)
     )
 
 
@@ -110,6 +112,10 @@ def _sealed(pod: Pod) -> SealedPod:
 def _order(pod: Pod) -> tuple[bool, str, str]:
     """Of several pods with the same seal, the first is served: the one that is placed, else the oldest."""
     return not pod.spec.node_name, pod.metadata.creation_timestamp, pod.metadata.uid
+
+
+def _is_before(other: Pod, pod: Pod) -> bool:
+    return other.metadata.uid != pod.metadata.uid and _order(other) < _order(pod)
 
 
 def _mac(key: bytes, when: str, pod: SealedPod) -> str:

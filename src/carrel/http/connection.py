@@ -75,6 +75,8 @@ class LimitedConnection(HttpToolsProtocol):
         self._certificate: dict[str, Any] | None = None
         self._direct: DirectRequest | None = None
         """Whose body has not come completely yet."""
+        self._answering: RequestResponseCycle | None = None
+        """The request that is answered; `cycle` is the last one that came."""
 
     # --- for the server ----------------------------------------------------------------------------------------------
 
@@ -121,6 +123,9 @@ class LimitedConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._open.discard(self)
         self._end_direct()
+        if self._answering is not None:
+            self._answering.disconnected = True  # uvicorn tells only the last request that came
+            self._answering.message_event.set()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -213,6 +218,7 @@ class LimitedConnection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         """Called when the header of a request has come, and the requests before it are answered."""
+        self._answering = cycle
         is_ordinary = not (self.flow.write_paused or cycle.waiting_for_100_continue)
         routes, scope = routes_of(app) if is_ordinary else None, cast("Scope", cycle.scope)
         route = routes.route_of(scope, scope["path"]) if routes is not None else None
@@ -262,7 +268,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._send(direct.cycle, known)
 
     def _send(self, cycle: RequestResponseCycle, reply: JsonReply) -> None:
-        if cycle.disconnected:
+        if cycle.disconnected or self.transport.is_closing():
             return
         cycle.response_started = cycle.response_complete = True
         self.transport.write(written(reply, cycle))

@@ -19,6 +19,7 @@ from carrel.kubernetes.cluster import ClusterError, Conflict, NotFound
 from carrel.kubernetes.leader_election import LeadershipLost
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.timing import Backoff
+from carrel.parsing import Malformed
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -120,8 +121,8 @@ class Isolation:
         self._failures.move_to_end((step + kind, name))
         if len(self._failures) > REMEMBERED:
             self._failures.popitem(last=False)
-        # An answer of the API server needs no stack trace; a mistake of ours does, once.
-        is_ours = times == 1 and not isinstance(error, ClusterError)
+        # An answer of the API server needs no stack trace, nor does another's mistake; one of ours does, once.
+        is_ours = times == 1 and not isinstance(error, ClusterError | Malformed)
         words = "object_failed step=%s object=%s failures=%d again_in_s=%.1f: %s"
         log.warning(words, step, name, times, delay_s, error, exc_info=error if is_ours else None)
 

@@ -36,6 +36,7 @@ from carrel.parsing import Malformed
 PodByUid = Callable[[str], Pod | None]
 
 NONE: frozenset[str] = frozenset()
+WHILE_RENUMBERED = "; that Lease is moved within seconds, or goes when its holders have ended"
 NOT_UNDERSTOOD = "what is known of it cannot be understood; Carrel's log says why"
 
 
@@ -204,9 +205,10 @@ class ClusterLedger:
         name = gpuclaim.lease_name(gpu.node, gpu.index)
         here, elsewhere = self._leases.get(name), self._recorded_on.get(gpu.uuid, set()) - {name}
         if here is not None and here.record.gpu != gpu.uuid:
-            return f"Lease {name} still records another GPU, {here.record.gpu or 'of unknown identity'}"
+            other = here.record.gpu or "of unknown identity"
+            return f"Lease {name} still records another GPU, {other}{WHILE_RENUMBERED}"
         if elsewhere:
-            return f"it is still recorded on Lease {min(elsewhere)}: its index has changed"
+            return f"it is still recorded on Lease {min(elsewhere)}: its index has changed{WHILE_RENUMBERED}"
         return self._why_still_used(gpu) or self._why_claimed(gpu)
 
     def _why_claimed(self, gpu: Gpu) -> str:
@@ -291,12 +293,13 @@ class ClusterLedger:
 
     def users_of(self, gpu: Gpu) -> Sequence[str]:
         """The uids of the pods that have the GPU, as the kubelet said when its agent last looked."""
-        return self.users_on(gpu.node, gpu.index)
+        devices = self._statuses[gpu.node].status.devices if gpu.node in self._statuses else ()
+        return next((device.in_use_by for device in devices if device.id == gpu.index), ())
 
-    def users_on(self, node: str, index: int) -> Sequence[str]:
-        """The same, with the uids of claims that are prepared there, of the GPU with that number."""
-        devices = self._statuses[node].status.devices if node in self._statuses else ()
-        return next((device.in_use_by for device in devices if device.id == index), ())
+    def users_on(self, record: LeaseRecord) -> Sequence[str]:
+        """The same of the GPU of a Lease, with the uids of claims that are prepared there."""
+        status = self._statuses.get(record.node)
+        return gpuclaim.users_on(status, record.gpu, record.index) if status is not None else ()
 
     def _slots_in_use(self, node: Node) -> dict[int, Reservation | None]:
         leases = {gpu.index: self._leases.get(gpuclaim.lease_name(node.name, gpu.index)) for gpu in node.gpus}

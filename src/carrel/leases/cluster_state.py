@@ -228,7 +228,7 @@ class ClusterState:
 
     def _asked_by_claims(self, pod: Pod) -> PodRequest | Refusal | None:
         """By ResourceClaims, which any scheduler allocates. Of a pod that waits: by those that have no GPUs yet."""
-        if self.device_claims is None or not pod.spec.resource_claims:
+        if self.device_claims is None or not self.device_claims.may_be_asked_by(pod):
             return None
         is_made = bool(pod.metadata.uid)
         waits = is_made and not pod.spec.node_name
@@ -257,10 +257,8 @@ class ClusterState:
     def _gang_of(self, pod: Pod, name: str) -> Gang | None:
         """As KAI's PodGroup of this name says, else as `gang_sizes` finds out."""
         group = self.pod_groups.store.get(name, pod.metadata.namespace)
-        if group is None or group.spec.min_member < 1:
-            return self.gang_sizes(pod, name)
-        size = group.spec.min_member
-        return Gang(f"{pod.metadata.namespace}/{name}", size) if size > 1 else None
+        says_size = group is not None and (group.spec.sub_groups or group.spec.min_member > 0)
+        return self.gang_sizes.of_group(pod, group) if group and says_size else self.gang_sizes(pod, name)
 
     def _gang_size_context(self) -> GangSizeContext:
         return GangSizeContext(
@@ -364,8 +362,15 @@ class ClusterState:
         return [share for uid in self.holder_uids(pod) for share in self.ledger.shares_of(uid).values()]
 
     def asks_by_claims(self, pod: Pod) -> bool:
-        """Whether it asks for GPUs by ResourceClaims; a pod that waits: by those that have none yet."""
-        return self.isolation.ask("request", pod, self._asked_by_claims, None) is not None
+        """Whether it asks for GPUs by ResourceClaims, readably or not; a pod that waits: by those without GPUs yet."""
+
+        def asks(pod: Pod) -> bool:
+            try:
+                return self._asked_by_claims(pod) is not None
+            except Malformed:
+                return True  # it waits, and is told why
+
+        return self.isolation.ask("request", pod, asks, False)
 
     def is_understood(self, pod: Pod) -> bool:
         """Whether Carrel knows which GPUs would do for a pod: the selectors of claims may say more."""
@@ -455,7 +460,7 @@ class ClusterState:
     def nodes_for(self, pod: Pod) -> tuple[str, ...]:
         """Also where it may get its ResourceClaims, and use those that it has."""
         nodes, claims = self._eligible(pod).nodes, self.device_claims
-        if claims is None or not pod.spec.resource_claims:
+        if claims is None or not claims.may_be_asked_by(pod):
             return nodes
         nodes = claims.with_slices(nodes) if not dialects_of(pod) and self.asks_by_claims(pod) else nodes
         return claims.within_reach(pod, nodes, self.ledger.nodes_held_by)

@@ -17,11 +17,11 @@ from carrel.dialects.claim_selectors import model_of
 from carrel.dialects.dra import CLASSES, NOTHING_CLAIMED, ClaimedGpus, DevicePlace
 from carrel.dialects.dra_shadows import OfferedDevice
 from carrel.dialects.gpuclaim import read_lease_name
-from carrel.dialects.registry import asked_in_ways, dialects_of
+from carrel.dialects.registry import ALL, asked_in_ways, dialects_of
 from carrel.kubernetes.cluster import Cluster, NotFound
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import Object, Pod
-from carrel.kubernetes.objects.pods import subject
+from carrel.kubernetes.objects.pods import extended_resources, resource_asked, resources_by_claim, subject
 from carrel.kubernetes.objects.resource_claims import (
     Allocation,
     DeviceClass,
@@ -49,7 +49,7 @@ NOT_DIVIDED = Refusal(
 MOST_LOOKED_UP = 500
 """Objects that were read before the watch showed them, and sets of nodes, that are remembered."""
 T = TypeVar("T", bound=Object)
-POOL_OF, NODE_OF, USED_BY, SHADOWS_ON = "pool", "node", "used by", "shadows"
+POOL_OF, NODE_OF, USED_BY, SHADOWS_ON, RESOURCE_OF = "pool", "node", "used by", "shadows", "resource"
 NOWHERE = "-"
 """The node of a shadow claim that names none; no node can have this name."""
 
@@ -58,9 +58,9 @@ class AskedClaim(NamedTuple):
     """A claim that a pod names, and what is known of it."""
 
     name: str
-    """Within the pod."""
+    """Within the pod; or the resource for which a scheduler makes the claim."""
     source: str
-    """The claim or the template, for messages."""
+    """The claim, the template or the resource, for messages."""
     spec: ResourceClaimSpec | None
     """None: it does not exist yet."""
     claim: ResourceClaim | None = None
@@ -87,7 +87,9 @@ class DeviceClaims:
             optional=True,
         )
         self.templates: Reflector[ResourceClaimTemplate] = informers.watch(RESOURCE_CLAIM_TEMPLATES, optional=True)
-        self.classes: Reflector[DeviceClass] = informers.watch(DEVICE_CLASSES, optional=True)
+        self.classes: Reflector[DeviceClass] = informers.watch(
+            DEVICE_CLASSES, indexes={RESOURCE_OF: lambda each: [each.spec.extended_resource_name]}, optional=True
+        )
         self.slices: Reflector[ResourceSlice] = informers.watch(
             RESOURCE_SLICES,
             indexes={
@@ -196,6 +198,10 @@ class DeviceClaims:
         waiting = [each for each in claims if each.claim is None or not holds_gpus(each.claim.metadata.uid)]
         return self._requested(pod, waiting)
 
+    def may_be_asked_by(self, pod: Pod) -> bool:
+        """Whether the pod names claims, or a resource for which a scheduler may make one: few pods of a cluster do."""
+        return bool(pod.spec.resource_claims) or not ALL.resources.issuperset(extended_resources(pod))
+
     def gpu_claims_of(self, pod: Pod) -> Sequence[AskedClaim]:
         """The claims of the pod that are for GPUs. Raises `Malformed`."""
         return [each for each in self.asked_by(pod) if self._request(each, pod) is not None]
@@ -250,7 +256,7 @@ class DeviceClaims:
 
     def why_twice(self, pod: Pod) -> Refusal | None:
         """Why a pod that has claims for GPUs may not ask in another dialect too: each would be promised its own GPU."""
-        others = dialects_of(pod) if pod.spec.resource_claims else ()
+        others = dialects_of(pod)
         if not others:
             return None
         claims = [each.source for each in self.asked_by(pod) if self._request(each, pod) is not None]
@@ -270,6 +276,20 @@ class DeviceClaims:
                 made = self._made(each.name, pod)
                 spec = made.spec if made else template.spec.spec if template else None
                 yield AskedClaim(each.name, f"ResourceClaimTemplate {name}", spec, made)
+        for word in sorted(extended_resources(pod) - ALL.resources):  # those of dialects are asked for in them
+            yield from self._asked_by_resource(pod, word)
+
+    def _asked_by_resource(self, pod: Pod, word: str) -> Iterator[AskedClaim]:
+        """What a pod asks for by a resource for which a scheduler makes a ResourceClaim."""
+        named = word.removeprefix(dra.CLASS_RESOURCE)
+        classes = (
+            [named] if named != word else [each.metadata.name for each in self.classes.store.find(RESOURCE_OF, word)]
+        )
+        chosen = next(filter(self.is_gpu_class, classes), "")
+        with suppress(Malformed):  # of such an amount no scheduler makes a claim either
+            if (count := resource_asked(pod, word).total) and (chosen or word in resources_by_claim(pod)):
+                made = self._made_for_resources(pod)
+                yield AskedClaim(word, f"resource {word}", dra.spec_of_resource(chosen, count), made)
 
     def _early(self, resource: Resource[T], namespace: str, name: str) -> T | None:
         found = self._looked_up.get((resource.kind, namespace, name))
@@ -279,6 +299,13 @@ class DeviceClaims:
         """The claim that was made for the pod by a template."""
         made = next((each.resource_claim_name for each in pod.status.resource_claim_statuses if each.name == name), "")
         return self.claims.store.get(made, pod.metadata.namespace) if made else None
+
+    def _made_for_resources(self, pod: Pod) -> ResourceClaim | None:
+        """The claim that a scheduler made for the pod's resources; the pod's status names it a moment later."""
+        if (made := pod.status.extended_resource_claim_status) is not None:
+            return self.claims.store.get(made.resource_claim_name, pod.metadata.namespace)
+        used = self.claims.store.find(USED_BY, pod.metadata.uid)
+        return next(filter(dra.is_for_extended_resource, used), None)
 
     def _request(self, asked: AskedClaim, pod: Pod) -> Request | None:
         if asked.spec is None:

@@ -8,6 +8,7 @@ it. Until it is known, the gang says why it cannot be planned; then its pods are
 
 import asyncio
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,8 @@ from typing import Any
 
 from carrel.dialects.gang_makers import Maker, group_size_of, maker_of, makers_maker, part_of, pods_made_by
 from carrel.dialects.gpuclaim import CLAIM
-from carrel.dialects.kai import POD_GROUP
+from carrel.dialects.kai import POD_GROUP, SUB_GROUP
+from carrel.dialects.kai_objects import PodGroup, why_incomplete
 from carrel.kubernetes.cluster import Cluster, ClusterError, Forbidden, NotFound
 from carrel.kubernetes.isolation import Isolation, title
 from carrel.kubernetes.objects.kinds import Pod
@@ -122,6 +124,22 @@ class GangSizes:
             known = self._answers[full_name] = self._work_out(pod, name, full_name)
         if known.gang is not None and known.gang.unplanned:
             self._unplanned[full_name] = pod, name
+        return known.gang
+
+    def of_group(self, pod: Pod, group: PodGroup) -> Gang | None:
+        """The gang of a PodGroup that says how many pods it needs. Where sub groups say it, all pods that there are are
+        placed together: fewer could be the wrong ones."""
+        name, needed = group.metadata.name, group.spec.min_member
+        full_name = f"{pod.metadata.namespace}/{name}"
+        if not group.spec.sub_groups:
+            return Gang(full_name, needed) if needed > 1 else None
+        known = self._answers.get(full_name)
+        if known is None:
+            there = {each.metadata.uid: each for each in self._context.pods_naming(pod.metadata.namespace, name)}
+            members = [each for each in {**there, pod.metadata.uid: pod}.values() if not is_ending(each)]
+            why = why_incomplete(group, Counter(each.metadata.labels.get(SUB_GROUP, "") for each in members))
+            size = max(AT_LEAST if why else 1, needed, len(members))
+            known = self._answers[full_name] = _Answer(math.inf, Gang(full_name, size, why) if size > 1 else None)
         return known.gang
 
     def on_pod(self, old: Pod | None, new: Pod | None) -> None:

@@ -195,6 +195,28 @@ class LeaseWriter:
                     await self._reread(name, lease)
         return False
 
+    async def move(self, lease: KnownLease, index: int) -> bool:
+        """Records on the Lease of this index what another Lease says of the same GPU, and deletes that one. Whether it
+        is done: not if the Lease of the index is another GPU's, or if somebody else has changed one of both."""
+        record, name = lease.record, gpuclaim.lease_name(lease.record.node, index)
+        async with self._lock(name):
+            there = self._cluster_ledger.lease(name)
+            if there is not None and there.record.gpu != record.gpu:
+                return False
+            known = there.record if there is not None else replace(record, index=index, shares=())
+            held = {share.holder.uid for share in known.shares}
+            missing = tuple(share for share in record.shares if share.holder.uid not in held)
+            after = replace(known, shares=(*known.shares, *missing), tries={**record.tries, **known.tries})
+            try:
+                if there is None or missing:
+                    await self._write(after, there)
+                await self._write(LeaseRecord(record.node, record.index, record.gpu), lease)
+                return True
+            except (Conflict, AlreadyExists, NotFound, OutcomeUnknown):
+                await self._reread(name, there)
+                await self._reread(lease.name, lease)
+        return False
+
     async def set_reservation(self, lease: KnownLease, reservation: Reservation | None) -> bool:
         """Records the state of a slot's reservation, if the Lease has not changed. Whether it was recorded."""
         return await self._change(

@@ -12,7 +12,7 @@ STALE_AFTER = timedelta(seconds=120)
 
 
 def why_silent(status: GpuNodeStatus, now: datetime) -> str:
-    """Why the report is too old; empty if it is not."""
+    """Why the report is too old, or from a clock that cannot be believed; empty if it is neither."""
     try:
         beat = gpuclaim.heartbeat_of(status)
     except Malformed as malformed:
@@ -20,4 +20,5 @@ def why_silent(status: GpuNodeStatus, now: datetime) -> str:
     if beat is None or abs(now - beat) <= STALE_AFTER:
         return ""  # without a heartbeat in it, a report counts as long as the object exists
     # The instant, not the age: a reason that changes by itself would cause a new Event on every pod that waits.
-    return f"the agent's last heartbeat was at {seconds(beat)}"
+    wrong = ", which is in the future: the clock of its node is wrong" if beat > now else ""
+    return f"the agent's last heartbeat was at {seconds(beat)}{wrong}"

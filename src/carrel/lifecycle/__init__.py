@@ -20,6 +20,7 @@ Reading order:
     terminator terminator_api       MAIA's pod terminator
     reservation_pods kai_metadata     pods that hold a GPU for others, where the kubelet chooses
     adoption_loop unrecorded_claims   records pods and claims that have GPUs without a Lease
+    renumbered_gpus                 moves Leases of GPUs whose index has changed
     shadow_plan shadow_claims       shows to schedulers, by claims, what pods hold
     reconciler tier_reconciler slot_reconciler   what the leader does when something changes
     invariant_check gpu_counts waiting_pods      what is counted for Prometheus

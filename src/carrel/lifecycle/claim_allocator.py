@@ -21,7 +21,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from carrel.dialects.claim_allocation import WantedGpu, given, wanted_gpus, write_allocation, write_consumer
-from carrel.dialects.dra import DELETE_PROTECTION, holder_of_claim
+from carrel.dialects.dra import DELETE_PROTECTION, holder_of_claim, is_for_extended_resource
 from carrel.dialects.dra_shadows import OfferedDevice
 from carrel.kubernetes.cluster import Conflict, Forbidden, Invalid, MergePatch, NotFound
 from carrel.kubernetes.objects.kinds import Pod
@@ -105,7 +105,8 @@ class ClaimAllocator:
     def _is_left_to_us(self, claim: ResourceClaim) -> bool:
         now = self._state.options.now()
         self._left_alone_since = {uid: at for uid, at in self._left_alone_since.items() if now < at + AGAIN_AFTER}
-        return claim.metadata.uid not in self._left_alone_since
+        # One that a scheduler made for a resource is gone if the scheduler did not get it.
+        return claim.metadata.uid not in self._left_alone_since and not is_for_extended_resource(claim)
 
     def _gpus_for(self, waiting: WaitingPod, claims: Sequence[ResourceClaim]) -> list[Gpu]:
         """The GPUs of one node that the claims get: those that they hold already, and new ones."""

@@ -18,6 +18,7 @@ import msgspec
 from carrel.dialects import dra
 from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.dra import DevicePlace
+from carrel.dialects.gpuclaim import users_on
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, GpuNodeStatus
 from carrel.kubernetes.cluster import Cluster, Forbidden, NotFound, Selection
 from carrel.kubernetes.objects.resource_claims import ResourceClaim
@@ -71,7 +72,7 @@ class ClaimEnds:
 
     async def end_of(self, holder: Holder, record: LeaseRecord) -> ClaimEnd:
         """As the API server says now."""
-        if holder.uid in self._cluster_ledger.users_on(record.node, record.index):
+        if holder.uid in self._cluster_ledger.users_on(record):
             return HOLDS
         try:
             end = await self._read_end(holder, record)
@@ -94,7 +95,7 @@ class ClaimEnds:
             found = msgspec.convert(await self._cluster.get(GPU_NODE_STATUSES, record.node), GpuNodeStatus)
         except NotFound:
             return False
-        return any(holder.uid in device.in_use_by for device in found.status.devices if device.id == record.index)
+        return holder.uid in users_on(found, record.gpu, record.index)
 
     async def _is_served(self, holder: Holder) -> bool:
         """An API server that does not know the kind at all says of every claim that it is not found. It lists no more
@@ -119,7 +120,7 @@ class ClaimEnds:
 
     def _is_for(self, place: DevicePlace, record: LeaseRecord) -> bool:
         """Whether a device is the GPU of the Lease; also if no slice says any more which one it is, but it may be."""
-        if place == DevicePlace(dra.DRIVER, record.node, dra.device_name(record.index)):
+        if place == DevicePlace(dra.DRIVER, record.node, dra.device_name(record.gpu)):
             return True
         uuid = self._device_claims.uuid_of(place) if self._device_claims is not None else ""
         return uuid == record.gpu if uuid else place.pool == record.node and place.driver in dra.CLASSES

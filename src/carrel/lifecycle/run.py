@@ -26,6 +26,7 @@ from carrel.lifecycle.gpu_counts import GpuCounts
 from carrel.lifecycle.invariant_check import InvariantCheck
 from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reconciler import Reconciler
+from carrel.lifecycle.renumbered_gpus import RenumberedGpus
 from carrel.lifecycle.settings import ControllerSettings
 from carrel.lifecycle.shadow_claims import ShadowClaims, ShadowRemoval
 from carrel.lifecycle.slot_reconciler import SlotReconciler
@@ -89,7 +90,7 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     slots = SlotReconciler(state, reservations, lambda node: pods_and_leases.on_room({node}), metrics)
     adoption = Adoption(state.cluster_ledger, state.lease_writer, state.isolation)
     invariants = InvariantCheck(state, metrics)
-    reconcilers: list[_Leading] = [pods_and_leases, tiers, slots, invariants]
+    reconcilers: list[_Leading] = [pods_and_leases, tiers, slots, invariants, RenumberedGpus(state)]
     if state.device_claims is not None:
         reconcilers += [ShadowClaims(state, state.device_claims), UnrecordedClaims(state, state.device_claims)]
     else:

@@ -124,9 +124,11 @@ class UnrecordedClaims:
         card = self._state.ledger.card(each.gpu.uuid)
         free = max(0, card.free) if card is not None else 0
         asked = each.gpu.memory if each.memory is None else each.memory
+        set_aside = card.gpu.unusable if card is not None else ""
+        why = f"is set aside: {set_aside}" if set_aside else f"has {free:,} MiB free, {asked:,} MiB asked"
         words = (
-            f"{each.gpu} was allocated to ResourceClaim {claim.metadata.name} without Carrel, and has {free:,} MiB"
-            f" free, {asked:,} MiB asked; a pod that uses it does not start there: delete the pod, or the claim"
+            f"{each.gpu} was allocated to ResourceClaim {claim.metadata.name} without Carrel, and {why};"
+            " a pod that uses it does not start there: delete the pod, or the claim"
         )
         note = Note(NO_LEASE, words, WARNING)
         if each.key not in self._told:

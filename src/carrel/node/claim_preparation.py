@@ -93,7 +93,7 @@ class ClaimPreparation:
 
     async def _gpu(self, result: AllocatedDevice, claim: ResourceClaim) -> Gpu | Refusal:
         """The GPU that the device is, if the claim may have it."""
-        gpu = next((each for each in self.gpus if dra.device_name(each.index) == result.device), None)
+        gpu = next((each for each in self.gpus if dra.device_name(each.uuid) == result.device), None)
         if gpu is None:
             return Refusal(f"{self.node} has no device {result.device}")
         if gpu.unusable:

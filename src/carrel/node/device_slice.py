@@ -58,7 +58,7 @@ def _device(gpu: Gpu, ability: ServerAbility, details: GpuDetails) -> Json:
         attributes[dra.MODEL] = {"string": gpu.model[:LONGEST_ATTRIBUTE]}
     if gpu.island:
         attributes[dra.ISLAND] = {"string": gpu.island[:LONGEST_ATTRIBUTE]}
-    device: Json = {"name": dra.device_name(gpu.index), "attributes": attributes}
+    device: Json = {"name": dra.device_name(gpu.uuid), "attributes": attributes}
     memory: Json = {"value": written(gpu.memory)}
     as_nvidia = dict(memory)  # to choose by, and nothing of it can be taken
     if ability.divides_memory:

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import AsyncIterator, Awaitable
 
 import pytest
+import uvloop
 
 from carrel.http.bodies import BodyLimit, BodyMemory
 from carrel.http.callers import CallerRules, known_callers_only
@@ -203,3 +205,29 @@ async def test_a_request_under_way_is_finished_when_the_server_stops() -> None:
         asked = asyncio.create_task(caller.answer())
         asyncio.get_running_loop().call_later(0.2, measured.released.set)
     assert (await asked).endswith('{"later":2}')
+
+
+@pytest.mark.parametrize("size", [3, DIRECT_BYTES + 1], ids=["answered directly", "answered by ASGI"])
+def test_garbage_behind_requests_that_are_answered_leaves_no_stack_trace(
+    size: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On the event loop of the product, which refuses to write to a connection that is closed."""
+    broken: list[object] = []
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: broken.append(context))
+        measured = Measured()
+        async with measured.served() as url:
+            caller = await raw_caller(url)
+            await caller.send(request("/later", b"x" * size))
+            await eventually(lambda: measured.later)
+            await caller.send(request("/later", b"") + b"\x00garbage\r\n\r\n")
+            assert await caller.answer() == ""
+            measured.released.set()
+            await eventually(lambda: measured.memory.used == 0)
+        gc.collect()  # a task whose error nobody has asked for says so when it goes
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
+    assert not broken
+    assert not [record for record in caplog.records if record.exc_info]

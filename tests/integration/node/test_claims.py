@@ -21,6 +21,8 @@ from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
 
+FIRST, SECOND = "gpu-565383ae-80d0-567b-90bd-e2fdb30cfc84", "gpu-4131c7b4-5a54-5f4c-9bde-79b9b48ede9c"
+"""Its devices, by the UUIDs of their GPUs."""
 SLICE = "n1-gpu.carrel.dev"
 
 
@@ -37,9 +39,10 @@ class ClaimNode:
         return found
 
     async def allocated(self, name: str, **given: str) -> Json:
-        """A claim that the gate let through: `gpu_0="8138Mi"`."""
+        """A claim that the gate let through: `first="8138Mi"`, of the first GPU."""
         claim = await new_claim(self.lab, name)
-        after = allocated(claim, {f"n1/{device.replace('_', '-')}": amount for device, amount in given.items()})
+        devices = {"first": FIRST, "second": SECOND}
+        after = allocated(claim, {f"n1/{devices[gpu]}": amount for gpu, amount in given.items()})
         gate = Gate(self.replica)
         await eventually(lambda: self.replica.device_claims and self.replica.device_claims.slices.store.get(SLICE))
         assert await gate.ask(after, claim) is None
@@ -74,7 +77,7 @@ def folder() -> Iterator[Path]:
 async def node(folder: Path) -> AsyncIterator[ClaimNode]:
     async with a_claim_node(folder) as found:
         await found.kubelet.register()
-        await becomes(lambda: _names(found), ["gpu-0", "gpu-1"])
+        await becomes(lambda: _names(found), [FIRST, SECOND])
         await eventually(lambda: len(found.replica.ledger.cards("n1")) == 2)
         await eventually(lambda: found.replica.ledger.cards("n1")[0].gpu.model == "Tesla-V100", "the agent's report")
         yield found
@@ -102,7 +105,7 @@ async def test_the_plugin_says_who_it_is_and_the_slice_follows(node: ClaimNode) 
 
 async def test_a_slice_that_the_kubelet_deleted_is_written_again(node: ClaimNode) -> None:
     await node.lab.client.delete(RESOURCE_SLICES, SLICE)
-    await becomes(lambda: _names(node), ["gpu-0", "gpu-1"])
+    await becomes(lambda: _names(node), [FIRST, SECOND])
 
 
 async def test_a_gpu_that_is_ill_gets_a_taint(node: ClaimNode) -> None:
@@ -118,10 +121,10 @@ async def test_a_gpu_that_is_ill_gets_a_taint(node: ClaimNode) -> None:
 
 async def test_the_kubelet_is_told_which_gpus_are_well(node: ClaimNode) -> None:
     async with aclosing(node.kubelet.health()) as told:
-        assert await anext(told) == {"gpu-0": ("HEALTHY", ""), "gpu-1": ("HEALTHY", "")}
+        assert await anext(told) == {FIRST: ("HEALTHY", ""), SECOND: ("HEALTHY", "")}
         ill = {"count": 1, "model": "Tesla-V100", "memoryMiB": 16276, "unusable": "XID 79"}
         node.running.simulate([ill, {"count": 1, "model": "Tesla-V100", "memoryMiB": 16276}])
-        wanted = {"gpu-0": ("UNHEALTHY", "XID 79"), "gpu-1": ("HEALTHY", "")}
+        wanted = {FIRST: ("UNHEALTHY", "XID 79"), SECOND: ("HEALTHY", "")}
         async with asyncio.timeout(60):
             assert wanted in [seen async for seen in until(told, wanted)]
 
@@ -139,15 +142,15 @@ async def until(told: AsyncIterator[Any], wanted: Any) -> AsyncIterator[Any]:
 
 
 async def test_a_claim_that_its_lease_names_gets_its_gpus(node: ClaimNode) -> None:
-    claim = await node.allocated("train", gpu_0="8138Mi", gpu_1="")
+    claim = await node.allocated("train", first="8138Mi", second="")
     uid = claim["metadata"]["uid"]
 
     for _ in range(2):  # the kubelet asks again
         answer = (await node.kubelet.prepare(claim))[uid]
         assert not answer.error
         assert [(each.device_name, each.pool_name, list(each.request_names)) for each in answer.devices] == [
-            ("gpu-0", "n1", ["gpu"]),
-            ("gpu-1", "n1", ["gpu"]),
+            (FIRST, "n1", ["gpu"]),
+            (SECOND, "n1", ["gpu"]),
         ]
         assert [list(each.cdi_device_ids) for each in answer.devices] == [[f"carrel.dev/gpu={uid}"]] * 2
 
@@ -160,9 +163,9 @@ async def test_a_claim_that_its_lease_names_gets_its_gpus(node: ClaimNode) -> No
 
 async def test_admin_access_sees_the_gpus_and_is_no_user_of_them(node: ClaimNode) -> None:
     claim = await new_claim(node.lab, "look", adminAccess=True)
-    looks = await store(node.lab, allocated(claim, {"n1/gpu-0": ""}, adminAccess=True))
+    looks = await store(node.lab, allocated(claim, {f"n1/{FIRST}": ""}, adminAccess=True))
     uid = looks["metadata"]["uid"]
-    forged = await store(node.lab, allocated(await new_claim(node.lab, "x"), {"n1/gpu-0": ""}, adminAccess=True))
+    forged = await store(node.lab, allocated(await new_claim(node.lab, "x"), {f"n1/{FIRST}": ""}, adminAccess=True))
     assert "no Lease gives" in (await node.kubelet.prepare(forged))[forged["metadata"]["uid"]].error
 
     assert not (await node.kubelet.prepare(looks))[uid].error
@@ -170,7 +173,7 @@ async def test_admin_access_sees_the_gpus_and_is_no_user_of_them(node: ClaimNode
     assert device["containerEdits"]["env"][0].startswith("NVIDIA_VISIBLE_DEVICES=GPU-")
     assert [each["inUseBy"] for each in await node.running.devices()] == [[], []]
 
-    train = await node.allocated("train", gpu_0="")
+    train = await node.allocated("train", first="")
     assert not (await node.kubelet.prepare(train))[train["metadata"]["uid"]].error
     status = await node.lab.client.get(GPU_NODE_STATUSES, "n1")
     assert status["status"]["preparedClaims"] == [train["metadata"]["uid"]]
@@ -179,9 +182,9 @@ async def test_admin_access_sees_the_gpus_and_is_no_user_of_them(node: ClaimNode
 async def test_where_nvidias_own_files_are_used_each_gpu_is_named_too(folder: Path) -> None:
     async with a_claim_node(folder, device_list=DeviceList.CDI) as node:
         await node.kubelet.register()
-        await becomes(lambda: _names(node), ["gpu-0", "gpu-1"])
+        await becomes(lambda: _names(node), [FIRST, SECOND])
         await eventually(lambda: node.replica.ledger.cards("n1")[0].gpu.model == "Tesla-V100")
-        claim = await node.allocated("train", gpu_1="")
+        claim = await node.allocated("train", second="")
         uid, uuid = claim["metadata"]["uid"], (await node.devices())[1]["attributes"]["uuid"]["string"]
 
         (device,) = (await node.kubelet.prepare(claim))[uid].devices
@@ -189,9 +192,9 @@ async def test_where_nvidias_own_files_are_used_each_gpu_is_named_too(folder: Pa
 
 
 async def test_a_claim_that_no_lease_names_is_refused_with_the_holder(node: ClaimNode) -> None:
-    first = await node.allocated("first", gpu_0="")
+    first = await node.allocated("first", first="")
     claim = await new_claim(node.lab, "stolen")
-    stolen = await store(node.lab, allocated(claim, {"n1/gpu-0": ""}))  # past the gate
+    stolen = await store(node.lab, allocated(claim, {f"n1/{FIRST}": ""}))  # past the gate
 
     answers = await node.kubelet.prepare(stolen, first)
 
@@ -215,7 +218,7 @@ async def test_a_claim_that_is_gone_or_not_allocated_is_refused(node: ClaimNode)
 
 
 async def test_what_is_given_back_leaves_nothing(node: ClaimNode) -> None:
-    claim = await node.allocated("train", gpu_0="8138Mi")
+    claim = await node.allocated("train", first="8138Mi")
     await node.kubelet.prepare(claim)
     for _ in range(2):
         assert [each.error for each in (await node.kubelet.unprepare(claim)).values()] == [""]
@@ -231,9 +234,9 @@ async def test_a_socket_that_vanished_is_there_again(node: ClaimNode) -> None:
 async def test_prepared_claims_are_known_after_a_restart_of_the_agent(folder: Path) -> None:
     async with a_claim_node(folder) as first:
         await first.kubelet.register()
-        await becomes(lambda: _names(first), ["gpu-0", "gpu-1"])
+        await becomes(lambda: _names(first), [FIRST, SECOND])
         await eventually(lambda: first.replica.ledger.cards("n1")[0].gpu.model == "Tesla-V100")
-        claim = await first.allocated("train", gpu_1="")
+        claim = await first.allocated("train", second="")
         await first.kubelet.prepare(claim)
     async with a_claim_node(folder) as second:
 

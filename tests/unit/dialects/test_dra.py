@@ -162,6 +162,20 @@ def test_a_slice_says_which_gpu_a_device_is() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("uuid", "name"),
+    [
+        pytest.param(
+            "GPU-5f3a1e0c-0d5e-4a54-8f0b-2f6d3c1b7a90", "gpu-5f3a1e0c-0d5e-4a54-8f0b-2f6d3c1b7a90", id="a real one"
+        ),
+        pytest.param("GPU-node.lab.example-7", "gpu-node-lab-example-7", id="made up from the name of a node"),
+        pytest.param(f"GPU-{'x' * 80}-12", f"{'x' * 60}-12", id="too long for a label of DNS"),
+    ],
+)
+def test_a_device_is_named_by_the_uuid_of_its_gpu(uuid: str, name: str) -> None:
+    assert dra.device_name(uuid) == name
+
+
 def test_the_words_of_the_driver() -> None:
-    assert (dra.DRIVER, dra.device_name(3), dra.slice_name("n1")) == ("gpu.carrel.dev", "gpu-3", "n1-gpu.carrel.dev")
+    assert (dra.DRIVER, dra.slice_name("n1")) == ("gpu.carrel.dev", "n1-gpu.carrel.dev")
     assert {"gpu.carrel.dev", "gpu.nvidia.com"} == dra.CLASSES

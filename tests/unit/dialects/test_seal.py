@@ -128,6 +128,11 @@ def test_of_pods_with_the_same_seal_only_one_is_served() -> None:
     assert SEAL.missing_on(first, [first, placed]) is not None, "whoever has a GPU keeps it, and is the only one"
 
 
+def test_a_pod_is_no_copy_of_itself_though_it_is_known_to_be_bound_by_now() -> None:
+    asked_about = a_pod("p", "u1", annotations=SEALED)
+    assert SEAL.missing_on(asked_about, [a_pod("p", "u1", node="n1", annotations=SEALED)]) is None
+
+
 def test_two_pods_of_one_template_in_one_second_have_different_seals() -> None:
     pod = SealedPod(place_of("lab", "", "job-"), BOOKED, ONE_GPU)
     assert SEAL.write(pod, "review-1", NOON) != SEAL.write(pod, "review-2", NOON)

@@ -9,6 +9,7 @@ from carrel.kubernetes.cluster import Conflict, Forbidden
 from carrel.kubernetes.isolation import REMEMBERED, Isolation
 from carrel.kubernetes.leader_election import LeadershipLost
 from carrel.kubernetes.timing import Backoff
+from carrel.parsing import Malformed
 
 RETRY = Backoff(first_s=1.0, limit_s=4.0)
 
@@ -116,6 +117,12 @@ async def test_a_stack_trace_is_for_our_mistakes_only_and_only_once(caplog: pyte
     refused.error = Forbidden(403, "Forbidden", "not this one")
     await refused.run()
     assert [bool(record.exc_info) for record in caplog.records] == [False]
+
+    caplog.clear()
+    again = Round()
+    again.error = Malformed("ResourceClaim lab/x", "memory", "1e30", "a quantity up to 2⁶³−1")
+    await again.run()
+    assert [bool(record.exc_info) for record in caplog.records] == [False], "that is somebody else's mistake"
 
 
 def test_what_is_remembered_of_failures_is_bounded() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from carrel.dialects import carrel, gpuclaim, kai, kai_reservation, nvidia, protected_keys, visible_devices
+from carrel.dialects import carrel, dra, gpuclaim, kai, kai_reservation, nvidia, protected_keys, visible_devices
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.dialects.key_writers import WRITERS, Writer, written_by
@@ -69,6 +69,7 @@ def test_the_webhook_is_asked_about_every_pod_that_it_would_change() -> None:
         *carrel.PRIORITY_CLASSES,
         carrel.BOOKING,  # as a scheduling gate
         *ALL.resources,
+        f"{dra.CLASS_RESOURCE}{dra.DRIVER}",
         f"{nvidia.MIG_PREFIX}*",
     }
     assert webhook()["failurePolicy"] == "Fail"
@@ -105,7 +106,9 @@ def test_the_webhook_is_asked_about_pods_with_claims_of_all_namespaces() -> None
     entry, (configuration,) = webhook("claim-pods.carrel.dev"), webhooks(dra=True)
 
     assert "namespaceSelector" not in entry and "objectSelector" not in entry
-    assert named(entry["matchConditions"], "has-claims") == "object.spec.?resourceClaims.orValue([]).size() > 0"
+    condition = named(entry["matchConditions"], "has-claims")
+    assert condition.startswith("object.spec.?resourceClaims.orValue([]).size() > 0\n||")
+    assert words_of(condition) == {"/"}, "any resource that is not Kubernetes' own may stand for a claim"
     assert words_of(named(entry["matchConditions"], "not-a-gpu-pod")) == {carrel.TIER}
     assert (entry["failurePolicy"], entry["timeoutSeconds"]) == ("Ignore", 5)
     order = [each["name"] for each in configuration["webhooks"]]

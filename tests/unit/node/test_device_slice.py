@@ -44,12 +44,12 @@ def names(gpus: list[Gpu], ability: ServerAbility) -> list[str]:
 
 def test_a_gpu_that_nobody_may_have_is_tainted_or_left_out() -> None:
     gpus = [a_card("n1", 1), a_card("n1", 0, unusable="XID 79")]
-    assert names(gpus, ALL) == ["gpu-0", "gpu-1"]
+    assert names(gpus, ALL) == ["gpu-n1-0", "gpu-n1-1"]
     assert [each.get("taints") for each in devices_of(gpus, ALL, {})] == [
         [{"key": "carrel.dev/unusable", "effect": "NoSchedule"}],
         None,
     ]
-    assert names(gpus, NO_TAINTS) == ["gpu-1"]
+    assert names(gpus, NO_TAINTS) == ["gpu-n1-1"]
 
 
 def test_a_gpu_without_a_uuid_is_left_out() -> None:

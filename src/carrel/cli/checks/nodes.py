@@ -10,7 +10,7 @@ from carrel.kubernetes.cluster import EVERYTHING
 from carrel.kubernetes.objects.kinds import NodeObject
 from carrel.kubernetes.objects.quantity import whole_quantity
 from carrel.kubernetes.objects.resources import NODES
-from carrel.leases.silent_agents import STALE_AFTER
+from carrel.leases.silent_agents import why_silent
 from carrel.parsing.malformed import Malformed
 from carrel.parsing.time import seconds
 
@@ -36,9 +36,9 @@ def _of_report(of: Installation, report: GpuNodeStatus) -> Iterator[Finding]:
     except Malformed as malformed:
         yield fail(str(malformed), of.kubectl("rollout restart daemonset/carrel-agent"), hop)
         return
-    if beat is not None and of.now() - beat > STALE_AFTER:
+    if silent := why_silent(report, of.now()):
         look = of.kubectl(f"get pods --field-selector spec.nodeName={node}")
-        yield fail(f"its agent last reported at {seconds(beat)}: it gets no new GPU pods", look, hop)
+        yield fail(f"it gets no new GPU pods: {silent}", look, hop)
         return
     show = f"kubectl get gpunodestatus {node} --output yaml"
     unhealthy = [f"GPU {gpu.id}: {gpu.reason or gpu.health}" for gpu in report.status.devices if gpu.reason]

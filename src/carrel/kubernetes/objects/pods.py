@@ -67,6 +67,18 @@ def asks_for(pod: Pod, resource: str) -> bool:
     return False
 
 
+def extended_resources(pod: Pod) -> set[str]:
+    """The resources that its containers name, besides Kubernetes' own, such as processors and memory."""
+    found: set[str] = set()
+    for group in (pod.spec.containers, pod.spec.init_containers):
+        for each in group:
+            for amounts in (each.resources.limits, each.resources.requests):
+                for word in amounts:
+                    if "/" in word:
+                        found.add(word)
+    return found
+
+
 def resources_by_claim(pod: Pod) -> frozenset[str]:
     """The resources that the pod gets by a ResourceClaim which its scheduler has made for it."""
     made = pod.status.extended_resource_claim_status

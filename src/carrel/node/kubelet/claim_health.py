@@ -64,7 +64,7 @@ def _told(gpus: Sequence[Gpu], seen_at: datetime) -> wire.NodeWatchResourcesResp
     return wire.NodeWatchResourcesResponse(
         devices=[
             wire.DeviceHealth(
-                device=wire.DeviceIdentifier(pool_name=gpu.node, device_name=dra.device_name(gpu.index)),
+                device=wire.DeviceIdentifier(pool_name=gpu.node, device_name=dra.device_name(gpu.uuid)),
                 health=wire.HealthStatus.UNHEALTHY if gpu.unusable else wire.HealthStatus.HEALTHY,
                 last_updated_time=int(seen_at.timestamp()),
                 health_check_timeout_seconds=UNKNOWN_AFTER_S,
