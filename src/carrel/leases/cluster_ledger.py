@@ -1,6 +1,6 @@
 """Keeps the ledger equal to what the cluster says.
 
-    which GPUs there are          GpuNodeStatus, and the labels of the Node
+    which GPUs there are          GpuNodeStatus; labels, taints and readiness of the Node
     who holds them                the Leases in Carrel's own namespace; and pods that have GPUs without a Lease
     how far each holder is        the Pods: running, or ending
 
@@ -18,7 +18,8 @@ from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.dialects.kai_reservation import is_reservation
 from carrel.dialects.options import Unit
 from carrel.kubernetes.isolation import Isolation
-from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
+from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod, Taint
+from carrel.leases.closed_nodes import why_closed
 from carrel.leases.gpu_nodes import GpuNodes, GpuNodesContext
 from carrel.leases.known_lease import KnownLease
 from carrel.leases.node_offers import NodeOffers
@@ -52,8 +53,9 @@ class ClusterLedger:
         memory_unit: Unit = Unit.MIB,
         request_of: RequestOf = lambda pod: None,
         isolation: Isolation | None = None,
+        is_usual: Callable[[Taint], bool] = lambda taint: False,
     ) -> None:
-        """`request_of`: what a pod asks for that is bound without a Lease."""
+        """`request_of`: what a pod asks for that is bound without a Lease; `is_usual`: whether a taint closes no node."""
         self.ledger = Ledger()
         self._offers = NodeOffers(pod_by_uid, request_of)
         self._memory_unit = memory_unit
@@ -61,6 +63,8 @@ class ClusterLedger:
         self._pod_by_uid = pod_by_uid
         self._statuses: dict[str, GpuNodeStatus] = {}
         self._labels: dict[str, Mapping[str, str]] = {}
+        self._is_usual = is_usual
+        self._closed: dict[str, str] = {}  # node → why pods in general cannot come there
         self._reported: dict[str, Node] = {}  # with its real GPUs, also where the ledger has slots
         self._stale: dict[str, str] = {}  # node → why its report is too old
         self._leases: dict[str, KnownLease] = {}
@@ -103,13 +107,14 @@ class ClusterLedger:
     def on_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
         if new is not None:
             name = new.metadata.name
-            is_new = self._offers.on_node(new)
-            if is_new or self._labels.get(name) != new.metadata.labels:
+            is_new, closed = self._offers.on_node(new), why_closed(new, self._is_usual)
+            if is_new or self._closed.get(name, "") != closed or self._labels.get(name) != new.metadata.labels:
                 is_first = name not in self._labels
-                self._labels[name] = new.metadata.labels
+                self._labels[name], self._closed[name] = new.metadata.labels, closed
                 self._refresh_all({name} | (self._gpu_nodes.on_node(name) if is_first else set()))
         elif old is not None:
             self._labels.pop(old.metadata.name, None)
+            self._closed.pop(old.metadata.name, None)
             self._offers.forget_node(old.metadata.name)
             self._refresh_all(self._gpu_nodes.on_node(old.metadata.name))
 
@@ -178,7 +183,7 @@ class ClusterLedger:
             or gpuclaim.why_other_unit(status, self._memory_unit)
             or set_aside
         )
-        node = replace(node, gpus=gpus, unusable=unusable)
+        node = replace(node, gpus=gpus, unusable=unusable, closed=self._closed.get(name, ""))
         if node != self.ledger.node(name):  # most reports are only a heartbeat
             holders = self._holders_on(name)
             self.ledger.set_node(node)
