@@ -56,10 +56,13 @@ class Calendar:
         bookings: Iterable[Booking] = (),
         maintenance: Iterable[Maintenance] = (),
         shares_per_card: int = 1,
+        why_not_more: str = "",
     ) -> None:
+        """`why_not_more`: why further GPUs of the model cannot be booked."""
         self.model = model
         self.cards = cards
         self._shares_per_card = shares_per_card
+        self._why_not_more = why_not_more
         changes: dict[datetime, tuple[int, int]] = {}
         taken = [(b.start, b.ends, b.cards, b.share) for b in bookings if b.model == model and b.counts]
         taken += [
@@ -122,14 +125,15 @@ class Calendar:
         )  # other rules say so
         if is_impossible or all(s.has_room(wanted.cards, wanted.share) for s in self.spans(wanted.start, wanted.end)):
             return ""
+        others = f" {self._why_not_more}." if self._why_not_more else ""
         if not wanted.share and wanted.cards > self.cards:
-            return f"There are {self.cards} GPUs of {self.model}; {wanted.cards} are asked for."
+            return f"There are {self.cards} GPUs of {self.model}; {wanted.cards} are asked for.{others}"
         if wanted.share:
-            return f"No share of a {self.model} is free for the whole time."
+            return f"No share of a {self.model} is free for the whole time.{others}"
         free = max(0, self.free(wanted.start, wanted.end))
         return (
             f"{free} of {self.cards} GPUs of {self.model} {'is' if free == 1 else 'are'} free for the whole time;"
-            f" {wanted.cards} {'is' if wanted.cards == 1 else 'are'} asked for."
+            f" {wanted.cards} {'is' if wanted.cards == 1 else 'are'} asked for.{others}"
         )
 
     def _span(self, start: datetime, end: datetime, whole: int, shares: int) -> Span:

@@ -67,7 +67,8 @@ class BookingContext:
         stock = self.inventory.stock().get(model)
         windows = [window.maintenance for window in await reading.maintenance(start, end, model)]
         others = [booking for booking in await reading.promised(start, end, model) if booking.id != but]
-        return Calendar(model, stock.cards if stock else 0, others, windows, self.rules.shares_per_card)
+        why_not_more = stock.why_set_aside if stock else ""
+        return Calendar(model, stock.cards if stock else 0, others, windows, self.rules.shares_per_card, why_not_more)
 
 
 @dataclass(frozen=True, slots=True)

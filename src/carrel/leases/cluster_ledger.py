@@ -55,7 +55,8 @@ class ClusterLedger:
         isolation: Isolation | None = None,
         is_usual: Callable[[Taint], bool] = lambda taint: False,
     ) -> None:
-        """`request_of`: what a pod asks for that is bound without a Lease; `is_usual`: whether a taint closes no node."""
+        """`request_of`: what a pod asks for that is bound without a Lease; `is_usual`: whether a taint is none that
+        closes a node."""
         self.ledger = Ledger()
         self._offers = NodeOffers(pod_by_uid, request_of)
         self._memory_unit = memory_unit
@@ -113,10 +114,11 @@ class ClusterLedger:
                 self._labels[name], self._closed[name] = new.metadata.labels, closed
                 self._refresh_all({name} | (self._gpu_nodes.on_node(name) if is_first else set()))
         elif old is not None:
-            self._labels.pop(old.metadata.name, None)
-            self._closed.pop(old.metadata.name, None)
-            self._offers.forget_node(old.metadata.name)
-            self._refresh_all(self._gpu_nodes.on_node(old.metadata.name))
+            name = old.metadata.name
+            self._labels.pop(name, None)
+            self._closed.pop(name, None)
+            self._offers.forget_node(name)
+            self._refresh_all({name} | self._gpu_nodes.on_node(name))
 
     def labels_of(self, node: str) -> Mapping[str, str]:
         return self._labels.get(node, {})

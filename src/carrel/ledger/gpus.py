@@ -79,4 +79,4 @@ class Node:
     @property
     def out_of_use(self) -> str:
         """Why its GPUs do not count as available; empty if they do."""
-        return self.unusable or self.closed
+        return self.closed or self.unusable
