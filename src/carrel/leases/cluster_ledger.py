@@ -18,8 +18,7 @@ from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.dialects.kai_reservation import is_reservation
 from carrel.dialects.options import Unit
 from carrel.kubernetes.isolation import Isolation
-from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod, Taint
-from carrel.leases.closed_nodes import why_closed
+from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
 from carrel.leases.gpu_nodes import GpuNodes, GpuNodesContext
 from carrel.leases.known_lease import KnownLease
 from carrel.leases.node_offers import NodeOffers
@@ -53,10 +52,9 @@ class ClusterLedger:
         memory_unit: Unit = Unit.MIB,
         request_of: RequestOf = lambda pod: None,
         isolation: Isolation | None = None,
-        is_usual: Callable[[Taint], bool] = lambda taint: False,
+        why_closed: Callable[[str], str] = lambda node: "",
     ) -> None:
-        """`request_of`: what a pod asks for that is bound without a Lease; `is_usual`: whether a taint is none that
-        closes a node."""
+        """`request_of`: what a pod asks for that is bound without a Lease; `why_closed`: see `closed_nodes`."""
         self.ledger = Ledger()
         self._offers = NodeOffers(pod_by_uid, request_of)
         self._memory_unit = memory_unit
@@ -64,8 +62,7 @@ class ClusterLedger:
         self._pod_by_uid = pod_by_uid
         self._statuses: dict[str, GpuNodeStatus] = {}
         self._labels: dict[str, Mapping[str, str]] = {}
-        self._is_usual = is_usual
-        self._closed: dict[str, str] = {}  # node → why pods in general cannot come there
+        self._why_closed = why_closed
         self._reported: dict[str, Node] = {}  # with its real GPUs, also where the ledger has slots
         self._stale: dict[str, str] = {}  # node → why its report is too old
         self._leases: dict[str, KnownLease] = {}
@@ -108,17 +105,16 @@ class ClusterLedger:
     def on_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
         if new is not None:
             name = new.metadata.name
-            is_new, closed = self._offers.on_node(new), why_closed(new, self._is_usual)
-            if is_new or self._closed.get(name, "") != closed or self._labels.get(name) != new.metadata.labels:
+            is_new, there = self._offers.on_node(new), self.ledger.node(name)
+            is_new = is_new or (there is not None and there.closed != self._why_closed(name))
+            if is_new or self._labels.get(name) != new.metadata.labels:
                 is_first = name not in self._labels
-                self._labels[name], self._closed[name] = new.metadata.labels, closed
+                self._labels[name] = new.metadata.labels
                 self._refresh_all({name} | (self._gpu_nodes.on_node(name) if is_first else set()))
         elif old is not None:
-            name = old.metadata.name
-            self._labels.pop(name, None)
-            self._closed.pop(name, None)
-            self._offers.forget_node(name)
-            self._refresh_all({name} | self._gpu_nodes.on_node(name))
+            self._labels.pop(old.metadata.name, None)
+            self._offers.forget_node(old.metadata.name)
+            self._refresh_all({old.metadata.name} | self._gpu_nodes.on_node(old.metadata.name))
 
     def labels_of(self, node: str) -> Mapping[str, str]:
         return self._labels.get(node, {})
@@ -185,7 +181,7 @@ class ClusterLedger:
             or gpuclaim.why_other_unit(status, self._memory_unit)
             or set_aside
         )
-        node = replace(node, gpus=gpus, unusable=unusable, closed=self._closed.get(name, ""))
+        node = replace(node, gpus=gpus, unusable=unusable, closed=self._why_closed(name))
         if node != self.ledger.node(name):  # most reports are only a heartbeat
             holders = self._holders_on(name)
             self.ledger.set_node(node)

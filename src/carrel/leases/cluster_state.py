@@ -30,7 +30,7 @@ from carrel.kubernetes.objects.resources import LEASES, NAMESPACES, NODES, PODS
 from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, Reflector, WatchTiming
 from carrel.kubernetes.timing import Backoff
 from carrel.leases.claim_users import NAMES_CLAIM, ClaimUsers, claims_named_by
-from carrel.leases.closed_nodes import UsualTaints
+from carrel.leases.closed_nodes import ClosedNodes
 from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.coverage_context import CoverageContext
 from carrel.leases.covered_pods import CoveredPods
@@ -121,14 +121,9 @@ class ClusterState:
         drivers = (options.dra_driver.value,)
         self.device_claims = DeviceClaims(self.informers, drivers, options.namespace) if options.dra else None
         self.claim_users = ClaimUsers(self.pods.store, self.device_claims)
-        self.usual_taints = UsualTaints(options.namespace)
-        self.cluster_ledger = ClusterLedger(
-            self.pods.store.by_uid,
-            options.dialect_options.memory_unit,
-            self._asked_in_pod,
-            self.isolation,
-            self.usual_taints,
-        )
+        closed_nodes = ClosedNodes(self.pods, self.nodes, options.namespace)
+        unit, by_uid = options.dialect_options.memory_unit, self.pods.store.by_uid
+        self.cluster_ledger = ClusterLedger(by_uid, unit, self._asked_in_pod, self.isolation, closed_nodes.why)
         self.cluster_ledger.pod_of_holder = self.claim_users.pod_of
         self.cluster_ledger.claims_used_by = self.claim_users.used_by
         if self.device_claims is not None:
@@ -147,7 +142,7 @@ class ClusterState:
         read: tuple[Reflector[Any], ...] = (*before, self.node_statuses)
         self.cluster_ledger.is_all_read = lambda: all(each.is_synced for each in read)
         self.nodes.on_change(self.cluster_ledger.on_node)
-        self.eligible_nodes = EligibleNodes(self.nodes.store.snapshot, self.usual_taints)
+        self.eligible_nodes = EligibleNodes(self.nodes.store.snapshot, closed_nodes.is_usual)
         self.nodes.on_change(self.eligible_nodes.on_node)
         self.leases.on_change(self.cluster_ledger.on_lease)
         self.pods.on_change(self.cluster_ledger.on_pod)
@@ -159,7 +154,6 @@ class ClusterState:
         self.bookings.on_change(self.covered_pods.on_booking)
         self.pods.on_change(self.covered_pods.on_pod)
         self.nodes.on_change(self.covered_pods.on_node)
-        self.pods.on_change(self._on_agent)
         if self.device_claims is not None:
             self._watch_device_claims(self.device_claims)
         self.claims.on_change(self._on_request_part)
@@ -460,17 +454,8 @@ class ClusterState:
 
     # --- where it may go, and why it waits ---------------------------------------------------------------------------
 
-    def _on_agent(self, old: Pod | None, new: Pod | None) -> None:
-        """Another agent may tolerate other taints."""
-        if self.usual_taints.on_pod(old, new):
-            self.eligible_nodes.forget()
-            self.covered_pods.on_requests()
-            for node in self.nodes.store.snapshot():
-                self.cluster_ledger.on_node(node, node)
-
     def nodes_for(self, pod: Pod, *, when_open: bool = False) -> tuple[str, ...]:
-        """Also where it may get its ResourceClaims, and use those that it has. `when_open`: as if no node were closed
-        (`closed_nodes`)."""
+        """Also where it may get its ResourceClaims, and use those that it has. `when_open`: if no node were closed."""
         eligible, claims = self._eligible(pod), self.device_claims
         nodes = eligible.when_open if when_open else eligible.nodes
         if claims is None or not pod.spec.resource_claims:
@@ -493,8 +478,7 @@ class ClusterState:
 
     def why_none_free(self, pod: Pod, request: Request) -> Refusal | None:
         """Why an opportunistic pod that is about to be created could not be placed now; None if it could."""
-        nodes, eligible = self.nodes_for(pod), self._eligible(pod)
-        return self._reason.why_none_free(request, nodes, leaves_room=True, eligible=eligible)
+        return self._reason.why_none_free(request, self.nodes_for(pod), leaves_room=True, eligible=self._eligible(pod))
 
     def booked_waiting(self) -> Sequence[WaitingPod]:
         """The booked pods that wait, the oldest first."""

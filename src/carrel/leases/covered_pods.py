@@ -39,9 +39,6 @@ from carrel.ledger.placement import WaitingPod
 from carrel.ledger.requests import Request
 from carrel.ledger.shares import Holder
 
-LAST = datetime.max.replace(tzinfo=UTC)
-"""A pod that is about to be created comes after all that exist."""
-
 
 class CoveredPods:
     def __init__(self, ledger: Ledger, context: CoverageContext) -> None:
@@ -244,7 +241,7 @@ class CoveredPods:
             holder=Holder("", namespace),
             person=person,
             namespace=namespace_named(namespace),
-            created=LAST,
+            created=datetime.max.replace(tzinfo=UTC),  # after all that exist
             bound_at=None,
             request=request,
             nodes=self._context.nodes_for(pod),

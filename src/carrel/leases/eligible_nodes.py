@@ -67,10 +67,7 @@ class EligibleNodes:
 
     def on_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
         if not takes_the_same_pods(old, new):
-            self.forget()
-
-    def forget(self) -> None:
-        self._known.clear()
+            self._known.clear()
 
     def of(self, pod: Pod) -> Eligibility:
         demands = demands_of(pod)

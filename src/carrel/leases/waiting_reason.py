@@ -43,7 +43,7 @@ class WaitCause(Enum):
     LEFT_TO_BOOKED_PODS = "left_to_booked_pods"
     """What is free is left to booked pods that wait."""
     NO_NODE = "no_node"
-    """It may run on no node with GPUs, by its selectors, affinities and tolerations."""
+    """It may run on no node with GPUs, by its selectors, affinities and tolerations; or these are cordoned."""
     GANG_INCOMPLETE = "gang_incomplete"
     """Not all members of its gang are there, or have room."""
     PERSON_LIMIT = "person_limit"
