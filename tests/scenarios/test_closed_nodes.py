@@ -11,6 +11,7 @@ from carrel.admission.admission import AdmissionOptions
 from carrel.bookings.pages.cluster_map import PodOnMap, node_on_map, totals
 from carrel.bookings.run import cluster_inventory_of, cluster_view_of
 from carrel.cli.why import why_text
+from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.kubernetes.cluster import Json, MergePatch
 from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.ledger.gpus import Node
@@ -284,6 +285,23 @@ async def test_the_reason_names_the_nodes_that_would_do_and_no_others() -> None:
         await change(lab, carrel, "n2", OPEN)
         assert str(carrel.why(pod)) == (
             "1 whole GPU of model A6000 asked, but 4 nodes are cordoned: n1, n3, n4 and 1 more; node n2 is not ready"
+        )
+
+
+async def test_a_gang_says_which_nodes_it_misses_once_all_members_are_here() -> None:
+    async with a_lab([a_node("n1", 1), a_node("n2", 1)]) as lab, lab.replica() as carrel:
+        claim = {"devices": {"count": 1}, "gangRef": "g", "gangSize": 2}
+        body = {"apiVersion": GPU_CLAIMS.api_version, "kind": GPU_CLAIMS.kind, "metadata": {"name": "g"}, "spec": claim}
+        await lab.client.create(GPU_CLAIMS, body, "lab")
+        first = await carrel.sees(await lab.pod("p1", annotations={**BOOKED, "gpu.scheduling/claim": "g"}))
+        await change(lab, carrel, "n2", CORDONED)
+        assert str(carrel.why(first)) == "gang lab/g waits for 1 more member: 1 of 2 are here"
+
+        await carrel.sees(await lab.pod("p2", annotations={**BOOKED, "gpu.scheduling/claim": "g"}))
+
+        assert str(carrel.why(first)) == (
+            "gang lab/g has room for 1 of its 2 members; all or none are placed;"
+            " node n2 is cordoned (kubectl uncordon n2)"
         )
 
 

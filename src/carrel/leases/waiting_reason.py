@@ -96,6 +96,9 @@ class WaitingReason:
             return Waiting(WaitCause.PERSON_LIMIT, over_limit)
         if asked.request.gang is not None:
             together = self._why_gang_waits(asked.request.gang, pod, nodes)
+            is_here = len(self._context.members_of(asked.request.gang).waiting) >= asked.request.gang.size
+            if together is not None and is_here and (why := self._why_not_elsewhere(asked.request, eligible)):
+                together = Refusal(f"{together.reason}; {why}")
             if together is not None:
                 return Waiting(WaitCause.GANG_INCOMPLETE, together)
         leaves_room, keeper = self._context.leaves_room(pod), self._context.keeper(pod)
@@ -121,7 +124,7 @@ class WaitingReason:
         """Why no GPU of these nodes can be had now, and none of the other nodes that would do; None if one can.
         `leaves_room`: for booked pods that wait."""
         refusal = self._node_filter.why(request, nodes, keeper)
-        if refusal is not None and (why := eligible.why_not_elsewhere(lambda node: self._would_do(node, request))):
+        if refusal is not None and (why := self._why_not_elsewhere(request, eligible)):
             return Refusal(f"{refusal.reason}; {why}" if self._have_gpus(nodes) else f"{request} asked, but {why}")
         if refusal is not None or not leaves_room:
             return refusal
@@ -130,6 +133,9 @@ class WaitingReason:
 
     def _have_gpus(self, nodes: Iterable[str]) -> bool:
         return any(node in self._ledger.rooms for node in nodes)
+
+    def _why_not_elsewhere(self, request: Request, eligible: Eligibility) -> str:
+        return eligible.why_not_elsewhere(lambda node: self._would_do(node, request))
 
     def _would_do(self, node: str, request: Request) -> bool:
         """Whether the node would do if it were empty and in order."""
