@@ -8,6 +8,8 @@ from playwright.async_api import Browser, expect
 
 from carrel.bookings.pages.live_streams import PER_PERSON
 from carrel.dialects.booking_objects import BOOKINGS
+from carrel.kubernetes.cluster import MergePatch
+from carrel.kubernetes.objects.resources import NODES
 from kubernetes_in_memory.http_server import serve
 from tests.browser.service import a_service, signed_in
 from tests.kit.gpus import a_node
@@ -51,6 +53,29 @@ async def test_a_gpu_fills_when_a_pod_starts_and_shows_its_person(browser: Brows
         await expect(pods).to_contain_text("lab/eval")
         await page.goto("/")
         await expect(page.get_by_role("region", name="Your pods").first).to_contain_text("GPU 0 of n1")
+
+
+async def test_a_cordoned_node_has_no_idle_gpus_and_every_page_says_why(browser: Browser, tmp_path: Path) -> None:
+    async with (
+        a_lab([a_node("dgx-1", cards=2), a_node("dgx-2", cards=1)], in_real_time=True) as lab,
+        serve(lab.api) as api,
+        a_service(tmp_path, "--server", api.url) as url,
+        signed_in(browser, url, "ada") as page,
+    ):
+        await page.goto("/map")
+        await expect(page.locator(".figure").first).to_have_text("3 of 3")
+
+        await lab.client.patch(NODES, "dgx-1", MergePatch({"spec": {"unschedulable": True}}))
+
+        await expect(page.locator(".figure").first).to_have_text("1 of 3")
+        await expect(page.get_by_text("Takes no new pods: cordoned (kubectl uncordon dgx-1)")).to_have_count(1)
+        for address in ("/", "/timeline"):
+            await page.goto(address)
+            words = page.get_by_text("2 of 3 are out of use: dgx-1 is cordoned (kubectl uncordon dgx-1)")
+            await expect(words).to_have_count(1)
+        await lab.client.patch(NODES, "dgx-1", MergePatch({"spec": {"unschedulable": False}}))
+        await page.goto("/map")
+        await expect(page.locator(".figure").first).to_have_text("3 of 3")
 
 
 async def test_the_map_shows_at_once_that_a_booking_was_cancelled(browser: Browser, tmp_path: Path) -> None:

@@ -118,6 +118,39 @@ def test_a_controlled_pod_is_evicted_within_its_disruption_budget_and_the_next_h
         eventually(lambda: not lab.api.call("GET", records)["items"], LIMIT_S)
 
 
+def test_a_booked_notebook_waits_for_a_cordoned_node_and_others_go_on_on_cpu(lab: Lab) -> None:
+    node, wait_s = lab.carrel.node.name, 5
+    cordoned = f"node {node} is cordoned (kubectl uncordon {node})"
+
+    def a_notebook(name: str) -> Json:
+        made = a_pod(name, {WHOLE: "1"})
+        made["metadata"]["labels"] = {"hub.jupyter.org/username": name}
+        return made
+
+    lab.restart_controller("--wait-before-cpu", str(wait_s))
+    with namespace(lab.api) as ours:
+        lab.api.kubectl("cordon", node)
+        try:
+            lab.make(ADA, ours, a_notebook("mine"))
+            lab.make(EVE, ours, a_notebook("hers"))
+            mine, hers = lab.pod(ours, "mine"), lab.pod(ours, "hers")
+            assert cordoned in hers["metadata"]["annotations"]["carrel.dev/runs-without-gpu"]
+            eventually(lambda: cordoned in lab.events(ours, mine).get("WaitingForGPU", ""), LIMIT_S)
+            created = instant(mine["metadata"]["creationTimestamp"], "pod", "creationTimestamp")
+            eventually(lambda: now() > created + timedelta(seconds=3 * wait_s), LIMIT_S)
+            assert cordoned in lab.command("why", "mine", "--namespace", ours).stdout
+            details = lab.command("inspect", "-d").stdout
+            assert f"{node} takes no new GPU pods: cordoned (kubectl uncordon {node})" in details
+        finally:
+            lab.api.kubectl("uncordon", node)
+
+        placed = wait_for_phase(lab.api, ours, "mine", "Running")
+        assert placed["metadata"]["uid"] == mine["metadata"]["uid"], "it was not put on CPU"
+        assert lab.sees(ours, "mine")
+        assert placed["metadata"]["annotations"]["carrel.dev/tier"] == "booked"
+    lab.restart_controller()
+
+
 def test_maias_clients_end_pods_by_the_terminator(lab: Lab) -> None:
     url = lab.terminator()
     with namespace(lab.api) as ours:

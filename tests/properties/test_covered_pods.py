@@ -391,8 +391,8 @@ ALL_OTHERS_HELD: tuple[tuple[Any, ...], ...] = tuple(
         pytest.param(
             [*ALL_OTHERS_HELD, P0_WAITS],
             ("no lease", "n2", 1),
-            (False, False),
-            id="a Lease is deleted, but its pod still has the GPU",
+            (False, True),
+            id="a Lease is deleted: its node takes no pods until it is written again, and a pod waits for that as booked",
         ),
         pytest.param(
             [P0_WAITS, ("lost", "n1"), ("lost", "n2")], ("reports", "n2", A6000), (False, True), id="a node is back"

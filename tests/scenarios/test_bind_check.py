@@ -36,8 +36,10 @@ async def a_pod(lab: Lab, name: str = "train", **spec: Any) -> Json:
 @pytest.mark.parametrize(
     ("node", "spec", "why"),
     [
-        pytest.param(CORDONED, {}, "is cordoned, or which the pod's node selector or affinity excludes", id="cordoned"),
-        pytest.param(TAINTED, {}, "has a taint that the pod does not tolerate: team=a:NoSchedule", id="tainted"),
+        pytest.param(
+            CORDONED, {}, "which is cordoned (kubectl uncordon n1); the pod does not tolerate that", id="cordoned"
+        ),
+        pytest.param(TAINTED, {}, "which is tainted team=a:NoSchedule; the pod does not tolerate that", id="tainted"),
         pytest.param(GONE_SOON, {}, "node.kubernetes.io/out-of-service:NoExecute", id="pods are evicted there"),
         pytest.param({}, {"nodeSelector": {"team": "b"}}, "node selector or affinity excludes", id="selected another"),
         pytest.param({}, {"schedulerName": "default-scheduler"}, "belongs to the scheduler", id="of another scheduler"),

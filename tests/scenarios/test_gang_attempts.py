@@ -230,7 +230,7 @@ async def test_a_refused_bind_ends_the_promise_and_counts_as_a_failed_attempt() 
         assert await told(replica, pod) == ["n1"]
         await tainted(lab, replica, "n1", {"key": "broken", "effect": "NoSchedule"})
 
-        assert "has a taint" in await bind(replica, pod, "n1")
+        assert "is tainted broken:NoSchedule" in await bind(replica, pod, "n1")
 
         await tainted(lab, replica, "n1")
         assert await told(replica, other) == ["n1"], "what was promised is free again"
@@ -246,7 +246,7 @@ async def test_a_refused_bind_of_a_member_ends_the_plan_of_its_gang() -> None:
         assert await told(replica, pods[0]) == ["n1"]
         await tainted(lab, replica, "n1", {"key": "broken", "effect": "NoSchedule"})
 
-        assert "has a taint" in await bind(replica, pods[0], "n1")
+        assert "is tainted broken:NoSchedule" in await bind(replica, pods[0], "n1")
 
         assert replica.ledger.rooms["n1"].whole == 2
         assert await told(replica, pods[0]) == ["n2"]
@@ -260,7 +260,7 @@ async def test_a_second_bind_that_is_refused_does_not_end_the_first() -> None:
         await eventually(lambda: replica.ledger.rooms["n1"].whole == 0)
         await tainted(lab, replica, "n1", {"key": "broken", "effect": "NoSchedule"})
 
-        assert "has a taint" in await bind(replica, pods[0], "n1")
+        assert "is tainted broken:NoSchedule" in await bind(replica, pods[0], "n1")
 
         assert not waiting.done()
         assert await schedule(replica, pods[1], ["n1"]) is None

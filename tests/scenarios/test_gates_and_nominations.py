@@ -157,7 +157,7 @@ def test_the_eligible_nodes_of_a_gated_pod_follow_its_changed_selector() -> None
     nodes = [
         msgspec.convert({"metadata": {"name": name, "labels": {"zone": name}}}, NodeObject) for name in ("n1", "n2")
     ]
-    destinations = EligibleNodes(lambda: nodes)
+    destinations = EligibleNodes(lambda: nodes, lambda taint: False)
 
     def of(**spec: Any) -> tuple[str, ...]:
         gated = {"schedulingGates": [{"name": QUOTA}], **spec}

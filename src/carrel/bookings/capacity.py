@@ -7,6 +7,9 @@ from carrel.bookings.rules import Booking
 from carrel.ledger.gpus import MiB, Node
 from carrel.ledger.refusals import Refusal
 
+MOST_REASONS = 3
+"""That are named in one sentence."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelCapacity:
@@ -18,13 +21,24 @@ class ModelCapacity:
     """Of the GPU with the least memory."""
     set_aside: int = 0
     """Further healthy GPUs, which cannot be booked: pods use them that no booking can displace."""
+    out_of_use: tuple[str, ...] = ()
+    """Of each further GPU, which node or GPU is unhealthy, cordoned or not ready, and why."""
 
     @property
     def why_set_aside(self) -> str:
-        """In words; empty: none is set aside."""
-        verb = "is" if self.set_aside == 1 else "are"
-        total = self.cards + self.set_aside
-        return f"{self.set_aside} of {total} {verb} used by pods that no booking can displace" if self.set_aside else ""
+        """Why the others cannot be booked, in words; empty: all can be."""
+        total = self.cards + self.set_aside + len(self.out_of_use)
+        parts = (
+            (self.set_aside, "used by pods that no booking can displace"),
+            (len(self.out_of_use), self.why_out_of_use),
+        )
+        return "; ".join(f"{count} of {total} {'is' if count == 1 else 'are'} {why}" for count, why in parts if count)
+
+    @property
+    def why_out_of_use(self) -> str:
+        reasons = list(dict.fromkeys(self.out_of_use))
+        more = f" and {len(reasons) - MOST_REASONS} more" if len(reasons) > MOST_REASONS else ""
+        return f"out of use: {', '.join(reasons[:MOST_REASONS])}{more}" if reasons else ""
 
 
 def capacity_of(nodes: Iterable[Node], set_aside: Collection[str] = ()) -> dict[str, ModelCapacity]:
@@ -36,13 +50,16 @@ def capacity_of(nodes: Iterable[Node], set_aside: Collection[str] = ()) -> dict[
     for node in nodes:
         for gpu in node.gpus:
             known = found.get(gpu.model, ModelCapacity(gpu.model, 0, gpu.memory))
-            is_healthy = not (node.unusable or gpu.unusable)
+            why = f"{node.name} is {node.closed}" if node.closed else f"{node.name}: {node.unusable}"
+            out = why if node.out_of_use else f"{gpu}: {gpu.unusable}" if gpu.unusable else ""
+            is_healthy = not out
             is_kept = is_healthy and gpu.uuid in set_aside
             found[gpu.model] = ModelCapacity(
                 gpu.model,
                 known.cards + (is_healthy and not is_kept),
                 min(known.memory, gpu.memory),
                 known.set_aside + is_kept,
+                (*known.out_of_use, out) if out else known.out_of_use,
             )
     return dict(sorted(found.items()))
 

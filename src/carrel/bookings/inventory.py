@@ -119,9 +119,10 @@ def next_idle_gpus(
     nobody knows."""
     found: dict[str, datetime] = {}
     for name in ledger.nodes:
+        node = ledger.node(name)
         for card in ledger.cards(name) if models else ():
             model = card.gpu.model
-            if model in models and card.shares and not card.gpu.unusable:
+            if model in models and card.shares and not card.gpu.unusable and not (node and node.out_of_use):
                 ends = [covered_until(uid) for uid in card.shares]
                 known = [end for end in ends if end is not None]
                 if len(known) == len(ends):
@@ -135,6 +136,6 @@ def idle_gpus(ledger: Ledger) -> dict[str, int]:
     for name in ledger.nodes:
         node = ledger.node(name)
         for card in ledger.cards(name):
-            is_idle = not (card.shares or card.kept_for or card.gpu.unusable or (node and node.unusable))
+            is_idle = not (card.shares or card.kept_for or card.gpu.unusable or (node and node.out_of_use))
             found[card.gpu.model] = found.get(card.gpu.model, 0) + is_idle
     return dict(sorted(found.items()))

@@ -31,19 +31,18 @@ class NoRoom:
     def sentences(self, zone: tzinfo) -> str:
         wanted, stock = self.wanted, self.stock
         if not wanted.share and wanted.cards > stock.cards:
-            kept = f" {stock.why_set_aside}." if stock.set_aside else ""
             are = f"is {stock.cards} GPU" if stock.cards == 1 else f"are {stock.cards} GPUs"
-            return f"There {are} of {stock.model} to book; {wanted.cards} are asked for.{kept}"
+            return f"There {are} of {stock.model} to book; {wanted.cards} are asked for.{self._others}"
         return " ".join(self._sentences(zone))
 
     def _sentences(self, zone: tzinfo) -> Iterator[str]:
         wanted, free = self.wanted, max(0, self.missing.free)
         when = f"from {moment(self.missing.start, zone)} to {moment(self.missing.end, zone)}"
         if wanted.share:
-            yield f"No share of a {self.stock.model} is free {when}."
+            yield f"No share of a {self.stock.model} is free {when}.{self._others}"
         else:
             gpus = f"{free} of {self.stock.cards} GPUs of {self.stock.model} {'is' if free == 1 else 'are'} free {when}"
-            yield f"{gpus}; {wanted.cards} {'is' if wanted.cards == 1 else 'are'} asked for."
+            yield f"{gpus}; {wanted.cards} {'is' if wanted.cards == 1 else 'are'} asked for.{self._others}"
         if takers := self._takers(zone):
             more = len(takers) - MOST_NAMED
             named = [*takers[:MOST_NAMED], *([f"{more} more on the timeline"] * (more > 0))]
@@ -52,6 +51,11 @@ class NoRoom:
             yield f"There is room until {moment(self.room_until, zone)}."
         if self.room_from is not None:
             yield f"There is room for {words(wanted.end - wanted.start)} from {moment(self.room_from, zone)}."
+
+    @property
+    def _others(self) -> str:
+        """Why further GPUs of the model cannot be booked."""
+        return f" {self.stock.why_set_aside}." if self.stock.why_set_aside else ""
 
     def _takers(self, zone: tzinfo) -> list[str]:
         """Those that end first come first."""

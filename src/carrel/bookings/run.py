@@ -17,6 +17,7 @@ from carrel.bookings.app import booking_app
 from carrel.bookings.inventory import ClusterInventory, FileInventory
 from carrel.bookings.mirror import BookingMirror
 from carrel.bookings.notifications.notifier import Notifier
+from carrel.bookings.notifications.overbooked_watch import OverbookedWatch
 from carrel.bookings.notifications.revocation_watch import RevocationWatch
 from carrel.bookings.notifications.settings import DeliveryContext, channels_of, keep_sending
 from carrel.bookings.pages import ClusterView
@@ -169,8 +170,10 @@ def _watching(carrel: ClusterState | None, service: ServiceContext) -> Sequence[
     if carrel is None:
         return ()
     revocations = RevocationWatch(carrel, service.outbox)
+    overbooked = OverbookedWatch(service.context, service.outbox)
     mirror = [service.mirror.run()] if service.mirror is not None else []
-    return (carrel.informers.run(), _observe_cluster(carrel, service.cluster_view), revocations.run(), *mirror)
+    observe = _observe_cluster(carrel, service.cluster_view)
+    return (carrel.informers.run(), observe, revocations.run(), overbooked.run(), *mirror)
 
 
 @contextlib.asynccontextmanager

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 
 from carrel.bookings.notifications.messages import reminder
+from carrel.bookings.notifications.overbooked_watch import short_bookings
 from carrel.bookings.pages import ClusterView, wording
 from carrel.bookings.queries import BookingContext, BookingQueries
 from carrel.bookings.records import BookingRecord, Query, State
@@ -29,6 +30,8 @@ class UsableBooking:
     may_change: bool
     use: BookingInUse | None = None
     """None: it does not run, or there is no cluster."""
+    why_short: str = ""
+    """Why its GPUs may have to be waited for; empty: they need not."""
 
     @property
     def booking(self) -> Booking:
@@ -58,7 +61,8 @@ class Startable:
 
 @dataclass(frozen=True, slots=True)
 class StartableQuery:
-    """Answers with three reads of the database, however many bookings and groups there are."""
+    """Answers with three reads of the database, however many bookings and groups there are; four if GPUs are out of
+    use."""
 
     context: BookingContext
     cluster: ClusterView | None
@@ -82,14 +86,20 @@ class StartableQuery:
                 limit=MOST_BOOKINGS,
             )
             found = await reading.search(query, now)
-        usable = [self._usable(record, groups, now) for record in found]
+            is_out = any(model.out_of_use for model in self.context.inventory.stock().values())
+            near = [record.booking for record in await reading.within(now, now + SOON)] if is_out else []
+        short = short_bookings(near, self.context.inventory.stock(), self.context.rules.shares_per_card, now)
+        usable = [self._usable(record, groups, now, is_short=record.booking.id in short) for record in found]
         return tuple(sorted(usable, key=lambda each: (not each.runs, each.booking.start, each.booking.id)))
 
-    def _usable(self, record: BookingRecord, groups: Mapping[str, bool], now: datetime) -> UsableBooking:
+    def _usable(
+        self, record: BookingRecord, groups: Mapping[str, bool], now: datetime, *, is_short: bool
+    ) -> UsableBooking:
         booking = record.booking
+        stock = self.context.inventory.stock().get(booking.model) if is_short else None
         use = self.cluster.coverage.use_of(booking.id) if self.cluster else None
         may_change = groups.get(booking.group, False) if booking.group else True
-        return UsableBooking(record, booking.is_active(now), may_change, use)
+        return UsableBooking(record, booking.is_active(now), may_change, use, stock.why_set_aside if stock else "")
 
     async def _free(self, now: datetime) -> tuple[FreeGpus, ...]:
         idle = self.context.inventory.idle()

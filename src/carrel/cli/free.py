@@ -63,7 +63,7 @@ def _now(items: "list[Json]", zone: ZoneInfo) -> list[list[str]]:
 
     sees_cluster = any(item["idle_now"] is not None for item in items)
     some_short = any(item.get("free_until") for item in items)  # an older service does not say
-    some_set_aside = any(item.get("set_aside") for item in items)
+    some_set_aside = any(item.get("why_set_aside") for item in items)
     rows = [
         [
             item["model"],

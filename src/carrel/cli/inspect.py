@@ -118,7 +118,7 @@ def details(
 
 def _set_aside(carrel: "ClusterState", name: str) -> list[str]:
     node = carrel.ledger.node(name)
-    whole = [f"{name} takes no new GPU pods: {node.unusable}"] if node is not None and node.unusable else []
+    whole = [f"{name} takes no new GPU pods: {node.out_of_use}"] if node is not None and node.out_of_use else []
     gpus = [card.gpu for card in carrel.ledger.cards(name) if card.gpu.unusable]
     return [*whole, *(f"GPU {gpu.index} is set aside: {gpu.unusable}" for gpu in gpus)]
 

@@ -58,7 +58,8 @@ def _of_booking(booking: StartableBooking, zone: str) -> Iterator[Profile]:
         used = (
             f"{booking.used} of {booking.gpus} are in use." if booking.used else "Nobody can take it away until then."
         )
-        yield _profile(_slug(booking.model, gpus), title, used, gpus, booking.model)
+        text = f"Your notebook may have to wait: {booking.why_short}." if booking.why_short else used
+        yield _profile(_slug(booking.model, gpus), title, text, gpus, booking.model)
 
 
 def _of_free_gpus(startable: StartableAnswer | None) -> Iterator[Profile]:

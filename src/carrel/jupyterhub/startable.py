@@ -15,6 +15,8 @@ class StartableBooking:
     end: datetime
     runs: bool
     group: str = ""
+    why_short: str = ""
+    """Why its GPUs may have to be waited for."""
 
     @property
     def left(self) -> int:
@@ -63,6 +65,7 @@ def _booking(each: Any) -> StartableBooking:
         end=_instant(each["end"]),
         runs=bool(each["runs"]),
         group=str(each.get("group") or ""),
+        why_short=str(each.get("why_short") or ""),
     )
 
 

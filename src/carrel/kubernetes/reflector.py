@@ -117,6 +117,13 @@ class Reflector(Generic[V]):
             self._tell(handler, None, item)
         self._handlers.append(handler)
 
+    def tell_again(self) -> None:
+        """Calls all handlers for what the store has, as additions: what they make of it depends on something else."""
+        with self._together():
+            for item in self.store.snapshot():
+                for handler in self._handlers:
+                    self._tell(handler, None, item)
+
     def on_synced(self, handler: Callable[[], None]) -> None:
         """The handler is called once, as soon as the first list is in the store."""
         self._when_synced.append(handler)

@@ -15,6 +15,7 @@ Reading order:
     pod_progress gang_members  how far a pod is; which pods are members of a gang
     gang_sizes                 how many pods a gang has, where neither pods nor claim say it
     device_claims claim_users  ResourceClaims, and which GPU a device is; which pods use them, and whose they are
+    closed_nodes       which nodes are closed to pods in general: cordoned, not ready, tainted
     eligible_nodes     where a pod may run by everything that is not about GPUs
     coverage_changes coverage_context covered_pods   which pods a booking covers now
     coverage_words coverage_reader   what people are told about it

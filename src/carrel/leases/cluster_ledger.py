@@ -1,6 +1,6 @@
 """Keeps the ledger equal to what the cluster says.
 
-    which GPUs there are          GpuNodeStatus, and the labels of the Node
+    which GPUs there are          GpuNodeStatus; labels, taints and readiness of the Node
     who holds them                the Leases in Carrel's own namespace; and pods that have GPUs without a Lease
     how far each holder is        the Pods: running, or ending
 
@@ -53,8 +53,9 @@ class ClusterLedger:
         memory_unit: Unit = Unit.MIB,
         request_of: RequestOf = lambda pod: None,
         isolation: Isolation | None = None,
+        why_closed: Callable[[str], str] = lambda node: "",
     ) -> None:
-        """`request_of`: what a pod asks for that is bound without a Lease."""
+        """`request_of`: what a pod asks for that is bound without a Lease; `why_closed`: see `closed_nodes`."""
         self.ledger = Ledger()
         self._offers = NodeOffers(pod_by_uid, request_of)
         self._memory_unit = memory_unit
@@ -62,6 +63,7 @@ class ClusterLedger:
         self._pod_by_uid = pod_by_uid
         self._statuses: dict[str, GpuNodeStatus] = {}
         self._labels: dict[str, Mapping[str, str]] = {}
+        self._why_closed = why_closed
         self._reported: dict[str, Node] = {}  # with its real GPUs, also where the ledger has slots
         self._stale: dict[str, str] = {}  # node → why its report is too old
         self._leases: dict[str, KnownLease] = {}
@@ -104,7 +106,8 @@ class ClusterLedger:
     def on_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
         if new is not None:
             name = new.metadata.name
-            is_new = self._offers.on_node(new)
+            is_new, there = self._offers.on_node(new), self.ledger.node(name)
+            is_new = is_new or (there is not None and there.closed != self._why_closed(name))
             if is_new or self._labels.get(name) != new.metadata.labels:
                 is_first = name not in self._labels
                 self._labels[name] = new.metadata.labels
@@ -112,7 +115,7 @@ class ClusterLedger:
         elif old is not None:
             self._labels.pop(old.metadata.name, None)
             self._offers.forget_node(old.metadata.name)
-            self._refresh_all(self._gpu_nodes.on_node(old.metadata.name))
+            self._refresh_all({old.metadata.name} | self._gpu_nodes.on_node(old.metadata.name))
 
     def labels_of(self, node: str) -> Mapping[str, str]:
         return self._labels.get(node, {})
@@ -179,7 +182,7 @@ class ClusterLedger:
             or gpuclaim.why_other_unit(status, self._memory_unit)
             or set_aside
         )
-        node = replace(node, gpus=gpus, unusable=unusable)
+        node = replace(node, gpus=gpus, unusable=unusable, closed=self._why_closed(name))
         if node != self.ledger.node(name):  # most reports are only a heartbeat
             holders = self._holders_on(name)
             self.ledger.set_node(node)

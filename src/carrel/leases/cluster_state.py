@@ -30,6 +30,7 @@ from carrel.kubernetes.objects.resources import LEASES, NAMESPACES, NODES, PODS
 from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, Reflector, WatchTiming
 from carrel.kubernetes.timing import Backoff
 from carrel.leases.claim_users import NAMES_CLAIM, ClaimUsers, claims_named_by
+from carrel.leases.closed_nodes import ClosedNodes
 from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.coverage_context import CoverageContext
 from carrel.leases.covered_pods import CoveredPods
@@ -120,9 +121,9 @@ class ClusterState:
         drivers = (options.dra_driver.value,)
         self.device_claims = DeviceClaims(self.informers, drivers, options.namespace) if options.dra else None
         self.claim_users = ClaimUsers(self.pods.store, self.device_claims)
-        self.cluster_ledger = ClusterLedger(
-            self.pods.store.by_uid, options.dialect_options.memory_unit, self._asked_in_pod, self.isolation
-        )
+        closed_nodes = ClosedNodes(self.pods, self.nodes, options.namespace)
+        unit, by_uid = options.dialect_options.memory_unit, self.pods.store.by_uid
+        self.cluster_ledger = ClusterLedger(by_uid, unit, self._asked_in_pod, self.isolation, closed_nodes.why)
         self.cluster_ledger.pod_of_holder = self.claim_users.pod_of
         self.cluster_ledger.claims_used_by = self.claim_users.used_by
         if self.device_claims is not None:
@@ -141,7 +142,7 @@ class ClusterState:
         read: tuple[Reflector[Any], ...] = (*before, self.node_statuses)
         self.cluster_ledger.is_all_read = lambda: all(each.is_synced for each in read)
         self.nodes.on_change(self.cluster_ledger.on_node)
-        self.eligible_nodes = EligibleNodes(self.nodes.store.snapshot)
+        self.eligible_nodes = EligibleNodes(self.nodes.store.snapshot, closed_nodes.is_usual)
         self.nodes.on_change(self.eligible_nodes.on_node)
         self.leases.on_change(self.cluster_ledger.on_lease)
         self.pods.on_change(self.cluster_ledger.on_pod)
@@ -414,6 +415,7 @@ class ClusterState:
             pod_by_uid=self.claim_users.pod_of,
             request_of=self.asked_request,
             nodes_for=self.nodes_for,
+            nodes_when_open=lambda pod: self.nodes_for(pod, when_open=True),
             has_tier=self._has_tier,
             is_exempt=self.is_exempt,
             now=self.options.now,
@@ -457,9 +459,10 @@ class ClusterState:
 
     # --- where it may go, and why it waits ---------------------------------------------------------------------------
 
-    def nodes_for(self, pod: Pod) -> tuple[str, ...]:
-        """Also where it may get its ResourceClaims, and use those that it has."""
-        nodes, claims = self._eligible(pod).nodes, self.device_claims
+    def nodes_for(self, pod: Pod, *, when_open: bool = False) -> tuple[str, ...]:
+        """Also where it may get its ResourceClaims, and use those that it has. `when_open`: if no node were closed."""
+        eligible, claims = self._eligible(pod), self.device_claims
+        nodes = eligible.when_open if when_open else eligible.nodes
         if claims is None or not claims.may_be_asked_by(pod):
             return nodes
         nodes = claims.with_slices(nodes) if not dialects_of(pod) and self.asks_by_claims(pod) else nodes
@@ -476,13 +479,11 @@ class ClusterState:
 
     def waiting(self, pod: Pod) -> Waiting | None:
         """The same, with its cause as one of a few words."""
-        eligible = self._eligible(pod)
-        has_cards = self.cluster_ledger.ledger.rooms.__contains__
-        return self._reason.why(pod, self.nodes_for(pod), eligible.why_not_elsewhere(has_cards))
+        return self._reason.why(pod, self.nodes_for(pod), self._eligible(pod))
 
     def why_none_free(self, pod: Pod, request: Request) -> Refusal | None:
         """Why an opportunistic pod that is about to be created could not be placed now; None if it could."""
-        return self._reason.why_none_free(request, self.nodes_for(pod), leaves_room=True)
+        return self._reason.why_none_free(request, self.nodes_for(pod), leaves_room=True, eligible=self._eligible(pod))
 
     def booked_waiting(self) -> Sequence[WaitingPod]:
         """The booked pods that wait, the oldest first."""

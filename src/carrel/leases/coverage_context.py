@@ -19,6 +19,8 @@ class CoverageContext:
     request_of: Callable[[Pod], Request | None]
     """None: it asks for no GPU, or its request cannot be met."""
     nodes_for: Callable[[Pod], tuple[str, ...]]
+    nodes_when_open: Callable[[Pod], tuple[str, ...]]
+    """The same, as if no node were closed (`closed_nodes`)."""
     has_tier: Callable[[Pod], bool]
     """Whether a pod that no booking covers is opportunistic."""
     is_exempt: Callable[[str], bool]

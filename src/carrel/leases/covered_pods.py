@@ -10,12 +10,13 @@ Inside a what-if of the ledger nothing is worked out: the answers are those from
 import heapq
 from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from datetime import datetime
+from datetime import UTC, datetime
 from fractions import Fraction
 
 from carrel.dialects.booking_objects import BookingObject, namespace_named
 from carrel.dialects.carrel import BOOKING
 from carrel.dialects.tier import person_of
+from carrel.kubernetes.objects.affinity import takes_the_same_pods
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.leases.coverage_changes import entitlement_in, matters
 from carrel.leases.coverage_context import CoverageContext
@@ -152,8 +153,8 @@ class CoveredPods:
         self._note_bookings(before ^ now)
 
     def on_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
-        """Pods may run on other nodes than before. Most changes of a node are only a heartbeat."""
-        if old is None or new is None or old.metadata.labels != new.metadata.labels or old.spec != new.spec:
+        """Pods may run on other nodes than before."""
+        if not takes_the_same_pods(old, new):
             self.on_requests()
 
     def on_requests(self) -> None:
@@ -240,16 +241,15 @@ class CoveredPods:
             holder=Holder("", namespace),
             person=person,
             namespace=namespace_named(namespace),
-            created=self._context.now(),
+            created=datetime.max.replace(tzinfo=UTC),  # after all that exist
             bound_at=None,
             request=request,
             nodes=self._context.nodes_for(pod),
+            nodes_when_open=self._context.nodes_when_open(pod),
             wanted_booking=pod.metadata.annotations.get(BOOKING, ""),
         )
-        uses = self._copied_uses(bookings)
-        if not self._unbound_of.keys().isdisjoint(people) and (waiting := self._waiting_pods(people)):
-            cover_waiting(self._room, uses, waiting, self._shared)
-        return cover_waiting(self._room, uses, [newcomer], self._shared).get("")
+        waiting = [] if self._unbound_of.keys().isdisjoint(people) else self._waiting_pods(people)
+        return cover_waiting(self._room, self._copied_uses(bookings), [*waiting, newcomer], self._shared).get("")
 
     def is_revocable(self, uid: str) -> bool:
         """Whether the pod would have to give its GPUs to a booked pod: it is opportunistic, or gone anyway."""
@@ -484,6 +484,7 @@ class CoveredPods:
             bound_at=bound_at(pod),
             request=self._context.request_of(pod) if waits else None,
             nodes=self._context.nodes_for(pod) if waits else (),
+            nodes_when_open=self._context.nodes_when_open(pod) if waits else (),
             wanted_booking=pod.metadata.annotations.get(BOOKING, ""),
             claims=tuple(self._context.claims_of(pod)),
         )

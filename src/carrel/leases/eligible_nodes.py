@@ -1,44 +1,72 @@
 """Where a pod may run by everything that is not about GPUs, as far as Carrel knows it.
 
 Thousands of pods have the same demands on nodes. So the result is computed once for each set of demands, and again only
-when the labels, the taints or `unschedulable` of a node change; until then the same object is returned.
+when the labels, the taints, `unschedulable` or the readiness of a node change; until then the same object is returned.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
-from carrel.kubernetes.objects.affinity import demands_of, may_run_on, untolerated_taint
-from carrel.kubernetes.objects.kinds import NodeObject, Pod
+from carrel.kubernetes.objects.affinity import (
+    as_written,
+    closed_by,
+    demands_of,
+    may_run_on,
+    state_by,
+    takes_the_same_pods,
+    untolerated_taints,
+)
+from carrel.kubernetes.objects.kinds import NodeObject, Pod, Taint
 
 REMEMBERED = 256
 """Sets of demands; more than a few dozen mean that each pod names its own node."""
+MOST_NAMED = 3
+"""Nodes that one sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Eligibility:
     nodes: tuple[str, ...]
-    tainted: Mapping[str, str]
-    """Other nodes that the pod does not exclude → the taint that it does not tolerate."""
+    when_open: tuple[str, ...]
+    """The same, and the nodes that only miss because they are closed (`closed_nodes`)."""
+    tainted: Mapping[str, Taint]
+    """Other nodes that the pod does not exclude → the first taint that it does not tolerate."""
 
-    def why_not_elsewhere(self, has_cards: Callable[[str], bool]) -> str:
-        """Empty if no node with GPUs is tainted."""
-        taints = [taint for node, taint in self.tainted.items() if has_cards(node)]
-        if not taints:
-            return ""
-        have = "nodes have" if len(taints) > 1 else "node has"
-        return f"{len(taints)} {have} a taint that the pod does not tolerate: {', '.join(sorted(set(taints)))}"
+    def why_not_elsewhere(self, would_do: Callable[[str], bool]) -> str:
+        """Why the pod may not run on the other nodes that would do; empty if there are none."""
+        found = {node: taint for node, taint in sorted(self.tainted.items()) if would_do(node)}
+        states = sorted({state_by(taint) for taint in found.values()} - {""})
+        said = [
+            _in_state(state, {n: taint for n, taint in found.items() if state_by(taint) == state}) for state in states
+        ]
+        taints = [as_written(taint) for taint in found.values() if not state_by(taint)]
+        if taints:
+            have = "nodes have" if len(taints) > 1 else "node has"
+            said.append(
+                f"{len(taints)} {have} a taint that the pod does not tolerate: {', '.join(sorted(set(taints)))}"
+            )
+        return "; ".join(said)
 
 
-NOWHERE = Eligibility((), {})
+def _in_state(state: str, nodes: Mapping[str, Taint]) -> str:
+    names, more = list(nodes)[:MOST_NAMED], len(nodes) - MOST_NAMED
+    if len(nodes) == 1:
+        return f"node {names[0]} is {closed_by(nodes[names[0]], names[0])}"
+    return f"{len(nodes)} nodes are {state}: {', '.join(names)}" + (f" and {more} more" if more > 0 else "")
+
+
+NOWHERE = Eligibility((), (), {})
 
 
 class EligibleNodes:
-    def __init__(self, nodes: Callable[[], Iterable[NodeObject]]) -> None:
+    def __init__(self, nodes: Callable[[], Iterable[NodeObject]], is_usual: Callable[[Taint], bool]) -> None:
+        """`is_usual`: whether GPU pods usually tolerate the taint, so that it closes no node."""
         self._nodes = nodes
+        self._is_usual = is_usual
         self._known: dict[Hashable, Eligibility] = {}
 
     def on_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
-        if old is None or new is None or old.metadata.labels != new.metadata.labels or old.spec != new.spec:
+        if not takes_the_same_pods(old, new):
             self._known.clear()
 
     def of(self, pod: Pod) -> Eligibility:
@@ -51,6 +79,11 @@ class EligibleNodes:
         return found
 
     def _look(self, pod: Pod) -> Eligibility:
-        taints = {node.metadata.name: untolerated_taint(pod, node) for node in self._nodes() if may_run_on(pod, node)}
-        nodes = tuple(name for name, taint in taints.items() if not taint)
-        return Eligibility(nodes, {name: taint for name, taint in taints.items() if taint})
+        taints = {node.metadata.name: untolerated_taints(pod, node) for node in self._nodes() if may_run_on(pod, node)}
+        nodes = tuple(name for name, found in taints.items() if not found)
+        when_open = tuple(name for name, found in taints.items() if not any(map(self._is_usual, found)))
+        return Eligibility(
+            nodes,
+            when_open if len(when_open) > len(nodes) else nodes,
+            {name: found[0] for name, found in taints.items() if found},
+        )

@@ -1,6 +1,6 @@
 """Why a pod waits for its GPUs: the one answer that Events, claims, pages and the command line show."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import Enum
@@ -8,11 +8,12 @@ from enum import Enum
 from carrel.dialects.interface import PodRequest
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
+from carrel.leases.eligible_nodes import NOWHERE, Eligibility
 from carrel.leases.pod_progress import holder_of
 from carrel.ledger.filtering import NodeFilter
 from carrel.ledger.gangs import GangMembers, GangPlanner
 from carrel.ledger.ledger import Ledger
-from carrel.ledger.placement import WaitingPod, left_by_another_bind
+from carrel.ledger.placement import WaitingPod, allows, left_by_another_bind, selected
 from carrel.ledger.precedence import WAITED_FOR, Precedence
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Gang, Request
@@ -42,7 +43,7 @@ class WaitCause(Enum):
     LEFT_TO_BOOKED_PODS = "left_to_booked_pods"
     """What is free is left to booked pods that wait."""
     NO_NODE = "no_node"
-    """It may run on no node with GPUs, by its selectors, affinities and tolerations."""
+    """It may run on no node with GPUs, by its selectors, affinities and tolerations; or these are cordoned."""
     GANG_INCOMPLETE = "gang_incomplete"
     """Not all members of its gang are there, or have room."""
     PERSON_LIMIT = "person_limit"
@@ -75,10 +76,10 @@ class WaitingReason:
         self._precedence = Precedence(ledger, context.booked)
         self._planner = GangPlanner(ledger)
 
-    def why(self, pod: Pod, nodes: Sequence[str], elsewhere: str = "") -> Waiting | None:
+    def why(self, pod: Pod, nodes: Sequence[str], eligible: Eligibility = NOWHERE) -> Waiting | None:
         """None if the pod need not wait.
 
-        `nodes` are where it may run; `elsewhere` says why it may not run on other nodes with GPUs.
+        `nodes` are where it may run; `eligible` says why it may not run on other nodes.
         """
         asked = self._context.requested_by(pod)
         if asked is None:
@@ -95,31 +96,52 @@ class WaitingReason:
             return Waiting(WaitCause.PERSON_LIMIT, over_limit)
         if asked.request.gang is not None:
             together = self._why_gang_waits(asked.request.gang, pod, nodes)
+            is_here = len(self._context.members_of(asked.request.gang).waiting) >= asked.request.gang.size
+            if together is not None and is_here and (why := self._why_not_elsewhere(asked.request, eligible)):
+                together = Refusal(f"{together.reason}; {why}")
             if together is not None:
                 return Waiting(WaitCause.GANG_INCOMPLETE, together)
         leaves_room, keeper = self._context.leaves_room(pod), self._context.keeper(pod)
-        refusal = self.why_none_free(asked.request, nodes, keeper, leaves_room=leaves_room)
-        if refusal is None:
-            return None
-        cause = self._cause(asked.request, nodes, keeper)
-        return Waiting(cause, Refusal(f"{refusal.reason}; {elsewhere}") if elsewhere else refusal)
+        refusal = self.why_none_free(asked.request, nodes, keeper, leaves_room=leaves_room, eligible=eligible)
+        return Waiting(self._cause(asked.request, nodes, keeper), refusal) if refusal is not None else None
 
     def _cause(self, request: Request, nodes: Sequence[str], keeper: str) -> WaitCause:
         """Of a pod for which no GPU is free."""
-        if not any(node in self._ledger.rooms for node in nodes):
+        if not self._have_gpus(nodes):
             return WaitCause.NO_NODE
         is_full = self._node_filter.why(request, nodes, keeper) is not None
         return WaitCause.NO_FREE_GPU if is_full else WaitCause.LEFT_TO_BOOKED_PODS
 
     def why_none_free(
-        self, request: Request, nodes: Sequence[str], keeper: str = "", *, leaves_room: bool
+        self,
+        request: Request,
+        nodes: Sequence[str],
+        keeper: str = "",
+        *,
+        leaves_room: bool,
+        eligible: Eligibility = NOWHERE,
     ) -> Refusal | None:
-        """Why no GPU of these nodes can be had now; None if one can. `leaves_room`: for booked pods that wait."""
+        """Why no GPU of these nodes can be had now, and none of the other nodes that would do; None if one can.
+        `leaves_room`: for booked pods that wait."""
         refusal = self._node_filter.why(request, nodes, keeper)
+        if refusal is not None and (why := self._why_not_elsewhere(request, eligible)):
+            return Refusal(f"{refusal.reason}; {why}" if self._have_gpus(nodes) else f"{request} asked, but {why}")
         if refusal is not None or not leaves_room:
             return refusal
         left_over = self._precedence.narrow(self._node_filter.filter(request, nodes), request)
         return None if left_over.fitting else Refusal(f"{request}: there is {WAITED_FOR}")
+
+    def _have_gpus(self, nodes: Iterable[str]) -> bool:
+        return any(node in self._ledger.rooms for node in nodes)
+
+    def _why_not_elsewhere(self, request: Request, eligible: Eligibility) -> str:
+        return eligible.why_not_elsewhere(lambda node: self._would_do(node, request))
+
+    def _would_do(self, node: str, request: Request) -> bool:
+        """Whether the node would do if it were empty and in order."""
+        gpus = (card.gpu for card in self._ledger.cards(node))
+        fitting = sum(allows(gpu, request) and request.amount.on(gpu.memory) <= gpu.memory for gpu in gpus)
+        return fitting >= request.cards and selected(self._ledger.node(node), request)
 
     def _why_gang_waits(self, gang: Gang, pod: Pod, nodes: Sequence[str]) -> Refusal | None:
         """None if all members could be placed now, or some are bound already."""

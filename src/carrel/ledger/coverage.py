@@ -10,6 +10,8 @@ Pods are looked at in this order; one that does not fit is passed over, and noth
 3. pods that wait, by their creation. Such a pod counts only if it could be placed were all opportunistic pods gone;
    else a wrong selector would use up the booking. If it wants a part of a GPU, and a GPU that its booking covers
    already has room for it, or can be given room by revocation, then it counts as no further GPU and goes only there
+4. pods that wait and could be placed if, besides, all nodes and GPUs were in order: that a node is cordoned or silent,
+   or a GPU broken, makes no pod opportunistic. They come last, so that they keep the booking from no pod that can run
 
 Where several bookings would do, the one that ends last is taken. Every process evaluates the same function, so a race
 between two of them for the last GPU of a booking ends the same way everywhere; what is on the Leases only gives the
@@ -27,7 +29,7 @@ from typing import TypeVar
 from carrel.ledger.gpu_choice import by_island
 from carrel.ledger.ledger import Card, Ledger
 from carrel.ledger.node_room import needs_one_island
-from carrel.ledger.placement import selected, suits_by_nature
+from carrel.ledger.placement import allows, selected, suits_by_nature
 from carrel.ledger.requests import WHOLE, Request
 from carrel.ledger.shares import Coverage, Holder, ShareState
 
@@ -76,6 +78,8 @@ class PersonsPod:
     """None: it cannot be read; what the pod holds counts all the same."""
     nodes: tuple[str, ...] = ()
     """Where it may run by everything that is not about GPUs; only of a pod that waits."""
+    nodes_when_open: tuple[str, ...] = ()
+    """The same, as if no node were closed (`Node.closed`)."""
     wanted_booking: str = ""
     """The id of the booking that it was made for; empty: any."""
     claims: tuple[str, ...] = ()
@@ -293,8 +297,12 @@ class SharedGpus:
 class RevocableRoom:
     """How much room there would be if all opportunistic pods were gone."""
 
-    def __init__(self, ledger: Ledger, is_revocable: Callable[[str], bool]) -> None:
+    def __init__(self, ledger: Ledger, is_revocable: Callable[[str], bool], *, in_order: bool = False) -> None:
         """`is_revocable`: whether the pod of that uid is opportunistic, or gone."""
+        self.if_in_order = self if in_order else RevocableRoom(ledger, is_revocable, in_order=True)
+        """The same, as if all nodes and GPUs were in order."""
+        self._in_order = in_order
+        self._suits = allows if in_order else suits_by_nature
         self._ledger = ledger
         self._is_revocable = is_revocable
         self._witness: dict[_Question, tuple[tuple[str, ...], str]] = {}  # → the nodes asked about, and one that does
@@ -304,11 +312,19 @@ class RevocableRoom:
     @contextmanager
     def unchanged(self) -> Iterator[None]:
         """Nothing changes in the block: who asks the same again gets the same answer, without another look."""
-        self._answers = {}
+        self._answers, self.if_in_order._answers = {}, {}
         try:
             yield
         finally:
-            self._answers = None
+            self._answers = self.if_in_order._answers = None
+
+    def nodes_of(self, pod: PersonsPod) -> tuple[str, ...]:
+        return pod.nodes_when_open if self._in_order else pod.nodes
+
+    def _is_open(self, name: str, request: Request) -> bool:
+        """Whether the request may go to the node."""
+        node = self._ledger.node(name)
+        return node is not None and (self._in_order or not node.unusable) and selected(node, request)
 
     def on_card(self, card: Card) -> int:
         stays = (
@@ -321,10 +337,9 @@ class RevocableRoom:
     def card(self, gpu: str, request: Request) -> Card | None:
         """None if no node reports it, or the request does not allow it."""
         card = self._ledger.card(gpu)
-        node = self._ledger.node(card.gpu.node) if card is not None else None
-        if card is None or node is None or node.unusable or not selected(node, request):
+        if card is None or not self._is_open(card.gpu.node, request):
             return None
-        return card if suits_by_nature(card.gpu, request) else None
+        return card if self._suits(card.gpu, request) else None
 
     def could_place(self, request: Request, nodes: tuple[str, ...], covered: Covered) -> bool:
         """On one of the nodes, on the booked GPUs."""
@@ -362,18 +377,18 @@ class RevocableRoom:
     def changed(self) -> None:
         """Pods that hold GPUs have become opportunistic."""
         self._impossible.clear()
+        self.if_in_order._impossible.clear()
 
     def _fits(self, question: "_Question", node: str) -> bool:
         request, model, share_of, not_on, _ = question
-        there = self._ledger.node(node)
-        if there is None or there.unusable or not selected(there, request):
+        if not self._is_open(node, request):
             return False
         suiting = (
             card
             for card in self._ledger.cards(node)
             if model in ("", card.gpu.model)
             and card.gpu.uuid not in not_on
-            and suits_by_nature(card.gpu, request)
+            and self._suits(card.gpu, request)
             and (need := request.amount.on(card.gpu.memory)) <= card.gpu.memory // share_of
             and need <= self.on_card(card)
         )
@@ -406,30 +421,31 @@ def cover_waiting(
     covered: dict[str, Covered] = {}
     in_order = sorted(pods, key=waiting_order)
     theirs = _uses_by_person(uses, {pod.person for pod in in_order})
-    for pod in in_order:
-        for use in theirs[pod.person]:
-            if not _is_for(use.entitlement, pod, uses):
-                continue
-            if (found := _cover_waiting_pod(room, use, pod, shared)) is not None:
-                covered[pod.holder.uid] = found
-                break
+    for room_now in (room, room.if_in_order):
+        for pod in (each for each in in_order if each.holder.uid not in covered):
+            for use in theirs[pod.person]:
+                if not _is_for(use.entitlement, pod, uses):
+                    continue
+                if (found := _cover_waiting_pod(room_now, use, pod, shared)) is not None:
+                    covered[pod.holder.uid] = found
+                    break
     return covered
 
 
 def _cover_waiting_pod(room: RevocableRoom, use: BookingUse, pod: PersonsPod, shared: SharedGpus) -> Covered | None:
-    entitlement, asked = use.entitlement, pod.request
+    entitlement, asked, nodes = use.entitlement, pod.request, room.nodes_of(pod)
     if asked is None or (entitlement.model and not asked.allows_model(entitlement.model)):
         return None
     covered = Covered(entitlement)
     if asked.amount != WHOLE:
-        if use.gpus and (there := _on_covered_gpus(room, use, covered.narrowed(asked), pod.nodes, shared)):
+        if use.gpus and (there := _on_covered_gpus(room, use, covered.narrowed(asked), nodes, shared)):
             return Covered(entitlement, there)
         closed, used_up = shared.closed_to_further(entitlement), _used_up(room, use, asked)
         # The same object for thousands of pods, if it can be: an equal one of thousands of GPUs would be compared.
         covered = Covered(entitlement, not_on=closed | used_up if used_up else closed)
     if use.count + asked.cards > entitlement.gpus or (entitlement.share_of > 1 and asked.amount == WHOLE):
         return None
-    if not room.could_place(asked, pod.nodes, covered):
+    if not room.could_place(asked, nodes, covered):
         return None
     use.coming += asked.cards
     return covered

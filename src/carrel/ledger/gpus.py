@@ -70,5 +70,13 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     unusable: str = ""
     """Why no new pod may have any GPU here ("the agent's last heartbeat is 95 s old"). Empty: usable."""
+    closed: str = ""
+    """Why pods in general cannot come here ("cordoned (kubectl uncordon n1)"): only a pod that tolerates it may have a
+    GPU here, and who sends pods to nodes sees to that. Empty: they can."""
     kubelet_chooses: bool = False
     """NVIDIA's own plugin hands the GPUs over, and nobody can say which: see `slots`."""
+
+    @property
+    def out_of_use(self) -> str:
+        """Why its GPUs do not count as available; empty if they do."""
+        return self.closed or self.unusable

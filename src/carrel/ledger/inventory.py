@@ -78,7 +78,7 @@ class Inventory:
     def _usable(self) -> Counter[_Shape]:
         """How many nodes of each shape may take pods."""
         self._look()
-        return Counter(shape for node, shape in self._shape_of.values() if not node.unusable)
+        return Counter(shape for node, shape in self._shape_of.values() if not node.out_of_use)
 
     def _look(self) -> None:
         if self._looked_at == self._ledger.inventory_revision:

@@ -164,11 +164,15 @@ def suits(card: Card, request: Request, pod: str) -> bool:
 
 
 def suits_by_nature(gpu: Gpu, request: Request) -> bool:
-    """Whether the request allows the GPU, whoever holds it and whomever it is kept for."""
+    """Whether the request may have the GPU, whoever holds it and whomever it is kept for."""
+    return not gpu.unusable and allows(gpu, request)
+
+
+def allows(gpu: Gpu, request: Request) -> bool:
+    """The same, as if the GPU were in order."""
     topology = request.topology
     return (
-        not gpu.unusable
-        and (not request.model or gpu.model == request.model)
+        (not request.model or gpu.model == request.model)
         and (request.selector is ANY_GPU or request.selector.allows(gpu))
         and (topology.mode is not TopologyMode.REQUIRED or gpu.bandwidth_gbps >= topology.min_bandwidth_gbps)
     )

@@ -114,7 +114,7 @@ class GpuCounts:
 
 def _count(ledger: Ledger, name: str) -> _Count:
     count, node = _Count(), ledger.node(name)
-    is_usable = node is not None and not node.unusable
+    is_usable = node is not None and not node.out_of_use
     for card in ledger.cards(name):
         model, state = card.gpu.model or UNKNOWN, _state(card, is_node_usable=is_usable)
         count.gpus[model, state] += 1

@@ -160,7 +160,7 @@ class Holdings:
                     held[person, kind] = held.get((person, kind), 0) + part
                 else:
                     stays += part
-            is_open = card.kept_for is None and not gpu.unusable and not node.unusable
+            is_open = card.kept_for is None and not gpu.unusable and not node.out_of_use
             uncovered[kind] = uncovered.get(kind, 0) + max(gpu.memory - stays if is_open else 0, revocable)
         latest_first = sorted(((_start_us(victims[uid]), uid) for uid in parts), reverse=True)
         pods = tuple(victims[uid] for _, uid in latest_first)

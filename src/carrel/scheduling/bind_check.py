@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from carrel.kubernetes.cluster import Cluster, Selection
-from carrel.kubernetes.objects.affinity import may_run_on, untolerated_taint
+from carrel.kubernetes.objects.affinity import closed_by, may_run_on, untolerated_taints
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resources import NODES
@@ -54,8 +54,8 @@ class BindCheck:
 
 
 def _why_not_on(pod: Pod, node: NodeObject) -> str:
-    if taint := untolerated_taint(pod, node):
-        return f"has a taint that the pod does not tolerate: {taint}"
+    if taints := untolerated_taints(pod, node):
+        return f"is {closed_by(taints[0], node.metadata.name)}; the pod does not tolerate that"
     if not may_run_on(pod, node):
-        return "is cordoned, or which the pod's node selector or affinity excludes"
+        return "the pod's node selector or affinity excludes"
     return ""

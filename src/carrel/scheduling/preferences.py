@@ -47,4 +47,8 @@ class NodePreferences:
     def _unwilling(self, pod: Pod) -> set[str]:
         """The nodes with GPUs that would rather not have this pod."""
         tainted = self._reluctant.keys() & self._with_gpus.keys()
-        return {name for name in tainted if not all(tolerates(pod, taint) for taint in self._reluctant[name])}
+        return {
+            name
+            for name in tainted
+            if not all(tolerates(pod.spec.tolerations, taint) for taint in self._reluctant[name])
+        }

@@ -61,6 +61,21 @@ async def test_a_new_channel_does_not_send_notifications_about_the_past(outbox: 
     assert [each.notification.person for each in await outbox.take(NOON, NOON + MINUTE, 10)] == ["ben@lab.example"]
 
 
+async def test_a_mark_is_set_and_removed_once_and_each_time_the_log_says_so(outbox: Outbox, database: Database) -> None:
+    await outbox.collect(notification_of, ("mail",))
+    every = await asyncio.gather(*(outbox.set_mark("short-b1", True, booked()) for _ in range(4)))
+    assert sorted(every) == [False, False, False, True]
+    assert await outbox.marks("short-") == {"short-b1"} and await outbox.marks("short_") == frozenset()
+
+    assert await outbox.set_mark("short-b1", False, booked("ben@lab.example"))
+    assert not await outbox.set_mark("short-b1", False, booked("eve@lab.example"))
+
+    assert await outbox.marks("short-") == frozenset()
+    await outbox.collect(notification_of, ("mail",))
+    taken = await outbox.take(NOON, NOON + MINUTE, 10)
+    assert [each.notification.person for each in taken] == ["ada@lab.example", "ben@lab.example"]
+
+
 async def test_a_notification_that_is_taken_is_given_to_nobody_else_for_a_while(outbox: Outbox) -> None:
     await outbox.add([a_notification()], ("mail",), NOON)
 

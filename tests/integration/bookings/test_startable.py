@@ -13,6 +13,7 @@ from sqlalchemy import Engine, event
 from carrel.bookings.app import booking_app, fastapi_app
 from carrel.bookings.sign_in import RoleOptions, SignInMethods, TokenReviewer
 from carrel.dialects.hub_people import HubPeople
+from carrel.jupyterhub.profiles import profiles_for
 from carrel.jupyterhub.startable import read_startable
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.transport import ApiRequest, ApiResponse
@@ -166,6 +167,7 @@ async def test_the_answer_has_the_form_that_hubs_read(of_hub: Opened, hub: Calle
                 "runs": True,
                 "share": False,
                 "namespace": "lab",
+                "why_short": "",
             }
         ],
         "free": [{"model": A6000, "gpus": 1, "next_free": None}],
@@ -218,6 +220,24 @@ async def test_the_end_of_a_booking_is_told_in_time_and_a_new_one_is_not_greeted
     assert (await _asked(ada)).json["notices"] == [
         f"your booking of 1 RTX A6000 ends Tue 17 Nov 13:00 CET; extend it at {page}"
     ]
+
+
+async def test_the_spawn_page_says_that_the_node_of_a_booking_is_cordoned_and_offers_no_gpu_there(
+    opened: Opened, ada: Caller
+) -> None:
+    await made(ada, days=5)
+    opened.inventory.cards[A6000], opened.inventory.idle_gpus = 0, {A6000: 0}
+    opened.inventory.out_of_use = ("dgx-1 is cordoned (kubectl uncordon dgx-1)",) * 2
+
+    offered = profiles_for(read_startable((await _asked(ada)).json), "Europe/Stockholm")
+
+    assert [each["slug"] for each in offered][1:] == ["gpu-any", "no-gpu"], "no GPU is free now"
+    assert offered[0]["description"] == (
+        "Your notebook may have to wait: 2 of 2 are out of use: dgx-1 is cordoned (kubectl uncordon dgx-1)."
+    )
+    opened.inventory.cards[A6000], opened.inventory.out_of_use = 2, ()
+    offered = profiles_for(read_startable((await _asked(ada)).json), "Europe/Stockholm")
+    assert offered[0]["description"] == "Nobody can take it away until then."
 
 
 async def test_without_a_cluster_the_calendar_says_what_is_free(opened: Opened, ada: Caller, bob: Caller) -> None:

@@ -189,6 +189,18 @@ async def test_explain_shows_each_gpu_and_what_is_missing_there() -> None:
     assert [node["fits"] for node in yaml.safe_load(data.out)["nodes"]] == [False, False]
 
 
+async def test_why_explain_and_inspect_name_a_cordoned_node() -> None:
+    async with a_full_lab() as (lab, url):
+        for node in ("n1", "n2"):
+            await lab.client.patch(NODES, node, MergePatch({"spec": {"unschedulable": True}}))
+        commands = (["why", "train", "-n", "lab"], ["explain", "train", "-n", "lab"], ["inspect", "n1", "-d"])
+        why, explained, details = [(await carrel(*each, "--server", url)).out for each in commands]
+
+    assert why.splitlines()[0] == "9,000 MiB on one GPU asked, but 2 nodes are cordoned: n1, n2"
+    assert "n1: n1 is cordoned (kubectl uncordon n1)" in explained.splitlines()
+    assert details.splitlines()[-1] == "n1 takes no new GPU pods: cordoned (kubectl uncordon n1)"
+
+
 async def test_inspect_prints_the_table_that_gpushares_plugin_prints() -> None:
     async with a_full_lab() as (_, url):
         said = await carrel("inspect", "--server", url)

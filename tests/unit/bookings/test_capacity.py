@@ -19,11 +19,27 @@ def test_healthy_gpus_are_counted_by_model() -> None:
         Node("n2", (a_card(4), a_card(5, "H100", 81920)), unusable="the agent is silent"),
     ]
 
+    silent = "n2: the agent is silent"
     assert capacity_of(nodes) == {
-        "A6000": ModelCapacity("A6000", 2, MiB(40000)),
-        "H100": ModelCapacity("H100", 0, MiB(81920)),
+        "A6000": ModelCapacity("A6000", 2, MiB(40000), out_of_use=("GPU 2 of n1: XID 79", silent)),
+        "H100": ModelCapacity("H100", 0, MiB(81920), out_of_use=(silent,)),
         "T4": ModelCapacity("T4", 1, MiB(15360)),
     }
+
+
+def test_gpus_of_a_closed_node_are_out_of_use_and_a_few_reasons_are_named() -> None:
+    nodes = [
+        Node("dgx-1", (a_card(0), a_card(1)), closed="cordoned (kubectl uncordon dgx-1)"),
+        Node("n2", (a_card(2),)),
+    ]
+    found = capacity_of(nodes)["A6000"]
+    assert (found.cards, found.why_set_aside) == (
+        1,
+        "2 of 3 are out of use: dgx-1 is cordoned (kubectl uncordon dgx-1)",
+    )
+
+    many = capacity_of(Node(f"n{i}", (a_card(i),), closed="not ready") for i in range(5))["A6000"]
+    assert many.why_set_aside == "5 of 5 are out of use: n0 is not ready, n1 is not ready, n2 is not ready and 2 more"
 
 
 def test_gpus_of_pods_that_no_booking_can_displace_are_set_aside() -> None:
@@ -32,8 +48,10 @@ def test_gpus_of_pods_that_no_booking_can_displace_are_set_aside() -> None:
     found = capacity_of(nodes, {"GPU-1", "GPU-2", "GPU-4", "GPU-of-another-node"})["A6000"]
 
     assert (found.cards, found.set_aside) == (2, 2), "one that is broken is not counted twice"
-    assert found.why_set_aside == "2 of 4 are used by pods that no booking can displace"
-    assert capacity_of(nodes)["A6000"].why_set_aside == ""
+    assert found.why_set_aside == (
+        "2 of 5 are used by pods that no booking can displace; 1 of 5 is out of use: GPU 4 of n1: XID 79"
+    )
+    assert capacity_of([Node("n1", (a_card(0),))])["A6000"].why_set_aside == ""
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,28 @@
-"""Where a pod may run, by its node selector and its required node affinity."""
+"""Where a pod may run, by its node selector, its required node affinity and its tolerations."""
 
 from typing import Any
 
 import msgspec
 import pytest
 
-from carrel.kubernetes.objects.affinity import demands_of, may_run_on, untolerated_taint
+from carrel.kubernetes.objects.affinity import (
+    as_written,
+    closed_by,
+    demands_of,
+    excluding_taints,
+    may_run_on,
+    takes_the_same_pods,
+    untolerated_taints,
+)
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
 
 
-def a_node(name: str = "n1", unschedulable: bool = False, **labels: str) -> NodeObject:
-    body = {"metadata": {"name": name, "labels": labels}, "spec": {"unschedulable": unschedulable}}
-    return msgspec.convert(body, NodeObject)
+def a_node(**labels: str) -> NodeObject:
+    return msgspec.convert({"metadata": {"name": "n1", "labels": labels}}, NodeObject)
+
+
+def ready(status: str) -> dict[str, Any]:
+    return {"conditions": [{"type": "DiskPressure", "status": "False"}, {"type": "Ready", "status": status}]}
 
 
 def a_pod(*terms: dict[str, Any], **selector: str) -> Pod:
@@ -52,8 +63,49 @@ def test_a_pod_may_run_on_nodes_that_meet_its_requirements(pod: Pod, expected: b
     assert may_run_on(pod, a_node(zone="a", gpus="8")) is expected
 
 
-def test_an_unschedulable_node_accepts_no_pod() -> None:
-    assert not may_run_on(a_pod(), a_node(unschedulable=True))
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [
+        pytest.param({"spec": {"unschedulable": True}}, "cordoned (kubectl uncordon n1)", id="cordoned"),
+        pytest.param({"status": ready("False")}, "not ready", id="its kubelet says that it is not ready"),
+        pytest.param({"status": ready("Unknown")}, "not ready", id="its kubelet is silent"),
+        pytest.param(
+            {"spec": {"unschedulable": True}, "status": ready("Unknown")},
+            "cordoned (kubectl uncordon n1)",
+            id="cordoned for a reboot",
+        ),
+        pytest.param({"status": ready("True")}, "", id="ready"),
+        pytest.param({}, "", id="it says nothing"),
+    ],
+)
+def test_a_node_that_is_cordoned_or_not_ready_counts_as_tainted_before_kubernetes_has_written_the_taint(
+    node: dict[str, Any], words: str
+) -> None:
+    there = msgspec.convert({"metadata": {"name": "n1"}, **node}, NodeObject)
+
+    assert next((closed_by(taint, "n1") for taint in untolerated_taints(a_pod(), there)), "") == words
+    assert untolerated_taints(tolerating({"operator": "Exists"}), there) == []
+
+
+def test_a_taint_that_kubernetes_has_written_counts_once() -> None:
+    taint = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+    node = msgspec.convert({"metadata": {"name": "n1"}, "spec": {"unschedulable": True, "taints": [taint]}}, NodeObject)
+
+    assert [as_written(each) for each in excluding_taints(node)] == ["node.kubernetes.io/unschedulable:NoSchedule"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        pytest.param({}, {}, True, id="a heartbeat"),
+        pytest.param({"status": ready("True")}, {"status": ready("Unknown")}, False, id="it is not ready any more"),
+        pytest.param({}, {"spec": {"unschedulable": True}}, False, id="cordoned"),
+    ],
+)
+def test_only_some_changes_of_a_node_decide_which_pods_it_takes(
+    before: dict[str, Any], after: dict[str, Any], expected: bool
+) -> None:
+    assert takes_the_same_pods(msgspec.convert(before, NodeObject), msgspec.convert(after, NodeObject)) is expected
 
 
 DEDICATED = {"key": "dedicated", "value": "team-a", "effect": "NoSchedule"}
@@ -97,7 +149,7 @@ def tainted(*taints: dict[str, str]) -> NodeObject:
     ],
 )
 def test_a_taint_excludes_pods_that_do_not_tolerate_it(pod: Pod, taint: dict[str, str], expected: str) -> None:
-    assert untolerated_taint(pod, tainted(taint)) == expected
+    assert "".join(map(as_written, untolerated_taints(pod, tainted(taint)))) == expected
 
 
 def test_pods_with_the_same_node_requirements_have_equal_demands() -> None:

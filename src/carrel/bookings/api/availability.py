@@ -144,6 +144,7 @@ def _model_out(found: Availability) -> ModelOut:
         model=found.stock.model,
         gpus=found.stock.cards,
         set_aside=found.stock.set_aside,
+        out_of_use=len(found.stock.out_of_use),
         why_set_aside=found.stock.why_set_aside,
         memory_mib=found.stock.memory,
         bookable_now=found.now.bookable,

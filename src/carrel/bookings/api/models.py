@@ -283,7 +283,10 @@ class ModelOut(_GpusOut):
     set_aside: Annotated[
         int, Field(description="Further healthy GPUs: pods use them that no booking can displace.")
     ] = 0
-    why_set_aside: Annotated[str, Field(description="The same in words; empty: there are none.")] = ""
+    out_of_use: Annotated[
+        int, Field(description="Further GPUs: unhealthy, or of a node that is cordoned or not ready.")
+    ] = 0
+    why_set_aside: Annotated[str, Field(description="Why further GPUs cannot be booked; empty: there are none.")] = ""
     memory_mib: int
     bookable_now: Annotated[
         int, Field(description="Can be booked from now: free for the whole shortest booking that the rules allow.")

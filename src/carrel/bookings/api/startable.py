@@ -35,6 +35,7 @@ class UsableBookingOut(BaseModel):
     runs: Annotated[bool, Field(description="False: it starts within a day.")]
     share: Annotated[bool, Field(description="A share of one GPU's memory, not whole GPUs.")]
     namespace: Annotated[str, Field(description="Only pods there are covered; empty: anywhere.")]
+    why_short: Annotated[str, Field(description="Why its GPUs may have to be waited for; empty: they need not.")]
 
 
 class FreeOut(BaseModel):
@@ -107,6 +108,7 @@ def _booking_out(each: UsableBooking) -> UsableBookingOut:
         runs=each.runs,
         share=booking.share,
         namespace=each.record.namespace,
+        why_short=each.why_short,
     )
 
 

@@ -7,5 +7,6 @@ Reading order:
     notifier          makes notifications from the log and from bookings that end soon; sends what is due
     smtp webhook      the channels
     revocation_watch       records in the log that a pod lost its GPU, so that its owner is notified
+    overbooked_watch       the same of bookings that lack GPUs, because a node is cordoned for example
     settings
 """

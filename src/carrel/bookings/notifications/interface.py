@@ -54,6 +54,14 @@ class Outbox(Protocol):
         """Writes into the log what another component reports; the same key once. Returns whether it was new."""
         ...
 
+    async def marks(self, prefix: str) -> frozenset[str]:
+        """The names of the marks that are set and begin so."""
+        ...
+
+    async def set_mark(self, name: str, is_set: bool, entry: LogEntry | None = None) -> bool:
+        """Sets or removes a mark and, if that changes it, writes into the log. Returns whether it did."""
+        ...
+
     async def take(self, now: datetime, until: datetime, limit: int) -> Sequence[Delivery]:
         """What is due now. No other caller gets it before `until`: the caller has that long to send it."""
         ...

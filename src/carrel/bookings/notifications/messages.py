@@ -16,6 +16,8 @@ class Occasion(Enum):
     ENDS_IN_A_DAY = "ends-in-24h"
     ENDS_IN_AN_HOUR = "ends-in-1h"
     REVOKED = "revoked"
+    OVERBOOKED = "overbooked"
+    ENOUGH_AGAIN = "enough-gpus-again"
 
 
 USEFUL_FOR = timedelta(days=3)
@@ -65,12 +67,15 @@ def reminder(booking: Booking, now: datetime) -> Notification | None:
         # No reminder for a booking that is shorter than the time between the reminder and the end.
         if booking.is_active(now) and left <= before < booking.ends - booking.start:
             end = booking.ends.astimezone(UTC)
-            facts = {"model": booking.model, "cards": str(booking.cards)}
-            facts |= {"start": booking.start.isoformat(), "end": end.isoformat()}
-            facts |= {"group": booking.group} if booking.group else {}
             id = f"{occasion.value}-{booking.id}-{end:%Y%m%dT%H%M%SZ}"
-            return Notification(id, occasion, booking.user, now, booking.id, facts=facts)
+            return Notification(id, occasion, booking.user, now, booking.id, facts=facts_of(booking))
     return None
+
+
+def facts_of(booking: Booking) -> dict[str, str]:
+    facts = {"model": booking.model, "cards": str(booking.cards), "start": booking.start.isoformat()}
+    facts |= {"end": booking.ends.astimezone(UTC).isoformat()}
+    return facts | ({"group": booking.group} if booking.group else {})
 
 
 def subject(notification: Notification, zone: tzinfo) -> str:
@@ -84,6 +89,8 @@ def subject(notification: Notification, zone: tzinfo) -> str:
         Occasion.ENDS_IN_A_DAY: f"{booking} ends {end}",
         Occasion.ENDS_IN_AN_HOUR: f"{booking} ends soon: {end}",
         Occasion.REVOKED: _lost(notification, zone),
+        Occasion.OVERBOOKED: f"{booking} may lack a GPU: more are booked than can be used now",
+        Occasion.ENOUGH_AGAIN: f"{booking}: all GPUs that are booked can be used again",
     }[notification.occasion]
 
 
@@ -110,7 +117,9 @@ def text(notification: Notification, zone: tzinfo, link: str = "") -> str:
     if ends := notification.pod_ends:
         lines.append(f"Ends: {moment(ends, zone)}, then it {notification.facts.get('then', 'is ended')}")
     actor, why = notification.facts.get("actor", ""), notification.facts.get("why", "")
-    if actor and actor != notification.person:
+    if notification.occasion is Occasion.OVERBOOKED:
+        lines.append(f"Why:   {why}")
+    elif notification.occasion is not Occasion.ENOUGH_AGAIN and actor and actor != notification.person:
         lines.append(f"Done by {actor}" + (f": {why}" if why else "."))
     lines += ["", _advice(notification)]
     return "\n".join(lines) + (f"\n\n{link}" if link else "") + "\n"
@@ -127,6 +136,11 @@ def _advice(notification: Notification) -> str:
         return (
             f"{now}It ran on a GPU that was free: no booking covered it, or it was beyond your booking."
             " It continues without a GPU if possible. To book a GPU:  carrel free"
+        )
+    if notification.occasion is Occasion.OVERBOOKED:
+        return (
+            "Pods that run keep their GPUs. New pods of this booking stay booked, and may have to wait."
+            " You are told when it is over."
         )
     if notification.occasion is Occasion.CANCELLED:
         return "When you may book again:  carrel free"

@@ -140,7 +140,7 @@ class Totals:
 
 def node_on_map(name: str, node: Node | None, cards: Iterable[Card], pod_of: PodOf) -> NodeOnMap:
     gpus = tuple(gpu_on_map(card, pod_of) for card in cards)
-    return NodeOnMap(name, node.unusable if node else "the node is gone", gpus)
+    return NodeOnMap(name, node.out_of_use if node else "the node is gone", gpus)
 
 
 def gpu_on_map(card: Card, pod_of: PodOf) -> GpuOnMap:
@@ -171,7 +171,7 @@ def totals(ledger: Ledger, cards_of: Callable[[str], Iterable[Card]]) -> Totals:
     cards = [(node, card) for node in nodes if node for card in cards_of(node.name)]
     return Totals(
         gpus=len(cards),
-        idle=sum(not (card.shares or card.kept_for or card.gpu.unusable or node.unusable) for node, card in cards),
+        idle=sum(not (card.shares or card.kept_for or card.gpu.unusable or node.out_of_use) for node, card in cards),
         held_memory=sum(card.gpu.memory - max(card.free, 0) for _, card in cards),
         memory=sum(card.gpu.memory for _, card in cards),
     )

@@ -148,7 +148,7 @@ def booked_by_model(
 
 def fragmentation(ledger: Ledger) -> list[FragmentationRow]:
     """For each usual size and for a whole GPU: where it fits, and which free memory is too small."""
-    usable = [name for name in ledger.nodes if (node := ledger.node(name)) and not node.unusable]
+    usable = [name for name in ledger.nodes if (node := ledger.node(name)) and not node.out_of_use]
     cards = [card for name in usable for card in ledger.cards(name) if not (card.gpu.unusable or card.kept_for)]
     largest = max((card.gpu.memory for card in cards), default=0)
     found = []

@@ -69,6 +69,22 @@ class SqlOutbox:
                 await SqlWriting(connection).write_log(entry)
             return is_new
 
+    async def marks(self, prefix: str) -> frozenset[str]:
+        async with self._database.reading() as connection:
+            found = await connection.execute(select(M.name).where(M.name.startswith(prefix, autoescape=True)))
+            return frozenset(found.scalars())
+
+    async def set_mark(self, name: str, is_set: bool, entry: LogEntry | None = None) -> bool:
+        async with self._database.writing() as connection:
+            there = (await connection.execute(select(M.name).where(M.name == name))).first() is not None
+            if there == is_set:
+                return False
+            set_it, remove_it = insert(tables.marks).values(name=name, number=1), delete(tables.marks)
+            await connection.execute(set_it if is_set else remove_it.where(M.name == name))
+            if entry is not None:
+                await SqlWriting(connection).write_log(entry)
+            return True
+
     async def take(self, now: datetime, until: datetime, limit: int) -> Sequence[Delivery]:
         due = select(tables.notifications).where(K.due_at <= now).order_by(K.due_at, K.id, K.way).limit(limit)
         async with self._database.reading() as connection:

@@ -229,7 +229,7 @@ marks = Table(
     "marks",
     metadata,
     Column("name", String(64), primary_key=True),
-    Column("number", BigInteger, nullable=False),  # how far the log was read
+    Column("number", BigInteger, nullable=False),  # how far the log was read; 1: it is set
 )
 
 schema_levels = Table(

@@ -1,10 +1,11 @@
-"""On which nodes a pod may run: by node selector, required node affinity, and the taints that it tolerates.
+"""On which nodes a pod may run: by node selector, required node affinity, and the taints that it tolerates. A node that
+is cordoned or not ready counts as tainted.
 
 Only kube-scheduler knows about volumes, other pods, and free CPU and memory.
 """
 
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 
 from carrel.kubernetes.objects.kinds import NodeObject, NodeRequirement, NodeTerm, Pod, Taint, Toleration
 
@@ -12,30 +13,72 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
 EXCLUDING_EFFECTS = ("NoSchedule", "NoExecute")
 """The third effect, PreferNoSchedule, excludes no pod."""
 
-CORDONED = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+OF_KUBERNETES = "node.kubernetes.io/"
+"""How the keys of taints begin that Kubernetes itself gives to a node, by the node's state."""
+CORDONED = Taint(key=f"{OF_KUBERNETES}unschedulable", effect="NoSchedule")
 """Whoever tolerates this taint may run on a cordoned node, also before the taint is there."""
+NOT_READY = {
+    "False": Taint(key=f"{OF_KUBERNETES}not-ready", effect="NoSchedule"),
+    "Unknown": Taint(key=f"{OF_KUBERNETES}unreachable", effect="NoSchedule"),
+}
+"""The same of a node that is not ready, by the status of its condition `Ready`."""
+_STATES = {CORDONED.key: "cordoned", **{taint.key: "not ready" for taint in NOT_READY.values()}}
 
 
 def may_run_on(pod: Pod, node: NodeObject) -> bool:
+    """By its node selector and its required affinity."""
     labels = node.metadata.labels
-    if node.spec.unschedulable and not tolerates(pod, CORDONED):
-        return False
     if not pod.spec.node_selector.items() <= labels.items():
         return False
     terms = pod.spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution.node_selector_terms
     return not terms or any(_meets(term, labels, node.metadata.name) for term in terms)
 
 
-def untolerated_taint(pod: Pod, node: NodeObject) -> str:
-    """The first taint of the node that the pod does not tolerate, as kubectl writes it; empty if there is none."""
-    for taint in node.spec.taints:
-        if taint.effect in EXCLUDING_EFFECTS and not tolerates(pod, taint):
-            return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
-    return ""
+def excluding_taints(node: NodeObject) -> list[Taint]:
+    """The taints that keep pods off the node. The taint of a node that is cordoned or not ready comes first, and counts
+    also before Kubernetes has written it."""
+    by_state = [CORDONED] if node.spec.unschedulable else []
+    by_state += [taint for status, taint in NOT_READY.items() if status == _readiness(node)]
+    return [
+        *by_state,
+        *(each for each in node.spec.taints if each.effect in EXCLUDING_EFFECTS and each not in by_state),
+    ]
 
 
-def tolerates(pod: Pod, taint: Taint) -> bool:
-    return any(_tolerates(each, taint) for each in pod.spec.tolerations)
+def untolerated_taints(pod: Pod, node: NodeObject) -> list[Taint]:
+    return [taint for taint in excluding_taints(node) if not tolerates(pod.spec.tolerations, taint)]
+
+
+def takes_the_same_pods(old: NodeObject | None, new: NodeObject | None) -> bool:
+    """Most changes of a node are only a heartbeat."""
+    if old is None or new is None or old.metadata.labels != new.metadata.labels or old.spec != new.spec:
+        return False
+    return _readiness(old) == _readiness(new)
+
+
+def state_by(taint: Taint) -> str:
+    """What people call a node with a taint that stands for its state; empty: the taint stands for no such state."""
+    return _STATES.get(taint.key, "")
+
+
+def closed_by(taint: Taint, node: str) -> str:
+    """How a node that this taint keeps pods off is described: "cordoned (kubectl uncordon n1)"."""
+    state = state_by(taint) or f"tainted {as_written(taint)}"
+    return f"{state} (kubectl uncordon {node})" if taint.key == CORDONED.key else state
+
+
+def as_written(taint: Taint) -> str:
+    """As kubectl writes it."""
+    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+
+
+def _readiness(node: NodeObject) -> str:
+    """Empty: the node does not say it."""
+    return next((each.status for each in node.status.conditions if each.type == "Ready"), "")
+
+
+def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
+    return any(_tolerates(each, taint) for each in tolerations)
 
 
 def demands_of(pod: Pod) -> Hashable:

@@ -1,0 +1,90 @@
+"""Records in the log that a booking lacks GPUs because some are out of use, and when that is over, so that its person
+is notified.
+
+A machine that is rebooted is no message: it is one when it has lasted `LASTS`, and so is its end. Bookings count that
+run or start within `SOON`: nobody knows for how long a node is cordoned. Maintenance that an admin has announced is no
+message either, so only bookings are compared with the GPUs that there are.
+
+Every replica looks. That a booking's person was told is a mark in the database, so it is told once. A replica that sees
+another picture than the others waits for `LASTS` after each of their messages.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
+
+from carrel.bookings.calendar import Calendar
+from carrel.bookings.capacity import ModelCapacity
+from carrel.bookings.notifications.interface import Outbox
+from carrel.bookings.notifications.messages import Occasion, facts_of
+from carrel.bookings.queries import BookingContext
+from carrel.bookings.records import LogEntry, StoreUnavailable
+from carrel.bookings.rules import Booking
+
+log = logging.getLogger(__name__)
+
+LASTS = timedelta(minutes=10)
+"""A machine with eight GPUs takes five to ten minutes to start."""
+SOON = timedelta(days=1)
+ROUND_S = 30.0
+MARK = "overbooked-"
+"""How the names of marks begin; the booking's id follows."""
+ACTOR = "the cluster"
+
+
+def short_bookings(
+    bookings: Collection[Booking], stock: Mapping[str, ModelCapacity], shares_per_card: int, now: datetime
+) -> set[str]:
+    """The ids of the bookings at whose time more is booked than there is, from now on until `SOON`."""
+    found = set()
+    for model in {booking.model for booking in bookings}:
+        there = stock.get(model)
+        gpus = there.cards + there.set_aside if there else 0
+        spans = Calendar(model, gpus, bookings, shares_per_card=shares_per_card).spans(now, now + SOON)
+        for short in (span for span in spans if span.free < 0):
+            touching = (each for each in bookings if each.start < short.end and short.start < each.ends)
+            found |= {booking.id for booking in touching if booking.model == model}
+    return found
+
+
+class OverbookedWatch:
+    def __init__(self, context: BookingContext, outbox: Outbox) -> None:
+        self._context = context
+        self._outbox = outbox
+        self._since: dict[tuple[str, bool, bool], datetime] = {}
+        """A booking, whether it lacks GPUs, whether its person was told → since when that is so."""
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self.round()
+            except StoreUnavailable as error:
+                log.warning("store_unavailable: %s", error)
+            await asyncio.sleep(ROUND_S)
+
+    async def round(self) -> None:
+        """Raises `StoreUnavailable`."""
+        if not self._context.inventory.is_known:
+            return
+        now, stock = self._context.now(), self._context.inventory.stock()
+        async with self._context.store.reading() as reading:
+            bookings = [record.booking for record in await reading.within(now, now + SOON)]
+        told = {name.removeprefix(MARK) for name in await self._outbox.marks(MARK)}
+        short = short_bookings(bookings, stock, self._context.rules.shares_per_card, now)
+        states = {each.id: (each.id, each.id in short, each.id in told) for each in bookings}
+        self._since = {state: self._since.get(state, now) for state in states.values()}
+        for booking in bookings:
+            _, is_short, is_told = state = states[booking.id]
+            if is_short != is_told and now - self._since[state] >= LASTS:
+                entry = _entry(booking, now, stock.get(booking.model), is_short=is_short)
+                await self._outbox.set_mark(f"{MARK}{booking.id}", is_short, entry)
+        for id in told - states.keys():  # it is over, or was moved to later
+            await self._outbox.set_mark(f"{MARK}{id}", False)
+
+
+def _entry(booking: Booking, now: datetime, stock: ModelCapacity | None, *, is_short: bool) -> LogEntry:
+    occasion = Occasion.OVERBOOKED if is_short else Occasion.ENOUGH_AGAIN
+    why = (stock.why_set_aside if stock else "") or "more GPUs are booked than the cluster has"
+    details = facts_of(booking)
+    return LogEntry(now, ACTOR, occasion.value, booking.user, booking.id, why if is_short else "", details)
