@@ -43,7 +43,9 @@ def explain(settings: ExplainSettings) -> None:
     else:
         remark = f", {wanted.request.remark}" if wanted.request.remark else ""
         headline = f"{full_name(pod)} asks for {wanted.request}{remark} ({wanted.dialect.words})"
-        nodes = placements(carrel.ledger, wanted.request, carrel.nodes_for(pod), pod.metadata.uid)
+        never = None if pod.spec.node_name else carrel.waiting_reason.why_never(pod, wanted.request)
+        headline += f". {never.reason}" if never else ""
+        nodes = {} if never else placements(carrel.ledger, wanted.request, carrel.nodes_for(pod), pod.metadata.uid)
     if settings.output is not DataFormat.TABLE:
         document = {"pod": full_name(pod), "asks": headline, "nodes": [as_data(*each) for each in nodes.items()]}
         print_data(document, settings.output)

@@ -176,8 +176,9 @@ class ClusterState:
             self.keeper,
             self.leaves_room,
             self.why_over_limit,
+            self._eligible,
         )
-        self._reason = WaitingReason(self.cluster_ledger.ledger, context)
+        self.waiting_reason = WaitingReason(self.cluster_ledger.ledger, context)
 
     # --- what a pod asks for -----------------------------------------------------------------------------------------
 
@@ -476,13 +477,13 @@ class ClusterState:
 
     def waiting(self, pod: Pod) -> Waiting | None:
         """The same, with its cause as one of a few words."""
-        eligible = self._eligible(pod)
-        has_cards = self.cluster_ledger.ledger.rooms.__contains__
-        return self._reason.why(pod, self.nodes_for(pod), eligible.why_not_elsewhere(has_cards))
+        return self.waiting_reason.why(pod, self.nodes_for(pod))
 
     def why_none_free(self, pod: Pod, request: Request) -> Refusal | None:
         """Why an opportunistic pod that is about to be created could not be placed now; None if it could."""
-        return self._reason.why_none_free(request, self.nodes_for(pod), leaves_room=True)
+        return self.waiting_reason.why_never(pod, request) or self.waiting_reason.why_none_free(
+            request, self.nodes_for(pod), leaves_room=True
+        )
 
     def booked_waiting(self) -> Sequence[WaitingPod]:
         """The booked pods that wait, the oldest first."""

@@ -7,7 +7,7 @@ when the labels, the taints or `unschedulable` of a node change; until then the 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
-from carrel.kubernetes.objects.affinity import demands_of, may_run_on, untolerated_taint
+from carrel.kubernetes.objects.affinity import demands_of, may_run_on, selects, untolerated_taint
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
 
 REMEMBERED = 256
@@ -19,6 +19,10 @@ class Eligibility:
     nodes: tuple[str, ...]
     tainted: Mapping[str, str]
     """Other nodes that the pod does not exclude → the taint that it does not tolerate."""
+    selected: tuple[str, ...] = ()
+    """All nodes that its node selector and affinity allow, also those that are cordoned or tainted now."""
+    everywhere: tuple[str, ...] = ()
+    """All nodes."""
 
     def why_not_elsewhere(self, has_cards: Callable[[str], bool]) -> str:
         """Empty if no node with GPUs is tainted."""
@@ -51,6 +55,13 @@ class EligibleNodes:
         return found
 
     def _look(self, pod: Pod) -> Eligibility:
-        taints = {node.metadata.name: untolerated_taint(pod, node) for node in self._nodes() if may_run_on(pod, node)}
+        everywhere = tuple(self._nodes())
+        selected = [node for node in everywhere if selects(pod, node)]
+        taints = {node.metadata.name: untolerated_taint(pod, node) for node in selected if may_run_on(pod, node)}
         nodes = tuple(name for name, taint in taints.items() if not taint)
-        return Eligibility(nodes, {name: taint for name, taint in taints.items() if taint})
+        tainted = {name: taint for name, taint in taints.items() if taint}
+        return Eligibility(nodes, tainted, _names(selected), _names(everywhere))
+
+
+def _names(nodes: Iterable[NodeObject]) -> tuple[str, ...]:
+    return tuple(node.metadata.name for node in nodes)

@@ -8,10 +8,12 @@ from enum import Enum
 from carrel.dialects.interface import PodRequest
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
+from carrel.leases.eligible_nodes import Eligibility
 from carrel.leases.pod_progress import holder_of
 from carrel.ledger.filtering import NodeFilter
 from carrel.ledger.gangs import GangMembers, GangPlanner
 from carrel.ledger.ledger import Ledger
+from carrel.ledger.never import Impossibility, Never
 from carrel.ledger.placement import WaitingPod, left_by_another_bind
 from carrel.ledger.precedence import WAITED_FOR, Precedence
 from carrel.ledger.refusals import Refusal
@@ -32,6 +34,8 @@ class WaitingContext:
     """Whether it leaves room for booked pods that wait."""
     why_over_limit: Callable[[Pod, Request], Refusal | None]
     """Why its person may hold no more without a booking."""
+    eligible: Callable[[Pod], Eligibility]
+    """Where it may run by everything that is not about GPUs."""
 
 
 class WaitCause(Enum):
@@ -50,7 +54,7 @@ class WaitCause(Enum):
     SCHEDULING_GATE = "scheduling_gate"
     """It is held back until its booking starts, or by somebody else's gate."""
     REQUEST_REFUSED = "request_refused"
-    """What it asks for cannot be read, or cannot be met."""
+    """What it asks for cannot be read, or no node could meet it, even if all GPUs were free."""
     EARLIER_BIND = "earlier_bind"
     """An earlier attempt to bind it left GPUs on another node."""
     KUBE_SCHEDULER = "kube_scheduler"
@@ -74,12 +78,18 @@ class WaitingReason:
         self._node_filter = NodeFilter(ledger)
         self._precedence = Precedence(ledger, context.booked)
         self._planner = GangPlanner(ledger)
+        self._impossibility = Impossibility(ledger)
 
-    def why(self, pod: Pod, nodes: Sequence[str], elsewhere: str = "") -> Waiting | None:
-        """None if the pod need not wait.
+    def why_never(self, pod: Pod, request: Request) -> Never | None:
+        """Why no node could serve the pod, even if all GPUs were free; None if one could. Whoever says it asks here."""
+        eligible, gang = self._context.eligible(pod), request.gang
+        never = self._impossibility.why(request, eligible.selected, eligible.everywhere)
+        if never is not None or gang is None:
+            return never
+        return self._impossibility.why_gang(gang, self._context.members_of(gang))
 
-        `nodes` are where it may run; `elsewhere` says why it may not run on other nodes with GPUs.
-        """
+    def why(self, pod: Pod, nodes: Sequence[str]) -> Waiting | None:
+        """None if the pod need not wait. `nodes` are where it may run."""
         asked = self._context.requested_by(pod)
         if asked is None:
             return None
@@ -87,6 +97,8 @@ class WaitingReason:
             return Waiting(WaitCause.REQUEST_REFUSED, asked)
         if gates := gates_of(pod):
             return Waiting(WaitCause.SCHEDULING_GATE, _held_back(pod, gates))
+        if (never := self.why_never(pod, asked.request)) is not None:
+            return Waiting(WaitCause.REQUEST_REFUSED, never)
         left = left_by_another_bind(self._ledger, asked.request, holder_of(pod))
         if left is not None:
             return Waiting(WaitCause.EARLIER_BIND, left) if isinstance(left, Refusal) else None
@@ -102,6 +114,7 @@ class WaitingReason:
         if refusal is None:
             return None
         cause = self._cause(asked.request, nodes, keeper)
+        elsewhere = self._context.eligible(pod).why_not_elsewhere(self._ledger.rooms.__contains__)
         return Waiting(cause, Refusal(f"{refusal.reason}; {elsewhere}") if elsewhere else refusal)
 
     def _cause(self, request: Request, nodes: Sequence[str], keeper: str) -> WaitCause:

@@ -17,9 +17,12 @@ CORDONED = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 
 def may_run_on(pod: Pod, node: NodeObject) -> bool:
+    return selects(pod, node) and (not node.spec.unschedulable or tolerates(pod, CORDONED))
+
+
+def selects(pod: Pod, node: NodeObject) -> bool:
+    """Whether the pod's node selector and affinity allow the node."""
     labels = node.metadata.labels
-    if node.spec.unschedulable and not tolerates(pod, CORDONED):
-        return False
     if not pod.spec.node_selector.items() <= labels.items():
         return False
     terms = pod.spec.affinity.node_affinity.required_during_scheduling_ignored_during_execution.node_selector_terms
