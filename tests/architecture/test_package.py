@@ -3,10 +3,12 @@
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from carrel import __version__
 
@@ -88,3 +90,17 @@ def test_nothing_that_people_copy_installs_a_strangers_package() -> None:
 
     assert {ROOT / "README.md", ROOT / "docs" / "jupyterhub.md"} <= texts.keys()
     assert not lines
+
+
+def test_the_forge_runs_what_everybody_can_run_and_nothing_else() -> None:
+    workflows = [yaml.safe_load(path.read_text()) for path in (ROOT / ".github" / "workflows").iterdir()]
+    jobs = [job for workflow in workflows for job in workflow["jobs"].values()]
+
+    assert [step["run"] for job in jobs for step in job["steps"] if "run" in step] == ["sudo .ci/run"]
+
+
+def test_a_citation_names_what_the_package_names() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+    assert (citation["license"], citation["abstract"]) == (project["license"], project["description"])
