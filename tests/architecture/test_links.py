@@ -50,5 +50,5 @@ def test_a_decision_holds_or_its_page_says_first_what_took_its_place() -> None:
 
     assert over
     for page, status in over:
-        word, first = status.split()[0], DECISIONS.joinpath(page).read_text().splitlines()[1]
+        word, first = status.split()[0], DECISIONS.joinpath(page).read_text().splitlines()[3]  # after title and date
         assert word in ("superseded", "merged") and first.lower().startswith(f"> {word} "), page
