@@ -174,7 +174,9 @@ async def test_a_node_where_a_member_failed_is_left_out_although_no_other_was_in
 
 
 async def test_the_reason_counts_the_room_of_all_nodes() -> None:
-    async with a_lab(nodes_with(2, 1, "n005", "n070")) as lab, lab.replica() as replica:
+    async with a_lab(nodes_with(2, 1, "n005", "n070", "n110")) as lab, lab.replica() as replica:
+        other = await lab.pod("other", limits={"nvidia.com/gpu": "2"})
+        assert await replica.bind(other, "n110") is None
         pods = await a_gang(lab, "job", 3, cards=2)
         await ready(replica, pods)
 

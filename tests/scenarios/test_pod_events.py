@@ -32,7 +32,9 @@ async def told(lab: Lab) -> dict[str, int]:
 
 
 async def test_an_event_about_the_pod_says_why_it_waits() -> None:
-    async with a_lab([a_node("n1", memory=4000)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        other = await lab.pod("other", limits={"nvidia.com/gpu": "1"})
+        assert await replica.bind(other, "n1") is None
         pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
         why = replica.why(pod)
         assert why is not None
@@ -260,7 +262,9 @@ async def _assigned(lab: Lab, replica: Replica, body: Json, later: timedelta = t
     ],
 )
 async def test_the_event_of_a_gang_member_says_what_the_gang_waits_for(members: int, why: str) -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as replica:
+        other = await lab.pod("other", limits={"nvidia.com/gpu": "1"})
+        assert await replica.bind(other, "n1") is None
         gang = {"pod-group-name": "g", "carrel.dev/gang-size": "3", "carrel.dev/gpu-cards": "1"}
         pods = [await replica.sees(await lab.pod(f"member-{each}", annotations=gang)) for each in range(members)]
 
@@ -268,7 +272,7 @@ async def test_the_event_of_a_gang_member_says_what_the_gang_waits_for(members: 
 
         assert refusal is not None
         assert refusal.reason == why
-        assert not list(replica.ledger.holders()), "to ask changes nothing"
+        assert list(replica.ledger.holders()) == [other["metadata"]["uid"]], "to ask changes nothing"
 
 
 async def test_no_event_is_written_in_a_namespace_that_is_being_deleted() -> None:

@@ -22,6 +22,9 @@ ADAS = {**OPPORTUNISTIC, "carrel.dev/user": "ada@lab.example"}
         pytest.param({"limits": WHOLE}, None, id="there is a GPU"),
         pytest.param({"limits": {"nvidia.com/gpu": "2"}}, WaitCause.NO_FREE_GPU, id="it asks for more than is free"),
         pytest.param(
+            {"limits": {"nvidia.com/gpu": "3"}}, WaitCause.REQUEST_REFUSED, id="it asks for more than there is"
+        ),
+        pytest.param(
             {"annotations": {"carrel.dev/gpu-memory-mib": "x"}},
             WaitCause.REQUEST_REFUSED,
             id="its request cannot be read",

@@ -82,7 +82,7 @@ def upper(folder: Path, architecture: str) -> None:
         has_builder = importlib.util.find_spec("hatchling") is not None
         isolation = ["--no-build-isolation"] if has_builder else []
         _pip("wheel", "--no-deps", *isolation, f"--wheel-dir={scratch}", str(CHECKOUT))
-        with zipfile.ZipFile(next(Path(scratch).glob("carrel-*.whl"))) as wheel:
+        with zipfile.ZipFile(next(Path(scratch).glob("carrel_gpu-*.whl"))) as wheel:
             wheel.extractall(site)
     _compile(lower(debian.machine_architecture()), site, architecture, stripped=folder)
 

@@ -57,6 +57,7 @@ from carrel.leases.free_again import FreeAgain
 from carrel.leases.starts_soon import starts_soon
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.gpus import MiB
+from carrel.ledger.never import Never
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.tiers import Tier
 from carrel.parsing.fields import Field
@@ -276,6 +277,9 @@ class PodAdmission:
     ) -> AdmissionDecision:
         """`owner`: None where whose it is does not matter."""
         changed.annotate(_whose(new.owner))
+        never = self._state.waiting_reason.why_never(new.pod, new.asked.request) if new.asked.is_known else None
+        if never is not None:
+            changed.warn(never.reason)  # no more: a node that can serve it may join
         if not new.asked.is_by_claims:  # any scheduler allocates claims
             changed.set_scheduler(self._options.scheduler)
         changed.set_runtime_class(self._context.runtime_class())
@@ -341,7 +345,10 @@ class PodAdmission:
 
     def _why_without(self, new: "_NewPod", why: Refusal) -> dict[str, str]:
         """Also a person who may have no more runs without a GPU: then it does not help that one is free."""
-        free, request = self._free_again.of(new.pod, new.asked.request), new.asked.request
+        request = new.asked.request
+        if isinstance(why, Never):
+            return write_without_gpu(without_gpu(why.on_cpu, request))
+        free = self._free_again.of(new.pod, request)
         then = "" if free.is_free else f"; {WORDS.free_again(free)}"
         return write_without_gpu(without_gpu(f"on {in_utc(self._now())}, {why.reason}{then}", request))
 

@@ -43,8 +43,10 @@ def explain(settings: ExplainSettings) -> None:
     else:
         remark = f", {wanted.request.remark}" if wanted.request.remark else ""
         headline = f"{full_name(pod)} asks for {wanted.request}{remark} ({wanted.dialect.words})"
-        nodes = placements(carrel.ledger, wanted.request, carrel.nodes_for(pod), pod.metadata.uid)
-        for closed in filter(None, map(carrel.ledger.node, carrel.nodes_for(pod, when_open=True))):
+        never = None if pod.spec.node_name else carrel.waiting_reason.why_never(pod, wanted.request)
+        headline += f". {never.reason}" if never else ""
+        nodes = {} if never else placements(carrel.ledger, wanted.request, carrel.nodes_for(pod), pod.metadata.uid)
+        for closed in () if never else filter(None, map(carrel.ledger.node, carrel.nodes_for(pod, when_open=True))):
             nodes.setdefault(closed.name, Refusal(f"{closed.name} is {closed.closed}"))
     if settings.output is not DataFormat.TABLE:
         document = {"pod": full_name(pod), "asks": headline, "nodes": [as_data(*each) for each in nodes.items()]}

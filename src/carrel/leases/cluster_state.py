@@ -177,8 +177,9 @@ class ClusterState:
             self.keeper,
             self.leaves_room,
             self.why_over_limit,
+            self._eligible,
         )
-        self._reason = WaitingReason(self.cluster_ledger.ledger, context)
+        self.waiting_reason = WaitingReason(self.cluster_ledger.ledger, context)
 
     # --- what a pod asks for -----------------------------------------------------------------------------------------
 
@@ -479,11 +480,13 @@ class ClusterState:
 
     def waiting(self, pod: Pod) -> Waiting | None:
         """The same, with its cause as one of a few words."""
-        return self._reason.why(pod, self.nodes_for(pod), self._eligible(pod))
+        return self.waiting_reason.why(pod, self.nodes_for(pod))
 
     def why_none_free(self, pod: Pod, request: Request) -> Refusal | None:
         """Why an opportunistic pod that is about to be created could not be placed now; None if it could."""
-        return self._reason.why_none_free(request, self.nodes_for(pod), leaves_room=True, eligible=self._eligible(pod))
+        return self.waiting_reason.why_never(pod, request) or self.waiting_reason.why_none_free(
+            request, self.nodes_for(pod), leaves_room=True, eligible=self._eligible(pod)
+        )
 
     def booked_waiting(self) -> Sequence[WaitingPod]:
         """The booked pods that wait, the oldest first."""

@@ -93,6 +93,8 @@ class CoverageReader:
         if pod.spec.node_name or gates_of(pod) or not isinstance(asked, PodRequest):
             return []
         ledger, request = self._carrel.ledger, asked.request
+        if self._carrel.waiting_reason.why_never(pod, request) is not None:
+            return []  # it waits for nobody's
         is_silent = self._carrel.cluster_ledger.why_silent
         there = filter(None, map(ledger.node, self._carrel.nodes_for(pod)))
         nodes = [node for node in there if not node.unusable or is_silent(node.name)]

@@ -31,6 +31,10 @@ class Eligibility:
     """The same, and the nodes that only miss because they are closed (`closed_nodes`)."""
     tainted: Mapping[str, Taint]
     """Other nodes that the pod does not exclude → the first taint that it does not tolerate."""
+    selected: tuple[str, ...] = ()
+    """All nodes that its node selector and affinity allow, also those that are cordoned or tainted now."""
+    everywhere: tuple[str, ...] = ()
+    """All nodes."""
 
     def why_not_elsewhere(self, would_do: Callable[[str], bool]) -> str:
         """Why the pod may not run on the other nodes that would do; empty if there are none."""
@@ -79,11 +83,14 @@ class EligibleNodes:
         return found
 
     def _look(self, pod: Pod) -> Eligibility:
-        taints = {node.metadata.name: untolerated_taints(pod, node) for node in self._nodes() if may_run_on(pod, node)}
+        everywhere = tuple(self._nodes())
+        taints = {node.metadata.name: untolerated_taints(pod, node) for node in everywhere if may_run_on(pod, node)}
         nodes = tuple(name for name, found in taints.items() if not found)
         when_open = tuple(name for name, found in taints.items() if not any(map(self._is_usual, found)))
         return Eligibility(
             nodes,
             when_open if len(when_open) > len(nodes) else nodes,
             {name: found[0] for name, found in taints.items() if found},
+            tuple(taints),
+            tuple(node.metadata.name for node in everywhere),
         )

@@ -10,6 +10,7 @@ from datetime import datetime
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import ClusterState
 from carrel.leases.coverage_words import NextFree
+from carrel.ledger.never import Never
 from carrel.ledger.placement import selected, suits_by_nature
 from carrel.ledger.requests import Request
 
@@ -21,8 +22,9 @@ class FreeAgain:
         self._state = state
 
     def of(self, pod: Pod, request: Request) -> NextFree:
-        if self._state.why_none_free(pod, request) is None:
-            return NextFree(is_free=True)
+        why = self._state.why_none_free(pod, request)
+        if why is None or isinstance(why, Never):
+            return NextFree(is_free=why is None)
         nodes = frozenset(self._state.nodes_for(pod))
         return NextFree(at=self._first_end(request, nodes), without_end=self._are_held_without_end(request, nodes))
 

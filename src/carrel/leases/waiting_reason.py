@@ -13,6 +13,7 @@ from carrel.leases.pod_progress import holder_of
 from carrel.ledger.filtering import NodeFilter
 from carrel.ledger.gangs import GangMembers, GangPlanner
 from carrel.ledger.ledger import Ledger
+from carrel.ledger.never import Impossibility, Never
 from carrel.ledger.placement import WaitingPod, allows, left_by_another_bind, selected
 from carrel.ledger.precedence import WAITED_FOR, Precedence
 from carrel.ledger.refusals import Refusal
@@ -33,6 +34,8 @@ class WaitingContext:
     """Whether it leaves room for booked pods that wait."""
     why_over_limit: Callable[[Pod, Request], Refusal | None]
     """Why its person may hold no more without a booking."""
+    eligible: Callable[[Pod], Eligibility]
+    """Where it may run by everything that is not about GPUs."""
 
 
 class WaitCause(Enum):
@@ -51,7 +54,7 @@ class WaitCause(Enum):
     SCHEDULING_GATE = "scheduling_gate"
     """It is held back until its booking starts, or by somebody else's gate."""
     REQUEST_REFUSED = "request_refused"
-    """What it asks for cannot be read, or cannot be met."""
+    """What it asks for cannot be read, or no node could meet it, even if all GPUs were free."""
     EARLIER_BIND = "earlier_bind"
     """An earlier attempt to bind it left GPUs on another node."""
     KUBE_SCHEDULER = "kube_scheduler"
@@ -75,12 +78,18 @@ class WaitingReason:
         self._node_filter = NodeFilter(ledger)
         self._precedence = Precedence(ledger, context.booked)
         self._planner = GangPlanner(ledger)
+        self._impossibility = Impossibility(ledger)
 
-    def why(self, pod: Pod, nodes: Sequence[str], eligible: Eligibility = NOWHERE) -> Waiting | None:
-        """None if the pod need not wait.
+    def why_never(self, pod: Pod, request: Request) -> Never | None:
+        """Why no node could serve the pod, even if all GPUs were free; None if one could. Whoever says it asks here."""
+        eligible, gang = self._context.eligible(pod), request.gang
+        never = self._impossibility.why(request, eligible.selected, eligible.everywhere)
+        if never is not None or gang is None:
+            return never
+        return self._impossibility.why_gang(gang, self._context.members_of(gang))
 
-        `nodes` are where it may run; `eligible` says why it may not run on other nodes.
-        """
+    def why(self, pod: Pod, nodes: Sequence[str]) -> Waiting | None:
+        """None if the pod need not wait. `nodes` are where it may run."""
         asked = self._context.requested_by(pod)
         if asked is None:
             return None
@@ -88,12 +97,15 @@ class WaitingReason:
             return Waiting(WaitCause.REQUEST_REFUSED, asked)
         if gates := gates_of(pod):
             return Waiting(WaitCause.SCHEDULING_GATE, _held_back(pod, gates))
+        if (never := self.why_never(pod, asked.request)) is not None:
+            return Waiting(WaitCause.REQUEST_REFUSED, never)
         left = left_by_another_bind(self._ledger, asked.request, holder_of(pod))
         if left is not None:
             return Waiting(WaitCause.EARLIER_BIND, left) if isinstance(left, Refusal) else None
         over_limit = self._context.why_over_limit(pod, asked.request)
         if over_limit is not None:
             return Waiting(WaitCause.PERSON_LIMIT, over_limit)
+        eligible = self._context.eligible(pod)
         if asked.request.gang is not None:
             together = self._why_gang_waits(asked.request.gang, pod, nodes)
             is_here = len(self._context.members_of(asked.request.gang).waiting) >= asked.request.gang.size

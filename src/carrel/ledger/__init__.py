@@ -13,5 +13,5 @@ Reading order:
     coverage                 which pods a booking covers
     gangs precedence tiers   all pods or none; what opportunistic pods leave to booked pods; the two tiers
     slots                    nodes where the kubelet chooses the GPU
-    refusals explanation     how a decision says no, and why a pod waits
+    refusals explanation never  how a decision says no, why a pod waits, and why it can never start
 """

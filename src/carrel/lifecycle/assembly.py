@@ -96,6 +96,7 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
         holder_may_lose_gpus=state.holder_may_lose_gpus,
         asks_by_claims=state.asks_by_claims,
         is_understood=state.is_understood,
+        why_never=state.waiting_reason.why_never,
         gone_pod=state.gone_holders.get,
         reread=state.reread,
         now=state.options.now,

@@ -26,6 +26,7 @@ from carrel.kubernetes.objects.events import NORMAL, WARNING, Note
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.known_lease import KnownLease
 from carrel.leases.pod_progress import bound_at, created_at
+from carrel.ledger.never import Never
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.slots import slot_id
 from carrel.parsing import Malformed
@@ -65,7 +66,9 @@ DEFAULT_EVENT_RATE = EventRate()
 
 
 def waiting_note(refusal: Refusal, beyond: str = "") -> Note:
-    """`beyond`: why a booking of its person does not cover the pod."""
+    """`beyond`: why a booking of its person does not cover the pod, which matters only if it could start."""
+    if isinstance(refusal, Never):
+        return Note(WAITING, refusal.reason, WARNING)
     why = f"this pod waits for a GPU: {refusal.reason}"
     return Note(WAITING, f"{why}; {beyond}" if beyond else why, WARNING)
 

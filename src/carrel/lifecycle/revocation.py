@@ -191,10 +191,15 @@ class Revoker:
         return self._isolation.found("revocation_choice", waiting, look, lambda each: each.holder.full_name)
 
     def _booked_and_waiting(self) -> Iterable[WaitingPod]:
-        """In the order in which they are served."""
+        """In the order in which they are served. For a gang that can never start, nobody loses a GPU."""
+        never: dict[str, Refusal | None] = {}  # of each gang
         for waiting in self.context.booked():
-            pod = self.context.pod_by_uid(waiting.holder.uid)
-            if pod is not None and self._is_unschedulable(pod) and self.context.is_understood(pod):
+            pod, request = self.context.pod_by_uid(waiting.holder.uid), waiting.request
+            if pod is None or not self._is_unschedulable(pod) or not self.context.is_understood(pod):
+                continue
+            if request.gang is not None and request.gang.name not in never:
+                never[request.gang.name] = self.context.why_never(pod, request)
+            if request.gang is None or never[request.gang.name] is None:
                 yield waiting
 
     def _is_unschedulable(self, pod: Pod) -> bool:

@@ -10,6 +10,8 @@ from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_ledger import PodByUid
 from carrel.ledger.placement import WaitingPod
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import Request
 from carrel.lifecycle.end_limits import DEFAULT_END_LIMITS, EndLimits
 
 
@@ -46,6 +48,8 @@ class RevocationContext:
     """Whether the pod waits for ResourceClaims: every scheduler has to respect what is kept, when it allocates them."""
     is_understood: Callable[[Pod], bool] = lambda pod: True
     """Whether it is known which GPUs would do for it. Otherwise nobody loses one for it."""
+    why_never: Callable[[Pod, Request], Refusal | None] = lambda pod, request: None
+    """Why no node could serve it, even if all GPUs were free; of a gang, all its members at once."""
     grace_of: Callable[[Pod], timedelta] = lambda _: timedelta()
     """How long a victim has to save its work after the announcement."""
     minimum_time: timedelta = timedelta()

@@ -67,6 +67,7 @@ def scheduler_on(state: ClusterState, options: SchedulerOptions = DEFAULT_OPTION
         keeper=state.keeper,
         tier=state.tier,
         why_over_limit=state.why_over_limit,
+        why_never=state.waiting_reason.why_never,
         preferences_matter=preferences.matter,
         dialect_options=state.options.dialect_options,
         machines=machines,

@@ -41,6 +41,7 @@ from carrel.ledger.coverage import Covered
 from carrel.ledger.demand import REMEMBERED_PODS
 from carrel.ledger.filtering import FilterResult, NodeFilter
 from carrel.ledger.machines import MachineRoom, Machines
+from carrel.ledger.never import Never
 from carrel.ledger.placement import Placement, WaitingPod, left_by_another_bind, place
 from carrel.ledger.precedence import WAITED_FOR, Precedence
 from carrel.ledger.refusals import Refusal
@@ -76,6 +77,8 @@ class SchedulerContext:
     tier: Callable[[Pod], Tier | None]
     why_over_limit: Callable[[Pod, Request], Refusal | None]
     """Why its person may hold no more GPUs without a booking."""
+    why_never: Callable[[Pod, Request], Never | None]
+    """Why no node could serve it, even if all GPUs were free."""
     preferences_matter: Callable[[Pod, Sequence[str]], bool] = lambda pod, nodes: False
     """Whether kube-scheduler's own scores may decide among the nodes: then `choose` names all that have room."""
     dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS
@@ -200,11 +203,11 @@ class Scheduler:
         """What is known without looking for room; None: there may be any."""
         over_limit = self._context.why_over_limit(pod, pod_request.request)
         if over_limit is not None:
-            return FilterResult.by_reason(nodes, over_limit.reason)
+            return self._refused(pod, pod_request, nodes, over_limit)
         if pod_request.request.gang is not None:
             answer = self._gangs.place(pod_request.request.gang, holder_of(pod), nodes, self._ledger_view(pod))
             if isinstance(answer, Refusal):
-                return FilterResult.by_reason(nodes, answer.reason)
+                return self._refused(pod, pod_request, nodes, answer)
             if answer is not None:
                 return _only_on(
                     answer.node, nodes, f"gang {pod_request.request.gang.name} has its GPUs on {answer.node}"
@@ -219,7 +222,13 @@ class Scheduler:
 
     def _with_room(self, pod: Pod, pod_request: PodRequest, nodes: Sequence[str]) -> FilterResult:
         found = self._node_filter.filter(pod_request.request, nodes, self._context.keeper(pod))
+        if not found.fitting and (never := self._context.why_never(pod, pod_request.request)) is not None:
+            return _nowhere(nodes, never)
         return self._precedence.narrow(found, pod_request.request) if self._leaves_room(pod) else found
+
+    def _refused(self, pod: Pod, pod_request: PodRequest, nodes: Sequence[str], why: Refusal) -> FilterResult:
+        """For that reason, unless no node could ever serve the pod."""
+        return _nowhere(nodes, self._context.why_never(pod, pod_request.request) or why)
 
     def _leaves_room(self, pod: Pod) -> bool:
         return self._context.tier(pod) is Tier.OPPORTUNISTIC
@@ -411,6 +420,10 @@ class Scheduler:
         annotated = carrel.told_cards(pod["metadata"].get("annotations", {}))
         is_there = (pod["metadata"]["uid"], pod["spec"].get("nodeName")) == (target.uid, target.node)
         return is_there and annotated == carrel.told_cards(target.annotations)
+
+
+def _nowhere(nodes: Sequence[str], why: Refusal) -> FilterResult:
+    return FilterResult.by_reason(nodes, why.reason.rstrip("."))  # kube-scheduler adds a full stop
 
 
 def _only_on(node: str, nodes: Sequence[str], elsewhere: str) -> FilterResult:

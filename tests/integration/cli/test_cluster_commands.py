@@ -201,6 +201,21 @@ async def test_why_explain_and_inspect_name_a_cordoned_node() -> None:
     assert details.splitlines()[-1] == "n1 takes no new GPU pods: cordoned (kubectl uncordon n1)"
 
 
+async def test_why_and_explain_of_a_pod_that_can_never_start_name_no_holders() -> None:
+    words = (
+        "No GPU has 200,000 MiB; the largest, of n1, has 16,276 MiB."
+        " This pod will never start here: ask for 16,276 MiB or less."
+    )
+    async with a_full_lab() as (lab, url):
+        await lab.pod("huge", limits={"aliyun.com/gpu-mem": "200000"})
+        why = await carrel("why", "pod/huge", "-n", "lab", "--server", url, "-o", "yaml")
+        explained = await carrel("explain", "pod/huge", "-n", "lab", "--server", url)
+
+    answer = yaml.safe_load(why.out)
+    assert (answer["why"], answer["held_by"]) == (words, [])
+    assert explained.out == f"lab/huge asks for 200,000 MiB on one GPU (aliyun.com/gpu-mem). {words}\n"
+
+
 async def test_inspect_prints_the_table_that_gpushares_plugin_prints() -> None:
     async with a_full_lab() as (_, url):
         said = await carrel("inspect", "--server", url)
