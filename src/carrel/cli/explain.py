@@ -31,6 +31,7 @@ def explain(settings: ExplainSettings) -> None:
     from carrel.cli.output import print_data, print_lines
     from carrel.cli.why import why_text
     from carrel.process import cluster_access
+    from carrel.scheduling.assembly import on_emptiest
 
     access = cluster_access(settings)
     name = pod_name(settings.pod)
@@ -43,7 +44,8 @@ def explain(settings: ExplainSettings) -> None:
     else:
         remark = f", {wanted.request.remark}" if wanted.request.remark else ""
         headline = f"{full_name(pod)} asks for {wanted.request}{remark} ({wanted.dialect.words})"
-        nodes = placements(carrel.ledger, wanted.request, carrel.nodes_for(pod), pod.metadata.uid)
+        request = on_emptiest(wanted.request) if carrel.rules.spreads else wanted.request
+        nodes = placements(carrel.ledger, request, carrel.nodes_for(pod), pod.metadata.uid)
     if settings.output is not DataFormat.TABLE:
         document = {"pod": full_name(pod), "asks": headline, "nodes": [as_data(*each) for each in nodes.items()]}
         print_data(document, settings.output)

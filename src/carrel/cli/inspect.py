@@ -50,7 +50,8 @@ def inspect(settings: InspectSettings) -> None:
         why = "No node with this name has reported GPUs."
         raise command_failed(f"No GPUs on {settings.node}", why, "carrel inspect", NOT_FOUND)
     only = [settings.node] if settings.node else None
-    nodes = inspected(ledger, settings.memory_unit, only, lambda name: shown_cards(carrel.cluster_ledger, name))
+    unit = carrel.one_unit()
+    nodes = inspected(ledger, unit, only, lambda name: shown_cards(carrel.cluster_ledger, name))
     if settings.output is not DataFormat.TABLE:
         print_data(inspection(nodes), settings.output)
         return
@@ -59,7 +60,7 @@ def inspect(settings: InspectSettings) -> None:
     if settings.details:
         lines = details(nodes, addresses, booked, {node.name: _set_aside(carrel, node.name) for node in nodes})
     else:
-        lines = summary(nodes, addresses, settings.memory_unit)
+        lines = summary(nodes, addresses, unit)
     print_lines(*lines)
 
 

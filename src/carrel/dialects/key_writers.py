@@ -93,6 +93,7 @@ WRITERS: Mapping[str, frozenset[Writer]] = {
     carrel.LEASE_SHARES: _NOBODY,
     carrel.LEASE_KEPT_FOR: _NOBODY,
     carrel.LEASE_RESERVATION: _NOBODY,
+    carrel.RULES: _NOBODY,
     carrel.EXEMPT: _NOBODY,
     carrel.SEES_GPUS: _NOBODY,
     carrel.INSTALLED_IN: _NOBODY,

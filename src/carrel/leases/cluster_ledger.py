@@ -129,6 +129,11 @@ class ClusterLedger:
         """Why the node's report is too old; empty if it is not."""
         return self._stale.get(node, "")
 
+    def why_other_unit(self, node: str) -> str:
+        """Why the node's agent and this process mean different amounts by a number on a pod; empty if they do not."""
+        status = self._statuses.get(node)
+        return gpuclaim.why_other_unit(status, self._memory_unit) if status is not None else ""
+
     def _refresh(self, name: str) -> None:
         """A node whose report, pods or Leases cannot be understood takes no new pods; the others are not concerned."""
         if not self._isolation.ask("node", name, self._is_refreshed, False):
@@ -173,12 +178,7 @@ class ClusterLedger:
         else:
             set_aside = why_set_aside(unrecorded, name)
         gpus = tuple(self._unless_unsure(gpu) for gpu in node.gpus)
-        unusable = (
-            node.unusable
-            or self._stale.get(name, "")
-            or gpuclaim.why_other_unit(status, self._memory_unit)
-            or set_aside
-        )
+        unusable = node.unusable or self._stale.get(name, "") or self.why_other_unit(name) or set_aside
         node = replace(node, gpus=gpus, unusable=unusable)
         if node != self.ledger.node(name):  # most reports are only a heartbeat
             holders = self._holders_on(name)
