@@ -297,6 +297,7 @@ class Agent:
                         state.trouble,
                         self._offer.message(snapshot),
                         self._reporter.unknown,
+                        self._reporter.restored,
                         socket,
                         self._troubles.get("claims"),
                     ),
