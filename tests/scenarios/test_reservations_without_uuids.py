@@ -14,7 +14,7 @@ from tests.kit.eventually import eventually
 
 
 async def report(node_lab: CoexistNode) -> None:
-    """As the agent does, until the replica has seen it."""
+    """As the agent does. The controller then looks at the slots of the node."""
     lab, ledger, node = node_lab.lab, node_lab.replica.cluster_ledger, node_lab.kubelet.node
     given = node_lab.kubelet.given
     in_use = {gpu.uuid: [uid for uid, cards in given.items() if gpu.uuid in cards] for gpu in node.gpus}
@@ -22,6 +22,7 @@ async def report(node_lab: CoexistNode) -> None:
     reporter = Reporter(Client(lab.api, FieldValidation.WARN), lab.clock)
     assert await reporter.report(Report(node, ComparisonResult(in_use), lab.clock.now))
     await eventually(lambda: ledger.kubelet_chooses("n1") is not bool(reporter.unknown))
+    await node_lab.replica.reservations.reconcile_slot("gpu-n1-0")
 
 
 async def reservation(node_lab: CoexistNode) -> dict[str, str]:
