@@ -58,7 +58,7 @@ def inspect(settings: InspectSettings) -> None:
     addresses = _addresses(carrel)
     booked = _booked_until(carrel)
     if settings.details:
-        lines = details(nodes, addresses, booked, {node.name: _set_aside(carrel, node.name) for node in nodes})
+        lines = details(nodes, addresses, booked, {node.name: set_aside(carrel, node.name) for node in nodes})
     else:
         lines = summary(nodes, addresses, unit)
     print_lines(*lines)
@@ -117,10 +117,12 @@ def details(
         yield from set_aside.get(node.name, ())
 
 
-def _set_aside(carrel: "ClusterState", name: str) -> list[str]:
+def set_aside(carrel: "ClusterState", name: str) -> list[str]:
+    from carrel.leases.shown_cards import shown_cards
+
     node = carrel.ledger.node(name)
     whole = [f"{name} takes no new GPU pods: {node.unusable}"] if node is not None and node.unusable else []
-    gpus = [card.gpu for card in carrel.ledger.cards(name) if card.gpu.unusable]
+    gpus = [card.gpu for card in shown_cards(carrel.cluster_ledger, name) if card.gpu.unusable]
     return [*whole, *(f"GPU {gpu.index} is set aside: {gpu.unusable}" for gpu in gpus)]
 
 

@@ -30,7 +30,7 @@ from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement
 from carrel.ledger.shares import Holder, Share
-from carrel.ledger.slots import Reservation, as_slots
+from carrel.ledger.slots import Reservation, ReservationState, as_slots
 from carrel.parsing import Malformed
 
 PodByUid = Callable[[str], Pod | None]
@@ -302,8 +302,17 @@ class ClusterLedger:
         return gpuclaim.users_on(status, record.gpu, record.index) if status is not None else ()
 
     def _slots_in_use(self, node: Node) -> dict[int, Reservation | None]:
+        """With the GPU behind each, where its reservation pod says it or, of a pod that asked the kubelet, the agent.
+        None: nobody says it yet."""
         leases = {gpu.index: self._leases.get(gpuclaim.lease_name(node.name, gpu.index)) for gpu in node.gpus}
-        return {index: lease.record.reservation for index, lease in leases.items() if lease is not None}
+        taken: dict[int, Reservation | None] = {}
+        seen: dict[str, list[str]] = {}  # uid → its GPUs that are behind no slot yet
+        for index, record in ((index, lease.record) for index, lease in leases.items() if lease is not None):
+            taken[index] = record.reservation
+            for uid in (share.holder.uid for share in record.shares if record.reservation is None):
+                has = seen.setdefault(uid, [gpu.uuid for gpu in node.gpus if uid in self.users_of(gpu)])
+                taken[index] = Reservation(ReservationState.HELD, has.pop(0)) if has else None
+        return taken
 
     # --- who holds them ----------------------------------------------------------------------------------------------
 
