@@ -20,7 +20,7 @@ from carrel.dialects.options import Unit
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
 from carrel.leases.gpu_nodes import GpuNodes, GpuNodesContext
-from carrel.leases.known_lease import KnownLease
+from carrel.leases.known_lease import KnownLease, slots_in_use
 from carrel.leases.node_offers import NodeOffers
 from carrel.leases.own_writes import OwnWrites
 from carrel.leases.pod_progress import is_ending, slot_of, state_of
@@ -30,7 +30,7 @@ from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement
 from carrel.ledger.shares import Holder, Share
-from carrel.ledger.slots import Reservation, ReservationState, as_slots
+from carrel.ledger.slots import as_slots
 from carrel.parsing import Malformed
 
 PodByUid = Callable[[str], Pod | None]
@@ -174,7 +174,7 @@ class ClusterLedger:
         self._hold_unrecorded(name, self._offers.shares(node, unrecorded))
         set_aside = ""
         if node.kubelet_chooses:
-            node = as_slots(node, self._slots_in_use(node), self._offers.offer(name, unrecorded))
+            node = as_slots(node, slots_in_use(node, self._leases, self.users_of), self._offers.offer(name, unrecorded))
         else:
             set_aside = why_set_aside(unrecorded, name)
         gpus = tuple(self._unless_unsure(gpu) for gpu in node.gpus)
@@ -300,19 +300,6 @@ class ClusterLedger:
         """The same of the GPU of a Lease, with the uids of claims that are prepared there."""
         status = self._statuses.get(record.node)
         return gpuclaim.users_on(status, record.gpu, record.index) if status is not None else ()
-
-    def _slots_in_use(self, node: Node) -> dict[int, Reservation | None]:
-        """With the GPU behind each, where its reservation pod says it or, of a pod that asked the kubelet, the agent.
-        None: nobody says it yet."""
-        leases = {gpu.index: self._leases.get(gpuclaim.lease_name(node.name, gpu.index)) for gpu in node.gpus}
-        taken: dict[int, Reservation | None] = {}
-        seen: dict[str, list[str]] = {}  # uid → its GPUs that are behind no slot yet
-        for index, record in ((index, lease.record) for index, lease in leases.items() if lease is not None):
-            taken[index] = record.reservation
-            for uid in (share.holder.uid for share in record.shares if record.reservation is None):
-                has = seen.setdefault(uid, [gpu.uuid for gpu in node.gpus if uid in self.users_of(gpu)])
-                taken[index] = Reservation(ReservationState.HELD, has.pop(0)) if has else None
-        return taken
 
     # --- who holds them ----------------------------------------------------------------------------------------------
 
