@@ -249,8 +249,8 @@ async def test_an_agent_that_only_reports_registers_nothing_and_writes_nothing_o
     """Another product's plugins and scheduler serve the node."""
     async with a_lab([]) as lab:
         await lab.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
-        theirs_too = {"mode": AgentMode.REPORT_ONLY, "memory_resource": MemoryResource.AUTO, "memory_unit": Unit.GIB}
-        async with an_agent(lab, **theirs_too) as running:
+        mode, unit = AgentMode.REPORT_ONLY, Unit.GIB
+        async with an_agent(lab, mode=mode, memory_resource=MemoryResource.AUTO, memory_unit=unit) as running:
             theirs = await lab.pod("theirs", limits={WHOLE: "1"})
             target = BindTarget("lab", "theirs", theirs["metadata"]["uid"], "n1")
             await lab.client.bind(target)
