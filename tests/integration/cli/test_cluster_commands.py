@@ -616,7 +616,7 @@ async def test_purge_shows_what_is_left_asks_and_deletes_it() -> None:
         assert (asks.code, asks.err.splitlines()[0]) == (2, "✗ Nothing is deleted"), "nobody is there to confirm it"
         rows = [line.split()[:3] for line in asks.out.splitlines()]
         assert rows[:2] == [["KIND", "NAMESPACE", "NAME"], ["Node", "–", "n1,"]]
-        assert ["Lease", "carrel", "gpu-n1-0,"] in rows
+        assert ["Lease", "carrel", "gpu-n1-0,"] in rows and ["Lease", "carrel", "carrel-extender"] in rows
         assert asks.out.splitlines()[-1].endswith("kubectl delete crd gpunodestatuses.gpu.scheduling")
         assert sorted(await lab.held()) == ["gpu-n1-0", "gpu-n2-0"]
 
