@@ -98,6 +98,19 @@ def test_a_protected_key_is_not_written_changed_or_removed_by_others(
             assert status == (200 if own else 403), (account, answer)
 
 
+def test_gpushares_own_plugin_says_that_a_pod_has_its_share_and_nothing_else(rules: RulesCluster, guarded: str) -> None:
+    """Its exact write at Allocate. If it were refused, the plugin would start the container without a GPU."""
+    plugin = UserClient(rules.api, "system:serviceaccount:kube-system:gpushare-device-plugin")
+    elsewhere = UserClient(rules.api, "system:serviceaccount:default:gpushare-device-plugin")
+    marks = {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1763380000000000000"}
+    write: Json = {"metadata": {"annotations": marks}}
+    assert plugin.call("PATCH", f"{guarded}?dryRun=All", write)[0] == 200
+    assert elsewhere.call("PATCH", f"{guarded}?dryRun=All", write)[0] == 403
+    write["metadata"]["annotations"] = {**marks, "ALIYUN_COM_GPU_MEM_IDX": "1"}
+    status, answer = plugin.call("PATCH", f"{guarded}?dryRun=All", write)
+    assert status == 403 and "only Carrel may write or remove ALIYUN_COM_GPU_MEM_IDX" in answer["message"]
+
+
 @pytest.mark.parametrize("path", ["pods/unbound/binding", "bindings"])
 def test_a_binding_cannot_write_protected_keys(rules: RulesCluster, path: str) -> None:
     rules.post(a_pod("unbound", limits=GPU))

@@ -19,6 +19,8 @@ from testbed.node import Node
 from testbed.processes import Process
 from tests.e2e.carrel_node import MEM, CarrelNode, a_pod, node_for_carrel
 from tests.e2e.pods import Json, create, eventually, is_gone, namespace, wait_for_phase
+from tests.e2e.rules_cluster import TRUSTED
+from tests.e2e.webhook import UserClient, install_policies
 from tests.kit import gpushare_plugin
 
 CONFIGURATION = Path(__file__).parents[2] / "examples" / "gpushare-scheduler-config.yaml"
@@ -62,12 +64,16 @@ class Gpushare:
 
     def place(self, ours: str, name: str, mib: int, index: int) -> Json:
         """The running pod. Its annotations are those of gpushare's extender, and then of its plugin."""
-        self._control.write_text(str(index))
+        self.expect(index)
         self.bind(ours, name, mib, index)
         placed = wait_for_phase(self.api, ours, name, "Running")
         assigned = {"metadata": {"annotations": {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}}}
         self.api.call("PATCH", f"/api/v1/namespaces/{ours}/pods/{name}", assigned)
         return placed
+
+    def expect(self, index: int) -> None:
+        """The next pod that the plugin starts has this GPU."""
+        self._control.write_text(str(index))
 
     def bind(self, ours: str, name: str, mib: int, index: int) -> None:
         """What its extender does."""
@@ -207,6 +213,29 @@ def test_what_gpushare_gave_is_never_given_again(gpushare: Gpushare) -> None:
         assert [device["health"] for device in carrel.devices()] == ["Healthy", "Healthy"]
         running = {name: pod["status"]["phase"] for name, pod in carrel.pods(ours).items()}
         assert running == dict.fromkeys(("too-large", "fits", "too-large-again"), "Running")
+
+
+def test_while_gpushares_plugin_stays_carrel_places_its_pods_and_the_plugin_marks_them(gpushare: Gpushare) -> None:
+    """Agents only report, and Carrel's policies are there. The stand-in cannot write: its exact call is replayed."""
+    api = gpushare.api
+    with namespace(api) as ours:
+        gpushare.start()
+        gpushare.place(ours, "old", 508, 0)
+        carrel = CarrelAfterGpushare(gpushare.node, CARDS, "--mode", "report-only")
+        install_policies(api, TRUSTED)
+        assert carrel.status()["memoryUnit"] == "MiB"
+        assert carrel.adopt() == {f"{ours}/old": ([0], "recorded")}
+
+        gpushare.expect(1)
+        create(api, ours, a_pod("new", {MEM: "762"}))
+        wait_for_phase(api, ours, "new", "Running")
+        path = f"/api/v1/namespaces/{ours}/pods/new"
+        assert api.call("GET", path)["metadata"]["annotations"]["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "false"
+        plugin = UserClient(api, "system:serviceaccount:kube-system:gpushare-device-plugin")
+        marks = {"ALIYUN_COM_GPU_MEM_ASSIGNED": "true", "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(time.time_ns())}
+        status, answer = plugin.call("PATCH", path, {"metadata": {"annotations": marks}})
+        assert status == 200, answer
+        assert carrel.told(ours, "new")["ALIYUN_COM_GPU_MEM_IDX"] == "1"
 
 
 def uids_of(pods: list[Json]) -> list[str]:

@@ -122,6 +122,8 @@ class Kubelet:
         status = await self._client.get(GPU_NODE_STATUSES, self.node.name)
         for device in status["status"]["devices"]:
             device["inUseBy"] = [uid for uid, cards in self.given.items() if device["uuid"] in cards]
+            if len(device["inUseBy"]) > 1:  # its comparison excludes it
+                device |= {"health": "Unhealthy", "reason": f"the kubelet has given {device['uuid']} to two pods"}
         patch = MergePatch({"status": {"devices": status["status"]["devices"]}})
         await self._client.patch(GPU_NODE_STATUSES, self.node.name, patch, subresource="status")
 

@@ -26,6 +26,9 @@ def definition(resource: Resource[Any]) -> Json:
     }
 
 
+CLAIM_SCHEDULERS_FIELDS = {"id", "inUseBy", "health", "bandwidthGBps", "island"}
+
+
 async def forget_field(cluster: Cluster, *path: str) -> None:
     """The cluster does not know this field of a node's status: `mode`, or `devices items uuid`."""
     definition = _definition()
@@ -49,3 +52,15 @@ def _definition() -> Json:
 async def _define(cluster: Cluster, definition: Json) -> None:
     versions = MergePatch({"spec": {"versions": definition["spec"]["versions"]}})
     await cluster.patch(CRDS, definition["metadata"]["name"], versions)
+
+
+async def define_as_the_claim_scheduler(cluster: Cluster) -> None:
+    """The GpuClaim scheduler's own definition of a node's status, which knows none of Carrel's fields."""
+    definition = _definition()
+    for version in definition["spec"]["versions"]:
+        status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+        device = status["devices"]["items"]["properties"]
+        for fields, theirs in ((status, {"total", "devices"}), (device, CLAIM_SCHEDULERS_FIELDS)):
+            for name in fields.keys() - theirs:
+                del fields[name]
+    await _define(cluster, definition)

@@ -21,8 +21,9 @@ from carrel.kubernetes.objects.resources import CRDS, LEASES, NAMESPACES, NODES,
 from carrel.kubernetes.reflector import WatchTiming
 from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.transport import ApiRequest, ApiResponse, Transport
-from carrel.leases.cluster_state import ClusterOptions, ClusterState
+from carrel.leases.cluster_state import DEFAULT_CLUSTER_OPTIONS, ClusterOptions, ClusterState
 from carrel.leases.invariants import observe, violations
+from carrel.leases.placement_rules import PlacementRules, report_rules
 from carrel.ledger.filtering import FilterResult
 from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
@@ -201,6 +202,11 @@ class Lab:
         }
         return await self.client.create(BOOKINGS, body)
 
+    async def report_rules(self, options: ClusterOptions = DEFAULT_CLUSTER_OPTIONS) -> None:
+        """What an extender with these options reports when it starts, so that commands can read the cluster."""
+        rules = PlacementRules.of(options, SchedulerOptions().schedulers, spreads=False)
+        await report_rules(self.client, options.namespace, rules)
+
     async def annotations(self, name: str) -> dict[str, str]:
         found: dict[str, str] = (await self.client.get(PODS, name, "lab"))["metadata"].get("annotations", {})
         return found
@@ -241,7 +247,8 @@ def _definitions() -> tuple[Json, ...]:
 
 @contextlib.asynccontextmanager
 async def a_lab(nodes: Sequence[Node], *, in_real_time: bool = False, has_booker: bool = True) -> AsyncIterator[Lab]:
-    """`in_real_time`: for separate processes, which know only the real time and would ignore an old heartbeat."""
+    """`in_real_time`: for separate processes, which know only the real time and would ignore an old heartbeat;
+    an extender with the default settings has run before them."""
     clock = Clock(datetime.now(UTC) if in_real_time else NOON)
     lab = Lab(EmbeddedApi() if in_real_time else EmbeddedApi(Settings(clock=clock)), clock)
     for crd in _definitions():
@@ -252,4 +259,6 @@ async def a_lab(nodes: Sequence[Node], *, in_real_time: bool = False, has_booker
         await lab.book(BOOKER, gpus=1000, name="enough", end=clock.now + 30 * DAY)
     informers = Informers(lab.client)
     await SimulatedKubelets(lab.client, nodes, informers.watch(PODS), lab.clock).announce()
+    if in_real_time:
+        await lab.report_rules()
     yield lab

@@ -392,7 +392,7 @@ ALL_OTHERS_HELD: tuple[tuple[Any, ...], ...] = tuple(
             [*ALL_OTHERS_HELD, P0_WAITS],
             ("no lease", "n2", 1),
             (False, True),
-            id="a Lease is deleted: its node takes no pods until it is written again, and a pod waits for that as booked",
+            id="a Lease is deleted: its node takes no pods until it is written again; a pod waits as booked",
         ),
         pytest.param(
             [P0_WAITS, ("lost", "n1"), ("lost", "n2")], ("reports", "n2", A6000), (False, True), id="a node is back"

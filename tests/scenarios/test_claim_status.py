@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from carrel.dialects.gpuclaim import ClaimPhase
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GpuClaim
 from carrel.kubernetes.cluster import BindTarget, Conflict, DeleteOptions, Json, MergePatch, Selection
 from carrel.kubernetes.objects.kinds import Pod
@@ -12,6 +13,7 @@ from carrel.kubernetes.objects.resources import LEASES, PODS
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.claim_status import ClaimContext, ClaimState, ClaimStatusWriter
 from kubernetes_in_memory.faults import Crashed, FaultPlan
+from tests.kit.coexist_node import a_coexist_node
 from tests.kit.eventually import eventually
 from tests.kit.faults import Faulty
 from tests.kit.gpus import a_node
@@ -179,7 +181,7 @@ async def test_a_claim_that_several_pods_name_shows_the_oldest_that_has_not_fini
         assert (await status(lab))["allocated"] == "n2:0,1"
 
 
-async def test_a_claim_is_pending_again_when_its_pod_has_finished() -> None:
+async def test_a_claim_is_released_when_its_pod_has_finished() -> None:
     async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
         await a_claim(lab, TWO_CARDS)
         assert await replica.bind(await lab.pod("train", annotations=NAMES_IT), "n1") is None
@@ -190,7 +192,7 @@ async def test_a_claim_is_pending_again_when_its_pod_has_finished() -> None:
         await Writer(replica).write(lab)
 
         written = await status(lab)
-        assert written["phase"] == "Pending"
+        assert written["phase"] == "Released"
         assert "allocated" not in written
         assert "finished" in written["message"]
 
@@ -252,3 +254,22 @@ async def test_after_a_crash_right_after_the_write_nothing_is_written_again() ->
 
         async with lab.replica() as replica:
             assert await Writer(replica).write(lab) is None
+
+
+async def test_a_pod_that_also_asks_the_kubelet_is_told_its_gpus_when_the_agent_knows_them() -> None:
+    """Where the kubelet chooses, the Binding cannot say them."""
+    async with a_coexist_node() as node_lab:
+        lab, writer = node_lab.lab, Writer(node_lab.replica)
+        await a_claim(lab, {"devices": {"count": 1}})
+        await eventually(lambda: node_lab.replica.claims.store.get("two-cards", "lab"))
+        await node_lab.run_pod("a", annotations=NAMES_IT, limits={"nvidia.com/gpu": "1"})
+        await node_lab.kubelet.work()
+        unknown = "the kubelet of n1 chooses the GPUs; its agent has not said yet which"
+        assert await writer.write(lab) == ClaimState(ClaimPhase.BOUND, unknown, "n1")
+        assert "gpu.scheduling/allocated" not in await lab.annotations("a")
+
+        await node_lab.kubelet.report_users()
+        ledger = node_lab.replica.cluster_ledger
+        await eventually(lambda: ledger.users_of(node_lab.kubelet.node.gpus[1]))
+        assert await writer.write(lab) == ClaimState(ClaimPhase.BOUND, "", "n1", (1,))
+        assert (await lab.annotations("a"))["gpu.scheduling/allocated"] == "n1:1"

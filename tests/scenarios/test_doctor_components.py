@@ -255,7 +255,7 @@ async def test_what_each_kubelet_offers(shown: dict[str, str], env: dict[str, st
         installed = InstalledLab(lab)
         await installed.component("agent", env)
         await lab.client.patch(
-            GPU_NODE_STATUSES, "n1", MergePatch({"status": {"memoryUnit": "MiB"}}), subresource="status"
+            GPU_NODE_STATUSES, "n1", MergePatch({"status": {"memoryResource": "node"}}), subresource="status"
         )
         await show(lab, **shown)
         found = await installed.one("kubelets")

@@ -14,7 +14,7 @@ from carrel.kubernetes.objects.resources import NODES
 from carrel.ledger.gpus import Node
 from carrel.node.comparison import ComparisonResult
 from carrel.node.report import Report, Reporter
-from tests.kit.definitions import define_anew, forget_field
+from tests.kit.definitions import define_anew, define_as_the_claim_scheduler, forget_field
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 
@@ -180,6 +180,30 @@ async def test_an_agent_that_is_newer_than_the_cluster_reports_and_names_what_wa
         lab.clock.now += timedelta(seconds=20)
         assert await reporter.report(report(lab, memory_unit="MiB", message=reporter.unknown))
         assert reporter.unknown == "" and (await status(lab))["memoryUnit"] == "MiB"
+
+
+async def test_where_the_message_was_dropped_too_it_says_afterwards_what_was_missing() -> None:
+    async with a_lab([]) as lab:
+        reporter = Reporter(Client(lab.api, FieldValidation.WARN), lab.clock)
+
+        async def message_after(reports: int) -> str:
+            for _ in range(reports):
+                lab.clock.now += timedelta(seconds=20)
+                said = "; ".join(filter(None, (reporter.unknown, reporter.restored)))
+                assert await reporter.report(report(lab, memory_unit="MiB", message=said))
+            return str((await status(lab)).get("message", ""))
+
+        await define_as_the_claim_scheduler(lab.client)
+        assert await message_after(2) == "", "this definition has no field for it"
+        assert "status.message" in reporter.unknown
+
+        await define_anew(lab.client)
+        restored = await message_after(2)
+        assert restored.startswith("until 2026-") and restored.endswith("; now they are reported again")
+        assert "another definition of GpuNodeStatus dropped status.devices[].uuid, " in restored
+
+        lab.clock.now += timedelta(minutes=10)
+        assert await message_after(1) == ""
 
 
 async def test_a_field_that_every_gpu_has_is_named_once() -> None:

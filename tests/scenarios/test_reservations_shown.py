@@ -5,6 +5,7 @@ from datetime import timedelta
 
 from carrel.bookings.pages.cluster_map import PodOnMap, node_on_map, totals
 from carrel.cli.explain import as_data, as_text, placements
+from carrel.cli.inspect import set_aside
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.dialects.kai_reservation import BEFORE_KAI_0_17
 from carrel.kubernetes.cluster import Selection
@@ -170,7 +171,7 @@ async def test_people_see_the_numbers_of_gpus_and_never_of_slots() -> None:
         assert seen == {0: [], 1: ["whole"], 2: ["half"]}
         assert [str(card.gpu) for card in node_lab.replica.ledger.cards("n1")] == [
             "GPU 2 of n1",
-            "a GPU of n1",
+            "GPU 1 of n1",
             "a GPU of n1",
         ]
 
@@ -200,3 +201,31 @@ async def test_under_kais_old_names_a_fraction_gets_its_gpu_and_the_reservation_
         await node_lab.reconcile()
         assert (await lab.client.list(PODS, Selection(OLD_RESERVATIONS))).items == []
         assert await lab.held() == {}
+
+
+async def test_a_gpu_that_the_kubelet_gave_twice_is_named_and_the_free_slots_are_given() -> None:
+    """Time-slicing was on when they started. The two count as two GPUs: the kubelet might give the same one again."""
+    async with a_coexist_node(cards=4) as node_lab:
+        for name in ("a", "b"):
+            await node_lab.run_pod(name, limits={"nvidia.com/gpu": "1"})
+        await node_lab.kubelet.work()
+        node_lab.kubelet.given = {uid: ["GPU-n1-1"] for uid in node_lab.kubelet.given}
+        await node_lab.kubelet.report_users()
+        ledger = node_lab.replica.cluster_ledger
+        await eventually(lambda: len(shown_cards(ledger, "n1")[1].shares) == 2, "both are shown on their GPU")
+
+        shown = [(card.gpu.index, card.gpu.unusable, len(card.shares)) for card in shown_cards(ledger, "n1")]
+        twice = "the kubelet has given GPU-n1-1 to two pods"
+        kept = "it is kept free: the kubelet gave another GPU of n1 twice"
+        assert shown == [(0, "", 0), (1, twice, 2), (2, "", 0), (3, kept, 0)]
+        assert set_aside(node_lab.replica, "n1") == [f"GPU 1 is set aside: {twice}", f"GPU 3 is set aside: {kept}"]
+
+        for name in ("c", "d"):
+            await node_lab.run_pod(name, limits={"nvidia.com/gpu": "1"})
+        late = await node_lab.lab.pod("e", limits={"nvidia.com/gpu": "1"})
+        assert await node_lab.bind(late) is not None
+
+        await node_lab.delete_pod("a")
+        await node_lab.reconcile(2)
+        await node_lab.kubelet.report_users()
+        assert await node_lab.bind(late) is None

@@ -9,7 +9,7 @@ import typer
 
 from carrel.cli.options import ClusterQuerySettings, DataFormat
 from carrel.cli.output import aligned, print_data, print_lines
-from carrel.command_errors import FORBIDDEN, UNAVAILABLE, USAGE, command_failed
+from carrel.command_errors import FORBIDDEN, UNAVAILABLE, command_failed
 from carrel.process import cluster_access
 
 if TYPE_CHECKING:
@@ -57,23 +57,13 @@ def adopt(settings: AdoptSettings) -> None:
 
 
 async def _adopt(settings: AdoptSettings, access: "Access") -> "list[AdoptedPod]":
-    from carrel.installation import other_installation
-    from carrel.kubernetes.client import Client
-    from carrel.kubernetes.http_transport import HttpTransport
+    from carrel.cli.cluster_reader import reading_cluster
     from carrel.leases.adoption import Adoption
-    from carrel.leases.cluster_state import ClusterOptions, ClusterState
 
-    client = Client(HttpTransport(access))
-    try:
-        if other := await other_installation(client, settings.carrel_namespace):
-            why = f"Carrel is installed in the namespace {other}, and reads no Leases of {settings.carrel_namespace}."
-            raise command_failed("No pod is recorded", why, f"carrel adopt --carrel-namespace {other}", USAGE)
-        state = ClusterState(client, ClusterOptions(settings.carrel_namespace, settings.dialect_options()))
-        await state.informers.read_once()
-        adoption = Adoption(state.cluster_ledger, state.lease_writer)
+    async with reading_cluster(settings, access) as carrel:
+        carrel.one_unit()
+        adoption = Adoption(carrel.cluster_ledger, carrel.lease_writer)
         return adoption.plan() if settings.dry_run else await adoption.record()
-    finally:
-        await client.aclose()
 
 
 def table(adopted: "Sequence[AdoptedPod]") -> list[str]:

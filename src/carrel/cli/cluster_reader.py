@@ -1,43 +1,66 @@
-"""Reads the cluster once and rebuilds the ledger from it. If that is not possible, the command ends with the reason."""
+"""Reads the cluster once and rebuilds the ledger from it, by the rules that the scheduler reports there
+(`leases.placement_rules`). If that is not possible, the command ends with the reason."""
 
 import asyncio
 import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import datetime
 
 from carrel.cli.options import ClusterQuerySettings
-from carrel.command_errors import FORBIDDEN, NOT_FOUND, UNAVAILABLE, USAGE, command_failed
-from carrel.dialects.dra import DraDriver
+from carrel.command_errors import FORBIDDEN, NOT_FOUND, REFUSED, UNAVAILABLE, USAGE, command_failed
+from carrel.dialects.options import Unit
+from carrel.dialects.seal import ADMITTED, Seal, SealedPod
+from carrel.installation import other_installation
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Forbidden, NotFound
 from carrel.kubernetes.config import Access
 from carrel.kubernetes.http_transport import HttpTransport
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.objects.resources import RESOURCE_SLICES, VALIDATING_WEBHOOKS
-from carrel.leases.cluster_state import ClusterOptions, ClusterState
+from carrel.leases.cluster_state import ClusterState
+from carrel.leases.placement_rules import LEASE, PlacementRules, rules_in_force
 from carrel.leases.pod_progress import is_waiting
-from carrel.ledger.tiers import DEFAULT_TIER_POLICY, TierPolicy
-from carrel.manifests import CONFIGURATIONS
+from carrel.parsing import Malformed
 
 
-def read_cluster(
-    settings: ClusterQuerySettings, access: Access, tier_policy: TierPolicy = DEFAULT_TIER_POLICY
-) -> ClusterState:
+class ReadCluster(ClusterState):
+    """The cluster as it was read, by the rules of its scheduler."""
+
+    def __init__(self, client: Client, namespace: str, rules: PlacementRules) -> None:
+        seal = _SealWithoutKey(()) if rules.needs_seal else None
+        super().__init__(client, replace(rules.options(namespace), now=client.clock.now, seal=seal))
+        self.rules = rules
+
+    def one_unit(self) -> Unit:
+        """In which scheduler and agents count memory. If they differ, the command ends: its amounts would be wrong."""
+        for node in sorted(self.ledger.nodes):
+            why = self.cluster_ledger.why_other_unit(node)
+            if why and not self.cluster_ledger.why_silent(node):
+                raise command_failed("Agents and scheduler differ", f"{node}: {why}", "carrel doctor", REFUSED)
+        return self.rules.memory_unit
+
+
+class _SealWithoutKey(Seal):
+    """Sees that a pod has no seal. Whether one is genuine, only Carrel's own processes see."""
+
+    def is_on(self, pod: SealedPod, made: datetime) -> bool:
+        return ADMITTED in pod.annotations
+
+
+def read_cluster(settings: ClusterQuerySettings, access: Access) -> ReadCluster:
     try:
-        return read_allowed_cluster(settings, access, tier_policy)
+        return read_allowed_cluster(settings, access)
     except Forbidden as error:
         raise command_failed(
             "Not allowed to read the cluster", str(error), "kubectl auth can-i list pods -A", FORBIDDEN
         ) from None
 
 
-def read_allowed_cluster(
-    settings: ClusterQuerySettings, access: Access, tier_policy: TierPolicy = DEFAULT_TIER_POLICY
-) -> ClusterState:
+def read_allowed_cluster(settings: ClusterQuerySettings, access: Access) -> ReadCluster:
     """Raises `Forbidden` if we may not read it. After any other failure the command ends."""
     try:
-        return asyncio.run(_read(settings, access, tier_policy))
+        return asyncio.run(_read(settings, access))
     except Forbidden:
         raise
     except NotFound as error:
@@ -66,46 +89,18 @@ def _same_question(settings: ClusterQuerySettings) -> str:
     return " ".join(["kubectl", *options, "cluster-info"])
 
 
-async def _read(settings: ClusterQuerySettings, access: Access, tier_policy: TierPolicy) -> ClusterState:
-    async with reading_cluster(settings, access, tier_policy) as carrel:
+async def _read(settings: ClusterQuerySettings, access: Access) -> ReadCluster:
+    async with reading_cluster(settings, access) as carrel:
         return carrel
 
 
-async def _dra_driver(client: Client) -> DraDriver | None:
-    """Whose ResourceClaims the installation counts, as far as the reader may know it; None: none."""
-    for name in CONFIGURATIONS:
-        try:
-            gate = str(await client.get(VALIDATING_WEBHOOKS, name))
-            return next((driver for driver in DraDriver if f"'{driver.value}'" in gate), None)
-        except ClusterError:
-            continue  # there is none; or the reader may not see it, but perhaps what agents offer
-    try:
-        slices = (await client.list(RESOURCE_SLICES)).items
-    except ClusterError:
-        return None
-    return DraDriver.CARREL if any(each.spec.driver == DraDriver.CARREL.value for each in slices) else None
-
-
 @asynccontextmanager
-async def reading_cluster(
-    settings: ClusterQuerySettings, access: Access, tier_policy: TierPolicy = DEFAULT_TIER_POLICY
-) -> AsyncIterator[ClusterState]:
+async def reading_cluster(settings: ClusterQuerySettings, access: Access) -> AsyncIterator[ReadCluster]:
     """The cluster as it is now. Within the block it can be written to. Raises `ClusterError`."""
     client = Client(HttpTransport(access))
     try:
-        # A command that reads once cannot see whether more pods of a gang come.
-        dialect_options = replace(settings.dialect_options(), gang_settle_s=0.0)
-        now = client.clock.now
-        driver = await _dra_driver(client)
-        options = ClusterOptions(
-            settings.carrel_namespace,
-            dialect_options,
-            tier_policy=tier_policy,
-            now=now,
-            dra=driver is not None,
-            dra_driver=driver or DraDriver.CARREL,
-        )
-        carrel = ClusterState(client, options)
+        namespace = settings.carrel_namespace
+        carrel = ReadCluster(client, namespace, await _rules(client, namespace))
         await carrel.informers.read_once()
         for pod in filter(is_waiting, carrel.pods.store):
             carrel.requested_by(pod)
@@ -114,6 +109,25 @@ async def reading_cluster(
         yield carrel
     finally:
         await client.aclose()
+
+
+async def _rules(client: Client, namespace: str) -> PlacementRules:
+    """The command ends if they are not known."""
+    if other := await other_installation(client, namespace):
+        why = f"Carrel is installed in the namespace {other}, and reads no Leases of {namespace}."
+        raise command_failed(f"No Carrel in {namespace}", why, f"the same with --carrel-namespace {other}", USAGE)
+    hint = f"kubectl get pods,lease/{LEASE} --namespace {namespace}"
+    try:
+        rules = await rules_in_force(client, namespace)
+    except Malformed as malformed:
+        raise command_failed("The scheduler's settings cannot be read", str(malformed), hint, REFUSED) from None
+    if rules is None:
+        why = (
+            f"The namespace {namespace} has no Lease {LEASE}, which Carrel's extender writes when it starts."
+            " Without its settings, such as the unit of memory, the answer could be wrong."
+        )
+        raise command_failed("The scheduler's settings are not known", why, hint, REFUSED)
+    return rules
 
 
 def pod_name(argument: str) -> str:

@@ -31,6 +31,7 @@ def explain(settings: ExplainSettings) -> None:
     from carrel.cli.output import print_data, print_lines
     from carrel.cli.why import why_text
     from carrel.process import cluster_access
+    from carrel.scheduling.assembly import on_emptiest
 
     access = cluster_access(settings)
     name = pod_name(settings.pod)
@@ -45,7 +46,8 @@ def explain(settings: ExplainSettings) -> None:
         headline = f"{full_name(pod)} asks for {wanted.request}{remark} ({wanted.dialect.words})"
         never = None if pod.spec.node_name else carrel.waiting_reason.why_never(pod, wanted.request)
         headline += f". {never.reason}" if never else ""
-        nodes = {} if never else placements(carrel.ledger, wanted.request, carrel.nodes_for(pod), pod.metadata.uid)
+        request = on_emptiest(wanted.request) if carrel.rules.spreads else wanted.request
+        nodes = {} if never else placements(carrel.ledger, request, carrel.nodes_for(pod), pod.metadata.uid)
         for closed in () if never else filter(None, map(carrel.ledger.node, carrel.nodes_for(pod, when_open=True))):
             nodes.setdefault(closed.name, Refusal(f"{closed.name} is {closed.closed}"))
     if settings.output is not DataFormat.TABLE:

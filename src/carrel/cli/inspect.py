@@ -50,16 +50,17 @@ def inspect(settings: InspectSettings) -> None:
         why = "No node with this name has reported GPUs."
         raise command_failed(f"No GPUs on {settings.node}", why, "carrel inspect", NOT_FOUND)
     only = [settings.node] if settings.node else None
-    nodes = inspected(ledger, settings.memory_unit, only, lambda name: shown_cards(carrel.cluster_ledger, name))
+    unit = carrel.one_unit()
+    nodes = inspected(ledger, unit, only, lambda name: shown_cards(carrel.cluster_ledger, name))
     if settings.output is not DataFormat.TABLE:
         print_data(inspection(nodes), settings.output)
         return
     addresses = _addresses(carrel)
     booked = _booked_until(carrel)
     if settings.details:
-        lines = details(nodes, addresses, booked, {node.name: _set_aside(carrel, node.name) for node in nodes})
+        lines = details(nodes, addresses, booked, {node.name: set_aside(carrel, node.name) for node in nodes})
     else:
-        lines = summary(nodes, addresses, settings.memory_unit)
+        lines = summary(nodes, addresses, unit)
     print_lines(*lines)
 
 
@@ -116,10 +117,12 @@ def details(
         yield from set_aside.get(node.name, ())
 
 
-def _set_aside(carrel: "ClusterState", name: str) -> list[str]:
+def set_aside(carrel: "ClusterState", name: str) -> list[str]:
+    from carrel.leases.shown_cards import shown_cards
+
     node = carrel.ledger.node(name)
     whole = [f"{name} takes no new GPU pods: {node.out_of_use}"] if node is not None and node.out_of_use else []
-    gpus = [card.gpu for card in carrel.ledger.cards(name) if card.gpu.unusable]
+    gpus = [card.gpu for card in shown_cards(carrel.cluster_ledger, name) if card.gpu.unusable]
     return [*whole, *(f"GPU {gpu.index} is set aside: {gpu.unusable}" for gpu in gpus)]
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from carrel.settings import ClusterSettings, DialectSettings
+from carrel.settings import ClusterSettings
 
 Words = list[str] | None
 """An option that may be given several times."""
@@ -61,8 +61,8 @@ class OneBookingSettings(BookingOutputSettings):
 
 
 @dataclass(frozen=True)
-class ClusterQuerySettings(DialectSettings, ClusterSettings):
-    """Which cluster, and how to read its pods."""
+class ClusterQuerySettings(ClusterSettings):
+    """Which cluster. By which rules its pods are read, its scheduler says there."""
 
     output: Annotated[DataFormat, typer.Option("--output", "-o", help="Output format.")] = DataFormat.TABLE
     """JSON and YAML are for programs: their fields do not change without notice."""

@@ -13,7 +13,7 @@ from typing import Any
 from carrel import manifests
 from carrel.cli.checks.scheduler import CONTROLLER_LEASE, LEADER_SILENT
 from carrel.cli.helm_release import HelmRelease, helm_release, marked_release
-from carrel.dialects.carrel import PREFIXES
+from carrel.dialects.carrel import PREFIXES, RULES
 from carrel.dialects.dra_shadows import SELECTED
 from carrel.dialects.hand_over_record import LABEL
 from carrel.installation import other_installation
@@ -202,7 +202,8 @@ class Purge:
         for lease in (await self._client.list(LEASES, here)).items:
             keys = lease.metadata.annotations
             if lease.metadata.name in ELECTIONS or any(key.startswith(PREFIXES) for key in keys):
-                yield Leftover(LEASES, lease.metadata.name, self._namespace, "who holds a GPU")
+                holds = "by which rules pods were placed" if RULES in keys else "who holds a GPU"
+                yield Leftover(LEASES, lease.metadata.name, self._namespace, holds)
         for record in (await self._client.list(CONFIG_MAPS, Selection(self._namespace, labels=LABEL))).items:
             yield Leftover(CONFIG_MAPS, record.metadata.name, self._namespace, "a hand-over to CPU under way")
         for shadow in await self._shadows():

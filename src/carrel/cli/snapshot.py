@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from carrel.settings import ClusterSettings, DialectSettings
+from carrel.settings import ClusterSettings
 
 
 @dataclass(frozen=True)
-class SnapshotSettings(DialectSettings, ClusterSettings):
+class SnapshotSettings(ClusterSettings):
     pass
 
 
@@ -31,6 +31,7 @@ def snapshot(settings: SnapshotSettings) -> None:
 
     query = ClusterQuerySettings(**vars(settings))
     carrel = read_cluster(query, cluster_access(query))
+    carrel.one_unit()
     taken = snapshot_of(carrel)
     print_data(taken.document, DataFormat.JSON)
     if taken.remarks:

@@ -6,18 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from carrel.cli.options import BookingServiceSettings, DataFormat, PodQuerySettings
-from carrel.settings import TierSettings
 
 MOST_HOLDERS = 8
 """Who are named in a table."""
 
 if TYPE_CHECKING:
+    from carrel.cli.cluster_reader import ReadCluster
     from carrel.kubernetes.objects.kinds import Pod
-    from carrel.leases.cluster_state import ClusterState
 
 
 @dataclass(frozen=True)
-class WhySettings(TierSettings, PodQuerySettings):
+class WhySettings(PodQuerySettings):
     pod: Annotated[str, typer.Argument(help="The pod, as pod/NAME or NAME; default: all pods that wait.")] = ""
     all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Pods of all namespaces.")] = False
     booking_service: Annotated[
@@ -80,7 +79,7 @@ def why(settings: WhySettings) -> None:
     print_answers(waiting, settings.output, f"No pod waits for a GPU{where}")
 
 
-def _cluster(settings: WhySettings) -> "tuple[ClusterState, str] | None":
+def _cluster(settings: WhySettings) -> "tuple[ReadCluster, str] | None":
     """The cluster, and our namespace there. None: we may not read it, but have a token for a booking service."""
     from carrel.cli.cluster_reader import read_allowed_cluster, read_cluster
     from carrel.cli.saved_login import known_login
@@ -91,10 +90,10 @@ def _cluster(settings: WhySettings) -> "tuple[ClusterState, str] | None":
     is_named = settings.server or settings.kubeconfig or settings.context
     if is_named or not known_login(settings.booking_settings()).token:
         access = cluster_access(settings)
-        return read_cluster(settings, access, settings.tier_policy()), access.namespace
+        return read_cluster(settings, access), access.namespace
     try:
         access = settings.access()
-        return read_allowed_cluster(settings, access, settings.tier_policy()), access.namespace
+        return read_allowed_cluster(settings, access), access.namespace
     except (Malformed, Forbidden):
         return None
 
@@ -119,7 +118,7 @@ def print_answers(answers: list[dict[str, Any]], output: DataFormat, if_none: st
         print_lines(f"{each['pod']}: {each['why']}")
 
 
-def _answer(carrel: "ClusterState", pod: "Pod") -> dict[str, Any]:
+def _answer(carrel: "ReadCluster", pod: "Pod") -> dict[str, Any]:
     from carrel.cli.cluster_reader import full_name
     from carrel.leases.coverage_reader import CoverageReader
     from carrel.leases.coverage_words import WORDS
@@ -135,7 +134,7 @@ def _answer(carrel: "ClusterState", pod: "Pod") -> dict[str, Any]:
     }
 
 
-def _as_written(carrel: "ClusterState", pod: "Pod") -> str:
+def _as_written(carrel: "ReadCluster", pod: "Pod") -> str:
     """For people who may not read bookings: what the pod was told."""
     from carrel.dialects.tier import tier_of
     from carrel.ledger.tiers import Tier
@@ -151,7 +150,7 @@ def _lines(answer: dict[str, Any]) -> list[str]:
     return [*lines, *(f"  {holder}" for holder in holders), *([f"  and {more} more; see -o yaml"] if more > 0 else [])]
 
 
-def why_text(carrel: "ClusterState", pod: "Pod") -> str:
+def why_text(carrel: "ReadCluster", pod: "Pod") -> str:
     from carrel.cli.cluster_reader import full_name
     from carrel.dialects.without_gpu import read_without_gpu
     from carrel.leases.coverage_reader import CoverageReader
@@ -171,11 +170,21 @@ def why_text(carrel: "ClusterState", pod: "Pod") -> str:
         return f"{name} does not wait for a GPU: its claims have theirs; {pod.spec.scheduler_name} can place it now"
     if not wants_gpus:
         return f"{name} requests no GPU, so it does not wait for Carrel"
+    scheduler, served = pod.spec.scheduler_name, carrel.rules.schedulers
+    if served is not None and scheduler not in served and not carrel.asks_by_claims(pod):
+        why = f"is for the scheduler {scheduler!r}, and Carrel places only pods of others"
+        return f"{name} {why}: delete it and create it again"
     refusal = carrel.why(pod)
-    return refusal.reason if refusal else f"there is room for {name}: {pod.spec.scheduler_name} can place it now"
+    return refusal.reason if refusal else f"there is room for {name}: {scheduler} can place it now{_last_words(pod)}"
 
 
-def _gpus(carrel: "ClusterState", pod: "Pod") -> str:
+def _last_words(pod: "Pod") -> str:
+    """What kube-scheduler said when it last tried: it may know more than this command."""
+    messages = (each.message for each in pod.status.conditions if each.type == "PodScheduled" and each.message)
+    return "".join(f"; when it last tried, it said: {message}" for message in messages)
+
+
+def _gpus(carrel: "ReadCluster", pod: "Pod") -> str:
     from carrel.leases.shown_cards import shown_indices
 
     own = carrel.holder_uids(pod)
@@ -183,5 +192,5 @@ def _gpus(carrel: "ClusterState", pod: "Pod") -> str:
     return f", GPU {', '.join(map(str, numbers))}" if numbers else ""
 
 
-def _waits(carrel: "ClusterState", pod: "Pod") -> bool:
+def _waits(carrel: "ReadCluster", pod: "Pod") -> bool:
     return not pod.spec.node_name and carrel.requested_by(pod) is not None

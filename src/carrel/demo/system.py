@@ -26,6 +26,7 @@ from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, NAMESPA
 from carrel.leases.cluster_state import NAMESPACE, ClusterState, utc_now
 from carrel.leases.coverage_reader import CoverageReader
 from carrel.leases.coverage_words import WORDS
+from carrel.leases.placement_rules import PlacementRules, report_rules
 from carrel.leases.pod_progress import SCHEDULED, holder_of, is_waiting
 from carrel.ledger.gpus import Node
 from carrel.lifecycle.assembly import collector_on
@@ -105,6 +106,9 @@ class Demo:
         for_all = SchedulerOptions(schedulers=None)  # people of the demo need not name a scheduler
         scheduling = scheduler_on(self.carrel)
         app = extender_app(handlers_on(self.carrel, scheduling, for_all))
+        options = self.carrel.options
+        rules = PlacementRules.of(options, for_all.schedulers, spreads=for_all.spread)
+        await report_rules(self.carrel.cluster, options.namespace, rules)
         async with (
             serving(app, Address()) as extender,
             aiohttp.ClientSession() as session,

@@ -55,6 +55,9 @@
                                             of a slot (carrel.dev/gpu is `<node>/<index>` there): which GPU it is;
                                             refused and until: why the kubelet gave none, and when the next try is
       holderIdentity                        uid of the pod that has the whole GPU, as the peers write it
+    Carrel writes, on the Lease `carrel-extender` there
+      carrel.dev/rules: {"memoryUnit": "GiB", …}    by which settings the extender places pods; see
+                                            `leases.placement_rules`
 
 A Lease is the truth about its GPU. A `holderIdentity` always counts as the whole GPU: an annotation never lowers it.
 """
@@ -135,6 +138,7 @@ LEASE_GPU = "carrel.dev/gpu"
 LEASE_SHARES = "carrel.dev/shares"
 LEASE_KEPT_FOR = "carrel.dev/kept-for"
 LEASE_RESERVATION = "carrel.dev/reservation"
+RULES = "carrel.dev/rules"
 
 NEXT_POD = "the next pod of a booking"
 _MARKS = 8

@@ -78,6 +78,8 @@ class ClaimPhase(Enum):
     PENDING = "Pending"
     RESERVED = "Reserved"
     BOUND = "Bound"
+    RELEASED = "Released"
+    """Carrel's own word: its pod has finished."""
     FAILED = "Failed"
 
 

@@ -75,7 +75,7 @@ class GpuNodeStatusStatus(ObjectPart):
     mode: str = ""
     """Carrel's own field: `native` (also if absent), or `coexist` where NVIDIA's plugin hands the GPUs over."""
     memory_unit: str = ""
-    """Carrel's own field: what one unit of gpushare's memory is there; empty where it is not offered."""
+    """Carrel's own field: what one unit of gpushare's memory is there; empty where another agent wrote it."""
     memory_resource: str = ""
     """Carrel's own field: how that memory is offered, `plugin` or `node`."""
     message: str = ""

@@ -66,6 +66,8 @@ WRITTEN = (
 TOLD = (INDEX, CARD_UNITS, POD_UNITS)
 """What a container is told in its environment as it is told on its pod."""
 
+PLUGIN_ACCOUNT = "system:serviceaccount:kube-system:gpushare-device-plugin"
+"""Of gpushare's own device plugin, as its manifests make it: it marks the pods that it gave their share."""
 UNHEALTHY_NAMESPACE = "kube-system"
 UNHEALTHY_PREFIX = "unhealthy-gpu-"
 UNHEALTHY_KEY = "gpus"

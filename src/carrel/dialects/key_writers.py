@@ -53,7 +53,7 @@ WRITERS: Mapping[str, frozenset[Writer]] = {
     carrel.indices_key("*"): _AT_BIND,
     carrel.SLOTS: _AT_BIND,
     carrel.CGPU_DISABLE: _AT_BIND,
-    gpuclaim.ALLOCATED: _AT_BIND,
+    gpuclaim.ALLOCATED: _BOTH,  # later, where the kubelet chooses
     gpushare.INDEX: _AT_BIND,
     gpushare.GPU_ID: _AT_BIND,
     gpushare.CARD_UNITS: _AT_BIND,
@@ -93,6 +93,7 @@ WRITERS: Mapping[str, frozenset[Writer]] = {
     carrel.LEASE_SHARES: _NOBODY,
     carrel.LEASE_KEPT_FOR: _NOBODY,
     carrel.LEASE_RESERVATION: _NOBODY,
+    carrel.RULES: _NOBODY,
     carrel.EXEMPT: _NOBODY,
     carrel.SEES_GPUS: _NOBODY,
     carrel.INSTALLED_IN: _NOBODY,
@@ -104,6 +105,12 @@ WRITERS: Mapping[str, frozenset[Writer]] = {
     gpuclaim.POD_LABEL: _NOBODY,
 }
 """Key, or with a star its beginning → who writes it on a pod that exists."""
+
+
+WRITTEN_BY_PEERS: Mapping[str, frozenset[str]] = {
+    gpushare.PLUGIN_ACCOUNT: frozenset({gpushare.ASSIGNED, gpushare.ASSUME_TIME})
+}
+"""Account of a peer's program that goes on beside Carrel → the keys that it writes on pods as Carrel does."""
 
 
 def written_by(writer: Writer) -> frozenset[str]:

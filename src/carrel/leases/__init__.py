@@ -27,4 +27,5 @@ Reading order:
     runtime_class      which RuntimeClass GPU pods get
     invariants         what must always hold, counted again from the objects alone
     cluster_state      puts all of it together for one process
+    placement_rules    by which settings the extender does it, as it reports them for everybody who reads the cluster
 """

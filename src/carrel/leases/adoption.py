@@ -24,6 +24,7 @@ class Outcome(Enum):
     UNKNOWN = "counted, not recorded: nobody says which GPU it has"
     NOT_BY_KUBELET = "counted, not recorded: it has not asked the kubelet for its GPU"
     NO_SLOT = "counted, not recorded: all GPUs of the node are on Leases"
+    OTHER_UNIT = "counted, not recorded: its agent counts memory in another unit than the scheduler"
     FAILED = "not recorded: it changed meanwhile, or its Lease was refused; try again"
     CHANGED = "not recorded: the Lease of its GPU has changed; try again"
 
@@ -82,6 +83,8 @@ class Adoption:
         return Outcome.RECORDED
 
     def _why_not(self, node: str, pod: UnrecordedPod) -> Outcome | None:
+        if self._cluster_ledger.why_other_unit(node):
+            return Outcome.OTHER_UNIT
         if not self._cluster_ledger.kubelet_chooses(node):
             return None if pod.is_known else Outcome.UNKNOWN
         if pod.amount != WHOLE or not pod.devices:

@@ -20,7 +20,7 @@ from carrel.dialects.options import Unit
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
 from carrel.leases.gpu_nodes import GpuNodes, GpuNodesContext
-from carrel.leases.known_lease import KnownLease
+from carrel.leases.known_lease import KnownLease, slots_in_use
 from carrel.leases.node_offers import NodeOffers
 from carrel.leases.own_writes import OwnWrites
 from carrel.leases.pod_progress import is_ending, slot_of, state_of
@@ -30,7 +30,7 @@ from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement
 from carrel.ledger.shares import Holder, Share
-from carrel.ledger.slots import Reservation, as_slots
+from carrel.ledger.slots import as_slots
 from carrel.parsing import Malformed
 
 PodByUid = Callable[[str], Pod | None]
@@ -132,6 +132,11 @@ class ClusterLedger:
         """Why the node's report is too old; empty if it is not."""
         return self._stale.get(node, "")
 
+    def why_other_unit(self, node: str) -> str:
+        """Why the node's agent and this process mean different amounts by a number on a pod; empty if they do not."""
+        status = self._statuses.get(node)
+        return gpuclaim.why_other_unit(status, self._memory_unit) if status is not None else ""
+
     def _refresh(self, name: str) -> None:
         """A node whose report, pods or Leases cannot be understood takes no new pods; the others are not concerned."""
         if not self._isolation.ask("node", name, self._is_refreshed, False):
@@ -172,16 +177,11 @@ class ClusterLedger:
         self._hold_unrecorded(name, self._offers.shares(node, unrecorded))
         set_aside = ""
         if node.kubelet_chooses:
-            node = as_slots(node, self._slots_in_use(node), self._offers.offer(name, unrecorded))
+            node = as_slots(node, slots_in_use(node, self._leases, self.users_of), self._offers.offer(name, unrecorded))
         else:
             set_aside = why_set_aside(unrecorded, name)
         gpus = tuple(self._unless_unsure(gpu) for gpu in node.gpus)
-        unusable = (
-            node.unusable
-            or self._stale.get(name, "")
-            or gpuclaim.why_other_unit(status, self._memory_unit)
-            or set_aside
-        )
+        unusable = node.unusable or self._stale.get(name, "") or self.why_other_unit(name) or set_aside
         node = replace(node, gpus=gpus, unusable=unusable, closed=self._why_closed(name))
         if node != self.ledger.node(name):  # most reports are only a heartbeat
             holders = self._holders_on(name)
@@ -303,10 +303,6 @@ class ClusterLedger:
         """The same of the GPU of a Lease, with the uids of claims that are prepared there."""
         status = self._statuses.get(record.node)
         return gpuclaim.users_on(status, record.gpu, record.index) if status is not None else ()
-
-    def _slots_in_use(self, node: Node) -> dict[int, Reservation | None]:
-        leases = {gpu.index: self._leases.get(gpuclaim.lease_name(node.name, gpu.index)) for gpu in node.gpus}
-        return {index: lease.record.reservation for index, lease in leases.items() if lease is not None}
 
     # --- who holds them ----------------------------------------------------------------------------------------------
 

@@ -41,6 +41,8 @@ def shown_cards(cluster_ledger: ClusterLedger, node: str) -> Sequence[Card]:
         _show(shares, gpu.uuid, held)
         kept[gpu.uuid] = keeper
     left = [gpu.uuid for gpu in idle[len(unknown) :] if not gpu.unusable]
+    # Two pods to which the kubelet gave one GPU count as two: it might give that GPU once more, instead of a free one.
+    spare += [f"it is kept free: the kubelet gave another GPU of {node} twice"] * (len(left) - len(spare))
     closed = dict(zip(left[spare.count("") :], filter(None, spare), strict=False))
     return [
         Card(replace(gpu, unusable=gpu.unusable or closed.get(gpu.uuid, "")), held[gpu.uuid], kept.get(gpu.uuid))

@@ -11,10 +11,11 @@ from carrel.ledger.slots import Reservation, ReservationState
 
 
 def card_used_by(cluster_ledger: ClusterLedger, node: str, uid: str) -> str:
-    """UUID of the one GPU that the kubelet gave to a pod, as the agent says; empty if it does not."""
+    """UUID of the one GPU that the kubelet gave to a pod, as the agent says; empty if it does not, or if its report
+    has lost the UUIDs: a place in their stead would match no GPU when they are back."""
     reported = cluster_ledger.reported(node)
-    cards = [gpu.uuid for gpu in reported.gpus if uid in cluster_ledger.users_of(gpu)] if reported else []
-    return cards[0] if len(cards) == 1 else ""
+    gpus = [gpu for gpu in reported.gpus if uid in cluster_ledger.users_of(gpu)] if reported else []
+    return gpus[0].uuid if len(gpus) == 1 and gpus[0].has_uuid else ""
 
 
 def why_refused(cluster_ledger: ClusterLedger, placement: Placement) -> str:

@@ -122,7 +122,8 @@ NO_LIMIT = KubeletOffer()
 
 
 def as_slots(node: Node, in_use: Mapping[int, Reservation | None], offer: KubeletOffer = NO_LIMIT) -> Node:
-    """The node with slots for GPUs. `in_use` has the slots that somebody holds a part of, with their reservations."""
+    """The node with slots for GPUs. `in_use` has the slots that somebody holds a part of, with their reservations; of a
+    pod that asked the kubelet itself, with its GPU as if it were reserved."""
     if not node.gpus:
         return node
     memory, models = min(gpu.memory for gpu in node.gpus), {gpu.model for gpu in node.gpus}

@@ -3,22 +3,28 @@
     Pending     no pod names it, or its pod has no GPUs yet; the message says why
     Reserved    the Leases give the GPUs to its pod; the pod is not bound yet
     Bound       the pod is bound to the node of its GPUs
+    Released    its pod has finished, and no other names it
     Failed      the claim is impossible as it is written, or its pod was bound without GPUs
 
 Only Leases give GPUs: an annotation or a field that a user can write changes nothing here. Several pods may name one
 claim, and each gets GPUs of its own: then the status is that of the oldest one that has not finished, and the message
 says how many there are. The status is written only when it changes, on the version that was read.
+
+Where the kubelet chooses, a pod that also asks it for GPUs is bound before anybody knows which it gets. When the agent
+has seen them, the pod is told, too late for its environment.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from carrel.dialects import gpuclaim
 from carrel.dialects.gpuclaim import ClaimPhase
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GpuClaim
 from carrel.dialects.options import DialectOptions
-from carrel.kubernetes.cluster import Cluster, MergePatch, NotFound
+from carrel.kubernetes.cluster import Cluster, Conflict, MergePatch, NotFound
 from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.pod_progress import FINISHED
 from carrel.leases.slot_gpus import indices_of
@@ -65,6 +71,8 @@ class ClaimStatusWriter:
 
     async def write(self, claim: GpuClaim) -> ClaimState | None:
         """Updates the status. None: it was up to date, or the claim is gone. Raises `Conflict` if it has changed."""
+        for pod in self._context.pods_of(claim):
+            await self._tell(pod)
         state = claim_state(claim, self._context)
         state = replace(state, message=printable(state.message))  # kubectl prints it as it is
         if state.is_written_on(claim):
@@ -78,6 +86,23 @@ class ClaimStatusWriter:
             return None
         return state
 
+    async def _tell(self, pod: Pod) -> None:
+        """Which GPUs the kubelet gave to a pod, if its Binding could not say it."""
+        metadata, node, ledger = pod.metadata, pod.spec.node_name, self._context.cluster_ledger
+        if (
+            gpuclaim.ALLOCATED in metadata.annotations
+            or pod.status.phase in FINISHED
+            or not ledger.kubelet_chooses(node)
+        ):
+            return
+        leases = ledger.leases_of(metadata.uid)
+        ids = indices_of(ledger, leases, metadata.uid)
+        if leases and len(ids) == len(leases):
+            notes = gpuclaim.write_allocated(node, ids)
+            patch = MergePatch({"metadata": {"uid": metadata.uid, "annotations": notes}})
+            with suppress(NotFound, Conflict):  # it is gone, or another has its name
+                await self._cluster.patch(PODS, metadata.name, patch, metadata.namespace)
+
 
 def claim_state(claim: GpuClaim, context: ClaimContext) -> ClaimState:
     wrong = _why_impossible(claim, context.dialect_options)
@@ -88,7 +113,7 @@ def claim_state(claim: GpuClaim, context: ClaimContext) -> ClaimState:
     if not pods:
         return ClaimState(ClaimPhase.PENDING, "no pod names this claim yet")
     if not living:
-        return ClaimState(ClaimPhase.PENDING, f"pod {pods[-1].metadata.name} has finished; no other names this claim")
+        return ClaimState(ClaimPhase.RELEASED, f"pod {pods[-1].metadata.name} has finished; no other names this claim")
     state = _of_pod(living[0], context)
     if len(living) == 1:
         return state
@@ -101,10 +126,11 @@ def _of_pod(pod: Pod, context: ClaimContext) -> ClaimState:
     name, node, leases = pod.metadata.name, pod.spec.node_name, context.cluster_ledger.leases_of(pod.metadata.uid)
     here = [lease for lease in leases if lease.record.node == node]
     if here:
-        message = (
-            f"pod {name} is being deleted; its GPUs are free when it is gone" if pod.metadata.deletion_timestamp else ""
-        )
-        return ClaimState(ClaimPhase.BOUND, message, node, indices_of(context.cluster_ledger, here, pod.metadata.uid))
+        ids = indices_of(context.cluster_ledger, here, pod.metadata.uid)
+        message = "" if ids else f"the kubelet of {node} chooses the GPUs; its agent has not said yet which"
+        if pod.metadata.deletion_timestamp:
+            message = f"pod {name} is being deleted; its GPUs are free when it is gone"
+        return ClaimState(ClaimPhase.BOUND, message, node, ids)
     if node:
         return ClaimState(ClaimPhase.FAILED, f"pod {name} was bound to {node}, but no Lease there gives it a GPU", node)
     if leases:

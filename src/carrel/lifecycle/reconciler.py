@@ -178,16 +178,22 @@ class Reconciler:
                 self._leases_due.add(lease.name)
 
     def _on_node_status(self, old: GpuNodeStatus | None, new: GpuNodeStatus | None) -> None:
-        """It may confirm that the containers of a pod are gone."""
+        """It may confirm that the containers of a pod are gone, or say which GPUs the kubelet gave to one."""
         for name in self._collector.awaited_on(new.metadata.name) if new else ():
             self._leases_due.add(name)
         if old and new and users_by_gpu(old) != users_by_gpu(new):  # a claim may be prepared no more
             for card in self._state.ledger.cards(new.metadata.name):
                 if any(share.holder.is_claim for share in card.shares.values()):
                     self._leases_due.add(lease_name(card.gpu.node, card.gpu.index))
+            for pod in map(self._state.pods.store.by_uid, users_by_gpu(new).keys() - users_by_gpu(old).keys()):
+                if pod is not None:
+                    self._add_claim_of(pod)
 
     def _add_pod(self, pod: Pod) -> None:
         self._pods_due.add_after(pod.metadata.uid, SETTLE_S)
+        self._add_claim_of(pod)
+
+    def _add_claim_of(self, pod: Pod) -> None:
         claim = pod.metadata.annotations.get(CLAIM)
         if claim:
             self._claims_due.add_after(ClaimKey(pod.metadata.namespace, claim), SETTLE_S)

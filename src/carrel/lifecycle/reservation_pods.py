@@ -31,6 +31,7 @@ from carrel.leases.known_lease import KnownLease
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pod_progress import FINISHED, is_ending, slot_of
 from carrel.leases.slot_gpus import card_used_by
+from carrel.ledger.gpus import place_name
 from carrel.ledger.slots import Act, Reservation, ReservationPod, ReservationState, SlotObservation, next_step
 from carrel.parsing import Malformed
 
@@ -119,6 +120,8 @@ class ReservationPods:
         lease = self._cluster_ledger.lease(name)
         if lease is None or lease.record.reservation is None:
             return await self._remove_unwanted(name)
+        if (named := self._by_uuid(lease.record.node, lease.record.reservation)) is not None:
+            return await self._record(lease, named)
         pod = await self._pod(lease, lease.record.reservation)
         await self._remove_duplicates(lease, pod)
         step = next_step(lease.record.reservation, self._observed(lease, lease.record.reservation, pod))
@@ -169,6 +172,14 @@ class ReservationPods:
             is_early=self._is_early(reservation),
             retry_at=self._retry_at(lease, reservation, seen),
         )
+
+    def _by_uuid(self, node: str, reservation: Reservation) -> Reservation | None:
+        """The reservation with the UUID of its GPU, if it was recorded by its place and the node reports it now."""
+        reported = self._cluster_ledger.reported(node)
+        for gpu in reported.gpus if reported else ():
+            if gpu.has_uuid and reservation.card == place_name(node, gpu.index):
+                return replace(reservation, card=gpu.uuid)
+        return None
 
     def _is_early(self, reservation: Reservation) -> bool:
         """Whether it is too early for another reservation pod. A time far ahead comes from a wrong clock."""

@@ -288,7 +288,7 @@ class Agent:
         snapshot, mode = self._snapshot(inventory), self._offer.mode
         socket = "" if self._is_coexisting or self._only_reports else self._nvidia_plugin.trouble()
         remarks = Remarks(
-            memory_unit=inventory.unit.value if self._offer.is_offered(snapshot) else "",
+            memory_unit=inventory.unit.value,
             memory_resource=mode.value if mode else "",
             message="; ".join(
                 filter(
@@ -297,6 +297,7 @@ class Agent:
                         state.trouble,
                         self._offer.message(snapshot),
                         self._reporter.unknown,
+                        self._reporter.restored,
                         socket,
                         self._troubles.get("claims"),
                     ),

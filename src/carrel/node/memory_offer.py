@@ -74,11 +74,6 @@ class MemoryOffer:
             )
         )
 
-    def is_offered(self, snapshot: NodeSnapshot) -> bool:
-        if self.mode is OfferMode.PLUGIN:
-            return snapshot.inventory.fits
-        return self.mode is OfferMode.NODE and not snapshot.is_managed_by_plugin
-
     def amounts(self, snapshot: NodeSnapshot, *, is_registered: bool) -> Mapping[str, int | None]:
         """What the Node must show; None: remove the resource. `is_registered`: the kubelet knows our plugin."""
         if self.mode is OfferMode.NODE and not snapshot.is_managed_by_plugin and snapshot.pods is not None:

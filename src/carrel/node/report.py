@@ -6,7 +6,7 @@ agent that was stopped for a while, or an old one that is still ending, reverts 
 The cluster's definition may lack a field that this agent writes: during an upgrade, or because another product has put
 its own definition of that name in the place of Carrel's. The API server drops such fields, so what it has stored is
 compared with what was sent. The rest is still reported, and the fields are named: in the agent's log, by an Event on
-the Node, and in the message of the next report, if that is not dropped too.
+the Node, and in the message of the next report. Where the message is dropped too, it says afterwards what was missing.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,13 +26,15 @@ from carrel.kubernetes.objects.unknown_field_warnings import unknown_fields
 from carrel.ledger.gpus import Node
 from carrel.node.comparison import COMPONENT, ComparisonResult
 from carrel.parsing import Malformed
-from carrel.parsing.time import instant
+from carrel.parsing.time import instant, seconds
 
 FIELDS_DROPPED = "GPUFieldsDropped"
 HEARTBEAT = timedelta(seconds=15)
 """With a run every ten seconds, well within half a minute. Readers ignore a node after two minutes without one."""
 AHEAD = timedelta(minutes=2)
 """A heartbeat that is further in the future comes from a wrong clock, not from newer data."""
+SHOW_RESTORED = timedelta(minutes=10)
+"""So long it is said that fields were missing: what was decided meanwhile may have to be looked at."""
 ATTEMPTS = 3
 
 
@@ -52,6 +54,8 @@ class Reporter:
         self._reported_at: datetime | None = None
         self._version = ""
         self._unknown: tuple[str, ...] = ()
+        self._restored = ""
+        self._restored_at: datetime | None = None
         self._events = EventRecorder(cluster, COMPONENT, now)
         self._told = ""
 
@@ -63,6 +67,21 @@ class Reporter:
         fields = ", ".join(self._unknown)
         why = "the cluster's GpuNodeStatus definition is older than this agent"
         return f"{why} (unknown: {fields}); apply Carrel's crds.yaml again"
+
+    @property
+    def restored(self) -> str:
+        """Which fields the cluster dropped until a short time ago; empty if none."""
+        is_recent = self._restored_at is not None and self._now() - self._restored_at < SHOW_RESTORED
+        return self._restored if is_recent and not self._unknown else ""
+
+    def _set_unknown(self, fields: tuple[str, ...]) -> None:
+        if self._unknown and not fields:
+            self._restored_at = self._now()
+            self._restored = (
+                f"until {seconds(self._restored_at)} another definition of GpuNodeStatus dropped "
+                f"{', '.join(self._unknown)}; now they are reported again"
+            )
+        self._unknown = fields
 
     async def tell_unknown(self, node: NodeObject | None) -> None:
         """An Event on the Node, once for each set of fields. Raises `ClusterError`."""
@@ -114,7 +133,7 @@ class Reporter:
                 continue
             self._version = answer["metadata"]["resourceVersion"]
             warned = unknown_fields(self._cluster.warnings(GPU_NODE_STATUSES, name, subresource="status"))
-            self._unknown = warned or dropped_fields(body["status"], answer.get("status") or {})
+            self._set_unknown(warned or dropped_fields(body["status"], answer.get("status") or {}))
             return True
         return False
 

@@ -81,7 +81,7 @@ def scheduler_on(state: ClusterState, options: SchedulerOptions = DEFAULT_OPTION
 def _spreading(requested_by: RequestedBy) -> RequestedBy:
     def spread_over_gpus(pod: Pod) -> PodRequest | Refusal | None:
         asked = requested_by(pod)
-        return replace(asked, request=_on_emptiest(asked.request)) if isinstance(asked, PodRequest) else asked
+        return replace(asked, request=on_emptiest(asked.request)) if isinstance(asked, PodRequest) else asked
 
     return spread_over_gpus
 
@@ -89,12 +89,12 @@ def _spreading(requested_by: RequestedBy) -> RequestedBy:
 def _spreading_members(members_of: Callable[[Gang], GangMembers]) -> Callable[[Gang], GangMembers]:
     def spread_over_gpus(gang: Gang) -> GangMembers:
         members = members_of(gang)
-        return replace(members, waiting=[(holder, _on_emptiest(request)) for holder, request in members.waiting])
+        return replace(members, waiting=[(holder, on_emptiest(request)) for holder, request in members.waiting])
 
     return spread_over_gpus
 
 
-def _on_emptiest(request: Request) -> Request:
+def on_emptiest(request: Request) -> Request:
     """Parts of GPUs go to the emptiest GPU of a node too, unless the pod says how it wants to be placed."""
     says_nothing = request.policy is GpuPolicy.PACK and request.spreads_over_nodes is None
     is_part = request.amount != WHOLE

@@ -14,7 +14,9 @@ from carrel.http.server import TlsContext
 from carrel.http.serving import Address, serving
 from carrel.http.tls_files import tls_of_folder
 from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import ClusterError
 from carrel.leases.cluster_state import ClusterState
+from carrel.leases.placement_rules import LEASE, PlacementRules, report_rules
 from carrel.parsing import Malformed
 from carrel.process import run_with_cluster
 from carrel.scheduling.app import ERROR_FIELD, extender_app
@@ -67,7 +69,12 @@ async def _serve(client: Client, served: _Served, stop: asyncio.Event) -> None:
         if health_url:
             log.info("health url=%s", health_url)
         async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(state.informers.run()), tasks.create_task(_housekeeping(state, scheduler))]
+            rules = PlacementRules.of(state.options, options.schedulers, spreads=options.spread)
+            running = [
+                tasks.create_task(state.informers.run()),
+                tasks.create_task(_housekeeping(state, scheduler)),
+                tasks.create_task(_report_rules(state, rules)),
+            ]
             await stop.wait()
             await handlers.wait_binds_finished()
             for task in running:
@@ -79,6 +86,20 @@ async def wait_loaded(state: ClusterState, scheduler: Scheduler) -> None:
     """Until all that is watched is in the ledger, and what pods usually ask for is known."""
     await state.informers.wait_first_copies()
     state.isolation.attempt("learn", partial(scheduler.learn, state.pods.store))
+
+
+async def _report_rules(state: ClusterState, rules: PlacementRules) -> None:
+    """When this process starts, and whenever nobody reports any: replicas that differ do not take turns."""
+    await state.informers.wait_first_copies()
+    namespace, is_due = state.options.namespace, True
+    while True:
+        if is_due or state.leases.store.get(LEASE, namespace) is None:
+            try:
+                await report_rules(state.cluster, namespace, rules)
+                is_due = False
+            except ClusterError as error:
+                log.warning("rules_not_reported: %s", error)
+        await asyncio.sleep(HOUSEKEEPING_S)
 
 
 async def _housekeeping(state: ClusterState, scheduler: Scheduler) -> None:

@@ -14,8 +14,13 @@ import pytest
 import yaml
 
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
+from carrel.dialects.options import DialectOptions, Unit
+from carrel.dialects.seal import Seal
 from carrel.kubernetes.cluster import BindTarget, DeleteOptions, MergePatch
-from carrel.kubernetes.objects.resources import NODES, PODS
+from carrel.kubernetes.objects.resources import LEASES, NODES, PODS
+from carrel.leases.cluster_state import ClusterOptions
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.tiers import TierPolicy
 from carrel.parsing.time import instant
 from carrel.parsing.time_words import in_utc
 from kubernetes_in_memory.http_server import serve
@@ -115,13 +120,13 @@ async def test_why_knows_how_much_one_person_may_hold_without_a_booking() -> Non
             await replica.bind(await lab.pod("first", limits=whole, annotations=eve), "n1")
         await lab.pod("second", limits=whole, annotations=eve)
         asked = ("why", "second", "-n", "lab", "--server", served.url)
-        no_limit = await carrel(*asked)
-        by_option = await carrel(*asked, "--opportunistic-gpus", "1")
-        by_environment = await carrel(*asked, CARREL_OPPORTUNISTIC_GPUS="1")
+        no_limit = await carrel(*asked, CARREL_OPPORTUNISTIC_GPUS="1")
+        await lab.report_rules(ClusterOptions(tier_policy=TierPolicy(opportunistic_gpus=1)))
+        limited = await carrel(*asked)
 
-    assert no_limit.out.startswith("there is room for lab/second")
+    assert no_limit.out.startswith("there is room for lab/second"), "only what the scheduler reports counts"
     told = "eve@lab.example holds 1 GPU without a booking; more than 1 are not given to one person"
-    assert by_option.out.splitlines()[0] == by_environment.out.splitlines()[0] == told
+    assert limited.out.splitlines()[0] == told
 
 
 @pytest.mark.parametrize(
@@ -412,15 +417,133 @@ async def test_adopt_shows_and_records_the_pods_that_another_scheduler_placed() 
         ]
         assert await lab.held() == {}
 
-        nowhere = await carrel("adopt", "--server", served.url, "--carrel-namespace", "nowhere")
-        assert (nowhere.code, nowhere.err.splitlines()[0]) == (6, "✗ Not all pods are recorded")
-        assert "lab/old" in nowhere.err and "kubectl auth can-i create leases -n nowhere" in nowhere.err
-
         done = await carrel("adopt", "--server", served.url, "-o", "json")
         assert [(each["pod"], each["result"]) for each in json.loads(done.out)] == [("lab/old", "recorded")]
         assert await lab.held() == {"gpu-n1-1": {old["metadata"]["uid"]: 2048}}
         again = await carrel("adopt", "--server", served.url)
         assert again.out == "Every pod that has a GPU is on a Lease: nothing to record.\n"
+
+
+@dataclass(frozen=True)
+class GiBLab:
+    """Extender and agent count in GiB. gpushare placed lab/old, of 2 GiB, on GPU 0, which has 15 GiB."""
+
+    lab: Lab
+    url: str
+    uid: str
+
+    async def agent_counts_in(self, unit: str | None) -> None:
+        patch = MergePatch({"status": {"memoryUnit": unit}})
+        await self.lab.client.patch(GPU_NODE_STATUSES, "n1", patch, subresource="status")
+
+    async def carrel(self, *words: str) -> Result:
+        return await carrel(*words, "--server", self.url)
+
+
+IN_GIB = ClusterOptions(dialect_options=DialectOptions(Unit.GIB))
+
+
+@asynccontextmanager
+async def a_gib_lab() -> AsyncIterator[GiBLab]:
+    async with a_lab([a_node("n1", cards=1)], in_real_time=True) as lab, serve(lab.api) as served:
+        told = {"ALIYUN_COM_GPU_MEM_IDX": "0"}
+        old = await lab.pod("old", limits={"aliyun.com/gpu-mem": "2"}, annotations=told)
+        await lab.client.bind(BindTarget("lab", "old", old["metadata"]["uid"], "n1"))
+        await lab.report_rules(IN_GIB)
+        found = GiBLab(lab, served.url, old["metadata"]["uid"])
+        await found.agent_counts_in("GiB")
+        yield found
+
+
+async def test_commands_count_in_the_unit_of_the_cluster_and_nothing_is_promised_twice() -> None:
+    async with a_gib_lab() as gib:
+        too_much = await gib.lab.pod("too-much", limits={"aliyun.com/gpu-mem": "14"})
+        fits = await gib.lab.pod("fits", limits={"aliyun.com/gpu-mem": "13"})
+        why = await gib.carrel("why", "too-much", "-n", "lab")
+        assert why.out.startswith("GPU 0 of n1 has 14,228 MiB free, 14,336 MiB asked; held by lab/old"), why
+        assert "there is room" in (await gib.carrel("why", "fits", "-n", "lab")).out
+        assert "2/15 (13%)" in (await gib.carrel("inspect")).out.splitlines()
+
+        done = await gib.carrel("adopt")
+        assert ["lab/old", "n1", "0", "2,048", "MiB", "recorded"] in [line.split() for line in done.out.splitlines()]
+        assert await gib.lab.held() == {"gpu-n1-0": {gib.uid: 2048}}
+        async with gib.lab.replica(dialect_options=IN_GIB.dialect_options) as replica:
+            assert isinstance(await replica.bind(too_much, "n1"), Refusal)
+            assert await replica.bind(fits, "n1") is None
+        assert sum(await gpu_memory(gib.lab)) <= 16276
+
+
+async def gpu_memory(lab: Lab) -> list[int]:
+    """What the Leases give of the only GPU."""
+    (shares,) = (await lab.held()).values()
+    return [mib for mib in shares.values() if mib is not None]
+
+
+@pytest.mark.parametrize("words", [("adopt",), ("inspect",), ("snapshot",)], ids=lambda words: words[0])
+async def test_amounts_are_not_shown_or_recorded_where_agents_and_scheduler_differ(words: tuple[str, ...]) -> None:
+    async with a_gib_lab() as gib:
+        await gib.agent_counts_in("MiB")
+        said = await gib.carrel(*words)
+        assert (said.code, said.out) == (3, "")
+        assert said.err.splitlines()[0] == "✗ Agents and scheduler differ"
+        assert "n1: its agent counts memory in MiB, the scheduler in GiB" in said.err
+        assert await gib.lab.held() == {}
+
+
+async def test_why_has_the_scheduler_s_own_reason_where_an_agent_counts_in_another_unit() -> None:
+    async with a_gib_lab() as gib:
+        await gib.lab.pod("train", limits={"aliyun.com/gpu-mem": "1"})
+        await gib.agent_counts_in("MiB")
+        assert (
+            "its agent counts memory in MiB, the scheduler in GiB"
+            in (await gib.carrel("why", "train", "-n", "lab")).out
+        )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("why", "-A"), ("explain", "old", "-n", "lab"), ("inspect",), ("adopt",), ("snapshot",), ("release", "n1")],
+    ids=lambda words: words[0],
+)
+async def test_no_command_guesses_settings_that_no_scheduler_has_reported(words: tuple[str, ...]) -> None:
+    async with a_gib_lab() as gib:
+        await gib.lab.client.delete(LEASES, "carrel-extender", "carrel")
+        said = await gib.carrel(*words)
+        assert (said.code, said.out, said.err.splitlines()[0]) == (3, "", "✗ The scheduler's settings are not known")
+        assert "The namespace carrel has no Lease carrel-extender" in said.err
+
+        broken = MergePatch({"metadata": {"annotations": {"carrel.dev/rules": '{"memoryUnit": "MB"}'}}})
+        await gib.lab.report_rules()
+        await gib.lab.client.patch(LEASES, "carrel-extender", broken, "carrel")
+        said = await gib.carrel(*words)
+        assert (said.code, said.err.splitlines()[0]) == (3, "✗ The scheduler's settings cannot be read")
+
+
+async def test_why_says_that_the_scheduler_wants_a_seal_or_does_not_serve_the_pod() -> None:
+    """Whether a seal is genuine, this command cannot see: then the scheduler's last words count."""
+    async with a_lab([a_node("n1", cards=1)], in_real_time=True) as lab, serve(lab.api) as served:
+        await lab.report_rules(ClusterOptions(seal=Seal((b"secret",))))
+        whole = {"nvidia.com/gpu": "1"}
+        await lab.pod("bare", limits=whole)
+        await lab.pod("forged", limits=whole, annotations={"carrel.dev/admitted": "2026-11-16T12:00:00Z 3f1c 5f70"})
+        await lab.pod("foreign", limits=whole, scheduler="other", annotations={"carrel.dev/admitted": "…"})
+        tried = {"type": "PodScheduled", "status": "False", "message": "0/1 nodes: it was not admitted"}
+        await lab.client.patch(
+            PODS, "forged", MergePatch({"status": {"conditions": [tried]}}), "lab", subresource="status"
+        )
+        said = {
+            name: (await carrel("why", name, "-n", "lab", "--server", served.url)).out.splitlines()[0]
+            for name in ("bare", "forged", "foreign")
+        }
+
+    assert said == {
+        "bare": "pod lab/bare gets no GPU: it was not admitted by Carrel's webhook, or what that wrote was changed;"
+        " delete the pod and create it again",
+        "forged": "there is room for lab/forged: gpu-scheduler can place it now;"
+        " when it last tried, it said: 0/1 nodes: it was not admitted",
+        "foreign": "lab/foreign is for the scheduler 'other', and Carrel places only pods of others:"
+        " delete it and create it again",
+    }
 
 
 async def test_release_frees_the_gpus_of_a_node_that_is_away_and_of_no_other() -> None:
@@ -520,7 +643,7 @@ async def test_purge_shows_what_is_left_asks_and_deletes_it() -> None:
         assert (asks.code, asks.err.splitlines()[0]) == (2, "✗ Nothing is deleted"), "nobody is there to confirm it"
         rows = [line.split()[:3] for line in asks.out.splitlines()]
         assert rows[:2] == [["KIND", "NAMESPACE", "NAME"], ["Node", "–", "n1,"]]
-        assert ["Lease", "carrel", "gpu-n1-0,"] in rows
+        assert ["Lease", "carrel", "gpu-n1-0,"] in rows and ["Lease", "carrel", "carrel-extender"] in rows
         assert asks.out.splitlines()[-1].endswith("kubectl delete crd gpunodestatuses.gpu.scheduling")
         assert sorted(await lab.held()) == ["gpu-n1-0", "gpu-n2-0"]
 

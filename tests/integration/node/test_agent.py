@@ -91,7 +91,7 @@ async def test_an_unhealthy_gpu_is_withdrawn_and_returns_when_healthy() -> None:
 async def test_memory_that_is_too_much_in_mib_is_not_offered_and_the_right_unit_is_named() -> None:
     async with a_lab([]) as lab, an_agent(lab, cards=EIGHT_LARGE) as running:
         status = await running.status()
-        assert "memoryUnit" not in status
+        assert status["memoryUnit"] == "MiB", "what a number on a pod means, whether it is offered or not"
         assert status["message"] == (
             "aliyun.com/gpu-mem is not offered: so much memory in MiB is more than the kubelet accepts in one message; "
             "give this agent --memory-resource node, or every component of the cluster --memory-unit 4MiB"
@@ -249,8 +249,8 @@ async def test_an_agent_that_only_reports_registers_nothing_and_writes_nothing_o
     """Another product's plugins and scheduler serve the node."""
     async with a_lab([]) as lab:
         await lab.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
-        mode = AgentMode.REPORT_ONLY
-        async with an_agent(lab, mode=mode, memory_resource=MemoryResource.AUTO) as running:
+        mode, unit = AgentMode.REPORT_ONLY, Unit.GIB
+        async with an_agent(lab, mode=mode, memory_resource=MemoryResource.AUTO, memory_unit=unit) as running:
             theirs = await lab.pod("theirs", limits={WHOLE: "1"})
             target = BindTarget("lab", "theirs", theirs["metadata"]["uid"], "n1")
             await lab.client.bind(target)
@@ -262,6 +262,7 @@ async def test_an_agent_that_only_reports_registers_nothing_and_writes_nothing_o
                 return [(card["inUseBy"], card["health"]) for card in await running.devices()]
 
             await becomes(users, [([], "Healthy"), ([theirs["metadata"]["uid"]], "Healthy")])
+            assert (await running.status())["memoryUnit"] == "GiB", "without it a number on a pod means nothing"
             assert running.agent.trouble() == ""
             assert running.kubelet.registered == []
             status = (await lab.client.get(NODES, "n1")).get("status", {})

@@ -13,8 +13,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from carrel.kubernetes.objects.resources import LEASES
+from carrel.leases.placement_rules import rules_in_force
 from kubernetes_in_memory.http_server import serve
 from tests.integration.scheduling.served_extender import ExtenderClient
+from tests.kit.agent import becomes
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 
@@ -63,6 +66,28 @@ async def carrel_process(*arguments: str, environment: Mapping[str, str] | None 
 async def a_served_lab() -> AsyncIterator[tuple[Lab, str]]:
     async with a_lab([a_node("n1")], in_real_time=True) as lab, serve(lab.api) as served:
         yield lab, served.url
+
+
+async def test_it_reports_the_rules_by_which_it_places_pods_and_again_if_they_are_gone() -> None:
+    """Commands of people read them there (tests/integration/cli)."""
+    options = ("--memory-unit", "GiB", "--opportunistic-gpus", "2", "--placement", "spread", "--schedulers", "ours")
+    async with (
+        a_served_lab() as (lab, url),
+        carrel_process("extender", "--server", url, "--port", "0", *options),
+    ):
+
+        async def unit() -> str:
+            rules = await rules_in_force(lab.client, "carrel")
+            return rules.memory_unit.value if rules is not None else ""
+
+        await becomes(unit, "GiB")
+        rules = await rules_in_force(lab.client, "carrel")
+        assert rules is not None
+        assert (rules.opportunistic_gpus, rules.spreads, rules.needs_seal, rules.claims_of) == (2, True, False, None)
+        assert rules.schedulers is not None and {"ours", "gpu-scheduler"} <= set(rules.schedulers)
+
+        await lab.client.delete(LEASES, "carrel-extender", "carrel")
+        await becomes(unit, "GiB")
 
 
 async def test_it_serves_binds_stops_on_sigterm_and_logs_both() -> None:

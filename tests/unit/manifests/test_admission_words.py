@@ -13,7 +13,7 @@ import pytest
 from carrel.dialects import carrel, dra, gpuclaim, kai, kai_reservation, nvidia, protected_keys, visible_devices
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
-from carrel.dialects.key_writers import WRITERS, Writer, written_by
+from carrel.dialects.key_writers import WRITERS, WRITTEN_BY_PEERS, Writer, written_by
 from carrel.dialects.options import LONGEST_GRACE_S
 from carrel.dialects.registry import ALL
 from carrel.kubernetes.objects.resources import NODES, PODS
@@ -143,6 +143,19 @@ def test_the_policy_lets_each_account_write_its_own_keys() -> None:
         writer.value: written_by(writer) for writer in Writer if writer is not Writer.RESERVATION
     }
     assert {writer.value for writer in Writer} <= made
+
+
+def test_the_policy_lets_gpushares_plugin_mark_pods_and_write_nothing_else() -> None:
+    expression = named(policy("carrel-protected-keys")["variables"], "own")
+    parts = re.findall(rf"'((?!{CARREL})system:[a-z:-]+)': \[([^\]]*)\]", expression)
+
+    assert {account: set(LITERAL.findall(keys)) for account, keys in parts} == WRITTEN_BY_PEERS
+    assert {
+        "system:serviceaccount:kube-system:gpushare-device-plugin": {
+            "ALIYUN_COM_GPU_MEM_ASSIGNED",
+            "ALIYUN_COM_GPU_MEM_ASSUME_TIME",
+        }
+    } == WRITTEN_BY_PEERS
 
 
 def test_the_policy_for_agents_looks_at_everything_that_they_may_write() -> None:

@@ -92,7 +92,8 @@ def _of_kubelet(
             f"it offers {offered[nvidia.GPU]} {nvidia.GPU}, and {healthy} GPUs are healthy: a plugin is not registered"
         )
         yield (warn if offered[nvidia.GPU] else fail)(text, logs, hop)
-    if report.status.memory_unit and not offered[gpushare.GPU_MEM]:
+    is_given = report.status.memory_resource and gpushare.GPU_MEM not in report.status.message
+    if is_given and not offered[gpushare.GPU_MEM]:
         yield fail(f"it offers no {gpushare.GPU_MEM}, which the agent gives it", logs, hop)
     if report.status.memory_resource == "plugin" and _stalls(node, offered[gpushare.GPU_MEM]):
         text = f"{offered[gpushare.GPU_MEM]:,} devices of {gpushare.GPU_MEM} make this kubelet stall for minutes"
