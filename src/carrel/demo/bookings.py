@@ -22,9 +22,12 @@ from carrel.bookings.store.database import Database
 from carrel.leases.cluster_state import utc_now
 from carrel.ledger.gpus import Node
 
-PEOPLE = ("amy", "bo", "carl", "dora", "emil", "fay", "gus", "ines", "jan", "kim", "lou", "max", "olga", "paul", "rosa")
+PEOPLE = (
+    *("amy", "bo", "carl", "dora", "emil", "fay", "gus", "ines", "jan", "kim", "lou", "max", "olga", "paul", "rosa"),
+    *("sven", "tess", "uma", "vera", "will", "xia", "yara", "zeno"),
+)
 """Who booked in the past. They have no pods."""
-A_DAY = 3
+A_DAY = 4
 """So many of them ask for a booking on each day; the rules refuse most."""
 
 
@@ -50,6 +53,11 @@ def models_of(nodes: Sequence[Node]) -> list[str]:
     return sorted({gpu.model for node in nodes for gpu in node.gpus if not gpu.unusable})
 
 
+def has_one_model(node: Node) -> bool:
+    """Return whether one of its GPUs can be asked for by its model, also where the kubelet chooses which."""
+    return len({gpu.model for gpu in node.gpus}) == 1
+
+
 def history(days: int, nodes: Sequence[Node], random: Random) -> Iterable[tuple[timedelta, DemoBooking]]:
     """Yield what people ask for on each of the days until now, and how long ago that is."""
     models = models_of(nodes)
@@ -69,7 +77,7 @@ async def make_bookings(
         await store.migrate()
         for_past = [replace(node, gpus=node.gpus[1::2]) for node in nodes]
         for ago, booking in past:
-            await _book(store, for_past, booking, now - ago)
+            await _book(store, for_past, booking, (now - ago).replace(minute=0, second=0))
         for booking in bookings:
             await _book(store, nodes, booking, now)
 

@@ -14,11 +14,13 @@ from rich.console import Console
 from rich.live import Live
 
 from carrel.cluster_file import read_cluster, text_in
+from carrel.demo.bookings import has_one_model
 from carrel.demo.component_processes import ComponentNotStarted
 from carrel.demo.screen import plain, render
 from carrel.demo.system import Demo, DemoOptions, running_demo
 from carrel.demo.workload import read_manifests
 from carrel.dialects.registry import DIALECTS
+from carrel.ledger.gpus import Node
 from carrel.log_lines import log_lines
 from carrel.node.settings import AgentMode
 from carrel.parsing import Malformed
@@ -53,15 +55,15 @@ class DemoCommand:
         """Raises `Malformed` or `OSError`."""
         if self.is_once and self.pods:
             raise Malformed("carrel demo", "--once", "with --pods", "one of them: --pods replaces the story")
-        cluster, pods = self.cluster, self.pods
+        pods, mode = self.pods, AgentMode(self.mode)
         return DemoOptions(
-            nodes=read_cluster(text_in(cluster) if cluster else example_text(CLUSTER), str(cluster or CLUSTER)),
+            nodes=read_cluster(text_in(self.cluster), str(self.cluster)) if self.cluster else example_nodes(mode),
             manifests=read_manifests(text_in(pods), str(pods)) if pods else list(example_manifests()),
             seed=self.seed,
             port=self.port,
             has_story=pods is None,
             only_story=self.is_once,
-            mode=AgentMode(self.mode),
+            mode=mode,
             days=self.days,
         )
 
@@ -82,6 +84,12 @@ def run_demo(command: DemoCommand) -> None:
         print(f"✗ The story did not come true\n  {story}", file=sys.stderr)
         sys.exit(FAILED)
     print("✓ The story came true")
+
+
+def example_nodes(mode: AgentMode = AgentMode.NATIVE) -> list[Node]:
+    """Return the small lab; where the kubelet chooses the GPUs, without the node that has several models."""
+    nodes = read_cluster(example_text(CLUSTER), CLUSTER)
+    return [node for node in nodes if mode is not AgentMode.COEXIST or has_one_model(node)]
 
 
 def example_text(file: str) -> str:

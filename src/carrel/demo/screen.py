@@ -11,8 +11,8 @@ from carrel.ledger.ledger import Card
 from carrel.ledger.shares import ShareState
 
 BAR = 16
-MOST_RESERVATIONS = 4
-"""So many are on the screen."""
+MOST_LINES = 5
+"""Of bookings, and of reservation pods, on the screen."""
 STYLES = {ShareState.ASSUMED: "yellow", ShareState.ASSIGNED: "green", ShareState.RELEASING: "magenta"}
 FILLS = {ShareState.ASSUMED: "▒", ShareState.ASSIGNED: "█", ShareState.RELEASING: "░"}
 """The same as the colours, for people who cannot tell those apart."""
@@ -33,23 +33,23 @@ class DemoView:
     """From whom GPUs were taken back for booked pods, newest at the end, and who held how much then."""
     reservations: Sequence[str] = ()
     """Beside NVIDIA's plugin: which pod reserves which GPU, and for whom."""
-    hint: str = ""
-    """What else there is to see."""
+    hints: Sequence[str] = ()
+    """What to do, and what else there is to see."""
 
 
 def render(view: DemoView, height: int) -> RenderableType:
     """As much as fits on a screen of that height: GPUs first, then who waits, then what happened."""
     cards = _cards(view.gpus)
-    reservations = _shortened(view.reservations, MOST_RESERVATIONS)
-    above = cards.row_count + len(view.bookings) + 2 * len(view.taken_back) + len(reservations)
-    left = max(height - above - 11, 4)
+    about = [*_shortened(view.bookings), *_shortened(view.reservations)]
+    above = cards.row_count + 2 * len(view.taken_back) + len(about)
+    left = max(height - above - len(view.hints) - 10, 4)
     waiting = _waiting(view.waiting, max(left // 2, 2))
     messages = [
         Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in view.messages[-max(left // 2, 2) :]
     ]
     legend = Text("█ running  ▒ promised  ░ ending  · free  ✓ covered by a booking", style="dim")
-    lines = [Text(view.hint, style="dim")]
-    lines += [Text(line, no_wrap=True, overflow="ellipsis") for line in (*view.bookings, *reservations)]
+    lines = [Text(hint, style="dim") for hint in view.hints]
+    lines += [Text(line, no_wrap=True, overflow="ellipsis") for line in about]
     lines += [Text(line) for line in view.taken_back]  # in two lines if need be: who held how much is at the end
     return Group(Text(view.headline, style="bold"), cards, legend, *lines, *waiting, Text(), *messages)
 
@@ -57,7 +57,7 @@ def render(view: DemoView, height: int) -> RenderableType:
 def plain(view: DemoView) -> Iterable[str]:
     """For pipes and logs: one line per GPU."""
     yield view.headline
-    yield f"  {view.hint}"
+    yield from (f"  {hint}" for hint in view.hints)
     for node, cards in sorted(view.gpus.items()):
         for card in cards:
             held = ", ".join(
@@ -72,8 +72,8 @@ def plain(view: DemoView) -> Iterable[str]:
         yield f"  {pod} waits: {why}"
 
 
-def _shortened(lines: Sequence[str], most: int) -> list[str]:
-    return [*lines[:most], f"… and {len(lines) - most} more"] if len(lines) > most else list(lines)
+def _shortened(lines: Sequence[str]) -> list[str]:
+    return [*lines[:MOST_LINES], f"… and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else list(lines)
 
 
 def _cards(gpus: Mapping[str, Sequence[Card]]) -> Table:

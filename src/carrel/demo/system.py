@@ -13,7 +13,7 @@ from typing import Any
 
 import aiohttp
 
-from carrel.demo.bookings import bookings_of, history, make_bookings, models_of
+from carrel.demo.bookings import bookings_of, has_one_model, history, make_bookings
 from carrel.demo.component_processes import RESERVATION, ComponentStarter, ComponentTokens, running_components
 from carrel.demo.nodes import DemoKubelets, NodeContext
 from carrel.demo.screen import DemoView
@@ -51,9 +51,8 @@ TAKEN_BACK = 4
 NEW_PERSON = "you"
 """Whoever tries the demo: a person without bookings, with a namespace."""
 HINTS = {
-    AgentMode.NATIVE: "Carrel's device plugin hands the GPUs over; beside NVIDIA's plugin: carrel demo --mode coexist",
-    AgentMode.COEXIST: "NVIDIA's plugin hands the GPUs over, and the kubelet chooses them; what pods share, "
-    "a reservation pod holds",
+    AgentMode.NATIVE: "Carrel's device plugin hands the GPUs over. Beside NVIDIA's plugin: carrel demo --mode coexist",
+    AgentMode.COEXIST: "NVIDIA's plugin hands the GPUs over, and reservation pods hold those that pods share",
 }
 
 
@@ -86,13 +85,13 @@ class DemoOptions:
 class Demo:
     """One replica of the extender, and a simulated kube-scheduler that asks it about every pod."""
 
-    def __init__(self, client: Client, url: str, hint: str = "") -> None:
+    def __init__(self, client: Client, url: str, mode: AgentMode = AgentMode.NATIVE) -> None:
         self.url = url
         self.booking_url = ""
         """Empty until the booking service has started."""
         self.story: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """When the story is over: why it did not come true, or nothing."""
-        self._hint = hint
+        self._mode = mode
         self.carrel = ClusterState(client)
         self._coverage = CoverageReader(self.carrel)
         self._waiting: dict[str, str] = {}
@@ -114,7 +113,7 @@ class Demo:
             self._bookings(),
             tuple(self._taken_back),
             self._reservations(gpus),
-            self._hint,
+            (f"Sign in as {owner_of(NEW_PERSON)}: your pods are in the namespace {NEW_PERSON}.", HINTS[self._mode]),
         )
 
     def _reservations(self, gpus: Mapping[str, Sequence[Card]]) -> list[str]:
@@ -130,7 +129,8 @@ class Demo:
         return sorted(lines)
 
     def _bookings(self) -> list[str]:
-        """Of each booking that runs: who, how much of it is used, and which of the person's pods are beyond it."""
+        """Return a line for each booking that runs: who, how much of it is used, and which of the person's pods are
+        beyond it. Those that are in use come first."""
         lines = []
         for booking in self.carrel.bookings.store:
             use = self._coverage.use_of(booking.metadata.name)
@@ -140,8 +140,8 @@ class Demo:
             beyond = [pod for pod in pods if pod.spec.node_name and self._coverage.of(pod).beyond is not None]
             line = f"{booking.spec.user} booked {WORDS.amount(use.entitlement)}: {use}"
             names = ", ".join(sorted(holder_of(pod).full_name for pod in beyond))
-            lines.append(f"{line}; beyond it, on what is free: {names}" if names else line)
-        return sorted(lines)
+            lines.append((not use.used, f"{line}; beyond it, on what is free: {names}" if names else line))
+        return [line for _, line in sorted(lines)]
 
     async def run(self) -> None:
         """Runs until it is cancelled."""
@@ -241,7 +241,7 @@ async def running_demo(options: DemoOptions) -> AsyncIterator[Demo]:
     with TemporaryDirectory(prefix="carrel-demo-") as folder:
         async with aclosing(api), serve(api, port=options.port) as served, asyncio.TaskGroup() as tasks:
             await install(admin)
-            demo = Demo(Client(tokens.transport("extender", api)), served.url, HINTS[options.mode])
+            demo = Demo(Client(tokens.transport("extender", api)), served.url, options.mode)
             agent, reservation = (Client(tokens.transport(name, api)) for name in ("agent", RESERVATION))
             context = NodeContext(admin, agent, reservation, options.mode, Path(folder))
             kubelets = DemoKubelets(context, options.nodes, demo.carrel.pods, utc_now)
@@ -287,22 +287,20 @@ async def _run_people(
     admitted would have no tier."""
     random = Random(options.seed)  # noqa: S311 # not a secret
     workload = Workload(admin, options.manifests, random, demo.log)
-    # Where the kubelet chooses, nobody can ask for a model on a node that has several.
-    by_model = [node for node in options.nodes if not options.kubelet_chooses or len(models_of([node])) == 1]
+    nodes = [node for node in options.nodes if not options.kubelet_chooses or has_one_model(node)]
     shown_s = 0.0 if options.only_story else SHOWN_S
-    story = Story(admin, demo.carrel, by_model, options.kubelet_chooses, demo.log, shown_s)
+    story = Story(admin, demo.carrel, nodes, options.kubelet_chooses, demo.log, shown_s)
     await workload.prepare()
     await create_namespace(admin, NEW_PERSON)
     needed = story.bookings() if options.has_story else []
     database = f"sqlite:///{starter.folder}/bookings.db"
     demo.log("people make their bookings")
-    past = history(options.days, options.nodes, random)
-    await make_bookings(database, options.nodes, past, [*needed, *bookings_of(workload.owners(), options.nodes)])
+    past = history(options.days, nodes, random)
+    await make_bookings(database, nodes, past, [*needed, *bookings_of(workload.owners(), nodes)])
     demo.log("booking service, webhook and controller are starting")
     async with running_components(starter, database) as urls, asyncio.TaskGroup() as tasks:
         address.url, demo.booking_url = urls.webhook, urls.booking
         demo.log(f"book at {urls.booking}: sign in with any e-mail address, there is no password")
-        demo.log(f"pods in the namespace {NEW_PERSON} are those of {owner_of(NEW_PERSON)}")
         if options.has_story:
             demo.story.set_result(await story.run())
             if options.only_story:
