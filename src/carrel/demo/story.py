@@ -101,26 +101,28 @@ class Story:
             await create_namespace(self.cluster, person)
             await self._start(person, "half", {kai.FRACTION: "0.5"})
         first, second = (self._gpu_of(person, "half") for person in SHARERS)
-        reserved = self._reservation(first)
-        if first != second or reserved is None:
-            raise StoryFailed(f"{SHARERS[0]} and {SHARERS[1]} have {first} and {second}, and no pod reserves it")
-        self.log(f"{reserved} was given {first} by the kubelet and said so; {' and '.join(SHARERS)} share that GPU")
+        if first != second:
+            raise StoryFailed(f"{SHARERS[0]} has {first} and {SHARERS[1]} has {second}: they share no GPU")
+        async with _in_time(f"a reservation pod says that it has {first}"):
+            await _until(lambda: bool(self._reservation(first)))
+        name, people = self._reservation(first), " and ".join(SHARERS)
+        self.log(f"the kubelet gave {first} to the reservation pod {name}, which said so; {people} share that GPU")
         await asyncio.sleep(self.shown_s)
         for person in SHARERS:
             await self._delete_pods(person)
         async with _in_time(f"the reservation of {first} is given back"):
-            await _until(lambda: self._reservation(first) is None)
+            await _until(lambda: not self._reservation(first))
         self.log(f"nobody shares {first} any more: its reservation pod is deleted, and the GPU is free")
 
     def _gpu_of(self, person: str, name: str) -> str:
         pod = self._pod(person, name)
         return pod.metadata.annotations.get(carrel.DEVICES, "") if pod else ""
 
-    def _reservation(self, gpu: str) -> str | None:
-        """The reservation pod that has reported the GPU."""
+    def _reservation(self, gpu: str) -> str:
+        """Return the name of the reservation pod that has reported the GPU; empty: there is none."""
         pods = filter(kai_reservation.is_reservation, self.carrel.pods.store)
         found = (pod for pod in pods if pod.metadata.annotations.get(kai_reservation.RESERVED_GPU) == gpu)
-        return next((f"reservation pod {pod.metadata.name}" for pod in found), None)
+        return next((pod.metadata.name for pod in found), "")
 
     # --- what a booking is worth -------------------------------------------------------------------------------------
 
