@@ -73,6 +73,11 @@ class Story:
         model = model_of(self.nodes)
         return [DemoBooking(owner_of(BOOKER), model, timedelta(days=4))] if model else []
 
+    def why_impossible(self) -> str:
+        """Return why it cannot be played in this cluster; empty: it can."""
+        is_possible = self.is_shared or model_of(self.nodes)
+        return "" if is_possible else f"the cluster has no model with {FEWEST_GPUS} GPUs that can be used"
+
     async def run(self) -> str:
         """Return when other pods may come: why the story did not come true, or nothing. The booking must exist."""
         try:
@@ -80,8 +85,6 @@ class Story:
                 await self._share()
             if model := model_of(self.nodes):
                 await self._take_back(model)
-            elif not self.is_shared:
-                return f"the cluster has no model with {FEWEST_GPUS} GPUs that can be used"
         except StoryFailed as failed:
             self.log(f"{failed}: the demo goes on without the rest of the story")
             return str(failed)

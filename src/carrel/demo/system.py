@@ -290,6 +290,9 @@ async def _run_people(
     nodes = [node for node in options.nodes if not options.kubelet_chooses or has_one_model(node)]
     shown_s = 0.0 if options.only_story else SHOWN_S
     story = Story(admin, demo.carrel, nodes, options.kubelet_chooses, demo.log, shown_s)
+    if options.only_story and (why := story.why_impossible()):
+        demo.story.set_result(why)
+        return
     await workload.prepare()
     await create_namespace(admin, NEW_PERSON)
     needed = story.bookings() if options.has_story else []

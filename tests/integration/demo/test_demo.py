@@ -240,7 +240,7 @@ def test_its_nodes_mark_a_gpushare_pod_that_has_its_share(demo: DemoProcess) -> 
 def test_its_bookings_are_made_by_people(demo: DemoProcess) -> None:
     (booking,) = json.loads(demo.pages_of("cleo")("/api/v1/bookings?user=me"))["items"]
 
-    assert (booking["created_by"], booking["reason"]) == ("cleo@lab.example", None)
+    assert (booking["created_by"], booking["reason"]) == ("cleo@lab.example", "")
 
 
 def test_a_new_person_is_told_what_to_do_first(demo: DemoProcess) -> None:
@@ -288,18 +288,15 @@ def test_beside_nvidias_plugin_a_pod_gets_the_gpu_that_the_kubelet_gave_to_its_r
     assert eventually(shared, "a shared GPU")
 
 
-@pytest.mark.parametrize("option", [[], ["--mode", "coexist"]], ids=["native", "coexist"])
-def test_once_plays_the_story_and_ends_with_zero(option: list[str]) -> None:
-    with a_demo("--once", *option) as demo:
-        lines = demo.lines_until("The story came true")
+def test_once_plays_the_story_and_ends_with_zero() -> None:
+    with a_demo("--once") as demo:
+        demo.lines_until(r"a GPU of hal, who held most, was taken back for cleo; nia, who held one, keeps it")
+        demo.lines_until("The story came true")
 
         assert demo.process.wait(LIMIT_S) == 0
-    text = "".join(lines)
-    assert re.search(r"a GPU of hal, who held most, was taken back for cleo; nia, who held one, keeps it", text)
-    assert ("the kubelet gave GPU-" in text) is bool(option)
 
 
-def test_once_ends_with_one_if_the_story_does_not_come_true(tmp_path: Path) -> None:
+def test_once_ends_with_one_where_the_story_cannot_come_true(tmp_path: Path) -> None:
     small = tmp_path / "small.yaml"
     small.write_text("nodes: [{name: n1, gpus: [{count: 2, model: T4, memoryMiB: 16276}]}]")
 
