@@ -9,6 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from carrel.bookings.commands import BookingCommands
@@ -17,10 +18,11 @@ from carrel.bookings.people import Person
 from carrel.bookings.queries import BookingContext
 from carrel.bookings.records import BookingRequest
 from carrel.bookings.rules import BookingRules
-from carrel.bookings.store.bookings import SqlBookings
-from carrel.bookings.store.database import Database
 from carrel.leases.cluster_state import utc_now
 from carrel.ledger.gpus import Node
+
+if TYPE_CHECKING:
+    from carrel.bookings.store.database import Database
 
 PEOPLE = (
     *("amy", "bo", "carl", "dora", "emil", "fay", "gus", "ines", "jan", "kim", "lou", "max", "olga", "paul", "rosa"),
@@ -72,6 +74,8 @@ async def make_bookings(
 ) -> None:
     """One that is refused is left out: a cluster with one GPU has no room for all of them. What was booked in the past
     leaves every other GPU of a node free."""
+    from carrel.bookings.store.database import Database  # it takes seconds on a slow machine; other things come first
+
     store, now = Database(database), utc_now()
     async with aclosing(store):
         await store.migrate()
@@ -82,7 +86,9 @@ async def make_bookings(
             await _book(store, nodes, booking, now)
 
 
-async def _book(store: Database, nodes: Sequence[Node], booking: DemoBooking, now: datetime) -> None:
+async def _book(store: "Database", nodes: Sequence[Node], booking: DemoBooking, now: datetime) -> None:
+    from carrel.bookings.store.bookings import SqlBookings
+
     context = BookingContext(
         SqlBookings(store), FileInventory(nodes), BookingRules(), UTC, lambda: now, lambda: uuid4().hex
     )

@@ -299,6 +299,7 @@ async def _run_people(
     database = f"sqlite:///{starter.folder}/bookings.db"
     demo.log("people make their bookings")
     past = history(options.days, nodes, random)
+    # Before the others start: to import the store holds up the API, by whose answers they set their clocks.
     await make_bookings(database, nodes, past, [*needed, *bookings_of(workload.owners(), nodes)])
     demo.log("booking service, webhook and controller are starting")
     async with running_components(starter, database) as urls, asyncio.TaskGroup() as tasks:
