@@ -73,7 +73,9 @@ def plain(view: DemoView) -> Iterable[str]:
 
 
 def _shortened(lines: Sequence[str]) -> list[str]:
-    return [*lines[:MOST_LINES], f"… and {len(lines) - MOST_LINES} more"] if len(lines) > MOST_LINES else list(lines)
+    if len(lines) <= MOST_LINES + 1:
+        return list(lines)
+    return [*lines[:MOST_LINES], f"… and {len(lines) - MOST_LINES} more"]
 
 
 def _cards(gpus: Mapping[str, Sequence[Card]]) -> Table:
