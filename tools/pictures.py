@@ -11,8 +11,7 @@ from playwright.async_api import Browser, ViewportSize, expect
 from rich.console import Console
 from rich.terminal_theme import DEFAULT_TERMINAL_THEME
 
-from carrel.cluster_file import read_cluster
-from carrel.demo.run import CLUSTER, example_manifests, example_text
+from carrel.demo.run import example_manifests, example_nodes
 from carrel.demo.screen import DemoView, render
 from carrel.demo.system import DemoOptions, running_demo
 from tests.browser.service import a_browser, signed_in
@@ -23,13 +22,15 @@ WIDTH, HEIGHT = 150, 46
 FONTS = "ui-monospace, Menlo, Consolas, DejaVu Sans Mono, monospace"
 SCREEN = ViewportSize(width=1200, height=800)
 STORY_S = 180.0
+HISTORY_DAYS = 30
+"""So that the timeline shows bookings of more people."""
 OTHERS_S = 20.0
 """After the story: then other people's pods have come, and those of the story are still there."""
 
 
 async def main() -> None:
-    nodes = read_cluster(example_text(CLUSTER), CLUSTER)
-    async with a_browser() as browser, running_demo(DemoOptions(nodes, list(example_manifests()))) as demo:
+    options = DemoOptions(example_nodes(), list(example_manifests()), days=HISTORY_DAYS)
+    async with a_browser() as browser, running_demo(options) as demo:
         async with asyncio.timeout(STORY_S):
             while not any("what is free: cleo/" in line for line in demo.view().bookings):  # noqa: ASYNC110 # drawn anew
                 await asyncio.sleep(0.5)

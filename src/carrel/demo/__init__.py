@@ -1,7 +1,7 @@
 """`carrel demo`: try Carrel without a cluster. Nothing leaves the machine.
 
-The extender runs in this process, on the embedded Kubernetes API. Booking service, webhook and controller are the real
-commands, each in a process of its own. Nodes, kubelets, kube-scheduler and users are simulated.
+The extender and the agents run in this process, on the embedded Kubernetes API. Booking service, webhook and controller
+are the real commands, each in a process of its own. Machines, kubelets, kube-scheduler and users are simulated.
 
 Reading order:
 
@@ -9,38 +9,61 @@ Reading order:
     system       everything together in one process
     component_processes    booking service, webhook and controller as processes
     simulated_scheduler    simulates kube-scheduler: calls the extender over HTTP
-    kubelets     simulates the kubelets of all nodes
+    kubelets nodes         simulates the kubelets of all nodes; with Carrel's agent on each
+    bookings     who has booked what, also in the past
     story        what a booking is worth, and who loses a GPU: the same in every run
     workload     creates and deletes pods, as users do
     screen       who holds what, for a terminal or as plain lines
 """
 
+from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 
+class DemoMode(Enum):
+    NATIVE = "native"
+    COEXIST = "coexist"
+
+
 def demo(
     cluster: Annotated[Path | None, typer.Option(help="Nodes and GPUs, as YAML; without it, a small lab.")] = None,
     pods: Annotated[Path | None, typer.Option(help="Pods and GpuClaims to run; without it, every dialect.")] = None,
     port: Annotated[int, typer.Option(help="Port of the embedded Kubernetes API; 0: any free one.", min=0)] = 0,
+    mode: Annotated[
+        DemoMode, typer.Option(help="Which device plugin hands GPUs over: Carrel's, or NVIDIA's (coexist).")
+    ] = DemoMode.NATIVE,
+    days: Annotated[
+        int, typer.Option(help="Begin with the bookings of so many simulated days before now.", min=0, max=366)
+    ] = 0,
+    once: Annotated[bool, typer.Option("--once", help="Play the story, and end: with 0 if it came true.")] = False,
     seconds: Annotated[float, typer.Option(help="Stop after so many seconds; 0: when you press Ctrl-C.", min=0)] = 0,
-    seed: Annotated[int, typer.Option(help="Seed of the random order in which pods are created.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the order in which pods are created, and of the history.")] = 1,
 ) -> None:
     """Run Carrel on an embedded Kubernetes API with simulated GPUs, and watch who holds what.
 
-    Pods of every dialect are created and deleted; each line shows a GPU, who holds how much of it, and why others wait.
-    While it runs, kubectl works against it: the address is in the first line.
+    It begins with a story: from whom a GPU is taken back for a booked pod. Then pods of every dialect are created and
+    deleted; each line shows a GPU, who holds how much of it, and why others wait.
+    With --mode coexist, NVIDIA's device plugin hands the GPUs over, and reservation pods hold those that pods share.
+    While it runs, kubectl works against it, and people can book: both addresses are in its headline.
+    With --once the code at the end is 1 if the story did not come true, and 130 if it was stopped before.
 
     Examples:
 
       carrel demo
 
+      carrel demo --days 30
+
+      carrel demo --mode coexist
+
+      carrel demo --once && echo "Carrel works here"
+
       carrel demo --cluster my-cluster.yaml --pods my-pods.yaml
-
-      carrel demo --seconds 10 | tail -20
     """
-    from carrel.demo.run import run_demo
+    # At once: to import the rest takes seconds on a slow machine.
+    print("Carrel demo: starting. All of it runs on this machine; Ctrl-C ends it.", flush=True)
+    from carrel.demo.run import DemoCommand, run_demo
 
-    run_demo(cluster, pods, port=port, seconds=seconds, seed=seed)
+    run_demo(DemoCommand(cluster, pods, port, mode.value, days, once, seconds, seed))

@@ -1,42 +1,34 @@
 """The other components of the demo: booking service, webhook and controller, the real commands as processes.
 
 Each has the token of its own ServiceAccount, so that the webhook can tell Carrel's own writes from those of users.
-Their data and their logs are in a folder that is deleted when the demo ends.
+Their logs and kubeconfigs are in a folder that is deleted when the demo ends.
 """
 
 import asyncio
 import ctypes
-import itertools
 import os
 import re
 import secrets
 import signal
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
-from http import HTTPStatus
 from pathlib import Path
 
-import aiohttp
 import yaml
 
-from carrel.dialects import maia
+from carrel.dialects.kai_reservation import KAI_0_17
 from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
-from carrel.leases.cluster_state import NAMESPACE, utc_now
-from carrel.ledger.gpus import Node
+from carrel.leases.cluster_state import NAMESPACE
 from kubernetes_in_memory.auth import UserInfo, service_account
 
-COMPONENTS = ("extender", "booking", "webhook", "controller")
+COMPONENTS = ("extender", "booking", "webhook", "controller", "agent")
+RESERVATION = "reservation"
+"""The program in reservation pods, which has an account in their namespace."""
 START_S = 120.0
 STOP_S = 20.0
 ADMIN = "admin@lab.example"
-SOON = timedelta(seconds=5)
-"""When a booking begins that is to begin at once: not in the past when it arrives at the booking service."""
-TRIES = 3
-"""Of a booking that is refused."""
 PR_SET_PDEATHSIG = 1
 """An option of Linux' prctl: which signal a process gets when its parent ends."""
 
@@ -49,10 +41,13 @@ class ComponentNotStarted(Exception):
 class ComponentTokens:
     """A token for each component."""
 
-    tokens: Mapping[str, str] = field(default_factory=lambda: {name: secrets.token_urlsafe() for name in COMPONENTS})
+    tokens: Mapping[str, str] = field(
+        default_factory=lambda: {name: secrets.token_urlsafe() for name in (*COMPONENTS, RESERVATION)}
+    )
 
     def users(self) -> dict[str, UserInfo]:
-        return {token: service_account(NAMESPACE, f"carrel-{name}") for name, token in self.tokens.items()}
+        users = {self.tokens[name]: service_account(NAMESPACE, f"carrel-{name}") for name in COMPONENTS}
+        return {**users, self.tokens[RESERVATION]: service_account(KAI_0_17.namespace, KAI_0_17.namespace)}
 
     def transport(self, component: str, api: Transport) -> Transport:
         """For a component that runs in this process."""
@@ -63,68 +58,22 @@ class ComponentTokens:
 class ComponentUrls:
     booking: str
     webhook: str
-    maia_token: str = field(repr=False)
 
 
 @asynccontextmanager
-async def running_components(api_url: str, tokens: ComponentTokens) -> AsyncIterator[ComponentUrls]:
-    """The processes run while the block does."""
+async def running_components(starter: "ComponentStarter", database: str) -> AsyncIterator[ComponentUrls]:
+    """The processes run while the block does. `database`: with the bookings that were made before."""
     maia_token = secrets.token_urlsafe()
+    # A pod that finds no free GPU waits instead of running without one: the demo shows why pods wait.
+    waits = ("--when-full", "wait", "--leave-after", "0")
+    service = ("--dev", "--platform-admin", ADMIN, "--database", database)
     async with AsyncExitStack() as closing:
-        folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="carrel-demo-")))
-        starter = ComponentStarter(folder, api_url, tokens)
-        database = f"sqlite:///{folder}/bookings.db"
-        booking = await closing.enter_async_context(
-            starter.running("booking", maia_token, "--dev", "--platform-admin", ADMIN, "--database", database)
-        )
-        # A pod that finds no free GPU waits instead of running without one: the demo shows why pods wait.
-        waits = ("--when-full", "wait", "--leave-after", "0")
-        webhook, _ = await asyncio.gather(
+        booking, webhook, _ = await asyncio.gather(
+            closing.enter_async_context(starter.running("booking", maia_token, *service)),
             closing.enter_async_context(starter.running("webhook", maia_token, *waits)),
             closing.enter_async_context(starter.running("controller", maia_token)),
         )
-        yield ComponentUrls(booking, webhook, maia_token)
-
-
-@dataclass(frozen=True, slots=True)
-class DemoBooking:
-    person: str
-    model: str
-    lasts: timedelta
-    begins_in: timedelta = timedelta()
-
-    def enquiry(self, token: str, now: datetime) -> maia.Enquiry:
-        start = now.replace(microsecond=0) + SOON + self.begins_in
-        return maia.Enquiry(self.person, "", token, maia.Wish(self.model, start, start + self.lasts))
-
-
-def bookings_of(people: Sequence[str], nodes: Sequence[Node]) -> list[DemoBooking]:
-    """One for each, each of another model. The last one begins in two days, the others begin at once."""
-    models = sorted({gpu.model for node in nodes for gpu in node.gpus if not gpu.unusable})
-    if not models:
-        return []
-    lasts = [timedelta(days=3 + 2 * number) for number in range(len(people))]
-    begins_in = [timedelta()] * (len(people) - 1) + [timedelta(days=2)]
-    return [DemoBooking(*each) for each in zip(people, itertools.cycle(models), lasts, begins_in, strict=False)]
-
-
-async def make_bookings(urls: ComponentUrls, bookings: Iterable[DemoBooking]) -> None:
-    """One that is refused is left out: a cluster with one GPU has no room for all of them."""
-    async with aiohttp.ClientSession() as session:
-        for booking in bookings:
-            tries = 0
-            while tries < TRIES and not await _is_made(session, urls, booking):
-                tries += 1
-
-
-async def _is_made(session: aiohttp.ClientSession, urls: ComponentUrls, booking: DemoBooking) -> bool:
-    """On a slow machine its start may have passed when it arrives, or the booking service may not know the GPUs yet."""
-    while True:
-        enquiry = maia.write_enquiry(booking.enquiry(urls.maia_token, utc_now()))
-        async with session.post(f"{urls.booking}/maia-api/gpu-schedulability/", json=enquiry) as answer:
-            if answer.status != HTTPStatus.SERVICE_UNAVAILABLE:
-                return answer.ok
-        await asyncio.sleep(0.5)
+        yield ComponentUrls(booking, webhook)
 
 
 @dataclass(frozen=True, slots=True)

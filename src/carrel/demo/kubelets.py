@@ -1,9 +1,10 @@
 """Simulates the kubelets of any number of nodes: writes the Nodes and their GPUs, reports bound pods as running, with
 an address of their own, and finishes deletions. No container runs, and nothing listens at the addresses.
 
-It remembers only what it wrote when, so it may be restarted at any time: then it writes all nodes again. The demo runs
-it on the embedded API, tests also on a real API server; there the Lease of each node tells the node lifecycle
-controller that the node is alive. The Lease belongs to its Node, so where it is gone, the Node is written again.
+It remembers only what it wrote when, so it may be restarted at any time: then it writes all nodes again. Tests run it
+on the embedded API and on a real API server; there the Lease of each node tells the node lifecycle controller that the
+node is alive. The Lease belongs to its Node, so where it is gone, the Node is written again. In the demo each node also
+has an agent (`demo.nodes`), which reports the GPUs.
 """
 
 import asyncio
@@ -45,6 +46,8 @@ REPORT_EVERY = timedelta(seconds=30)
 AT_ONCE = 20
 """Concurrent calls: enough for thousands of nodes without overloading the API server."""
 MANAGER = "carrel-simulation"
+NOT_ADMITTED = "UnexpectedAdmissionError"
+"""A real kubelet's word for a pod that no device plugin has devices for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class SimulatedKubelets:
                 await self._cluster.create(LEASES, lease, LEASES_NAMESPACE)
         reported_at = self._reported_at.get(node.name)
         if is_due or reported_at is None or now - reported_at >= REPORT_EVERY:
-            await self._report_gpus(node)
+            await self.report_gpus(node)
 
     async def _write_node(self, node: Node) -> _WrittenNode:
         now = self._now()
@@ -132,12 +135,21 @@ class SimulatedKubelets:
             # After a restart the GPUs may all be of another model, or no longer of one.
             changed = MergePatch({"metadata": {"labels": {nvidia.PRODUCT: None, **labels}}})
             await self._cluster.patch(NODES, node.name, changed)
-        status = MergePatch({"status": _node_status(node, seconds(self._ready_since), seconds(now))})
+        status = MergePatch(
+            {"status": _node_status(node, self.resources(node), seconds(self._ready_since), seconds(now))}
+        )
         answer = await self._cluster.patch(NODES, node.name, status, subresource="status")
         written = self._written[node.name] = _WrittenNode(answer["metadata"]["uid"], now)
         return written
 
-    async def _report_gpus(self, node: Node) -> None:
+    def resources(self, node: Node) -> dict[str, str]:
+        """Return what the Node offers of GPUs: as kubelet, device plugin and agent write it together."""
+        healthy = [gpu for gpu in node.gpus if not gpu.unusable]
+        memory = str(sum(gpu.memory for gpu in healthy))
+        return {nvidia.GPU: str(len(healthy)), gpushare.GPU_COUNT: str(len(healthy)), gpushare.GPU_MEM: memory}
+
+    async def report_gpus(self, node: Node) -> None:
+        """Write the GpuNodeStatus as an agent does, without the users of the GPUs."""
         now = self._now()
         report = gpuclaim.node_status(node, {}, now)
         try:
@@ -168,8 +180,15 @@ class SimulatedKubelets:
             await self.end_containers(pod)
             await self._remove(pod)
         elif pod.status.phase in ("", "Pending"):
+            if why := await self.admit(pod):
+                await self._report(pod, {"phase": "Failed", "reason": NOT_ADMITTED, "message": why})
+                return
             await self.start_containers(pod)
-            await self._report_running(pod)
+            await self._report(pod, self.running_status(pod))
+
+    async def admit(self, pod: Pod) -> str:
+        """Return why the pod cannot run here; empty: it can. It may be asked several times about one pod."""
+        return ""
 
     async def start_containers(self, pod: Pod) -> None:
         """Before the pod is reported as running. None runs here; tests start the program of a notebook."""
@@ -177,9 +196,9 @@ class SimulatedKubelets:
     async def end_containers(self, pod: Pod) -> None:
         """Before the pod is removed."""
 
-    async def _report_running(self, pod: Pod) -> None:
+    async def _report(self, pod: Pod, status: dict[str, Any]) -> None:
         metadata = pod.metadata
-        patch = MergePatch({"metadata": {"uid": metadata.uid}, "status": self.running_status(pod)})
+        patch = MergePatch({"metadata": {"uid": metadata.uid}, "status": status})
         await self._cluster.patch(PODS, metadata.name, patch, metadata.namespace, subresource="status")
 
     def running_status(self, pod: Pod) -> dict[str, Any]:
@@ -209,16 +228,8 @@ def _lease(node: Node, uid: str, now: datetime) -> dict[str, Any]:
     return {"metadata": {"name": node.name, "ownerReferences": [owner]}, "spec": spec}
 
 
-def _node_status(node: Node, since: str, now: str) -> dict[str, Any]:
-    healthy = [gpu for gpu in node.gpus if not gpu.unusable]
-    resources = {
-        "cpu": "64",
-        "memory": "512Gi",
-        "pods": "110",
-        nvidia.GPU: str(len(healthy)),
-        gpushare.GPU_COUNT: str(len(healthy)),
-        gpushare.GPU_MEM: str(sum(gpu.memory for gpu in healthy)),
-    }
+def _node_status(node: Node, gpus: dict[str, str], since: str, now: str) -> dict[str, Any]:
+    resources = {"cpu": "64", "memory": "512Gi", "pods": "110", **gpus}
     ready = {"type": "Ready", "status": "True", "reason": "Simulated", "message": "No kubelet runs on this node."}
     times = {"lastHeartbeatTime": now, "lastTransitionTime": since}
     addresses = [{"type": "Hostname", "address": node.name}]

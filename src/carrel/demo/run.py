@@ -5,6 +5,7 @@ import logging
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,17 +14,20 @@ from rich.console import Console
 from rich.live import Live
 
 from carrel.cluster_file import read_cluster, text_in
+from carrel.demo.bookings import has_one_model
 from carrel.demo.component_processes import ComponentNotStarted
 from carrel.demo.screen import plain, render
 from carrel.demo.system import Demo, DemoOptions, running_demo
 from carrel.demo.workload import read_manifests
 from carrel.dialects.registry import DIALECTS
+from carrel.ledger.gpus import Node
 from carrel.log_lines import log_lines
+from carrel.node.settings import AgentMode
 from carrel.parsing import Malformed
 
 FRAME_S = 0.25
 PLAIN_EVERY_S = 5.0
-USAGE = 2
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 CLUSTER = "cluster.yaml"
 STORIES = {
@@ -34,15 +38,58 @@ STORIES = {
 """Namespace → the examples that run there, besides those of the dialects. Each namespace belongs to one person."""
 
 
-def run_demo(cluster: Path | None, pods: Path | None, *, port: int, seconds: float, seed: int) -> None:
+@dataclass(frozen=True, slots=True)
+class DemoCommand:
+    """The options of `carrel demo`."""
+
+    cluster: Path | None
+    pods: Path | None
+    port: int
+    mode: str
+    days: int
+    is_once: bool
+    seconds: float
+    seed: int
+
+    def options(self) -> DemoOptions:
+        """Raises `Malformed` or `OSError`."""
+        if self.is_once and self.pods:
+            raise Malformed("carrel demo", "--once", "with --pods", "one of them: --pods replaces the story")
+        pods, mode = self.pods, AgentMode(self.mode)
+        return DemoOptions(
+            nodes=read_cluster(text_in(self.cluster), str(self.cluster)) if self.cluster else example_nodes(mode),
+            manifests=read_manifests(text_in(pods), str(pods)) if pods else list(example_manifests()),
+            seed=self.seed,
+            port=self.port,
+            has_story=pods is None,
+            only_story=self.is_once,
+            mode=mode,
+            days=self.days,
+        )
+
+
+def run_demo(command: DemoCommand) -> None:
     log_lines(logging.ERROR, form="%(message)s")  # a warning would stand in the middle of the screen
     try:
-        nodes = read_cluster(text_in(cluster) if cluster else example_text(CLUSTER), str(cluster or CLUSTER))
-        manifests = read_manifests(text_in(pods), str(pods)) if pods else list(example_manifests())
-        asyncio.run(_show(DemoOptions(nodes, manifests, seed=seed, port=port, has_story=pods is None), seconds))
+        story = asyncio.run(_show(command.options(), command.seconds))
     except* (Malformed, OSError, ComponentNotStarted) as errors:
         print(f"✗ The demo cannot start\n  {errors.exceptions[0]}", file=sys.stderr)
         sys.exit(USAGE)
+    if not command.is_once:
+        return
+    if story is None:
+        print("✗ The demo was stopped before the story was over", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    if story:
+        print(f"✗ The story did not come true\n  {story}", file=sys.stderr)
+        sys.exit(FAILED)
+    print("✓ The story came true")
+
+
+def example_nodes(mode: AgentMode = AgentMode.NATIVE) -> list[Node]:
+    """Return the small lab; where the kubelet chooses the GPUs, without the node that has several models."""
+    nodes = read_cluster(example_text(CLUSTER), CLUSTER)
+    return [node for node in nodes if mode is not AgentMode.COEXIST or has_one_model(node)]
 
 
 def example_text(file: str) -> str:
@@ -61,7 +108,8 @@ def example_manifests() -> Iterator[dict[str, Any]]:
                 yield {**manifest, "metadata": metadata}
 
 
-async def _show(options: DemoOptions, seconds: float) -> None:
+async def _show(options: DemoOptions, seconds: float) -> str | None:
+    """Return what became of the story: why it did not come true, or nothing; None: it was not over."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -70,7 +118,11 @@ async def _show(options: DemoOptions, seconds: float) -> None:
         loop.call_later(seconds, stop.set)
     console = Console()
     async with running_demo(options) as demo:
-        await (_show_live(demo, console, stop) if console.is_terminal else _show_plain(demo, stop))
+        if options.only_story:
+            demo.story.add_done_callback(lambda _: stop.set())
+        show = _show_live(demo, console, stop) if console.is_terminal else _show_plain(demo, stop, options.only_story)
+        await show
+        return demo.story.result() if demo.story.done() else None
 
 
 async def _show_live(demo: Demo, console: Console, stop: asyncio.Event) -> None:
@@ -80,11 +132,14 @@ async def _show_live(demo: Demo, console: Console, stop: asyncio.Event) -> None:
     console.print(render(demo.view(), console.height))
 
 
-async def _show_plain(demo: Demo, stop: asyncio.Event) -> None:
-    """From when the booking service listens: the first line shows both addresses."""
+async def _show_plain(demo: Demo, stop: asyncio.Event, only_story: bool) -> None:
+    """What happens until the booking service listens, then all GPUs again and again; of the story alone what happens,
+    and all GPUs at the end."""
+    demo.on_log = lambda line: print(f"  {line}", flush=True)
     is_over = False
-    while not demo.booking_url and not is_over:
+    while not is_over and (only_story or not demo.booking_url):
         is_over = await _stopped_within(stop, FRAME_S)
+    demo.on_log = lambda line: None
     print("\n".join(plain(demo.view())), flush=True)
     while not is_over:
         is_over = await _stopped_within(stop, PLAIN_EVERY_S)

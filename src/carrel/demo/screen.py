@@ -7,10 +7,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from carrel.ledger.ledger import Card, Ledger
+from carrel.ledger.ledger import Card
 from carrel.ledger.shares import ShareState
 
 BAR = 16
+MOST_LINES = 5
+"""Of bookings, and of reservation pods, on the screen."""
 STYLES = {ShareState.ASSUMED: "yellow", ShareState.ASSIGNED: "green", ShareState.RELEASING: "magenta"}
 FILLS = {ShareState.ASSUMED: "▒", ShareState.ASSIGNED: "█", ShareState.RELEASING: "░"}
 """The same as the colours, for people who cannot tell those apart."""
@@ -18,7 +20,8 @@ FILLS = {ShareState.ASSUMED: "▒", ShareState.ASSIGNED: "█", ShareState.RELEA
 
 @dataclass(frozen=True, slots=True)
 class DemoView:
-    ledger: Ledger
+    gpus: Mapping[str, Sequence[Card]]
+    """By node."""
     waiting: Mapping[str, str]
     """Pod → why it waits."""
     messages: Sequence[str]
@@ -28,18 +31,25 @@ class DemoView:
     """Who booked what, how much of it is used, and which pods are beyond it."""
     taken_back: Sequence[str] = ()
     """From whom GPUs were taken back for booked pods, newest at the end, and who held how much then."""
+    reservations: Sequence[str] = ()
+    """Beside NVIDIA's plugin: which pod reserves which GPU, and for whom."""
+    hints: Sequence[str] = ()
+    """What to do, and what else there is to see."""
 
 
 def render(view: DemoView, height: int) -> RenderableType:
     """As much as fits on a screen of that height: GPUs first, then who waits, then what happened."""
-    cards = _cards(view.ledger)
-    left = max(height - cards.row_count - len(view.bookings) - 2 * len(view.taken_back) - 10, 4)
+    cards = _cards(view.gpus)
+    about = [*_shortened(view.bookings), *_shortened(view.reservations)]
+    above = cards.row_count + 2 * len(view.taken_back) + len(about)
+    left = max(height - above - len(view.hints) - 10, 4)
     waiting = _waiting(view.waiting, max(left // 2, 2))
     messages = [
         Text(line, style="dim", no_wrap=True, overflow="ellipsis") for line in view.messages[-max(left // 2, 2) :]
     ]
     legend = Text("█ running  ▒ promised  ░ ending  · free  ✓ covered by a booking", style="dim")
-    lines = [Text(line, no_wrap=True, overflow="ellipsis") for line in view.bookings]
+    lines = [Text(hint, style="dim") for hint in view.hints]
+    lines += [Text(line, no_wrap=True, overflow="ellipsis") for line in about]
     lines += [Text(line) for line in view.taken_back]  # in two lines if need be: who held how much is at the end
     return Group(Text(view.headline, style="bold"), cards, legend, *lines, *waiting, Text(), *messages)
 
@@ -47,29 +57,36 @@ def render(view: DemoView, height: int) -> RenderableType:
 def plain(view: DemoView) -> Iterable[str]:
     """For pipes and logs: one line per GPU."""
     yield view.headline
-    for node in sorted(view.ledger.nodes):
-        for card in view.ledger.cards(node):
+    yield from (f"  {hint}" for hint in view.hints)
+    for node, cards in sorted(view.gpus.items()):
+        for card in cards:
             held = ", ".join(
                 f"{share.holder} {card.held(share):,} MiB{' (covered)' * bool(share.coverage)}"
                 for share in card.shares.values()
             )
             free = card.gpu.unusable or f"{max(card.free, 0):,} of {card.gpu.memory:,} MiB free"
             yield f"  {node} GPU {card.gpu.index} {'; '.join(filter(None, (free, held)))}"
-    for line in (*view.bookings, *view.taken_back):
+    for line in (*view.bookings, *view.reservations, *view.taken_back):
         yield f"  {line}"
     for pod, why in view.waiting.items():
         yield f"  {pod} waits: {why}"
 
 
-def _cards(ledger: Ledger) -> Table:
+def _shortened(lines: Sequence[str]) -> list[str]:
+    if len(lines) <= MOST_LINES + 1:
+        return list(lines)
+    return [*lines[:MOST_LINES], f"… and {len(lines) - MOST_LINES} more"]
+
+
+def _cards(gpus: Mapping[str, Sequence[Card]]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=True)
     for name in ("Node", "GPU", "Model", "Island"):
         table.add_column(name, no_wrap=True)
     table.add_column("Held", no_wrap=True)
     table.add_column("Free MiB", justify="right", no_wrap=True)
     table.add_column("By", no_wrap=True, overflow="ellipsis", ratio=1)
-    for node in sorted(ledger.nodes):
-        for card in ledger.cards(node):
+    for node, cards in sorted(gpus.items()):
+        for card in cards:
             first = card.gpu.index == 0
             table.add_row(
                 node if first else "",

@@ -2,21 +2,25 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import aiohttp
 
-from carrel.demo.component_processes import ComponentTokens, bookings_of, make_bookings, running_components
-from carrel.demo.kubelets import SimulatedKubelets
+from carrel.demo.bookings import bookings_of, has_one_model, history, make_bookings
+from carrel.demo.component_processes import RESERVATION, ComponentStarter, ComponentTokens, running_components
+from carrel.demo.nodes import DemoKubelets, NodeContext
 from carrel.demo.screen import DemoView
 from carrel.demo.simulated_scheduler import SimulatedScheduler
-from carrel.demo.story import Story
-from carrel.demo.workload import Workload
+from carrel.demo.story import SHOWN_S, Story
+from carrel.demo.workload import Workload, create_namespace, owner_of
+from carrel.dialects import kai_reservation
 from carrel.dialects.tier import person_of
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
@@ -28,11 +32,14 @@ from carrel.leases.coverage_reader import CoverageReader
 from carrel.leases.coverage_words import WORDS
 from carrel.leases.placement_rules import PlacementRules, report_rules
 from carrel.leases.pod_progress import SCHEDULED, holder_of, is_waiting
+from carrel.leases.shown_cards import shown_cards, shown_indices
 from carrel.ledger.gpus import Node
+from carrel.ledger.ledger import Card
 from carrel.lifecycle.assembly import collector_on
 from carrel.lifecycle.hand_over import how_lost
 from carrel.lifecycle.revocation import UNSCHEDULABLE
 from carrel.manifests import crds, priority_classes, webhooks
+from carrel.node.settings import AgentMode
 from carrel.scheduling.app import extender_app
 from carrel.scheduling.assembly import SchedulerOptions, handlers_on, scheduler_on
 from kubernetes_in_memory import EmbeddedApi, Settings
@@ -42,6 +49,12 @@ ROUND_S = 0.25
 MESSAGES = 50
 TAKEN_BACK = 4
 """So many GPUs that were taken back stay on the screen."""
+NEW_PERSON = "you"
+"""Whoever tries the demo: a person without bookings, with a namespace."""
+HINTS = {
+    AgentMode.NATIVE: "Carrel's device plugin hands the GPUs over. Beside NVIDIA's plugin: carrel demo --mode coexist",
+    AgentMode.COEXIST: "NVIDIA's plugin hands the GPUs over, and reservation pods hold those that pods share",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,37 +71,67 @@ class DemoOptions:
     """At once, at most."""
     has_story: bool = True
     """Whether it begins with the story (`demo.story`)."""
+    only_story: bool = False
+    """Whether it is over then."""
+    mode: AgentMode = AgentMode.NATIVE
+    """Who hands GPUs over: Carrel's device plugin, or NVIDIA's."""
+    days: int = 0
+    """Before now, on which people have booked."""
+
+    @property
+    def kubelet_chooses(self) -> bool:
+        return self.mode is AgentMode.COEXIST
 
 
 class Demo:
     """One replica of the extender, and a simulated kube-scheduler that asks it about every pod."""
 
-    def __init__(self, client: Client, url: str) -> None:
+    def __init__(self, client: Client, url: str, mode: AgentMode = AgentMode.NATIVE) -> None:
         self.url = url
         self.booking_url = ""
         """Empty until the booking service has started."""
+        self.story: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """When the story is over: why it did not come true, or nothing."""
+        self._mode = mode
         self.carrel = ClusterState(client)
         self._coverage = CoverageReader(self.carrel)
         self._waiting: dict[str, str] = {}
         self._messages: deque[str] = deque(maxlen=MESSAGES)
         self._taken_back: deque[str] = deque(maxlen=TAKEN_BACK)
         self._placed = 0
+        self.on_log: Callable[[str], None] = lambda line: None
         self.carrel.pods.on_change(self._see_pod)
 
     def view(self) -> DemoView:
         booking = f"book at {self.booking_url} · " if self.booking_url else ""
         headline = f"Carrel demo · {self._placed} pods placed · {booking}kubectl --server {self.url} get pods -A"
+        gpus = {node: shown_cards(self.carrel.cluster_ledger, node) for node in self.carrel.ledger.nodes}
         return DemoView(
-            self.carrel.ledger,
+            gpus,
             dict(self._waiting),
             tuple(self._messages),
             headline,
             self._bookings(),
             tuple(self._taken_back),
+            self._reservations(gpus),
+            (f"Sign in as {owner_of(NEW_PERSON)}: your pods are in the namespace {NEW_PERSON}.", HINTS[self._mode]),
         )
 
+    def _reservations(self, gpus: Mapping[str, Sequence[Card]]) -> list[str]:
+        lines = []
+        by_uuid = {card.gpu.uuid: card for cards in gpus.values() for card in cards}
+        for pod in filter(kai_reservation.is_reservation, self.carrel.pods.store):
+            card = by_uuid.get(pod.metadata.annotations.get(kai_reservation.RESERVED_GPU, ""))
+            words = "has not been given a GPU yet"
+            if card is not None:
+                users = ", ".join(sorted(share.holder.full_name for share in card.shares.values()))
+                words = f"was given {card.gpu} and holds it for {users or 'nobody any more'}"
+            lines.append(f"reservation pod {pod.metadata.name} {words}")
+        return sorted(lines)
+
     def _bookings(self) -> list[str]:
-        """Of each booking that runs: who, how much of it is used, and which of the person's pods are beyond it."""
+        """Return a line for each booking that runs: who, how much of it is used, and which of the person's pods are
+        beyond it. Those that are in use come first."""
         lines = []
         for booking in self.carrel.bookings.store:
             use = self._coverage.use_of(booking.metadata.name)
@@ -98,8 +141,8 @@ class Demo:
             beyond = [pod for pod in pods if pod.spec.node_name and self._coverage.of(pod).beyond is not None]
             line = f"{booking.spec.user} booked {WORDS.amount(use.entitlement)}: {use}"
             names = ", ".join(sorted(holder_of(pod).full_name for pod in beyond))
-            lines.append(f"{line}; beyond it, on what is free: {names}" if names else line)
-        return sorted(lines)
+            lines.append((not use.used, f"{line}; beyond it, on what is free: {names}" if names else line))
+        return [line for _, line in sorted(lines)]
 
     async def run(self) -> None:
         """Runs until it is cancelled."""
@@ -121,7 +164,7 @@ class Demo:
                 scheduling.expire_promises()
                 try:
                     for freed in await collector.collect():
-                        self.log(f"{freed.holder} released GPU {freed.index} of {freed.node}: {freed.why}")
+                        self.log(f"{freed.holder} released a GPU of {freed.node}: {freed.why}")
                     await self._schedule(scheduler)
                 except (ClusterError, aiohttp.ClientError) as error:
                     self.log(f"a call failed: {error}")
@@ -184,13 +227,13 @@ class Demo:
             self.log(f"{title} was not bound: {error}")
             return
         self._placed += 1
-        held = self.carrel.ledger.shares_of(pod.metadata.uid)
-        cards = [card for card in self.carrel.ledger.cards(node) if card.gpu.uuid in held]
-        where = f"{node}, GPU {', '.join(str(card.gpu.index) for card in cards)}" if cards else node
+        indices = shown_indices(self.carrel.cluster_ledger, node, pod.metadata.uid)
+        where = f"{node}, GPU {', '.join(map(str, indices))}" if indices else node
         self.log(f"{title} placed on {where}")
 
     def log(self, line: str) -> None:
         self._messages.append(f"{utc_now():%H:%M:%S}  {line}")
+        self.on_log(self._messages[-1])
 
 
 @asynccontextmanager
@@ -199,24 +242,25 @@ async def running_demo(options: DemoOptions) -> AsyncIterator[Demo]:
     tokens, address = ComponentTokens(), WebhookAddress()
     api = EmbeddedApi(Settings(tokens=tokens.users(), service_address=address))
     admin = Client(api)
-    async with aclosing(api), serve(api, port=options.port) as served, asyncio.TaskGroup() as tasks:
-        await install(admin)
-        demo = Demo(Client(tokens.transport("extender", api)), served.url)
-        kubelets = SimulatedKubelets(admin, options.nodes, demo.carrel.pods, utc_now)
-        workload = Workload(admin, options.manifests, Random(options.seed), demo.log)  # noqa: S311 # not a secret
-        story = Story(admin, demo.carrel, options.nodes, demo.log) if options.has_story else None
-        await kubelets.announce()
-        await workload.prepare()
-        running = [tasks.create_task(demo.carrel.informers.run())]
-        await demo.carrel.informers.wait_synced()
-        running.append(tasks.create_task(kubelets.run()))
-        running.append(tasks.create_task(demo.run()))
-        rest = tasks.create_task(_run_components(demo, tokens, address, options, workload, story))
-        try:
-            yield demo
-        finally:
-            for task in (*running, rest):
-                task.cancel()
+    with TemporaryDirectory(prefix="carrel-demo-") as folder:
+        async with aclosing(api), serve(api, port=options.port) as served, asyncio.TaskGroup() as tasks:
+            await install(admin)
+            demo = Demo(Client(tokens.transport("extender", api)), served.url, options.mode)
+            agent, reservation = (Client(tokens.transport(name, api)) for name in ("agent", RESERVATION))
+            context = NodeContext(admin, agent, reservation, options.mode, Path(folder))
+            kubelets = DemoKubelets(context, options.nodes, demo.carrel.pods, utc_now)
+            await kubelets.announce()
+            running = [tasks.create_task(demo.carrel.informers.run())]
+            await demo.carrel.informers.wait_synced()
+            running.append(tasks.create_task(kubelets.run()))
+            running.append(tasks.create_task(demo.run()))
+            starter = ComponentStarter(Path(folder), demo.url, tokens)
+            running.append(tasks.create_task(_run_people(demo, admin, starter, address, options)))
+            try:
+                yield demo
+            finally:
+                for task in running:
+                    task.cancel()
 
 
 class WebhookAddress:
@@ -236,26 +280,38 @@ async def install(client: Client) -> None:
         await client.create(PRIORITY_CLASSES, priority)
     for hook in webhooks(for_embedded_api=True):
         await client.create(MUTATING_WEBHOOKS, hook)
-    await client.create(NAMESPACES, {"apiVersion": "v1", "kind": NAMESPACES.kind, "metadata": {"name": NAMESPACE}})
+    for name in (NAMESPACE, kai_reservation.KAI_0_17.namespace):
+        await client.create(NAMESPACES, {"apiVersion": "v1", "kind": NAMESPACES.kind, "metadata": {"name": name}})
 
 
-async def _run_components(
-    demo: Demo,
-    tokens: ComponentTokens,
-    address: WebhookAddress,
-    options: DemoOptions,
-    workload: Workload,
-    story: Story | None,
+async def _run_people(
+    demo: Demo, admin: Client, starter: ComponentStarter, address: WebhookAddress, options: DemoOptions
 ) -> None:
-    """Pods are created once the webhook runs: a pod that it has not admitted would have no tier."""
+    """The other components, and the people who use them. Pods are created once the webhook runs: a pod that it has not
+    admitted would have no tier."""
+    random = Random(options.seed)  # noqa: S311 # not a secret
+    workload = Workload(admin, options.manifests, random, demo.log)
+    nodes = [node for node in options.nodes if not options.kubelet_chooses or has_one_model(node)]
+    shown_s = 0.0 if options.only_story else SHOWN_S
+    story = Story(admin, demo.carrel, nodes, options.kubelet_chooses, demo.log, shown_s)
+    if options.only_story and (why := story.why_impossible()):
+        demo.story.set_result(why)
+        return
+    await workload.prepare()
+    await create_namespace(admin, NEW_PERSON)
+    needed = story.bookings() if options.has_story else []
+    database = f"sqlite:///{starter.folder}/bookings.db"
+    demo.log("people make their bookings")
+    past = history(options.days, nodes, random)
+    # Before the others start: to import the store holds up the API, by whose answers they set their clocks.
+    await make_bookings(database, nodes, past, [*needed, *bookings_of(workload.owners(), nodes)])
     demo.log("booking service, webhook and controller are starting")
-    async with running_components(demo.url, tokens) as urls:
+    async with running_components(starter, database) as urls, asyncio.TaskGroup() as tasks:
         address.url, demo.booking_url = urls.webhook, urls.booking
         demo.log(f"book at {urls.booking}: sign in with any e-mail address, there is no password")
-        needed = story.bookings() if story is not None else []
-        await make_bookings(urls, [*needed, *bookings_of(workload.owners(), options.nodes)])
-        async with asyncio.TaskGroup() as tasks:
-            if story is not None:
-                await story.run()
-                tasks.create_task(story.end())
-            await workload.run(options.create_every_s, options.lifetime_s, options.pods)
+        if options.has_story:
+            demo.story.set_result(await story.run())
+            if options.only_story:
+                return
+            tasks.create_task(story.end())
+        await workload.run(options.create_every_s, options.lifetime_s, options.pods)

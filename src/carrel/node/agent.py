@@ -33,8 +33,9 @@ from carrel.node.interfaces import (
     KubeletUnreachable,
     Machine,
     MachineState,
+    PodResources,
 )
-from carrel.node.kubelet import DevicePlugin, KubeletCheckpoint, KubeletPodResources
+from carrel.node.kubelet import DevicePlugin, KubeletCheckpoint
 from carrel.node.lease_check import LeaseCheck
 from carrel.node.memory_offer import MemoryOffer, NodeSnapshot
 from carrel.node.memory_offer_decision import OfferMode
@@ -62,7 +63,7 @@ class AgentContext:
     """What an agent needs of its node."""
 
     machine: Machine
-    pod_resources: KubeletPodResources
+    pod_resources: PodResources
     checkpoint: KubeletCheckpoint
     cgroups: PodCgroups | None = None
     """None: what runs on the machine cannot be seen."""

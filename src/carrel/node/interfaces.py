@@ -59,6 +59,14 @@ class AllocatedDevices:
     devices: tuple[str, ...]
 
 
+class PodResources(Protocol):
+    """What the kubelet has allocated: read from its socket, or from the simulated kubelet of the demo."""
+
+    async def allocated_devices(self) -> Sequence[AllocatedDevices]:
+        """Raises `KubeletUnreachable`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class NamedClaim:
     """A ResourceClaim as the kubelet names it."""

@@ -121,6 +121,17 @@ async def test_when_all_gpus_are_booked_the_start_is_when_the_first_becomes_free
     assert "0 of 2 can be booked now · bookable from Wed 18 Nov 13:00" in page
 
 
+async def test_home_says_what_to_do_first_until_a_person_has_booked(opened: Opened, member: Visitor) -> None:
+    first = "What to do first"
+    assert first in text_of(await member.get("/"))
+
+    await book(member)
+
+    assert first not in text_of(await member.get("/"))
+    opened.clock.now = NOW + timedelta(days=12)  # it is over, and the next may not start yet
+    assert first not in text_of(await member.get("/"))
+
+
 async def test_home_shows_bookable_gpus_and_idle_gpus_separately(opened: Opened, member: Visitor) -> None:
     assert "idle" not in models_of(await member.get("/"))  # unknown without a cluster
 

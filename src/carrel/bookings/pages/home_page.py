@@ -124,9 +124,13 @@ class HomePage:
             earliest=await self._earliest(person, models),
             has_cluster=self._context.cluster is not None,
             pods=pods,
+            is_new=not (running or records or pods) and not await self._has_booked(person),
             feed=feed,
             is_feed_revoked=request.query_params.get("done") == "feed-revoked",
         )
+
+    async def _has_booked(self, person: Person) -> bool:
+        return bool((await self._context.queries.find(Query(user=person.email, limit=1))).records)
 
     def _running(self, own: Sequence[BookingRecord], person: Person) -> list[RunningBooking]:
         """The person's own bookings, then those of their groups; of each kind the one that ends first comes first."""

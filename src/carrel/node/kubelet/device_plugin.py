@@ -50,7 +50,7 @@ class DevicePlugin(calls.DevicePluginServicer):
         self.is_registered = False
         self._socket = socket
         self._kubelet = socket.with_name(KUBELET_SOCKET)
-        self._allocator = allocator
+        self.allocator = allocator
         self._is_wanted = is_wanted
         self._device_list = device_list
         self._trouble = ""
@@ -159,7 +159,7 @@ class DevicePlugin(calls.DevicePluginServicer):
     ) -> wire.PreferredAllocationResponse:
         answers = []
         for each in request.container_requests:
-            ids = await self._allocator.prefer(
+            ids = await self.allocator.prefer(
                 self.resource, each.available_deviceIDs, each.must_include_deviceIDs, each.allocation_size
             )
             answers.append(wire.ContainerPreferredAllocationResponse(deviceIDs=ids))
@@ -168,7 +168,7 @@ class DevicePlugin(calls.DevicePluginServicer):
     async def Allocate(self, request: wire.AllocateRequest, context: Context) -> wire.AllocateResponse:  # noqa: N802 # the format's name
         answers = []
         for each in request.container_requests:
-            answer = await self._allocator.allocate(self.resource, each.devicesIDs)
+            answer = await self.allocator.allocate(self.resource, each.devicesIDs)
             if isinstance(answer, Refusal):
                 await self._refuse(context, answer)
             answers.append(_handed_over(answer, self._device_list))
