@@ -208,7 +208,7 @@ cases = st.builds(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(cases)
 def test_no_set_of_victims_that_would_do_is_better(case: Case) -> None:
     case.check(revoke(case.ledger, case.booked, case.opportunistic.values()), case.order)

@@ -2,7 +2,6 @@
 
 import json
 import re
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +36,8 @@ VALUES = {
 """The words that a query may compare with; others are patterns of numbers, or variables."""
 
 
-@cache
-def known_metrics() -> dict[str, set[str]]:
+@pytest.fixture(scope="module")
+def known() -> dict[str, set[str]]:
     """Every series that components show → its labels, by the reference, which is made from the code."""
     found: dict[str, set[str]] = {}
     for name, kind, labels in re.findall(
@@ -54,10 +53,9 @@ QUERIES = [*expressions(DASHBOARD["panels"]), *(rule["expr"] for rule in RULES)]
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_a_query_names_metrics_labels_and_values_that_exist(query: str) -> None:
+def test_a_query_names_metrics_labels_and_values_that_exist(query: str, known: dict[str, set[str]]) -> None:
     asked = re.findall(r"(carrel_\w+)(?:\{([^}]*)\})?", query)
     assert asked, "it asks for nothing of Carrel"
-    known = known_metrics()
     assert {name for name, _ in asked} <= known.keys()
     for name, selector in asked:
         for label, operator, value in re.findall(r"(\w+)(=~|!~|!=|=)\"([^\"]*)\"", selector):
@@ -79,7 +77,7 @@ def test_legends_show_labels_that_are_left_after_the_query() -> None:
             assert shown <= left, f"{panel['title']}: {target['expr']}"
 
 
-def test_the_dashboard_shows_every_metric_that_says_how_the_cluster_is() -> None:
+def test_the_dashboard_shows_every_metric_that_says_how_the_cluster_is(known: dict[str, set[str]]) -> None:
     """Some are left out: they are counted for other purposes, or another one says more."""
     left_out = {
         "carrel_binds_under_way",
@@ -97,7 +95,7 @@ def test_the_dashboard_shows_every_metric_that_says_how_the_cluster_is() -> None
         "carrel_pods_without_person_total",
     }
     shown = set(re.findall(r"carrel_\w+", " ".join(expressions(DASHBOARD["panels"]))))
-    assert {name for name in known_metrics() if not name.endswith(("_sum", "_count"))} - shown == left_out
+    assert {name for name in known if not name.endswith(("_sum", "_count"))} - shown == left_out
 
 
 def test_the_dashboard_is_the_one_that_the_tool_writes() -> None:
