@@ -16,7 +16,7 @@ os.environ["CARREL_FIELD_VALIDATION"] = "Strict"
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """`-n logical`: a worker for each core, for tests that compute. `-n auto`: three, because half of all tests wait for
+    """`-n logical`: a worker for each core, for tests that compute. `-n auto`: three, because many tests wait for
     processes, and the others compute meanwhile."""
     return len(os.sched_getaffinity(0)) * (1 if config.option.numprocesses == "logical" else 3)
 

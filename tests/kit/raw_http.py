@@ -2,9 +2,9 @@
 
 import asyncio
 import contextlib
-import os
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 ANSWER_S = 60.0
@@ -72,7 +72,8 @@ async def answers_without_delay(url: str) -> bool:
     caller = await raw_caller(url)
     await caller.send(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
     await caller.status()
-    said = {delay for name in os.listdir("/proc/self/fd") if (delay := _nodelay(int(name), urlsplit(url).port))}
+    files = [int(file.name) for file in Path("/proc/self/fd").iterdir()]  # noqa: ASYNC240 # not a disk
+    said = {delay for file in files if (delay := _nodelay(file, urlsplit(url).port))}
     caller.close()
     return said == {"on"}
 

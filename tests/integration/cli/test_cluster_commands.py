@@ -315,7 +315,9 @@ async def test_a_snapshot_names_nobody_and_can_be_simulated(tmp_path: Path) -> N
     ]
     assert not {word for word in ("ada", "tenant", "train", "other", "n1", "annotations", "env") if word in said.out}
 
-    now = await carrel_process("simulate", "--from", str(saved), "--add", "1xNVIDIA-RTX-A6000:16276", "--processes", "1")
+    now = await carrel_process(
+        "simulate", "--from", str(saved), "--add", "1xNVIDIA-RTX-A6000:16276", "--processes", "1"
+    )
     head, before, after = (line.split("  ") for line in now.out.splitlines())
     told = [dict(zip(filter(None, head), filter(None, row), strict=True)) for row in (before, after)]
     assert [each["WAITING"].strip() for each in told] == ["1", "0"], "another GPU would help"

@@ -37,7 +37,7 @@ class NotebookKubelets(SimulatedKubelets):
         super().__init__(*arguments)
         self.folder = folder
         self._by_name = by_name
-        self.server = STAND_IN
+        self.server: tuple[str, ...] = STAND_IN
         """What runs as the server of a notebook; `JUPYTER`: the real one."""
         self.may_remove = asyncio.Event()
         """While it is not set, no pod is removed: a test looks at pods that are ending."""

@@ -1,4 +1,4 @@
-"""A server that answers the hub as a notebook's server does, without Jupyter, which needs seconds of CPU time to start."""
+"""A server that answers the hub as a notebook's server does. Jupyter itself needs seconds of CPU time to start."""
 
 import os
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
