@@ -10,7 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 ARCH :=
 
-.PHONY: help demo test check fmt sweep bench bench-e2e e2e testbed image reference walk lock stubs clean
+.PHONY: help demo test test-fast check fmt sweep bench bench-e2e e2e testbed image reference walk lock stubs clean
 
 help:  ## List the tasks
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -19,16 +19,21 @@ demo: $(READY)  ## Run Carrel on an embedded Kubernetes API with simulated GPUs:
 	@$(BIN)/carrel demo
 
 test: $(READY)  ## Run the tests (nothing skipped)
-	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=10
 
-check: $(READY)  ## Check format, lint, types, the rules about imports, and that everything is documented
-	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/python -m pytest -q tests/architecture
+test-fast: $(READY)  ## Run the tests of pure code and the scenarios, in a minute or so: after each change
+	@$(BIN)/python -m pytest -q -n logical --dist worksteal --durations=10 \
+		tests/unit tests/kubernetes_in_memory/unit tests/properties tests/scenarios
+
+check: $(READY)  ## Check format, lint, types, imports, that everything is documented, and that unit tests are quick
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && \
+		$(BIN)/python -m pytest -q -n logical tests/architecture tests/unit tests/kubernetes_in_memory/unit
 
 fmt: $(READY)  ## Format the code and fix what the linter can
 	@$(BIN)/ruff check --fix-only . && $(BIN)/ruff format .
 
 sweep: $(READY)  ## Run the fault sweeps with 1,000 seeds each, and 10,000 poisoned objects (some hours)
-	@CARREL_SWEEP=1000 CARREL_INPUTS=10000 $(BIN)/python -m pytest -q -n auto --dist worksteal \
+	@CARREL_SWEEP=1000 CARREL_INPUTS=10000 $(BIN)/python -m pytest -q -n logical --dist worksteal --durations=10 \
 		$(wildcard tests/scenarios/test_*sweep.py) tests/scenarios/test_one_poisoned_object.py
 
 bench: $(READY)  ## Run the benchmarks: each figure beside its goal
@@ -38,7 +43,7 @@ bench-e2e: $(READY)  ## Measure pods per second through the real kube-scheduler,
 	@$(BIN)/python -m testbed prepare && $(BIN)/python -m benchmarks.end_to_end --keep
 
 e2e: $(READY)  ## Run the end-to-end tests on a real Kubernetes (root; the first run builds it); KUBERNETES=1.35.4: on that release
-	@$(BIN)/python -m testbed prepare && $(BIN)/python -m pytest -n 3 --dist loadfile --durations=25 tests/e2e
+	@$(BIN)/python -m testbed prepare && $(BIN)/python -m pytest -n 3 --dist loadfile --durations=10 tests/e2e
 
 testbed: $(READY)  ## Start a real Kubernetes with simulated GPUs to try things
 	@$(BIN)/python -m testbed up

@@ -108,7 +108,7 @@ def touched(ledger: Ledger, covered: dict[str, Covered], booking: str) -> set[st
     return {gpu for uid in mine for gpu in ledger.shares_of(uid)}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(entitlements, pods(), st.booleans())
 def test_covered_gpus_are_never_more_than_booked(
     bookings: list[Entitlement], cluster: Cluster, is_n2_lost: bool
@@ -120,7 +120,7 @@ def test_covered_gpus_are_never_more_than_booked(
         assert uses[booking.booking].count <= booking.gpus
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(entitlements, pods(), st.randoms(use_true_random=False))
 def test_the_order_of_the_inputs_does_not_matter(bookings: list[Entitlement], cluster: Cluster, random: object) -> None:
     first, _ = work_out(a_ledger(cluster), bookings, [pod for pod, _ in cluster])
@@ -130,7 +130,7 @@ def test_the_order_of_the_inputs_does_not_matter(bookings: list[Entitlement], cl
     assert again == first
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(entitlements, pods())
 def test_a_pod_is_covered_only_by_a_booking_that_is_for_it(bookings: list[Entitlement], cluster: Cluster) -> None:
     ledger = a_ledger(cluster)
@@ -145,7 +145,7 @@ def test_a_pod_is_covered_only_by_a_booking_that_is_for_it(bookings: list[Entitl
         assert ledger.shares_of(uid) or pod.request is not None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(entitlements, pods())
 def test_of_the_holders_nobody_is_left_out_who_would_fit_with_those_before(
     bookings: list[Entitlement], cluster: Cluster
@@ -183,7 +183,7 @@ def _model(gpu: str) -> str:
     return "XXY"[int(gpu[-1])]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(entitlements, pods())
 def test_of_the_pods_that_wait_nobody_is_left_out_who_would_be_covered_with_those_before(
     bookings: list[Entitlement], cluster: Cluster
@@ -201,7 +201,7 @@ def test_of_the_pods_that_wait_nobody_is_left_out_who_would_be_covered_with_thos
         assert alone.get(pod.holder.uid) == covered.get(pod.holder.uid), "later pods take nothing from earlier ones"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(entitlements, pods(), pods(), st.data())
 def test_who_is_covered_and_recorded_stays_covered_whoever_comes_or_goes(
     bookings: list[Entitlement], cluster: Cluster, newcomers: Cluster, data: st.DataObject
@@ -236,7 +236,7 @@ def _record(covered: Covered | None, since: datetime) -> Coverage | None:
     return Coverage(covered.entitlement.booking, since) if covered is not None else None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(entitlements, pods(), requests, requests, st.booleans())
 def test_two_replicas_that_record_a_pod_each_for_the_last_gpu_end_with_one_of_them(
     bookings: list[Entitlement], cluster: Cluster, first: Request, second: Request, same_instant: bool
@@ -273,7 +273,7 @@ def test_two_replicas_that_record_a_pod_each_for_the_last_gpu_end_with_one_of_th
     assert by.keys() & answers[0].keys(), "one of the two at least"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(entitlements, pods())
 def test_a_waiting_pod_that_is_covered_is_covered_also_when_it_is_placed_as_it_was_told(
     bookings: list[Entitlement], cluster: Cluster

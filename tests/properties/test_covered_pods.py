@@ -305,7 +305,7 @@ BEFORE: tuple[tuple[Any, ...], ...] = (
 """Where every story begins: a booking that is used up, one that two people share, and pods that wait."""
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(everything, st.lists(steps, min_size=5, max_size=40), everything)
 def test_what_is_remembered_is_what_would_be_found_anew(
     first: tuple[str, ...], story: list[tuple[tuple[Any, ...], tuple[str, ...], bool]], last: tuple[str, ...]

@@ -60,7 +60,7 @@ def _is_possible(ledger: Ledger, pods: list[WaitingPod]) -> bool:
     return False
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.tuples(islands, islands, islands),
     st.lists(st.tuples(st.integers(0, 2), st.sampled_from([300, 700])), max_size=3, unique_by=lambda each: each[0]),

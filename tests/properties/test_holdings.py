@@ -114,5 +114,5 @@ def _shares(ledger: Ledger, gpu: str) -> list[Share]:
     return [ledger.shares_of(uid)[gpu] for uid in ledger.holders_of(gpu)]
 
 
-KeptHoldings.TestCase.settings = settings(max_examples=120, stateful_step_count=25, deadline=None)
+KeptHoldings.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
 TestKeptHoldings = KeptHoldings.TestCase

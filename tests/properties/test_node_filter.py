@@ -80,7 +80,7 @@ def do(ledger: Ledger, step: tuple[object, ...]) -> None:
             ledger.set_card(f"GPU-{name}-{index}", [], holder(pod))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(steps, max_size=30))
 def test_a_remembered_answer_is_the_answer_of_now(story: list[tuple[object, ...]]) -> None:
     ledger = Ledger([a_node("n1"), a_node("n2", islands="aa", bandwidth_gbps=300)])

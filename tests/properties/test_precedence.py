@@ -76,7 +76,7 @@ def in_any_order(shares: list[Share]) -> list[Share]:
     return sorted(shares, key=lambda share: (share.holder.uid, share.gpu))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(tenants, booked_pods, kept_cards, narrowed_requests)
 def test_what_booked_pods_take_is_what_they_would_take_one_after_the_other(
     there: list[tuple[str, int, int]],
@@ -103,7 +103,7 @@ def test_what_booked_pods_take_is_what_they_would_take_one_after_the_other(
     ledger.audit()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(tenants, booked_pods, kept_cards, requests, st.integers(0, 30 * STEPS_BY_GPU))
 def test_where_the_search_ends_early_the_oldest_pods_still_come_first_and_nothing_is_taken_twice(
     there: list[tuple[str, int, int]],
@@ -127,7 +127,7 @@ def test_where_the_search_ends_early_the_oldest_pods_still_come_first_and_nothin
     assert plainly_narrowed(ledger, plain, found, request) <= {*precedence.narrow(found, request).fitting}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(tenants, booked_pods, kept_cards, requests)
 def test_what_is_given_to_others_is_missed_by_no_booked_pod(
     there: list[tuple[str, int, int]],

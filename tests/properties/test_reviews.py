@@ -45,7 +45,7 @@ changes = st.lists(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(changes)
 def test_a_review_says_the_same_however_it_is_read(changed: list[tuple[tuple[str, ...], Any]]) -> None:
     body = json.dumps(_with(changed)).encode()

@@ -215,7 +215,7 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflector, "_AT_ONCE", 2)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(clusters(with_moved_gpus=False), st.data())
 def test_objects_that_come_one_by_one_make_the_same_ledger_as_lists(objects: list[Found], data: st.DataObject) -> None:
     # A pod is bound after the claim that it names exists; what a claim that comes later changes, the next report says.
@@ -230,7 +230,7 @@ def test_objects_that_come_one_by_one_make_the_same_ledger_as_lists(objects: lis
     asyncio.run(run())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(clusters(with_moved_gpus=True), st.permutations(KINDS))
 def test_it_does_not_matter_which_kind_is_read_first(objects: list[Found], kinds: list[str]) -> None:
     async def run() -> None:

@@ -208,13 +208,13 @@ cases = st.builds(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(cases)
 def test_no_set_of_victims_that_would_do_is_better(case: Case) -> None:
     case.check(revoke(case.ledger, case.booked, case.opportunistic.values()), case.order)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(cases, st.randoms(use_true_random=False))
 def test_the_answer_does_not_depend_on_the_order_of_the_pods(case: Case, rng: Random) -> None:
     shuffled = list(case.opportunistic.values())
@@ -223,7 +223,7 @@ def test_the_answer_does_not_depend_on_the_order_of_the_pods(case: Case, rng: Ra
     assert revoke(case.ledger, case.booked, shuffled) == revoke(case.ledger, case.booked, case.opportunistic.values())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(cases, st.integers())
 def test_random_victims_are_the_fewest_and_as_few_young_pods_as_possible(case: Case, seed: int) -> None:
     answer = revoke(case.ledger, case.booked, case.opportunistic.values(), Random(seed))
@@ -238,7 +238,7 @@ def test_random_victims_are_the_fewest_and_as_few_young_pods_as_possible(case: C
         assert isinstance(answer, Refusal) == (best is None)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(cases, st.sampled_from(["STEPS", "MOST_TRIED"]))
 def test_a_search_that_is_cut_short_still_finds_victims_of_whom_none_is_superfluous(case: Case, limit: str) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -27,7 +27,7 @@ from tests.kit.fault_run import ReplicaFaultRun
 from tests.kit.gpus import a_node
 from tests.kit.lab import OURS, Lab, Replica, a_lab
 
-SEEDS = int(os.environ.get("CARREL_SWEEP", "100"))
+SEEDS = int(os.environ.get("CARREL_SWEEP", "25"))
 MEMORY = 1000
 GPUS = ("n1/gpu-0", "n1/gpu-1", "n2/gpu-0")
 AMOUNTS = ("300Mi", "500Mi", "1000Mi", "")

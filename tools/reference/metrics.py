@@ -26,8 +26,9 @@ def page() -> Page:
     sections: dict[str, list[list[str]]] = {}
     missing: list[str] = []
     for module in modules():
+        known = module.constants()
         for call in module.calls():
-            row = _row(module, call, missing)
+            row = _row(module, call, known, missing)
             if row:
                 sections.setdefault(component(module) or module.folder, []).append(row)
     names = [*COMPONENTS.values(), *(name for name in sections if name not in COMPONENTS.values())]
@@ -48,8 +49,8 @@ def _title(name: str) -> str:
     return f"carrel {name}" if name in COMPONENTS.values() else "every component"
 
 
-def _row(module: Module, call: ast.Call, missing: list[str]) -> list[str] | None:
-    function, known = called(call), module.constants()
+def _row(module: Module, call: ast.Call, known: dict[str, str], missing: list[str]) -> list[str] | None:
+    function = called(call)
     name, help_text = text(argument(call, 0, "name"), known), text(argument(call, 1, "documentation"), known)
     if not name.startswith("carrel_"):
         if function in KINDS and _is_of_prometheus(module, function) and not _is_in_function(module, call):

@@ -74,7 +74,10 @@ def component(module: Module) -> str:
 
 def called(call: ast.Call) -> str:
     """The last word of what is called: `Route` of `routing.Route(…)`."""
-    return ast.unparse(call.func).split(".")[-1]
+    match call.func:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+    return ""
 
 
 def text(node: ast.expr | None, known: dict[str, str] | None = None) -> str:

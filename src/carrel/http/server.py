@@ -107,7 +107,6 @@ class Server(uvicorn.Server):
     async def _begin(self, connection: LimitedConnection, caller: socket.socket) -> None:
         try:
             caller.setblocking(False)
-            caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             tls = self._tls() if self._tls is not None else None
             handshake_s = self._limits.handshake_s if tls is not None else None
             await asyncio.get_running_loop().connect_accepted_socket(

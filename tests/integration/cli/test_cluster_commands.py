@@ -7,7 +7,6 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -24,32 +23,13 @@ from carrel.ledger.tiers import TierPolicy
 from carrel.parsing.time import instant
 from carrel.parsing.time_words import in_utc
 from kubernetes_in_memory.http_server import serve
+from tests.kit.carrel_command import LIMIT_S, Result, carrel, carrel_process
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 
-LIMIT_S = 60
 LOST = {"type": "Ready", "status": "Unknown", "lastTransitionTime": "2026-11-16T11:00:00Z"}
 AWAY = MergePatch({"status": {"conditions": [LOST]}})
-
-
-@dataclass
-class Result:
-    code: int
-    out: str
-    err: str
-
-
-async def carrel(*arguments: str, **environment: str) -> Result:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "carrel", *arguments),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "KUBECONFIG": "", **environment},
-    )
-    async with asyncio.timeout(LIMIT_S):
-        out, err = await process.communicate()
-    return Result(process.returncode or 0, out.decode(), err.decode())
 
 
 @asynccontextmanager
@@ -65,6 +45,28 @@ async def a_full_lab() -> AsyncIterator[tuple[Lab, str]]:
         await lab.pod("train", limits={"aliyun.com/gpu-mem": "9000"})
         await lab.pod("web")
         yield lab, served.url
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("why", "-A"),
+        ("explain", "train", "-n", "lab"),
+        ("inspect", "-d"),
+        ("adopt", "--dry-run"),
+        ("release", "n1", "--dry-run"),
+        ("purge", "--dry-run"),
+        ("scheduler-config",),
+    ],
+    ids=lambda words: words[0],
+)
+async def test_each_command_says_the_same_as_a_process(words: tuple[str, ...]) -> None:
+    """The other tests run it in their own process, because that is faster. `snapshot` and `simulate` follow below."""
+    async with a_full_lab() as (_, url):
+        server = () if words[0] == "scheduler-config" else ("--server", url)
+        said = await carrel_process(*words, *server)
+        assert said == await carrel(*words, *server)
+    assert said.out
 
 
 async def test_why_says_what_is_missing_and_who_holds_it() -> None:
@@ -345,7 +347,9 @@ async def test_a_snapshot_names_nobody_and_can_be_simulated(tmp_path: Path) -> N
     ]
     assert not {word for word in ("ada", "tenant", "train", "other", "n1", "annotations", "env") if word in said.out}
 
-    now = await carrel("simulate", "--from", str(saved), "--add", "1xNVIDIA-RTX-A6000:16276", "--processes", "1")
+    now = await carrel_process(
+        "simulate", "--from", str(saved), "--add", "1xNVIDIA-RTX-A6000:16276", "--processes", "1"
+    )
     head, before, after = (line.split("  ") for line in now.out.splitlines())
     told = [dict(zip(filter(None, head), filter(None, row), strict=True)) for row in (before, after)]
     assert [each["WAITING"].strip() for each in told] == ["1", "0"], "another GPU would help"
@@ -386,7 +390,7 @@ async def test_an_old_snapshot_is_refused_with_what_to_do(tmp_path: Path) -> Non
     old = tmp_path / "lab.json"
     old.write_text('{"form": "carrel-snapshot/1"}')
 
-    said = await carrel("simulate", "--from", str(old))
+    said = await carrel_process("simulate", "--from", str(old))
 
     assert said.code == 2
     assert "lab.json: form is 'carrel-snapshot/1'" in said.err
@@ -398,7 +402,7 @@ async def test_a_trace_that_cannot_be_read_is_refused_with_its_line(tmp_path: Pa
     trace.write_text("pods:\n- {name: a, gpus: many}\n")
     nodes.write_text("nodes: [{name: n1, gpus: [{model: A100, memoryMiB: 81920}]}]")
 
-    said = await carrel("simulate", str(trace), "--nodes", str(nodes))
+    said = await carrel_process("simulate", str(trace), "--nodes", str(nodes))
 
     assert said.code == 2
     assert "trace.yaml: line 2, gpus is 'many'" in said.err

@@ -13,10 +13,10 @@ from carrel.bookings.sign_in import HubClient, HubOptions, HubTokens, SignInMeth
 from carrel.dialects.hub_people import HubPeople
 from carrel.http.serving import Address, serving
 from tests.integration.bookings.conftest import opened, with_tables
-from tests.integration.cli.test_cluster_commands import Result, carrel
 from tests.integration.pages.test_coverage_on_pages import Seen, a_cluster
 from tests.kit import hub_provider
 from tests.kit.booking import Opened
+from tests.kit.carrel_command import Result, carrel
 from tests.kit.hub_provider import HubProvider
 
 __all__ = ["opened", "with_tables"]

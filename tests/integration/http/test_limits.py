@@ -15,7 +15,7 @@ from carrel.http.open_connections import PROBE_CONNECTIONS
 from carrel.http.post_routes import JsonReply, PostRoute, with_post_routes
 from carrel.http.serving import Address, serving
 from tests.kit.eventually import eventually
-from tests.kit.raw_http import raw_caller, raw_callers
+from tests.kit.raw_http import answers_without_delay, raw_caller, raw_callers
 
 POST = b"POST /ask HTTP/1.1\r\nhost: x\r\n"
 PROBE = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
@@ -240,3 +240,8 @@ async def test_when_all_are_being_answered_probes_are_too_and_others_hear_503() 
             assert await is_well(url), "whoever waits for nothing but a place keeps no probe out"
         asked.released.set()
         assert [await caller.status() for caller in busy] == [200] * 4
+
+
+async def test_no_answer_waits_for_an_acknowledgement() -> None:
+    async with a_server() as url:
+        assert await answers_without_delay(url)

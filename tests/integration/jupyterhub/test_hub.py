@@ -1,9 +1,10 @@
-"""A real JupyterHub with `CarrelSpawner`: real servers behind a real proxy, on the embedded API."""
+"""A real JupyterHub with `CarrelSpawner`: servers behind a real proxy, on the embedded API."""
 
 import asyncio
 import os
 import re
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import aiohttp
@@ -15,10 +16,20 @@ from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch
 from carrel.kubernetes.objects.resources import PODS
 from tests.kit.jupyterhub.hub import HubBed, a_booking, a_startable
 from tests.kit.jupyterhub.hub_files import NAMESPACE
+from tests.kit.jupyterhub.notebook_kubelets import JUPYTER, STAND_IN
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
+@pytest.fixture
+def real_servers(bed: HubBed) -> Iterator[None]:
+    """The servers of the other tests only answer."""
+    bed.kubelets.server = JUPYTER
+    yield
+    bed.kubelets.server = STAND_IN
+
+
+@pytest.mark.usefixtures("real_servers")
 async def test_a_notebook_holds_its_gpu_until_the_idle_culler_stops_it(bed: HubBed) -> None:
     pod = await bed.start_and_wait("ada@lab.example", "gpu-a-1")
 
@@ -43,6 +54,7 @@ async def test_a_notebook_holds_its_gpu_until_the_idle_culler_stops_it(bed: HubB
         await culler.wait()
 
 
+@pytest.mark.usefixtures("real_servers")
 async def test_a_revoked_notebook_is_back_on_cpu_at_the_same_url(bed: HubBed) -> None:
     first = await bed.start_and_wait("bea@lab.example", "gpu-b-1")
     await bed.book("ben@lab.example", "B")

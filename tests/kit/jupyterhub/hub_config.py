@@ -18,6 +18,8 @@ c.JupyterHub.authenticator_class = "dummy"
 c.Authenticator.allow_all = True
 c.JupyterHub.db_url = "sqlite:///hub.sqlite"
 c.JupyterHub.cleanup_servers = False
+# A call about a server that is slow to start or to stop is answered after a second, not after ten.
+c.JupyterHub.tornado_settings = {"slow_spawn_timeout": 1, "slow_stop_timeout": 1}
 c.JupyterHub.services = [{"name": "tests", "api_token": bed["token"]}]
 c.JupyterHub.load_roles = [
     {"name": "tests", "scopes": ["admin:users", "admin:servers", "access:servers"], "services": ["tests"]}

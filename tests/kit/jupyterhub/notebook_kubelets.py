@@ -24,6 +24,8 @@ SERVER = "jupyterhub-singleuser"
 STOP_S = 20.0
 CERTIFICATES = {"JUPYTERHUB_SSL_KEYFILE", "JUPYTERHUB_SSL_CERTFILE", "JUPYTERHUB_SSL_CLIENT_CA"}
 """Where a server with `internal_ssl` finds its files."""
+JUPYTER = ("-m", "jupyterhub.singleuser", "--allow-root")
+STAND_IN = (str(Path(__file__).with_name("stand_in.py")),)
 POD_FILE = "pod.txt"
 """In the home folder of each server: which pod it is."""
 
@@ -35,6 +37,8 @@ class NotebookKubelets(SimulatedKubelets):
         super().__init__(*arguments)
         self.folder = folder
         self._by_name = by_name
+        self.server: tuple[str, ...] = STAND_IN
+        """What runs as the server of a notebook; `JUPYTER`: the real one."""
         self.may_remove = asyncio.Event()
         """While it is not set, no pod is removed: a test looks at pods that are ending."""
         self.may_remove.set()
@@ -65,7 +69,7 @@ class NotebookKubelets(SimulatedKubelets):
         await self._mount_secrets(document, home)
         with (self.folder / f"{pod.metadata.name}-{uid[:8]}.log").open("wb") as output:
             self._servers[uid] = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "jupyterhub.singleuser", "--allow-root"),
+                *(sys.executable, *self.server),
                 cwd=home,
                 env={**_of_the_machine(home), **self._environment(document, container, home)},
                 stdin=asyncio.subprocess.DEVNULL,

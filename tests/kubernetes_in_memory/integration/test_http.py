@@ -7,6 +7,7 @@ import aiohttp
 import msgspec
 
 from kubernetes_in_memory.http_server import LARGEST_BODY, serve
+from tests.kit.raw_http import answers_without_delay
 from tests.kubernetes_in_memory.integration.caller import LIMIT_S, PODS, Caller, api_of, pod, wait_until
 
 
@@ -58,3 +59,8 @@ async def test_a_body_that_is_too_large_is_refused(call: Caller) -> None:
             assert (await answer.json())["reason"] == "RequestEntityTooLarge"
         async with http.get(PODS) as answer:
             assert answer.status == 200
+
+
+async def test_no_answer_waits_for_an_acknowledgement(call: Caller) -> None:
+    async with serve(api_of(call)) as served:
+        assert await answers_without_delay(served.url)

@@ -36,7 +36,8 @@ VALUES = {
 """The words that a query may compare with; others are patterns of numbers, or variables."""
 
 
-def known_metrics() -> dict[str, set[str]]:
+@pytest.fixture(scope="module")
+def known() -> dict[str, set[str]]:
     """Every series that components show → its labels, by the reference, which is made from the code."""
     found: dict[str, set[str]] = {}
     for name, kind, labels in re.findall(
@@ -48,22 +49,21 @@ def known_metrics() -> dict[str, set[str]]:
     return found
 
 
-KNOWN = known_metrics()
 QUERIES = [*expressions(DASHBOARD["panels"]), *(rule["expr"] for rule in RULES)]
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_a_query_names_metrics_labels_and_values_that_exist(query: str) -> None:
+def test_a_query_names_metrics_labels_and_values_that_exist(query: str, known: dict[str, set[str]]) -> None:
     asked = re.findall(r"(carrel_\w+)(?:\{([^}]*)\})?", query)
     assert asked, "it asks for nothing of Carrel"
-    assert {name for name, _ in asked} <= KNOWN.keys()
+    assert {name for name, _ in asked} <= known.keys()
     for name, selector in asked:
         for label, operator, value in re.findall(r"(\w+)(=~|!~|!=|=)\"([^\"]*)\"", selector):
-            assert label in KNOWN[name], f"{name} has no label {label}"
+            assert label in known[name], f"{name} has no label {label}"
             if (name, label) in VALUES:
                 words = set(value.split("|")) if "~" in operator else {value}
                 assert words <= VALUES[name, label], f"{name} never has {label}={value}"
-    labels = set().union(*(KNOWN[name] for name, _ in asked)) | OF_PROMETHEUS
+    labels = set().union(*(known[name] for name, _ in asked)) | OF_PROMETHEUS
     for grouped in re.findall(r"by \(([^)]*)\)", query):
         assert set(grouped.split(", ")) <= labels
 
@@ -77,7 +77,7 @@ def test_legends_show_labels_that_are_left_after_the_query() -> None:
             assert shown <= left, f"{panel['title']}: {target['expr']}"
 
 
-def test_the_dashboard_shows_every_metric_that_says_how_the_cluster_is() -> None:
+def test_the_dashboard_shows_every_metric_that_says_how_the_cluster_is(known: dict[str, set[str]]) -> None:
     """Some are left out: they are counted for other purposes, or another one says more."""
     left_out = {
         "carrel_binds_under_way",
@@ -95,7 +95,7 @@ def test_the_dashboard_shows_every_metric_that_says_how_the_cluster_is() -> None
         "carrel_pods_without_person_total",
     }
     shown = set(re.findall(r"carrel_\w+", " ".join(expressions(DASHBOARD["panels"]))))
-    assert {name for name in KNOWN if not name.endswith(("_sum", "_count"))} - shown == left_out
+    assert {name for name in known if not name.endswith(("_sum", "_count"))} - shown == left_out
 
 
 def test_the_dashboard_is_the_one_that_the_tool_writes() -> None:

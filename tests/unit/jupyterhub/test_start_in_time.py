@@ -18,7 +18,7 @@ class SlowSpawner(CarrelSpawner):
     pod: Any = None
 
     def __init__(self) -> None:
-        super().__init__(_mock=True, start_timeout=2, booked_gpu_wait=600)
+        super().__init__(_mock=True, start_timeout=1, booked_gpu_wait=600)
         self.may_start = asyncio.Event()
         self.looks = 0
 
@@ -36,7 +36,7 @@ OPPORTUNISTIC = {"metadata": {"uid": "1", "annotations": {"carrel.dev/tier": "op
 
 
 LOOK_S = 0.01
-LOOKS = round(2 / LOOK_S)
+LOOKS = round(1 / LOOK_S)
 """In the time that a notebook has to start."""
 
 
@@ -56,7 +56,7 @@ async def test_the_hub_gives_up_a_notebook_that_does_not_start_in_time() -> None
     with pytest.raises(TimeoutError):
         await slow.start()
 
-    assert slow.start_timeout == 2
+    assert slow.start_timeout == 1
 
 
 async def test_waiting_for_a_booked_gpu_does_not_count_as_time_to_start() -> None:
@@ -64,10 +64,10 @@ async def test_waiting_for_a_booked_gpu_does_not_count_as_time_to_start() -> Non
     slow.pod = BOOKED
 
     starting = slow.start()
-    assert slow.start_timeout == 602, "the hub reads it now, once"
+    assert slow.start_timeout == 601, "the hub reads it now, once"
     await eventually(lambda: slow.looks > 2 * LOOKS or starting.done(), "it waits twice as long as it has to start")
     assert not starting.done()
     slow.may_start.set()
 
     assert await starting == "http://127.0.0.1:8888"
-    assert slow.start_timeout == 2
+    assert slow.start_timeout == 1

@@ -18,7 +18,7 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 @contextlib.asynccontextmanager
 async def serving(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     server = web.Server(handler)
-    runner = web.ServerRunner(server, shutdown_timeout=1)
+    runner = web.ServerRunner(server, shutdown_timeout=0.1)  # of handlers that never end
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
     await site.start()

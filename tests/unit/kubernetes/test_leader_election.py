@@ -346,7 +346,7 @@ FAULTS: list[Callable[[Process], None]] = [
 ]
 
 
-@settings(max_examples=40)
+@settings(max_examples=max(12, settings().max_examples // 4))
 @given(
     st.lists(
         st.tuples(st.sampled_from([0, 1]), st.integers(0, len(FAULTS) - 1), st.integers(1, 12)), min_size=1, max_size=8

@@ -9,12 +9,11 @@ from carrel.cli.simulation_files import read_nodes, read_trace
 from carrel.ledger.machines import MachineRoom
 from carrel.ledger.requests import WHOLE, GpuSelector, Memory, Portion
 from carrel.parsing import Malformed
-from carrel.simulation import openb
+from carrel.simulation import openb, trace
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn1,96000,393216,8,G2\nn2,32000,262144,0,\n"
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n"
 TIMED = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time,scheduled_time\n"
-MANY = "pods:\n" + "".join(f"- {{name: p{number}, count: 100000}}\n" for number in range(11))
 
 
 def a_file(folder: Path, name: str, text: str) -> Path:
@@ -127,7 +126,6 @@ def test_null_is_nothing_but_the_word_in_quotes_is_a_model(tmp_path: Path, nothi
         pytest.param("t.yaml", "pods:\n- {name: a, cpu_cores: 1e306}\n", "line 2, cpu_cores", "1,000,000", id="CPU"),
         pytest.param("t.yaml", "pods:\n- {name: a, memory_gib: 1e308}\n", "line 2, memory_gib", "1,000,000", id="GiB"),
         pytest.param("t.yaml", "pods:\n- {name: a, gpus: 1e300}\n", "line 2, gpus", "at most", id="all GPUs there are"),
-        pytest.param("t.yaml", MANY, "line 12, count", "at most 1,000,000 pods", id="more than a million pods"),
         pytest.param("p.csv", TIMED + "a,1,1,1,1,9,8,\n", "line 2, deletion_time", "after", id="ends before it begins"),
         pytest.param("p.csv", TIMED + "a,1,1,1,1,1e11,,\n", "line 2, creation_time", "at most", id="after the end"),
         pytest.param("t.yaml", "bookings:\n- {user: a}\n", "line 2, model", "needs it", id="a booking of nothing"),
@@ -141,6 +139,16 @@ def test_a_bad_trace_is_refused_with_the_line_and_the_reason(
 
     assert f"{name}: {line}" in str(refused.value)
     assert reason in str(refused.value)
+
+
+def test_more_pods_than_can_be_simulated_are_refused_with_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace, "MOST_PODS", 1000)
+    many = "pods:\n" + "".join(f"- {{name: p{number}, count: 100}}\n" for number in range(11))
+
+    with pytest.raises(Malformed, match=r"t\.yaml: line 12, count.*at most 1,000 pods in all, and these are 1,100"):
+        read_trace(a_file(tmp_path, "t.yaml", many))
 
 
 def test_bad_nodes_are_refused(tmp_path: Path) -> None:
