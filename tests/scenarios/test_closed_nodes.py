@@ -10,9 +10,9 @@ import pytest
 from carrel.admission.admission import AdmissionOptions
 from carrel.bookings.pages.cluster_map import PodOnMap, node_on_map, totals
 from carrel.bookings.run import cluster_inventory_of, cluster_view_of
-from carrel.cli.why import why_text
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.kubernetes.cluster import Json, MergePatch
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.ledger.gpus import Node
 from carrel.ledger.tiers import Tier
@@ -49,6 +49,12 @@ CLOSED = [
     pytest.param(NOT_READY, "not ready", id="not ready"),
     pytest.param(MAINTAINED, "tainted maintenance=fans:NoSchedule", id="tainted"),
 ]
+
+
+def why(carrel: Replica, pod: Pod) -> str:
+    refusal = carrel.why(pod)
+    assert refusal is not None
+    return refusal.reason
 
 
 async def change(lab: Lab, replica: Replica, node: str, body: Json) -> None:
@@ -247,7 +253,7 @@ async def test_a_booked_pod_waits_for_a_closed_node_however_long_and_gets_its_gp
         assert now["mine"].metadata.uid == mine["metadata"]["uid"]
         assert now["others"].metadata.uid != others["metadata"]["uid"], "without a booking it goes on on CPU"
         assert carrel.tier(now["mine"]) is Tier.BOOKED
-        assert words.removeprefix("tainted ") in why_text(carrel, now["mine"])
+        assert words.removeprefix("tainted ") in why(carrel, now["mine"])
         assert await lab.held() == {} and not await hand_over_records(lab)
 
         healthy = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}} if "status" in body else OPEN
@@ -267,7 +273,7 @@ async def test_a_booked_pod_stays_booked_while_the_node_is_rebooted_and_its_agen
         await settle(lab, TierController(carrel, wait_before_cpu_s=60), [])
 
         assert (await pods_of(lab))["mine"].metadata.uid == mine["metadata"]["uid"]
-        assert why_text(carrel, await carrel.sees(mine)) == "1 whole GPU asked, but node n1 is not ready"
+        assert why(carrel, await carrel.sees(mine)) == "1 whole GPU asked, but node n1 is not ready"
 
 
 async def test_the_reason_names_the_nodes_that_would_do_and_no_others() -> None:
