@@ -55,6 +55,7 @@ async def a_service(folder: Path, *arguments: str, sign_in: str = "--dev") -> As
     running = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "carrel", "booking", "--port", "0", "--zone", ZONE),
         *("--database", f"sqlite:///{folder / 'bookings.db'}"),
+        *("--settling-seconds", "0"),  # so that what a page says of cancelling does not depend on how fast a test is
         *((sign_in,) if sign_in else ()),
         *what,
         stderr=asyncio.subprocess.PIPE,

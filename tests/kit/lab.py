@@ -190,7 +190,8 @@ class Lab:
         return await self.client.create(PODS, body, spec.get("namespace", "lab"))
 
     async def book(self, user: str = "ada@lab.example", gpus: int = 1, **spec: Any) -> Json:
-        """A booking that runs now: `model=…`, `start=…` and `end=…` (instants), `members=[…]`, `name=…`."""
+        """A booking that runs now, and has settled: `model=…`, `start=…` and `end=…` (instants), `members=[…]`,
+        `name=…`, `settlingSeconds=…`."""
         start, end = spec.pop("start", self.clock.now - DAY), spec.pop("end", self.clock.now + DAY)
         name = spec.pop("name", f"booking-{user.partition('@')[0]}")
         times = {"start": seconds(start), "end": seconds(end)}
@@ -198,7 +199,7 @@ class Lab:
             "apiVersion": BOOKINGS.api_version,
             "kind": BOOKINGS.kind,
             "metadata": {"name": name},
-            "spec": {"user": user, "gpus": gpus, **times, **spec},
+            "spec": {"user": user, "gpus": gpus, "settlingSeconds": 0, **times, **spec},
         }
         return await self.client.create(BOOKINGS, body)
 

@@ -1,6 +1,6 @@
 """Booked and opportunistic pods on the lab's cluster, and a stand-in for kube-scheduler that places them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -69,6 +69,7 @@ class TierController:
             await self.parts.claim_allocator.round()
         await self.parts.cpu_after_wait.begin_due()
         await self.parts.slow_endings.round()
+        await self.parts.unplaced.round()
         for name in await hand_overs.record_names():
             result: timedelta | HandOverResult = timedelta()
             while result == timedelta():
@@ -93,14 +94,17 @@ class TierController:
         assert (kept.nodes, kept.held, kept.uncovered) == (counted.nodes, counted.held, counted.uncovered)
 
 
-async def settle(lab: Lab, controller: TierController, nodes: Iterable[str] = ("n1",)) -> None:
-    """The controller, the scheduler and the kubelets work until nothing changes any more."""
+async def settle(
+    lab: Lab, controller: TierController, nodes: Iterable[str] = ("n1",), lacking: Collection[str] = ()
+) -> None:
+    """The controller, the scheduler and the kubelets work until nothing changes any more. `lacking`: the names of pods
+    for which no node has enough CPU."""
     before = ""
     for _ in range(40):
         await catch_up(lab, controller.replica)
         await controller.round()
         await catch_up(lab, controller.replica)
-        await schedule(lab, controller.replica, tuple(nodes))
+        await schedule(lab, controller.replica, tuple(nodes), lacking=lacking)
         await end_deleted(lab)
         now = str(sorted(map(str, await everything(lab))))
         if now == before:
@@ -168,11 +172,16 @@ async def pods_of(lab: Lab) -> dict[str, Any]:
     return {each.metadata.name: each for each in (await lab.client.list(PODS, Selection("lab"))).items}
 
 
-async def schedule(lab: Lab, replica: Replica, nodes: tuple[str, ...], *, chooses: bool = False) -> None:
+async def schedule(
+    lab: Lab, replica: Replica, nodes: tuple[str, ...], *, chooses: bool = False, lacking: Collection[str] = ()
+) -> None:
     """As kube-scheduler does with the extender: binds the pods that fit, and marks the others as unschedulable.
     `chooses`: the extender names one node."""
     for pod in sorted(replica.pods.store, key=lambda each: (each.metadata.creation_timestamp, each.metadata.name)):
         if not is_waiting(pod) or pod.spec.scheduler_name != "gpu-scheduler":
+            continue
+        if pod.metadata.name in lacking:
+            await mark_unschedulable(lab, pod.metadata.name, pod.metadata.namespace, "0/1 nodes: 1 Insufficient cpu.")
             continue
         fitting = replica.filter(pod, nodes, chooses=chooses).fitting
         refused = await replica.scheduler.bind(pod, min(fitting)) if fitting else Refusal("no room")
@@ -183,9 +192,9 @@ async def schedule(lab: Lab, replica: Replica, nodes: tuple[str, ...], *, choose
             await mark_unschedulable(lab, pod.metadata.name, pod.metadata.namespace)
 
 
-async def mark_unschedulable(lab: Lab, name: str, namespace: str = "lab") -> None:
+async def mark_unschedulable(lab: Lab, name: str, namespace: str = "lab", why: str = "no node fits") -> None:
     """What kube-scheduler writes on a pod that it could not place."""
-    no_room = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no node fits"}
+    no_room = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": why}
     await set_status(lab, name, {"conditions": [no_room]}, namespace)
 
 

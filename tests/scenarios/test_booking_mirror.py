@@ -114,6 +114,35 @@ async def test_it_follows_the_booking_and_keeps_what_the_controller_wrote(bookin
 
 
 @pytest.mark.parametrize(
+    ("fields", "is_more"),
+    [
+        pytest.param({"cards": 2}, True, id="more GPUs"),
+        pytest.param({"start": NOON - 2 * HOUR}, True, id="an earlier start"),
+        pytest.param({"end": NOON + 5 * HOUR}, False, id="a later end"),
+        pytest.param({"start": NOON - 30 * MINUTE}, False, id="a later start"),
+    ],
+)
+async def test_an_object_says_since_when_it_entitles_to_more(
+    bookings: Bookings, fields: Mapping[str, Any], is_more: bool
+) -> None:
+    mirror, lab = bookings.mirror(), bookings.lab
+    await bookings.make("b1")
+    await mirror.write("b1")
+    lab.clock.now += MINUTE
+    await bookings.change("b1", **fields)
+    await mirror.write("b1")
+    settled = read_entitlement((await lab.client.list(BOOKINGS)).items[0]).settled
+    assert settled == (NOON + MINUTE if is_more else NOON) + timedelta(seconds=10)
+
+    lab.clock.now += MINUTE  # less, and a repair of what somebody has deleted, change nothing about it
+    await bookings.change("b1", cards=1, start=NOON - 30 * MINUTE)
+    await mirror.write("b1")
+
+    assert read_entitlement((await lab.client.list(BOOKINGS)).items[0]).settled == settled
+    assert await mirror.compare() == []
+
+
+@pytest.mark.parametrize(
     ("fields", "is_there"),
     [
         pytest.param({}, True, id="running"),

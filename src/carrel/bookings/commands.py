@@ -127,7 +127,8 @@ class BookingCommands:
     async def cancel(
         self, id: str, by: Person, reason: str = "", version: int | None = None
     ) -> BookingRecord | BookingRefusal:
-        """A planned booking stops counting; an active one ends now and its cooldown begins. It stays cancelled."""
+        """A planned booking stops counting, and so does one that has just been made and that no pod has used; an active
+        one ends now and its cooldown begins. It stays cancelled."""
         async with self.context.store.writing() as writing:
             old = await self._found(writing, id, reason, by, version)
             if isinstance(old, BookingRefusal):
@@ -138,7 +139,7 @@ class BookingCommands:
             if old.state(now) is State.ENDED:
                 over = OVER.broken(f"This booking ended {moment(old.booking.ends, self.context.zone)}.")
                 return BookingRefusal(RefusalReason.RULES, over.title, (over,), hint=HINT_LIST)
-            booking = replace(old.booking, cancelled_at=now)
+            booking = replace(old.booking, cancelled_at=self._cancelled_at(old, now))
             new = replace(old, booking=booking, version=old.version + 1, reason=_why(old, reason, by))
             await writing.replace(new)
             await self._log(writing, "cancelled", new, by, reason)
@@ -151,10 +152,16 @@ class BookingCommands:
             return "Cancelling now gives the GPUs back, and no cooldown follows: the booking has not begun."
         if not record.booking.is_active(now):
             return "It is over; there is nothing to cancel."
+        if cooldown and self._cancelled_at(record, now) < record.booking.start:
+            return "Cancelling now gives the GPUs back, and no cooldown follows: nothing has used the booking yet."
         if not cooldown:
             return "Cancelling now ends it at once."
         following = moment(now + cooldown, self.context.zone)
         return f"Cancelling now starts the cooldown of {words(cooldown)} today: the next may start {following}."
+
+    def _cancelled_at(self, record: BookingRecord, now: datetime) -> datetime:
+        settling = timedelta(seconds=self.context.rules.settling_s)
+        return record.cancelled_at(now, settling, is_used=self.context.is_used(record.booking.id))
 
     # --- maintenance and feeds ---------------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ class BookingMirror:
         timing: Timing = REAL_TIME,
     ) -> None:
         self._cluster = cluster
-        self._writer = BookingWriter(cluster)
+        self._writer = BookingWriter(cluster, context.now)
         self._context = context
         self._timing = timing
         self._due: WorkQueue[str] = WorkQueue(backoff=RETRY, timing=timing)
@@ -128,7 +128,8 @@ class BookingMirror:
             return await group_members(reading)
 
     def _terms(self, now: datetime, members: Members | None = None) -> MirrorTerms:
-        return MirrorTerms(now, self._context.rules.shares_per_card, members or {})
+        rules = self._context.rules
+        return MirrorTerms(now, rules.shares_per_card, members or {}, rules.settling_s)
 
     async def _keep_comparing(self) -> None:
         while True:

@@ -38,11 +38,13 @@ class MirrorTerms:
     shares_per_gpu: int = 1
     members: Mapping[str, Collection[str]] = field(default_factory=dict)
     """Group → the people who share its bookings."""
+    settling_s: int | None = None
+    """How long bookings settle before others lose GPUs to them."""
 
 
 def is_mirrored(booking: Booking, now: datetime) -> bool:
     """Whether the booking has an object."""
-    return booking.cancelled_at is None and booking.counts and now < booking.ends + KEPT_AFTER_END
+    return booking.cancelled_at is None and booking.start < booking.end and now < booking.end + KEPT_AFTER_END
 
 
 def wanted_object(stored: StoredBooking, terms: MirrorTerms) -> dict[str, Any] | None:
@@ -64,7 +66,7 @@ def wanted_object(stored: StoredBooking, terms: MirrorTerms) -> dict[str, Any] |
         namespace=namespace_named(stored.namespace),
         group=group,
     )
-    return write_booking(entitlement, user, stored.version)
+    return write_booking(entitlement, user, stored.version, settling_s=terms.settling_s)
 
 
 def may_delete_unknown(seen: BookingObject) -> bool:

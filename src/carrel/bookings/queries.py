@@ -52,6 +52,8 @@ class BookingContext:
     clock: Callable[[], datetime]
     new_id: Callable[[], str]
     """Unique and not guessable."""
+    is_used: Callable[[str], bool] = lambda booking: False
+    """Whether the booking of that id covers a pod that holds a GPU now. What cannot be seen counts as unused."""
 
     def now(self) -> datetime:
         """In whole seconds, like bookings: a booking “from now” must not start in the past by a millisecond."""

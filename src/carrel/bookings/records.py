@@ -119,6 +119,15 @@ class BookingRecord:
     """Why somebody else made, changed or cancelled it."""
     key: IdempotencyKey | None = None
 
+    def cancelled_at(self, now: datetime, settling: timedelta, *, is_used: bool) -> datetime:
+        """When it was cancelled, for the rules, if it is cancelled now.
+
+        A person who has booked the wrong thing takes it back: within the settling time nobody has lost a GPU to it, and
+        if no pod uses it either, it counts as cancelled before it began.
+        """
+        is_settling = self.booking.start <= now and self.created_at <= now < self.created_at + settling
+        return self.booking.start - timedelta(seconds=1) if is_settling and not is_used else now
+
     def state(self, now: datetime) -> State:
         booking = self.booking
         if booking.is_planned(now):

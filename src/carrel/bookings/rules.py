@@ -4,9 +4,10 @@ A rule is one row of `RULES`: its name, words for people, the option that sets i
 add a row and its check; nothing else has a list of rules.
 
 Instants carry a time zone, intervals are half open (`start ≤ t < end`), a day is 24 hours. A booking that was cancelled
-before it began does not count; one that was cancelled while it was active ended at that instant, and its cooldown
-starts there. A change is judged like a new booking, but for what it adds only: no rule looks again at the time and the
-GPUs that the booking has. It may become shorter, down to the shortest booking; to end it earlier, people cancel it.
+before it began, or at once (`BookingRecord.cancelled_at`), does not count; one that has begun ended then, and its
+cooldown starts there. A change is judged like a new booking, but for what it adds only: no rule looks again at the
+time and the GPUs that the booking has. It may become shorter, down to the shortest booking; to end it earlier, people
+cancel it.
 
 A booking is a person's or a group's. What counts per person for people counts per group for groups: a person's own
 bookings and those of their groups do not look at each other.
@@ -57,8 +58,8 @@ class Booking:
 
     @property
     def counts(self) -> bool:
-        """False if it was cancelled before it began."""
-        return self.start < self.ends
+        """False if it was cancelled before it began, or before it took effect."""
+        return self.start <= self.ends
 
     def is_active(self, now: datetime) -> bool:
         return self.start <= now < self.ends
@@ -90,6 +91,8 @@ class BookingRules:
     """Of one booking of a group. Zero: no limit."""
     shares_per_card: int = 1
     """Into how many equal shares a GPU's memory may be booked. One: whole GPUs only."""
+    settling_s: int = 10
+    """So long after a booking was made nobody loses a GPU to it, and it may be taken back without a cooldown."""
     more: Mapping[str, timedelta | int] = field(default_factory=dict)
     """The limits of rules that need no field here, by option."""
     rows: "tuple[Rule, ...]" = field(default_factory=lambda: RULES)

@@ -113,10 +113,11 @@ def _service(resources: _Resources, carrel: ClusterState | None, authenticator: 
     context = BookingContext(
         store=store,
         inventory=cluster_inventory_of(carrel) if carrel is not None else FileInventory(resources.nodes or ()),
-        rules=settings.rules(),
+        rules=replace(settings.rules(), settling_s=settings.settling_seconds),
         zone=ZoneInfo(settings.zone),
         clock=authenticator.now,
         new_id=lambda: uuid4().hex,
+        is_used=(lambda booking: bool(carrel.covered_pods.covered_by(booking))) if carrel else (lambda booking: False),
     )
     mirror = BookingMirror(carrel.cluster, context) if carrel is not None else None
     if mirror is not None:

@@ -80,6 +80,17 @@ class BookingSettings(
     """For a lab whose machines are not in a cluster, and for trials."""
     zone: Annotated[str, typer.Option(help="The lab's IANA time zone.", envvar="CARREL_ZONE")] = "UTC"
     """It says what a day is, and how times are written for people. Bookings themselves are stored in UTC."""
+    settling_seconds: Annotated[
+        int,
+        typer.Option(
+            help="Seconds after a booking was made or enlarged in which nobody loses a GPU to it. Within them it may be"
+            " cancelled without a cooldown, if no pod uses it. A booking made ahead has settled when it starts.",
+            envvar="CARREL_SETTLING_SECONDS",
+            min=0,
+            max=3600,
+        ),
+    ] = 10
+    """Long enough to take back a mistyped booking, short enough to wait for."""
     maia_token: Annotated[
         str,
         typer.Option(

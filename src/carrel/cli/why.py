@@ -155,7 +155,7 @@ def why_text(carrel: "ReadCluster", pod: "Pod") -> str:
     from carrel.dialects.without_gpu import read_without_gpu
     from carrel.leases.coverage_reader import CoverageReader
     from carrel.leases.coverage_words import WORDS
-    from carrel.lifecycle.hand_over import how_lost
+    from carrel.lifecycle.hand_over_notes import how_lost
 
     name = full_name(pod)
     wants_gpus = carrel.requested_by(pod) is not None

@@ -23,6 +23,8 @@ from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
 from carrel.leases.cluster_state import NAMESPACE
 from kubernetes_in_memory.auth import UserInfo, service_account
 
+AT_ONCE = ("--settling-seconds", "0")
+"""Nobody waits ten seconds for the first thing that the demo shows."""
 COMPONENTS = ("extender", "booking", "webhook", "controller", "agent")
 RESERVATION = "reservation"
 """The program in reservation pods, which has an account in their namespace."""
@@ -66,7 +68,7 @@ async def running_components(starter: "ComponentStarter", database: str) -> Asyn
     maia_token = secrets.token_urlsafe()
     # A pod that finds no free GPU waits instead of running without one: the demo shows why pods wait.
     waits = ("--when-full", "wait", "--leave-after", "0")
-    service = ("--dev", "--platform-admin", ADMIN, "--database", database)
+    service = ("--dev", "--platform-admin", ADMIN, "--database", database, *AT_ONCE)
     async with AsyncExitStack() as closing:
         booking, webhook, _ = await asyncio.gather(
             closing.enter_async_context(starter.running("booking", maia_token, *service)),

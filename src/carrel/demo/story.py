@@ -25,7 +25,7 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.gpus import Node
-from carrel.lifecycle.hand_over import how_lost
+from carrel.lifecycle.hand_over_notes import how_lost
 
 MANY, NEWCOMER, BOOKER = "hal", "nia", "cleo"
 SHARERS = ("ivy", "tom")

@@ -36,7 +36,7 @@ from carrel.leases.shown_cards import shown_cards, shown_indices
 from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Card
 from carrel.lifecycle.assembly import collector_on
-from carrel.lifecycle.hand_over import how_lost
+from carrel.lifecycle.hand_over_notes import how_lost
 from carrel.lifecycle.revocation import UNSCHEDULABLE
 from carrel.manifests import crds, priority_classes, webhooks
 from carrel.node.settings import AgentMode

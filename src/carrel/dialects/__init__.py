@@ -19,6 +19,7 @@ Reading order:
     protected_keys key_writers seal       what only Carrel writes, which account writes what, and how that is proved
     bind_annotations visible_devices      what a pod is told at bind, and which container sees which GPU
     gpu_node_labels cpu_manifest          which labels only nodes with GPUs have; a pod without its GPU
+    lent_gpus                             a booked pod that is not placed, and whose GPUs others may use
     notice                                what the person in a pod is told
     hand_over_record successor_manifest   the record of how a pod loses its GPU, and the pod that takes its place
 """

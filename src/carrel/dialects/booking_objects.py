@@ -6,10 +6,14 @@
       status   how many of the GPUs are used, and by which pods: written by the controller
 
 The database stays the place where bookings are made. An object that cannot be read entitles to nothing.
+
+A booking *settles* first: nobody loses a GPU to it until `settlingSeconds` after it was made, which the API server
+wrote as the object's `creationTimestamp`, or after it came to entitle to more (`enlarged`). One that was made ahead has
+settled when it starts.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -40,6 +44,10 @@ class BookingObjectSpec(ObjectPart):
     """When it ends: of a booking that was cancelled while it ran, when that was."""
     version: int = 0
     """Of the booking in the database: an older one never replaces a newer one."""
+    settling_seconds: int = 10
+    """How long it settles before anybody loses a GPU to it."""
+    enlarged: str = ""
+    """When it came to entitle to more GPUs, or from earlier on; empty: never since the object was made."""
 
 
 class BookingObjectStatus(ObjectPart):
@@ -64,6 +72,10 @@ KEPT_AFTER_END = timedelta(minutes=10)
 controller can tell the two apart, also if it was not running at that moment."""
 
 
+LONGEST_SETTLING_S = 3600
+LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+
 def person_named(name: str) -> str:
     """As bookings name people."""
     return lowered(name)
@@ -81,16 +93,23 @@ def read_entitlement(booking: BookingObject) -> Entitlement:
         raise Malformed(where, "spec.gpus", spec.gpus, "a number of at least 1")
     if spec.share_of < 1:
         raise Malformed(where, "spec.shareOf", spec.share_of, "a number of at least 1")
+    if not 0 <= spec.settling_seconds <= LONGEST_SETTLING_S:
+        raise Malformed(where, "spec.settlingSeconds", spec.settling_seconds, f"a number up to {LONGEST_SETTLING_S}")
+    start, made = instant(spec.start, where, "spec.start"), booking.metadata.creation_timestamp
+    since = instant(made, where, "metadata.creationTimestamp") if made else LONG_AGO
+    if spec.enlarged:
+        since = max(since, instant(spec.enlarged, where, "spec.enlarged"))
     return Entitlement(
         booking=booking.metadata.name,
         people=frozenset(filter(None, map(person_named, (spec.user, *spec.members)))),
         model=spec.model,
         gpus=spec.gpus,
-        start=instant(spec.start, where, "spec.start"),
+        start=start,
         ends=instant(spec.end, where, "spec.end"),
         share_of=spec.share_of,
         namespace=namespace_named(spec.namespace),
         group=spec.group,
+        settled=max(start, since + timedelta(seconds=spec.settling_seconds)),
     )
 
 
@@ -101,13 +120,33 @@ def is_from_enquiry(booking: BookingObject) -> bool:
 def says_the_same(booking: BookingObject, body: Mapping[str, Any]) -> bool:
     """Whether the object is what `write_booking` gave."""
     source = body["metadata"].get("labels", {}).get(SOURCE)
-    return booking.metadata.labels.get(SOURCE) == source and booking.spec == msgspec.convert(
-        body["spec"], BookingObjectSpec
-    )
+    wanted = msgspec.structs.replace(_spec_of(body), enlarged=booking.spec.enlarged)
+    return booking.metadata.labels.get(SOURCE) == source and booking.spec == wanted
 
 
-def write_booking(entitlement: Entitlement, user: str, version: int, source: str = "") -> dict[str, Any]:
-    """The whole object, without its status."""
+def write_change(booking: BookingObject, body: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """What `write_booking` gave, to replace the object; it says since when it entitles to more, if it does."""
+    enlarged = seconds(now) if _entitles_to_more(_spec_of(body), booking.spec) else booking.spec.enlarged
+    return {**body, "spec": {**body["spec"], **({"enlarged": enlarged} if enlarged else {})}}
+
+
+def _entitles_to_more(spec: BookingObjectSpec, before: BookingObjectSpec) -> bool:
+    """More GPUs, larger parts of one, or a start that is nearer. Of what somebody has made unreadable: yes."""
+    try:
+        is_earlier = instant(spec.start, "", "start") < instant(before.start, "", "start")
+    except Malformed:
+        is_earlier = True
+    return is_earlier or spec.gpus > before.gpus or spec.share_of < before.share_of
+
+
+def _spec_of(body: Mapping[str, Any]) -> BookingObjectSpec:
+    return msgspec.convert(body["spec"], BookingObjectSpec)
+
+
+def write_booking(
+    entitlement: Entitlement, user: str, version: int, source: str = "", settling_s: int | None = None
+) -> dict[str, Any]:
+    """The whole object, without its status. `settling_s`: None means the usual time."""
     members = sorted(entitlement.people - {person_named(user)})
     optional: dict[str, Any] = {
         "user": user,
@@ -116,6 +155,7 @@ def write_booking(entitlement: Entitlement, user: str, version: int, source: str
         "shareOf": entitlement.share_of if entitlement.share_of > 1 else None,
         "namespace": entitlement.namespace,
     }
+    settling = {} if settling_s is None else {"settlingSeconds": settling_s}
     return {
         "apiVersion": BOOKINGS.api_version,
         "kind": BOOKINGS.kind,
@@ -126,6 +166,7 @@ def write_booking(entitlement: Entitlement, user: str, version: int, source: str
             "start": seconds(entitlement.start),
             "end": seconds(entitlement.ends),
             "version": version,
+            **settling,
             **{key: value for key, value in optional.items() if value},
         },
     }

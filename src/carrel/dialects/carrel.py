@@ -26,6 +26,8 @@
       carrel.dev/cgpu-disable: "true"       whether its node keeps the memory of containers apart (gpushare's label)
       carrel.dev/waits-until: 2026-…Z       when the booking starts that it is for; a gate holds it until then
       carrel.dev/woken-at: 2026-…Z          when kube-scheduler was last made to look at it again
+      carrel.dev/gpus-lent: {…}             on a booked pod that was not placed: who else may use its GPUs, and until
+                                            when, see `lent_gpus`
       carrel.dev/leave-by: 2026-…Z          when it is going to lose its GPU, for a hook that saves its work
       carrel.dev/notice: this pod …         what the person in the pod should know now; its containers may read it in
                                             a file
@@ -123,6 +125,7 @@ SLOTS = "carrel.dev/slots"
 CGPU_DISABLE = "carrel.dev/cgpu-disable"
 WAITS_UNTIL = "carrel.dev/waits-until"
 WOKEN_AT = "carrel.dev/woken-at"
+GPUS_LENT = "carrel.dev/gpus-lent"
 LEAVE_BY = "carrel.dev/leave-by"
 NOTICE = "carrel.dev/notice"
 WARNED = "carrel.dev/warned"

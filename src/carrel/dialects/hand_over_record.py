@@ -9,6 +9,7 @@ anything happens to the pod and deleted when its successor exists:
            decided: 2026-…Z       due: 2026-…Z    when it is told, and when it has to go
            phase: announced | ending              from `ending` on it is Carrel who ends it: then it has a successor
            for: lab/urgent                        the booked pod that needs the GPU
+           booking: <id>                          which covers that pod
            owner: <uid>                           its controller, whose next pod is admitted without a GPU
            gone: 2026-…Z                          of a pod with a controller: since when that is awaited
            user: ada@lab.org                      whose pod it is, who is told
@@ -81,6 +82,8 @@ class HandOver:
     phase: HandOverPhase
     needed_by: str = ""
     """The booked pod that needs the GPU."""
+    booking: str = ""
+    """The booking that covers it."""
     owner: str = ""
     """uid of the controller that will replace it. Empty: nobody would, so Carrel does."""
     successor: Mapping[str, Any] | None = None
@@ -206,6 +209,7 @@ def write_record(record: HandOver, namespace: str) -> dict[str, Any]:
         "due": seconds(record.due),
         "phase": record.phase.value,
         "for": record.needed_by,
+        "booking": record.booking,
         "owner": record.owner,
         "user": record.user if len(record.user) <= LONGEST_USER else "",
         "gone": seconds(record.gone) if record.gone else "",
@@ -241,6 +245,7 @@ def record_of(name: str, data: Mapping[str, str]) -> HandOver:
         due=instant(field["due"].text(), field.subject, "due"),
         phase=_word(HandOverPhase, field["phase"]),
         needed_by=field["for"].text(),
+        booking=field["booking"].text(),
         owner=field["owner"].text(),
         successor=Field.parse(manifest, field.subject, "successor").object() if manifest else None,
         user=field["user"].text(),

@@ -72,6 +72,7 @@ WRITERS: Mapping[str, frozenset[Writer]] = {
     maia.TERMINATE_AT: _BOTH,
     carrel.WOKEN_AT: _BOTH,
     carrel.WAITS_UNTIL: _LATER,
+    carrel.GPUS_LENT: _LATER,
     carrel.LEAVE_BY: _LATER,
     carrel.NOTICE: _LATER,
     carrel.WARNED: _LATER,

@@ -20,6 +20,7 @@ Reading order:
     coverage_changes coverage_context covered_pods   which pods a booking covers now
     coverage_words coverage_reader   what people are told about it
     free_again starts_soon    when a GPU will be free; whether a booking that can cover a pod starts soon
+    waiting_booked            booked pods that wait and could use GPUs: others make room for these
     waiting_reason            why a pod waits for its GPUs
     wake nominations   makes kube-scheduler try a pod again, and on which node first
     booking_writer     writes the object of a booking, while others may write it too

@@ -8,11 +8,12 @@ If the answer is lost, or somebody else was faster, everything is read again. A 
 """
 
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from enum import Enum
 
 import msgspec
 
-from carrel.dialects.booking_objects import BOOKINGS, BookingObject, says_the_same
+from carrel.dialects.booking_objects import BOOKINGS, BookingObject, says_the_same, write_change
 from carrel.kubernetes.cluster import (
     AlreadyExists,
     Cluster,
@@ -37,8 +38,10 @@ Decision = Json | Leave | None
 
 
 class BookingWriter:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, now: Callable[[], datetime]) -> None:
+        """`now`: by the API server's clock."""
         self._cluster = cluster
+        self._now = now
 
     async def write(self, name: str, decide: Callable[[BookingObject | None], Awaitable[Decision]]) -> bool:
         """`decide` is given the object as it was read just before; None: there is none. Returns whether anything was
@@ -53,7 +56,7 @@ class BookingWriter:
                 if wanted is Leave.AS_IT_IS or _is(seen, wanted):
                     return has_written
                 if seen is None and isinstance(wanted, dict):
-                    created = _object(await self._cluster.create(BOOKINGS, wanted))
+                    created = read_booking(await self._cluster.create(BOOKINGS, wanted))
                     has_written = True
                     continue
                 await self._replace(seen, wanted)
@@ -67,7 +70,7 @@ class BookingWriter:
 
     async def _read(self, name: str) -> BookingObject | None:
         try:
-            return _object(await self._cluster.get(BOOKINGS, name))
+            return read_booking(await self._cluster.get(BOOKINGS, name))
         except NotFound:
             return None
 
@@ -78,7 +81,8 @@ class BookingWriter:
         uid, version = seen.metadata.uid, seen.metadata.resource_version
         if isinstance(wanted, dict):
             metadata = {**wanted["metadata"], "uid": uid, "resourceVersion": version}
-            await self._cluster.update(BOOKINGS, {**wanted, "metadata": metadata})
+            body = write_change(seen, wanted, self._now())
+            await self._cluster.update(BOOKINGS, {**body, "metadata": metadata})
         else:
             await self._cluster.delete(BOOKINGS, seen.metadata.name, how=DeleteOptions(uid, version))
 
@@ -89,7 +93,7 @@ def _is(seen: BookingObject | None, wanted: Decision) -> bool:
     return says_the_same(seen, wanted)
 
 
-def _object(document: Json) -> BookingObject:
+def read_booking(document: Json) -> BookingObject:
     """One that does not fit its kind is read by its metadata alone."""
     read: Callable[[bytes], BookingObject] = reader_of(BOOKINGS)
     return read(msgspec.json.encode(document))

@@ -43,10 +43,11 @@ from carrel.leases.lease_writer import LeaseContext, LeaseWriter
 from carrel.leases.nominations import Nominations
 from carrel.leases.pod_progress import is_ending, slot_of
 from carrel.leases.reservation_wait import RESERVE_S, ReservationWaiter
+from carrel.leases.waiting_booked import WaitingBooked
 from carrel.leases.waiting_reason import Waiting, WaitingContext, WaitingReason
 from carrel.leases.wake import SchedulerWaker
 from carrel.ledger.coverage import Covered
-from carrel.ledger.placement import WaitingPod, keeper_of
+from carrel.ledger.placement import keeper_of
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Gang, Request
 from carrel.ledger.shares import Share
@@ -170,6 +171,7 @@ class ClusterState:
         self.wake = SchedulerWaker(cluster, options.now)
         self.nominations = Nominations(cluster, options.now, self.wake.touch)
         self.gang_members = GangMemberLookup(self._pods_that_may_name, self.read_request)
+        self.booked_waiting = WaitingBooked(self.covered_pods, self.pods, self.gang_members, options.now)
         context = WaitingContext(
             self.requested_by,
             self.gang_members,
@@ -213,9 +215,8 @@ class ClusterState:
         return self.pods.store.find(SEAL_OF, seal) if seal else ()
 
     def request_of_newcomer(self, pod: Pod, spoken: tuple[Dialect, ...] | None = None) -> PodRequest | Refusal | None:
-        """Of a pod that is about to be created: nothing can be recorded on it yet. `spoken` are its dialects, if they
-        are known. Raises `Malformed`, and nothing else: one pod that makes us stumble must not stop a question about
-        others."""
+        """Return what a pod asks for that is about to be created: nothing is recorded on it yet. `spoken`: its dialects,
+        if they are known. Raises only `Malformed`: one pod must not stop a question about others."""
         try:
             return self._asked_in_pod(pod, spoken) or self._asked_by_claims(pod)
         except Malformed:
@@ -232,15 +233,13 @@ class ClusterState:
         """By ResourceClaims, which any scheduler allocates. Of a pod that waits: by those that have no GPUs yet."""
         if self.device_claims is None or not self.device_claims.may_be_asked_by(pod):
             return None
-        is_made = bool(pod.metadata.uid)
-        waits = is_made and not pod.spec.node_name
+        waits = bool(pod.metadata.uid) and not pod.spec.node_name
         claims, held = self.device_claims, self.ledger.shares_of
         request = claims.wanted_by(pod, lambda uid: bool(held(uid))) if waits else claims.request_of(pod)
         return PodRequest(dra.DIALECT, request) if request is not None else None
 
     def placed_request(self, pod: Pod) -> PodRequest | Refusal | None:
-        """As `requested_by`, of a pod that Carrel's extender places. Of ResourceClaims, the scheduler that asks it
-        chooses the GPUs by itself."""
+        """Return the request of a pod that Carrel's extender places; None if it asks only by ResourceClaims."""
         asked = self.requested_by(pod)
         return None if isinstance(asked, PodRequest) and asked.dialect is dra.DIALECT else asked
 
@@ -269,7 +268,7 @@ class ClusterState:
             gang_of_template=self._gang_of_template,
             clock=self.options.clock,
             settle_s=self.options.dialect_options.gang_settle_s,
-            changed=self.covered_pods.on_requests,
+            changed=self._on_requests,
             reads_makers=self.options.reads_makers,
             isolation=self.isolation,
         )
@@ -301,8 +300,7 @@ class ClusterState:
     # --- bookings ----------------------------------------------------------------------------------------------------
 
     async def reread(self) -> bool:
-        """Reads Leases and bookings from the API server, past the caches. False: the cache of bookings is old, and
-        nothing may be taken away by it."""
+        """Reads Leases and bookings past the caches. False: that of bookings is old, and takes nothing away."""
         await self.lease_writer.reread_all()
         try:
             found = (await self.cluster.list(BOOKINGS)).items
@@ -390,8 +388,7 @@ class ClusterState:
         return self.why_person_over_limit(counts_as(pod), request)
 
     def why_person_over_limit(self, person: str, request: Request) -> Refusal | None:
-        """The same of a pod of that person, or of a namespace that counts as one (`dialects.tier.counts_as`). A gang is
-        placed as a whole, so it counts as a whole."""
+        """The same of a pod of whom it counts as (`dialects.tier.counts_as`). A gang counts as a whole."""
         limit = self.options.tier_policy.opportunistic_gpus
         if not limit:
             return None
@@ -452,7 +449,11 @@ class ClusterState:
         """A part of what pods ask for is in other objects, which may come after the pods."""
         if old is None or new is None or old.spec != new.spec:
             self.gang_sizes.on_claims()
-            self.covered_pods.on_requests()
+            self._on_requests()
+
+    def _on_requests(self) -> None:
+        self.covered_pods.on_requests()
+        self.booked_waiting.on_gangs()
 
     def _on_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
         if _is_exempt(old) != _is_exempt(new):
@@ -487,10 +488,6 @@ class ClusterState:
         return self.waiting_reason.why_never(pod, request) or self.waiting_reason.why_none_free(
             request, self.nodes_for(pod), leaves_room=True, eligible=self._eligible(pod)
         )
-
-    def booked_waiting(self) -> Sequence[WaitingPod]:
-        """The booked pods that wait, the oldest first."""
-        return self.covered_pods.booked_waiting()
 
     def gang_runs(self, pod: Pod) -> bool:
         """Whether a member of the pod's gang is bound."""

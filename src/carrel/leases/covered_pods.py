@@ -440,7 +440,8 @@ class CoveredPods:
                 # One object for all that ask alike: it is made, and compared, once.
                 question = (pod.request, by.entitlement.model, by.only, by.not_on)
                 asked = narrowed.get(question) or narrowed.setdefault(question, by.narrowed(pod.request))
-                known = (pod, by, WaitingPod(pod.holder, asked, pod.nodes, by.entitlement.booking))
+                booking = by.entitlement
+                known = (pod, by, WaitingPod(pod.holder, asked, pod.nodes, booking.booking, booking.settled))
             self._asked[uid] = known
             found.append(known[2])
         if tuple(found) != self._booked_waiting:

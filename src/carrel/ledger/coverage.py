@@ -55,6 +55,8 @@ class Entitlement:
     """Only for pods there. Empty: anywhere."""
     group: str = ""
     """The group that it was made for; empty: a person's own."""
+    settled: datetime | None = None
+    """From when others lose GPUs to it; before that, its pods get only what is free. None: from its start."""
 
     def runs_at(self, now: datetime) -> bool:
         return self.start <= now < self.ends

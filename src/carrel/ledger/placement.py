@@ -9,6 +9,7 @@ Order of choice, the same for every dialect; ties go to the lowest index:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from carrel.ledger.gpu_choice import by_island, choose
 from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, MiB, Node
@@ -31,6 +32,8 @@ class WaitingPod:
     nodes: tuple[str, ...]
     booking: str = ""
     """The booking that covers it; empty: none."""
+    settled: datetime | None = None
+    """From when others may lose GPUs to it. None: always."""
 
     def keeper(self, ledger: Ledger) -> str:
         """In whose name it gets what is kept for it."""

@@ -9,12 +9,14 @@ Reading order:
     expiry                          ends pods with their booking
     holdings victim_prices victims   who loses a GPU to a booked pod
     revocation_context opportunistic_pods revocation   revokes GPUs for booked pods
+    kept_gpus unplaced_pods         whether what is kept for booked pods is still needed; when it is given up
     claim_allocator                 allocates the claims of booked pods
     booking_enquiries               writes what a booking service elsewhere says into the cluster
     revocation_grace                how long a pod may stay after it was told
     end_limits slow_endings         how long it may take to end then
     pod_controllers                 whether the controller that a pod names exists
-    hand_over cpu_after_wait        creates a pod again without a GPU; also one that has waited too long for it
+    hand_over_notes hand_over       creates a pod again without a GPU, and tells its person
+    cpu_after_wait                  does so with pods that have waited too long for a GPU
     successor_store owned_services replacements   its manifest until then; what it owned; pods that controllers replace
     notices                         what the person in a pod should know now
     terminator terminator_api       MAIA's pod terminator

@@ -25,6 +25,7 @@ from carrel.lifecycle.cpu_after_wait import CpuAfterWait, CpuAfterWaitOptions
 from carrel.lifecycle.end_limits import DEFAULT_END_LIMITS, EndLimits
 from carrel.lifecycle.expiry import Expiry, ExpiryOptions
 from carrel.lifecycle.hand_over import HandOverContext, HandOvers
+from carrel.lifecycle.kept_gpus import KeptGpus
 from carrel.lifecycle.notices import Notices
 from carrel.lifecycle.reservation_pods import (
     DEFAULT_RESERVATION_OPTIONS,
@@ -37,6 +38,7 @@ from carrel.lifecycle.revocation_context import RevocationContext
 from carrel.lifecycle.revocation_grace import RevocationGrace
 from carrel.lifecycle.slow_endings import SlowEndings
 from carrel.lifecycle.terminator import ANSWER_WITHIN_S, Terminator, TerminatorContext
+from carrel.lifecycle.unplaced_pods import UnplacedPods
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class TierParts:
     notices: Notices
     cpu_after_wait: CpuAfterWait
     slow_endings: SlowEndings
+    unplaced: UnplacedPods
     claim_allocator: ClaimAllocator | None = None
     """None: ResourceClaims are not read."""
     enquiries: BookingEnquiries | None = None
@@ -115,8 +118,11 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
     cpu_after_wait = CpuAfterWait(state, hand_overs, waits)
     now, holding = state.options.now, lambda: _pods_with_gpus(state)
     slow = SlowEndings(state.cluster, holding, now, state.may_lose_gpus, options.limits, state.isolation)
+    unplaced = UnplacedPods(state, revoker)
     allocator = ClaimAllocator(state, state.device_claims) if state.device_claims is not None else None
-    return TierParts(hand_overs, expiry, revoker, correction, notices, cpu_after_wait, slow, allocator, enquiries)
+    return TierParts(
+        hand_overs, expiry, revoker, correction, notices, cpu_after_wait, slow, unplaced, allocator, enquiries
+    )
 
 
 def _pods_with_gpus(state: ClusterState) -> Iterable[Pod]:
@@ -142,11 +148,6 @@ def _expiry_options(state: ClusterState, at_end: AtEnd = AtEnd.CPU) -> ExpiryOpt
 
 
 def hand_overs_on(state: ClusterState, cluster: Cluster, limits: EndLimits = DEFAULT_END_LIMITS) -> HandOvers:
-    def is_needed(uid: str) -> bool:
-        victims = {victim.uid for lease in state.cluster_ledger.kept_leases() for victim in lease.record.kept_from}
-        pods = (pod.metadata.uid for victim in victims for pod in state.claim_users.pods_of(victim))
-        return uid in victims or uid in pods
-
     claims = state.device_claims
     context = HandOverContext(
         cluster,
@@ -154,7 +155,7 @@ def hand_overs_on(state: ClusterState, cluster: Cluster, limits: EndLimits = DEF
         state.options.now,
         lambda namespace: state.pods.store.find(NAMESPACE_OF, namespace),
         lambda uid: state.covered_pods.of(uid) is not None,
-        is_needed,
+        KeptGpus(state),
         limits,
         claims.claimed_by_manifest if claims is not None else lambda pod: NOTHING_CLAIMED,
     )
@@ -190,8 +191,7 @@ def collector_on(state: ClusterState) -> LeaseCollector:
         state.cluster,
         state.pods.store.by_uid,
         state.gang_runs,
-        lambda uid: covered.entitlement.booking if (covered := state.covered_pods.of(uid)) is not None else "",
-        lambda booking: state.covered_pods.use_of(booking) is not None,
+        KeptGpus(state),
         confirmed_ends_on(state),
         ClaimEnds(state.cluster, state.cluster_ledger, state.device_claims),
         state.options.now,

@@ -60,7 +60,7 @@ class BookingEnquiries:
     def __init__(self, carrel: ClusterState, service: BookingService) -> None:
         self._carrel = carrel
         self._service = service
-        self._writer = BookingWriter(carrel.cluster)
+        self._writer = BookingWriter(carrel.cluster, carrel.options.now)
         self._asked_at: dict[_Question, float] = {}
         self._answers: dict[_Question, BookingStatus] = {}
         self._at_once = asyncio.Semaphore(AT_ONCE)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from carrel.dialects import carrel
-from carrel.dialects.carrel import LeaseRecord
 from carrel.kubernetes.cluster import Cluster, Json, NotFound
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Pod
@@ -28,6 +27,7 @@ from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pod_progress import FINISHED
 from carrel.ledger.shares import Holder
 from carrel.lifecycle.claim_ends import TIME_TO_STORE_S, ClaimEnds
+from carrel.lifecycle.kept_gpus import KeptGpus, is_kept_for_next
 
 KEPT_FOR_NEXT = timedelta(minutes=15)
 """How long a GPU that was taken back for a booking is kept when the pod that it was taken back for is gone. A notebook
@@ -61,10 +61,7 @@ class CollectionContext:
     pod_by_uid: PodByUid
     gang_runs: Callable[[Pod], bool]
     """Whether other members of the pod's gang are bound: then no other pod gets its GPUs."""
-    booking_of: Callable[[str], str]
-    """The booking that covers the pod of that uid; empty: none."""
-    is_running: Callable[[str], bool]
-    """Whether the booking of that id runs."""
+    kept: KeptGpus
     ends: ConfirmedEnds
     claim_ends: ClaimEnds
     now: Callable[[], datetime]
@@ -104,7 +101,7 @@ class LeaseCollector:
 
     def _name_if_due(self, lease: KnownLease) -> str | None:
         record = lease.record
-        is_due = record.is_empty or any(self._absent_holders(lease)) or self._is_kept_in_vain(record)
+        is_due = record.is_empty or any(self._absent_holders(lease)) or self._context.kept.is_in_vain(record)
         return lease.name if is_due else None
 
     def awaited_on(self, node: str) -> list[str]:
@@ -123,7 +120,7 @@ class LeaseCollector:
             if lease and why:
                 freed.append(FreedShare(holder, lease.record.node, lease.record.index, why))
         left = self._cluster_ledger.lease(name)
-        if left and left.record.kept_for and self._is_kept_in_vain(left.record):
+        if left and left.record.kept_for and self._context.kept.is_in_vain(left.record):
             await self._lease_writer.stop_keeping(name, left.record.kept_for.uid)
         left = self._cluster_ledger.lease(name)
         if left and left.record.is_empty:
@@ -135,7 +132,7 @@ class LeaseCollector:
         record = lease.record
         absent = [share.holder for share in record.shares if self._seems_absent(share.holder, lease)]
         kept_for = record.kept_for
-        if kept_for is not None and not _is_kept_for_next(record) and self._node_of(kept_for) is None:
+        if kept_for is not None and not is_kept_for_next(record) and self._node_of(kept_for) is None:
             absent.append(kept_for)
         return absent
 
@@ -143,20 +140,6 @@ class LeaseCollector:
         if holder.is_claim:
             return self._context.claim_ends.seems_over(holder, lease.record)
         return self._node_of(holder) != lease.record.node or self._has_others(lease, holder)
-
-    def _is_kept_in_vain(self, record: LeaseRecord) -> bool:
-        """Whether nobody waits for the GPU any more that it is kept for."""
-        kept_for = record.kept_for
-        if kept_for is None:
-            return False
-        if not _is_kept_for_next(record):
-            pod = self._pod_by_uid(kept_for.uid)
-            is_covered = not record.kept_booking or self._context.booking_of(kept_for.uid) == record.kept_booking
-            return pod is not None and (bool(pod.spec.node_name) or not is_covered)
-        if not self._context.is_running(kept_for.uid) or record.kept_until is None:
-            return True
-        is_taken = any(share.coverage and share.coverage.booking == kept_for.uid for share in record.shares)
-        return is_taken or self._context.now() >= record.kept_until
 
     def _node_of(self, holder: Holder) -> str | None:
         """The node of the pod by the caches; empty if it is not bound, None if it is gone or has finished."""
@@ -211,7 +194,7 @@ class LeaseCollector:
 
     async def _keep_for_next(self, lease: KnownLease, holder: Holder, why: str) -> str:
         """The GPU was taken back for a booking: its next pod gets it, if it comes soon."""
-        if lease.record.kept_booking and self._context.is_running(lease.record.kept_booking):
+        if lease.record.kept_booking and self._context.kept.is_running(lease.record.kept_booking):
             await self._lease_writer.keep_for_next(lease.name, holder.uid, self._context.now() + KEPT_FOR_NEXT)
             return ""
         await self._lease_writer.stop_keeping(lease.name, holder.uid)
@@ -241,11 +224,6 @@ class LeaseCollector:
             self._unbound[key] = _Unbound(mark, now)
             return False
         return now - seen.since > enough_s
-
-
-def _is_kept_for_next(record: LeaseRecord) -> bool:
-    """Not for a pod, but for the next pod of a booking."""
-    return record.kept_for is not None and record.kept_for.uid == record.kept_booking
 
 
 def _why_ended(pod: Json, holder: Holder) -> str:

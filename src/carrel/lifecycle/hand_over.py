@@ -4,11 +4,13 @@ First a record is written (`dialects.hand_over_record`), so the next leader can 
 after another is done, and each step reads the cluster again:
 
     announced    an Event says that the pod will end, and when; if it ends by itself before, it gets no successor
+    called off   nobody needs its GPU any more (`kept_gpus`), or a booking covers it now: it stays, and is told so
     ending       The manifest of the successor is kept in a Secret (`dialects.successor_manifest`), then Carrel ends the
                  pod. A bare pod is created again under its own name as soon as it is gone, as it was at its end: since
                  the announcement it may have been resized, or have lost a scheduling gate. A pod with a controller is
                  replaced by its controller, before it is gone or afterwards, depending on the controller; the webhook
-                 removes the GPU from the replacement, and writes on it which pod it succeeds
+                 removes the GPU from the replacement, and writes on it which pod it succeeds; not if the booking is
+                 gone by then
     withdrawn    somebody else deletes a bare pod while it is ending, because its owner wants it gone: no successor
     done         the successor exists and has what the pod owned (`owned_services`): the record is deleted
 
@@ -45,27 +47,24 @@ from carrel.kubernetes.cluster import (
     Selection,
 )
 from carrel.kubernetes.event_recorder import EventRecorder
-from carrel.kubernetes.objects.events import NORMAL, WARNING, Note
+from carrel.kubernetes.objects.events import WARNING, Note
 from carrel.kubernetes.objects.kinds import Metadata, Object, Pod
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
 from carrel.leases.pod_progress import FINISHED
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.end_limits import DEFAULT_END_LIMITS, BudgetDelays, EndLimits
+from carrel.lifecycle.hand_over_notes import STAYS, end_note, handed_over_note
+from carrel.lifecycle.kept_gpus import KeptGpus
 from carrel.lifecycle.owned_services import ORPHAN, OwnedServices, outlives_its_pod
 from carrel.lifecycle.pod_controllers import real_controller_of
 from carrel.lifecycle.pod_events import COMPONENT
 from carrel.lifecycle.replacements import Replacements, origin_of
 from carrel.lifecycle.successor_store import ClaimedBy, SuccessorStore
-from carrel.parsing import Malformed
 from carrel.parsing.time import seconds
 
 log = logging.getLogger(__name__)
 
-REVOKED = "GPURevoked"
-EXPIRED = "BookingEnded"
-FULL = "NoGPUFree"
 HELD_UP = "RevocationHeldUp"
-HANDED_OVER = "HandedOverToCPU"
 NOT_HANDED_OVER = "NotHandedOver"
 
 POLL = timedelta(seconds=1)
@@ -97,6 +96,7 @@ class HandOverOrder:
     why: Why
     due: datetime
     needed_by: str = ""
+    booking: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +110,7 @@ class HandOverContext:
     """The pods of a namespace, by the cache."""
     is_covered: Callable[[str], bool]
     """Whether a booking covers the pod of that uid now."""
-    is_needed: Callable[[str], bool] = lambda uid: True
-    """Whether a GPU of the pod is still kept for a booked pod, as its Lease says."""
+    kept: KeptGpus
     limits: EndLimits = DEFAULT_END_LIMITS
     claimed_by: ClaimedBy = lambda pod: NOTHING_CLAIMED
     """What a pod asks for by ResourceClaims: its successor has none of these."""
@@ -150,6 +149,7 @@ class HandOvers:
             due=order.due,
             phase=HandOverPhase.ANNOUNCED if order.due > now else HandOverPhase.ENDING,
             needed_by=order.needed_by,
+            booking=order.booking,
             owner=owner,
             user=metadata.annotations.get(USER, ""),
         )
@@ -197,6 +197,8 @@ class HandOvers:
             return await self._close(written, HandOverResult.LEFT)  # before its time, and not by Carrel
         if record.owner and await self._replacements.is_there(record):
             return await self._close(written, HandOverResult.HANDED_OVER)
+        if record.owner and record.booking and await self._context.kept.is_gone(record.booking):
+            return await self._close(written, HandOverResult.CALLED_OFF)  # its controller's next pod gets a GPU
         if is_here:
             return await self._wait_for_end(record, written, pod)
         self._budgets.forget(record.uid)
@@ -219,6 +221,13 @@ class HandOvers:
         has_its_gpu = record.why is Why.FULL and bool(pod["spec"].get("nodeName"))
         if has_its_gpu or self._context.is_covered(record.uid):
             return await self._call_off(record, written)
+        is_needed = await self._is_needed(record)
+        if is_needed is None:
+            return POLL
+        if not is_needed:
+            if record.name in self._announced or LEAVE_BY in _annotations(pod):
+                await self._tell(pod, STAYS)
+            return await self._call_off(record, written)
         await self._announce(record, pod)
         if record.phase is HandOverPhase.ANNOUNCED:
             left = record.due - self._now()
@@ -235,6 +244,15 @@ class HandOvers:
         if ending != record:
             written = await self._rewrite(written, ending)
         return await self._end(ending, written, pod, version=pod["metadata"]["resourceVersion"])
+
+    async def _is_needed(self, record: HandOver) -> bool | None:
+        """Whether the booked pod for which it was decided still needs the GPU. Before the end of the pod the API server
+        is asked. None: that has to be asked again."""
+        kept = self._context.kept
+        if not record.needed_by:
+            return True
+        has_time = record.phase is HandOverPhase.ANNOUNCED and record.due > self._now()
+        return kept.is_needed(record.uid) if has_time else await kept.is_surely_needed(record.uid)
 
     async def _prepare_end(self, record: HandOver, written: Json, pod: Json) -> HandOver:
         """The record of the pod that is ended now. If it has a successor, its manifest is in a Secret before."""
@@ -268,8 +286,6 @@ class HandOvers:
         disruption budget may delay a revocation for some time. Meanwhile another pod may lose its GPU instead; then
         this one stays. A budget does not delay the end of a booking, which was known before.
         """
-        if record.owner and record.needed_by and not self._context.is_needed(record.uid):
-            return await self._call_off(record, written)
         longest_s = self._context.limits.grace_s
         grace = longest_s if _grace_s(pod) > longest_s else None
         propagation = ORPHAN if record.manifest and outlives_its_pod(pod) else ""
@@ -422,42 +438,6 @@ class HandOvers:
             await self._events.record(Object(metadata=metadata), note)
         except ClusterError as error:
             log.info("event_not_written pod=%s reason=%s: %s", metadata.name, note.reason, error)
-
-
-def end_note(record: HandOver, *, is_last: bool = False) -> Note:
-    """`is_last`: its owner wants no successor."""
-    after = "its controller replaces it without a GPU" if record.owner else "it is created again without a GPU"
-    if is_last and not record.owner:
-        after = "it is not created again"
-    if record.why is Why.EXPIRED:
-        return Note(EXPIRED, f"the booking of this pod ended at {seconds(record.due)}; {after}", WARNING)
-    if record.why is Why.FULL:
-        return Note(FULL, f"this pod has waited for a GPU, and none is free; {after}", WARNING)
-    when = f"at {seconds(record.due)}" if record.phase is HandOverPhase.ANNOUNCED else "now"
-    needed = "the GPU of this pod is needed for a booked pod"
-    return Note(REVOKED, f"{needed}: the pod is ended {when}, and {after}", WARNING)
-
-
-def handed_over_note(record: HandOver) -> Note:
-    lost = "this pod got no GPU" if record.why is Why.FULL else "this pod lost its GPU"
-    return Note(HANDED_OVER, f"{lost}: {loss_reason(record.why, record.decided)}; handed over to CPU", NORMAL)
-
-
-def loss_reason(why: Why, at: datetime) -> str:
-    """How a pod lost its GPU, in the words that people see everywhere."""
-    when = seconds(at)
-    if why is Why.FULL:
-        return f"none was free until {when}"
-    return f"its booking ended {when}" if why is Why.EXPIRED else f"revoked {when} for a booked pod"
-
-
-def how_lost(pod: Pod) -> str:
-    """How a pod lost its GPU; empty if it did not, or if its annotation cannot be read."""
-    try:
-        mark = hand_over_record.read_handed_over(pod)
-    except Malformed:
-        return ""
-    return loss_reason(mark.why, mark.at) if mark else ""
 
 
 def _is_unchanged(found: Json, pod: Pod) -> bool:

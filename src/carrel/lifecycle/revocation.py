@@ -2,7 +2,8 @@
 
 Booked pods are served in the order in which they were created, then by namespace and name. All of them are considered
 together, so that one does not count on a GPU that an earlier one is about to get. A pod that fits without a revocation
-is left to the scheduler. For the first that does not:
+is left to the scheduler, and nobody loses a GPU to a booking that has not settled (`dialects.booking_objects`). For the
+first that does not fit:
 
     1. its GPUs are kept for it: their Leases name it, and the victims that give them back
     2. the victims are handed over to CPU (`hand_over`); when they are gone, the booked pod is placed
@@ -121,20 +122,22 @@ class Revoker:
         if not await self._still_waits(step.booked) or not await self._keep_gpus(step):
             return None
         found = [pod for victim in step.victims for pod in self.context.pods_of(victim.uid) if not is_ending(pod)]
-        victims = list({pod.metadata.uid: pod for pod in found}.values())  # one pod may have several claims
-        begun = await self._isolation.each("victim", victims, lambda pod: self._begin(pod, step.booked))
+        pods = {pod.metadata.uid: pod for pod in found}  # one pod may have several claims
+        victims = [pod for uid, pod in pods.items() if not self._hand_overs.is_begun(uid)]
+        begun = await self._isolation.each("victim", victims, lambda pod: self._begin(pod, step))
         told = [f"{pod} has to end by {in_utc(due)}" for pod, due, name in begun if name]
         if told:
             await self._tell(step.booked, f"a GPU is kept for this pod; it is still in use: {', '.join(told)}")
         return [name for _, _, name in begun if name]
 
-    async def _begin(self, pod: Pod, booked: Holder) -> tuple[str, datetime, str]:
+    async def _begin(self, pod: Pod, step: RevocationStep) -> tuple[str, datetime, str]:
         """Which pod has to end, when, and the name of its hand-over; empty if none was begun."""
         victim = holder_of(pod)
-        order = HandOverOrder(Why.REVOKED, self.context.now() + self.context.grace_of(pod), booked.full_name)
+        due = self.context.now() + self.context.grace_of(pod)
+        order = HandOverOrder(Why.REVOKED, due, step.booked.full_name, step.booking)
         name = await self._hand_overs.begin(pod, order)
         if name:
-            log.info("gpu_revoked pod=%s uid=%s for=%s", victim, victim.uid, booked)
+            log.info("gpu_revoked pod=%s uid=%s for=%s", victim, victim.uid, step.booked)
         return victim.full_name, order.due, name
 
     async def _tell(self, booked: Holder, text: str) -> None:
@@ -165,11 +168,11 @@ class Revoker:
         """The next step of the first booked pod that needs one, was not tried before in this round, and is not waiting
         for its next try."""
         ledger = self._cluster_ledger.ledger
-        waiting = list(self._booked_and_waiting())
+        waiting = list(self.booked_and_waiting())
         if not waiting:
             self.pods.forget_changed()
             return None
-        would_fit = self._would_fit(waiting)
+        would_fit = self.would_fit(waiting)
         self._contested_since = {uid: since for uid, since in self._contested_since.items() if uid in would_fit}
         found = self.pods.read()
         self.holdings.set_pods(found.victims, found.stuck)
@@ -183,6 +186,7 @@ class Revoker:
                 uid = each.holder.uid
                 steps = self._found([each], lambda each: self._step_for(each, named.get(each.keeper(ledger), ())))
                 is_next = uid not in tried and self._isolation.is_due("revocation", each.holder.full_name)
+                is_next &= each.settled is None or each.settled <= self.context.now()
                 if steps and is_next and (uid not in would_fit or self._has_waited_enough(uid)):
                     return steps[0]
         return None
@@ -190,7 +194,7 @@ class Revoker:
     def _found(self, waiting: Iterable[WaitingPod], look: Callable[[WaitingPod], T | None]) -> list[T]:
         return self._isolation.found("revocation_choice", waiting, look, lambda each: each.holder.full_name)
 
-    def _booked_and_waiting(self) -> Iterable[WaitingPod]:
+    def booked_and_waiting(self) -> Iterable[WaitingPod]:
         """In the order in which they are served. For a gang that can never start, nobody loses a GPU."""
         never: dict[str, Refusal | None] = {}  # of each gang
         for waiting in self.context.booked():
@@ -235,9 +239,13 @@ class Revoker:
             for share in replace(answer, coverage=coverage).shares(booked):
                 ledger.hold(share)
             return None
-        # A victim of an earlier decision whose hand-over has not begun is still a victim if it holds one of these.
+        # A victim of an earlier decision is still one if it holds one of these: the Leases must go on naming it.
         there = {gpu.uuid for gpu in answer.gpus}
-        still_needed = [victim for victim in staying if there & ledger.shares_of(victim.uid).keys()]
+        leases = [lease.record for lease in self._cluster_ledger.kept_leases() if lease.record.gpu in there]
+        on_these = {victim for record in leases for victim in record.kept_from}.intersection(named)
+        still_needed = [
+            victim for victim in sorted(on_these, key=str) if not self._is_ending(victim) and not self._is_stuck(victim)
+        ]
         return RevocationStep(booked, waiting.booking, (*answer.victims, *still_needed), answer.gpus)
 
     def _is_enough_kept(self, waiting: WaitingPod, ledger: Ledger) -> bool:
@@ -251,7 +259,7 @@ class Revoker:
             nodes = {card.gpu.node for card in kept}.intersection(waiting.nodes)
             return any(isinstance(place(ledger, waiting.request, node, keeper), Placement) for node in nodes)
 
-    def _would_fit(self, waiting: Iterable[WaitingPod]) -> set[str]:
+    def would_fit(self, waiting: Iterable[WaitingPod]) -> set[str]:
         """The uids of those that fit as it is. Many ask alike, and are looked at once."""
         ledger = self._cluster_ledger.ledger
         known: dict[tuple[Request, int], bool] = {}
@@ -285,6 +293,9 @@ class Revoker:
 
     def _is_opportunistic(self, victim: Holder) -> bool:
         return self.context.holder_may_lose_gpus(victim.uid)
+
+    def _is_stuck(self, victim: Holder) -> bool:
+        return victim.uid in self.holdings.stuck
 
     def _is_begun(self, victim: Holder) -> bool:
         staying = [pod for pod in self.context.pods_of(victim.uid) if not is_ending(pod)]

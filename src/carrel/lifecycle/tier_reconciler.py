@@ -49,6 +49,7 @@ class TierReconciler:
         self._notices = parts.notices
         self._cpu_after_wait = parts.cpu_after_wait
         self._slow_endings = parts.slow_endings
+        self._unplaced = parts.unplaced
         self._settle_s = dict.fromkeys((COVERAGE, REVOCATION), SETTLE_S)
         self._due: WorkQueue[str] = WorkQueue(backoff=RETRY)
         self._due.close()  # until this process leads
@@ -103,6 +104,7 @@ class TierReconciler:
             self._add_hand_overs(*await self._cpu_after_wait.begin_due())
         elif key == ENDINGS:
             await self._slow_endings.round()
+            await self._unplaced.round()
         elif key == RECORDS:
             self._add_hand_overs(*await self._hand_overs.record_names())
         elif key == ENQUIRIES and self._enquiries is not None:

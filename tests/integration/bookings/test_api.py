@@ -97,6 +97,34 @@ async def test_a_booking_that_was_cancelled_before_it_began_does_not_count(ada: 
     assert (await ada.book(days=5)).status == 201
 
 
+@pytest.mark.parametrize(
+    ("seconds", "starts_in", "is_used", "codes"),
+    [
+        pytest.param(0, 0, False, [], id="in the same second, and no pod uses it"),
+        pytest.param(9, 0, False, [], id="within ten seconds, and no pod uses it"),
+        pytest.param(0, 0, True, ["cooldown"], id="in the same second, and a pod uses it"),
+        pytest.param(10, 0, False, ["cooldown"], id="after ten seconds"),
+        pytest.param(7, 5, False, [], id="within ten seconds, of a booking that has begun meanwhile"),
+        pytest.param(60, 60, False, ["cooldown"], id="at the start of a booking that was made ahead"),
+    ],
+)
+async def test_a_booking_that_has_begun_counts_unless_it_is_taken_back_at_once(
+    opened: Opened, seconds: int, starts_in: int, is_used: bool, codes: list[str]
+) -> None:
+    service = replace(opened.service, context=replace(opened.service.context, is_used=lambda booking: is_used))
+    ada = await replace(opened, app=booking_app(service)).caller(MEMBER)
+    booking = await made(ada, start=at(starts_in / 86400), days=5)
+    opened.clock.now = NOW + timedelta(seconds=seconds)
+
+    shown = (await ada.get(f"{BOOKINGS}/{booking['id']}")).json["consequence"]
+    cancelled = await ada.post(f"{BOOKINGS}/{booking['id']}/cancel")
+
+    assert cancelled.json["state"] == "cancelled"
+    answer = await ada.book(days=5)
+    assert (answer.codes if answer.status == 422 else []) == codes
+    assert ("no cooldown follows: nothing has used the booking yet" in shown) is not bool(codes)
+
+
 async def test_cancelling_again_changes_nothing_and_an_ended_booking_cannot_be_cancelled(
     opened: Opened, ada: Caller
 ) -> None:

@@ -247,7 +247,7 @@ def _in_order(wanted: Select[Any], newest_first: bool = False) -> Select[Any]:
 
 # The statements of every booking are built once: building one costs more than running it.
 _GET = select(tables.bookings).where(B.id == bindparam("id"))
-_COUNTING = select(tables.bookings).where(B.ends_at > bindparam("since"), B.starts_at < B.ends_at)
+_COUNTING = select(tables.bookings).where(B.ends_at > bindparam("since"), B.starts_at <= B.ends_at)
 _OF_PERSON = _in_order(_COUNTING.where(B.person == bindparam("person"), B.group_name == ""))
 _OF_GROUP = _in_order(_COUNTING.where(B.group_name == bindparam("group")))
 _PROMISED = select(B.id, B.starts_at, B.ends_at, B.cards, B.share).where(
