@@ -215,8 +215,8 @@ class ClusterState:
         return self.pods.store.find(SEAL_OF, seal) if seal else ()
 
     def request_of_newcomer(self, pod: Pod, spoken: tuple[Dialect, ...] | None = None) -> PodRequest | Refusal | None:
-        """Return what a pod asks for that is about to be created: nothing is recorded on it yet. `spoken`: its dialects,
-        if they are known. Raises only `Malformed`: one pod must not stop a question about others."""
+        """Return what a pod asks for that is about to be created: nothing is recorded on it yet.
+        `spoken`: its dialects, if known. Raises only `Malformed`: one pod must not stop a question about others."""
         try:
             return self._asked_in_pod(pod, spoken) or self._asked_by_claims(pod)
         except Malformed:
