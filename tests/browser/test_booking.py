@@ -50,7 +50,7 @@ async def test_the_first_possible_start_is_filled_in_and_one_click_books_it(brow
     async with signed_in(browser, service, "ada") as page:
         await page.get_by_role("link", name="Book a GPU").click()
         await expect(page.locator("main")).to_contain_text("You can book a GPU now.")
-        await expect(page.locator(".check.kept")).to_have_count(7)
+        await expect(page.locator(".check.kept")).to_have_count(8)
 
         await page.get_by_role("button", name="Book", exact=True).click()
 
@@ -141,12 +141,12 @@ async def test_rule_checks_change_while_the_person_types(browser: Browser, servi
         await expect(broken).to_have_text(re.compile("at most 14 d"))
 
         await page.get_by_label("GPUs", exact=True).fill("9")
-        await expect(broken).to_have_count(2)
+        await expect(broken).to_have_count(3)
 
         await page.get_by_label("GPUs", exact=True).fill("1")
         await page.get_by_label("Until", exact=True).fill(f"{in_days(8)}T09:00")
         await expect(broken).to_have_count(0)
-        await expect(page.locator(".check.kept")).to_have_count(7)
+        await expect(page.locator(".check.kept")).to_have_count(8)
 
 
 async def test_a_refused_form_is_shown_again_with_every_reason(browser: Browser, service: str) -> None:
