@@ -84,7 +84,8 @@ def booking_process(folder: Path, *options: str) -> Iterator[BookingProcess]:
     cards = folder / "cards.yaml"
     cards.write_text(CARDS)
     command = [sys.executable, "-m", "carrel", "booking", "--inventory", str(cards), "--port", "0", "--dev"]
-    command += ["--database", f"sqlite:///{folder}/carrel.db", "--zone", "Europe/Stockholm", *options]
+    command += ["--database", f"sqlite:///{folder}/carrel.db", "--zone", "Europe/Stockholm"]
+    command += ["--settling-seconds", "0", *options]  # what is said of cancelling does not depend on a test's speed
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder) as process:
         assert process.stderr is not None
         said = ""

@@ -203,14 +203,14 @@ def test_why_explain_and_inspect_work_against_it(demo: DemoProcess) -> None:
     where = f"{demo.api()}/api/v1/namespaces/speech/pods"
     with urllib.request.urlopen(urllib.request.Request(where, json.dumps(stays).encode(), headers)) as answer:
         assert answer.status == 201
-    demo.lines_until("speech/stays waits: .*16 whole GPUs")
+    demo.lines_until("speech/stays waits: No node has 16 GPUs")
 
     def run(*words: str) -> str:
         command = [*CARREL, *words, "--server", demo.api()]
         return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
 
-    assert "16 whole GPUs" in run("why", "pod/stays", "-n", "speech")
-    assert "16 whole GPUs" in run("explain", "pod/stays", "-n", "speech")
+    assert "No node has 16 GPUs" in run("why", "pod/stays", "-n", "speech")
+    assert "No node has 16 GPUs" in run("explain", "pod/stays", "-n", "speech")
     assert "Allocated/Total GPU Memory In Cluster:" in run("inspect")
 
 

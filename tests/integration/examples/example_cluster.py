@@ -142,8 +142,9 @@ class ExampleCluster:
 @asynccontextmanager
 async def an_example_cluster() -> AsyncIterator[ExampleCluster]:
     urls: dict[str, str] = {}
-    settings = Settings(tokens=USERS, service_address=lambda namespace, name, port: urls["webhook"])
-    lab = Lab(EmbeddedApi(settings), Clock(datetime.now(UTC).replace(microsecond=0)))
+    clock = Clock(datetime.now(UTC).replace(microsecond=0))
+    settings = Settings(tokens=USERS, clock=clock, service_address=lambda namespace, name, port: urls["webhook"])
+    lab = Lab(EmbeddedApi(settings), clock)
     options = WebhookOptions(spawners=frozenset({USERS[HUB].name}))
     webhook = AdmissionWebhook(ClusterState(lab.client, ClusterOptions(now=lab.clock)), None, options)
     await _install(lab)

@@ -85,7 +85,7 @@ EXPECTED: Mapping[str, Placed | Refused | Waits] = {
     "nvidia-model.yaml": Placed(1, WHOLE, A6000, {"carrel.dev/devices": GPU}),
     "refused-mig.yaml": Refused("asks for nvidia.com/mig-1g.5gb: Carrel does not manage MIG slices"),
     "refused-two-dialects.yaml": Refused("in 2 ways: nvidia.com/gpu and gpu-fraction or gpu-memory"),
-    "waits-too-large.yaml": Waits("16 whole"),
+    "waits-too-large.yaml": Waits("No node has 16 GPUs"),
 }
 """File → what happens to it in an otherwise empty cluster."""
 

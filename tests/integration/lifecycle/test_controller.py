@@ -241,7 +241,7 @@ async def test_its_metrics_say_what_gpus_are_used_for_why_pods_wait_and_which_in
             expected = (
                 'carrel_invariant_violations{invariant="memory_exceeded"} 1.0',
                 'carrel_invariant_violations{invariant="whole_gpu_shared"} 0.0',
-                'carrel_waiting_pods{reason="no_free_gpu",tier="none"} 1.0',
+                'carrel_waiting_pods{reason="request_refused",tier="none"} 1.0',
                 'carrel_gpus{model="A",state="opportunistic"} 1.0',
                 'carrel_gpus{model="A",state="free"} 1.0',
                 'carrel_agents{state="reporting"} 1.0',

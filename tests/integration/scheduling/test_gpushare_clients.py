@@ -6,7 +6,9 @@ from tests.kit.gpus import a_node
 
 async def test_gpushares_sentence_comes_before_carrels_reason() -> None:
     async with a_served_extender([a_node("n1", cards=1)]) as extender:
-        pod = await extender.lab.pod("train", limits={"aliyun.com/gpu-mem": "20000"})
+        first = await extender.lab.pod("first", limits={"aliyun.com/gpu-mem": "10000"})
+        assert await extender.caller.bind(first, "n1", "gpushare-scheduler") == ""
+        pod = await extender.lab.pod("train", limits={"aliyun.com/gpu-mem": "8138"})
 
         found = await extender.caller.filter(pod, ["n1", "cpu-only"], "gpushare-scheduler")
 
@@ -22,12 +24,14 @@ async def test_gpushares_sentence_comes_before_carrels_reason() -> None:
 
 
 async def test_a_pod_of_another_dialect_gets_carrels_reason_alone() -> None:
-    async with a_served_extender([a_node("n1", cards=1)]) as extender:
+    async with a_served_extender([a_node("n1", cards=2)]) as extender:
+        first = await extender.lab.pod("first", limits={"aliyun.com/gpu-mem": "10000"})
+        assert await extender.caller.bind(first, "n1", "gpushare-scheduler") == ""
         pod = await extender.lab.pod("train", limits={"nvidia.com/gpu": "2"})
 
         found = await extender.caller.filter(pod, ["n1"], "gpushare-scheduler")
 
-    assert found["FailedNodes"] == {"n1": "room on 1 of 1 GPUs"}
+    assert found["FailedNodes"] == {"n1": "room on 1 of 2 GPUs"}
 
 
 async def test_inspect_answers_exactly_what_the_kubectl_plugin_reads() -> None:
