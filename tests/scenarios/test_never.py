@@ -158,7 +158,7 @@ async def test_gpus_are_revoked_for_a_booked_gang_only_if_all_of_it_can_ever_run
             await an_opportunistic_pod(lab, replica, f"tenant-{number}", limits={"nvidia.com/gpu": "2"})
         await booked_gang(lab, replica, size, cards=2)
 
-        await settle(lab, TierController(replica))
+        await settle(lab, TierController(replica), [])
 
         assert await handed_over(lab) == expected
 
