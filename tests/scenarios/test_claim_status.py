@@ -7,7 +7,7 @@ import pytest
 
 from carrel.dialects.gpuclaim import ClaimPhase
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GpuClaim
-from carrel.kubernetes.cluster import BindTarget, Conflict, DeleteOptions, Json, MergePatch, Selection
+from carrel.kubernetes.cluster import BindTarget, Conflict, DeleteOptions, Forbidden, Json, MergePatch, Selection
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import LEASES, PODS
 from carrel.ledger.refusals import Refusal
@@ -273,3 +273,27 @@ async def test_a_pod_that_also_asks_the_kubelet_is_told_its_gpus_when_the_agent_
         await eventually(lambda: ledger.users_of(node_lab.kubelet.node.gpus[1]))
         assert await writer.write(lab) == ClaimState(ClaimPhase.BOUND, "", "n1", (1,))
         assert (await lab.annotations("a"))["gpu.scheduling/allocated"] == "n1:1"
+
+
+async def test_a_pod_that_cannot_be_told_does_not_keep_its_claim_from_showing_the_gpus() -> None:
+    """Policies of an older release do not let the controller write it."""
+    async with a_coexist_node() as node_lab:
+        lab, writer, cluster = node_lab.lab, Writer(node_lab.replica), node_lab.replica.cluster
+        await a_claim(lab, {"devices": {"count": 1}})
+        await eventually(lambda: node_lab.replica.claims.store.get("two-cards", "lab"))
+        await node_lab.run_pod("a", annotations=NAMES_IT, limits={"nvidia.com/gpu": "1"})
+        await node_lab.kubelet.work()
+        await node_lab.kubelet.report_users()
+        ledger, allowed = node_lab.replica.cluster_ledger, cluster.patch
+        await eventually(lambda: ledger.users_of(node_lab.kubelet.node.gpus[1]))
+
+        async def patch(resource, *given, **named):  # type: ignore[no-untyped-def]
+            if resource is PODS:
+                raise Forbidden(403, "Forbidden", "only Carrel writes gpu.scheduling/allocated")
+            return await allowed(resource, *given, **named)
+
+        cluster.patch = patch  # type: ignore[method-assign]
+        with pytest.raises(Forbidden):  # it is tried again
+            await writer.write(lab)
+
+        assert (await status(lab))["allocated"] == "n1:1"

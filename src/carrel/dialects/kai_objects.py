@@ -14,6 +14,9 @@ from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resources import Resource
 
 MOST_TOLD = 3
+MOST_LEVELS = 20
+LONGEST = 400
+"""Of a reason, which is told for every node: whoever may write a PodGroup chooses the names and how many there are."""
 
 
 class SubGroup(ObjectPart):
@@ -48,24 +51,31 @@ def why_incomplete(group: PodGroup, pods: Mapping[str, int]) -> str:
     below: dict[str, list[SubGroup]] = {}
     for each in group.spec.sub_groups:
         below.setdefault(each.parent or "", []).append(each)
-    seen: set[str] = set()
+    found, level, levels = set[str](), below.get("", []), 0
+    while level:
+        found.update(part.name for part in level)
+        level, levels = [each for part in level for each in below.get(part.name, ())], levels + 1
 
     def gap(needed: int | None, parts: Sequence[SubGroup]) -> str:
         gaps = [why for part in parts if (why := gap_of(part))]
         wanted, ready = len(parts) if needed is None else needed, len(parts) - len(gaps)
         if ready >= wanted:
             return ""
-        return f"it needs {wanted} of {len(parts)} sub groups, and {ready} are complete: {'; '.join(gaps[:MOST_TOLD])}"
+        told = "; ".join(gaps[:MOST_TOLD])[:LONGEST]
+        return f"it needs {wanted} of {len(parts)} sub groups, and {ready} are complete: {told}"
 
     def gap_of(part: SubGroup) -> str:
-        seen.add(part.name)
         if part.name in below:
             why = gap(part.min_sub_group, below[part.name])
             return f"{part.name}: {why}" if why else ""
         here, wanted = pods.get(part.name, 0), max(1, part.min_member)
         return f"{part.name} has {here} of {wanted} pods" if here < wanted else ""
 
-    why = gap(group.spec.min_sub_group, below.get("", []))
-    if lost := sorted(set(names) - seen):
+    if lost := sorted(set(names) - found):
         why = f"the parent of its sub group {lost[0]} does not exist, or is a part of it (spec.subGroups)"
-    return f"{where}: {why}" if why else ""
+    elif levels > MOST_LEVELS:
+        why = f"its sub groups have {levels} levels, more than {MOST_LEVELS} (spec.subGroups)"
+    else:
+        why = gap(group.spec.min_sub_group, below.get("", []))
+    text = f"{where}: {why}" if why else ""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"

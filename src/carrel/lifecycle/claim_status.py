@@ -70,9 +70,14 @@ class ClaimStatusWriter:
         self._context = context
 
     async def write(self, claim: GpuClaim) -> ClaimState | None:
-        """Updates the status. None: it was up to date, or the claim is gone. Raises `Conflict` if it has changed."""
+        """Updates the status, then tells the pods. None: it was up to date, or the claim is gone. Raises
+        `ClusterError`: `Conflict` if the claim has changed, another if a pod cannot be told."""
+        written = await self._write_status(claim)
         for pod in self._context.pods_of(claim):
             await self._tell(pod)
+        return written
+
+    async def _write_status(self, claim: GpuClaim) -> ClaimState | None:
         state = claim_state(claim, self._context)
         state = replace(state, message=printable(state.message))  # kubectl prints it as it is
         if state.is_written_on(claim):

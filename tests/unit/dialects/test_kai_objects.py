@@ -84,3 +84,16 @@ def test_a_pod_group_waits_until_its_sub_groups_have_the_pods_that_they_need(
     said = why_incomplete(group(**spec), pods)
     assert (why in said) if why else said == ""
     assert not said or said.startswith("PodGroup lab/pg: ")
+
+
+def test_a_reason_is_short_and_has_few_levels_whatever_the_sub_groups_are() -> None:
+    """It is told for every node: thousands of names, or one of a megabyte, must not be repeated so often."""
+    names = [f"s{number}" for number in range(5000)]
+    threes = [{"name": name, "parent": names[(n - 1) // 3] if n else None} for n, name in enumerate(names)]
+    one_by_one = [{"name": name, "parent": names[n - 1] if n else None} for n, name in enumerate(names)]
+    long = [{"name": f"{name}-{'x' * 100_000}"} for name in names[:3]]
+
+    reasons = [why_incomplete(group(subGroups=each), {}) for each in (threes, one_by_one, long)]
+
+    assert max(map(len, reasons)) < 500
+    assert reasons[1].endswith("its sub groups have 5000 levels, more than 20 (spec.subGroups)")

@@ -23,6 +23,8 @@ def nested(levels: int, opening: bytes = b"[", closing: bytes = b"]") -> bytes:
         pytest.param(b"[" * 100_000, True, id="never closed"),
         pytest.param(b"[" + b"[]," * 5000 + b"[]]", False, id="many, beside each other"),
         pytest.param(json.dumps(["[" * 5000, '"[{' * 500, "\\" * 3 + "[" * 500]).encode(), False, id="within strings"),
+        pytest.param(json.dumps(['\\"' * 3 + "[", "]\\", "\n["] * 300).encode(), False, id="strings with escapes"),
+        pytest.param(json.dumps([["\\", '"'] * 9, "]"]).encode() + nested(201), True, id="after such strings"),
         pytest.param(b'["' + b"[" * 5000, False, id="within a string without an end"),
         pytest.param(b"]" * 500 + b"[" * 100, False, id="closed before it is opened"),
     ],
