@@ -70,11 +70,11 @@ stubs: $(READY)  ## Write the gRPC stubs of the kubelet's calls from our .proto 
 clean:  ## Remove what the tasks created
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
 
-# Created again when the lock file or the project's metadata changes. The stamp is written last, so a broken set-up is repeated.
+# Created anew when the lock file or the project's metadata changes, and after a set-up that was interrupted: the stamp is written last.
 $(READY): requirements.lock pyproject.toml
 	@tools/prepare_python $(PYTHON)
 	@echo "Setting up $(VENV) …"
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
