@@ -7,6 +7,7 @@ import pytest
 
 from carrel.kubernetes.cluster import DeleteOptions, MergePatch
 from carrel.kubernetes.objects.resources import NAMESPACES, PODS
+from carrel.lifecycle.revocation import CONTESTED_WAIT
 from carrel.lifecycle.unplaced_pods import IDLE
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
@@ -15,12 +16,15 @@ from tests.kit.tiers import (
     OPPORTUNISTIC,
     WHOLE,
     TierController,
+    a_booked_pod,
     an_opportunistic_pod,
     catch_up,
+    end_deleted,
     mark_unschedulable,
     pods_of,
     settle,
 )
+from tests.scenarios.test_closed_nodes import CORDONED, OPEN, change
 from tests.scenarios.test_settling import events_of, kept_for
 
 OF_A_PAIR = {**BOOKED, "pod-group-name": "pair", "carrel.dev/gang-size": "2"}
@@ -222,3 +226,58 @@ async def test_no_pod_is_ended_for_a_gang_that_is_not_complete_any_more() -> Non
 
         assert await is_placed(lab, "a") and await is_placed(lab, "b")
         assert "carrel.dev/leave-by" not in {**await lab.annotations("a"), **await lab.annotations("b")}
+
+
+# --- a gang that lacks GPUs which no revocation gives it -------------------------------------------------------------
+
+
+async def rounds(lab: Lab, controller: TierController) -> None:
+    """Only the controller's: kube-scheduler does not bind a gang here."""
+    for _ in range(6):
+        await catch_up(lab, controller.replica)
+        await controller.round()
+        await end_deleted(lab)
+        lab.clock.now += CONTESTED_WAIT  # each member would fit, but for the other
+
+
+async def test_nobody_loses_a_gpu_to_a_gang_of_which_a_member_misses_a_cordoned_node() -> None:
+    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
+        await an_opportunistic_pod(lab, replica, "train")
+        await change(lab, replica, "n2", CORDONED)
+        controller = TierController(replica)
+        await a_complete_gang(lab, controller)
+        assert await kept_for(lab) == []
+        assert await is_placed(lab, "train")
+
+        await change(lab, replica, "n2", OPEN)
+        await rounds(lab, controller)
+
+        assert await kept_for(lab) != [], "one has room on n2, and the other one on n1"
+        assert "carrel.dev/handed-over" in await lab.annotations("train")
+
+
+async def test_a_gang_that_had_to_wait_for_a_booked_pod_gets_lent_gpus_back_when_they_are_enough() -> None:
+    """kube-scheduler's words are those of the extender, and the same before and after."""
+    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+        await a_booked_pod(lab, replica, "busy")
+        controller = TierController(replica)
+        await lab.pod("other", limits=WHOLE, annotations=OPPORTUNISTIC)
+        await a_complete_gang(lab, controller)
+        lab.clock.now += IDLE
+        await settle(lab, controller, lacking=("one", "two"))
+        assert await is_placed(lab, "other")
+        assert (await events_of(lab, "one"))["GPUGivenUp"] == (
+            "GPUs were free for this pod for 6 minutes, and it could not use them: gang lab/pair has room for 1 of its"
+            " 2 members; all or none are placed. Other pods may use these GPUs now. They are left to this pod again, and"
+            " taken back if that is enough, from Mon 16 Nov 12:11 UTC on"
+        )
+        for name in ("one", "two"):
+            await mark_unschedulable(lab, name)  # as before
+        lab.clock.now += timedelta(hours=1)
+        await rounds(lab, controller)
+        assert await is_placed(lab, "other"), "one GPU is not enough for the gang"
+
+        await lab.client.delete(PODS, "busy", "lab", how=DeleteOptions(grace_seconds=0))
+        await rounds(lab, controller)
+
+        assert "carrel.dev/handed-over" in await lab.annotations("other")

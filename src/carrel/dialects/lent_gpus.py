@@ -3,14 +3,15 @@
     carrel.dev/gpus-lent: {"until": "2026-…Z", "times": 2, "said": "3f1c…"}
 
 Something else than GPUs is missing, CPU or a volume for example, and only kube-scheduler knows what. So the pod gets
-GPUs by revocation again when kube-scheduler says something else about it than it said then (`said`, without numbers,
-which change all the time). And not before an instant, which lies twice as far ahead each time: a pod that never finds a
-place must not take GPUs from others again and again. Until then it is still booked, and may take what is free.
+GPUs by revocation again when kube-scheduler says something else about it than it said then (`said`). Its numbers count:
+one node less that lacks CPU is one more for the pod. And not before an instant, which lies twice as far ahead each
+time: a pod that never finds a place must not take GPUs from others again and again. Until then it is still booked, and
+may take what is free. `said` is empty where Carrel knows itself why the pod could not use them, because its gang lacks
+others: then only the time counts, since kube-scheduler's words would stay the same.
 """
 
 import hashlib
 import json
-import re
 from datetime import datetime, timedelta
 
 from carrel.dialects.carrel import GPUS_LENT
@@ -37,8 +38,9 @@ def is_lent(pod: Pod, now: datetime) -> bool:
         return False
 
 
-def lent_until(pod: Pod, now: datetime) -> tuple[datetime, dict[str, str]]:
-    """Until when its GPUs are lent at least, from now on, and the annotation that says so."""
+def lent_until(pod: Pod, now: datetime, *, is_known_why: bool = False) -> tuple[datetime, dict[str, str]]:
+    """Until when its GPUs are lent at least, from now on, and the annotation that says so. `is_known_why`: to Carrel,
+    so that nothing but the time counts."""
     times = 1
     if GPUS_LENT in pod.metadata.annotations:
         try:
@@ -46,8 +48,9 @@ def lent_until(pod: Pod, now: datetime) -> tuple[datetime, dict[str, str]]:
         except Malformed:
             times = MOST_TIMES
     until = now + FIRST * 2 ** (times - 1)
-    said = {"until": seconds(until), "times": times, "said": _digest(scheduler_words(pod))}
-    return until, {GPUS_LENT: json.dumps(said, separators=(",", ":"))}
+    said = "" if is_known_why else _digest(scheduler_words(pod))
+    note = {"until": seconds(until), "times": times, "said": said}
+    return until, {GPUS_LENT: json.dumps(note, separators=(",", ":"))}
 
 
 def scheduler_words(pod: Pod) -> str:
@@ -60,4 +63,4 @@ def _field(pod: Pod) -> Field:
 
 
 def _digest(words: str) -> str:
-    return hashlib.sha256(re.sub(r"[0-9]+", "", words).encode()).hexdigest()[:16]
+    return hashlib.sha256(words.encode()).hexdigest()[:16]

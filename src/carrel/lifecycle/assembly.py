@@ -100,6 +100,7 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
         asks_by_claims=state.asks_by_claims,
         is_understood=state.is_understood,
         why_never=state.waiting_reason.why_never,
+        members_of=state.gang_members,
         gone_pod=state.gone_holders.get,
         reread=state.reread,
         now=state.options.now,

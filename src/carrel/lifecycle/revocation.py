@@ -2,8 +2,8 @@
 
 Booked pods are served in the order in which they were created, then by namespace and name. All of them are considered
 together, so that one does not count on a GPU that an earlier one is about to get. A pod that fits without a revocation
-is left to the scheduler, and nobody loses a GPU to a booking that has not settled (`dialects.booking_objects`). For the
-first that does not fit:
+is left to the scheduler. Nobody loses a GPU to a booking that has not settled (`dialects.booking_objects`), nor to a
+gang of which too few members would have GPUs then. For the first that does not fit:
 
     1. its GPUs are kept for it: their Leases name it, and the victims that give them back
     2. the victims are handed over to CPU (`hand_over`); when they are gone, the booked pod is placed
@@ -46,14 +46,14 @@ from carrel.ledger.gpus import Gpu
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, WaitingPod, candidates, place
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import Request
+from carrel.ledger.requests import Gang, Request
 from carrel.ledger.shares import Coverage, Holder, ShareState
 from carrel.lifecycle.hand_over import HandOverOrder, HandOvers
 from carrel.lifecycle.holdings import Holdings
 from carrel.lifecycle.opportunistic_pods import OpportunisticPods
 from carrel.lifecycle.pod_events import COMPONENT
 from carrel.lifecycle.revocation_context import RevocationContext
-from carrel.lifecycle.victims import revoke
+from carrel.lifecycle.victims import Revocation, revoke
 from carrel.parsing.time_words import in_utc
 
 T = TypeVar("T")
@@ -182,8 +182,13 @@ class Revoker:
                 is_going = self._is_ending(victim) or self._is_opportunistic(victim)
                 if is_going and victim.uid not in found.stuck:
                     ledger.release(victim.uid)
+            helps: dict[Gang, bool] = {}
             for each in waiting:
-                uid = each.holder.uid
+                uid, gang = each.holder.uid, each.request.gang
+                if gang is not None and gang not in helps:
+                    helps[gang] = self._would_help(gang, waiting)
+                if gang is not None and not helps[gang]:
+                    continue
                 steps = self._found([each], lambda each: self._step_for(each, named.get(each.keeper(ledger), ())))
                 is_next = uid not in tried and self._isolation.is_due("revocation", each.holder.full_name)
                 is_next &= each.settled is None or each.settled <= self.context.now()
@@ -247,6 +252,39 @@ class Revoker:
             victim for victim in sorted(on_these, key=str) if not self._is_ending(victim) and not self._is_stuck(victim)
         ]
         return RevocationStep(booked, waiting.booking, (*answer.victims, *still_needed), answer.gpus)
+
+    def _would_help(self, gang: Gang, waiting: Iterable[WaitingPod]) -> bool:
+        """Whether as many members would have GPUs as the gang needs. For fewer nobody loses one: all or none are
+        placed. Members that are not among these pods count as if they had theirs."""
+        members = self.context.members_of(gang)
+        if members.bound:
+            return True
+        booked = [each for each in waiting if each.request.gang == gang]
+        with self._cluster_ledger.ledger.what_if():
+            served = self._found(booked, self._serve)
+        return len(members.waiting) - len(booked) + len(served) >= gang.size
+
+    def _serve(self, waiting: WaitingPod) -> bool | None:
+        """Gives GPUs to the pod as if all victims were gone, within a what-if. None: there are none for it."""
+        ledger, keeper = self._cluster_ledger.ledger, waiting.keeper(self._cluster_ledger.ledger)
+        if self._is_enough_kept(waiting, ledger):
+            return True
+        answer = revoke(self.holdings, waiting, self.context.now())
+        if isinstance(answer, Revocation):
+            cards = [card for card in (ledger.card(gpu.uuid) for gpu in answer.gpus) if card is not None]
+            going = {victim.uid for victim in answer.victims}
+            going |= {
+                uid for card in cards for uid, share in card.shares.items() if share.state is ShareState.RELEASING
+            }
+            for uid in going - self.holdings.stuck.keys():
+                ledger.give_back(uid)
+            placed = place(ledger, waiting.request, answer.node, keeper)
+        else:
+            placed = answer
+        if isinstance(placed, Refusal):
+            return None
+        ledger.hold(*replace(placed, coverage=Coverage(waiting.booking, self.context.now())).shares(waiting.holder))
+        return True
 
     def _is_enough_kept(self, waiting: WaitingPod, ledger: Ledger) -> bool:
         """Whether the GPUs that are kept for the pod are enough, once all victims are gone."""

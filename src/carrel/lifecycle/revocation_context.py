@@ -9,9 +9,10 @@ from random import Random
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_ledger import PodByUid
+from carrel.ledger.gangs import GangMembers
 from carrel.ledger.placement import WaitingPod
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import Request
+from carrel.ledger.requests import Gang, Request
 from carrel.lifecycle.end_limits import DEFAULT_END_LIMITS, EndLimits
 
 
@@ -50,6 +51,8 @@ class RevocationContext:
     """Whether it is known which GPUs would do for it. Otherwise nobody loses one for it."""
     why_never: Callable[[Pod, Request], Refusal | None] = lambda pod, request: None
     """Why no node could serve it, even if all GPUs were free; of a gang, all its members at once."""
+    members_of: Callable[[Gang], GangMembers] = lambda gang: GangMembers((), 1)
+    """By default gangs run already, and each of their pods is looked at by itself."""
     grace_of: Callable[[Pod], timedelta] = lambda _: timedelta()
     """How long a victim has to save its work after the announcement."""
     minimum_time: timedelta = timedelta()

@@ -20,6 +20,7 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.cluster_state import ClusterState
 from carrel.leases.pod_progress import holder_of, is_waiting
+from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.pod_events import COMPONENT
 from carrel.lifecycle.revocation import Revoker
 from carrel.parsing.time_words import in_utc
@@ -68,8 +69,9 @@ class UnplacedPods:
     async def _give_up(self, pod: Pod, could_run: bool) -> None:
         now, metadata = self._state.options.now(), pod.metadata
         if could_run:
-            until, notes = lent_until(pod, now)
-            await self._tell(pod, not_placed_note(pod, until))
+            why = self._state.why(pod)
+            until, notes = lent_until(pod, now, is_known_why=why is not None)
+            await self._tell(pod, not_placed_note(pod, until) if why is None else not_usable_note(why, until))
             touch = MergePatch({"metadata": {"uid": metadata.uid, "annotations": notes}})
             await self._state.cluster.patch(PODS, metadata.name, touch, metadata.namespace)
             log.info("gpus_lent pod=%s until=%s", holder_of(pod), until)
@@ -94,6 +96,16 @@ def not_placed_note(pod: Pod, until: datetime) -> Note:
         f"GPUs were free for this pod for {IDLE.total_seconds() / 60:.0f} minutes, and the scheduler did not place it."
         f" {said}Other pods may use these GPUs now. When the scheduler says something else, GPUs are taken back for"
         f" this pod, not before {in_utc(until)}; to try at once, create the pod again",
+        WARNING,
+    )
+
+
+def not_usable_note(why: Refusal, until: datetime) -> Note:
+    return Note(
+        GIVEN_UP,
+        f"GPUs were free for this pod for {IDLE.total_seconds() / 60:.0f} minutes, and it could not use them:"
+        f" {why.reason}. Other pods may use these GPUs now. They are left to this pod again, and taken back if that is"
+        f" enough, from {in_utc(until)} on",
         WARNING,
     )
 

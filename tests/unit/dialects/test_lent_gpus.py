@@ -22,7 +22,7 @@ def a_pod(said: str, notes: dict[str, str]) -> Pod:
     [
         pytest.param(CPU, 4, True, id="the time is not over"),
         pytest.param(CPU, 5000, True, id="the scheduler says the same"),
-        pytest.param(CPU.replace("1", "7"), 5000, True, id="only numbers differ"),
+        pytest.param(CPU.replace("1", "7"), 5, False, id="it counts other nodes"),
         pytest.param("GPU 0 of n1 is in use", 4, True, id="it says something else, but the time is not over"),
         pytest.param("GPU 0 of n1 is in use", 5, False, id="it says something else"),
         pytest.param("", 5, False, id="it says nothing any more"),
@@ -32,6 +32,13 @@ def test_gpus_are_lent_until_the_scheduler_says_something_else(said: str, minute
     _, notes = lent_until(a_pod(CPU, {}), NOON)
 
     assert is_lent(a_pod(said, notes), NOON + minutes * MINUTE) is lent
+
+
+def test_where_carrel_knows_why_only_the_time_counts() -> None:
+    _, notes = lent_until(a_pod(CPU, {}), NOON, is_known_why=True)
+
+    assert is_lent(a_pod(CPU, notes), NOON + 4 * MINUTE) is True
+    assert is_lent(a_pod(CPU, notes), NOON + 5 * MINUTE) is False
 
 
 def test_they_are_lent_twice_as_long_each_time() -> None:
