@@ -268,8 +268,8 @@ async def test_a_gang_that_had_to_wait_for_a_booked_pod_gets_lent_gpus_back_when
         assert await is_placed(lab, "other")
         assert (await events_of(lab, "one"))["GPUGivenUp"] == (
             "GPUs were free for this pod for 6 minutes, and it could not use them: gang lab/pair has room for 1 of its"
-            " 2 members; all or none are placed. Other pods may use these GPUs now. They are left to this pod again, and"
-            " taken back if that is enough, from Mon 16 Nov 12:11 UTC on"
+            " 2 members; all or none are placed. Other pods may use these GPUs now. They are left to this pod again,"
+            " and taken back if that is enough, from Mon 16 Nov 12:11 UTC on"
         )
         for name in ("one", "two"):
             await mark_unschedulable(lab, name)  # as before

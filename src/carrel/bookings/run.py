@@ -171,7 +171,8 @@ def _watching(carrel: ClusterState | None, service: ServiceContext) -> Sequence[
     if carrel is None:
         return ()
     revocations = RevocationWatch(carrel, service.outbox)
-    overbooked = OverbookedWatch(service.context, service.outbox)
+    watches = carrel.nodes, carrel.node_statuses
+    overbooked = OverbookedWatch(service.context, service.outbox, lambda: not any(each.failures for each in watches))
     mirror = [service.mirror.run()] if service.mirror is not None else []
     observe = _observe_cluster(carrel, service.cluster_view)
     return (carrel.informers.run(), observe, revocations.run(), overbooked.run(), *mirror)

@@ -88,6 +88,23 @@ async def test_that_it_is_over_is_told_by_a_replica_that_has_just_started_and_no
     assert await told(opened) == [(MEMBER, "overbooked"), (MEMBER, "enough-gpus-again")]
 
 
+async def test_a_replica_that_does_not_hear_the_api_server_tells_nobody(opened: Opened) -> None:
+    """To it all agents seem silent, while the other replica sees that they are not: they would take turns."""
+    await made(await opened.caller(MEMBER), days=3)
+    is_heard = False
+    watch = OverbookedWatch(opened.service.context, opened.service.outbox, lambda: is_heard)
+    cordon(opened)
+    await lasting(opened, timedelta(hours=2), watch)
+    assert await told(opened) == []
+
+    is_heard = True
+    await lasting(opened, LASTS - 2 * MINUTE, watch)
+    assert await told(opened) == [], "the agents may have reported meanwhile"
+    await lasting(opened, 2 * MINUTE, watch)
+
+    assert await told(opened) == [(MEMBER, "overbooked")]
+
+
 async def test_only_people_are_told_whose_booking_lacks_a_gpu_today(opened: Opened) -> None:
     ada, bob = await opened.caller(MEMBER), await opened.caller(OTHER)
     await made(ada, days=1)

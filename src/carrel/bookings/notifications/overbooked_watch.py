@@ -11,7 +11,7 @@ another picture than the others waits for `LASTS` after each of their messages.
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
 
 from carrel.bookings.calendar import Calendar
@@ -49,9 +49,11 @@ def short_bookings(
 
 
 class OverbookedWatch:
-    def __init__(self, context: BookingContext, outbox: Outbox) -> None:
+    def __init__(self, context: BookingContext, outbox: Outbox, is_current: Callable[[], bool] = lambda: True) -> None:
+        """`is_current`: whether the API server is heard. Otherwise every agent seems silent to this replica alone."""
         self._context = context
         self._outbox = outbox
+        self._is_current = is_current
         self._since: dict[tuple[str, bool, bool], datetime] = {}
         """A booking, whether it lacks GPUs, whether its person was told → since when that is so."""
 
@@ -65,7 +67,8 @@ class OverbookedWatch:
 
     async def round(self) -> None:
         """Raises `StoreUnavailable`."""
-        if not self._context.inventory.is_known:
+        if not self._context.inventory.is_known or not self._is_current():
+            self._since.clear()
             return
         now, stock = self._context.now(), self._context.inventory.stock()
         async with self._context.store.reading() as reading:
