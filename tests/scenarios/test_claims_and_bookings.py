@@ -480,6 +480,30 @@ async def test_a_claim_that_a_scheduler_has_deallocated_is_left_to_it_for_a_minu
         assert await the_allocator(of).round() == ["lab/train"]
 
 
+async def test_the_gpu_of_a_claim_is_lent_if_no_scheduler_can_follow_the_allocation() -> None:
+    """The pod lacks CPU: the scheduler gives the claim's GPU back, and Carrel allocates it again, once a minute."""
+    async with a_claim_lab(a_node("n1", 1)) as of:
+        await of.lab.book()
+        await a_template(of)
+        await of.pod("train", ADA, template="gpu")
+        await of.follow()
+        await mark_unschedulable(of.lab, "train", why="0/1 nodes: 1 Insufficient cpu.")
+        allocations = []
+        for _ in range(20):
+            for _ in range(6):
+                await of.follow()
+                await of.controller.round()
+                of.lab.clock.now += timedelta(seconds=10)
+            status = (await of.lab.client.get(RESOURCE_CLAIMS, "train-gpu", "lab")).get("status", {})
+            allocations.append("allocation" in status)
+            if allocations[-1]:
+                await deallocate(of.lab, "train-gpu")
+
+        assert "carrel.dev/gpus-lent" in await of.lab.annotations("train")
+        assert any(allocations[:8]) and not any(allocations[10:])
+        assert await of.lab.held() == {}
+
+
 async def test_carrel_allocates_no_claim_of_a_pod_without_a_booking() -> None:
     async with a_claim_lab(a_node("n1", 1)) as of:
         await a_template(of)

@@ -23,6 +23,7 @@ from datetime import datetime, timedelta
 from carrel.dialects.claim_allocation import WantedGpu, given, wanted_gpus, write_allocation, write_consumer
 from carrel.dialects.dra import DELETE_PROTECTION, holder_of_claim, is_for_extended_resource
 from carrel.dialects.dra_shadows import OfferedDevice
+from carrel.dialects.lent_gpus import is_lent
 from carrel.kubernetes.cluster import Conflict, Forbidden, Invalid, MergePatch, NotFound
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resource_claims import ResourceClaim
@@ -62,6 +63,8 @@ class ClaimAllocator:
         pod = self._state.pods.store.by_uid(waiting.holder.uid)
         if pod is None or not is_waiting(pod) or not could_not_be_scheduled(pod):
             return None
+        if is_lent(pod, self._state.options.now()):
+            return None  # also one whose claim still has its GPUs
         has_claims = bool(self._device_claims.gpu_claims_of(pod))
         return (waiting, pod) if has_claims and self._device_claims.is_understood(pod) else None
 

@@ -19,7 +19,7 @@ from carrel.kubernetes.objects.events import WARNING, Note
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.cluster_state import ClusterState
-from carrel.leases.pod_progress import holder_of, is_waiting
+from carrel.leases.pod_progress import could_not_be_scheduled, holder_of, is_waiting
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.pod_events import COMPONENT
 from carrel.lifecycle.revocation import Revoker
@@ -43,7 +43,9 @@ class UnplacedPods:
     async def round(self) -> None:
         now = self._state.options.now()
         could_run = {each.holder.uid for each in self._state.booked_waiting()}
-        pods = {pod.metadata.uid: pod for pod in (*self._kept_for_others(could_run), *self._not_placed())}
+        by_claims = {pod.metadata.uid: pod for pod in self._with_claims(now)}
+        pods = {pod.metadata.uid: pod for pod in (*self._kept_for_others(could_run), *self._not_placed())} | by_claims
+        could_run |= by_claims.keys()
         self._idle_since = {uid: self._idle_since.get(uid, now) for uid in pods}
         due = [pod for uid, pod in pods.items() if is_lent(pod, now) or now - self._idle_since[uid] >= IDLE]
         await self._state.isolation.each("unplaced", due, lambda pod: self._give_up(pod, pod.metadata.uid in could_run))
@@ -64,6 +66,16 @@ class UnplacedPods:
         for each in waiting:
             pod = self._state.pods.store.by_uid(each.holder.uid)
             if pod is not None and each.holder.uid in fitting and each.request.gang not in coming:
+                yield pod
+
+    def _with_claims(self, now: datetime) -> Iterator[Pod]:
+        """The booked pods whose ResourceClaims have GPUs (`claim_allocator`), and that kube-scheduler does not place:
+        it takes the allocation away, Carrel allocates again, and so on."""
+        shares = (share for lease in self._state.cluster_ledger.leases() for share in lease.record.shares)
+        claims = {share.holder.uid for share in shares if share.holder.is_claim}
+        for pod in filter(None, map(self._state.claim_users.pod_of, claims)):
+            is_booked = is_waiting(pod) and self._state.covered(pod) is not None
+            if is_booked and could_not_be_scheduled(pod) and not is_lent(pod, now):
                 yield pod
 
     async def _give_up(self, pod: Pod, could_run: bool) -> None:
