@@ -253,7 +253,7 @@ def _max_gpus(given: RuleInput) -> Iterable[str]:
     if 0 < most < asked and not is_less:
         whose = "A booking of a group" if given.is_group else "A booking"
         is_longer = given.old is not None and asked == given.old.cards
-        what = "this one has more, and so it cannot become longer" if is_longer else f"{asked} are asked for"
+        what = "this one has more, and can only get shorter or smaller" if is_longer else f"{asked} are asked for"
         yield f"{whose} has at most {most} GPU{'s' * (most != 1)}; {what}."
 
 

@@ -154,7 +154,7 @@ def test_a_booking_with_more_gpus_than_are_allowed_by_now_may_become_smaller_or_
     assert changed(cards=9) == ["max-gpus"]
     assert changed(end=old.end + DAY, cards=2) == []
     assert messages == [
-        "A booking has at most 2 GPUs; this one has more, and so it cannot become longer.",
+        "A booking has at most 2 GPUs; this one has more, and can only get shorter or smaller.",
         "A booking has at most 2 GPUs; 9 are asked for.",
     ]
 
