@@ -246,7 +246,7 @@ def test_the_doctor_finds_nothing_in_the_cluster_and_from_outside(chart: Install
 
 def a_claim_without_a_pod(chart: InstalledChart) -> Json:
     """The last GPU of the node is allocated to it, as a scheduler would."""
-    (device,) = [each for each in slices(chart)[0]["spec"]["devices"] if each["name"] == "gpu-25"]
+    device = max(slices(chart)[0]["spec"]["devices"], key=lambda each: each["attributes"]["index"]["int"])
     requests = [{"name": "gpu", "exactly": {"deviceClassName": "gpu.carrel.dev"}}]
     body = {"metadata": {"name": "left"}, "spec": {"devices": {"requests": requests}}}
     claim: Json = chart.api.call("POST", CLAIM.removesuffix("/left"), body)

@@ -76,10 +76,13 @@ class Lab:
         return found
 
     def events(self, ours: str, pod: Json) -> dict[str, str]:
-        """Reason → message."""
+        """Reason → message; a line each, if it was told several times in different words."""
         told: dict[str, Any] = self.api.call("GET", f"/api/v1/namespaces/{ours}/events")
-        uid = pod["metadata"]["uid"]
-        return {each["reason"]: each["message"] for each in told["items"] if each["involvedObject"].get("uid") == uid}
+        messages: dict[str, list[str]] = {}
+        for each in told["items"]:
+            if each["involvedObject"].get("uid") == pod["metadata"]["uid"]:
+                messages.setdefault(each["reason"], []).append(each["message"])
+        return {reason: "\n".join(lines) for reason, lines in messages.items()}
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """A command of an admin."""

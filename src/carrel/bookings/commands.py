@@ -55,15 +55,16 @@ class BookingCommands:
         """What would happen, always with the first start that is possible. Nothing is changed."""
         if refusal := self._not_requestable(request, by):
             return refusal
-        booking = self._booking_of(request, by)
+        now = self.context.now()
+        booking = self._booking_of(request, by, now)
         async with self.context.store.reading() as reading:
             if forbidden := await not_bookable(reading, request.group, by):
                 return forbidden
-            seen = await self._judge(reading, booking)
+            seen = await self._judge(reading, booking, now)
             if seen.problems:
                 return seen
             own = await self._own(reading, booking)
-            start = earliest_start(own, self.context.now(), self.context.rules)
+            start = earliest_start(own, now, self.context.rules)
             moved = replace(booking, start=start, end=start + (booking.end - booking.start))
             return replace(seen, earliest_start=await first_start(self.context, reading, moved))
 
@@ -77,9 +78,11 @@ class BookingCommands:
                 return made if made.key == key else _key_reused(key)
             if forbidden := await not_bookable(writing, request.group, by):
                 return forbidden
-            # The clock is read inside the transaction: after a wait, a start that has passed must not be booked.
-            booking = self._booking_of(request, by)
-            seen = await self._judge(writing, booking)
+            # The clock is read inside the transaction: after a wait, a start that has passed must not be booked. And it
+            # is read once: a booking that starts now must not have passed a second later.
+            now = self.context.now()
+            booking = self._booking_of(request, by, now)
+            seen = await self._judge(writing, booking, now)
             if not seen.is_allowed:
                 return _refused(seen)
             record = BookingRecord(
@@ -207,8 +210,8 @@ class BookingCommands:
 
     # --- the rules ---------------------------------------------------------------------------------------------------
 
-    def _booking_of(self, request: BookingRequest, by: Person) -> Booking:
-        start = request.start or self.context.now()
+    def _booking_of(self, request: BookingRequest, by: Person, now: datetime) -> Booking:
+        start = request.start or now
         end = start + request.end if isinstance(request.end, timedelta) else request.end
         model = self.context.model(request.model)
         return Booking(
@@ -222,23 +225,25 @@ class BookingCommands:
             group=request.group,
         )
 
-    async def _judge(self, reading: ReadTransaction, wanted: Booking) -> Preview:
-        return await self._judge_with_room(reading, await self._input(reading, wanted))
+    async def _judge(self, reading: ReadTransaction, wanted: Booking, now: datetime) -> Preview:
+        return await self._judge_with_room(reading, await self._input(reading, wanted, now))
 
     async def _judge_change(self, reading: ReadTransaction, record: BookingRecord, changes: Changes) -> Preview:
         old = record.booking
         new = replace(
             old, start=changes.start or old.start, end=changes.end or old.end, cards=changes.cards or old.cards
         )
-        given = await self._input(reading, new, old)
+        given = await self._input(reading, new, self.context.now(), old)
         if given.is_over:
             verdict = judge(given)
             return Preview(new, verdict.broken, verdict.earliest_start, HINT_LIST)
         return await self._judge_with_room(reading, given)
 
-    async def _input(self, reading: ReadTransaction, wanted: Booking, old: Booking | None = None) -> RuleInput:
+    async def _input(
+        self, reading: ReadTransaction, wanted: Booking, now: datetime, old: Booking | None = None
+    ) -> RuleInput:
         own, context = await self._own(reading, wanted), self.context
-        return rule_input(wanted, own, context.now(), context.rules, context.zone, old)
+        return rule_input(wanted, own, now, context.rules, context.zone, old)
 
     async def _own(self, reading: ReadTransaction, wanted: Booking) -> list[Booking]:
         """The bookings of the same person or group that a rule may still look at."""
