@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -46,6 +46,21 @@ async def test_without_a_start_a_booking_begins_when_it_is_accepted(opened: Open
     booking = await made(ada, days=1.5)
 
     assert (booking["start"], booking["end"], booking["state"]) == (at(0), at(1.5), "active")
+
+
+async def test_a_booking_from_now_is_allowed_however_long_it_takes_to_look_at_it(
+    opened: Opened, ada: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tick(clock: Clock) -> datetime:
+        clock.now += timedelta(seconds=1)
+        return clock.now
+
+    monkeypatch.setattr(Clock, "__call__", tick)
+
+    seen = await ada.post(f"{BOOKINGS}/preview", {"model": "a6000", "days": 1})
+    booked = await ada.book(days=1)
+
+    assert (seen.status, booked.status) == (200, 201), (seen.json, booked.json)
 
 
 async def test_all_mistakes_are_listed_with_a_possible_start_and_a_command_that_works(ada: Caller, bob: Caller) -> None:
