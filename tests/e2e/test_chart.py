@@ -352,7 +352,7 @@ def test_every_example_runs(chart: InstalledChart) -> None:
 
         def says_why() -> bool:
             events = chart.get(f"/api/v1/namespaces/{ours}/events")["items"]
-            return any("No node has 16 GPUs" in each["message"] for each in events)
+            return any("16 whole" in each["message"] for each in events)
 
         eventually(says_why, STARTING_S)
 

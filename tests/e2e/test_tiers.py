@@ -25,6 +25,17 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         yield found
 
 
+@pytest.fixture(autouse=True)
+def no_booking_is_used(lab: Lab) -> None:
+    """Pods of the test before count for their bookings until their containers have ended."""
+
+    def is_free() -> bool:
+        leases = lab.api.call("GET", "/apis/coordination.k8s.io/v1/namespaces/carrel/leases")["items"]
+        return all(each["metadata"].get("annotations", {}).get("carrel.dev/shares", "{}") == "{}" for each in leases)
+
+    eventually(is_free, LIMIT_S)
+
+
 def test_the_manual_sentence_by_sentence(lab: Lab) -> None:
     cards = {device["uuid"] for device in lab.carrel.devices()}
     with namespace(lab.api) as ours:
@@ -102,6 +113,7 @@ def test_a_controlled_pod_is_evicted_within_its_disruption_budget_and_the_next_h
         lab.api.call("POST", budgets, budget)
         victim = eventually(lambda: [each for each in serving(ours) if each["status"]["phase"] == "Running"])[0]
         lab.run(CAROL, ours, "other")
+        eventually(lambda: lab.pod(ours, "other")["metadata"]["annotations"]["carrel.dev/tier"] == "booked", LIMIT_S)
         lab.create(ADA, ours, "booked")
 
         eventually(lambda: "disruption budget" in lab.events(ours, victim).get("RevocationHeldUp", ""), LIMIT_S)
@@ -272,6 +284,7 @@ def test_a_job_that_replaces_only_failed_pods_continues_without_a_gpu(lab: Lab) 
         first = eventually(lambda: running(ours), LIMIT_S)
         assert first is not None
         lab.run(CAROL, ours, "other")
+        eventually(lambda: lab.pod(ours, "other")["metadata"]["annotations"]["carrel.dev/tier"] == "booked", LIMIT_S)
         lab.create(ADA, ours, "booked")
 
         second = eventually(lambda: running(ours, but=first["metadata"]["name"]), LIMIT_S)
