@@ -1,4 +1,5 @@
-"""Limits of unit tests: two seconds of CPU time on a quiet machine, and no sleep. Who exceeds one fails, in every run.
+"""Limits of unit tests: two seconds of CPU time where the machine is quiet, and no sleep. A test that exceeds one fails,
+in every run.
 
 What counts does not depend on how busy the machine is: the CPU time of the call itself, without fixtures, and waits
 that were asked for and elapsed, not how long they took.
