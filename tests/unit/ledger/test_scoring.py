@@ -486,7 +486,7 @@ def test_what_is_remembered_of_odd_amounts_is_bounded(monkeypatch: pytest.Monkey
     names = frozenset(f"n{number}" for number in range(10))
     gc.collect()
     others = sum(isinstance(each, FreePieces) for each in gc.get_objects())
-    for mib in range(1, 300):
+    for mib in range(1, 120):
         assert ranking.best(memory(mib), names)
     gc.collect()
 
