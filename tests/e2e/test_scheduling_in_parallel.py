@@ -64,13 +64,17 @@ async def test_two_replicas_with_256_parallel_binds_oversubscribe_no_gpu(kubecon
 
 
 async def every_member(replica: Replica, pods: Sequence[Json], nodes: list[str]) -> list[str]:
-    """Where the gang's plan puts each of them."""
-    async with asyncio.timeout(60):
-        while True:
-            found = [await replica.fitting(pod, nodes) for pod in pods]
-            if all(found):
-                return [names[0] for names in found]
-            await asyncio.sleep(0.1)
+    """Return where the gang's plan puts each of them.
+
+    A member that has its node is not asked about again before it is bound: that would mean that its bind failed.
+    """
+    plan: list[str] = []
+    async with asyncio.timeout(120):
+        for pod in pods:
+            while not (fitting := await replica.fitting(pod, nodes)):
+                await asyncio.sleep(0.1)
+            plan.append(fitting[0])
+    return plan
 
 
 async def test_a_gang_of_eight_that_loses_a_node_is_placed_when_the_node_returns(
