@@ -72,7 +72,7 @@ async def findings(of: Installation, checks: Sequence[Check] = CHECKS) -> list[F
 
 async def _found(of: Installation, check: Check) -> list[Finding]:
     try:
-        # In a task of its own: on Python 3.11.2 a failed task group leaves a mark on its task that breaks later timeouts.
+        # In a task of its own: on Python 3.11.2 a task group that failed breaks the later timeouts of its task.
         found = await asyncio.wait_for(asyncio.ensure_future(check.look(of)), check.limit_s)
     except TimeoutError:
         found = [fail(f"no answer within {check.limit_s:.0f} s", "carrel doctor, once more")]
