@@ -70,10 +70,10 @@ async def every_member(replica: Replica, pods: Sequence[Json], nodes: list[str])
     """
     plan: list[str] = []
     async with asyncio.timeout(120):
-        for pod in pods:
-            while not (fitting := await replica.fitting(pod, nodes)):
-                await asyncio.sleep(0.1)
-            plan.append(fitting[0])
+        while len(plan) < len(pods):
+            fitting = await replica.fitting(pods[len(plan)], nodes)
+            plan += fitting[:1]
+            await asyncio.sleep(0 if fitting else 0.1)
     return plan
 
 
