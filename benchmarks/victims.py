@@ -28,8 +28,9 @@ from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import WaitingPod
 from carrel.ledger.requests import WHOLE, Memory, Request, Topology, TopologyMode
 from carrel.ledger.shares import Holder, Share
-from carrel.lifecycle.assembly import TierOptions, tier_parts_on
+from carrel.lifecycle.assembly import tier_parts_on
 from carrel.lifecycle.holdings import LONG_AGO, NEVER, Holdings, OpportunisticPod
+from carrel.lifecycle.tier_options import TierOptions
 from carrel.lifecycle.victims import Revocation, revoke
 from carrel.parsing.time import seconds
 from kubernetes_in_memory import EmbeddedApi

@@ -28,7 +28,8 @@ from carrel.ledger.filtering import FilterResult
 from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.tiers import DEFAULT_TIER_POLICY, TierPolicy
-from carrel.lifecycle.assembly import collector_on, reservation_pods_on
+from carrel.lifecycle.collection import LeaseCollector
+from carrel.lifecycle.reservation_pods import ReservationPods
 from carrel.manifests import crds
 from carrel.parsing.time import seconds
 from carrel.scheduling.assembly import SchedulerOptions, scheduler_on
@@ -110,8 +111,8 @@ class Replica(ClusterState):
         )
         super().__init__(Client(self.transport), options)
         self.scheduler = scheduler_on(self, SchedulerOptions(timeouts=timeouts))
-        self.collector = collector_on(self)
-        self.reservations = reservation_pods_on(self)
+        self.collector = LeaseCollector(self)
+        self.reservations = ReservationPods(self)
 
     async def sees(self, pod: Json) -> Pod:
         """The pod as this replica's cache has it, once it has it in this version or a later one."""

@@ -11,11 +11,12 @@ from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, PODS, SECRE
 from carrel.leases.pod_progress import is_waiting
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.tiers import AtEnd
-from carrel.lifecycle.assembly import TierOptions, tier_parts_on
+from carrel.lifecycle.assembly import tier_parts_on
 from carrel.lifecycle.end_limits import DEFAULT_END_LIMITS, EndLimits
 from carrel.lifecycle.hand_over import HandOverResult
 from carrel.lifecycle.holdings import Holdings
 from carrel.lifecycle.opportunistic_pods import OpportunisticPods
+from carrel.lifecycle.tier_options import TierOptions
 from tests.kit.eventually import eventually
 from tests.kit.lab import BOOKER, Lab, Replica
 
@@ -42,7 +43,7 @@ class TierController:
         limits: EndLimits = DEFAULT_END_LIMITS,
     ) -> None:
         self.replica = replica
-        options = TierOptions(
+        self.options = TierOptions(
             frozenset({"gpu-scheduler"}),
             timedelta(seconds=grace_s),
             random_victims,
@@ -53,7 +54,7 @@ class TierController:
             when_full,
             limits,
         )
-        self.parts = tier_parts_on(replica, options)
+        self.parts = tier_parts_on(replica, self.options)
         self.results: list[HandOverResult] = []
 
     async def round(self) -> None:
@@ -84,7 +85,7 @@ class TierController:
         found = revoker.pods.read()
         expected = {uid for uid in state.ledger.holders() if state.holder_may_lose_gpus(uid)} - found.stuck.keys()
         assert found.victims.keys() == expected
-        anew = OpportunisticPods(state.ledger, self.parts.hand_overs, revoker.context).read()
+        anew = OpportunisticPods(state, self.parts.hand_overs, self.options).read()
         assert found.victims == {uid: pod for uid, pod in anew.victims.items() if uid not in found.stuck}
         revoker.holdings.set_pods(found.victims, found.stuck)
         revoker.holdings.update()

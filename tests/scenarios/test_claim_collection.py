@@ -143,7 +143,7 @@ async def test_a_claim_that_is_prepared_on_its_node_keeps_the_gpu_although_it_is
 
 async def test_an_outdated_cache_frees_nothing() -> None:
     async with an_allocated_claim() as (lab, replica, claim):
-        replica.collector._context.claim_ends._device_claims = None
+        replica.collector._claim_ends._device_claims = None
         assert await freed(replica) == []
         assert await lab.held() == {"gpu-n1-0": {claim["metadata"]["uid"]: 8138}}
 

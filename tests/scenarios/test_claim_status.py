@@ -1,6 +1,5 @@
 """The status of a GpuClaim shows which GPUs its pod has by the Leases, or what it waits for."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -8,10 +7,8 @@ import pytest
 from carrel.dialects.gpuclaim import ClaimPhase
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GpuClaim
 from carrel.kubernetes.cluster import BindTarget, Conflict, DeleteOptions, Forbidden, Json, MergePatch, Selection
-from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import LEASES, PODS
-from carrel.ledger.refusals import Refusal
-from carrel.lifecycle.claim_status import ClaimContext, ClaimState, ClaimStatusWriter
+from carrel.lifecycle.claim_status import ClaimState, ClaimStatusWriter
 from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.coexist_node import a_coexist_node
 from tests.kit.eventually import eventually
@@ -28,15 +25,7 @@ class Writer:
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
-        known = ClaimContext(replica.cluster_ledger, self._pods_of, self._why, replica.options.dialect_options)
-        self.claims = ClaimStatusWriter(replica.cluster, known)
-
-    def _pods_of(self, claim: GpuClaim) -> Sequence[Pod]:
-        named = claim.metadata.name
-        return [pod for pod in self.replica.pods.store if pod.metadata.annotations.get("gpu.scheduling/claim") == named]
-
-    def _why(self, pod: Pod) -> Refusal | None:
-        return self.replica.why(pod)
+        self.claims = ClaimStatusWriter(replica)
 
     async def write(self, lab: Lab, name: str = "two-cards") -> ClaimState | None:
         """Waits until the cache has everything that the API server has."""

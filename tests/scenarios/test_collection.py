@@ -92,7 +92,7 @@ async def test_the_gpu_of_a_pod_that_was_never_bound_is_freed_after_a_while() ->
 async def test_an_outdated_cache_does_not_free_the_gpu_of_a_running_pod() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         uid = await a_bound_pod(lab, replica)
-        replica.collector._pod_by_uid = lambda _: None  # as if the watch had lost the pod
+        replica.collector._pod_by_uid = lambda uid: None  # as if the watch had lost the pod
 
         assert await freed(replica) == []
         assert await lab.held() == {"gpu-n1-0": {uid: 8138}}
@@ -117,14 +117,14 @@ async def test_a_bind_just_before_the_gpu_would_be_freed_keeps_the_gpu() -> None
         await eventually(lambda: collecting.cluster_ledger.lease("gpu-n1-0"))
         assert await freed(collecting) == []
         later(collecting, 61)
-        ask_the_server = collecting.collector._cluster.get
+        ask_the_server = collecting.cluster.get
 
         async def bound_meanwhile(resource: Resource[Pod], name: str, namespace: str) -> Json:
             seen = await ask_the_server(resource, name, namespace)
             assert await binding.bind(body, "n1") is None
             return seen
 
-        collecting.collector._cluster.get = bound_meanwhile  # type: ignore[method-assign,assignment] # a race
+        collecting.cluster.get = bound_meanwhile  # type: ignore[method-assign,assignment] # a race
 
         assert await freed(collecting) == []
         assert await lab.held() == {"gpu-n1-0": {pod.metadata.uid: 8138}}
@@ -207,14 +207,14 @@ async def test_a_lease_that_cannot_be_written_does_not_delay_the_others() -> Non
             await a_bound_pod(lab, replica, name, mib=16276)
             await lab.client.delete(PODS, name, "lab", how=DeleteOptions(grace_seconds=0))
         await eventually(lambda: not len(replica.pods.store))
-        ask_the_server = replica.collector._cluster.get
+        ask_the_server = replica.cluster.get
 
         async def not_now(resource: Resource[Pod], name: str, namespace: str) -> Json:
             if name == "a":
                 raise Unavailable(503, "ServiceUnavailable", "later")
             return await ask_the_server(resource, name, namespace)
 
-        replica.collector._cluster.get = not_now  # type: ignore[method-assign,assignment] # one call fails
+        replica.cluster.get = not_now  # type: ignore[method-assign,assignment] # one call fails
         assert [each.holder.full_name for each in await replica.collector.collect()] == ["lab/b"]
 
 

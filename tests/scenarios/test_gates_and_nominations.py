@@ -12,7 +12,7 @@ from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.leases.eligible_nodes import EligibleNodes
 from carrel.ledger.refusals import Refusal
-from carrel.lifecycle.claim_status import ClaimContext, claim_state
+from carrel.lifecycle.claim_status import ClaimStatusWriter
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
@@ -129,10 +129,11 @@ async def test_the_claim_of_a_gated_pod_names_the_gates() -> None:
         await lab.client.create(GPU_CLAIMS, {**body, "spec": {"devices": {"count": 1}}}, "lab")
         claim = await eventually(lambda: replica.claims.store.get("one", "lab"))
         assert claim is not None
-        pod = await replica.sees(await lab.pod("train", annotations={"gpu.scheduling/claim": "one"}, gates=[QUOTA]))
+        await replica.sees(await lab.pod("train", annotations={"gpu.scheduling/claim": "one"}, gates=[QUOTA]))
 
-        known = ClaimContext(replica.cluster_ledger, lambda _: [pod], replica.why, replica.options.dialect_options)
-        assert f"held back by the scheduling gate {QUOTA}" in claim_state(claim, known).message
+        state = ClaimStatusWriter(replica).state_of(claim)
+
+        assert f"held back by the scheduling gate {QUOTA}" in state.message
 
 
 async def test_a_gated_pod_whose_booking_ends_gets_a_successor_with_the_remaining_gates() -> None:

@@ -32,7 +32,7 @@ from carrel.leases.adoption import Adoption
 from carrel.leases.coverage_words import WORDS
 from carrel.leases.pod_progress import is_waiting
 from carrel.ledger.refusals import Refusal
-from carrel.lifecycle.claim_status import ClaimContext, ClaimStatusWriter
+from carrel.lifecycle.claim_status import ClaimStatusWriter
 from carrel.node.allocation import AllocationContext, DeviceAllocation
 from carrel.node.comparison import AllocationMode, Comparison
 from carrel.node.device_names import DeviceInventory
@@ -213,17 +213,13 @@ class Cluster:
         assert "carrel.dev/notice" in pods["soon"].metadata.annotations, "notices"
         held = {uid for shares in (await self.lab.held()).values() for uid in shares}
         assert held <= {pod.metadata.uid for pod in pods.values()}, "collection"
-        claims = ClaimStatusWriter(self.lab.client, self._claim_context())
+        claims = ClaimStatusWriter(self.replica)
         for claim in self.replica.claims.store:
             if claim.metadata.name == "healthy":
                 await claims.write(claim)
         written = await self.lab.client.get(GPU_CLAIMS, "healthy", "lab")
         assert written["status"]["phase"] == "Pending", "claim status"
         await Adoption(self.replica.cluster_ledger, self.replica.lease_writer).record()
-
-    def _claim_context(self) -> ClaimContext:
-        options = self.replica.options.dialect_options
-        return ClaimContext(self.replica.cluster_ledger, lambda claim: [], self.replica.why, options)
 
     async def check_extender(self, poison: Json | None) -> None:
         pods = await pods_of(self.lab)

@@ -11,8 +11,7 @@ from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import LEASES, PODS, RUNTIME_CLASSES
 from carrel.leases.runtime_class import RuntimeClasses
 from carrel.ledger.refusals import Refusal
-from carrel.lifecycle.assembly import reservation_pods_on
-from carrel.lifecycle.reservation_pods import ReservationOptions
+from carrel.lifecycle.reservation_pods import ReservationOptions, ReservationPods
 from tests.kit.coexist import (
     RESERVATIONS,
     first,
@@ -276,7 +275,7 @@ async def test_reservation_pods_get_the_runtime_class_and_the_command_that_the_s
         assert choice.chosen() == ""
         await informers.read_once()
         options = ReservationOptions("kai", own_command=True, runtime_class=choice.chosen)
-        node_lab.replica.reservations = reservation_pods_on(node_lab.replica, options)
+        node_lab.replica.reservations = ReservationPods(node_lab.replica, options)
         await node_lab.run_pod("a", annotations=HALF)
 
         spec = (await node_lab.the_reservation_pod())["spec"]

@@ -12,9 +12,8 @@ from carrel.kubernetes.cluster import Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
 from carrel.leases.shown_cards import shown_card, shown_cards
 from carrel.leases.slot_gpus import indices_of
-from carrel.lifecycle.assembly import reservation_pods_on
 from carrel.lifecycle.kai_metadata import KaiMetadataWriter
-from carrel.lifecycle.reservation_pods import ReservationOptions
+from carrel.lifecycle.reservation_pods import ReservationOptions, ReservationPods
 from tests.kit.coexist import OLD_RESERVATIONS, create_reservation_namespace, reservation_pods
 from tests.kit.coexist_node import HALF, WHOLE, a_coexist_node
 from tests.kit.eventually import eventually
@@ -181,7 +180,7 @@ async def test_under_kais_old_names_a_fraction_gets_its_gpu_and_the_reservation_
         lab = node_lab.lab
         await create_reservation_namespace(lab, OLD_RESERVATIONS)
         options = ReservationOptions("kai", BEFORE_KAI_0_17)
-        node_lab.replica.reservations = reservation_pods_on(node_lab.replica, options)
+        node_lab.replica.reservations = ReservationPods(node_lab.replica, options)
         await node_lab.run_pod("a", annotations=HALF)
 
         (pod,) = (await lab.client.list(PODS, Selection(OLD_RESERVATIONS))).items

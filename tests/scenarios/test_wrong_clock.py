@@ -17,7 +17,8 @@ from carrel.kubernetes.objects.resources import PODS, SECRETS
 from carrel.kubernetes.server_clock import ServerClock
 from carrel.kubernetes.transport import ApiRequest, ApiResponse
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
-from carrel.lifecycle.assembly import TierOptions, tier_parts_on
+from carrel.lifecycle.assembly import tier_parts_on
+from carrel.lifecycle.tier_options import TierOptions
 from tests.kit.gpus import a_node
 from tests.kit.lab import QUICK, Lab, a_lab
 from tests.kit.tiers import an_opportunistic_pod

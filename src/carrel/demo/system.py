@@ -35,7 +35,7 @@ from carrel.leases.pod_progress import SCHEDULED, holder_of, is_waiting
 from carrel.leases.shown_cards import shown_cards, shown_indices
 from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Card
-from carrel.lifecycle.assembly import collector_on
+from carrel.lifecycle.collection import LeaseCollector
 from carrel.lifecycle.hand_over_notes import how_lost
 from carrel.lifecycle.revocation import UNSCHEDULABLE
 from carrel.manifests import crds, priority_classes, webhooks
@@ -159,7 +159,7 @@ class Demo:
         ):
             self.log(f"kube-scheduler would ask {extender}/carrel")
             scheduler = SimulatedScheduler(session, binds, extender)
-            collector = collector_on(self.carrel)
+            collector = LeaseCollector(self.carrel)
             while True:
                 scheduling.expire_promises()
                 try:

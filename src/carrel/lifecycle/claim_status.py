@@ -14,7 +14,7 @@ Where the kubelet chooses, a pod that also asks it for GPUs is bound before anyb
 has seen them, the pod is told, too late for its environment.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -22,10 +22,10 @@ from carrel.dialects import gpuclaim
 from carrel.dialects.gpuclaim import ClaimPhase
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GpuClaim
 from carrel.dialects.options import DialectOptions
-from carrel.kubernetes.cluster import Cluster, Conflict, MergePatch, NotFound
+from carrel.kubernetes.cluster import Conflict, MergePatch, NotFound
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
-from carrel.leases.cluster_ledger import ClusterLedger
+from carrel.leases.cluster_state import NAMESPACE_OF, ClusterState
 from carrel.leases.pod_progress import FINISHED
 from carrel.leases.slot_gpus import indices_of
 from carrel.ledger.refusals import Refusal
@@ -53,32 +53,25 @@ class ClaimState:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimContext:
-    """What is needed to compute the status of a claim."""
-
-    cluster_ledger: ClusterLedger
-    pods_of: Callable[[GpuClaim], Sequence[Pod]]
-    """The pods that name a claim."""
-    why: Callable[[Pod], Refusal | None]
-    dialect_options: DialectOptions
-
-
 class ClaimStatusWriter:
-    def __init__(self, cluster: Cluster, context: ClaimContext) -> None:
-        self._cluster = cluster
-        self._context = context
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+
+    def pods_of(self, claim: GpuClaim) -> Sequence[Pod]:
+        """The pods that name a claim."""
+        pods = self._state.pods.store.find(NAMESPACE_OF, claim.metadata.namespace)
+        return [pod for pod in pods if pod.metadata.annotations.get(gpuclaim.CLAIM) == claim.metadata.name]
 
     async def write(self, claim: GpuClaim) -> ClaimState | None:
         """Updates the status, then tells the pods. None: it was up to date, or the claim is gone. Raises
         `ClusterError`: `Conflict` if the claim has changed, another if a pod cannot be told."""
         written = await self._write_status(claim)
-        for pod in self._context.pods_of(claim):
+        for pod in self.pods_of(claim):
             await self._tell(pod)
         return written
 
     async def _write_status(self, claim: GpuClaim) -> ClaimState | None:
-        state = claim_state(claim, self._context)
+        state = self.state_of(claim)
         state = replace(state, message=printable(state.message))  # kubectl prints it as it is
         if state.is_written_on(claim):
             return None
@@ -86,14 +79,14 @@ class ClaimStatusWriter:
         metadata = claim.metadata
         patch = MergePatch({"metadata": {"resourceVersion": metadata.resource_version}, "status": status})
         try:
-            await self._cluster.patch(GPU_CLAIMS, metadata.name, patch, metadata.namespace, subresource="status")
+            await self._state.cluster.patch(GPU_CLAIMS, metadata.name, patch, metadata.namespace, subresource="status")
         except NotFound:
             return None
         return state
 
     async def _tell(self, pod: Pod) -> None:
         """Which GPUs the kubelet gave to a pod, if its Binding could not say it."""
-        metadata, node, ledger = pod.metadata, pod.spec.node_name, self._context.cluster_ledger
+        metadata, node, ledger = pod.metadata, pod.spec.node_name, self._state.cluster_ledger
         if (
             gpuclaim.ALLOCATED in metadata.annotations
             or pod.status.phase in FINISHED
@@ -106,51 +99,49 @@ class ClaimStatusWriter:
             notes = gpuclaim.write_allocated(node, ids)
             patch = MergePatch({"metadata": {"uid": metadata.uid, "annotations": notes}})
             with suppress(NotFound, Conflict):  # it is gone, or another has its name
-                await self._cluster.patch(PODS, metadata.name, patch, metadata.namespace)
+                await self._state.cluster.patch(PODS, metadata.name, patch, metadata.namespace)
 
+    def state_of(self, claim: GpuClaim) -> ClaimState:
+        wrong = _why_impossible(claim, self._state.options.dialect_options)
+        if wrong:
+            return ClaimState(ClaimPhase.FAILED, wrong)
+        pods = sorted(self.pods_of(claim), key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
+        living = [pod for pod in pods if pod.status.phase not in FINISHED]
+        if not pods:
+            return ClaimState(ClaimPhase.PENDING, "no pod names this claim yet")
+        if not living:
+            last = pods[-1].metadata.name
+            return ClaimState(ClaimPhase.RELEASED, f"pod {last} has finished; no other names this claim")
+        state = self._of_pod(living[0])
+        if len(living) == 1:
+            return state
+        shown = f"shown is {living[0].metadata.name}, the oldest of {len(living)} pods that name this claim"
+        message = f"{state.message}; {shown}" if state.message else shown
+        return ClaimState(state.phase, message, state.node, state.ids)
 
-def claim_state(claim: GpuClaim, context: ClaimContext) -> ClaimState:
-    wrong = _why_impossible(claim, context.dialect_options)
-    if wrong:
-        return ClaimState(ClaimPhase.FAILED, wrong)
-    pods = sorted(context.pods_of(claim), key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
-    living = [pod for pod in pods if pod.status.phase not in FINISHED]
-    if not pods:
-        return ClaimState(ClaimPhase.PENDING, "no pod names this claim yet")
-    if not living:
-        return ClaimState(ClaimPhase.RELEASED, f"pod {pods[-1].metadata.name} has finished; no other names this claim")
-    state = _of_pod(living[0], context)
-    if len(living) == 1:
-        return state
-    shown = f"shown is {living[0].metadata.name}, the oldest of {len(living)} pods that name this claim"
-    message = f"{state.message}; {shown}" if state.message else shown
-    return ClaimState(state.phase, message, state.node, state.ids)
-
-
-def _of_pod(pod: Pod, context: ClaimContext) -> ClaimState:
-    name, node, leases = pod.metadata.name, pod.spec.node_name, context.cluster_ledger.leases_of(pod.metadata.uid)
-    here = [lease for lease in leases if lease.record.node == node]
-    if here:
-        ids = indices_of(context.cluster_ledger, here, pod.metadata.uid)
-        message = "" if ids else f"the kubelet of {node} chooses the GPUs; its agent has not said yet which"
-        if pod.metadata.deletion_timestamp:
-            message = f"pod {name} is being deleted; its GPUs are free when it is gone"
-        return ClaimState(ClaimPhase.BOUND, message, node, ids)
-    if node:
-        return ClaimState(ClaimPhase.FAILED, f"pod {name} was bound to {node}, but no Lease there gives it a GPU", node)
-    if leases:
-        first = leases[0].record.node
-        on_one = [lease for lease in leases if lease.record.node == first]
+    def _of_pod(self, pod: Pod) -> ClaimState:
+        name, node, ledger = pod.metadata.name, pod.spec.node_name, self._state.cluster_ledger
+        leases = ledger.leases_of(pod.metadata.uid)
+        here = [lease for lease in leases if lease.record.node == node]
+        if here:
+            ids = indices_of(ledger, here, pod.metadata.uid)
+            message = "" if ids else f"the kubelet of {node} chooses the GPUs; its agent has not said yet which"
+            if pod.metadata.deletion_timestamp:
+                message = f"pod {name} is being deleted; its GPUs are free when it is gone"
+            return ClaimState(ClaimPhase.BOUND, message, node, ids)
+        if node:
+            message = f"pod {name} was bound to {node}, but no Lease there gives it a GPU"
+            return ClaimState(ClaimPhase.FAILED, message, node)
+        if leases:
+            first = leases[0].record.node
+            on_one = [lease for lease in leases if lease.record.node == first]
+            ids = indices_of(ledger, on_one, pod.metadata.uid)
+            return ClaimState(ClaimPhase.RESERVED, f"pod {name} is being bound to {first}", first, ids)
+        refusal = self._state.why(pod)
         return ClaimState(
-            ClaimPhase.RESERVED,
-            f"pod {name} is being bound to {first}",
-            first,
-            indices_of(context.cluster_ledger, on_one, pod.metadata.uid),
+            ClaimPhase.PENDING,
+            refusal.reason if refusal else f"pod {name} waits for the scheduler; there is room for it",
         )
-    refusal = context.why(pod)
-    return ClaimState(
-        ClaimPhase.PENDING, refusal.reason if refusal else f"pod {name} waits for the scheduler; there is room for it"
-    )
 
 
 def _why_impossible(claim: GpuClaim, dialect_options: DialectOptions) -> str:

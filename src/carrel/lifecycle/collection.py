@@ -11,19 +11,16 @@ placed there. Kubernetes deletes the pods of a lost node; each frees its GPUs wh
 is deleted, even if its GPU has another index now: such a Lease would make the GPU unusable.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 
 from carrel.dialects import carrel
-from carrel.kubernetes.cluster import Cluster, Json, NotFound
-from carrel.kubernetes.isolation import Isolation
-from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.cluster import Json, NotFound
 from carrel.kubernetes.objects.resources import PODS
-from carrel.leases.cluster_ledger import ClusterLedger, PodByUid
-from carrel.leases.confirmed_ends import ConfirmedEnds
+from carrel.leases.cluster_state import ClusterState
+from carrel.leases.confirmed_ends import confirmed_ends_on
 from carrel.leases.known_lease import KnownLease
-from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pod_progress import FINISHED
 from carrel.ledger.shares import Holder
 from carrel.lifecycle.claim_ends import TIME_TO_STORE_S, ClaimEnds
@@ -53,60 +50,44 @@ class _Unbound:
     since: float
 
 
-@dataclass(frozen=True, slots=True)
-class CollectionContext:
-    """What the collector needs of its surroundings."""
-
-    cluster: Cluster
-    pod_by_uid: PodByUid
-    gang_runs: Callable[[Pod], bool]
-    """Whether other members of the pod's gang are bound: then no other pod gets its GPUs."""
-    kept: KeptGpus
-    ends: ConfirmedEnds
-    claim_ends: ClaimEnds
-    now: Callable[[], datetime]
-    clock: Callable[[], float]
-    """Seconds; only differences mean something. The time of day may jump."""
-    isolation: Isolation = field(default_factory=Isolation)
-
-
 class LeaseCollector:
-    def __init__(self, cluster_ledger: ClusterLedger, lease_writer: LeaseWriter, context: CollectionContext) -> None:
-        self._cluster_ledger = cluster_ledger
-        self._lease_writer = lease_writer
-        self._cluster = context.cluster
-        self._pod_by_uid = context.pod_by_uid
-        self._gang_runs = context.gang_runs
-        self._context = context
-        self._clock = context.clock
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._cluster_ledger = state.cluster_ledger
+        self._lease_writer = state.lease_writer
+        self._pod_by_uid = state.pods.store.by_uid
+        self._clock = state.options.clock
+        self._kept = KeptGpus(state)
+        self._ends = confirmed_ends_on(state)
+        self._claim_ends = ClaimEnds(state.cluster, state.cluster_ledger, state.device_claims)
         self._unbound: dict[tuple[str, str], _Unbound] = {}  # Lease and uid
 
     async def collect(self) -> Sequence[FreedShare]:
         """One round over all Leases."""
-        collected = await self._context.isolation.each("collection", self.due(), self.collect_lease)
+        collected = await self._state.isolation.each("collection", self.due(), self.collect_lease)
         return [share for freed in collected for share in freed]
 
     def due(self) -> Sequence[str]:
         """The names of the Leases that may have something to free, by the caches."""
         leases = {lease.name: lease for lease in self._cluster_ledger.leases()}
         holders = {share.holder.uid for lease in leases.values() for share in lease.record.shares}
-        self._context.ends.forget_all_but(holders)
-        self._context.claim_ends.forget_all_but(holders)
+        self._ends.forget_all_but(holders)
+        self._claim_ends.forget_all_but(holders)
         self._unbound = {
             (name, uid): seen
             for (name, uid), seen in self._unbound.items()
             if name in leases and leases[name].record.names(uid)
         }
-        return self._context.isolation.found("collection", leases.values(), self._name_if_due, lambda lease: lease.name)
+        return self._state.isolation.found("collection", leases.values(), self._name_if_due, lambda lease: lease.name)
 
     def _name_if_due(self, lease: KnownLease) -> str | None:
         record = lease.record
-        is_due = record.is_empty or any(self._absent_holders(lease)) or self._context.kept.is_in_vain(record)
+        is_due = record.is_empty or any(self._absent_holders(lease)) or self._kept.is_in_vain(record)
         return lease.name if is_due else None
 
     def awaited_on(self, node: str) -> list[str]:
         """The names of the Leases that name a pod which is gone, and of which the node has to confirm it."""
-        uids = self._context.ends.awaited_on(node)
+        uids = self._ends.awaited_on(node)
         return [lease.name for uid in uids for lease in self._cluster_ledger.leases_of(uid)]
 
     async def collect_lease(self, name: str) -> Sequence[FreedShare]:
@@ -120,7 +101,7 @@ class LeaseCollector:
             if lease and why:
                 freed.append(FreedShare(holder, lease.record.node, lease.record.index, why))
         left = self._cluster_ledger.lease(name)
-        if left and left.record.kept_for and self._context.kept.is_in_vain(left.record):
+        if left and left.record.kept_for and self._kept.is_in_vain(left.record):
             await self._lease_writer.stop_keeping(name, left.record.kept_for.uid)
         left = self._cluster_ledger.lease(name)
         if left and left.record.is_empty:
@@ -138,7 +119,7 @@ class LeaseCollector:
 
     def _seems_absent(self, holder: Holder, lease: KnownLease) -> bool:
         if holder.is_claim:
-            return self._context.claim_ends.seems_over(holder, lease.record)
+            return self._claim_ends.seems_over(holder, lease.record)
         return self._node_of(holder) != lease.record.node or self._has_others(lease, holder)
 
     def _node_of(self, holder: Holder) -> str | None:
@@ -170,7 +151,7 @@ class LeaseCollector:
         is_elsewhere = not why and (_node_of(pod) != record.node or self._has_others(lease, holder))
         if why and holder == record.kept_for and not any(share.holder == holder for share in record.shares):
             return await self._keep_for_next(lease, holder, why)
-        if why and why != FINISHED_POD and self._context.ends.why_unsure(holder.uid, record.node):
+        if why and why != FINISHED_POD and self._ends.why_unsure(holder.uid, record.node):
             return ""
         spared = holder == record.kept_for or self._is_awaited(holder)
         if is_elsewhere and not spared and self._had_time(lease, holder):
@@ -183,7 +164,7 @@ class LeaseCollector:
         return ""
 
     async def _remove_claim_if_over(self, lease: KnownLease, holder: Holder) -> str:
-        record, end = lease.record, await self._context.claim_ends.end_of(holder, lease.record)
+        record, end = lease.record, await self._claim_ends.end_of(holder, lease.record)
         if not end.why or not (end.is_final or self._had_time(lease, holder, TIME_TO_STORE_S)):
             return ""
         # The gate may be saying yes to this claim at this very moment: then this write gets a conflict.
@@ -194,8 +175,8 @@ class LeaseCollector:
 
     async def _keep_for_next(self, lease: KnownLease, holder: Holder, why: str) -> str:
         """The GPU was taken back for a booking: its next pod gets it, if it comes soon."""
-        if lease.record.kept_booking and self._context.kept.is_running(lease.record.kept_booking):
-            await self._lease_writer.keep_for_next(lease.name, holder.uid, self._context.now() + KEPT_FOR_NEXT)
+        if lease.record.kept_booking and self._kept.is_running(lease.record.kept_booking):
+            await self._lease_writer.keep_for_next(lease.name, holder.uid, self._state.options.now() + KEPT_FOR_NEXT)
             return ""
         await self._lease_writer.stop_keeping(lease.name, holder.uid)
         return why
@@ -203,12 +184,12 @@ class LeaseCollector:
     def _is_awaited(self, holder: Holder) -> bool:
         """Its gang runs already: it is to get the GPUs that were taken for it."""
         pod = self._pod_by_uid(holder.uid)
-        return pod is not None and not pod.spec.node_name and self._gang_runs(pod)
+        return pod is not None and not pod.spec.node_name and self._state.gang_runs(pod)
 
     async def _pod_of(self, holder: Holder) -> Json:
         """The pod of that name, as the API server has it now; empty if there is none."""
         try:
-            return await self._cluster.get(PODS, holder.name, holder.namespace)
+            return await self._state.cluster.get(PODS, holder.name, holder.namespace)
         except NotFound:
             return {}
 

@@ -15,7 +15,7 @@ Left alone: pods with a controller. Nobody gives up on them, and a Job counts a 
 
 import logging
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from carrel.dialects.booking_objects import namespace_named
 from carrel.dialects.carrel import BOOKING
@@ -31,18 +31,9 @@ from carrel.leases.cluster_state import ClusterState
 from carrel.leases.pod_progress import created_at, holder_of, is_ending
 from carrel.leases.starts_soon import starts_soon
 from carrel.lifecycle.hand_over import HandOverOrder, HandOvers
+from carrel.lifecycle.tier_options import TierOptions
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class CpuAfterWaitOptions:
-    wait: timedelta = timedelta()
-    """How long a pod waits before it goes on without a GPU; zero: for ever."""
-    when_full: WhenFull = WhenFull.DEFAULT
-    """Where the pod's Namespace does not say it."""
-    schedulers: frozenset[str] = frozenset()
-    """The schedulers that ask Carrel's extender: why other pods wait is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +74,7 @@ def why_it_waits(pod: WaitingGpuPod) -> str:
 
 
 class CpuAfterWait:
-    def __init__(self, state: ClusterState, hand_overs: HandOvers, options: CpuAfterWaitOptions) -> None:
+    def __init__(self, state: ClusterState, hand_overs: HandOvers, options: TierOptions) -> None:
         self._state = state
         self._hand_overs = hand_overs
         self._options = options
@@ -92,7 +83,7 @@ class CpuAfterWait:
 
     async def begin_due(self) -> list[str]:
         """The names of the hand-overs that were begun. Raises `ClusterError` if Leases and bookings cannot be read."""
-        if not self._options.wait or not self._due() or not await self._state.reread():
+        if not self._options.wait_before_cpu or not self._due() or not await self._state.reread():
             return []
         return [name for name in await self._state.isolation.each("wait", self._due(), self._begin) if name]
 
@@ -121,7 +112,7 @@ class CpuAfterWait:
         if why_it_waits(self._seen(pod)):
             self._since[uid] = now  # its time begins when nothing of this is true any more
             return None
-        has_waited = now - self._since.setdefault(uid, created_at(pod)) >= self._options.wait
+        has_waited = now - self._since.setdefault(uid, created_at(pod)) >= self._options.wait_before_cpu
         return pod if has_waited and self._has_no_room(pod) else None
 
     def _has_no_room(self, pod: Pod) -> bool:

@@ -12,22 +12,23 @@ Kubernetes deletes an Event after an hour. A pod that is created late gets only 
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
 
+from carrel.dialects.booking_objects import is_from_enquiry
 from carrel.dialects.carrel import WARNED
 from carrel.dialects.hand_over_record import Why
 from carrel.dialects.maia import TERMINATE_AT, read_terminate_at
 from carrel.dialects.registry import dialects_of
 from carrel.dialects.tier import tier_of
-from carrel.kubernetes.cluster import Cluster, Conflict, DeleteOptions, MergePatch, NotFound
+from carrel.kubernetes.cluster import Conflict, DeleteOptions, MergePatch, NotFound
 from carrel.kubernetes.event_recorder import EventRecorder
-from carrel.kubernetes.isolation import Isolation, title
+from carrel.kubernetes.isolation import title
 from carrel.kubernetes.objects.events import WARNING, Note
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
+from carrel.leases.cluster_state import ClusterState
 from carrel.leases.pod_progress import is_ending
 from carrel.ledger.tiers import AtEnd, Tier
 from carrel.lifecycle.hand_over import HandOverOrder, HandOvers
@@ -47,21 +48,6 @@ day knows that it ends tomorrow."""
 
 
 @dataclass(frozen=True, slots=True)
-class ExpiryOptions:
-    now: Callable[[], datetime]
-    is_covered: Callable[[Pod], bool]
-    """Whether a booking covers the pod now."""
-    reread: Callable[[], Awaitable[bool]]
-    """Reads the bookings again. False: what is known of them is old."""
-    booked_from: Callable[[Pod], datetime | None] = lambda pod: None
-    """The start of the booking that covers the pod; None: it is not known."""
-    at_end: AtEnd = AtEnd.CPU
-    isolation: Isolation = field(default_factory=Isolation)
-    has_claims: Callable[[Pod], bool] = lambda pod: False
-    """Whether it asks for GPUs by ResourceClaims, or holds some by them."""
-
-
-@dataclass(frozen=True, slots=True)
 class ExpiryWarning:
     pod: Pod
     note: Note
@@ -70,20 +56,13 @@ class ExpiryWarning:
 
 
 class Expiry:
-    def __init__(
-        self, cluster: Cluster, pods: Callable[[], Iterable[Pod]], hand_overs: HandOvers, options: ExpiryOptions
-    ) -> None:
-        self._cluster = cluster
-        self._pods = pods
+    def __init__(self, state: ClusterState, hand_overs: HandOvers, at_end: AtEnd = AtEnd.CPU) -> None:
+        self._state = state
         self._hand_overs = hand_overs
-        self._events = EventRecorder(cluster, COMPONENT, options.now)
-        self._now = options.now
-        self._is_covered = options.is_covered
-        self._reread = options.reread
-        self._booked_from = options.booked_from
-        self._at_end = options.at_end
-        self._isolation = options.isolation
-        self._has_claims = options.has_claims
+        self._at_end = at_end
+        self._now = state.options.now
+        self._isolation = state.isolation
+        self._events = EventRecorder(hand_overs.cluster, COMPONENT, self._now)
 
     async def end_expired(self) -> list[str]:
         """Ends all pods whose time is over. The names of the hand-overs that were begun."""
@@ -101,21 +80,21 @@ class Expiry:
             end = end_of(pod) if self._has_end(pod) else None
             return (end, pod.metadata.uid, pod) if end is not None and end <= now and not self._stays(pod) else None
 
-        found = self._isolation.found("expiry", self._pods(), over)
+        found = self._isolation.found("expiry", self._state.pods.store.snapshot(), over)
         return [pod for _, _, pod in sorted(found, key=lambda each: each[:2])]
 
     async def end(self, pod: Pod) -> str:
         """Ends an expired pod. The name of its hand-over; empty if there is none, or if a booking covers it now."""
-        if tier_of(pod) is Tier.BOOKED and (not await self._reread() or self._stays(pod)):
+        if tier_of(pod) is Tier.BOOKED and (not await self._state.reread() or self._stays(pod)):
             return ""
         if self._at_end is not AtEnd.END:
             return await self._hand_overs.begin(pod, HandOverOrder(Why.EXPIRED, due=end_of(pod) or self._now()))
         metadata = pod.metadata
         try:
-            found = await self._cluster.get(PODS, metadata.name, metadata.namespace)
+            found = await self._hand_overs.cluster.get(PODS, metadata.name, metadata.namespace)
             if found["metadata"].get("annotations", {}).get(TERMINATE_AT) == metadata.annotations[TERMINATE_AT]:
                 only_it = DeleteOptions(uid=metadata.uid, resource_version=found["metadata"]["resourceVersion"])
-                await self._cluster.delete(PODS, metadata.name, metadata.namespace, how=only_it)
+                await self._hand_overs.cluster.delete(PODS, metadata.name, metadata.namespace, how=only_it)
                 log.info("pod_ended pod=%s/%s uid=%s why=expired", metadata.namespace, metadata.name, metadata.uid)
         except (NotFound, Conflict):
             pass  # it is gone, or has changed: the next round reads it again
@@ -124,7 +103,7 @@ class Expiry:
     def warnings(self) -> list[ExpiryWarning]:
         """The warnings that are due: for pods that end soon, and for pods whose end cannot be read: they never end."""
         now = self._now()
-        due = self._isolation.found("warning", self._pods(), lambda pod: self._warning(pod, now))
+        due = self._isolation.found("warning", self._state.pods.store.snapshot(), lambda pod: self._warning(pod, now))
         return [each for each in due if each.pod.metadata.annotations.get(WARNED) != each.remembered]
 
     def _warning(self, pod: Pod, now: datetime) -> ExpiryWarning | None:
@@ -147,18 +126,28 @@ class Expiry:
         metadata = warning.pod.metadata
         await self._events.record(warning.pod, warning.note)
         remembered = MergePatch({"metadata": {"uid": metadata.uid, "annotations": {WARNED: warning.remembered}}})
-        await self._cluster.patch(PODS, metadata.name, remembered, metadata.namespace)
+        await self._hand_overs.cluster.patch(PODS, metadata.name, remembered, metadata.namespace)
         return warning.note
 
     def _has_end(self, pod: Pod) -> bool:
         """Whether it is a GPU pod with `terminate-at`."""
         if TERMINATE_AT not in pod.metadata.annotations or is_ending(pod):
             return False
-        return _asks_for_gpus(pod) or self._has_claims(pod)
+        # A claim that a scheduler made for `nvidia.com/gpu` is not in the pod's spec; its class may be gone, too.
+        return _asks_for_gpus(pod) or self._state.asks_by_claims(pod) or bool(self._state.shares_of(pod))
+
+    def _booked_from(self, pod: Pod) -> datetime | None:
+        """The start of the booking that covers the pod. None: there is none, or it is not known: a booking service
+        elsewhere does not say it."""
+        covered = self._state.covered(pod)
+        booking = self._state.bookings.store.get(covered.entitlement.booking) if covered is not None else None
+        if covered is None or booking is None or is_from_enquiry(booking):
+            return None
+        return covered.entitlement.start
 
     def _stays(self, pod: Pod) -> bool:
         """Also one that may stay beyond its booking's end is not ended: it becomes opportunistic."""
-        return self._is_covered(pod) or self._stays_at_end(pod)
+        return self._state.covered(pod) is not None or self._stays_at_end(pod)
 
     def _stays_at_end(self, pod: Pod) -> bool:
         return self._at_end is AtEnd.KEEP and tier_of(pod) is Tier.BOOKED

@@ -50,6 +50,7 @@ from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import WARNING, Note
 from carrel.kubernetes.objects.kinds import Metadata, Object, Pod
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
+from carrel.leases.cluster_state import ClusterState
 from carrel.leases.pod_progress import FINISHED
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.end_limits import DEFAULT_END_LIMITS, BudgetDelays, EndLimits
@@ -59,7 +60,7 @@ from carrel.lifecycle.owned_services import ORPHAN, OwnedServices, outlives_its_
 from carrel.lifecycle.pod_controllers import real_controller_of
 from carrel.lifecycle.pod_events import COMPONENT
 from carrel.lifecycle.replacements import Replacements, origin_of
-from carrel.lifecycle.successor_store import ClaimedBy, SuccessorStore
+from carrel.lifecycle.successor_store import SuccessorStore
 from carrel.parsing.time import seconds
 
 log = logging.getLogger(__name__)
@@ -99,37 +100,26 @@ class HandOverOrder:
     booking: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class HandOverContext:
-    """What hand-overs need of their surroundings."""
-
-    cluster: Cluster
-    namespace: str
-    now: Callable[[], datetime]
-    pods_of: Callable[[str], Iterable[Pod]]
-    """The pods of a namespace, by the cache."""
-    is_covered: Callable[[str], bool]
-    """Whether a booking covers the pod of that uid now."""
-    kept: KeptGpus
-    limits: EndLimits = DEFAULT_END_LIMITS
-    claimed_by: ClaimedBy = lambda pod: NOTHING_CLAIMED
-    """What a pod asks for by ResourceClaims: its successor has none of these."""
-
-
 class HandOvers:
-    def __init__(self, context: HandOverContext) -> None:
-        self._context = context
-        self._cluster = context.cluster
-        self._now = context.now
-        self._events = EventRecorder(context.cluster, COMPONENT, context.now)
-        self._services = OwnedServices(context.cluster)
-        self._successors = SuccessorStore(context.cluster, context.namespace, context.claimed_by)
-        self._replacements = Replacements(context.cluster, context.pods_of)
+    def __init__(self, state: ClusterState, cluster: Cluster, limits: EndLimits = DEFAULT_END_LIMITS) -> None:
+        """`cluster`: by which everything is written; that of the state writes only while this process leads."""
+        self.cluster = cluster
+        self._namespace = state.options.namespace
+        self._now = state.options.now
+        self._coverage = state.covered_pods
+        self._kept = KeptGpus(state)
+        self._limits = limits
+        self._events = EventRecorder(cluster, COMPONENT, self._now)
+        self._services = OwnedServices(cluster)
+        claims = state.device_claims
+        claimed_by = claims.claimed_by_manifest if claims is not None else lambda pod: NOTHING_CLAIMED
+        self._successors = SuccessorStore(cluster, self._namespace, claimed_by)
+        self._replacements = Replacements(cluster, state.pods.store)
         self._begun: set[str] = set()  # uids of pods that have a record
         self._announced: set[str] = set()  # the records that were announced on their pods
         self._ending: dict[str, int] = {}  # uid of a bare pod that Carrel ends → the grace that Carrel asked for
         self._withdrawn: set[str] = set()  # uids that the watch has shown with less
-        self._budgets = BudgetDelays(context.limits.budget_delay, context.now)
+        self._budgets = BudgetDelays(limits.budget_delay, self._now)
         self._conflicts: Counter[str] = Counter()  # uid → how often it was changed while it was being ended
         self.on_closed: Callable[[Why, HandOverResult], None] = lambda why, result: None
         """Called when a hand-over has ended."""
@@ -140,7 +130,7 @@ class HandOvers:
         found = await self._pod(metadata.namespace, metadata.name)
         if not found or not _is_unchanged(found, pod):
             return ""
-        owner = await real_controller_of(self._cluster, found)
+        owner = await real_controller_of(self.cluster, found)
         record = HandOver(
             uid=metadata.uid,
             pod=f"{metadata.namespace}/{metadata.name}",
@@ -153,10 +143,10 @@ class HandOvers:
             owner=owner,
             user=metadata.annotations.get(USER, ""),
         )
-        body = hand_over_record.write_record(record, self._context.namespace)
+        body = hand_over_record.write_record(record, self._namespace)
         # If there is one already, another replica was faster, or our answer was lost: the one that exists counts.
         with contextlib.suppress(AlreadyExists):
-            await self._cluster.create(CONFIG_MAPS, body, self._context.namespace)
+            await self.cluster.create(CONFIG_MAPS, body, self._namespace)
         self._begun.add(record.uid)
         return record.name
 
@@ -174,8 +164,8 @@ class HandOvers:
 
     async def record_names(self) -> Iterable[str]:
         """The names of all records."""
-        ours = Selection(self._context.namespace, labels=hand_over_record.LABEL)
-        names = [each.metadata.name for each in (await self._cluster.list(CONFIG_MAPS, ours)).items]
+        ours = Selection(self._namespace, labels=hand_over_record.LABEL)
+        names = [each.metadata.name for each in (await self.cluster.list(CONFIG_MAPS, ours)).items]
         self._begun &= set(map(hand_over_record.pod_of, names))  # another replica may have closed some
         return names
 
@@ -185,7 +175,7 @@ class HandOvers:
         Raises `ClusterError` if the API server refuses a call: then the same step is due again.
         """
         try:
-            written = await self._cluster.get(CONFIG_MAPS, name, self._context.namespace)
+            written = await self.cluster.get(CONFIG_MAPS, name, self._namespace)
         except NotFound:
             return HandOverResult.HANDED_OVER
         record = hand_over_record.record_of(name, written.get("data", {}))
@@ -197,7 +187,7 @@ class HandOvers:
             return await self._close(written, HandOverResult.LEFT)  # before its time, and not by Carrel
         if record.owner and await self._replacements.is_there(record):
             return await self._close(written, HandOverResult.HANDED_OVER)
-        if record.owner and record.booking and await self._context.kept.is_gone(record.booking):
+        if record.owner and record.booking and await self._kept.is_gone(record.booking):
             return await self._close(written, HandOverResult.CALLED_OFF)  # its controller's next pod gets a GPU
         if is_here:
             return await self._wait_for_end(record, written, pod)
@@ -219,7 +209,7 @@ class HandOvers:
         if pod.get("status", {}).get("phase") in FINISHED:
             return await self._close(written, HandOverResult.LEFT)
         has_its_gpu = record.why is Why.FULL and bool(pod["spec"].get("nodeName"))
-        if has_its_gpu or self._context.is_covered(record.uid):
+        if has_its_gpu or self._coverage.of(record.uid) is not None:
             return await self._call_off(record, written)
         is_needed = await self._is_needed(record)
         if is_needed is None:
@@ -248,7 +238,7 @@ class HandOvers:
     async def _is_needed(self, record: HandOver) -> bool | None:
         """Whether the booked pod for which it was decided still needs the GPU. Before the end of the pod the API server
         is asked. None: that has to be asked again."""
-        kept = self._context.kept
+        kept = self._kept
         if not record.needed_by:
             return True
         has_time = record.phase is HandOverPhase.ANNOUNCED and record.due > self._now()
@@ -256,8 +246,8 @@ class HandOvers:
 
     async def _prepare_end(self, record: HandOver, written: Json, pod: Json) -> HandOver:
         """The record of the pod that is ended now. If it has a successor, its manifest is in a Secret before."""
-        owner = await real_controller_of(self._cluster, pod)
-        grace_s = 0 if owner else max(0, min(_grace_s(pod), self._context.limits.grace_s))
+        owner = await real_controller_of(self.cluster, pod)
+        grace_s = 0 if owner else max(0, min(_grace_s(pod), self._limits.grace_s))
         bare = replace(record, successor=None, manifest="", services={})
         ending = replace(bare, phase=HandOverPhase.ENDING, owner=owner, grace_s=grace_s)
         if owner or wants_no_successor(_annotations(pod)):
@@ -275,7 +265,7 @@ class HandOvers:
         namespace, name = record.place
         with contextlib.suppress(NotFound):
             stays = MergePatch({"metadata": {"uid": record.uid, "annotations": {LEAVE_BY: None, NOTICE: None}}})
-            await self._cluster.patch(PODS, name, stays, namespace)
+            await self.cluster.patch(PODS, name, stays, namespace)
         return await self._close(written, HandOverResult.CALLED_OFF)
 
     async def _end(self, record: HandOver, written: Json, pod: Json, version: str) -> timedelta | HandOverResult:
@@ -286,7 +276,7 @@ class HandOvers:
         disruption budget may delay a revocation for some time. Meanwhile another pod may lose its GPU instead; then
         this one stays. A budget does not delay the end of a booking, which was known before.
         """
-        longest_s = self._context.limits.grace_s
+        longest_s = self._limits.grace_s
         grace = longest_s if _grace_s(pod) > longest_s else None
         propagation = ORPHAN if record.manifest and outlives_its_pod(pod) else ""
         only_it = DeleteOptions(record.uid, version, grace, propagation)
@@ -311,7 +301,7 @@ class HandOvers:
         namespace, name = record.place
         if record.owner:
             try:
-                await self._cluster.evict(namespace, name, how=replace(how, resource_version=""))
+                await self.cluster.evict(namespace, name, how=replace(how, resource_version=""))
                 return
             except (Busy, OutcomeUnknown) as error:
                 # 500: several budgets select the pod, and Kubernetes evicts none of those.
@@ -319,7 +309,7 @@ class HandOvers:
                     raise
                 if record.why is Why.REVOKED and self._budgets.refused(record.uid, record.due):
                     raise Busy(error.status, error.reason, error.message, error.details) from error
-        await self._cluster.delete(PODS, name, namespace, how=how)
+        await self.cluster.delete(PODS, name, namespace, how=how)
 
     async def _announce(self, record: HandOver, pod: Json) -> None:
         """By an Event and, if the pod has time left, by an annotation that a hook in the pod can read."""
@@ -331,7 +321,7 @@ class HandOvers:
             notes = {LEAVE_BY: seconds(record.due), NOTICE: revocation_notice(record.due, then)}
             touch = MergePatch({"metadata": {"uid": record.uid, "annotations": notes}})
             try:
-                await self._cluster.patch(PODS, name, touch, namespace)
+                await self.cluster.patch(PODS, name, touch, namespace)
             except Invalid as error:  # its annotations are full: it is told by the Event alone
                 log.warning("pod_not_told pod=%s: %s", record.pod, error)
         await self._tell(pod, end_note(record, is_last=wants_no_successor(_annotations(pod))))
@@ -371,7 +361,7 @@ class HandOvers:
             return await self._end_without_successor(record, written, HandOverResult.UNWANTED)
         namespace, _ = record.place
         try:
-            successor = await self._cluster.create(PODS, manifest, namespace)
+            successor = await self.cluster.create(PODS, manifest, namespace)
         except (AlreadyExists, OutcomeUnknown):
             return timedelta()  # there may be a pod of that name now: read it
         except NotFound:
@@ -400,15 +390,15 @@ class HandOvers:
 
     async def _rewrite(self, written: Json, record: HandOver) -> Json:
         """Raises `Conflict` if another replica has written it meanwhile: then the step is done again."""
-        body = hand_over_record.write_record(record, self._context.namespace)
+        body = hand_over_record.write_record(record, self._namespace)
         body["metadata"] |= {key: written["metadata"][key] for key in ("resourceVersion", "uid")}
-        return await self._cluster.update(CONFIG_MAPS, body)
+        return await self.cluster.update(CONFIG_MAPS, body)
 
     async def _close(self, written: Json, how: HandOverResult) -> HandOverResult:
         metadata = written["metadata"]
         try:
             only_it = DeleteOptions(uid=metadata["uid"])
-            await self._cluster.delete(CONFIG_MAPS, metadata["name"], self._context.namespace, how=only_it)
+            await self.cluster.delete(CONFIG_MAPS, metadata["name"], self._namespace, how=only_it)
         except (NotFound, Conflict):
             pass  # another replica has closed it
         else:
@@ -427,7 +417,7 @@ class HandOvers:
     async def _pod(self, namespace: str, name: str) -> Json:
         """The pod of that name, as the API server has it now; empty if there is none."""
         try:
-            return await self._cluster.get(PODS, name, namespace)
+            return await self.cluster.get(PODS, name, namespace)
         except NotFound:
             return {}
 

@@ -4,17 +4,15 @@ It follows from what is written on the pod: that it is about to lose its GPU, th
 of its booking's end. So a notice goes by itself when a revocation is called off or a booking is extended.
 """
 
-from collections.abc import Callable, Iterable
-
 from carrel.dialects.carrel import HANDED_OVER, LEAVE_BY, NOTICE, TIER, WARNED
 from carrel.dialects.hand_over_record import notice_of, read_handed_over
 from carrel.dialects.maia import TERMINATE_AT
 from carrel.dialects.notice import ENDED, booking_notice, revocation_notice, what_follows
-from carrel.kubernetes.cluster import Cluster, MergePatch
-from carrel.kubernetes.isolation import Isolation
+from carrel.kubernetes.cluster import MergePatch
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.kubernetes.objects.resources import PODS
+from carrel.leases.cluster_state import ClusterState
 from carrel.leases.pod_progress import is_ending
 from carrel.ledger.tiers import AtEnd
 from carrel.lifecycle.expiry import end_of
@@ -25,17 +23,13 @@ CONCERNED = (TIER, HANDED_OVER, NOTICE)
 
 
 class Notices:
-    def __init__(
-        self, cluster: Cluster, pods: Callable[[], Iterable[Pod]], at_end: AtEnd, isolation: Isolation
-    ) -> None:
-        self._cluster = cluster
-        self._pods = pods
+    def __init__(self, state: ClusterState, at_end: AtEnd) -> None:
+        self._state = state
         self._at_end = at_end
-        self._isolation = isolation
 
     async def round(self) -> None:
-        due = self._isolation.found("notice", self._pods(), self._if_due)
-        await self._isolation.each("notice", due, self._write)
+        due = self._state.isolation.found("notice", self._state.pods.store.snapshot(), self._if_due)
+        await self._state.isolation.each("notice", due, self._write)
 
     def _if_due(self, pod: Pod) -> Pod | None:
         notes = pod.metadata.annotations
@@ -47,7 +41,7 @@ class Notices:
         as_seen = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
         notes = {NOTICE: notice(pod, self._at_end) or None}
         patch = MergePatch({"metadata": {**as_seen, "annotations": notes}})
-        await self._cluster.patch(PODS, metadata.name, patch, metadata.namespace)
+        await self._state.cluster.patch(PODS, metadata.name, patch, metadata.namespace)
 
 
 def notice(pod: Pod, at_end: AtEnd) -> str:

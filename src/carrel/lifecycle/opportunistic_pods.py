@@ -15,12 +15,12 @@ from datetime import datetime, timedelta
 from carrel.dialects.tier import counts_as
 from carrel.kubernetes.isolation import title
 from carrel.kubernetes.objects.kinds import Pod
+from carrel.leases.cluster_state import ClusterState
 from carrel.leases.pod_progress import bound_at, created_at, is_ending
-from carrel.ledger.ledger import Ledger
 from carrel.lifecycle.hand_over import HandOvers
 from carrel.lifecycle.holdings import LONG_AGO, NEVER, OpportunisticPod
-from carrel.lifecycle.revocation_context import RevocationContext
 from carrel.lifecycle.slow_endings import KUBELET_TIME, LAST_GRACE, is_overdue
+from carrel.lifecycle.tier_options import TierOptions
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
 
@@ -38,10 +38,13 @@ class Opportunists:
 
 
 class OpportunisticPods:
-    def __init__(self, ledger: Ledger, hand_overs: HandOvers, context: RevocationContext) -> None:
-        self._ledger = ledger
+    def __init__(self, state: ClusterState, hand_overs: HandOvers, options: TierOptions) -> None:
+        self._state = state
+        self._ledger = state.ledger
+        self._pods = state.pods.store.uids
+        self._now = state.options.now
         self._hand_overs = hand_overs
-        self._context = context
+        self._options = options
         # By uid: the pods that were read, and as what those may be victims that are not protected by what is written on
         # them. The namespaces of the latter.
         self._read: dict[str, Pod] = {}
@@ -52,31 +55,31 @@ class OpportunisticPods:
     def forget_changed(self) -> None:
         """Drops what was read of pods that have changed or are gone; to be called also while nobody asks, because the
         pods themselves are kept with it."""
-        pod_now = self._context.pods.get
+        pod_now = self._pods.get
         changed = [uid for uid, pod in self._read.items() if pod_now(uid) is not pod]
         for uid in changed:
             self._forget(uid)
 
     def read(self) -> Opportunists:
-        holders, context = self._ledger.holders(), self._context
+        holders = self._ledger.holders()
         self.forget_changed()
-        apart = self._hand_overs.held_up() | self._users_of_claims(holders - context.pods.keys())
+        apart = self._hand_overs.held_up() | self._users_of_claims(holders - self._pods.keys())
         for uid in (*apart, *(self._read.keys() - holders)):
             self._forget(uid)
         others = sorted(holders - self._read.keys())
         stuck = self._stuck_among(others)
         found = {uid: self._look_at(uid, is_apart=uid in apart) for uid in others if uid not in stuck}
         victims = self._victims.copy()
-        for namespace in filter(context.is_exempt, self._in_namespace):
+        for namespace in filter(self._state.is_exempt, self._in_namespace):
             for uid in self._in_namespace[namespace]:
                 del victims[uid]
-        for uid in context.covered() & victims.keys():
+        for uid in self._state.covered_pods.holders() & victims.keys():
             del victims[uid]
         return Opportunists(victims | {uid: pod for uid, pod in found.items() if pod is not None}, stuck)
 
     def _users_of_claims(self, claims: Iterable[str]) -> set[str]:
         """The uids of the pods that use these, of which some may be pods that are gone."""
-        return {pod.metadata.uid for uid in claims for pod in self._context.pods_of(uid)}
+        return {pod.metadata.uid for uid in claims for pod in self._state.claim_users.pods_of(uid)}
 
     def _remember(self, pod: Pod, as_victim: OpportunisticPod | None) -> None:
         uid = pod.metadata.uid
@@ -95,21 +98,20 @@ class OpportunisticPods:
 
     def _look_at(self, uid: str, *, is_apart: bool) -> OpportunisticPod | None:
         """As what it may be a victim. None: it keeps its GPUs, or was read, and is remembered."""
-        return self._context.isolation.ask(STEP, uid, lambda uid: self._seen(uid, is_apart), None, self._title_of)
+        return self._state.isolation.ask(STEP, uid, lambda uid: self._seen(uid, is_apart), None, self._title_of)
 
     def _seen(self, uid: str, is_apart: bool) -> OpportunisticPod | None:
-        context, now = self._context, self._context.now()
-        pod = context.pods.get(uid)
-        if pod is not None and not is_apart and not is_ending(pod) and _has_begun(pod, now):
-            self._remember(pod, self._as_victim(uid, [pod]) if context.is_written_opportunistic(pod) else None)
+        pod = self._pods.get(uid)
+        if pod is not None and not is_apart and not is_ending(pod) and _has_begun(pod, self._now()):
+            self._remember(pod, self._as_victim(uid, [pod]) if self._state.is_written_opportunistic(pod) else None)
             return None
-        if not context.holder_may_lose_gpus(uid):
+        if not self._state.holder_may_lose_gpus(uid):
             return None
-        return self._as_victim(uid, [pod for pod in context.pods_of(uid) if not is_ending(pod)])
+        return self._as_victim(uid, [pod for pod in self._state.claim_users.pods_of(uid) if not is_ending(pod)])
 
     def _as_victim(self, uid: str, pods: Sequence[Pod]) -> OpportunisticPod:
         """With its pods that are not ending. Of several, the longest work counts, and the youngest."""
-        now, minimum = self._context.now(), self._context.minimum_time
+        now, minimum = self._now(), self._options.minimum_time
         starts = [start for pod in pods if (start := started_at(pod)) is not None]
         since = max(_since(pod, now) for pod in pods)
         young_until = since + minimum if minimum < NEVER - since else NEVER
@@ -122,31 +124,31 @@ class OpportunisticPods:
 
     def _stuck_among(self, uids: Iterable[str]) -> dict[str, OpportunisticPod]:
         """The pods on which a booked pod must not wait any longer."""
-        context, now, found, gone = self._context, self._context.now(), {}, {}
+        now, found, gone = self._now(), {}, {}
         for uid in uids:
-            pod = context.pod_by_uid(uid)
+            pod = self._state.claim_users.pod_of(uid)
             if pod is None:
                 if any(share.holder.is_claim for share in self._ledger.shares_of(uid).values()):
                     continue  # it is no pod, so nobody can find it gone by looking for one
                 gone[uid] = self._gone_since.get(uid, now)
                 if now >= gone[uid] + LAST_GRACE + KUBELET_TIME:
-                    last = context.gone_pod(uid)
+                    last = self._state.gone_holders.get(uid)
                     found[uid] = OpportunisticPod(uid, self._counts_for(last) if last is not None else "")
-            elif context.isolation.ask(STEP, pod, self._is_stuck, otherwise=False):
+            elif self._state.isolation.ask(STEP, pod, self._is_stuck, otherwise=False):
                 found[uid] = OpportunisticPod(uid, self._counts_for(pod))
         self._gone_since = gone
         return found
 
     def _counts_for(self, pod: Pod) -> str:
-        return counts_as(pod) if self._context.may_lose_gpus(pod) else ""
+        return counts_as(pod) if self._state.may_lose_gpus(pod) else ""
 
     def _is_stuck(self, pod: Pod) -> bool:
         if is_ending(pod):
-            return is_overdue(pod, self._context.now(), self._context.limits)
+            return is_overdue(pod, self._now(), self._options.limits)
         return self._hand_overs.is_held_up(pod.metadata.uid)
 
     def _title_of(self, uid: str) -> str:
-        pod = self._context.pod_by_uid(uid)
+        pod = self._state.claim_users.pod_of(uid)
         return title(pod) if pod is not None else uid
 
 

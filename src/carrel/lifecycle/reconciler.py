@@ -7,7 +7,7 @@ and does nothing; when it begins to lead, it reconciles everything once.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import islice
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from carrel.kubernetes.objects.pods import gates_of
 from carrel.kubernetes.objects.resource_claims import ResourceClaim
 from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
-from carrel.leases.cluster_state import NAMESPACE_OF, ClusterState
+from carrel.leases.cluster_state import ClusterState
 from carrel.leases.coverage_reader import CoverageReader
 from carrel.leases.coverage_words import WORDS
 from carrel.leases.pod_progress import FINISHED, could_not_be_scheduled, holder_of, is_ending, is_waiting
@@ -32,8 +32,8 @@ from carrel.leases.waiting_reason import WaitCause
 from carrel.leases.wake import WakeLimiter
 from carrel.ledger.placement import candidates
 from carrel.ledger.shares import Holder
-from carrel.lifecycle.assembly import collector_on
-from carrel.lifecycle.claim_status import ClaimContext, ClaimStatusWriter
+from carrel.lifecycle.claim_status import ClaimStatusWriter
+from carrel.lifecycle.collection import LeaseCollector
 from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.pod_events import (
     WITHOUT_EFFECT,
@@ -74,9 +74,8 @@ class Reconciler:
         self._state = state
         self._schedulers = schedulers
         self._metrics = metrics
-        self._collector = collector_on(state)
-        context = ClaimContext(state.cluster_ledger, self._pods_of, state.why, state.options.dialect_options)
-        self._claims = ClaimStatusWriter(state.cluster, context)
+        self._collector = LeaseCollector(state)
+        self._claims = ClaimStatusWriter(state)
         self._events = PodEventWriter(state.cluster, state.options.now)
         self._coverage_reader = CoverageReader(state)
         self._wake_limiter = WakeLimiter(state.options.clock)
@@ -155,7 +154,7 @@ class Reconciler:
         self._add_claim(new)
         if old is None or old.spec != new.spec:
             # Pods that wait for it, or for another one of its name: the scheduler does not watch claims.
-            for pod in filter(is_waiting, self._pods_of(new)):
+            for pod in filter(is_waiting, self._claims.pods_of(new)):
                 self._pods_due.add_after(pod.metadata.uid, SETTLE_S)
 
     def _add_claim(self, claim: GpuClaim) -> None:
@@ -253,7 +252,7 @@ class Reconciler:
         if written is not None:
             self._metrics.claims.inc()
             log.info("claim_written claim=%s/%s phase=%s", key.namespace, key.name, written.phase.value)
-        if any(is_waiting(pod) for pod in self._pods_of(claim)):
+        if any(is_waiting(pod) for pod in self._claims.pods_of(claim)):
             self._claims_due.add_after(key, RECHECK_S)
         await asyncio.sleep(0)  # let other tasks run, however long the queue is
 
@@ -322,7 +321,3 @@ class Reconciler:
 
     def _pod_named(self, uid: str) -> str:
         return title(self._state.pods.store.by_uid(uid) or uid)
-
-    def _pods_of(self, claim: GpuClaim) -> list[Pod]:
-        pods: Iterable[Pod] = self._state.pods.store.find(NAMESPACE_OF, claim.metadata.namespace)
-        return [pod for pod in pods if pod.metadata.annotations.get(CLAIM) == claim.metadata.name]

@@ -1,6 +1,6 @@
 """Finds the pod with which a controller (Job, ReplicaSet …) has replaced one that lost its GPU."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 
 from carrel.dialects import hand_over_record
@@ -8,15 +8,16 @@ from carrel.dialects.hand_over_record import HandedOver, HandOver
 from carrel.kubernetes.cluster import Cluster, Conflict, MergePatch, NotFound
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
+from carrel.kubernetes.store import Store
+from carrel.leases.cluster_state import NAMESPACE_OF
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
 
 
 class Replacements:
-    def __init__(self, cluster: Cluster, pods_of: Callable[[str], Iterable[Pod]]) -> None:
-        """`pods_of`: the pods of a namespace, by the cache."""
+    def __init__(self, cluster: Cluster, pods: Store[Pod]) -> None:
         self._cluster = cluster
-        self._pods_of = pods_of
+        self._pods = pods
 
     async def is_there(self, record: HandOver) -> bool:
         """The webhook writes on a replacement which pod it succeeds; without the webhook there is no such mark.
@@ -24,7 +25,7 @@ class Replacements:
         The webhook does not know the pods. If several pods of one controller lose their GPUs at once, it may write the
         same pod on all replacements: then the second one that names it counts as the replacement of this record's pod.
         """
-        pods = self._pods_of(record.place[0])
+        pods = self._pods.find(NAMESPACE_OF, record.place[0])
         by_age = sorted(pods, key=lambda pod: (pod.metadata.creation_timestamp, pod.metadata.name))
         named: set[str] = set()
         spare: list[Pod] = []

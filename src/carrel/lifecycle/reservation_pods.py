@@ -16,19 +16,18 @@ date neither deletes one nor creates a second.
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from carrel.dialects import carrel, kai_reservation
 from carrel.dialects.gpuclaim import lease_name
-from carrel.dialects.kai_reservation import KAI_0_17, ReservationSpelling
-from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, DeleteOptions, Json, NotFound
+from carrel.dialects.kai_reservation import KAI_0_17, SPELLINGS, ReservationSpelling, is_reservation
+from carrel.kubernetes.cluster import AlreadyExists, Conflict, DeleteOptions, Json, NotFound
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import LEASES, PODS
-from carrel.leases.cluster_ledger import ClusterLedger
+from carrel.leases.cluster_state import NAMESPACE_OF, SLOT_OF, ClusterState
 from carrel.leases.known_lease import KnownLease
-from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pod_progress import FINISHED, is_ending, slot_of
 from carrel.leases.slot_gpus import card_used_by
 from carrel.ledger.gpus import place_name
@@ -66,24 +65,6 @@ DEFAULT_RESERVATION_OPTIONS = ReservationOptions()
 
 
 @dataclass(frozen=True, slots=True)
-class ReservationContext:
-    """What reservation pods need of their surroundings."""
-
-    cluster: Cluster
-    namespace: str
-    """Of the Leases."""
-    reservation_pods: Callable[[], Iterable[Pod]]
-    """Those in the cache: only a reason to reconcile."""
-    pods_for: Callable[[str], Iterable[Pod]]
-    """Those for one slot, by the name of its Lease."""
-    pod_by_uid: Callable[[str], Pod | None]
-    clock: Callable[[], float]
-    """Seconds; only differences mean something."""
-    now: Callable[[], datetime]
-    options: ReservationOptions = DEFAULT_RESERVATION_OPTIONS
-
-
-@dataclass(frozen=True, slots=True)
 class ReservationStep:
     """The result of reconciling a slot once."""
 
@@ -96,10 +77,12 @@ class ReservationStep:
 
 
 class ReservationPods:
-    def __init__(self, cluster_ledger: ClusterLedger, lease_writer: LeaseWriter, context: ReservationContext) -> None:
-        self._cluster_ledger = cluster_ledger
-        self._lease_writer = lease_writer
-        self._context = context
+    def __init__(self, state: ClusterState, options: ReservationOptions = DEFAULT_RESERVATION_OPTIONS) -> None:
+        self._state = state
+        self._options = options
+        self._cluster_ledger = state.cluster_ledger
+        self._lease_writer = state.lease_writer
+        self._clock = state.options.clock
         self._first_seen: dict[str, float] = {}  # uid of a reservation pod → when
         self._found_at: dict[str, float] = {}  # Lease → when its GPU was found
         self._failures: dict[str, int] = {}  # Lease → pods that were deleted in a row
@@ -108,12 +91,17 @@ class ReservationPods:
 
     def due(self) -> Sequence[str]:
         """The slots that are not healthy, by the names of their Leases."""
-        pods = {pod.metadata.uid: pod for pod in self._context.reservation_pods()}
+        pods = {pod.metadata.uid: pod for pod in self._reservation_pods()}
         self._first_seen = {uid: since for uid, since in self._first_seen.items() if uid in pods}
         made = Counter(filter(None, map(slot_of, pods.values())))
         leases = [lease for lease in self._cluster_ledger.leases() if lease.record.reservation is not None]
         healthy = {lease.name for lease in leases if made[lease.name] == 1 and _is_healthy(lease, pods)}
         return [name for name in dict.fromkeys([*(lease.name for lease in leases), *made]) if name not in healthy]
+
+    def _reservation_pods(self) -> list[Pod]:
+        """Those in the cache: only a reason to reconcile."""
+        find, namespaces = self._state.pods.store.find, [spelling.namespace for spelling in SPELLINGS]
+        return [pod for name in namespaces for pod in find(NAMESPACE_OF, name) if is_reservation(pod)]
 
     async def reconcile_slot(self, name: str) -> ReservationStep:
         """Does one step for one slot."""
@@ -128,7 +116,7 @@ class ReservationPods:
         if isinstance(step, Reservation):
             return await self._record(lease, step)
         if step is Act.CREATE:
-            early_s = self._not_before.get(name, float("-inf")) - self._context.clock()
+            early_s = self._not_before.get(name, float("-inf")) - self._clock()
             if early_s > 0:
                 return ReservationStep(early_s)
             await self._create(lease)
@@ -145,7 +133,7 @@ class ReservationPods:
     def _count_failure(self, name: str) -> None:
         failures = self._failures[name] = self._failures.get(name, 0) + 1
         more = min(max(failures - QUICK_TRIES, -1), 10)
-        self._not_before[name] = self._context.clock() + (min(SOON_S * 2.0**more, LATER_S) if more >= 0 else 0.0)
+        self._not_before[name] = self._clock() + (min(SOON_S * 2.0**more, LATER_S) if more >= 0 else 0.0)
 
     def _forget_failures(self, name: str) -> None:
         self._failures.pop(name, None)
@@ -183,8 +171,8 @@ class ReservationPods:
 
     def _is_early(self, reservation: Reservation) -> bool:
         """Whether it is too early for another reservation pod. A time far ahead comes from a wrong clock."""
-        latest = self._context.now() + timedelta(seconds=2 * LAST_RETRY_S)
-        return reservation.retry_at is not None and self._context.now() < reservation.retry_at <= latest
+        latest = self._state.options.now() + timedelta(seconds=2 * LAST_RETRY_S)
+        return reservation.retry_at is not None and self._state.options.now() < reservation.retry_at <= latest
 
     def _retry_at(self, lease: KnownLease, reservation: Reservation, pod: ReservationPod | None) -> datetime | None:
         """When to try again if this pod was refused; None: at once, because it had the GPU, or pods run on the GPU that
@@ -194,7 +182,7 @@ class ReservationPods:
         if had_gpu or (is_urgent and self._failures.get(lease.name, 0) < QUICK_TRIES):
             return None
         refusals = min(self._refusals.get(lease.record.node, 0), 10)
-        return self._context.now() + timedelta(seconds=min(FIRST_RETRY_S * 2.0**refusals, LAST_RETRY_S))
+        return self._state.options.now() + timedelta(seconds=min(FIRST_RETRY_S * 2.0**refusals, LAST_RETRY_S))
 
     async def _pod(self, lease: KnownLease, reservation: Reservation) -> Json:
         """The slot's reservation pod, as the API server has it now; empty if there is none.
@@ -206,25 +194,25 @@ class ReservationPods:
                 found = await self._get(pod.metadata.namespace, pod.metadata.name)
                 if found:
                     return found
-        spelling = self._context.options.spelling
+        spelling = self._options.spelling
         return await self._get(spelling.namespace, self._own_name(lease))
 
     async def _get(self, namespace: str, name: str) -> Json:
         try:
-            return await self._context.cluster.get(PODS, name, namespace)
+            return await self._state.cluster.get(PODS, name, namespace)
         except NotFound:
             return {}
 
     def _own_name(self, lease: KnownLease) -> str:
-        return self._context.options.spelling.pod_name(lease.record.node, kai_reservation.group_of(lease.name))
+        return self._options.spelling.pod_name(lease.record.node, kai_reservation.group_of(lease.name))
 
     def _known_pods(self, name: str) -> list[Pod]:
-        return list(self._context.pods_for(name))
+        return list(self._state.pods.store.find(SLOT_OF, name))
 
     def _observed_pod(self, node: str, pod: Json) -> ReservationPod | None:
         if not pod:
             return None
-        metadata, phase, now = pod["metadata"], pod.get("status", {}).get("phase"), self._context.clock()
+        metadata, phase, now = pod["metadata"], pod.get("status", {}).get("phase"), self._clock()
         try:
             card = kai_reservation.reserved_in(metadata.get("annotations", {}), f"pod {metadata['name']}")
         except Malformed as malformed:
@@ -243,14 +231,14 @@ class ReservationPods:
         """No pod holds a part of the slot; but a bind may have stopped waiting only because this took so long."""
         if reservation.state is ReservationState.WANTED:
             return pod is not None and not (pod.is_going or pod.is_finished or pod.is_stuck)
-        is_new = self._context.clock() - self._found_at.get(name, float("-inf")) < KEEP_FOUND_S
+        is_new = self._clock() - self._found_at.get(name, float("-inf")) < KEEP_FOUND_S
         return reservation.state is ReservationState.HELD and is_new
 
     def _is_used_by_another(self, node: str, reservation: Reservation, ours: ReservationPod | None) -> bool:
         """Whether the kubelet shows the slot's GPU with another pod that still exists."""
         reported = self._cluster_ledger.reported(node)
         card = next((gpu for gpu in reported.gpus if gpu.uuid == reservation.card), None) if reported else None
-        users = (self._context.pod_by_uid(uid) for uid in (self._cluster_ledger.users_of(card) if card else ()))
+        users = (self._state.pods.store.by_uid(uid) for uid in (self._cluster_ledger.users_of(card) if card else ()))
         mine = {reservation.pod, ours.uid if ours else ""}
         return any(user is not None and not is_ending(user) and user.metadata.uid not in mine for user in users)
 
@@ -264,7 +252,7 @@ class ReservationPods:
         log.log(logging.WARNING if is_trouble else logging.INFO, *words)
         is_found = reservation.state is ReservationState.HELD
         if is_found:
-            self._found_at[lease.name] = self._context.clock()
+            self._found_at[lease.name] = self._clock()
             self._forget_failures(lease.name)
             self._refusals.pop(lease.record.node, None)
         elif reservation.refused:
@@ -276,7 +264,7 @@ class ReservationPods:
         """Only if the Lease has not changed: a superfluous pod would take a GPU from another pod."""
         if (await self._get_lease(lease.name)).get("metadata", {}).get("resourceVersion") != lease.version:
             return
-        record, options = lease.record, self._context.options
+        record, options = lease.record, self._options
         notes = {carrel.RESERVED_LEASE: lease.name}
         wanted = kai_reservation.ReservationRequest(
             record.node, kai_reservation.group_of(lease.name), options.image, notes, options.runtime_class()
@@ -284,7 +272,7 @@ class ReservationPods:
         if options.own_command:
             wanted = replace(wanted, command=())
         try:
-            await self._context.cluster.create(
+            await self._state.cluster.create(
                 PODS, kai_reservation.reservation_pod(wanted, options.spelling), options.spelling.namespace
             )
         except AlreadyExists:
@@ -299,7 +287,7 @@ class ReservationPods:
         metadata = pod["metadata"]
         try:
             how = DeleteOptions(uid=metadata["uid"])
-            await self._context.cluster.delete(PODS, metadata["name"], metadata["namespace"], how=how)
+            await self._state.cluster.delete(PODS, metadata["name"], metadata["namespace"], how=how)
         except (NotFound, Conflict):
             return
         log.info("reservation_deleted pod=%s/%s", metadata["namespace"], metadata["name"])
@@ -322,7 +310,7 @@ class ReservationPods:
 
     async def _get_lease(self, name: str) -> Json:
         try:
-            return await self._context.cluster.get(LEASES, name, self._context.namespace)
+            return await self._state.cluster.get(LEASES, name, self._state.options.namespace)
         except NotFound:
             return {}
 
@@ -331,7 +319,7 @@ class ReservationPods:
         if reservation.state is ReservationState.HELD:
             return None
         if reservation.retry_at is not None and self._is_early(reservation):
-            return (reservation.retry_at - self._context.now()).total_seconds() + 0.01
+            return (reservation.retry_at - self._state.options.now()).total_seconds() + 0.01
         if reservation.state in (ReservationState.LOST, ReservationState.CLOSING):
             return SOON_S
         return min(SOON_S * 2.0 ** min(self._failures.get(name, 0), 10), LATER_S)

@@ -25,16 +25,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from random import Random
 from typing import TypeVar
 
 from carrel.dialects.hand_over_record import Why
-from carrel.kubernetes.cluster import Cluster, ClusterError, NotFound
+from carrel.kubernetes.cluster import ClusterError, NotFound
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import NORMAL, Note
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
-from carrel.leases.cluster_ledger import ClusterLedger
-from carrel.leases.lease_writer import LeaseWriter
+from carrel.leases.cluster_state import ClusterState
 from carrel.leases.pod_progress import (
     SCHEDULED,
     could_not_be_scheduled,
@@ -52,7 +52,8 @@ from carrel.lifecycle.hand_over import HandOverOrder, HandOvers
 from carrel.lifecycle.holdings import Holdings
 from carrel.lifecycle.opportunistic_pods import OpportunisticPods
 from carrel.lifecycle.pod_events import COMPONENT
-from carrel.lifecycle.revocation_context import RevocationContext
+from carrel.lifecycle.revocation_grace import RevocationGrace
+from carrel.lifecycle.tier_options import TierOptions
 from carrel.lifecycle.victims import Revocation, revoke
 from carrel.parsing.time_words import in_utc
 
@@ -81,23 +82,18 @@ class RevocationStep:
 
 
 class Revoker:
-    def __init__(
-        self,
-        cluster: Cluster,
-        cluster_ledger: ClusterLedger,
-        lease_writer: LeaseWriter,
-        hand_overs: HandOvers,
-        context: RevocationContext,
-    ) -> None:
-        self._cluster = cluster
-        self._cluster_ledger = cluster_ledger
-        self._lease_writer = lease_writer
+    def __init__(self, state: ClusterState, hand_overs: HandOvers, options: TierOptions) -> None:
+        self._state = state
+        self._cluster_ledger = state.cluster_ledger
+        self._lease_writer = state.lease_writer
+        self._now = state.options.now
+        self._options = options
+        self._grace = RevocationGrace(options.grace, options.notebook_grace)
         self._hand_overs = hand_overs
-        self.context = context
-        self._isolation = context.isolation
-        self._events = EventRecorder(cluster, COMPONENT, context.now)
-        self.pods = OpportunisticPods(cluster_ledger.ledger, hand_overs, context)
-        self.holdings = Holdings(cluster_ledger.ledger)
+        self._isolation = state.isolation
+        self._events = EventRecorder(state.cluster, COMPONENT, self._now)
+        self.pods = OpportunisticPods(state, hand_overs, options)
+        self.holdings = Holdings(state.ledger)
         # Uid of a booked pod → since when it would fit, if an earlier one did not count on the GPU.
         self._contested_since: dict[str, datetime] = {}
 
@@ -107,7 +103,7 @@ class Revoker:
         To be called again until nothing is due. If it fails for one booked pod, or if none of its victims can be told
         to go now, the next one is served. Raises `ClusterError` if Leases and bookings cannot be read.
         """
-        if self.decide() is None or not await self.context.reread():
+        if self.decide() is None or not await self._state.reread():
             return []
         tried: set[str] = set()
         while len(tried) < MOST_TRIES and (step := self.decide(tried)) is not None:
@@ -121,8 +117,8 @@ class Revoker:
         """The names of the hand-overs begun. None: something has changed, and the decision has to be made again."""
         if not await self._still_waits(step.booked) or not await self._keep_gpus(step):
             return None
-        found = [pod for victim in step.victims for pod in self.context.pods_of(victim.uid) if not is_ending(pod)]
-        pods = {pod.metadata.uid: pod for pod in found}  # one pod may have several claims
+        users = (pod for victim in step.victims for pod in self._state.claim_users.pods_of(victim.uid))
+        pods = {pod.metadata.uid: pod for pod in users if not is_ending(pod)}  # one pod may have several claims
         victims = [pod for uid, pod in pods.items() if not self._hand_overs.is_begun(uid)]
         begun = await self._isolation.each("victim", victims, lambda pod: self._begin(pod, step))
         told = [f"{pod} has to end by {in_utc(due)}" for pod, due, name in begun if name]
@@ -133,7 +129,7 @@ class Revoker:
     async def _begin(self, pod: Pod, step: RevocationStep) -> tuple[str, datetime, str]:
         """Which pod has to end, when, and the name of its hand-over; empty if none was begun."""
         victim = holder_of(pod)
-        due = self.context.now() + self.context.grace_of(pod)
+        due = self._now() + self._grace.of(pod, self._state.namespaces.store.get(pod.metadata.namespace))
         order = HandOverOrder(Why.REVOKED, due, step.booked.full_name, step.booking)
         name = await self._hand_overs.begin(pod, order)
         if name:
@@ -142,7 +138,7 @@ class Revoker:
 
     async def _tell(self, booked: Holder, text: str) -> None:
         """An Event that cannot be written must not delay the revocation."""
-        pod = self.context.pod_by_uid(booked.uid)
+        pod = self._state.claim_users.pod_of(booked.uid)
         try:
             if pod is not None:
                 await self._events.record(pod, Note(KEPT, text, NORMAL))
@@ -191,7 +187,7 @@ class Revoker:
                     continue
                 steps = self._found([each], lambda each: self._step_for(each, named.get(each.keeper(ledger), ())))
                 is_next = uid not in tried and self._isolation.is_due("revocation", each.holder.full_name)
-                is_next &= each.settled is None or each.settled <= self.context.now()
+                is_next &= each.settled is None or each.settled <= self._now()
                 if steps and is_next and (uid not in would_fit or self._has_waited_enough(uid)):
                     return steps[0]
         return None
@@ -202,12 +198,12 @@ class Revoker:
     def booked_and_waiting(self) -> Iterable[WaitingPod]:
         """In the order in which they are served. For a gang that can never start, nobody loses a GPU."""
         never: dict[str, Refusal | None] = {}  # of each gang
-        for waiting in self.context.booked():
-            pod, request = self.context.pod_by_uid(waiting.holder.uid), waiting.request
-            if pod is None or not self._is_unschedulable(pod) or not self.context.is_understood(pod):
+        for waiting in self._state.booked_waiting():
+            pod, request = self._state.claim_users.pod_of(waiting.holder.uid), waiting.request
+            if pod is None or not self._is_unschedulable(pod) or not self._state.is_understood(pod):
                 continue
             if request.gang is not None and request.gang.name not in never:
-                never[request.gang.name] = self.context.why_never(pod, request)
+                never[request.gang.name] = self._state.waiting_reason.why_never(pod, request)
             if request.gang is None or never[request.gang.name] is None:
                 yield waiting
 
@@ -217,11 +213,11 @@ class Revoker:
         Before that no revocation is needed; and without a scheduler it would be useless. Of a claim that the gate has
         refused, a scheduler says that something went wrong, and not that the pod is unschedulable.
         """
-        if self.context.asks_by_claims(pod):
+        if self._state.asks_by_claims(pod):
             return is_waiting(pod) and could_not_be_scheduled(pod)
         return (
             is_waiting(pod)
-            and pod.spec.scheduler_name in self.context.schedulers
+            and pod.spec.scheduler_name in self._options.schedulers
             and any(
                 (condition.type, condition.status, condition.reason) == (SCHEDULED, "False", UNSCHEDULABLE)
                 for condition in pod.status.conditions
@@ -235,12 +231,12 @@ class Revoker:
         staying = tuple(victim for victim in named if not self._is_ending(victim) and not self._is_begun(victim))
         if self._is_enough_kept(waiting, ledger):
             return RevocationStep(booked, waiting.booking, staying) if staying else None
-        rng = self.context.random_for(booked.uid) if self.context.random_for else None
-        answer = revoke(self.holdings, waiting, self.context.now(), rng)
+        rng = Random(booked.uid) if self._options.random_victims else None  # noqa: S311 - always the same for one pod
+        answer = revoke(self.holdings, waiting, self._now(), rng)
         if isinstance(answer, Refusal):
             return None
         if isinstance(answer, Placement):
-            coverage = Coverage(waiting.booking, self.context.now())
+            coverage = Coverage(waiting.booking, self._now())
             for share in replace(answer, coverage=coverage).shares(booked):
                 ledger.hold(share)
             return None
@@ -256,7 +252,7 @@ class Revoker:
     def _would_help(self, gang: Gang, waiting: Iterable[WaitingPod]) -> bool:
         """Whether as many members would have GPUs as the gang needs. For fewer nobody loses one: all or none are
         placed. Members that are not among these pods count as if they had theirs."""
-        members = self.context.members_of(gang)
+        members = self._state.gang_members(gang)
         if members.bound:
             return True
         booked = [each for each in waiting if each.request.gang == gang]
@@ -269,7 +265,7 @@ class Revoker:
         ledger, keeper = self._cluster_ledger.ledger, waiting.keeper(self._cluster_ledger.ledger)
         if self._is_enough_kept(waiting, ledger):
             return True
-        answer = revoke(self.holdings, waiting, self.context.now())
+        answer = revoke(self.holdings, waiting, self._now())
         if isinstance(answer, Revocation):
             cards = [card for card in (ledger.card(gpu.uuid) for gpu in answer.gpus) if card is not None]
             going = {victim.uid for victim in answer.victims}
@@ -283,7 +279,7 @@ class Revoker:
             placed = answer
         if isinstance(placed, Refusal):
             return None
-        ledger.hold(*replace(placed, coverage=Coverage(waiting.booking, self.context.now())).shares(waiting.holder))
+        ledger.hold(*replace(placed, coverage=Coverage(waiting.booking, self._now())).shares(waiting.holder))
         return True
 
     def _is_enough_kept(self, waiting: WaitingPod, ledger: Ledger) -> bool:
@@ -315,7 +311,7 @@ class Revoker:
 
     def _has_waited_enough(self, uid: str) -> bool:
         """A pod that would fit by itself may be placed before the earlier one that counts on the same GPU."""
-        now = self.context.now()
+        now = self._now()
         return now - self._contested_since.setdefault(uid, now) >= CONTESTED_WAIT
 
     # --- victims -----------------------------------------------------------------------------------------------------
@@ -330,17 +326,17 @@ class Revoker:
         return {keeper: tuple(victims) for keeper, victims in found.items()}
 
     def _is_opportunistic(self, victim: Holder) -> bool:
-        return self.context.holder_may_lose_gpus(victim.uid)
+        return self._state.holder_may_lose_gpus(victim.uid)
 
     def _is_stuck(self, victim: Holder) -> bool:
         return victim.uid in self.holdings.stuck
 
     def _is_begun(self, victim: Holder) -> bool:
-        staying = [pod for pod in self.context.pods_of(victim.uid) if not is_ending(pod)]
+        staying = [pod for pod in self._state.claim_users.pods_of(victim.uid) if not is_ending(pod)]
         return all(self._hand_overs.is_begun(pod.metadata.uid) for pod in staying)
 
     def _is_ending(self, victim: Holder) -> bool:
-        pod = self.context.pod_by_uid(victim.uid)
+        pod = self._state.claim_users.pod_of(victim.uid)
         return pod is None or is_ending(pod)
 
     def _victims_on(self, gpu: Gpu, victims: Sequence[Holder]) -> list[Holder]:
@@ -349,7 +345,7 @@ class Revoker:
     async def _still_waits(self, booked: Holder) -> bool:
         """As the API server says now."""
         try:
-            pod = await self._cluster.get(PODS, booked.name, booked.namespace)
+            pod = await self._state.cluster.get(PODS, booked.name, booked.namespace)
         except NotFound:
             return False
         return (

@@ -21,12 +21,13 @@ from carrel.leases.adoption import Adoption
 from carrel.leases.cluster_state import ClusterState
 from carrel.leases.runtime_class import RuntimeClasses
 from carrel.lifecycle.adoption_loop import AdoptionLoop
-from carrel.lifecycle.assembly import reservation_pods_on, terminator_on, tier_parts_on
+from carrel.lifecycle.assembly import terminator_on, tier_parts_on
 from carrel.lifecycle.gpu_counts import GpuCounts
 from carrel.lifecycle.invariant_check import InvariantCheck
 from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reconciler import Reconciler
 from carrel.lifecycle.renumbered_gpus import RenumberedGpus
+from carrel.lifecycle.reservation_pods import ReservationPods
 from carrel.lifecycle.settings import ControllerSettings
 from carrel.lifecycle.shadow_claims import ShadowClaims, ShadowRemoval
 from carrel.lifecycle.slot_reconciler import SlotReconciler
@@ -86,7 +87,7 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     tiers = TierReconciler(state, tier_parts_on(state, settings.tier_options(), elsewhere), metrics)
     runtime_class = RuntimeClasses(state.informers, settings.runtime_class)
     options = replace(settings.reservation_options(), runtime_class=runtime_class.chosen)
-    reservations = reservation_pods_on(state, options)
+    reservations = ReservationPods(state, options)
     slots = SlotReconciler(state, reservations, lambda node: pods_and_leases.on_room({node}), metrics)
     adoption = Adoption(state.cluster_ledger, state.lease_writer, state.isolation)
     invariants = InvariantCheck(state, metrics)

@@ -14,8 +14,8 @@ from carrel.settings import PodSettings
 
 if TYPE_CHECKING:
     from carrel.leases.cluster_state import ClusterOptions
-    from carrel.lifecycle.assembly import TierOptions
     from carrel.lifecycle.reservation_pods import ReservationOptions
+    from carrel.lifecycle.tier_options import TierOptions
 
 
 class Victims(Enum):
@@ -187,8 +187,8 @@ class ControllerSettings(PodSettings):
         return self.terminator_for_all or bool(self.terminator_token)
 
     def tier_options(self) -> "TierOptions":
-        from carrel.lifecycle.assembly import TierOptions
         from carrel.lifecycle.end_limits import EndLimits
+        from carrel.lifecycle.tier_options import TierOptions
 
         return TierOptions(
             schedulers=self.scheduler_names(),

@@ -9,15 +9,15 @@ booking covers may take its time.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from carrel.kubernetes.cluster import Cluster, ClusterError, DeleteOptions
+from carrel.kubernetes.cluster import ClusterError, DeleteOptions
 from carrel.kubernetes.event_recorder import EventRecorder
-from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.events import WARNING, Note
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
+from carrel.leases.cluster_state import ClusterState
 from carrel.leases.pod_progress import FINISHED, holder_of
 from carrel.lifecycle.end_limits import EndLimits
 from carrel.lifecycle.pod_events import COMPONENT
@@ -36,37 +36,29 @@ KUBELET_TIME = timedelta(seconds=60)
 
 
 class SlowEndings:
-    def __init__(
-        self,
-        cluster: Cluster,
-        pods: Callable[[], Iterable[Pod]],
-        now: Callable[[], datetime],
-        may_lose_gpus: Callable[[Pod], bool],
-        limits: EndLimits,
-        isolation: Isolation,
-    ) -> None:
-        """`pods`: those that hold GPUs. `may_lose_gpus`: whether it holds them without a booking."""
-        self._cluster = cluster
-        self._pods = pods
-        self._now = now
-        self._may_lose_gpus = may_lose_gpus
+    def __init__(self, state: ClusterState, limits: EndLimits) -> None:
+        self._state = state
         self._limits = limits
-        self._isolation = isolation
-        self._events = EventRecorder(cluster, COMPONENT, now)
+        self._events = EventRecorder(state.cluster, COMPONENT, state.options.now)
         self._warned: dict[str, datetime] = {}  # uid → when
 
     async def round(self) -> int:
         """Warns the pods that take too long, and deletes those again that were warned. How many were deleted."""
-        slow = self._isolation.found("ending", self._pods(), lambda pod: pod if self._is_slow(pod) else None)
+        slow = self._state.isolation.found(
+            "ending", self._pods_with_gpus(), lambda pod: pod if self._is_slow(pod) else None
+        )
         self._warned = {pod.metadata.uid: at for pod in slow if (at := self._warned.get(pod.metadata.uid)) is not None}
-        return sum(await self._isolation.each("ending", slow, self._hurry))
+        return sum(await self._state.isolation.each("ending", slow, self._hurry))
+
+    def _pods_with_gpus(self) -> Iterable[Pod]:
+        return [pod for uid in tuple(self._state.ledger.holders()) for pod in self._state.claim_users.pods_of(uid)]
 
     def _is_slow(self, pod: Pod) -> bool:
         """Most pods are not ending: so who holds them by a booking is asked last."""
-        return ends_slowly(pod, self._limits) and self._may_lose_gpus(pod)
+        return ends_slowly(pod, self._limits) and self._state.may_lose_gpus(pod)
 
     async def _hurry(self, pod: Pod) -> bool:
-        metadata, now = pod.metadata, self._now()
+        metadata, now = pod.metadata, self._state.options.now()
         told = told_at(pod)
         due = (told if told is not None else self._warned.get(metadata.uid, now)) + self._limits.grace
         last = min(LAST_GRACE, self._limits.grace)
@@ -81,7 +73,7 @@ class SlowEndings:
             return False
         last_s = int(last.total_seconds())
         how = DeleteOptions(uid=metadata.uid, grace_seconds=last_s)
-        await self._cluster.delete(PODS, metadata.name, metadata.namespace, how=how)
+        await self._state.cluster.delete(PODS, metadata.name, metadata.namespace, how=how)
         log.info("pod_deleted_again pod=%s uid=%s grace_s=%d", holder_of(pod), metadata.uid, last_s)
         return True
 

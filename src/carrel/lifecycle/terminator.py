@@ -6,15 +6,13 @@ a second call for the same pod changes nothing. As with MAIA, the caller is answ
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from datetime import datetime
 from random import Random
 
 from carrel.dialects.hand_over_record import Why, record_name
+from carrel.dialects.interface import PodRequest
 from carrel.dialects.maia import PodToEnd
-from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Pod
+from carrel.leases.cluster_state import ClusterState
 from carrel.leases.pod_progress import is_ending
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.expiry import Expiry
@@ -26,38 +24,29 @@ POLL_S = 0.05
 """How often the cache is looked at."""
 
 
-@dataclass(frozen=True, slots=True)
-class TerminatorContext:
-    """What the terminator needs of its surroundings."""
-
-    pods: Callable[[], Iterable[Pod]]
-    pod_named: Callable[[str, str], Pod | None]
-    """By name and namespace."""
-    has_gpus: Callable[[Pod], bool]
-    """Whether it holds GPUs by a Lease, or runs and asks for some."""
-    may_lose_gpus: Callable[[Pod], bool]
-    now: Callable[[], datetime]
-    rng: Random
-    answer_within_s: float
-    """A caller waits that long at most for the leader."""
-    isolation: Isolation = field(default_factory=Isolation)
-
-
 class Terminator:
-    def __init__(self, expiry: Expiry, hand_overs: HandOvers, context: TerminatorContext) -> None:
+    def __init__(self, state: ClusterState, expiry: Expiry, hand_overs: HandOvers, answer_within_s: float) -> None:
+        """`answer_within_s`: how long a caller waits at most for the leader."""
+        self._state = state
         self._expiry = expiry
         self._hand_overs = hand_overs
-        self._context = context
+        self._answer_within_s = answer_within_s
+        self._rng = Random()  # noqa: S311 - not a secret
 
     def terminable_pods(self) -> list[Pod]:
         """Pods whose booking is over, and pods that hold a GPU without a booking."""
         expired = {pod.metadata.uid: pod for pod in self._expiry.expired()}
-        low = self._context.isolation.found("terminator", self._context.pods(), self._if_low)
+        low = self._state.isolation.found("terminator", self._state.pods.store.snapshot(), self._if_low)
         return [*expired.values(), *low]
 
     def _if_low(self, pod: Pod) -> Pod | None:
-        is_low = self._context.may_lose_gpus(pod) and not is_ending(pod)
-        return pod if is_low and self._context.has_gpus(pod) else None
+        is_low = self._state.may_lose_gpus(pod) and not is_ending(pod)
+        return pod if is_low and self._has_gpus(pod) else None
+
+    def _has_gpus(self, pod: Pod) -> bool:
+        """Whether it holds GPUs by a Lease, or runs and asks for some."""
+        runs_with_gpu = bool(pod.spec.node_name) and isinstance(self._state.requested_by(pod), PodRequest)
+        return runs_with_gpu or bool(self._state.shares_of(pod))
 
     async def terminate_one(self) -> Pod | None:
         """Ends one of them that holds a GPU, chosen at random. None: there is none.
@@ -66,17 +55,17 @@ class Terminator:
         """
         begun = set(await self._hand_overs.record_names())
         candidates = [pod for pod in self.terminable_pods() if record_name(pod.metadata.uid) not in begun]
-        ask = self._context.isolation.ask
-        candidates = [pod for pod in candidates if ask("terminator", pod, self._context.has_gpus, False)]
+        ask = self._state.isolation.ask
+        candidates = [pod for pod in candidates if ask("terminator", pod, self._has_gpus, False)]
         while candidates:
-            pod = candidates.pop(self._context.rng.randrange(len(candidates)))
+            pod = candidates.pop(self._rng.randrange(len(candidates)))
             if await self._end(pod):
                 return pod
         return None
 
     async def terminate(self, which: PodToEnd) -> Pod | Refusal:
         title = f"{which.namespace}/{which.name}"
-        pod = self._context.pod_named(which.name, which.namespace)
+        pod = self._state.pods.store.get(which.name, which.namespace)
         if pod is None:
             return Refusal(f"there is no pod {title}")
         if pod.metadata.uid not in {each.metadata.uid for each in self.terminable_pods()}:
@@ -84,17 +73,17 @@ class Terminator:
         return pod if await self._end(pod) else Refusal(f"pod {title} has just changed; try again")
 
     async def _end(self, pod: Pod) -> bool:
-        why = Why.REVOKED if self._context.may_lose_gpus(pod) else Why.EXPIRED
-        if not await self._hand_overs.begin(pod, HandOverOrder(why, self._context.now())):
+        why = Why.REVOKED if self._state.may_lose_gpus(pod) else Why.EXPIRED
+        if not await self._hand_overs.begin(pod, HandOverOrder(why, self._state.options.now())):
             return False
         await self._wait_ending(pod)
         return True
 
     async def _wait_ending(self, pod: Pod) -> None:
         """Until it is being deleted; not for ever. What was written down is carried out in any case."""
-        tries = int(self._context.answer_within_s / POLL_S)
+        tries = int(self._answer_within_s / POLL_S)
         for _ in range(tries):
-            now = self._context.pod_named(pod.metadata.name, pod.metadata.namespace)
+            now = self._state.pods.store.get(pod.metadata.name, pod.metadata.namespace)
             if now is None or now.metadata.uid != pod.metadata.uid or is_ending(now):
                 return
             await asyncio.sleep(POLL_S)

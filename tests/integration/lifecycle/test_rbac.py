@@ -32,7 +32,7 @@ from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Request
 from carrel.ledger.shares import Holder, HolderKind
 from carrel.lifecycle.booking_enquiries import BookingEnquiries
-from carrel.lifecycle.claim_status import ClaimContext, ClaimStatusWriter
+from carrel.lifecycle.claim_status import ClaimStatusWriter
 from carrel.lifecycle.hand_over import HandOverResult
 from carrel.lifecycle.kai_metadata import KaiMetadataWriter
 from carrel.lifecycle.pod_events import PodEventWriter, waiting_note
@@ -320,8 +320,7 @@ async def _write_a_claim(lab: Lab, replica: Replica) -> None:
     await lab.client.create(GPU_CLAIMS, {**body, "spec": {"devices": {"count": 1}}}, "lab")
     claim = await eventually(lambda: replica.claims.store.get("c", "lab"))
     assert claim is not None
-    known = ClaimContext(replica.cluster_ledger, lambda _: [], lambda _: None, replica.options.dialect_options)
-    assert await ClaimStatusWriter(replica.cluster, known).write(claim)
+    assert await ClaimStatusWriter(replica).write(claim)
 
 
 async def _free_a_resource_claim(lab: Lab, replica: Replica) -> None:
