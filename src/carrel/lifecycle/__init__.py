@@ -8,7 +8,8 @@ Reading order:
     coverage_correction             makes pods, Leases and bookings say which booking covers which pod
     expiry                          ends pods with their booking
     holdings victim_prices victims   who loses a GPU to a booked pod
-    revocation_context opportunistic_pods revocation   revokes GPUs for booked pods
+    tier_options                    what the admin decides about the tiers
+    opportunistic_pods revocation   revokes GPUs for booked pods
     kept_gpus unplaced_pods         whether what is kept for booked pods is still needed; when it is given up
     claim_allocator                 allocates the claims of booked pods
     booking_enquiries               writes what a booking service elsewhere says into the cluster
