@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCE = ROOT / "src"
+EMBEDDED_API = ROOT / "packages" / "kubernetes_in_memory"
+SOURCES = (ROOT / "src", EMBEDDED_API / "src")
 
 PURE_PACKAGES = (
     "carrel.ledger",
@@ -194,22 +195,18 @@ def is_in(name: str, packages: Iterable[str]) -> bool:
 
 @cache
 def names() -> frozenset[str]:
-    return frozenset(
-        ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
-        for path in SOURCE.rglob("*.py")
-    )
+    return frozenset(module.name for module in modules())
 
 
 @cache
 def modules() -> list[Module]:
-    return [
-        Module(
-            ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"),
-            path,
-            ast.parse(path.read_text()),
-        )
-        for path in sorted(SOURCE.rglob("*.py"))
-    ]
+    return [read(path, source) for source in SOURCES for path in sorted(source.rglob("*.py"))]
+
+
+def read(path: Path, source: Path) -> Module:
+    """Return a module by the name that it has for who imports it with `source` on the path."""
+    name = ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__")
+    return Module(name, path, ast.parse(path.read_text()))
 
 
 def is_generated(module: Module) -> bool:
@@ -230,6 +227,20 @@ def test_a_package_imports_only_what_it_may(package: str) -> None:
         and not (name == "carrel" and "carrel" in allowed)
     ]
     assert not wrong
+
+
+def test_the_embedded_api_and_its_tests_know_nothing_of_carrel() -> None:
+    """Its tests may use modules of `tests/kit` that import nothing of Carrel either."""
+    found = [read(path, ROOT) for path in sorted(EMBEDDED_API.rglob("*.py"))]
+    kit = sorted({name for module in found for name in module.imports() if name.startswith("tests.")})
+    found += [read(ROOT / f"{name.replace('.', '/')}.py", ROOT) for name in kit]
+
+    assert {"tests", "src"} <= {module.name.split(".")[2] for module in found}
+    assert not [f"{module.name} imports {name}" for module in found for name in module.imports() if is_of_carrel(name)]
+
+
+def is_of_carrel(name: str) -> bool:
+    return name.split(".")[0] == "carrel"
 
 
 def test_pure_code_imports_the_standard_library_and_pure_code_only() -> None:

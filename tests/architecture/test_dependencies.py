@@ -51,7 +51,7 @@ def locked(file: str) -> dict[str, list[Version]]:
     return pins
 
 
-@pytest.mark.parametrize("file", ["pyproject.toml", "src/kubernetes_in_memory/pyproject.toml"])
+@pytest.mark.parametrize("file", ["pyproject.toml", "packages/kubernetes_in_memory/pyproject.toml"])
 def test_the_lower_bounds_exclude_versions_with_known_advisories(file: str) -> None:
     wanted = requirements(file)
     low = {name: str(lower_bound(each)) for name, each in wanted.items() if name in FIRST_SAFE}

@@ -34,13 +34,20 @@ def test_the_version_stands_in_one_place(wheel: Path) -> None:
     assert "\nversion =" not in (ROOT / "pyproject.toml").read_text()
 
 
-def test_the_wheel_has_every_file_of_the_package(wheel: Path) -> None:
+def test_the_wheel_has_every_file_of_both_packages_and_nothing_else(wheel: Path) -> None:
     """The mark that it has types, manifests, templates, scripts: what the code reads, or others do."""
-    source = ROOT / "src"
-    files = {path.relative_to(source).as_posix() for path in (source / "carrel").rglob("*") if path.is_file()}
+    sources = (ROOT / "src", ROOT / "packages" / "kubernetes_in_memory" / "src")
+    files = {
+        path.relative_to(source).as_posix()
+        for source in sources
+        for path in source.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    contained = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
 
-    assert "carrel/py.typed" in files
-    assert not [file for file in files - set(zipfile.ZipFile(wheel).namelist()) if "__pycache__" not in file]
+    assert {"carrel/py.typed", "kubernetes_in_memory/py.typed"} <= files
+    assert not files - contained
+    assert {name.split("/")[0] for name in contained} == {"carrel", "kubernetes_in_memory"}
 
 
 def installs_somebody_elses(line: str) -> bool:
@@ -77,7 +84,7 @@ def test_a_line_that_installs_a_strangers_package_is_found(line: str, is_wrong: 
 
 
 def test_nothing_that_people_copy_installs_a_strangers_package() -> None:
-    folders = (".ci", ".github", "charts", "decisions", "docs", "examples", "src", "testbed", "tools")
+    folders = (".ci", ".github", "charts", "decisions", "docs", "examples", "packages", "src", "testbed", "tools")
     nested = [file for folder in folders for file in (ROOT / folder).rglob("*")]
     texts = {file: file.read_bytes() for file in (*ROOT.glob("*"), *nested) if file.is_file()}
     lines = [

@@ -24,15 +24,20 @@ CODE = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)", re.DOTALL)
 """What documents quote: keys, options and paths keep their words."""
 
 
-@pytest.mark.parametrize("package", ["carrel", "kubernetes_in_memory"])
-def test_no_two_classes_of_a_package_have_one_name(package: str) -> None:
+@pytest.mark.parametrize(
+    "source",
+    [SOURCE, ROOT / "packages" / "kubernetes_in_memory" / "src"],
+    ids=lambda source: source.relative_to(ROOT).as_posix(),
+)
+def test_no_two_classes_of_a_package_have_one_name(source: Path) -> None:
     places = defaultdict(list)
-    for path in sorted((SOURCE / package).rglob("*.py")):
+    for path in sorted(source.rglob("*.py")):
         if "_pb2" not in path.name:
             for node in ast.parse(path.read_text()).body:
                 if isinstance(node, ast.ClassDef):
-                    places[node.name].append(path.relative_to(SOURCE).as_posix())
+                    places[node.name].append(path.relative_to(source).as_posix())
 
+    assert places
     assert not {name: found for name, found in places.items() if len(found) > 1}
 
 

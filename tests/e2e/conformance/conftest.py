@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from packages.kubernetes_in_memory.tests.conformance.conftest import unique
 from testbed.control_plane import ApiServer
-from tests.kubernetes_in_memory.conformance.conftest import unique
 
 __all__ = ["kubeconfig", "unique"]
 

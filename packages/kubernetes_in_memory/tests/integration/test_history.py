@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kubernetes_in_memory.store import HistoryExpired, ObjectStore
-from tests.kubernetes_in_memory.integration.caller import PODS, Caller, api_of, config_map, embedded, names, pod
+from packages.kubernetes_in_memory.tests.integration.caller import (
+    PODS,
+    Caller,
+    api_of,
+    config_map,
+    embedded,
+    names,
+    pod,
+)
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 STORAGE = ("", "things")

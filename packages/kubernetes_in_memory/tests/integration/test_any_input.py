@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from kubernetes_in_memory import fields
 from kubernetes_in_memory.kinds import BUILT_IN, Kind
 from kubernetes_in_memory.messages import HttpRequest
+from packages.kubernetes_in_memory.tests.integration.caller import Caller, Json, embedded
 from tests.kit.arbitrary_json import documents, scalars
-from tests.kubernetes_in_memory.integration.caller import Caller, Json, embedded
 
 STORED = [kind for kind in BUILT_IN if "list" in kind.verbs]
 QUESTIONS = [kind for kind in BUILT_IN if "list" not in kind.verbs]

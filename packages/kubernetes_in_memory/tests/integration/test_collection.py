@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.kubernetes_in_memory.integration.caller import MERGE, PODS, Caller, Json, config_map, names, pod
+from packages.kubernetes_in_memory.tests.integration.caller import MERGE, PODS, Caller, Json, config_map, names, pod
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

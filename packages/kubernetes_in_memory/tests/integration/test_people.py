@@ -3,7 +3,7 @@
 import pytest
 
 from kubernetes_in_memory.auth import ADMIN, AccessRequest, UserInfo
-from tests.kubernetes_in_memory.integration.caller import PODS, Caller, Json, embedded, pod
+from packages.kubernetes_in_memory.tests.integration.caller import PODS, Caller, Json, embedded, pod
 
 ADA = UserInfo("ada", "uid-1", ("readers",))
 SAR = "/apis/authorization.k8s.io/v1/subjectaccessreviews"

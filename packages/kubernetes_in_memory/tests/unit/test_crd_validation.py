@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kubernetes_in_memory.crd_validation import check_schema, merge_keys_of
-from tests.kubernetes_in_memory.unit.test_object_validation import CLAIM, Json
+from packages.kubernetes_in_memory.tests.unit.test_object_validation import CLAIM, Json
 
 
 def crd(schema: Json | None = None, **spec: Any) -> Json:

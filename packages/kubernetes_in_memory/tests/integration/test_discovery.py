@@ -9,7 +9,7 @@ import pytest
 from kubernetes_in_memory import fields
 from kubernetes_in_memory.kinds import BUILT_IN
 from kubernetes_in_memory.messages import HttpRequest
-from tests.kubernetes_in_memory.integration.caller import Caller, Json
+from packages.kubernetes_in_memory.tests.integration.caller import Caller, Json
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kubernetes_in_memory.messages import HttpRequest
-from tests.kubernetes_in_memory.integration.caller import PODS, Caller, Json, config_map, pod
+from packages.kubernetes_in_memory.tests.integration.caller import PODS, Caller, Json, config_map, pod
 
 
 def container(**changes: Any) -> list[Json]:

@@ -7,7 +7,17 @@ import pytest
 
 from kubernetes_in_memory.json_path import JsonPath
 from kubernetes_in_memory.times import short_duration
-from tests.kubernetes_in_memory.integration.caller import MERGE, NOON, PODS, TABLE, Answer, Caller, Json, embedded, pod
+from packages.kubernetes_in_memory.tests.integration.caller import (
+    MERGE,
+    NOON,
+    PODS,
+    TABLE,
+    Answer,
+    Caller,
+    Json,
+    embedded,
+    pod,
+)
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 

@@ -7,8 +7,8 @@ import aiohttp
 import msgspec
 
 from kubernetes_in_memory.http_server import LARGEST_BODY, serve
+from packages.kubernetes_in_memory.tests.integration.caller import LIMIT_S, PODS, Caller, api_of, pod, wait_until
 from tests.kit.raw_http import answers_without_delay
-from tests.kubernetes_in_memory.integration.caller import LIMIT_S, PODS, Caller, api_of, pod, wait_until
 
 
 async def test_a_call_over_a_socket_is_the_same_call(call: Caller) -> None:

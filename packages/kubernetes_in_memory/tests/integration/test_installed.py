@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-PACKAGE = Path(__file__).parents[3] / "src" / "kubernetes_in_memory"
+PACKAGE = Path(__file__).parents[2]
 LIMIT_S = 120.0
 
 USERS_TEST = """

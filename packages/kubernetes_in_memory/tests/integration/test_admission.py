@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from kubernetes_in_memory.auth import UserInfo
-from tests.kubernetes_in_memory.integration.caller import MERGE, PODS, Caller, Json, api_of, embedded, pod
-from tests.kubernetes_in_memory.integration.webhook_server import Webhook, patch, webhook_server
+from packages.kubernetes_in_memory.tests.integration.caller import MERGE, PODS, Caller, Json, api_of, embedded, pod
+from packages.kubernetes_in_memory.tests.integration.webhook_server import Webhook, patch, webhook_server
 
 MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 VALIDATING = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"

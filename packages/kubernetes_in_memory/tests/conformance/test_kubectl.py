@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from packages.kubernetes_in_memory.tests.conformance.manifests import HOLD, Json, definition, desk, pod
 from testbed import clients
-from tests.kubernetes_in_memory.conformance.manifests import HOLD, Json, definition, desk, pod
 
 LIMIT_S = 60.0
 

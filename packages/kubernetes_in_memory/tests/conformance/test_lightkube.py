@@ -12,7 +12,7 @@ from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import ConfigMap, Namespace, Pod
 from lightkube.types import PatchType
 
-from tests.kubernetes_in_memory.conformance.manifests import HOLD, definition, desk, group_of, pod
+from packages.kubernetes_in_memory.tests.conformance.manifests import HOLD, definition, desk, group_of, pod
 
 
 @pytest.fixture

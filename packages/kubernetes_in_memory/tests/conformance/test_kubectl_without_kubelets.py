@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.kubernetes_in_memory.conformance.manifests import pod
-from tests.kubernetes_in_memory.conformance.test_kubectl import Kubectl, kubectl, lab
+from packages.kubernetes_in_memory.tests.conformance.manifests import pod
+from packages.kubernetes_in_memory.tests.conformance.test_kubectl import Kubectl, kubectl, lab
 
 __all__ = ["kubectl", "lab"]
 

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.kubernetes_in_memory.integration.caller import Caller, embedded
+from packages.kubernetes_in_memory.tests.integration.caller import Caller, embedded
 
 
 @pytest.fixture

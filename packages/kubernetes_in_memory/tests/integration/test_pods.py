@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.kubernetes_in_memory.integration.caller import MERGE, PODS, Caller, Json, pod
+from packages.kubernetes_in_memory.tests.integration.caller import MERGE, PODS, Caller, Json, pod
 
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"

@@ -8,7 +8,7 @@ import pytest
 
 from kubernetes_in_memory.faults import AnswerLost, Crashed, FaultPlan, Faulty
 from kubernetes_in_memory.messages import HttpRequest
-from tests.kubernetes_in_memory.integration.caller import MERGE, Caller, api_of, config_map, embedded, names
+from packages.kubernetes_in_memory.tests.integration.caller import MERGE, Caller, api_of, config_map, embedded, names
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 

@@ -8,7 +8,7 @@ import pytest
 from kubernetes import client, config, watch
 from kubernetes.client.rest import ApiException
 
-from tests.kubernetes_in_memory.conformance.manifests import HOLD, definition, desk, group_of, pod
+from packages.kubernetes_in_memory.tests.conformance.manifests import HOLD, definition, desk, group_of, pod
 
 LIMIT_S = 60
 
