@@ -54,7 +54,7 @@ image: $(READY)  ## Write Carrel's container image to dist/, without a container
 reference: $(READY)  ## Write docs/reference from the code, the table of the chart's values, and its dashboard
 	@$(BIN)/python -m tools.reference && $(BIN)/python -m tools.chart_readme && $(BIN)/python -m tools.dashboard
 
-walk: $(READY)  ## Count how often one gpushare pod crosses from one component to another
+walk: $(READY)  ## Count the functions and files that run for one pod, stage by stage, beside their goals
 	@$(BIN)/python -m tools.walk
 
 lock: $(READY)  ## Write requirements.lock and that of the image from pyproject.toml

@@ -1,140 +1,220 @@
-"""`python -m tools.walk`: follows one gpushare pod through Carrel and counts how often its path leaves a folder.
+"""`python -m tools.walk`: how much of Carrel runs for what one pod needs, stage by stage.
 
-The pod is admitted, filtered, ranked, bound, deleted and collected by the product's own objects, on the embedded API.
-While each stage runs, every call is looked at. A call counts if caller and callee lie in different folders of
-`src/carrel`; frames of other packages between them are skipped. What other tasks do at the same time, such as watches,
-is not part of the pod's path and is not counted. Each pair of caller and callee counts once per stage, in three ways:
+Pods go through the product's own objects, on the embedded API, with the default settings. A stage begins with the bytes
+of a call, or with a change in the cluster, and ends with the answer. Printed are the distinct functions of `src/carrel`
+that run, and the distinct files that they are in: so much has somebody to read who asks how the stage works. Beside
+them are the goals.
 
-    pairs of modules      `scheduling.scheduler` → `ledger.placement`
-    pairs of folders      `scheduling` → `ledger`
-    between components    the same, if both folders run as a process of their own
+- Comprehensions, generator expressions and lambdas are part of the function around them and do not count. Everything
+  else does: methods, properties, `__init__`, functions inside functions. What `dataclass` generates is in no file.
+- Of a call, what other tasks do meanwhile is left out, such as watches. Of the last two stages, which go through the
+  cluster, it is a part.
+- A function whose result is kept from an earlier stage does not run, and does not count.
+
+`python -m tools.walk filter` also prints the functions of that stage.
 """
 
 import asyncio
+import inspect
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from types import FrameType
+from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
+import carrel
+from carrel.dialects.gpuclaim import Remarks
+from carrel.http.post_routes import JsonReply
+from carrel.kubernetes.cluster import Json
 from carrel.kubernetes.objects.resources import PODS
+from carrel.node.comparison import ComparisonResult
+from carrel.node.report import Report, Reporter
+from carrel.scheduling.assembly import handlers_on
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import a_lab
 from tests.kit.reviews import ReviewedCluster, a_pod, review
+from tests.kit.tiers import TierController, an_opportunistic_pod, an_unschedulable_booked_pod, catch_up, end_deleted
 
 GPU_MEM = {"aliyun.com/gpu-mem": "8138"}
-COMPONENTS = ("admission", "bookings", "lifecycle", "node", "scheduling")
-PASSES_ON = "carrel.kubernetes.isolation"
-PACKAGE = "carrel"
+PACKAGE = Path(str(carrel.__file__)).parent
+ROUNDS = 10
+"""Of the controller, until a booked pod must be bound."""
 
-Pair = tuple[str, str]
+GOALS = {
+    "admission": (70, 18),
+    "filter": (80, 20),
+    "bind": (110, 28),
+    "collect": (60, 15),
+    "revocation": (300, 55),
+    "report": (180, 40),
+}
+"""Stage → at most so many functions, and files."""
 
 
-@dataclass
 class Stage:
-    name: str
-    modules: set[Pair] = field(default_factory=set)
-    """(caller, callee), in different folders."""
+    def __init__(self, name: str, about: str, has_watches: bool = False) -> None:
+        self.name = name
+        self.about = about
+        self.has_watches = has_watches
+        """Whether what runs in other tasks is a part of the stage."""
+        self.functions: set[CodeType] = set()
+        self._counts_caller = True
 
     @property
-    def folders(self) -> set[Pair]:
-        return {(folder(caller), folder(callee)) for caller, callee in self.modules}
+    def files(self) -> set[Path]:
+        return {Path(code.co_filename).relative_to(PACKAGE) for code in self.functions}
 
-    @property
-    def components(self) -> set[Pair]:
-        return {pair for pair in self.folders if pair[0] in COMPONENTS and pair[1] in COMPONENTS}
+    @contextmanager
+    def running(self) -> Iterator["Stage"]:
+        """Count what runs until the block ends."""
+        caller = asyncio.current_task()
 
+        def look(frame: FrameType, event: str, _: Any) -> None:
+            if event == "call" and _is_function_of_carrel(frame.f_code):
+                is_caller = asyncio.current_task() is caller
+                if self._counts_caller if is_caller else self.has_watches:
+                    self.functions.add(frame.f_code)
 
-def folder(module: str) -> str:
-    return module.split(".")[1]
+        sys.setprofile(look)
+        try:
+            yield self
+        finally:
+            sys.setprofile(None)
 
-
-@contextmanager
-def traced(name: str, found: list[Stage]) -> Iterator[None]:
-    """Looks at every call of this task until the block ends."""
-    stage, task = Stage(name), asyncio.current_task()
-    found.append(stage)
-
-    def look(frame: FrameType, event: str, _: Any) -> None:
-        if event != "call" or asyncio.current_task() is not task:
-            return
-        callee = _module(frame)
-        caller = callee and _module(_ours(frame.f_back))
-        if caller and folder(caller) != folder(callee):
-            stage.modules.add((caller, callee))
-
-    sys.setprofile(look)
-    try:
-        yield
-    finally:
-        sys.setprofile(None)
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """In this block the caller stands for kube-scheduler or the kubelets, or only waits: its calls do not count."""
+        self._counts_caller = False
+        try:
+            yield
+        finally:
+            self._counts_caller = True
 
 
-def _module(frame: FrameType | None) -> str:
-    """Empty if it is not one of Carrel's."""
-    name = str(frame.f_globals.get("__name__", "")) if frame is not None else ""
-    return name if name.startswith(f"{PACKAGE}.") else ""
-
-
-def _ours(frame: FrameType | None) -> FrameType | None:
-    """The nearest frame of Carrel's; None as soon as the tool itself is reached. `isolation` only passes calls on: the
-    caller is whoever gave it the function."""
-    while frame is not None and _module(frame) in ("", PASSES_ON):
-        if frame.f_globals.get("__name__") == __name__:
-            return None
-        frame = frame.f_back
-    return frame
+def _is_function_of_carrel(code: CodeType) -> bool:
+    """Bodies of modules and classes, which run when something is imported, are no functions."""
+    is_function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<")
+    return bool(is_function) and PACKAGE in Path(code.co_filename).parents
 
 
 async def walk() -> list[Stage]:
-    found: list[Stage] = []
+    return [await _admission(), *await _one_pod(), await _revocation(), await _report()]
+
+
+async def _admission() -> Stage:
     webhook = await ReviewedCluster().handler()
     body = json.dumps(review(a_pod(GPU_MEM), "alice@lab.example")).encode()
-    with traced("admission", found):
-        await webhook.mutate(body)
-    async with a_lab([a_node("n1"), a_node("n2")]) as lab, lab.replica() as carrel:
-        pod = await carrel.sees(await lab.pod("train", limits=GPU_MEM, grace_seconds=0))
-        with traced("filter", found):
-            carrel.scheduler.filter(pod, ["n1", "n2"])
-        with traced("prioritize", found):
-            carrel.scheduler.rank(pod, ["n1", "n2"])
-        with traced("bind", found):
-            assert await carrel.scheduler.bind(pod, "n1") is None
-        await eventually(lambda: (seen := carrel.pods.store.get("train", "lab")) and seen.spec.node_name)
+    with Stage("admission", "a gpushare pod, from the review to its answer").running() as stage:
+        answer = await webhook.mutate(body)
+    assert answer.status == 200
+    return stage
+
+
+async def _one_pod() -> list[Stage]:
+    """From filter until the pod's GPU is free again."""
+    async with a_lab([a_node("n1"), a_node("n2")]) as lab, lab.replica() as replica:
+        pod = await lab.pod("train", limits=GPU_MEM, grace_seconds=0)
+        await replica.sees(pod)
+        extender = handlers_on(replica, replica.scheduler)
+        with Stage("filter", "the pod's nodes, as by default: one is chosen").running() as filtered:
+            (node,) = _nodes(extender.filter(_asked(pod, "n1", "n2")))
+        with Stage("prioritize", "the pod's nodes, where kube-scheduler chooses").running() as ranked:
+            extender.prioritize(_asked(pod, "n1", "n2"))
+        with Stage("bind", "the pod on that node").running() as bound:
+            answer = await extender.bind(_binding(pod, node))
+        assert json.loads(answer.body) == {"Error": ""}
+        await eventually(lambda: (seen := replica.pods.store.get("train", "lab")) and seen.spec.node_name)
         await lab.client.delete(PODS, "train", "lab")
-        await eventually(lambda: carrel.pods.store.get("train", "lab") is None)
-        with traced("collect", found):
-            assert await carrel.collector.collect()
+        await eventually(lambda: replica.pods.store.get("train", "lab") is None)
+        with Stage("collect", "the GPU of the pod, which is gone").running() as collected:
+            assert await replica.collector.collect()
+    return [filtered, ranked, bound, collected]
+
+
+async def _revocation() -> Stage:
+    """Rounds of the controller, until the extender has bound the booked pod."""
+    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+        await an_opportunistic_pod(lab, replica, "train")
+        pod = await an_unschedulable_booked_pod(lab, "urgent")
+        extender, controller = handlers_on(replica, replica.scheduler), _Controller(replica)
+        about = "from a booked pod without room until it is bound"
+        with Stage("revocation", about, has_watches=True).running() as stage:
+            for _ in range(ROUNDS):
+                with stage.outside():
+                    await catch_up(lab, replica)
+                await controller.round()
+                with stage.outside():
+                    await catch_up(lab, replica)
+                if nodes := _nodes(extender.filter(_asked(pod, "n1"))):
+                    answer = await extender.bind(_binding(pod, nodes[0]))
+                    assert json.loads(answer.body) == {"Error": ""}
+                    return stage
+                with stage.outside():
+                    await end_deleted(lab)
+    raise AssertionError(f"the booked pod is not bound after {ROUNDS} rounds")
+
+
+class _Controller(TierController):
+    def check_what_is_kept(self) -> None:
+        """The product does not check itself."""
+
+
+async def _report() -> Stage:
+    async with a_lab([]) as lab, lab.replica() as replica:
+        pod = await lab.pod("train", limits=GPU_MEM)
+        await replica.sees(pod)
+        extender, reporter = handlers_on(replica, replica.scheduler), Reporter(lab.client, lab.clock)
+        report = Report(a_node("n1"), ComparisonResult({}), lab.clock.now, Remarks())
+        about = "from a new node's GPUs until a filter names it"
+        with Stage("report", about, has_watches=True).running() as stage:
+            await reporter.report(report)
+            with stage.outside():
+                await eventually(lambda: "n1" in replica.ledger.nodes)
+            assert _nodes(extender.filter(_asked(pod, "n1"))) == ["n1"]
+    return stage
+
+
+def _asked(pod: Json, *nodes: str) -> bytes:
+    return json.dumps({"Pod": pod, "NodeNames": nodes}).encode()
+
+
+def _binding(pod: Json, node: str) -> bytes:
+    metadata = pod["metadata"]
+    names = {"PodName": metadata["name"], "PodNamespace": metadata["namespace"], "PodUID": metadata["uid"]}
+    return json.dumps({**names, "Node": node}).encode()
+
+
+def _nodes(answer: JsonReply) -> list[str]:
+    found: list[str] = json.loads(answer.body)["NodeNames"]
     return found
 
 
 def table(stages: list[Stage]) -> str:
-    lines = ["| stage | pairs of modules | pairs of folders | between components |", "| --- | --- | --- | --- |"]
+    lines = ["| stage | about | functions | goal | files | goal |", "|---|---|---|---|---|---|"]
     for stage in stages:
-        between = ", ".join(f"{caller} → {callee}" for caller, callee in sorted(stage.components)) or "none"
-        lines.append(f"| {stage.name} | {len(stage.modules)} | {len(stage.folders)} | {between} |")
-    modules = {pair for stage in stages for pair in stage.modules}
-    folders = {pair for stage in stages for pair in stage.folders}
-    components = {pair for stage in stages for pair in stage.components}
-    added = [sum(len(pairs) for pairs in each) for each in ([s.modules for s in stages], [s.folders for s in stages])]
-    lines.append(f"| all stages added | {added[0]} | {added[1]} | {sum(len(s.components) for s in stages)} |")
-    lines.append(f"| each pair once | {len(modules)} | {len(folders)} | {len(components)} |")
+        functions, files = (f"≤ {goal}" for goal in GOALS[stage.name]) if stage.name in GOALS else ("–", "–")
+        figures = (len(stage.functions), functions, len(stage.files), files)
+        lines.append(f"| {stage.name} | {stage.about} | {' | '.join(map(str, figures))} |")
     return "\n".join(lines)
+
+
+def listing(stage: Stage) -> str:
+    by_file = defaultdict(list)
+    for code in sorted(stage.functions, key=lambda code: code.co_firstlineno):
+        by_file[Path(code.co_filename).relative_to(PACKAGE).as_posix()].append(code.co_qualname)
+    return "\n".join(f"{file}: {', '.join(names)}" for file, names in sorted(by_file.items()))
 
 
 def main() -> None:
     stages = asyncio.run(walk())
     print(table(stages))
     for stage in stages:
-        print(f"\n{stage.name}")
-        for caller, callee in sorted(stage.folders):
-            inside = [f"{a} → {b}" for a, b in sorted(stage.modules) if (folder(a), folder(b)) == (caller, callee)]
-            print(f"  {caller} → {callee}: {len(inside)}")
-            if "-v" in sys.argv:
-                print(*(f"    {each}" for each in inside), sep="\n")
+        if stage.name in sys.argv[1:]:
+            print(f"\n{stage.name}\n{listing(stage)}")
 
 
 if __name__ == "__main__":
