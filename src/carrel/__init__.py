@@ -1,13 +1,18 @@
 """Carrel books, shares and schedules the GPUs of a Kubernetes cluster, on one ledger.
 
-A folder is a part of the product, named after what it is for:
+A folder is a part of the product, named after what it is for. Reading order:
 
-    ledger dialects parsing        PURE: who holds which GPU; how pods ask for GPUs; reading what others wrote
-    kubernetes leases http         shared: the client and its watches; the ledger's record in the cluster; serving HTTP
-    admission scheduling           components: the webhook, the extender,
-    lifecycle node bookings        the controller, the agent, the booking service
-    jupyterhub                     for the image of a JupyterHub: its spawner and its spawn page
-    cli demo manifests             commands for people; everything on one machine; what is installed in a cluster
+    ledger/ dialects/ parsing/        PURE: who holds which GPU; how pods ask for GPUs; reading what others wrote
+    kubernetes/ leases/ http/         shared: the client and its watches; the ledger's record in the cluster; HTTP
+    manifests/ installation           what is installed in a cluster, and that it is installed once
+    admission/ scheduling/            components: the webhook, the extender,
+    lifecycle/ node/ bookings/        the controller, the agent, the booking service
+    jupyterhub/                       for the image of a JupyterHub: its spawner and its spawn page
+    simulation/                       PURE: what would happen, by traces and policies
+    cli/ demo/ cluster_file           commands for people; everything on one machine; a simulated cluster from a file
+    settings caller_settings          the settings that several components share
+    process log_lines command_errors  a component as a process: its signals, its log, how it fails
+    __main__                          the command `carrel`
 
 `ARCHITECTURE.md` has the drawing, and `tests/architecture/test_components.py` the rules about imports.
 """

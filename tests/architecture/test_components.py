@@ -1,11 +1,13 @@
 """The rules about imports, in sentences. A component is a folder of `src/carrel` that runs as a process of its own."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeGuard
 
 import pytest
 
@@ -26,11 +28,15 @@ PURE_MODULES = (
     "carrel.bookings.calendar",
     "carrel.bookings.capacity",
     "carrel.bookings.groups",
+    "carrel.bookings.hints",
     "carrel.bookings.icalendar",
     "carrel.bookings.limits",
     "carrel.bookings.mirrored",
+    "carrel.bookings.no_room",
     "carrel.bookings.notifications.messages",
     "carrel.bookings.pages.hub_findings",
+    "carrel.bookings.people",
+    "carrel.bookings.records",
     "carrel.bookings.rule_results",
     "carrel.bookings.rules",
     "carrel.bookings.tiers",
@@ -49,24 +55,20 @@ PURE_MODULES = (
 
 COMPONENTS = ("admission", "bookings", "lifecycle", "node", "scheduling")
 
-SHARED = (
-    "carrel",
-    "carrel.caller_settings",
-    "carrel.cluster_file",
-    "carrel.command_errors",
-    "carrel.dialects",
-    "carrel.http",
-    "carrel.installation",
-    "carrel.kubernetes",
-    "carrel.leases",
-    "carrel.ledger",
-    "carrel.log_lines",
-    "carrel.manifests",
-    "carrel.parsing",
-    "carrel.process",
-    "carrel.settings",
+LEVELS = (
+    ("carrel.process",),
+    ("carrel.installation", "carrel.settings", "carrel.caller_settings"),
+    ("carrel.leases",),
+    ("carrel.kubernetes", "carrel.http", "carrel.manifests"),
+    ("carrel.dialects", "carrel.cluster_file"),
+    ("carrel.kubernetes.objects", "carrel.command_errors", "carrel.log_lines"),
+    ("carrel.ledger", "carrel.parsing"),
+    ("carrel",),
 )
-"""What every component may use."""
+"""What every component may use, the highest first: each imports what is below it, as in the drawing of
+`ARCHITECTURE.md`. `carrel` itself is the version."""
+
+SHARED = tuple(package for level in LEVELS for package in level)
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "carrel.parsing": (),
@@ -74,7 +76,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "carrel.kubernetes.objects": ("carrel.parsing",),
     "carrel.kubernetes": ("carrel", "carrel.parsing"),
     "carrel.dialects": ("carrel.ledger", "carrel.parsing", "carrel.kubernetes.objects"),
-    "carrel.http": ("carrel",),
+    "carrel.http": (),
     "carrel.cluster_file": ("carrel.ledger", "carrel.parsing"),
     "carrel.leases": ("carrel.dialects", "carrel.kubernetes", "carrel.ledger", "carrel.parsing"),
     "carrel.installation": ("carrel.dialects", "carrel.kubernetes"),
@@ -91,7 +93,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "carrel.caller_settings": ("carrel.command_errors", "carrel.http", "carrel.parsing"),
     "carrel.settings": ("carrel.dialects", "carrel.kubernetes", "carrel.ledger", "carrel.parsing"),
-    **{f"carrel.{component}": (*SHARED, "carrel.bookings.client", *PURE_MODULES) for component in COMPONENTS},
+    **{f"carrel.{component}": (*SHARED, "carrel.bookings.client") for component in COMPONENTS},
+    "carrel.bookings.client": SHARED,
     "carrel.jupyterhub": ("carrel.dialects",),
     "carrel.simulation": ("carrel.ledger", "carrel.parsing", *PURE_MODULES),
     "carrel.cli": (
@@ -106,7 +109,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "kubernetes_in_memory": (),
 }
-"""Package → what it may import besides itself. `demo` and `__main__` put everything together and import anything."""
+"""Package → what it may import besides itself."""
+
+PUT_TOGETHER = ("carrel.demo", "carrel.__main__")
+"""These import anything but each other: nothing imports `cli` and `demo` but `__main__`."""
 
 LIBRARIES = {
     "aiohttp": ("carrel.bookings", "carrel.cli", "carrel.demo", "kubernetes_in_memory"),
@@ -150,7 +156,29 @@ PURE_LIBRARIES = {
 }
 """Decodes JSON into typed objects; it does no I/O."""
 
+PURE_STANDARD_LIBRARY = {
+    *("abc", "base64", "bisect", "collections", "contextlib", "csv", "dataclasses", "datetime", "enum", "fractions"),
+    *("functools", "hashlib", "heapq", "hmac", "html", "itertools", "json", "math", "random", "re", "shlex"),
+    *("statistics", "sys", "textwrap", "types", "typing", "unicodedata", "uuid", "zlib", "zoneinfo"),
+}
+"""What pure code uses of the standard library. More may be added if it does no I/O and reads no clock."""
+
+IMPURE_CALLS = {"now", "utcnow", "today", "open", "print", "input", "uuid1", "uuid4", "SystemRandom"}
+
+LIBRARIES_OF_A_HUB = {"jupyterhub", "kubernetes_asyncio", "kubespawner", "msgspec", "tornado", "traitlets"}
+"""What the image of a hub has, and msgspec."""
+
+READ_THE_ENVIRONMENT = {
+    "carrel.settings": "options may be given as variables",
+    "carrel.node.reservation.run": "which GPU the device plugin gave to this container",
+    "carrel.node.visible_gpus.run": "the same, to say it",
+    "carrel.cli.saved_login": "where a person's configuration lies",
+    "carrel.demo.component_processes": "is handed on to the processes that it starts",
+}
+"""Module → what it reads there."""
+
 FOREIGN_WORDS = (
+    "aliyun.accelerator",
     "aliyun.com",
     "ALIYUN_COM",
     "gpu.scheduling",
@@ -162,8 +190,17 @@ FOREIGN_WORDS = (
     "gpu-fraction",
     "terminate-at",
     "hub.jupyter.org",
+    "hami.io/",
+    "kai.scheduler/",
+    "cloud.google.com/",
+    "k8s.amazonaws.com/",
+    "karpenter.k8s.aws/",
+    "karpenter.sh/",
+    "kubernetes.azure.com/",
     "carrel.dev/",
 )
+OF_KUBERNETES = ("k8s.io/", "kubernetes.io/")
+"""Words of Kubernetes itself, which are no dialect."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +209,7 @@ class Module:
     path: Path
     tree: ast.Module
 
-    def at(self, node: ast.expr) -> str:
+    def at(self, node: ast.expr | ast.stmt) -> str:
         return f"{self.path.relative_to(ROOT)}:{node.lineno}"
 
     def imports(self) -> Iterator[str]:
@@ -229,6 +266,45 @@ def test_a_package_imports_only_what_it_may(package: str) -> None:
     assert not wrong
 
 
+def test_every_module_has_rules() -> None:
+    rows = (*MAY_IMPORT, *PUT_TOGETHER)
+
+    assert not [module.name for module in modules() if not module.is_in(rows) and module.name != "carrel"]
+
+
+def test_shared_folders_import_only_what_is_below_them_and_no_component() -> None:
+    level = {package: number for number, packages in enumerate(LEVELS) for package in packages}
+    rows = {package: MAY_IMPORT.get(package, ()) for package in SHARED}
+
+    assert not [f"{package} may import {name}" for package, row in rows.items() for name in row if name not in level]
+    wrong = [(package, name) for package, row in rows.items() for name in row if level[name] <= level[package]]
+    assert not [f"{name} is not below {package}" for package, name in wrong]
+
+
+def test_nothing_imports_the_commands_or_the_demo_but_the_main_command() -> None:
+    wrong = [
+        f"{module.name} imports {name}"
+        for module in modules()
+        if module.name != "carrel.__main__"
+        for name in module.imports()
+        for package in ("carrel.cli", "carrel.demo", "carrel.__main__")
+        if is_in(name, [package]) and not module.is_in([package])
+    ]
+    assert not wrong
+
+
+def test_the_module_for_a_hub_imports_the_libraries_of_a_hub_and_msgspec() -> None:
+    """Also what it imports of Carrel: the dialects, and what they import."""
+    wrong = [
+        f"{module.name} imports {name}"
+        for module in modules()
+        if module.is_in(["carrel.jupyterhub", "carrel.dialects", *MAY_IMPORT["carrel.dialects"]])
+        for name in module.imports()
+        if name.split(".")[0] not in sys.stdlib_module_names | LIBRARIES_OF_A_HUB | {"carrel"}
+    ]
+    assert not wrong
+
+
 def test_the_embedded_api_and_its_tests_know_nothing_of_carrel() -> None:
     """Its tests may use modules of `tests/kit` that import nothing of Carrel either."""
     found = [read(path, ROOT) for path in sorted(EMBEDDED_API.rglob("*.py"))]
@@ -260,27 +336,38 @@ def test_pure_code_imports_the_standard_library_and_pure_code_only() -> None:
 
 
 def test_pure_code_does_no_io_reads_no_clock_and_uses_no_randomness_of_its_own() -> None:
-    forbidden = {"os", "io", "socket", "subprocess", "time", "asyncio", "threading", "logging", "pathlib", "secrets"}
     wrong = []
     for module in modules():
         if not module.is_in((*PURE_PACKAGES, *PURE_MODULES)):
             continue
-        wrong += [f"{module.name} imports {name}" for name in module.imports() if name in forbidden]
+        used = {name.split(".")[0] for name in module.imports()} & sys.stdlib_module_names
+        wrong += [f"{module.name} imports {name}" for name in sorted(used - PURE_STANDARD_LIBRARY)]
         for node in ast.walk(module.tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in (
-                "now",
-                "utcnow",
-                "today",
-                "open",
-                "print",
-                "input",
-            ):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in IMPURE_CALLS:
                 wrong.append(f"{module.at(node)} calls {ast.unparse(node.func)}")
-            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "random":
-                wrong.append(
-                    f"{module.at(node)} uses randomness of its own; only a Random that is passed in may be used"
-                )
+            elif _uses_randomness(node):
+                wrong.append(f"{module.at(node)} may only use a `Random` that is passed in")
     assert not wrong
+
+
+def _uses_randomness(node: ast.AST) -> TypeGuard[ast.expr | ast.stmt]:
+    if isinstance(node, ast.ImportFrom):
+        return node.module == "random" and {alias.name for alias in node.names} != {"Random"}
+    return isinstance(node, ast.Import) and "random" in {alias.name for alias in node.names}
+
+
+def test_what_a_reading_order_calls_pure_is_pure() -> None:
+    """A folder's rules or decisions, marked in its `__init__.py`."""
+    marked = [
+        f"{module.name}.{name.rstrip('/')}"
+        for module in modules()
+        if module.path.name == "__init__.py" and module.name != "carrel"
+        for line in (ast.get_docstring(module.tree) or "").splitlines()
+        if (row := re.match(r" {4}(\w+/?(?: \w+/?)*) {2,}PURE: ", line))
+        for name in row[1].split()
+    ]
+    assert marked
+    assert not [name for name in marked if not is_in(name, (*PURE_PACKAGES, *PURE_MODULES))]
 
 
 def test_each_library_appears_only_where_it_belongs() -> None:
@@ -318,17 +405,35 @@ def strings(tree: ast.Module) -> Iterator[ast.Constant]:
 
 def test_only_settings_and_entry_points_read_the_environment() -> None:
     """Everything else is given its settings: what reads the environment itself cannot be tested or trusted."""
-    wrong = [
-        module.at(node)
-        for module in modules()
-        if module.name.rpartition(".")[2] not in ("settings", "run") and not module.is_in(["carrel.cli", "carrel.demo"])
+    readers = {module.name for module in modules() if module.path.is_relative_to(SOURCES[0]) and _reads(module)}
+
+    assert readers == READ_THE_ENVIRONMENT.keys()
+
+
+def _reads(module: Module) -> bool:
+    """Whether it uses `os.environ` or the like, by whatever import."""
+    words = {"environ", "environb", "getenv", "getenvb"}
+    return any(
+        (isinstance(node, ast.Attribute) and node.attr in words and ast.unparse(node.value) != "self")
+        or (isinstance(node, ast.ImportFrom) and node.module == "os" and any(each.name in words for each in node.names))
         for node in ast.walk(module.tree)
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == "os"
-        and node.attr in ("environ", "getenv")
-    ]
-    assert not wrong
+    )
+
+
+def test_every_domain_of_a_dialect_is_a_foreign_word() -> None:
+    domains = {
+        domain
+        for module in modules()
+        if module.is_in(["carrel.dialects"])
+        for node in strings(module.tree)
+        for domain in re.findall(r"(?<![\w.@-])((?:[a-z0-9-]+\.)+[a-z]+/)", str(node.value))
+    }
+    assert "nvidia.com/" in domains
+    assert not [domain for domain in sorted(domains) if not _is_known(domain)]
+
+
+def _is_known(domain: str) -> bool:
+    return domain.endswith(OF_KUBERNETES) or any(word in domain for word in FOREIGN_WORDS)
 
 
 def test_every_module_says_what_it_is_for() -> None:

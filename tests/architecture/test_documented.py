@@ -1,6 +1,5 @@
 """What people may use is written where they look for it."""
 
-import ast
 import re
 from pathlib import Path
 
@@ -54,20 +53,11 @@ def test_every_make_task_says_what_it_does() -> None:
     assert tasks == set(re.findall(r"^([a-z0-9-]+):.*## \S", text, re.MULTILINE))
 
 
-def test_every_component_is_in_the_architecture_and_names_its_modules_in_reading_order() -> None:
+def test_every_folder_is_in_the_architecture() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
-    missing = []
-    for package in sorted((ROOT / "src" / "carrel").glob("*/__init__.py")):
-        folder = package.parent
-        if f"{folder.name}/" not in text:
-            missing.append(f"ARCHITECTURE.md: {folder.name}/")
-        guide = ast.get_docstring(ast.parse(package.read_text())) or ""
-        parts = [each.stem for each in folder.glob("*.py") if each != package]
-        parts += [f"{each.parent.name}/" for each in folder.glob("*/__init__.py")]
-        missing += [
-            f"{folder.name}/__init__.py: {part}" for part in parts if not re.search(rf"(?<![\w/]){part}", guide)
-        ]
-    assert not missing
+    folders = [package.parent.name for package in (ROOT / "src" / "carrel").glob("*/__init__.py")]
+
+    assert not [folder for folder in folders if f"`{folder}/`" not in text]
 
 
 def test_a_commit_passes_what_is_checked_before_a_merge() -> None:

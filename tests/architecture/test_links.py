@@ -27,6 +27,16 @@ def test_every_path_in_the_guides_for_developers_exists(name: str) -> None:
     assert not [path for path in paths if not (ROOT / path).exists() and not (ROOT / "src" / "carrel" / path).exists()]
 
 
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_every_module_that_the_guides_name_without_a_folder_exists(name: str) -> None:
+    """As `settings.py` of a component, or the file of a folder that stands beside it."""
+    modules = {path.name for folder in ("src/carrel", "tools") for path in (ROOT / folder).rglob("*.py")}
+    named = re.findall(r"`(\w+\.py)`", (ROOT / name).read_text())
+
+    assert named
+    assert not [module for module in named if module not in modules]
+
+
 def listed_decisions() -> list[tuple[str, str, str]]:
     """Page, decision and status of each row."""
     rows = re.findall(

@@ -3,6 +3,7 @@
 import pytest
 
 from tools.reference import FOLDER, PAGES, page_of
+from tools.reference.commands import commands
 
 
 @pytest.mark.parametrize("module", PAGES)
@@ -16,6 +17,17 @@ def test_the_committed_reference_is_what_the_code_gives(module: str) -> None:
     committed = (FOLDER / page.name).read_text()
 
     assert committed == page.text, "run `make reference`, and commit what it wrote"
+
+
+def test_no_option_names_itself_twice() -> None:
+    names = {
+        f"{command.name} {option.shown}": option.shown.split(", ")
+        for command in commands()
+        for option in command.options
+    }
+
+    assert names
+    assert not [option for option, found in names.items() if len(found) != len(set(found))]
 
 
 def test_the_reference_has_no_other_files() -> None:

@@ -16,11 +16,11 @@ from tools.sizes import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
     "admission": 2_963,
-    "bookings": 13_158,
-    "cli": 5_894,
+    "bookings": 13_160,  # its reading order names all modules
+    "cli": 5_895,  # its reading order names all modules
     "demo": 1_785,
     "dialects": 5_309,
-    "files beside the folders": 1_056,
+    "files beside the folders": 1_061,  # its reading order names all modules
     "http": 1_326,
     "jupyterhub": 724,
     "kubernetes": 4_544,
@@ -28,7 +28,7 @@ LINES = {
     "ledger": 4_456,
     "lifecycle": 7_118,
     "manifests": 74,
-    "node": 4_034,
+    "node": 4_039,  # its reading order names all modules
     "parsing": 440,
     "scheduling": 2_506,
     "simulation": 2_462,

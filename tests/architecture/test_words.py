@@ -75,7 +75,7 @@ def test_neither_code_nor_documents_speak_of_doors_and_desks() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_documents_say_gpu_and_not_gpu(document: Path) -> None:
+def test_documents_say_gpu_and_not_card(document: Path) -> None:
     if document.name == "glossary.md":
         return  # it says what the older word means
     prose = CODE.sub("", document.read_text()).replace("*card*", "")

@@ -81,8 +81,6 @@ def _option(field: str, hint: Any, default: Any) -> Option:
         info = next((note for note in notes if isinstance(note, OptionInfo | ArgumentInfo)), None)
     is_argument = isinstance(info, ArgumentInfo)
     names = _names(info) if info else []
-    if info and isinstance(info.default, str) and info.default.startswith("-"):
-        names.insert(0, info.default)  # within Annotated, typer keeps the first name where the default used to be
     plain = f"--{field.replace('_', '-')}"
     if is_argument:
         shown = field.upper()

@@ -12,8 +12,8 @@ Reading order:
     helm_release            the helm release that installed Carrel, for hints
     simulate                what if: places the pods of a trace, on several cores
     simulation_files added_gpus simulation_runs simulation_output   what it reads, runs and writes
-    snapshot                prints the cluster's state, for simulate; cluster_snapshot collects it, snapshot_holdings
-                            finds out which GPUs each pod holds
+    snapshot cluster_snapshot snapshot_holdings   prints the cluster's state, for simulate; collects it; finds out which
+                            GPUs each pod holds
     scheduler_config        prints the configuration of kube-scheduler
     options                 options that several commands share
     booking_client          the HTTP client of the booking service

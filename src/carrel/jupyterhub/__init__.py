@@ -9,7 +9,7 @@ Reading order:
     spawner                  `CarrelSpawner`: waits for the successor, moves the route, withdraws a hand-over, stretches
                              the time-out while a booked GPU is given back
     successors               what the spawner writes in the cluster about a successor
-    startable booking_service what a person may start now; asking for it
+    startable booking_service  what a person may start now; asking for it
     profiles                 `carrel_profiles`: the choices of the spawn page
     spawn_page               its words, and those of the progress page
 """

@@ -4,7 +4,7 @@ Reading order:
 
     workload              what is simulated: nodes, pods, bookings
     rows openb trace      how it is read: the Alibaba GPU trace 2023, and Carrel's own form
-    snapshot              the state of a real cluster, in a file; snapshot_form has its fields and their limits
+    snapshot snapshot_form   the state of a real cluster, in a file; its fields and their limits
     arrivals              one order of arrival for each seed
     cluster               the state of one run: GPUs in the ledger, CPU and memory beside it
     policies fgd          who chooses the node

@@ -2,29 +2,33 @@
 
 It imitates Kubernetes 1.37 and runs no controllers except those that deletion needs. Reading order:
 
-    messages handler         one HTTP call as values; one call in, one answer out
-    kinds crds               which kinds are served
-    request_info auth             what a request asks for, and by which user
-    body_decoding fields protobuf   a body becomes a tree of known fields
-    objects causes status    the rules for all kinds, and the errors
-    kind_rules               the rules for one kind: pods pod_checks built_in_rules event_rules volume_rules
-                             device_rules
-    store                    objects, versions, history
-    reads resource_version_options       get, list, pages, selectors
-    watch                    changes, once and in order; streaming lists
-    writes patch_types           create, update, patch: json_patch merge_patch merge_keys apply ownership
-    deletion                 deletion, and what it causes (garbage_collector)
-    subresources pod_subresources   binding and eviction; parts of pods
-    reviews                  TokenReview, SubjectAccessReview, tokens
-    admission webhook_client       which webhooks are called, and how
-    crd_validation object_validation     the schemas of custom resources; selectors
-    discovery openapi        what clients read about the API itself
-    representations tables   what `kubectl get` shows: columns pod_columns json_path times quantities
-    http_server certificates the API on a socket
-    command run              the API as a process: kubeconfig manifests
-    testing pytest_plugin    the API in a thread, and as a fixture
-    faults                   refused writes, lost answers, cut watches
-    name_generator           uids and generated names; malformed_input is the error for unreadable input
+    messages handler                   one HTTP call as values; one call in, one answer out
+    kinds crds                         which kinds are served
+    request_info auth                  what a request asks for, and by which user
+    body_decoding fields protobuf      a body becomes a tree of known fields
+    malformed_input                    the error for a patch, a selector or a quantity that cannot be read
+    objects causes status              the rules for all kinds, and the errors
+    kind_rules                         the rules for one kind:
+    pods pod_checks built_in_rules event_rules volume_rules device_rules
+    name_generator                     uids and generated names
+    store                              objects, versions, history
+    reads resource_version_options selectors    get, list, pages, selectors
+    watch                              changes, once and in order; streaming lists
+    writes patch_types                 create, update, patch: the kinds of patch, and who owns which field
+    json_patch merge_patch merge_keys apply ownership
+    deletion garbage_collector         deletion, and what it causes
+    subresources pod_subresources      binding and eviction; parts of pods
+    reviews                            TokenReview, SubjectAccessReview, tokens
+    admission webhook_client           which webhooks are called, and how
+    crd_validation object_validation   the schemas of custom resources
+    discovery openapi                  what clients read about the API itself
+    representations tables             what `kubectl get` shows:
+    columns pod_columns json_path times quantities
+    http_server certificates           the API on a socket
+    command run kubeconfig manifests   the API as a process
+    testing pytest_plugin              the API in a thread, and as a fixture
+    faults                             refused writes, lost answers, cut watches
+    __main__                           `python -m kubernetes_in_memory`
 
 Differences from kube-apiserver:
 - no CEL, so matchConditions of webhooks are refused, and admission policies are not served;

@@ -7,6 +7,7 @@ Reading order:
     home_page timeline_page booking_page map_page usage_page admin_page    one module per page: its routes
     timeline cluster_map heat_map      pictures: data in, SVG out (pure)
     booking_form form_fields           what forms send, and the feedback on it
+    live_streams               how many pages may be open that update by themselves
     wording rule_changes usage_counter    times and amounts as text; what other rules would break; counted usage
     hub_findings               hubs and their users that an admin should look at (pure)
 

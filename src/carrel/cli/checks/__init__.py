@@ -11,7 +11,8 @@ components      whether each answers; their clocks
 nodes           the agents' reports, and what the kubelets offer
 bookings        booking service, database, the objects of bookings
 invariants      what must always hold, counted again
-hub, maia       the accounts and addresses of others
+resource_claims  what kube-apiserver asks about ResourceClaims, and what nodes offer for them
+hub maia        the accounts and addresses of others
 runtime         RuntimeClass, and how GPUs are shown to containers
 given_settings  settings whose wrong value nobody notices
 probe_pods      what a container really sees
