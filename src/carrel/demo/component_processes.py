@@ -87,7 +87,7 @@ class ComponentStarter:
     api_url: str
     tokens: ComponentTokens
     seal_key: str = field(default_factory=secrets.token_urlsafe, repr=False)
-    """The same for all components."""
+    """All components have this one."""
 
     @asynccontextmanager
     async def running(self, name: str, maia_token: str, *options: str) -> AsyncIterator[str]:

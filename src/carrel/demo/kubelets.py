@@ -40,9 +40,9 @@ HEARTBEAT_S = 10.0
 LEASES_NAMESPACE = "kube-node-lease"
 LEASE_DURATION_S = 40
 STATUS_EVERY = timedelta(minutes=5)
-"""As kubelets do where nothing changes. The Lease says that the node is alive."""
+"""Kubelets do so where nothing changes. The Lease says that the node is alive."""
 REPORT_EVERY = timedelta(seconds=30)
-"""Of the GpuNodeStatus: several times before an agent counts as silent."""
+"""A GpuNodeStatus is written several times before an agent counts as silent."""
 AT_ONCE = 20
 """Concurrent calls: enough for thousands of nodes without overloading the API server."""
 MANAGER = "carrel-simulation"
@@ -210,7 +210,7 @@ class SimulatedKubelets:
 
 
 def pod_address(uid: str, network: int = 10) -> str:
-    """The same for a pod whenever it is asked for, also after a restart; another one for nearly every other pod."""
+    """Return the address of a pod: always the same one, also after a restart; nearly every pod has another."""
     return f"{network}." + ".".join(str(1 + byte % 254) for byte in hashlib.sha256(uid.encode()).digest()[:3])
 
 

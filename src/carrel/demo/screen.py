@@ -12,16 +12,16 @@ from carrel.ledger.shares import ShareState
 
 BAR = 16
 MOST_LINES = 5
-"""Of bookings, and of reservation pods, on the screen."""
+"""So many bookings, and reservation pods, are on the screen."""
 STYLES = {ShareState.ASSUMED: "yellow", ShareState.ASSIGNED: "green", ShareState.RELEASING: "magenta"}
 FILLS = {ShareState.ASSUMED: "▒", ShareState.ASSIGNED: "█", ShareState.RELEASING: "░"}
-"""The same as the colours, for people who cannot tell those apart."""
+"""They say what the colours say, for people who cannot tell those apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoView:
     gpus: Mapping[str, Sequence[Card]]
-    """By node."""
+    """Node → its GPUs."""
     waiting: Mapping[str, str]
     """Pod → why it waits."""
     messages: Sequence[str]
@@ -38,7 +38,7 @@ class DemoView:
 
 
 def render(view: DemoView, height: int) -> RenderableType:
-    """As much as fits on a screen of that height: GPUs first, then who waits, then what happened."""
+    """Return what fits on a screen of that height: GPUs first, then who waits, then what happened."""
     cards = _cards(view.gpus)
     about = [*_shortened(view.bookings), *_shortened(view.reservations)]
     above = cards.row_count + 2 * len(view.taken_back) + len(about)

@@ -19,7 +19,7 @@ WhenBound = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class SchedulingAttempt:
-    """Of one pod. Either it is being bound to a node, or it waits, and `why` is what the extender said."""
+    """One pod is either being bound to a node, or it waits, and `why` is what the extender said."""
 
     node: str = ""
     why: str = ""
@@ -62,7 +62,7 @@ class SimulatedScheduler:
 
 
 def _counted(refused: dict[str, str], nodes: int) -> str:
-    """As kube-scheduler writes it in the pod's Event."""
+    """Return the sentence that kube-scheduler would write in the pod's Event."""
     reasons: dict[str, int] = {}
     for why in refused.values():
         reasons[why] = reasons.get(why, 0) + 1

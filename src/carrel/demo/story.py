@@ -31,7 +31,7 @@ MANY, NEWCOMER, BOOKER = "hal", "nia", "cleo"
 SHARERS = ("ivy", "tom")
 """The people, each in a namespace of that name."""
 FEWEST_GPUS = 3
-"""Of the model: two for hal, who would not have many otherwise, and one for nia."""
+"""So many of the model are needed: two for hal, who would not have many otherwise, and one for nia."""
 STEP_S = 300.0
 """How long a step may take before the demo goes on without it."""
 POLL_S = 0.1

@@ -63,10 +63,10 @@ class DemoOptions:
     manifests: list[dict[str, Any]]
     seed: int = 1
     port: int = 0
-    """Of the embedded API; 0: any free one."""
+    """Where the embedded API listens; 0: any free port."""
     create_every_s: float = 0.8
     lifetime_s: float = 20.0
-    """Of a pod, on average."""
+    """How long a pod runs, on average."""
     pods: int = 40
     """At once, at most."""
     has_story: bool = True
@@ -213,7 +213,7 @@ class Demo:
         return f"; without a booking hold now: {words}" if words else ""
 
     async def _mark_unschedulable(self, pod: Pod, why: str) -> None:
-        """As kube-scheduler does: the controller takes GPUs back only for a pod with this condition."""
+        """Write what kube-scheduler would: the controller takes GPUs back only for a pod with this condition."""
         condition = {"type": SCHEDULED, "status": "False", "reason": UNSCHEDULABLE, "message": why}
         patch = MergePatch({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [condition]}})
         with suppress(NotFound, Conflict):  # it was deleted meanwhile

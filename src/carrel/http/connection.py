@@ -74,7 +74,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._why: Refused | None = None
         self._certificate: dict[str, Any] | None = None
         self._direct: DirectRequest | None = None
-        """Whose body has not come completely yet."""
+        """A request whose body has not come completely yet."""
         self._answering: RequestResponseCycle | None = None
         """The request that is answered; `cycle` is the last one that came."""
 
@@ -201,7 +201,7 @@ class LimitedConnection(HttpToolsProtocol):
             self._answer(self._direct)
 
     def on_response_complete(self) -> None:
-        """As uvicorn's, without a timer for each request: `check_time` closes idle connections."""
+        """Go on with the next request. Unlike uvicorn's, it starts no timer: `check_time` closes idle connections."""
         if self._phase is Phase.ANSWERING and not self.pipeline:
             self._enter(Phase.HEADER if self._is_in_message else Phase.IDLE)
         self.server_state.total_requests += 1

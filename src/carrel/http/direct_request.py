@@ -15,7 +15,7 @@ from carrel.http.asgi import AsgiApp
 from carrel.http.post_routes import JSON, JsonReply, PostRoute
 
 DIRECT_BYTES = HIGH_WATER_LIMIT
-"""Of a larger body uvicorn reads no more until somebody takes it."""
+"""Uvicorn reads no more of a larger body until somebody takes it."""
 DEFECT = JsonReply(500, b'{"error":"this is a mistake of the server; its log says which"}')
 
 

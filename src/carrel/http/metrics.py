@@ -13,11 +13,11 @@ class CountedCalls(Protocol):
 
     @property
     def counts(self) -> Mapping[tuple[str, str, str], int]:
-        """By verb, resource and status code."""
+        """Return how many calls there were, by verb, resource and status code."""
         ...
 
     def durations(self) -> Mapping[str, tuple[Sequence[tuple[str, int]], float]]:
-        """By verb: how many took up to so many seconds, the last up to `+Inf`; and the seconds of all together."""
+        """Return for each verb how many calls took up to so many seconds (the last: `+Inf`), and the sum of all."""
         ...
 
 

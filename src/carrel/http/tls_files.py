@@ -24,7 +24,7 @@ def tls_context(certificate: Path, key: Path, client_authority: str = "") -> ssl
 
 
 def tls_of_folder(folder: Path, client_ca: Path | None) -> TlsContext:
-    """Of `tls.crt` and `tls.key`. Raises `OSError` if they cannot be used."""
+    """Return a context with `tls.crt` and `tls.key`. Raises `OSError` if they cannot be used."""
     certificate, key = folder / "tls.crt", folder / "tls.key"
     return WatchedFiles(
         [certificate, key, *([client_ca] if client_ca else [])],
