@@ -108,7 +108,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 """Package → what it may import besides itself. `demo` and `__main__` put everything together and import anything."""
 
 LIBRARIES = {
-    "aiohttp": ("carrel.bookings", "carrel.cli", "carrel.demo", "kubernetes_in_memory"),
+    "aiohttp": ("carrel.bookings", "carrel.cli", "carrel.demo", "carrel.kubernetes", "kubernetes_in_memory"),
     "aiosqlite": ("carrel.bookings.store",),
     "alembic": ("carrel.bookings.store",),
     "cryptography": ("carrel.admission", "carrel.kubernetes", "kubernetes_in_memory"),
@@ -116,7 +116,7 @@ LIBRARIES = {
     "google": ("carrel.node.kubelet.grpc_stubs",),
     "grpc": ("carrel.node.kubelet",),
     "grpc_tools": (),
-    "httptools": ("carrel.kubernetes",),
+    "httptools": (),
     "jinja2": ("carrel.bookings.pages",),
     "jupyterhub": ("carrel.jupyterhub",),
     "kubernetes_asyncio": ("carrel.jupyterhub",),

@@ -6,7 +6,6 @@ Reading order:
     cluster                                      what Carrel asks of an API server, and the errors
     config credentials tls                       where the API server is, and our credentials
     transport http_transport responses           one call, its answer, and the error it means
-    connection_pool http_connection              the sockets below: HTTP/1.1, and connections that are used again
     client decoding warnings api_calls           each verb as a call; JSON to objects; the server's warnings; counts
     server_clock                                 the time by the API server
     store reflector informers                    copies of objects, kept up to date by watches

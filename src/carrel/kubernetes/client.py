@@ -44,7 +44,7 @@ from carrel.kubernetes.objects.release import Release, read_release
 from carrel.kubernetes.objects.resources import PODS, Resource
 from carrel.kubernetes.server_clock import ServerClock
 from carrel.kubernetes.timing import REAL_TIME, Timing
-from carrel.kubernetes.transport import ApiRequest, ApiResponse, ResponseLike, Transport
+from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
 from carrel.kubernetes.warnings import Warnings
 
 V = TypeVar("V", bound=Object)
@@ -271,7 +271,8 @@ class Client:
                 raise Unavailable(lost.status, lost.reason, lost.message, lost.details) from lost
             self._warnings.add(request, response)
             if date := response.headers.get("date"):
-                self.clock.observe(date, sent, response.connection if isinstance(response, ApiResponse) else "")
+                # A watch has a connection of its own; all other calls share a few, and one voice.
+                self.clock.observe(date, sent, request.path if "watch" in request.query else "")
             if response.status < 300:
                 return response
             wait_s = _retry_after(request, response)
