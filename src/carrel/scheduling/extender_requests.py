@@ -1,28 +1,29 @@
 """Reads what kube-scheduler sends: a pod and the nodes it may run on, or a pod to bind.
 
-What today's kube-scheduler sends (capitalised keys, node names or node objects) is decoded straight into small views;
-of a node object only the name is read, and the rest stays the bytes that it was. Anything else (other letter case,
-nulls where Go writes them) is read again field by field, with an error that names the field. That takes twenty times
-the memory of the body, so a large body is refused instead. A pod that cannot be read completely is refused, never
-treated as one that asks for nothing.
+The Go types have no JSON tags today and had lower-case ones before, and Go reads keys in any letter case. So does
+Carrel. Of a node object only the name is read, and the rest stays the bytes that it was. An error names the field. A
+pod that cannot be read completely is refused, never treated as one that asks for nothing.
 
 If the nodes are the same in the same order as in the call before, the result is the same object.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, overload
+from typing import Annotated, TypeVar, overload
 
 import msgspec
 
-from carrel.kubernetes.decoding import read_strictly
+from carrel.kubernetes.decoding import strict_reader_of
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.parsing import Malformed
 from carrel.parsing.nesting import is_nested_too_deeply
-from carrel.scheduling import extender_calls
-from carrel.scheduling.extender_calls import BindArgs, ExtenderArgs
+from carrel.parsing.validation import malformed
+from carrel.scheduling.extender_calls import BindArgs
+
+B = TypeVar("B", bytes, msgspec.Raw)
+T = TypeVar("T")
 
 SomeText = Annotated[str, msgspec.Meta(min_length=1)]
 
@@ -39,22 +40,6 @@ class PodAndNodes:
     """The nodes themselves, where the scheduler sent them."""
 
 
-class _Args(msgspec.Struct, rename="pascal", forbid_unknown_fields=True):
-    pod: Pod
-    node_names: msgspec.Raw
-    nodes: None = None
-
-
-class _NodeList(msgspec.Struct):
-    items: tuple[msgspec.Raw, ...]
-
-
-class _ArgsWithObjects(msgspec.Struct, rename="pascal", forbid_unknown_fields=True):
-    pod: Pod
-    nodes: _NodeList
-    node_names: None = None
-
-
 class _NodeMetadata(msgspec.Struct):
     name: SomeText
 
@@ -63,21 +48,15 @@ class _NodeName(msgspec.Struct):
     metadata: _NodeMetadata
 
 
-class _BindArgs(msgspec.Struct, forbid_unknown_fields=True):
-    namespace: SomeText = msgspec.field(name="PodNamespace")
-    pod: SomeText = msgspec.field(name="PodName")
-    uid: SomeText = msgspec.field(name="PodUID")
-    node: SomeText = msgspec.field(name="Node")
-
-
-_read_args = msgspec.json.Decoder(_Args).decode
-_read_args_with_objects = msgspec.json.Decoder(_ArgsWithObjects).decode
+_read_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_read_items = msgspec.json.Decoder(tuple[msgspec.Raw, ...]).decode
 _read_node_name = msgspec.json.Decoder(_NodeName).decode
-_read_bind = msgspec.json.Decoder(_BindArgs).decode
+_read_some_text = msgspec.json.Decoder(SomeText).decode
+_read_pod = strict_reader_of(PODS)
 
-READ_BY_FIELD = 4 * 1024 * 1024
-"""The largest body that is read field by field."""
-
+ARGS, BIND_ARGS = "ExtenderArgs", "ExtenderBindingArgs"
+LARGEST_POD = 4 * 1024 * 1024
+"""etcd stores no object that is half as large. If a pod has nulls, twenty times its size is needed to read it."""
 
 _decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
 
@@ -144,49 +123,55 @@ _names = _NodeNamesReader()
 
 def read_pod_and_nodes(body: bytes) -> PodAndNodes:
     """Raises `NotJson`, or `Malformed` with the field that is wrong."""
-    _refuse_deep(body)
-    try:
-        args = _read_args(body)
-        return PodAndNodes(args.pod, _names.read(bytes(args.node_names)))
-    except ValueError:
-        pass
-    try:
-        with_objects = _read_args_with_objects(body)
-        objects = {_read_node_name(node).metadata.name: node for node in with_objects.nodes.items}
-        return PodAndNodes(with_objects.pod, tuple(objects), objects)
-    except ValueError:
-        pass
-    if len(body) > READ_BY_FIELD:
-        raise NotJson(f"the body has {len(body)} bytes, and is not what kube-scheduler sends")
-    slower = extender_calls.read_extender_args(_json(body))
-    return PodAndNodes(_pod(slower), slower.nodes, slower.objects)
+    fields = _fields(body, ARGS, ("Pod", "Nodes", "NodeNames"))
+    if "Pod" not in fields:
+        raise Malformed(ARGS, "Pod", None, "the pod to schedule")
+    if len(fields) != 2:
+        both_or_none = "not both" if "Nodes" in fields else "not neither"
+        raise Malformed(ARGS, "NodeNames", None, f"either Nodes or NodeNames, {both_or_none}")
+    if (size := len(fields["Pod"])) > LARGEST_POD:
+        raise NotJson(f"the pod has {size} bytes, more than any that is stored")
+    pod = _read(_read_pod, fields["Pod"], ARGS, "Pod")
+    if "NodeNames" in fields:
+        return PodAndNodes(pod, _read(_names.read, fields["NodeNames"], ARGS, "NodeNames"))
+    items = _fields(fields["Nodes"], ARGS, ("items",), "Nodes").get("items", b"[]")
+    nodes = enumerate(_read(_read_items, items, ARGS, "Nodes.items"))
+    objects = {_read(_read_node_name, node, ARGS, f"Nodes.items[{i}]").metadata.name: node for i, node in nodes}
+    return PodAndNodes(pod, tuple(objects), objects)
 
 
 def read_bind_args(body: bytes) -> BindArgs:
     """Raises `NotJson`, or `Malformed` with the field that is wrong."""
-    _refuse_deep(body)
-    try:
-        args = _read_bind(body)
-    except ValueError:
-        return extender_calls.read_bind_args(_json(body))
-    return BindArgs(args.namespace, args.pod, args.uid, args.node)
+    keys = ("PodNamespace", "PodName", "PodUID", "Node")
+    fields = _fields(body, BIND_ARGS, keys)
+    return BindArgs(*(_read(_read_some_text, fields.get(key, b"null"), BIND_ARGS, key) for key in keys))
 
 
-def _refuse_deep(body: bytes) -> None:
-    if is_nested_too_deeply(body):
+def _fields(body: bytes, subject: str, keys: Sequence[str], within: str = "") -> dict[str, bytes]:
+    """Those of the fields that are there and not null, by their names as they are given, in whatever letter case they
+    were sent."""
+    if not within and is_nested_too_deeply(body):
         raise NotJson("the body is nested too deeply")
+    names = {key.lower(): key for key in keys}
+    found: dict[str, bytes] = {}
+    spellings: dict[str, str] = {}
+    for spelling, value in _read(_read_fields, body, subject, within).items():
+        key = names.get(spelling.lower())
+        if key is None:
+            continue
+        if key in spellings:
+            both = " and ".join(sorted((spelling, spellings[key])))
+            raise Malformed(subject, within or "the document", both, f"{key} once")
+        spellings[key] = spelling
+        if (text := bytes(value)) != b"null":
+            found[key] = text
+    return found
 
 
-def _json(body: bytes) -> Any:
+def _read(read: Callable[[B], T], body: B, subject: str, within: str) -> T:
     try:
-        return msgspec.json.decode(body)
+        return read(body)
+    except msgspec.ValidationError as error:
+        raise malformed(subject, error, within) from None
     except ValueError as error:
         raise NotJson(f"the body is not JSON: {error}") from None
-
-
-def _pod(args: ExtenderArgs) -> Pod:
-    try:
-        return read_strictly(PODS, args.pod)
-    except msgspec.ValidationError as error:
-        expected, _, path = str(error).partition(" - at `$")
-        raise Malformed("ExtenderArgs", f"Pod{path.rstrip('`')}", "something else", expected) from None
