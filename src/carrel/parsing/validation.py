@@ -36,7 +36,7 @@ class _Words(str):
 def malformed(subject: str, error: Exception, within: str = "") -> Malformed:
     """The error for a document that msgspec could not read; `within`: the path of what it read."""
     what, _, rest = str(error).partition(" - at `")
-    path = f"{within}{rest.rstrip('`').removeprefix('$')}"
+    path = f"{within}{rest.removeprefix('key` in `').rstrip('`').removeprefix('$')}"
     missing = _MISSING.fullmatch(what)
     if missing:
         value, path, expected = "missing", f"{path}.{missing[1]}", "a value"
