@@ -5,7 +5,7 @@ Reading order:
     asgi              the types of ASGI
     limits            what one caller may take of a server
     refusals          answers that a server gives by itself
-    probes            what is answered without a credential, and when nobody else is
+    health            /healthz, /readyz and /metrics
     open_connections  who is connected, and who has to go when there are too many
     connection        one connection, with limits of size and time
     server            accepts connections
@@ -15,7 +15,6 @@ Reading order:
     callers           who may call
     bodies            reads the body of a request, up to a limit
     post_routes       POST paths that are answered with JSON
-    health            /healthz, /readyz and /metrics
     metrics           what the metrics of every component have in common
     problems          error responses (RFC 9457)
 """

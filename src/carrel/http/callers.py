@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from carrel.http.asgi import AsgiApp, Receive, Scope, Send
-from carrel.http.probes import is_probe
+from carrel.http.health import is_probe
 from carrel.http.refusals import Refused, answer_refused
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,6 @@ Reading order:
     client decoding warnings api_calls           each verb as a call; JSON to objects; the server's warnings; counts
     server_clock                                 the time by the API server
     store reflector informers                    copies of objects, kept up to date by watches
-    garbage_collection                           how Python looks for garbage while the first copies come
     timing work_queue isolation                  when to try again; each object by itself
     leader_election own_loop                     at most one process leads, also during a long decision
     event_recorder                               Events about pods

@@ -7,7 +7,7 @@ its schema) is read again without its nulls and, if that does not help, by its m
 import logging
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -27,18 +27,6 @@ class _List(msgspec.Struct, rename="camel"):
 
 
 _list_reader = msgspec.json.Decoder(_List)
-
-
-class _Page(msgspec.Struct, Generic[V], rename="camel"):
-    """The same, its objects read in one go: nearly always all of them fit."""
-
-    metadata: ListMetadata = msgspec.field(default_factory=ListMetadata)
-    items: list[V] | None = None
-
-
-@cache
-def _page_reader_of(resource: Resource[V]) -> "msgspec.json.Decoder[_Page[V]]":
-    return msgspec.json.Decoder(_Page[resource.object_type])  # type: ignore[name-defined] # known when it is called
 
 
 @cache
@@ -70,12 +58,8 @@ def strict_reader_of(resource: Resource[V]) -> Callable[[bytes | msgspec.Raw], V
 
 
 def read_list(resource: Resource[V], body: bytes) -> tuple[ListMetadata, Sequence[V]]:
-    try:
-        typed = _page_reader_of(resource).decode(body)
-    except msgspec.ValidationError:
-        page, read = _list_reader.decode(body), reader_of(resource)
-        return page.metadata, [read(item) for item in page.items or ()]
-    return typed.metadata, typed.items or []
+    page, read = _list_reader.decode(body), reader_of(resource)
+    return page.metadata, [read(item) for item in page.items or ()]
 
 
 def _read_metadata(resource: Resource[V], body: bytes | msgspec.Raw, mismatch: msgspec.ValidationError) -> V:

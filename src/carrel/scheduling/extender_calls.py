@@ -26,17 +26,12 @@ def filter_result(
     `Nodes` is set only if the scheduler sent objects: a scheduler that sends names reads names.
     """
     nodes = None if objects is None else {"items": [objects[name] for name in fitting]}
-    return filter_result_of(nodes, fitting, refused)
-
-
-def filter_result_of(nodes: object, names: object, refused: object, error: str = "") -> dict[str, Any]:
-    """Each part as an object, or as JSON that is encoded already."""
-    return {"Nodes": nodes, "NodeNames": names, "FailedNodes": refused, "Error": error}
+    return {"Nodes": nodes, "NodeNames": fitting, "FailedNodes": refused, "Error": ""}
 
 
 def filter_failed(error: str) -> dict[str, Any]:
     """An error: the scheduler tries the pod again later."""
-    return filter_result_of(None, None, None, printable(error))
+    return {"Nodes": None, "NodeNames": None, "FailedNodes": None, "Error": printable(error)}
 
 
 def scores(best_first: Mapping[str, bool]) -> dict[str, int]:

@@ -137,7 +137,7 @@ async def test_every_answer_of_the_api_server_sets_the_clock_also_of_a_fenced_cl
             pass
 
     client = Client(Answers(), clock=ServerClock(lambda: NOON + timedelta(hours=2)))
-    await client.fenced(lambda: None).get(PODS, "p", "lab")
+    await client.guarded(lambda: None).get(PODS, "p", "lab")
 
     assert abs(client.clock.now() - NOON) <= timedelta(seconds=1)
 

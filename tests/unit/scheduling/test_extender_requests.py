@@ -137,7 +137,7 @@ def test_a_pod_that_is_larger_than_any_that_is_stored_is_not_read() -> None:
 
 
 def test_a_number_without_end_is_no_pod() -> None:
-    with pytest.raises(Malformed, match="^ExtenderArgs: Pod is "):
+    with pytest.raises(Malformed, match=r"^ExtenderArgs: Pod is "):
         read_pod_and_nodes(b'{"Pod": ' + b"9" * 5000 + b', "NodeNames": []}')
 
 
