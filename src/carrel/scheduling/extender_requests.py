@@ -3,14 +3,11 @@
 The Go types have no JSON tags today and had lower-case ones before, and Go reads keys in any letter case. So does
 Carrel. Of a node object only the name is read, and the rest stays the bytes that it was. An error names the field. A
 pod that cannot be read completely is refused, never treated as one that asks for nothing.
-
-If the nodes are the same in the same order as in the call before, the result is the same object.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Annotated, TypeVar, overload
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -35,7 +32,7 @@ class NotJson(Exception):
 @dataclass(frozen=True, slots=True)
 class PodAndNodes:
     pod: Pod
-    nodes: Sequence[str]
+    nodes: tuple[str, ...]
     objects: Mapping[str, object] | None = None
     """The nodes themselves, where the scheduler sent them."""
 
@@ -49,6 +46,7 @@ class _NodeName(msgspec.Struct):
 
 
 _read_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_read_names = msgspec.json.Decoder(tuple[str, ...]).decode
 _read_items = msgspec.json.Decoder(tuple[msgspec.Raw, ...]).decode
 _read_node_name = msgspec.json.Decoder(_NodeName).decode
 _read_some_text = msgspec.json.Decoder(SomeText).decode
@@ -57,68 +55,6 @@ _read_pod = strict_reader_of(PODS)
 ARGS, BIND_ARGS = "ExtenderArgs", "ExtenderBindingArgs"
 LARGEST_POD = 4 * 1024 * 1024
 """etcd stores no object that is half as large. If a pod has nulls, twenty times its size is needed to read it."""
-
-_decode_names = msgspec.json.Decoder(tuple[str, ...]).decode
-
-
-class NodeNames(Sequence[str]):
-    """Names as they were sent. Mostly it is only asked whether some node is one of them, and to look that up in the
-    text takes a hundredth of the time that reading 5,000 names does. They are read when they are needed one by one."""
-
-    def __init__(self, text: bytes) -> None:
-        """`text` is a JSON list of strings, without anything that is escaped."""
-        self._text = text
-
-    @cached_property
-    def _names(self) -> tuple[str, ...]:
-        return _decode_names(self._text)
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and b'"%b"' % name.encode() in self._text
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        return self._names[index]
-
-
-class _NodeNamesReader:
-    """Remembers the last list of names: comparing 60 kB of text is much faster than reading it."""
-
-    def __init__(self) -> None:
-        self._text = b"[]"
-        self._names: Sequence[str] = ()
-
-    def read(self, text: bytes) -> Sequence[str]:
-        """Raises `ValueError` if it is something else than names."""
-        if text != self._text:
-            self._names = NodeNames(text) if _are_plain_strings(text) else _decode_names(text)
-            self._text = text
-        return self._names
-
-
-_IN_NODE_NAMES = b"abcdefghijklmnopqrstuvwxyz0123456789-."
-"""Kubernetes allows nothing else there."""
-
-
-def _are_plain_strings(text: bytes) -> bool:
-    """Whether JSON is a list of strings that could be names of nodes, and has nothing between two of them but a comma.
-    Without the characters of names only `["","",""]` is left then: to see that is three times as fast as to count."""
-    left = text.translate(None, delete=_IN_NODE_NAMES)
-    return left == b'["%b"]' % (b'","' * (len(left) // 3 - 1))
-
-
-_names = _NodeNamesReader()
 
 
 def read_pod_and_nodes(body: bytes) -> PodAndNodes:
@@ -133,7 +69,7 @@ def read_pod_and_nodes(body: bytes) -> PodAndNodes:
         raise NotJson(f"the pod has {size} bytes, more than any that is stored")
     pod = _read(_read_pod, fields["Pod"], ARGS, "Pod")
     if "NodeNames" in fields:
-        return PodAndNodes(pod, _read(_names.read, fields["NodeNames"], ARGS, "NodeNames"))
+        return PodAndNodes(pod, _read(_read_names, fields["NodeNames"], ARGS, "NodeNames"))
     items = _fields(fields["Nodes"], ARGS, ("items",), "Nodes").get("items", b"[]")
     nodes = enumerate(_read(_read_items, items, ARGS, "Nodes.items"))
     objects = {_read(_read_node_name, node, ARGS, f"Nodes.items[{i}]").metadata.name: node for i, node in nodes}
