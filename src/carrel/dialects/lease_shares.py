@@ -74,7 +74,7 @@ Shares = tuple[dict[str, Share], dict[str, tuple[str, ...]]]
 """By uid: the shares, and the marks of the binds that rely on them."""
 
 
-class _Entry(msgspec.Struct, gc=False):
+class _ShareEntry(msgspec.Struct, gc=False):
     state: Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(_STATES)})$")]
     pod: str | None = None
     claim: str | None = None
@@ -84,7 +84,7 @@ class _Entry(msgspec.Struct, gc=False):
     covered: str | None = None
 
 
-_read_entries = msgspec.json.Decoder(dict[SomeText, _Entry] | None).decode
+_read_entries = msgspec.json.Decoder(dict[SomeText, _ShareEntry] | None).decode
 
 
 def read_shares(text: str, subject: str, field: str, gpu: str) -> Shares:
