@@ -168,12 +168,11 @@ def measure() -> Iterator[Figure]:
             yield Figure(f"first question of its kind, 5,000 names: {name}", (time.perf_counter() - start) * 1e3, "ms")
             plain.ask(body)
             ours, theirs = _side_by_side(extender, plain, [body] * CALLS)
-            yield Figure(f"server CPU, 5,000 names: {name}", ours * 1e3, "ms")
+            yield Figure(f"server CPU, 5,000 names: {name}", ours * 1e3, "ms", 3.0)
             yield Figure("  of the bare app", theirs * 1e3, "ms")
-            yield Figure("  ratio", ours / theirs, "×", 2.0)
             shuffled = [question(limits, 5_000, Random(seed)) for seed in range(CALLS)]
             ours, theirs = _side_by_side(extender, plain, shuffled)
-            yield Figure("  ratio, the names in another order each time", ours / theirs, "×", 1.5)
+            yield Figure("  the names in another order each time", ours * 1e3, "ms", 3.0)
         for name, limits in ASKED.items():
             body = question(limits, 1_000)
             times = sorted(_wall(extender, body) for _ in range(1_000))

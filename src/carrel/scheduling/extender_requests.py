@@ -5,9 +5,9 @@ Carrel. Of a node object only the name is read, and the rest stays the bytes tha
 pod that cannot be read completely is refused, never treated as one that asks for nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, TypeVar, overload
 
 import msgspec
 
@@ -29,10 +29,36 @@ class NotJson(Exception):
     """No scheduler wrote this. The message says why."""
 
 
+class NodeNames(Sequence[str]):
+    """Names that know at once whether a node is one of them: scoring asks that about the best nodes first."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._names = names
+        self._known = frozenset(names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._known
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        return self._names[index]
+
+
 @dataclass(frozen=True, slots=True)
 class PodAndNodes:
     pod: Pod
-    nodes: tuple[str, ...]
+    nodes: Sequence[str]
     objects: Mapping[str, object] | None = None
     """The nodes themselves, where the scheduler sent them."""
 
@@ -69,11 +95,11 @@ def read_pod_and_nodes(body: bytes) -> PodAndNodes:
         raise NotJson(f"the pod has {size} bytes, more than any that is stored")
     pod = _read(_read_pod, fields["Pod"], ARGS, "Pod")
     if "NodeNames" in fields:
-        return PodAndNodes(pod, _read(_read_names, fields["NodeNames"], ARGS, "NodeNames"))
+        return PodAndNodes(pod, NodeNames(_read(_read_names, fields["NodeNames"], ARGS, "NodeNames")))
     items = _fields(fields["Nodes"], ARGS, ("items",), "Nodes").get("items", b"[]")
     nodes = enumerate(_read(_read_items, items, ARGS, "Nodes.items"))
     objects = {_read(_read_node_name, node, ARGS, f"Nodes.items[{i}]").metadata.name: node for i, node in nodes}
-    return PodAndNodes(pod, tuple(objects), objects)
+    return PodAndNodes(pod, NodeNames(tuple(objects)), objects)
 
 
 def read_bind_args(body: bytes) -> BindArgs:

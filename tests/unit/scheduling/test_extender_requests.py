@@ -23,6 +23,9 @@ def test_names_are_those_that_were_sent(names: list[str], with_spaces: bool, esc
     text = json.dumps(names, separators=(", " if with_spaces else ",", ":"), ensure_ascii=escaped)
     nodes = read_pod_and_nodes(question(text)).nodes
     assert list(nodes) == names
+    assert len(nodes) == len(names)
+    assert all(name in nodes for name in names)
+    assert "elsewhere" not in nodes
 
 
 @pytest.mark.parametrize(
@@ -70,7 +73,7 @@ def test_a_question_with_names_is_read_in_any_letter_case(body: dict[str, Any]) 
 def test_a_question_with_node_objects_keeps_them(items: str) -> None:
     n1, n2 = ({"metadata": {"name": name, "labels": {"a": "b"}}} for name in ("n1", "n2"))
     question = read_pod_and_nodes(sent({"Pod": TRAIN, "Nodes": {items: [n1, n2]}, "NodeNames": None}))
-    assert question.nodes == ("n1", "n2") and question.objects is not None
+    assert (*question.nodes,) == ("n1", "n2") and question.objects is not None
     assert json.loads(bytes(question.objects["n2"])) == n2  # type: ignore[call-overload] # as it was sent
 
 
