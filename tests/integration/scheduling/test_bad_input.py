@@ -31,7 +31,9 @@ IN_ERROR = [
     pytest.param({"NodeNames": ["n1"]}, "the pod to schedule", id="no pod"),
     pytest.param({"Pod": SHARE}, "not neither", id="no node list"),
     pytest.param({"Pod": SHARE, "Nodes": {"items": []}, "NodeNames": ["n1"]}, "not both", id="both node lists"),
-    pytest.param({"Pod": SHARE, "NodeNames": ["n1", 7]}, "NodeNames[1] is a whole number", id="a node name that is a number"),
+    pytest.param(
+        {"Pod": SHARE, "NodeNames": ["n1", 7]}, "NodeNames[1] is a whole number", id="a node name that is a number"
+    ),
     pytest.param({"Pod": SHARE, "pod": SHARE, "NodeNames": []}, "Pod once", id="two pods"),
     pytest.param({"Pod": [], "NodeNames": ["n1"]}, "Pod is a list; expected a mapping", id="a pod that is a list"),
     pytest.param({"Pod": SHARE, "Nodes": {"items": [{}]}}, "metadata", id="a node without a name"),
