@@ -27,7 +27,7 @@ from carrel.ledger.gpus import MiB
 from carrel.ledger.shares import Holder, Share
 from carrel.scheduling.scheduler_config import PROFILE
 
-MOST_S, MOST_MB = 10.0, 500.0
+MOST_S, MOST_MB = 15.0, 500.0
 """The goals, for 5,000 nodes and 50,000 pods."""
 
 

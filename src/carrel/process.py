@@ -69,7 +69,7 @@ async def only_installation(client: "Client", namespace: str, stop: asyncio.Even
     try:
         await installation.wait_first_look()
         if not installation.why_not:
-            yield client.gated(installation.require)
+            yield client.guarded(installation.require)
     finally:
         looking.cancel()
     if installation.why_not:

@@ -115,7 +115,7 @@ PUT_TOGETHER = ("carrel.demo", "carrel.__main__")
 """These import anything but each other: nothing imports `cli` and `demo` but `__main__`."""
 
 LIBRARIES = {
-    "aiohttp": ("carrel.bookings", "carrel.cli", "carrel.demo", "kubernetes_in_memory"),
+    "aiohttp": ("carrel.bookings", "carrel.cli", "carrel.demo", "carrel.kubernetes", "kubernetes_in_memory"),
     "aiosqlite": ("carrel.bookings.store",),
     "alembic": ("carrel.bookings.store",),
     "cryptography": ("carrel.admission", "carrel.kubernetes", "kubernetes_in_memory"),
@@ -123,7 +123,7 @@ LIBRARIES = {
     "google": ("carrel.node.kubelet.grpc_stubs",),
     "grpc": ("carrel.node.kubelet",),
     "grpc_tools": (),
-    "httptools": ("carrel.kubernetes",),
+    "httptools": (),
     "jinja2": ("carrel.bookings.pages",),
     "jupyterhub": ("carrel.jupyterhub",),
     "kubernetes_asyncio": ("carrel.jupyterhub",),

@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 from carrel.admission import review
 from carrel.dialects import carrel, gpuclaim, gpushare, jupyter, kai, maia
-from carrel.dialects.lease_shares import read_shares, read_usual_shares
+from carrel.dialects.lease_shares import read_shares
 from carrel.kubernetes.objects.json_patch import diff, escape
 from carrel.kubernetes.objects.kinds import Lease
 from carrel.kubernetes.objects.quantity import quantity
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.shares import Coverage, Holder, HolderKind, Share, ShareState
 from carrel.parsing import Malformed
-from carrel.parsing.fields import Field
 from carrel.parsing.time import instant, micro_seconds, seconds
 from kubernetes_in_memory.json_patch import apply
 from tests.kit.objects import gpu_node_status, lease, pod
@@ -247,18 +246,27 @@ ODD_ENTRIES = ODD_VALUES | st.dictionaries(ODD_WORDS, ODD_VALUES, max_size=4)
 @given(st.dictionaries(ODD_WORDS, ODD_ENTRIES, max_size=3) | ODD_VALUES, st.sampled_from([json.dumps, str]))
 @example({"uid-1": {"pod": "lab/a", "state": "assumed", "mib": 1, "tries": ["m"]}}, json.dumps)
 @example({"uid-1": {"claim": "lab/a", "state": "releasing"}}, json.dumps)
-def test_shares_that_are_read_fast_are_those_that_are_read_with_care(shares: Any, write: Any) -> None:
-    fast = read_usual_shares(write(shares), "GPU-1")
-    if fast is not None:
-        assert fast == read_shares(Field.parse(write(shares), "Lease a"), "GPU-1")
+@example({"": {"pod": "lab/a", "state": "assumed"}}, json.dumps)
+def test_shares_are_read_whole_or_refused_with_the_annotation(shares: Any, write: Any) -> None:
+    try:
+        found, tries = read_shares(write(shares), "Lease a", "the shares", "GPU-1")
+    except Malformed as malformed:
+        assert str(malformed).startswith("Lease a: the shares") and "; expected " in str(malformed)
+    else:
+        assert found.keys() == (json.loads(write(shares)) or {}).keys() and tries.keys() <= found.keys()
+        assert all(share.gpu == "GPU-1" and share.holder.uid == uid for uid, share in found.items())
 
 
-def test_what_carrel_writes_for_pods_and_claims_is_read_fast() -> None:
+def test_what_carrel_writes_for_pods_and_claims_is_read_again() -> None:
+    covered = Coverage("b-1", datetime(2026, 11, 17, tzinfo=UTC))
     shares = (
         Share(Holder("uid-1", "lab", "a"), "GPU-1", MiB(8138)),
-        Share(Holder("uid-2", "lab", "b", HolderKind.CLAIM), "GPU-1", MiB(1), ShareState.RELEASING),
+        Share(Holder("uid-2", "lab", "b", HolderKind.CLAIM), "GPU-1", MiB(1), ShareState.RELEASING, covered),
     )
     record = carrel.LeaseRecord("n1", 0, "GPU-1", shares, tries={"uid-1": ("mark",)})
     written = carrel.write_lease(record, "carrel", datetime(2026, 11, 17, tzinfo=UTC))
-    fast = read_usual_shares(written["metadata"]["annotations"]["carrel.dev/shares"], "GPU-1")
-    assert fast == ({share.holder.uid: share for share in shares}, {"uid-1": ("mark",)})
+    text = written["metadata"]["annotations"]["carrel.dev/shares"]
+    assert read_shares(text, "Lease a", "the shares", "GPU-1") == (
+        {share.holder.uid: share for share in shares},
+        {"uid-1": ("mark",)},
+    )

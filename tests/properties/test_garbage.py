@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from carrel.admission import review
+from carrel.admission.review_decoding import NotAReview, read_review
 from carrel.dialects import carrel, gpuclaim, gpushare, hami, jupyter, kai_reservation, maia
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.registry import request_of
@@ -18,14 +18,33 @@ from carrel.kubernetes.objects.quantity import quantity
 from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
-from carrel.scheduling import extender_calls
+from carrel.scheduling.extender_requests import NotJson, read_bind_args, read_pod_and_nodes
 from tests.kit.arbitrary_json import documents
 from tests.kit.objects import claim, config_map, gpu_node_status, init_container, lease, pod
 
+
+def as_json(read: Callable[[bytes], object]) -> Callable[[object], object]:
+    @wraps(read)
+    def read_document(document: object) -> object:
+        return read(json.dumps(document).encode())
+
+    return read_document
+
+
 BODIES: dict[Callable[[object], object], list[str]] = {
-    review.read: ["apiVersion", "kind", "request", "uid", "operation", "userInfo", "groups", "object", "dryRun"],
-    extender_calls.read_extender_args: ["Pod", "pod", "Nodes", "NodeNames", "nodenames", "items", "metadata", "name"],
-    extender_calls.read_bind_args: ["PodName", "PodNamespace", "PodUID", "Node"],
+    as_json(read_review): [
+        "apiVersion",
+        "kind",
+        "request",
+        "uid",
+        "operation",
+        "userInfo",
+        "groups",
+        "object",
+        "dryRun",
+    ],
+    as_json(read_pod_and_nodes): ["Pod", "pod", "Nodes", "NodeNames", "nodenames", "items", "metadata", "name"],
+    as_json(read_bind_args): ["PodName", "PodNamespace", "PodUID", "Node"],
     maia.read_enquiry: ["user_email", "namespace", "token", "booking", "gpu", "starting_time", "ending_time"],
     maia.read_verdict: ["schedulable", "until", "gpu"],
     maia.read_pod_to_end: ["pod_name", "namespace"],
@@ -83,7 +102,7 @@ POD_READERS: list[Callable[[Pod], object]] = [
 def read_or_malformed(read: Callable[[], object]) -> object:
     try:
         return read()
-    except Malformed as error:
+    except (Malformed, NotAReview, NotJson) as error:
         assert len(str(error)) < 1000
         return None
 

@@ -4,14 +4,13 @@ and Prometheus ask for."""
 from collections.abc import Callable
 
 from starlette.applications import Starlette
-from starlette.routing import Route
 
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMetrics
 from carrel.http.asgi import AsgiApp
 from carrel.http.bodies import BodyLimit, BodyMemory
 from carrel.http.health import health_routes
-from carrel.http.post_routes import PostRoute, with_post_routes
+from carrel.http.post_routes import PostRoute, post_routes
 
 ERROR_FIELD = "message"
 LARGEST_REVIEW = 24 * 1024 * 1024
@@ -26,5 +25,4 @@ def webhook_app(handler: ReviewHandler, metrics: WebhookMetrics, why_not_ready: 
     posts = {"/mutate": PostRoute(handler.mutate, limit)}
     if handler.claim_gate is not None:
         posts["/allocate"] = PostRoute(handler.allocate, limit)
-    routes = [Route(path, route, methods=["POST"]) for path, route in posts.items()]
-    return with_post_routes(posts, Starlette(routes=[*routes, *health_routes(why_not_ready, metrics.text)]))
+    return Starlette(routes=[*post_routes(posts), *health_routes(why_not_ready, metrics.text)])

@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from carrel.parsing.fields import Field
-
 VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 KIND = "AdmissionReview"
 OPERATIONS = ("CREATE", "UPDATE", "DELETE", "CONNECT")
@@ -44,34 +42,6 @@ class AdmissionRequest(NamedTuple):
     """Bytes of the whole review."""
 
 
-def read(review: object) -> AdmissionRequest:
-    field = Field(review, KIND)
-    version = field.text_of("apiVersion")
-    if version not in VERSIONS:
-        raise field["apiVersion"].malformed(" or ".join(VERSIONS))
-    if field.text_of("kind") != KIND:
-        raise field["kind"].malformed(KIND)
-    request = field["request"]
-    if not request.present:
-        raise request.malformed("the request to decide on")
-    operation = request.text_of("operation")
-    if operation not in OPERATIONS:
-        raise request["operation"].malformed(", ".join(OPERATIONS))
-    return AdmissionRequest(
-        api_version=version,
-        uid=request.text_of("uid") or request["uid"].some_text(),
-        kind=request["kind"]["kind"].some_text(),
-        operation=operation,
-        namespace=request.text_of("namespace"),
-        name=request.text_of("name"),
-        user=RequestUser(request["userInfo"].text_of("username")),
-        subresource=request.text_of("subResource"),
-        dry_run=request["dryRun"].flag(),
-        object=_optional_object(request["object"]),
-        old_object=_optional_object(request["oldObject"]),
-    )
-
-
 def allowed(
     request: AdmissionRequest, operations: Sequence[Mapping[str, Any]] = (), warnings: Sequence[str] = ()
 ) -> dict[str, Any]:
@@ -93,7 +63,3 @@ def _review(request: AdmissionRequest, response: dict[str, Any], warnings: Seque
     if warnings:
         response["warnings"] = list(warnings)
     return {"apiVersion": request.api_version, "kind": KIND, "response": response}
-
-
-def _optional_object(field: Field) -> dict[str, Any] | None:
-    return field.object() if field.present else None

@@ -6,7 +6,7 @@ an `add` replaces what is there.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -15,6 +15,7 @@ from carrel.admission.review import AdmissionRequest, RequestUser
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.parsing import Malformed
 from carrel.parsing.nesting import is_nested_too_deeply
+from carrel.parsing.validation import malformed
 
 MOST_CONTAINERS = 1_000
 
@@ -66,90 +67,77 @@ class _Spec(msgspec.Struct, rename="camel"):
     volumes: list[_Volume] = []
 
 
+SomeText = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+def _one_of(*words: str) -> msgspec.Meta:
+    return msgspec.Meta(pattern=f"^({'|'.join(words)})$")
+
+
 class _Kind(msgspec.Struct):
-    kind: str
+    kind: SomeText
 
 
-class _User(msgspec.Struct, frozen=True):
-    username: str = ""
+class _User(msgspec.Struct):
+    username: str | None = None
 
 
 class _Request(msgspec.Struct, rename="camel"):
-    uid: str
+    uid: SomeText
     kind: _Kind
-    operation: str
-    namespace: str = ""
-    name: str = ""
-    user_info: _User = _User()
-    sub_resource: str = ""
-    dry_run: bool = False
+    operation: Annotated[str, _one_of(*review.OPERATIONS)]
+    namespace: str | None = None
+    name: str | None = None
+    user_info: _User | None = None
+    sub_resource: str | None = None
+    dry_run: bool | None = None
     object: dict[str, Any] | None = None
     old_object: dict[str, Any] | None = None
 
 
 class _Review(msgspec.Struct, rename="camel"):
-    api_version: str
-    kind: str
+    api_version: Annotated[str, _one_of(*review.VERSIONS)]
+    kind: Annotated[str, _one_of(review.KIND)]
     request: _Request
 
 
-_DECODER = msgspec.json.Decoder(_Review)
+_read = msgspec.json.Decoder(_Review).decode
 
 
 def read_review(body: bytes) -> AdmissionRequest:
     """Raises `NotAReview`: without the uid of the request there can be no answer."""
     if is_nested_too_deeply(body):
         raise NotAReview("the body is nested too deeply")
-    return _read_as_usual(body) or _read_by_fields(body)
-
-
-def _read_as_usual(body: bytes) -> AdmissionRequest | None:
-    """A review as API servers write them. None: it is not; what is wrong with it, if anything, has to be looked for."""
     try:
-        found = _DECODER.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    asked = found.request
-    is_review = found.api_version in review.VERSIONS and found.kind == review.KIND
-    if not is_review or asked.operation not in review.OPERATIONS or not asked.uid or not asked.kind.kind:
-        return None
+        document = _read(body)
+    except msgspec.ValidationError as error:
+        raise NotAReview(str(malformed(review.KIND, error))) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise NotAReview(f"the body is not JSON: {error}") from None
+    request = document.request
     return AdmissionRequest(
-        found.api_version,
-        asked.uid,
-        asked.kind.kind,
-        asked.operation,
-        asked.namespace,
-        asked.name,
-        RequestUser(asked.user_info.username),
-        asked.sub_resource,
-        asked.dry_run,
-        asked.object,
-        asked.old_object,
+        document.api_version,
+        request.uid,
+        request.kind.kind,
+        request.operation,
+        request.namespace or "",
+        request.name or "",
+        RequestUser((request.user_info and request.user_info.username) or ""),
+        request.sub_resource or "",
+        request.dry_run or False,
+        request.object,
+        request.old_object,
         len(body),
     )
 
 
-def _read_by_fields(body: bytes) -> AdmissionRequest:
-    try:
-        return review.read(msgspec.json.decode(body))._replace(size=len(body))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise NotAReview(f"the body is not JSON: {error}") from None
-    except Malformed as malformed:
-        raise NotAReview(str(malformed)) from None
-
-
 def read_pod(request: AdmissionRequest) -> tuple[AdmissionRequest, Pod]:
-    """The pod, and the request, without nulls if they made the pod unreadable. Raises `Malformed`."""
-    document = request.object or {}
+    """The pod, and the request with the pod as it is without nulls. Raises `Malformed`."""
+    document: dict[str, Any] = _without_nulls(request.object or {})
     try:
-        return request, _view(document, request)
-    except msgspec.ValidationError:
-        try:
-            tidy: dict[str, Any] = _without_nulls(document)
-            return request._replace(object=tidy), _view(tidy, request)
-        except msgspec.ValidationError as error:
-            expected, _, path = str(error).partition(" - at `$")
-            raise Malformed("Pod", path.strip("`.") or "the pod", "something else", expected) from None
+        return request._replace(object=document), _view(document, request)
+    except msgspec.ValidationError as error:
+        raise malformed("Pod", error) from None
 
 
 def _view(document: Mapping[str, Any], request: AdmissionRequest) -> Pod:
@@ -159,8 +147,6 @@ def _view(document: Mapping[str, Any], request: AdmissionRequest) -> Pod:
         raise Malformed("Pod", "metadata", metadata, "an object")
     name = metadata.get("name") or metadata.get("generateName") or request.name
     named = {**metadata, "name": name, "namespace": request.namespace}
-    if named.get("creationTimestamp", "") is None:
-        del named["creationTimestamp"]  # Go writes it as null in every pod that is not created yet
     pod = msgspec.convert({**document, "metadata": named}, Pod)
     spec = msgspec.convert(document.get("spec", {}), _Spec)
     count = len(spec.containers) + len(spec.init_containers) + len(spec.ephemeral_containers)

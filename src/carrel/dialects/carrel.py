@@ -76,7 +76,6 @@ from carrel.dialects.lease_shares import (
     WrittenShare,
     holder_named,
     read_shares,
-    read_usual_shares,
     to_json,
     write_shares,
 )
@@ -368,9 +367,7 @@ def _read_added(lease: Lease, before: Lease, record: LeaseRecord) -> LeaseRecord
 
 def _shares(lease: Lease, text: str, gpu: str) -> Shares:
     """`text`: of the annotation, or a part of it."""
-    if (usual := read_usual_shares(text, gpu)) is not None:
-        return usual
-    return read_shares(Field.parse(text, subject(lease.metadata, "Lease"), annotation_field(LEASE_SHARES)), gpu)
+    return read_shares(text, subject(lease.metadata, "Lease"), annotation_field(LEASE_SHARES), gpu)
 
 
 def _note(notes: Mapping[str, str], key: str, where: str) -> Field:

@@ -13,12 +13,15 @@ import msgspec
 
 from carrel.ledger.gpus import MiB
 from carrel.ledger.shares import Coverage, Holder, HolderKind, Share, ShareState
+from carrel.parsing import Malformed
 from carrel.parsing.fields import Field
 from carrel.parsing.time import instant, micro_seconds
+from carrel.parsing.validation import malformed
 
 Tries = Mapping[str, tuple[str, ...]]
 """uid → the marks of the binds that rely on its share."""
 
+SomeText = Annotated[str, msgspec.Meta(min_length=1)]
 _STATES = {state.value: state for state in ShareState if state is not ShareState.GONE}
 
 
@@ -71,71 +74,43 @@ Shares = tuple[dict[str, Share], dict[str, tuple[str, ...]]]
 """By uid: the shares, and the marks of the binds that rely on them."""
 
 
-class _UsualEntry(msgspec.Struct, gc=False):
-    """A share as Carrel writes it."""
-
-    state: str
+class _ShareEntry(msgspec.Struct, gc=False):
+    state: Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(_STATES)})$")]
     pod: str | None = None
     claim: str | None = None
     mib: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    tries: tuple[Annotated[str, msgspec.Meta(min_length=1)], ...] | None = None
+    tries: tuple[SomeText, ...] | None = None
     booking: str | None = None
-    covered: str = ""
+    covered: str | None = None
 
 
-_read_usual = msgspec.json.Decoder(dict[Annotated[str, msgspec.Meta(min_length=1)], _UsualEntry]).decode
+_read_entries = msgspec.json.Decoder(dict[SomeText, _ShareEntry] | None).decode
 
 
-def read_usual_shares(text: str, gpu: str) -> Shares | None:
-    """The same as `read_shares` for what Carrel writes itself and no booking covers, several times as fast: a process
-    that starts reads the Leases of all GPUs. None: `read_shares` has to look, which can also say what is wrong."""
+def read_shares(text: str, subject: str, field: str, gpu: str) -> Shares:
+    """Raises `Malformed`."""
     try:
-        entries = _read_usual(text)
+        entries = _read_entries(text) or {}
+    except msgspec.ValidationError as error:
+        raise malformed(subject, error, field) from None
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None
+        raise Malformed(subject, field, text, "JSON") from None
     shares, tries = {}, {}
     for uid, entry in entries.items():
-        if entry.state not in _STATES or (entry.pod is None) is (entry.claim is None) or entry.booking:
-            return None
+        if entry.pod is not None and entry.claim is not None:
+            raise Malformed(subject, f"{field}[{uid}]", "both", "either a pod or a claim")
         kind = HolderKind.POD if entry.claim is None else HolderKind.CLAIM
         namespace, _, name = (entry.pod or entry.claim or "").rpartition("/")
         memory = MiB(entry.mib) if entry.mib is not None else None
-        shares[uid] = Share(Holder(uid, namespace, name, kind), gpu, memory, _STATES[entry.state])
+        coverage = None
+        if entry.booking:
+            coverage = Coverage(entry.booking, instant(entry.covered or "", subject, f"{field}[{uid}].covered"))
+        shares[uid] = Share(Holder(uid, namespace, name, kind), gpu, memory, _STATES[entry.state], coverage)
         if entry.tries is not None:
             tries[uid] = entry.tries
     return shares, tries
 
 
-def read_shares(recorded: Field, gpu: str) -> Shares:
-    """Raises `Malformed`."""
-    entries = recorded.entries()
-    shares = {uid: _share(uid, gpu, entry) for uid, entry in entries.items()}
-    return shares, {uid: tried.strings() for uid, entry in entries.items() if (tried := entry["tries"]).present}
-
-
 def holder_named(uid: str, full_name: Field, kind: HolderKind = HolderKind.POD) -> Holder:
     namespace, _, name = full_name.text().rpartition("/")
     return Holder(uid, namespace, name, kind)
-
-
-def _holder_of_share(uid: str, entry: Field) -> Holder:
-    pod, claim = entry[HolderKind.POD.value], entry[HolderKind.CLAIM.value]
-    if pod.present and claim.present:
-        raise entry.malformed("either a pod or a claim")
-    return holder_named(uid, claim, HolderKind.CLAIM) if claim.present else holder_named(uid, pod)
-
-
-def _share(uid: str, gpu: str, entry: Field) -> Share:
-    state, mib = entry["state"], entry["mib"]
-    if state.text() not in _STATES:
-        raise state.malformed(", ".join(_STATES))
-    if not uid:
-        raise entry.malformed("the uid of a pod or a claim as its key")
-    memory = MiB(mib.integer(at_least=1)) if mib.present else None
-    return Share(_holder_of_share(uid, entry), gpu, memory, _STATES[state.text()], _coverage(entry))
-
-
-def _coverage(entry: Field) -> Coverage | None:
-    if not (booking := entry["booking"].text()):
-        return None
-    return Coverage(booking, instant(entry["covered"].some_text(), entry.subject, entry["covered"].path))

@@ -5,9 +5,8 @@ Reading order:
     asgi              the types of ASGI
     limits            what one caller may take of a server
     refusals          answers that a server gives by itself
-    probes            what is answered without a credential, and when nobody else is
+    health            /healthz, /readyz and /metrics
     open_connections  who is connected, and who has to go when there are too many
-    direct_request    a request that is answered without ASGI
     connection        one connection, with limits of size and time
     server            accepts connections
     serving           starts and stops a server
@@ -15,8 +14,7 @@ Reading order:
     tls_files         the certificate of a server, and the authority of its callers
     callers           who may call
     bodies            reads the body of a request, up to a limit
-    post_routes       answers a few POST paths without the cost of a framework
-    health            /healthz, /readyz and /metrics
+    post_routes       POST paths that are answered with JSON
     metrics           what the metrics of every component have in common
     problems          error responses (RFC 9457)
 """

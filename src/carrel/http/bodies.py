@@ -32,10 +32,6 @@ class BodyLimit:
     def too_large(self) -> Refused:
         return Refused(413, f"the body is larger than {self.bytes} bytes", self.error_field)
 
-    def has_room_for(self, size: int, more: int) -> bool:
-        """Whether a body of which so much has come may have so much more."""
-        return size + more <= self.bytes and self.memory.used + more <= self.memory.limit
-
 
 class CallerGone(Exception):
     """Nobody waits for an answer."""
@@ -50,14 +46,11 @@ class Body:
 
     async def read(self) -> bytes | Refused:
         """Raises `CallerGone`."""
-        message = await self._receive()
-        if not message.get("more_body") and message["type"] == "http.request":
-            first: bytes = message["body"]  # as nearly always
-            return self._limit.too_large() if len(first) > self._limit.bytes else self._count(first) or first
         if self._announced() > self._limit.bytes:
             return await self._drop()
         chunks: list[bytes] = []
         while True:
+            message = await self._receive()
             if message["type"] != "http.request":
                 raise CallerGone
             chunk: bytes = message.get("body", b"")
@@ -68,7 +61,6 @@ class Body:
             chunks.append(chunk)
             if not message.get("more_body"):
                 return b"".join(chunks)
-            message = await self._receive()
 
     def release(self) -> None:
         self._limit.memory.used -= self._size

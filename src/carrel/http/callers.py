@@ -14,8 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from carrel.http.asgi import AsgiApp, Receive, Scope, Send
-from carrel.http.post_routes import PostRoute, routes_of
-from carrel.http.probes import is_probe
+from carrel.http.health import is_probe
 from carrel.http.refusals import Refused, answer_refused
 
 log = logging.getLogger(__name__)
@@ -37,7 +36,6 @@ class KnownCallersOnly:
 
     def __init__(self, app: AsgiApp, rules: CallerRules, error_field: str) -> None:
         self._app = app
-        self._routes = routes_of(app)
         self._rules = rules
         self._error_field = error_field
         self._reported = float("-inf")
@@ -46,7 +44,7 @@ class KnownCallersOnly:
         if scope["type"] != "http" or is_probe(scope["method"].encode(), scope["path"].encode()):
             await self._app(scope, receive, send)
             return
-        path = self._path_of(scope, scope["path"])
+        path = self._path_of(scope)
         if not isinstance(path, Refused):
             if path != scope["path"]:
                 scope["path"], scope["raw_path"] = path, path.encode()
@@ -55,21 +53,14 @@ class KnownCallersOnly:
         self._report(scope, path.sentence)
         await answer_refused(path, send)
 
-    def route_of(self, scope: Scope, path: str) -> PostRoute | None:
-        """None also for a caller that is not known."""
-        if self._routes is None:
-            return None
-        known = self._path_of(scope, path)
-        return None if isinstance(known, Refused) else self._routes.route_of(scope, known)
-
-    def _path_of(self, scope: Scope, path: str) -> str | Refused:
+    def _path_of(self, scope: Scope) -> str | Refused:
         """The path without the secret, if its caller may call."""
         if self._rules.needs_certificate and not _client_certificate(scope):
             why = "a client certificate of the authority in --client-ca is needed"
             return Refused(403, why, self._error_field)
         if self._rules.secrets is None:
-            return path
-        left = _without_secret(self._rules.secrets(), scope, path)
+            return str(scope["path"])
+        left = _without_secret(self._rules.secrets(), scope)
         if left is not None:
             return left
         why = "the secret of --path-secret is needed, in the path or as the password of the address"
@@ -91,8 +82,9 @@ def _client_certificate(scope: Scope) -> str:
     return scope.get("extensions", {}).get("tls", {}).get("client_cert_name") or ""
 
 
-def _without_secret(secrets: Sequence[bytes], scope: Scope, path: str) -> str | None:
+def _without_secret(secrets: Sequence[bytes], scope: Scope) -> str | None:
     """The path without the secret, if it is there; None: the caller does not know it."""
+    path: str = scope["path"]
     segment, slash, rest = path[1:].partition("/")
     if slash and _is_one_of(secrets, segment.encode()):
         return f"/{rest}"

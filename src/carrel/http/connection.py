@@ -7,33 +7,26 @@
 Header: 431 if it is too large or has too many fields, 408 if it comes too slowly. Body: 408 if it comes too slowly; how
 large it may be depends on the path, so the app decides that. A refused connection is read for a moment longer: if it
 were closed before its caller has stopped sending, the caller could not read why.
+A request that comes before the one before it is answered closes the connection: Carrel's callers send none.
 """
 
 import asyncio
-import logging
-from collections.abc import Awaitable
 from enum import Enum, auto
-from typing import Any, cast
+from http import HTTPStatus
+from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from carrel.http.asgi import Scope
-from carrel.http.direct_request import DEFECT, DirectRequest, written
+from carrel.http.health import is_probe
 from carrel.http.limits import KEEP_ALIVE_S, ServerLimits
-from carrel.http.open_connections import OpenConnections, Room, Waits
-from carrel.http.post_routes import JsonReply, routes_of
-from carrel.http.probes import is_probe
+from carrel.http.open_connections import OpenConnections, Waits
 from carrel.http.refusals import Refused, overloaded
-
-log = logging.getLogger(__name__)
 
 LINGER_S = 2.0
 LINGER_BYTES = 1024 * 1024
 """How long, and how much, is read of a caller that was refused."""
-PIPELINED = 8
-"""Requests that wait for the answer of the one before. Carrel's callers send none."""
 
 
 class Phase(Enum):
@@ -45,16 +38,6 @@ class Phase(Enum):
     REFUSED = auto()
 
 
-_WAITS = {
-    Phase.SILENT: Waits.FOR_A_REQUEST,
-    Phase.HEADER: Waits.FOR_A_REQUEST,
-    Phase.BODY: Waits.FOR_A_REQUEST,
-    Phase.ANSWERING: Waits.FOR_US,
-    Phase.IDLE: Waits.IDLE,
-    Phase.REFUSED: Waits.FOR_A_REQUEST,
-}
-
-
 class LimitedConnection(HttpToolsProtocol):
     def __init__(
         self, config: uvicorn.Config, state: ServerState, limits: ServerLimits, open_connections: OpenConnections
@@ -62,27 +45,22 @@ class LimitedConnection(HttpToolsProtocol):
         super().__init__(config, state, {})
         self.peer = ""
         self.opening: asyncio.Task[None] | None = None
-        """While the TLS handshake lasts."""
+        """While it is accepted, and the TLS handshake lasts."""
         self.is_for_probes = False
         """Other requests are answered with 503."""
         self._limits = limits
         self._open = open_connections
         self._phase, self._since = Phase.SILENT, self.loop.time()
-        self._is_in_message = False
-        self._received = self._header_bytes = self._headers = 0
+        self._received = self._header_bytes = 0
         self._stalled_since = 0.0
         self._why: Refused | None = None
         self._certificate: dict[str, Any] | None = None
-        self._direct: DirectRequest | None = None
-        """A request whose body has not come completely yet."""
-        self._answering: RequestResponseCycle | None = None
-        """The request that is answered; `cycle` is the last one that came."""
 
     # --- for the server ----------------------------------------------------------------------------------------------
 
     @property
     def waits(self) -> Waits:
-        return _WAITS[self._phase]
+        return {Phase.ANSWERING: Waits.FOR_US, Phase.IDLE: Waits.IDLE}.get(self._phase, Waits.FOR_A_REQUEST)
 
     def abort(self) -> None:
         if self.opening is not None:
@@ -110,22 +88,12 @@ class LimitedConnection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         super().connection_made(transport)
-        if self not in self._open:  # asyncio has accepted it, without TLS
-            self.peer = self.client[0] if self.client else ""
-            room = self._open.add(self)
-            if room is Room.NONE:
-                transport.abort()
-            self.is_for_probes = room is Room.FOR_PROBES
         tls = transport.get_extra_info("ssl_object")
         if tls is not None:
             self._certificate = tls.getpeercert()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._open.discard(self)
-        self._end_direct()
-        if self._answering is not None:
-            self._answering.disconnected = True  # uvicorn tells only the last request that came
-            self._answering.message_event.set()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -153,13 +121,10 @@ class LimitedConnection(HttpToolsProtocol):
     # --- a request, as the parser finds it ---------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
+        if self._phase is Phase.ANSWERING:
+            raise self._refused(Refused(400, "wait for the answer before you send another request"))
         super().on_message_begin()
-        self._is_in_message = True
-        if self._phase is Phase.IDLE:
-            self._enter(Phase.HEADER)  # it follows a request that was answered at once
-        self._header_bytes = self._headers = 0
-        if len(self.pipeline) >= PIPELINED:
-            raise self._refused(Refused(400, "wait for answers before you send more requests"))
+        self._header_bytes = 0
         if self._certificate is not None:
             # As ASGI's extension for TLS has it.
             self.scope["extensions"] = {"tls": {"client_cert_name": _name(self._certificate)}}
@@ -170,9 +135,8 @@ class LimitedConnection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
-        self._headers += 1
         self._count(len(name) + len(value))
-        if self._headers > self._limits.headers:
+        if len(self.headers) > self._limits.headers:
             raise self._refused(Refused(431, f"the request has more than {self._limits.headers} header fields"))
 
     def _count(self, size: int) -> None:
@@ -184,97 +148,16 @@ class LimitedConnection(HttpToolsProtocol):
         if self.is_for_probes and not is_probe(self.parser.get_method(), self.url):
             self.app = overloaded
         super().on_headers_complete()  # fails if the address is none
-        if self._phase is Phase.HEADER:
-            self._enter(Phase.BODY)
-
-    def on_body(self, body: bytes) -> None:
-        if self._direct is not None and not self._direct.takes(len(body)):
-            self._leave_to_asgi(self._direct)
-        super().on_body(body)
+        self._enter(Phase.BODY)
 
     def on_message_complete(self) -> None:
-        self._is_in_message = False
-        if not self.cycle.response_complete:
-            self._enter(Phase.ANSWERING)
+        self._enter(Phase.IDLE if self.cycle.response_complete else Phase.ANSWERING)
         super().on_message_complete()
-        if self._direct is not None and self._direct.cycle is self.cycle:
-            self._answer(self._direct)
 
     def on_response_complete(self) -> None:
-        """Go on with the next request. Unlike uvicorn's, it starts no timer: `check_time` closes idle connections."""
-        if self._phase is Phase.ANSWERING and not self.pipeline:
-            self._enter(Phase.HEADER if self._is_in_message else Phase.IDLE)
-        self.server_state.total_requests += 1
-        if self.transport.is_closing():
-            return
-        self.flow.resume_reading()
-        if self.pipeline:
-            cycle, app = self.pipeline.pop()
-            if cycle.more_body:
-                self._enter(Phase.BODY)  # its body has to come within its time, too
-            self._start_asgi_task(cycle, app)
-
-    # --- requests that are answered without ASGI ---------------------------------------------------------------------
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        """Called when the header of a request has come, and the requests before it are answered."""
-        self._answering = cycle
-        is_ordinary = not (self.flow.write_paused or cycle.waiting_for_100_continue)
-        routes, scope = routes_of(app) if is_ordinary else None, cast("Scope", cycle.scope)
-        route = routes.route_of(scope, scope["path"]) if routes is not None else None
-        if route is None:
-            super()._start_asgi_task(cycle, app)
-            return
-        direct = self._direct = DirectRequest(cycle, app, route)
-        if cycle.body and not direct.takes(len(cycle.body)):  # it has waited for others
-            self._leave_to_asgi(direct)
-        elif not cycle.more_body:
-            self._answer(direct)
-
-    def _leave_to_asgi(self, direct: DirectRequest) -> None:
-        self._end_direct()
-        super()._start_asgi_task(direct.cycle, direct.app)  # type: ignore[arg-type] # uvicorn's types are stricter
-
-    def _end_direct(self) -> None:
-        if self._direct is not None:
-            self._direct.release()
-            self._direct = None
-
-    def _answer(self, direct: DirectRequest) -> None:
-        self._direct = None
-        try:
-            reply = direct.reply()
-        except Exception:
-            log.exception("answer_broke")
-            reply = DEFECT
-        if isinstance(reply, JsonReply):
-            direct.release()
-            self._send(direct.cycle, reply)
-            return
-        task = self.loop.create_task(self._send_when_known(direct, reply))
-        task.add_done_callback(self.tasks.discard)
-        self.tasks.add(task)
-
-    async def _send_when_known(self, direct: DirectRequest, reply: Awaitable[JsonReply]) -> None:
-        try:
-            known = await reply
-        except Exception:
-            log.exception("answer_broke")
-            known = DEFECT
-        finally:
-            direct.release()
-        if self.flow.write_paused and not direct.cycle.disconnected:
-            await self.flow.drain()
-        self._send(direct.cycle, known)
-
-    def _send(self, cycle: RequestResponseCycle, reply: JsonReply) -> None:
-        if cycle.disconnected or self.transport.is_closing():
-            return
-        cycle.response_started = cycle.response_complete = True
-        self.transport.write(written(reply, cycle))
-        if not cycle.keep_alive:
-            self.transport.close()
-        self.on_response_complete()
+        if self._phase is Phase.ANSWERING:  # else the body, which nobody needed, is still coming
+            self._enter(Phase.IDLE)
+        super().on_response_complete()
 
     # --- refusals ----------------------------------------------------------------------------------------------------
 
@@ -298,11 +181,11 @@ class LimitedConnection(HttpToolsProtocol):
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True  # the app, which waits for the body, need not answer
             cycle.message_event.set()
-            self._end_direct()
         self._enter(Phase.REFUSED)
         if self.transport.is_closing():
             return
-        self.transport.write(STATUS_LINE[why.status] + why.header() + why.body)
+        status = HTTPStatus(why.status)
+        self.transport.write(f"HTTP/1.1 {status} {status.phrase}\r\n".encode() + why.header() + why.body)
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+_PROBES = frozenset((b"/healthz", b"/readyz", b"/metrics"))
 PROMETHEUS_TEXT = "text/plain; version=0.0.4"
 
 T = TypeVar("T")
@@ -35,6 +36,11 @@ def health_routes(
 def health_app(why_not_ready: Callable[[], str], metrics: Callable[[], bytes]) -> Starlette:
     """For a component that serves nothing else."""
     return Starlette(routes=health_routes(why_not_ready, metrics))
+
+
+def is_probe(method: bytes, path: bytes) -> bool:
+    """Whether it needs no credential, and is answered when nobody else is."""
+    return method == b"GET" and path in _PROBES
 
 
 async def _awaited(value: T | Awaitable[T]) -> T:

@@ -1,15 +1,16 @@
-"""Answers a few POST paths with JSON, and leaves everything else to another app.
+"""POST paths that are answered with JSON, each with a limit for the bodies that it reads."""
 
-These paths are answered without Starlette, whose routes and wrappers would take longer than many of the answers. Our
-server answers most requests without ASGI too (`direct_request`): it asks the app for the route of a request.
-"""
-
+import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from carrel.http.asgi import AsgiApp, Receive, Scope, Send
+from starlette.routing import Route
+
+from carrel.http.asgi import Receive, Scope, Send
 from carrel.http.bodies import Body, BodyLimit, CallerGone
 from carrel.http.refusals import Refused, answer_refused
+
+log = logging.getLogger(__name__)
 
 JSON = "application/json"
 
@@ -19,54 +20,41 @@ class JsonReply(NamedTuple):
     body: bytes
 
 
+DEFECT = JsonReply(500, b'{"error":"this is a mistake of the server; its log says which"}')
+
+
 class PostRoute:
+    """An ASGI app."""
+
     def __init__(self, handler: Callable[[bytes], JsonReply | Awaitable[JsonReply]], limit: BodyLimit) -> None:
-        self.handler = handler
-        self.limit = limit
+        self._handler = handler
+        self._limit = limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Body(scope, receive, self.limit)
+        request = Body(scope, receive, self._limit)
         try:
             body = await request.read()
             if isinstance(body, Refused):
                 await answer_refused(body, send)
                 return
-            reply = self.handler(body)
-            status, said = reply if isinstance(reply, JsonReply) else await reply
+            status, content = await self._reply(body)
         except CallerGone:
             return
         finally:
             request.release()
-        headers = [(b"content-type", JSON.encode()), (b"content-length", str(len(said)).encode())]
+        headers = [(b"content-type", JSON.encode()), (b"content-length", str(len(content)).encode())]
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": said})
+        await send({"type": "http.response.body", "body": content})
+
+    async def _reply(self, body: bytes) -> JsonReply:
+        try:
+            reply = self._handler(body)
+            return reply if isinstance(reply, JsonReply) else await reply
+        except Exception:
+            log.exception("answer_broke")
+            return DEFECT
 
 
-class HasPostRoutes(Protocol):
-    """An ASGI app that leaves some requests to a route."""
-
-    def route_of(self, scope: Scope, path: str) -> PostRoute | None:
-        """None: the app answers the request itself, by ASGI."""
-
-
-def routes_of(app: AsgiApp) -> HasPostRoutes | None:
-    """The app, if it leaves requests to routes. For each request it is asked whether it does."""
-    return app if hasattr(app, "route_of") else None  # `isinstance` of a protocol takes ten times as long
-
-
-class PostRoutes:
-    def __init__(self, posts: Mapping[str, PostRoute], others: AsgiApp) -> None:
-        self._posts = posts
-        self._others = others
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        route = self.route_of(scope, scope["path"]) if scope["type"] == "http" else None
-        await (route or self._others)(scope, receive, send)
-
-    def route_of(self, scope: Scope, path: str) -> PostRoute | None:
-        return self._posts.get(path) if scope["method"] == "POST" else None
-
-
-def with_post_routes(posts: Mapping[str, PostRoute], others: AsgiApp) -> AsgiApp:
-    """`others` answers every other path and method. It should know the same paths, for `405 Method Not Allowed`."""
-    return PostRoutes(posts, others)
+def post_routes(posts: Mapping[str, PostRoute]) -> list[Route]:
+    """The routes of a Starlette app, by path."""
+    return [Route(path, route, methods=["POST"]) for path, route in posts.items()]

@@ -1,8 +1,5 @@
-"""Accepts connections, within limits.
-
-With TLS it accepts them itself, because asyncio's servers begin any number of handshakes, before anybody is asked.
-Without, asyncio does it in less than half of the time; kube-scheduler opens new connections all the time.
-"""
+"""Accepts connections, within limits. asyncio's own servers would begin any number of TLS handshakes, before anybody is
+asked."""
 
 import asyncio
 import contextlib
@@ -27,8 +24,7 @@ CHECK_S = 1.0
 BACKLOG = 512
 """Connections that wait to be accepted."""
 ACCEPT_RETRY_S = 0.1
-"""With TLS, after the process could open no more files, or a caller was gone before it was accepted. Without TLS the
-event loop accepts: a caller for whom no file can be opened is closed, and calls again."""
+"""After the process could open no more files, or a caller was gone before it was accepted."""
 
 
 class Server(uvicorn.Server):
@@ -41,8 +37,7 @@ class Server(uvicorn.Server):
         self._tls = tls
         self._open = OpenConnections(self._limits.connections)
         self._opening: set[asyncio.Task[None]] = set()
-        self._accepting: asyncio.Task[None] | None = None  # with TLS
-        self._plain: asyncio.Server | None = None  # without
+        self._accepting: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -53,18 +48,11 @@ class Server(uvicorn.Server):
         (listener,) = sockets
         listener.setblocking(False)
         self.servers = []
-        if self._tls is None:
-            self._plain = await asyncio.get_running_loop().create_server(
-                self._new_connection, sock=listener, backlog=BACKLOG
-            )
-        else:
-            self._accepting = asyncio.create_task(self._accept(listener))
+        self._accepting = asyncio.create_task(self._accept(listener))
         self.started = True
         self.listens.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if self._plain is not None:
-            self._plain.close()
         if self._accepting is not None:
             self._accepting.cancel()
             await asyncio.wait([self._accepting])
@@ -81,9 +69,6 @@ class Server(uvicorn.Server):
 
     # --- connections -------------------------------------------------------------------------------------------------
 
-    def _new_connection(self) -> LimitedConnection:
-        return LimitedConnection(self.config, self.server_state, self._limits, self._open)
-
     async def _accept(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
@@ -93,7 +78,7 @@ class Server(uvicorn.Server):
                 log.warning("not_accepted why=%r", str(error))
                 await asyncio.sleep(ACCEPT_RETRY_S)
                 continue
-            connection = self._new_connection()
+            connection = LimitedConnection(self.config, self.server_state, self._limits, self._open)
             connection.peer = str(address[0])
             room = self._open.add(connection)
             if room is Room.NONE:

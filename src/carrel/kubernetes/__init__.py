@@ -6,11 +6,9 @@ Reading order:
     cluster                                      what Carrel asks of an API server, and the errors
     config credentials tls                       where the API server is, and our credentials
     transport http_transport responses           one call, its answer, and the error it means
-    connection_pool http_connection              the sockets below: HTTP/1.1, and connections that are used again
     client decoding warnings api_calls           each verb as a call; JSON to objects; the server's warnings; counts
     server_clock                                 the time by the API server
     store reflector informers                    copies of objects, kept up to date by watches
-    garbage_collection                           how Python looks for garbage while the first copies come
     timing work_queue isolation                  when to try again; each object by itself
     leader_election own_loop                     at most one process leads, also during a long decision
     event_recorder                               Events about pods

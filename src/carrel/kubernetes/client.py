@@ -5,7 +5,7 @@ would make another path (empty, `..`, with a slash) is refused before anything i
 would delete everything in the namespace.
 
 It repeats one kind of call: one that the server rejected *before* processing it, with 429 and `Retry-After`. Every API
-server does so under load, and for a moment after a custom resource was defined. Before each try the fence is asked
+server does so under load, and for a moment after a custom resource was defined. Before each try the guard is asked
 again whether this process may write. An eviction is not repeated: there 429 comes from a disruption budget.
 """
 
@@ -44,7 +44,7 @@ from carrel.kubernetes.objects.release import Release, read_release
 from carrel.kubernetes.objects.resources import PODS, Resource
 from carrel.kubernetes.server_clock import ServerClock
 from carrel.kubernetes.timing import REAL_TIME, Timing
-from carrel.kubernetes.transport import ApiRequest, ApiResponse, ResponseLike, Transport
+from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
 from carrel.kubernetes.warnings import Warnings
 
 V = TypeVar("V", bound=Object)
@@ -111,14 +111,10 @@ class Client:
         """The time by the API server."""
         self.calls = calls or ApiCalls()
 
-    def fenced(self, require: Callable[[], None]) -> "Client":
-        """The same client, but `require` is called before every write; if it raises, the write is not sent."""
-        transport = _Fenced(self._transport, require)
-        return Client(transport, self._fields, self._warnings, self._timing, self.clock, self.calls)
-
-    def gated(self, require: Callable[[], Awaitable[None]]) -> "Client":
-        """The same client, but every write waits for `require`; if it raises, the write is not sent."""
-        transport = _Gated(self._transport, require)
+    def guarded(self, require: Callable[[], Awaitable[None] | None]) -> "Client":
+        """The same client, but `require` is called, and waited for, before every write; if it raises, the write is not
+        sent."""
+        transport = _Guarded(self._transport, require)
         return Client(transport, self._fields, self._warnings, self._timing, self.clock, self.calls)
 
     async def aclose(self) -> None:
@@ -271,7 +267,8 @@ class Client:
                 raise Unavailable(lost.status, lost.reason, lost.message, lost.details) from lost
             self._warnings.add(request, response)
             if date := response.headers.get("date"):
-                self.clock.observe(date, sent, response.connection if isinstance(response, ApiResponse) else "")
+                # A watch has a connection of its own; all other calls share a few, and one voice.
+                self.clock.observe(date, sent, request.path if "watch" in request.query else "")
             if response.status < 300:
                 return response
             wait_s = _retry_after(request, response)
@@ -291,28 +288,14 @@ class Client:
         return response
 
 
-class _Fenced:
-    def __init__(self, transport: Transport, require: Callable[[], None]) -> None:
+class _Guarded:
+    def __init__(self, transport: Transport, require: Callable[[], Awaitable[None] | None]) -> None:
         self._transport = transport
         self._require = require
 
     async def send(self, request: ApiRequest) -> ResponseLike:
-        if request.method != "GET":
-            self._require()
-        return await self._transport.send(request)
-
-    async def aclose(self) -> None:
-        await self._transport.aclose()
-
-
-class _Gated:
-    def __init__(self, transport: Transport, require: Callable[[], Awaitable[None]]) -> None:
-        self._transport = transport
-        self._require = require
-
-    async def send(self, request: ApiRequest) -> ResponseLike:
-        if request.method != "GET":
-            await self._require()
+        if request.method != "GET" and (waiting := self._require()) is not None:
+            await waiting
         return await self._transport.send(request)
 
     async def aclose(self) -> None:

@@ -7,7 +7,7 @@ its schema) is read again without its nulls and, if that does not help, by its m
 import logging
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -29,54 +29,43 @@ class _List(msgspec.Struct, rename="camel"):
 _list_reader = msgspec.json.Decoder(_List)
 
 
-class _Page(msgspec.Struct, Generic[V], rename="camel"):
-    """The same, its objects read in one go: nearly always all of them fit."""
-
-    metadata: ListMetadata = msgspec.field(default_factory=ListMetadata)
-    items: list[V] | None = None
-
-
-@cache
-def _page_reader_of(resource: Resource[V]) -> "msgspec.json.Decoder[_Page[V]]":
-    return msgspec.json.Decoder(_Page[resource.object_type])  # type: ignore[name-defined] # known when it is called
-
-
 @cache
 def reader_of(resource: Resource[V]) -> Callable[[bytes | msgspec.Raw], V]:
     """Reads one object of the kind from its JSON. Raises `msgspec.DecodeError` only if it is not JSON at all."""
+    read_whole: Callable[[bytes | msgspec.Raw], V] = strict_reader_of(resource)
+
+    def read(body: bytes | msgspec.Raw) -> V:
+        try:
+            return read_whole(body)
+        except msgspec.ValidationError as mismatch:
+            return _read_metadata(resource, body, mismatch)
+
+    return read
+
+
+@cache
+def strict_reader_of(resource: Resource[V]) -> Callable[[bytes | msgspec.Raw], V]:
+    """Reads one object; nulls count as absent. Raises `msgspec.DecodeError` if it does not fit the kind."""
     decode = msgspec.json.Decoder(resource.object_type).decode
 
     def read(body: bytes | msgspec.Raw) -> V:
         try:
             return decode(body)
-        except msgspec.ValidationError as mismatch:
-            return _read_leniently(resource, body, mismatch)
+        except msgspec.ValidationError:
+            return msgspec.convert(_without_nulls(msgspec.json.decode(body)), resource.object_type)
 
     return read
 
 
-def read_strictly(resource: Resource[V], document: Any) -> V:
-    """One object from decoded JSON. Raises `msgspec.ValidationError` where it does not fit; nulls count as absent."""
-    return msgspec.convert(_without_nulls(document), resource.object_type)
-
-
 def read_list(resource: Resource[V], body: bytes) -> tuple[ListMetadata, Sequence[V]]:
-    try:
-        typed = _page_reader_of(resource).decode(body)
-    except msgspec.ValidationError:
-        page, read = _list_reader.decode(body), reader_of(resource)
-        return page.metadata, [read(item) for item in page.items or ()]
-    return typed.metadata, typed.items or []
+    page, read = _list_reader.decode(body), reader_of(resource)
+    return page.metadata, [read(item) for item in page.items or ()]
 
 
-def _read_leniently(resource: Resource[V], body: bytes | msgspec.Raw, mismatch: msgspec.ValidationError) -> V:
-    document = msgspec.json.decode(body)
-    try:
-        return msgspec.convert(_without_nulls(document), resource.object_type)
-    except msgspec.ValidationError:
-        metadata = _metadata(_without_nulls(document.get("metadata", {})))
-        log.warning("object_unreadable kind=%s %s/%s: %s", resource.kind, metadata.namespace, metadata.name, mismatch)
-        return resource.object_type(metadata=metadata)
+def _read_metadata(resource: Resource[V], body: bytes | msgspec.Raw, mismatch: msgspec.ValidationError) -> V:
+    metadata = _metadata(_without_nulls(msgspec.json.decode(body).get("metadata", {})))
+    log.warning("object_unreadable kind=%s %s/%s: %s", resource.kind, metadata.namespace, metadata.name, mismatch)
+    return resource.object_type(metadata=metadata)
 
 
 def _metadata(document: dict[str, Any]) -> Metadata:

@@ -1,39 +1,43 @@
-"""The transport over sockets: one pool of connections to one API server.
+"""The transport over sockets: aiohttp, with one pool of connections to one API server.
 
 It distinguishes `Unavailable` (nothing was sent) from `OutcomeUnknown` (sent, but the answer was lost). A kept
-connection may turn out to be closed when it is used. Then a read is sent again on a new one. A write is never sent
-twice: it may have taken effect, and would be answered with 409 or 404, as if it had not.
+connection may turn out to be closed when it is used. Then aiohttp sends a read again on a new one. It would send a PUT
+or a DELETE again too, which may have taken effect, and would be answered with 409 or 404, as if it had not. Therefore
+a write is never sent twice.
 A call that was answered with 401 is repeated once if there are other credentials by now: the server did nothing.
 """
 
-import re
 import ssl
-from functools import lru_cache, partial
-from urllib.parse import quote
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 
+import aiohttp
 from yarl import URL
 
 from carrel import __version__
 from carrel.kubernetes.cluster import ClusterError, OutcomeUnknown, Unavailable
 from carrel.kubernetes.config import Access
-from carrel.kubernetes.connection_pool import (
-    DEFAULT_CONNECTION_LIMITS,
-    ConnectionLimits,
-    ConnectionPool,
-    Endpoint,
-    NoConnection,
-)
 from carrel.kubernetes.credentials import Credentials
-from carrel.kubernetes.http_connection import Answer, ConnectionBroken, HttpConnection
 from carrel.kubernetes.tls import tls_context
 from carrel.kubernetes.transport import ApiRequest, ApiResponse
 
-__all__ = ["ConnectionLimits", "HttpTransport"]
+_NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
+_BROKEN = (aiohttp.ClientError, TimeoutError, OSError)
+MOST_HEADER_BYTES = 64 * 1024
+"""Of one field in an answer."""
 
-_IN_PATHS = "/:@!$&'()*+,;="
-"""What need not be escaped there, besides letters, digits and `_.-~`."""
-_PLAIN_PATH = re.compile(r"[a-zA-Z0-9/._-]*")
-"""Nothing has to be escaped, as nearly always."""
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    connections: int = 64
+    """Each watch holds one; the API server serves about 32 writers at once before it slows down."""
+    connect_s: float = 10.0
+    """Also the longest wait for a free connection."""
+    whole_s: float = 60.0
+    """Of one call, except watches. The API server itself aborts a call after 60 s."""
+
+
+DEFAULT_CONNECTION_LIMITS = ConnectionLimits()
 
 
 class HttpTransport:
@@ -41,17 +45,12 @@ class HttpTransport:
 
     def __init__(self, access: Access, limits: ConnectionLimits = DEFAULT_CONNECTION_LIMITS) -> None:
         self._access = access
-        base = URL(access.server)
-        host, self._is_plain = base.host or "", base.scheme == "http"
-        self._folder = quote(base.path.rstrip("/"), _IN_PATHS)
-        self._host = base.raw_authority.rpartition("@")[2]
-        server_name = access.trust.server_name or host
-        self._pool = ConnectionPool(Endpoint(host, base.port or 443, server_name), limits)
+        self._base = URL(access.server)
+        self._folder = self._base.path.rstrip("/")
         self._limits = limits
-        self._last_credentials: Credentials | None = None
+        self._session: aiohttp.ClientSession | None = None
         self._tls_credentials: Credentials | None = None
         self._tls: ssl.SSLContext | None = None
-        self._header_of: tuple[str, str] | None = None  # a token, and the header with it
 
     async def send(self, request: ApiRequest) -> ApiResponse:
         credential_source = self._access.credential_source
@@ -62,95 +61,104 @@ class HttpTransport:
         return response
 
     async def aclose(self) -> None:
-        self._pool.close()
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
 
     async def _send_once(self, request: ApiRequest, credentials: Credentials) -> ApiResponse:
-        written, tls = self._written(request, credentials.token), self._tls_for(credentials)
-        assert self._is_plain or tls is not None, "a token never leaves this machine in plain text"
-        is_new = False
-        while True:
-            try:
-                connection = await self._pool.take(tls, new=is_new)
-            except NoConnection as error:
-                message = f"{request.method} {request.path}: {error}"
-                raise Unavailable(0, "NoConnection", message) from error.__cause__
-            try:
-                return await self._call(connection, request, written)
-            except (ConnectionBroken, TimeoutError) as error:
-                is_stale = isinstance(error, ConnectionBroken) and connection.calls > 1 and not connection.is_begun
-                if request.method != "GET" or not is_stale or is_new:
-                    raise _lost(request, error) from error
-                is_new = True
-
-    async def _call(self, connection: HttpConnection, request: ApiRequest, written: bytes) -> ApiResponse:
-        stream_error = partial(_broken, request) if "watch" in request.query else None
-        answer: Answer | None = None
+        is_watch = "watch" in request.query
+        whole_s = None if is_watch else self._limits.whole_s
         try:
-            answer = await connection.call(written, self._limits.whole_s, stream_error)
-        finally:
-            if answer is None or answer.stream is None:
-                self._pool.give_back(connection)
-            else:
-                self._pool.keep_until_closed(connection)
-        return ApiResponse(answer.status, answer.body, answer.headers, answer.stream, connection.name)
+            response = await self._open_session().request(
+                request.method,
+                self._base.with_path(f"{self._folder}{request.path}").with_query(request.query),
+                headers=_headers(request, credentials.token),
+                data=request.body or None,
+                ssl=self._tls_for(credentials),
+                server_hostname=self._access.trust.server_name or None,
+                timeout=aiohttp.ClientTimeout(total=whole_s, connect=self._limits.connect_s),
+                allow_redirects=False,
+            )
+            if is_watch and response.status == 200:
+                stream = _chunks(request, response)
+                await anext(stream)  # once it has begun, closing it closes the connection
+                return ApiResponse(200, b"", _joined(response), stream)
+            async with response:
+                body = await response.read()
+        except _BROKEN as error:
+            raise _lost(request, error) from error
+        if response.status < 200:
+            raise OutcomeUnknown(0, "AnswerLost", f"{request.method} {request.path}: {response.status} is no answer")
+        return ApiResponse(response.status, body, _joined(response))
 
-    def _written(self, request: ApiRequest, token: str) -> bytes:
-        lines = [f"{request.method} {self._folder}{_target(request)} HTTP/1.1", self._common(token)]
-        headers = {name.lower(): value for name, value in request.headers.items()}
-        headers.setdefault("accept", "application/json")
-        lines += [f"{name}: {value}" for name, value in headers.items()]
-        if request.body or request.method != "GET":
-            lines.append(f"content-length: {len(request.body)}")
-        return "\r\n".join((*lines, "", "")).encode("latin-1") + request.body
-
-    def _common(self, token: str) -> str:
-        """The part of the header that is the same in all calls with this token."""
-        if self._header_of is None or self._header_of[0] != token:
-            if not (token.isascii() and token.isprintable()):
-                raise Unavailable(0, "NoCredential", "the token has characters that no header may have")
-            lines = [
-                f"host: {self._host}",
-                f"user-agent: carrel/{__version__}",
+    def _open_session(self) -> aiohttp.ClientSession:
+        # Not in the constructor: aiohttp needs the running loop.
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=self._limits.connections),
                 # Compressing 50,000 pods costs the server more than the cluster's own network does.
-                "accept-encoding: identity",
-                *([f"authorization: Bearer {token}"] if token else []),
-            ]
-            self._header_of = token, "\r\n".join(lines)
-        return self._header_of[1]
+                headers={"user-agent": f"carrel/{__version__}", "accept-encoding": "identity"},
+                cookie_jar=aiohttp.DummyCookieJar(),
+                max_field_size=MOST_HEADER_BYTES,
+                middlewares=(_send_writes_once,),
+            )
+        return self._session
 
-    def _tls_for(self, credentials: Credentials) -> ssl.SSLContext | None:
+    def _tls_for(self, credentials: Credentials) -> ssl.SSLContext | bool:
         """One context for each client certificate: the pool keeps connections by context."""
-        if self._is_plain or credentials is self._last_credentials:
-            return self._tls
+        if self._base.scheme == "http":
+            return True
         certificate = Credentials(certificate=credentials.certificate, key=credentials.key)
         if self._tls is None or self._tls_credentials != certificate:
             self._tls = tls_context(self._access.trust, certificate)
             self._tls_credentials = certificate
-        # Last: credentials that cannot be used must be refused at the next call too.
-        self._last_credentials = credentials
         return self._tls
 
 
-def _target(request: ApiRequest) -> str:
-    path = request.path if _PLAIN_PATH.fullmatch(request.path) else quote(request.path, _IN_PATHS)
-    if not request.query:
-        return path
-    words = [f"{_quoted(key)}={_quoted(value)}" for key, value in request.query.items()]
-    return f"{path}?{'&'.join(words)}"
+def _headers(request: ApiRequest, token: str) -> dict[str, str]:
+    headers = {"accept": "application/json", **{name.lower(): value for name, value in request.headers.items()}}
+    if token:
+        if not (token.isascii() and token.isprintable()):
+            raise Unavailable(0, "NoCredential", "the token has characters that no header may have")
+        headers["authorization"] = f"Bearer {token}"
+    return headers
 
 
-@lru_cache(maxsize=256)
-def _quoted(word: str) -> str:
-    """Of a query. Most calls have the same few."""
-    return quote(word, "")
+def _joined(response: aiohttp.ClientResponse) -> dict[str, str]:
+    """The header of an answer. A server may send several Warnings, each in a field of its own."""
+    return {name.lower(): ", ".join(response.headers.getall(name)) for name in response.headers}
 
 
-def _broken(request: ApiRequest, error: Exception) -> ClusterError:
-    return Unavailable(0, "StreamBroken", f"{request.method} {request.path}: {_described(error)}")
+async def _send_writes_once(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    try:
+        return await handler(request)
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        if request.method == "GET" or isinstance(error, _NOT_SENT):
+            raise
+        # Not an aiohttp error any more, so aiohttp does not send it again.
+        raise OutcomeUnknown(0, "AnswerLost", f"{request.method} {request.url.path}: {_described(error)}") from error
+
+
+async def _chunks(request: ApiRequest, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+    """The body of a watch as it comes, after an empty beginning."""
+    try:
+        yield b""
+        async for chunk in response.content.iter_any():
+            yield chunk
+    except _BROKEN as error:
+        raise Unavailable(0, "StreamBroken", f"{request.method} {request.path}: {_described(error)}") from error
+    finally:
+        # Closed, not returned to the pool: the server would continue to write into it.
+        response.close()
 
 
 def _lost(request: ApiRequest, error: Exception) -> ClusterError:
-    return OutcomeUnknown(0, "AnswerLost", f"{request.method} {request.path}: {_described(error)}")
+    message = f"{request.method} {request.path}: {_described(error)}"
+    if isinstance(error, _NOT_SENT):
+        return Unavailable(0, "NoConnection", message)
+    return OutcomeUnknown(0, "AnswerLost", message)
 
 
 def _described(error: Exception) -> str:

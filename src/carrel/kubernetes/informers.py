@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from carrel.kubernetes.cluster import EVERYTHING, Cluster, Selection
-from carrel.kubernetes.garbage_collection import rare_collections
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import Resource
@@ -67,14 +66,11 @@ class Informers:
         async with asyncio.TaskGroup() as tasks:
             for reflector in self.reflectors:
                 tasks.create_task(reflector.run())
-            with rare_collections():
-                await self.wait_synced()
 
     async def read_once(self) -> None:
         """Lists everything once, for commands that read and end. Raises `ClusterError`."""
-        with rare_collections():
-            for reflector in self.reflectors:
-                await reflector.read_once()
+        for reflector in self.reflectors:
+            await reflector.read_once()
 
     async def wait_synced(self) -> None:
         for reflector in self.reflectors:

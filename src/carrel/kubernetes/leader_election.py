@@ -7,9 +7,6 @@ How it stays safe
   candidate's (`lease_s`), as long as the speeds of the two clocks differ by less than a third.
 - Every change of the Lease carries its resourceVersion: of two who try, one gets 409.
 - A process that was paused finds that its deadline has passed: `Leadership.holds` reads the clock, not a flag.
-- The fencing token grows with every change of leader (`leaseTransitions`). What a leader writes may carry it; a token
-  that is smaller than one already seen is from a former leader.
-
 - With an event loop of its own, the Lease is renewed however long a decision of the process takes: otherwise one long
   search would cost the leadership, and the next leader would begin the same search.
 
@@ -59,17 +56,6 @@ class Candidate:
     election_timing: ElectionTiming = DEFAULT_ELECTION_TIMING
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class FencingToken:
-    """Grows with every change of leader."""
-
-    transitions: int
-    holder: str
-
-    def __str__(self) -> str:
-        return f"{self.transitions}/{self.holder}"
-
-
 @dataclass(frozen=True, slots=True)
 class ObservedLease:
     """The Lease as last read, and since when it has been unchanged."""
@@ -114,7 +100,7 @@ def decide(seen: ObservedLease | None, candidate: Candidate, now: float, *, is_l
         return ElectionStep.CREATE
     if seen.holder == candidate.identity:
         # We hold it and do not lead: the answer to our own TAKE was lost, or we stopped and could not release it. It
-        # is taken again, so that every leadership has a token of its own.
+        # is taken again, so that every leadership has a term of its own.
         return ElectionStep.RENEW if is_leading else ElectionStep.TAKE
     if not seen.holder or now - seen.since >= max(seen.duration_s, candidate.election_timing.lease_s):
         return ElectionStep.TAKE
@@ -129,7 +115,8 @@ class LeadershipLost(Exception):
 class Leadership:
     """The right to act, until the deadline."""
 
-    token: FencingToken
+    term: int
+    """Grows with every change of leader (`leaseTransitions`)."""
     safe_until: float
     """On this process's own clock."""
     _now: Callable[[], float]
@@ -138,10 +125,9 @@ class Leadership:
         """To be called before every write: true only while no other process can lead."""
         return self._now() < self.safe_until
 
-    def require(self) -> FencingToken:
+    def require(self) -> None:
         if not self.holds():
-            raise LeadershipLost(f"the leadership {self.token} has expired")
-        return self.token
+            raise LeadershipLost(f"the leadership of term {self.term} has expired")
 
 
 class Election:
@@ -175,7 +161,7 @@ class Election:
         When leadership is lost, the block is cancelled and raises `LeadershipLost`.
         """
         leadership = await self._start(self._wait_elected())
-        log.info("leadership_won lease=%s token=%s", self._candidate.lease, leadership.token)
+        log.info("leadership_won lease=%s term=%d", self._candidate.lease, leadership.term)
         worker = asyncio.current_task()
         assert worker is not None, "leading() is used inside a task"
         cancels_before = worker.cancelling()
@@ -195,7 +181,7 @@ class Election:
         except asyncio.CancelledError:
             # Only if the task was not cancelled for another reason too.
             if is_lost and worker.uncancel() <= cancels_before:
-                raise LeadershipLost(f"leadership {leadership.token} was lost") from None
+                raise LeadershipLost(f"the leadership of term {leadership.term} was lost") from None
             raise
         finally:
             is_over = True
@@ -213,8 +199,8 @@ class Election:
                 await self._attempt(is_leading=False) in (ElectionStep.CREATE, ElectionStep.TAKE)
                 and self._observed is not None
             ):
-                token = FencingToken(self._observed.transitions, self._candidate.identity)
-                return Leadership(token, sent_at + election_timing.renew_within_s, self._timing.now)
+                safe_until = sent_at + election_timing.renew_within_s
+                return Leadership(self._observed.transitions, safe_until, self._timing.now)
             await self._timing.sleep(self._timing.spread(election_timing.retry_s))
 
     async def _renew(self, leadership: Leadership) -> None:

@@ -4,9 +4,10 @@ Bookings end, pods are warned and Leases are written by the API server's time. A
 end pods too early or too late. A `Date` says only the second, and an answer takes time; so an answer tells between
 which two bounds the difference of the clocks lies. Within the bounds, and a little beyond, the own clock is believed.
 
-The median counts, with one voice for each connection: of several API servers, one whose clock is wrong decides nothing,
-even if most calls go to it over a connection that is kept open. Every watch opens a connection of its own, to whichever
-API server the cluster chooses. If as many say one thing as another, the one nearer to the own clock is believed.
+The median counts, with one voice for each watch and one for all other calls together: of several API servers, one
+whose clock is wrong decides nothing, even if most calls go to it. Every watch opens a connection of its own, to
+whichever API server the cluster chooses. If as many say one thing as another, the one nearer to the own clock is
+believed.
 """
 
 import logging
@@ -24,8 +25,8 @@ TOLERATED = timedelta(seconds=3)
 RESOLUTION = timedelta(seconds=1)
 SLOWEST = timedelta(seconds=10)
 """An answer that took longer says too little."""
-CONNECTIONS = 5
-"""The last answer on each of the last so many connections counts."""
+VOICES = 5
+"""The last answer of each of the last so many voices counts."""
 
 
 def machine_time() -> datetime:
@@ -40,7 +41,7 @@ class ServerClock:
         self.machine = machine
         """The clock of this machine."""
         self._monotonic = monotonic or (lambda: self.machine().timestamp())
-        self._ahead: dict[str, timedelta] = {}  # by connection, the latest answer at the end
+        self._ahead: dict[str, timedelta] = {}  # by voice, the latest answer at the end
         self._correction = ZERO
         self._steadily = ZERO  # how far the machine's clock was ahead of the steady one
 
@@ -52,18 +53,18 @@ class ServerClock:
         """How far the clock of this machine is ahead of the API server's; zero if by no more than is tolerated."""
         return -self._correction
 
-    def observe(self, date: str, sent: datetime, connection: str = "") -> None:
-        """`date`: the header of an answer that has just arrived on that connection, to a call that was sent then."""
+    def observe(self, date: str, sent: datetime, voice: str = "") -> None:
+        """`date`: the header of an answer that has just arrived, to a call that was sent then; `voice`: who says so."""
         received = self.machine()
         at = _read_date(date)
         if at is None or not ZERO <= received - sent <= SLOWEST:
             return
         self._forget_if_jumped(received)
-        said_before = self._ahead.pop(connection, None)
-        self._ahead[connection] = ahead = server_ahead(at, sent, received)
+        said_before = self._ahead.pop(voice, None)
+        self._ahead[voice] = ahead = server_ahead(at, sent, received)
         if said_before == ahead:
             return
-        if len(self._ahead) > CONNECTIONS:
+        if len(self._ahead) > VOICES:
             del self._ahead[next(iter(self._ahead))]
         said = self._ahead.values()
         before, after = self._correction, min(median_low(said), median_high(said), key=abs)

@@ -28,8 +28,6 @@ class ApiResponse:
     """Keys in lower case."""
     stream: AsyncGenerator[bytes, None] | None = None
     """Set for a watch: newline-separated JSON, in chunks of any size. The receiver closes it with `aclose()`."""
-    connection: str = ""
-    """On which connection it came; empty: not over a network."""
 
 
 class ResponseLike(Protocol):

@@ -74,7 +74,7 @@ def run(settings: ControllerSettings) -> None:
 
 async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Event) -> None:
     fence = WriteFence()
-    state = ClusterState(client.fenced(fence.require), replace(settings.options(), now=client.clock.now))
+    state = ClusterState(client.guarded(fence.require), replace(settings.options(), now=client.clock.now))
     waiting_pods = WaitingPods()
     metrics = ControllerMetrics(fence.is_leading, waiting_pods.counts, client.clock)
     metrics.show_api_calls(client.calls)

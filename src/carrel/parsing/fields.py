@@ -15,8 +15,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Field:
-    """One place in a JSON document: its value and its path. Dozens are created for each review of a pod, so it is not
-    frozen: creating a frozen one takes three times as long."""
+    """One place in a JSON document: its value and its path."""
 
     value: Any
     subject: str
@@ -54,11 +53,6 @@ class Field:
     def text(self) -> str:
         return self._typed(str, "", "text")
 
-    def text_of(self, key: str) -> str:
-        """The same as `self[key].text()`. Fast: a field is made only to say what is wrong."""
-        value = self.value.get(key) if isinstance(self.value, dict) else None
-        return value if isinstance(value, str) else self[key].text()
-
     def some_text(self) -> str:
         """Text that must be present and not empty."""
         if not (text := self.text()):
@@ -66,7 +60,7 @@ class Field:
         return text
 
     def strings(self) -> tuple[str, ...]:
-        """A list of texts, none of them empty. Fast: the scheduler may send thousands of node names."""
+        """A list of texts, none of them empty."""
         values = self._typed(list, [], "a list")
         for i, value in enumerate(values):
             if not (isinstance(value, str) and value):

@@ -1,7 +1,9 @@
-"""What is wrong in a document, in our words: msgspec's message says where and what, and not the value."""
+"""What is wrong in a document, in our words: msgspec's message says where and what, and of the value only its kind."""
 
 import re
 from dataclasses import dataclass
+
+from carrel.parsing.malformed import Malformed
 
 _WORDS = {
     "object": "a mapping",
@@ -12,6 +14,8 @@ _WORDS = {
     "bool": "true or false",
     "null": "nothing",
 }
+_MISSING = re.compile(r"Object missing required field `([^`]*)`")
+_GOT = re.compile(r", got `([^`]*)`")
 _CHOICE = re.compile(r"a text matching regex '\^\(([^()]*)\)\$'")
 
 
@@ -21,6 +25,25 @@ class Mistake:
     """As `$.nodes[0].gpus`; `$` is the whole document."""
     value: object
     expected: str
+
+
+class _Words(str):
+    """Stands for a value that is not known: shown without quotes."""
+
+    __repr__ = str.__str__
+
+
+def malformed(subject: str, error: Exception, within: str = "") -> Malformed:
+    """The error for a document that msgspec could not read; `within`: the path of what it read."""
+    what, _, rest = str(error).partition(" - at `")
+    path = f"{within}{rest.removeprefix('key` in `').rstrip('`').removeprefix('$')}"
+    missing = _MISSING.fullmatch(what)
+    if missing:
+        value, path, expected = "missing", f"{path}.{missing[1]}", "a value"
+    else:
+        kind = _GOT.search(what)
+        value, expected = _WORDS.get(kind[1], kind[1]) if kind else "something else", _expected(what)
+    return Malformed(subject, path.removeprefix(".") or "the document", _Words(value), expected)
 
 
 def mistake_in(document: object, message: str) -> Mistake:

@@ -1,8 +1,4 @@
-"""The routes of the extender: Carrel's own prefix, gpushare's, and what probes and Prometheus ask for.
-
-For kube-scheduler's calls, Starlette's routes and wrappers would cost a tenth of an answer about 5,000 nodes: they are
-answered directly.
-"""
+"""The routes of the extender: Carrel's own prefix, gpushare's, and what probes and Prometheus ask for."""
 
 from functools import partial
 
@@ -12,10 +8,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from carrel import __version__
-from carrel.http.asgi import AsgiApp
 from carrel.http.bodies import BodyLimit, BodyMemory
 from carrel.http.health import health_routes
-from carrel.http.post_routes import JSON, PostRoute, with_post_routes
+from carrel.http.post_routes import JSON, PostRoute, post_routes
 from carrel.scheduling.handlers import ExtenderHandlers
 
 ERROR_FIELD = "Error"
@@ -28,7 +23,7 @@ LARGEST_BIND = 16 * 1024
 """Three names and a uid."""
 
 
-def extender_app(handlers: ExtenderHandlers) -> AsgiApp:
+def extender_app(handlers: ExtenderHandlers) -> Starlette:
     async def inspect(request: Request) -> Response:
         status, body = handlers.inspect(request.path_params.get("node", ""))
         return Response(body, status, media_type=JSON)
@@ -46,13 +41,12 @@ def extender_app(handlers: ExtenderHandlers) -> AsgiApp:
         "/gpushare-scheduler/filter": PostRoute(partial(handlers.filter, for_gpushare=True), question),
         "/gpushare-scheduler/bind": bind,
     }
-    others = Starlette(
+    return Starlette(
         routes=[
-            *(Route(path, route, methods=["POST"]) for path, route in posts.items()),
+            *post_routes(posts),
             Route("/gpushare-scheduler/inspect", inspect),
             Route("/gpushare-scheduler/inspect/{node}", inspect),
             Route("/version", version),
             *health_routes(handlers.why_not_ready, handlers.metrics_text),
         ]
     )
-    return with_post_routes(posts, others)

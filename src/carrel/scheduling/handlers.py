@@ -34,7 +34,6 @@ from carrel.scheduling import extender_calls
 from carrel.scheduling.bind_check import BindCheck
 from carrel.scheduling.extender_calls import BindArgs
 from carrel.scheduling.extender_requests import NotJson, PodAndNodes, read_bind_args, read_pod_and_nodes
-from carrel.scheduling.extender_responses import write_filtered
 from carrel.scheduling.metrics import ExtenderMetrics
 from carrel.scheduling.pod_lookup import PodLookup
 from carrel.scheduling.scheduler import RequestedBy, Scheduler
@@ -102,10 +101,8 @@ class ExtenderHandlers:
             return self._refuse("filter", "pod", extender_calls.filter_failed(found.reason))
         if not found.fitting and asked.nodes:
             self._metrics.refusals.labels("filter", "no_room").inc()
-        if for_gpushare and found.refused:
-            reasons = self._reasons_of_the_dialect(asked, found)
-            return _reply(extender_calls.filter_result(asked.objects, found.fitting, reasons))
-        return JsonReply(200, write_filtered(found, asked.objects))
+        reasons = self._reasons_of_the_dialect(asked, found) if for_gpushare and found.refused else found.why_not()
+        return _reply(extender_calls.filter_result(asked.objects, tuple(found.fitting), reasons))
 
     def _reasons_of_the_dialect(self, asked: PodAndNodes, found: FilterResult) -> Mapping[str, str]:
         pod_request, refused = self._context.requested_by(asked.pod), found.why_not()

@@ -31,9 +31,11 @@ IN_ERROR = [
     pytest.param({"NodeNames": ["n1"]}, "the pod to schedule", id="no pod"),
     pytest.param({"Pod": SHARE}, "not neither", id="no node list"),
     pytest.param({"Pod": SHARE, "Nodes": {"items": []}, "NodeNames": ["n1"]}, "not both", id="both node lists"),
-    pytest.param({"Pod": SHARE, "NodeNames": ["n1", 7]}, "NodeNames[1] is 7", id="a node name that is a number"),
+    pytest.param(
+        {"Pod": SHARE, "NodeNames": ["n1", 7]}, "NodeNames[1] is a whole number", id="a node name that is a number"
+    ),
     pytest.param({"Pod": SHARE, "pod": SHARE, "NodeNames": []}, "Pod once", id="two pods"),
-    pytest.param({"Pod": [], "NodeNames": ["n1"]}, "an object", id="a pod that is a list"),
+    pytest.param({"Pod": [], "NodeNames": ["n1"]}, "Pod is a list; expected a mapping", id="a pod that is a list"),
     pytest.param({"Pod": SHARE, "Nodes": {"items": [{}]}}, "metadata", id="a node without a name"),
     pytest.param(
         {"Pod": a_pod({"aliyun.com/gpu-mem": 8138}), "NodeNames": ["n1"]},
@@ -81,7 +83,6 @@ async def test_errors_in_what_a_scheduler_could_send_are_in_the_error_field(
         pytest.param(b'{"Pod": {"metadata": {"name": "tr', id="truncated"),
         pytest.param(b"\xff\xfe\x00", id="no text"),
         pytest.param(DEEP, id="nested without end"),
-        pytest.param(b'{"Pod": ' + b"9" * 5000 + b"}", id="a number without end"),
     ],
 )
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from carrel.admission.review import AdmissionRequest, RequestUser, allowed, denied, read
-from carrel.parsing import Malformed
+from carrel.admission.review import AdmissionRequest, RequestUser, allowed, denied
+from carrel.admission.review_decoding import NotAReview, read_review
 
 
 def review(version: str = "v1", **request: Any) -> dict[str, Any]:
@@ -28,6 +28,10 @@ def review(version: str = "v1", **request: Any) -> dict[str, Any]:
             **request,
         },
     }
+
+
+def read(body: Any) -> AdmissionRequest:
+    return read_review(json.dumps(body).encode())._replace(size=0)
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
@@ -64,23 +68,32 @@ def test_a_dry_run_an_update_and_a_subresource_are_read() -> None:
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [
-        pytest.param(None, "apiVersion is ''|apiVersion is None", id="nothing"),
-        pytest.param([], "the document is .*expected an object", id="a list"),
-        pytest.param("{}", "the document is .*expected an object", id="text"),
-        pytest.param({"apiVersion": "v1", "kind": "AdmissionReview"}, "admission.k8s.io/v1", id="another version"),
-        pytest.param({**review(), "kind": "Pod"}, "kind is 'Pod'", id="another kind"),
-        pytest.param({**review(), "request": None}, "the request to decide on", id="no request"),
-        pytest.param({**review(), "request": 1}, "request is 1; expected an object", id="a request that is a number"),
-        pytest.param(review(uid=""), "request.uid is ''", id="no uid"),
-        pytest.param(review(uid=7), "request.uid is 7; expected text", id="a uid that is a number"),
-        pytest.param(review(operation="PATCH"), "request.operation is 'PATCH'", id="an unknown operation"),
-        pytest.param(review(kind=None), "request.kind.kind is None", id="no kind"),
-        pytest.param(review(object=[]), "request.object is .*an object", id="an object that is a list"),
-        pytest.param(review(dryRun="yes"), "request.dryRun is 'yes'; expected true or false", id="dryRun as text"),
+        pytest.param(None, "the document is nothing; expected a mapping", id="nothing"),
+        pytest.param([], "the document is a list; expected a mapping", id="a list"),
+        pytest.param("{}", "the document is a text; expected a mapping", id="text"),
+        pytest.param(
+            {"apiVersion": "v1", "kind": "AdmissionReview", "request": {}},
+            "apiVersion is something else; expected one of admission.k8s.io/v1, admission.k8s.io/v1beta1",
+            id="another version",
+        ),
+        pytest.param({**review(), "kind": "Pod"}, "kind is something else", id="another kind"),
+        pytest.param({**review(), "request": None}, "request is nothing; expected a mapping", id="no request"),
+        pytest.param({**review(), "request": 1}, "request is a whole number; expected a mapping", id="a number"),
+        pytest.param(review(uid=""), "request.uid is something else; expected a text of length", id="no uid"),
+        pytest.param(review(uid=7), "request.uid is a whole number; expected a text", id="a uid that is a number"),
+        pytest.param(
+            review(operation="PATCH"),
+            "request.operation is something else; expected one of CREATE, UPDATE, DELETE, CONNECT",
+            id="an unknown operation",
+        ),
+        pytest.param(review(kind=None), "request.kind is nothing; expected a mapping", id="no kind"),
+        pytest.param(review(kind={}), "request.kind.kind is missing; expected a value", id="a kind without a name"),
+        pytest.param(review(object=[]), "request.object is a list; expected a mapping", id="an object that is a list"),
+        pytest.param(review(dryRun="yes"), "request.dryRun is a text; expected true or false", id="dryRun as text"),
     ],
 )
 def test_the_error_about_a_malformed_review_names_the_field(body: Any, complaint: str) -> None:
-    with pytest.raises(Malformed, match=complaint):
+    with pytest.raises(NotAReview, match=f"^AdmissionReview: {complaint}"):
         read(body)
 
 

@@ -60,7 +60,7 @@ async def test_it_goes_on_where_nobody_else_is(found: Json | int) -> None:
     api = ApiServer(found)
     one = OneInstallation(Client(api), "carrel")
     looking = asyncio.ensure_future(one.wait_other())
-    await write(Client(api).gated(one.require))
+    await write(Client(api).guarded(one.require))
     assert len(api.written) == 1 and not looking.done()
     looking.cancel()
 
@@ -70,7 +70,7 @@ async def test_beside_another_installation_it_writes_nothing_and_says_what_to_do
     one = OneInstallation(Client(api), "carrel")
     looking = asyncio.ensure_future(one.wait_other())
     with pytest.raises(Forbidden):
-        await write(Client(api).gated(one.require))
+        await write(Client(api).guarded(one.require))
     assert api.written == []
     why = await looking
     assert why == why_two("gpus", "carrel")
@@ -82,7 +82,7 @@ async def test_writes_wait_while_the_api_server_does_not_answer(monkeypatch: pyt
     api = ApiServer(503)
     one = OneInstallation(Client(api), "carrel")
     looking = asyncio.ensure_future(one.wait_other())
-    writing = asyncio.ensure_future(write(Client(api).gated(one.require)))
+    writing = asyncio.ensure_future(write(Client(api).guarded(one.require)))
     for _ in range(20):
         await asyncio.sleep(0)
     assert not writing.done() and api.written == []
@@ -96,11 +96,11 @@ async def test_it_stops_when_another_installation_overwrites_the_marker(monkeypa
     api = ApiServer(marker("carrel"))
     one = OneInstallation(Client(api), "carrel")
     looking = asyncio.ensure_future(one.wait_other())
-    await write(Client(api).gated(one.require))
+    await write(Client(api).guarded(one.require))
     api.found = marker("gpus")
     assert await looking
     with pytest.raises(Forbidden):
-        await write(Client(api).gated(one.require))
+        await write(Client(api).guarded(one.require))
 
 
 def test_the_manifests_have_the_marker_and_every_service_account_may_read_it() -> None:

@@ -224,7 +224,7 @@ class TestAServerThatAsksToRetryLater:
                 raise PermissionError("another leads")
 
         with pytest.raises(PermissionError):
-            await client.fenced(require).create(PODS, {"metadata": {"name": "train"}}, "lab")
+            await client.guarded(require).create(PODS, {"metadata": {"name": "train"}}, "lab")
         assert len(transport.asked) == 1
 
 
@@ -385,7 +385,7 @@ async def test_a_fenced_client_reads_but_writes_nothing_that_the_fence_refuses()
         raise NotMine
 
     transport = ScriptedTransport(json_response({}))
-    fenced = Client(transport).fenced(require)
+    fenced = Client(transport).guarded(require)
     await fenced.get(LEASES, "gpu-n1-0", "carrel")
     for write in (
         fenced.create(LEASES, {}, "carrel"),
@@ -426,7 +426,7 @@ class TestWarnings:
         assert [record.getMessage() for record in caplog.records] == [
             f"api_server_warns method=PATCH path=/api/v1/nodes/n1/status text={text!r}" for text in self.TEXTS
         ]
-        assert client.fenced(lambda: None).warnings(NODES, "n1", subresource="status") == self.TEXTS
+        assert client.guarded(lambda: None).warnings(NODES, "n1", subresource="status") == self.TEXTS
         await client.patch(NODES, "n1", MergePatch({}), subresource="status")
         assert client.warnings(NODES, "n1", subresource="status") == ()
         assert client.warnings(NODES, "n2", subresource="status") == self.TEXTS

@@ -373,23 +373,6 @@ class TestStreams:
         assert (response.status, response.stream) == (410, None)
 
 
-async def test_an_answer_says_on_which_connection_it_came() -> None:
-    async def answer(request: web.BaseRequest) -> web.StreamResponse:
-        if "large" in request.path:
-            return web.Response(body=b" " * 1_000_000)
-        return web.Response(body=b"{}")
-
-    async with serving(answer) as url, transport_to(Access(url)) as transport:
-        kept = {(await transport.send(ApiRequest("GET", path))).connection for path in ("/small", "/large", "/small")}
-        watch = await transport.send(ApiRequest("GET", "/large", {"watch": "1"}))
-        beside = await transport.send(ASK)
-        assert watch.stream is not None
-        await watch.stream.aclose()
-
-    assert len(kept) == 1 and "" not in kept
-    assert watch.connection not in ("", beside.connection)
-
-
 def test_it_runs_on_the_loop_of_the_components_too(tmp_path: Path) -> None:
     async def ask() -> str:
         authority = Authority()

@@ -1,13 +1,11 @@
 """How the first lists come: some after others, with pauses, and without a garbage collector that gets in the way."""
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 from carrel.kubernetes.cluster import ListPage, Selection
-from carrel.kubernetes.garbage_collection import RARELY, rare_collections
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.isolation import title
 from carrel.kubernetes.objects.resources import NODES, PODS, Resource
@@ -109,35 +107,3 @@ async def test_the_objects_of_a_list_are_told_together() -> None:
         await informers.wait_synced()
     assert story.count("pod") == MANY
     assert " ".join(story).count("pod end begin pod") == story.count("begin") - 1
-
-
-async def test_the_garbage_collector_looks_rarely_until_everything_was_read() -> None:
-    usual, cluster = gc.get_threshold(), TwoKinds()
-    informers = Informers(cluster)  # type: ignore[arg-type] # only lists and watches are asked for
-    informers.watch(PODS)
-    async with running(informers):
-        assert gc.get_threshold() == RARELY
-        cluster.passes["pods"].set()
-        await informers.wait_synced()
-        await settle()
-        assert gc.get_threshold() == usual
-
-
-async def test_a_process_that_ends_before_it_has_read_anything_leaves_the_garbage_collector_as_it_was() -> None:
-    usual = gc.get_threshold()
-    informers = Informers(TwoKinds())  # type: ignore[arg-type] # only lists and watches are asked for
-    informers.watch(PODS)
-    async with running(informers):
-        pass
-    assert gc.get_threshold() == usual
-
-
-def test_the_last_of_several_that_load_lets_the_garbage_collector_look_again() -> None:
-    usual = gc.get_threshold()
-    first, second = rare_collections(), rare_collections()
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    assert gc.get_threshold() == RARELY
-    second.__exit__(None, None, None)
-    assert gc.get_threshold() == usual

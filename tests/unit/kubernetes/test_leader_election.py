@@ -18,7 +18,6 @@ from carrel.kubernetes.leader_election import (
     Election,
     ElectionStep,
     ElectionTiming,
-    FencingToken,
     Leadership,
     LeadershipLost,
     ObservedLease,
@@ -78,11 +77,6 @@ def test_a_timing_that_could_give_two_leaders_is_refused(election_timing: tuple[
         ElectionTiming(*election_timing)
 
 
-def test_tokens_grow() -> None:
-    assert FencingToken(3, "b") < FencingToken(4, "a")
-    assert str(FencingToken(3, "b")) == "3/b"
-
-
 class Connection:
     """The connection of one process to the API server, which a test can interrupt."""
 
@@ -119,7 +113,7 @@ class Process:
             Client(self.connection), Candidate("default", "carrel", name, TIMING), timing=time.timing()
         )
         self.leadership: Leadership | None = None
-        self.tokens: list[FencingToken] = []
+        self.terms: list[int] = []
         self.lost = 0
         self._task = asyncio.create_task(self._work())
 
@@ -136,7 +130,7 @@ class Process:
         while True:
             try:
                 async with self.election.leading() as leadership:
-                    self.tokens.append(leadership.token)
+                    self.terms.append(leadership.term)
                     self.leadership = leadership
                     await asyncio.Event().wait()
             except LeadershipLost:
@@ -189,7 +183,7 @@ async def test_one_leads_and_the_other_waits() -> None:
         first, second = candidates.processes
         await candidates.advance(60)
         assert (first.leads(), second.leads()) == (True, False)
-        assert first.tokens == [FencingToken(0, "first")]
+        assert first.terms == [0]
         spec = (await candidates.lease())["spec"]
         assert (spec["holderIdentity"], spec["leaseDurationSeconds"], spec["leaseTransitions"]) == ("first", 15, 0)
         assert second.connection.writes == 0
@@ -203,7 +197,7 @@ async def test_a_released_lease_is_taken_at_the_next_read() -> None:
         assert (await candidates.lease())["spec"]["holderIdentity"] == ""
         await candidates.advance(3)
         assert second.leads()
-        assert second.tokens == [FencingToken(1, "second")]
+        assert second.terms == [1]
 
 
 async def test_a_disconnected_leader_stops_before_another_starts() -> None:
@@ -217,7 +211,7 @@ async def test_a_disconnected_leader_stops_before_another_starts() -> None:
         first.connection.is_cut = False
         await candidates.advance(30)
         assert second.leads()
-        assert second.tokens > first.tokens
+        assert second.terms > first.terms
 
 
 async def test_a_leader_whose_server_hangs_stops_in_time() -> None:
@@ -239,7 +233,7 @@ async def test_a_short_disconnection_does_not_end_leadership() -> None:
         first.connection.is_cut = False
         await candidates.advance(60)
         assert first.leads()
-        assert (first.lost, len(first.tokens)) == (0, 1)
+        assert (first.lost, len(first.terms)) == (0, 1)
 
 
 async def test_a_renewal_whose_answer_was_lost_is_recognized() -> None:
@@ -250,7 +244,7 @@ async def test_a_renewal_whose_answer_was_lost_is_recognized() -> None:
         first.connection.loses_answers = False
         await candidates.advance(60)
         assert first.leads()
-        assert first.tokens == [FencingToken(0, "first")]
+        assert first.terms == [0]
 
 
 async def test_an_election_whose_answer_was_lost_is_recognized() -> None:
@@ -264,7 +258,7 @@ async def test_an_election_whose_answer_was_lost_is_recognized() -> None:
         await candidates.advance(5)
         assert first.leads()
         written = (await candidates.lease())["spec"]["leaseTransitions"]
-        assert first.tokens == [FencingToken(written, "first")]
+        assert first.terms == [written]
 
 
 async def test_a_leader_that_was_paused_may_not_write() -> None:
@@ -296,7 +290,7 @@ async def test_a_lease_taken_by_another_process_ends_leadership() -> None:
         assert (await candidates.lease())["spec"]["holderIdentity"] == "an administrator"
 
 
-async def test_a_leader_that_lost_and_won_again_has_a_greater_token() -> None:
+async def test_a_leader_that_lost_and_won_again_has_a_later_term() -> None:
     async with two_candidates() as candidates:
         first, second = candidates.processes
         first.connection.is_cut = True
@@ -306,7 +300,7 @@ async def test_a_leader_that_lost_and_won_again_has_a_greater_token() -> None:
         second.connection.is_cut = True
         await candidates.advance(30)
         assert first.leads()
-        assert first.tokens == [FencingToken(0, "first"), FencingToken(2, "first")]
+        assert first.terms == [0, 2]
 
 
 async def test_stopping_the_process_does_not_raise_leadership_lost() -> None:
@@ -363,8 +357,8 @@ async def test_with_any_failures_there_are_never_two_leaders_and_finally_one(sto
                 FAULTS[mend](process)
         await candidates.advance(40)
         assert candidates.leaders() == 1
-        tokens = sorted(token for process in candidates.processes for token in process.tokens)
-        assert len({token.transitions for token in tokens}) == len(tokens), "every leadership has a token of its own"
+        terms = [term for process in candidates.processes for term in process.terms]
+        assert len(set(terms)) == len(terms), "every leadership has a term of its own"
     finally:
         await candidates.close()
 

@@ -1,6 +1,7 @@
 """A process whose clock is wrong goes by the API server's."""
 
 import logging
+from collections.abc import AsyncGenerator
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.objects.resources import PODS
+from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.kubernetes.server_clock import ServerClock
 from carrel.kubernetes.transport import ApiRequest, ApiResponse
 
@@ -81,7 +82,7 @@ HOUR = timedelta(hours=1)
 @pytest.mark.parametrize(
     ("answers", "is_followed"),
     [
-        pytest.param({"a": 1, "b": 1, "wrong": 50}, False, id="most answers come on one connection that is kept"),
+        pytest.param({"a": 1, "b": 1, "wrong": 50}, False, id="most answers come from one of them"),
         pytest.param({"wrong": 50, "a": 1}, False, id="one against one: the own clock agrees with one of them"),
         pytest.param({"wrong 1": 1, "wrong 2": 1, "a": 50}, True, id="most API servers say so"),
         pytest.param({"wrong": 1}, True, id="nobody else was heard"),
@@ -92,9 +93,9 @@ def test_of_several_api_servers_one_whose_clock_is_wrong_decides_nothing(
     answers: dict[str, int], is_followed: bool
 ) -> None:
     clock = ServerClock(lambda: NOON)
-    for connection, times in answers.items():
+    for voice, times in answers.items():
         for _ in range(times):
-            clock.observe(date_of(NOON + HOUR * connection.startswith("wrong")), NOON, connection)
+            clock.observe(date_of(NOON + HOUR * voice.startswith("wrong")), NOON, voice)
 
     assert clock.now() == NOON + HOUR * is_followed
 
@@ -102,8 +103,8 @@ def test_of_several_api_servers_one_whose_clock_is_wrong_decides_nothing(
 def test_after_the_machines_clock_was_set_the_first_answer_counts_again() -> None:
     ahead = timedelta()
     clock = ServerClock(lambda: NOON + ahead, monotonic=NOON.timestamp)
-    for connection in "abcde":
-        clock.observe(date_of(NOON), NOON, connection)
+    for voice in "abcde":
+        clock.observe(date_of(NOON), NOON, voice)
     ahead = HOUR
 
     clock.observe(date_of(NOON), NOON + ahead, "a")
@@ -136,6 +137,33 @@ async def test_every_answer_of_the_api_server_sets_the_clock_also_of_a_fenced_cl
             pass
 
     client = Client(Answers(), clock=ServerClock(lambda: NOON + timedelta(hours=2)))
-    await client.fenced(lambda: None).get(PODS, "p", "lab")
+    await client.guarded(lambda: None).get(PODS, "p", "lab")
 
     assert abs(client.clock.now() - NOON) <= timedelta(seconds=1)
+
+
+async def test_each_watch_has_a_voice_of_its_own_and_all_other_calls_together_one() -> None:
+    """Calls go to an API server whose clock is wrong, watches to others."""
+
+    class Answers:
+        async def send(self, request: ApiRequest) -> ApiResponse:
+            is_watch = "watch" in request.query
+            date = {"date": date_of(NOON if is_watch else NOON + HOUR)}
+            return ApiResponse(200, b"{}", date, _nothing() if is_watch else None)
+
+        async def aclose(self) -> None:
+            pass
+
+    client = Client(Answers(), clock=ServerClock(lambda: NOON))
+    for resource in (PODS, NODES):
+        async with client.watch(resource, resource_version="1"):
+            pass
+    for name in ("p", "q", "r"):
+        await client.get(PODS, name, "lab")
+
+    assert client.clock.now() == NOON
+
+
+async def _nothing() -> AsyncGenerator[bytes, None]:
+    return
+    yield b""

@@ -1,43 +1,19 @@
-"""The calls of kube-scheduler to an extender."""
-
-from typing import Any
+"""The answers to kube-scheduler's calls."""
 
 import pytest
 
-from carrel.parsing import Malformed
 from carrel.scheduling.extender_calls import (
-    BindArgs,
     bind_result,
     filter_failed,
     filter_result,
     host_priorities,
-    read_bind_args,
-    read_extender_args,
     scores,
 )
 
-POD = {"metadata": {"name": "train", "namespace": "lab"}}
 
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        pytest.param({"Pod": POD, "Nodes": None, "NodeNames": ["n1", "n2"]}, id="as kube-scheduler writes it"),
-        pytest.param({"pod": POD, "nodenames": ["n1", "n2"]}, id="as older versions wrote it"),
-        pytest.param({"POD": POD, "nodeNames": ["n1", "n2"]}, id="in any letter case"),
-    ],
-)
-def test_extender_args_with_names_are_read_in_any_letter_case(body: dict[str, Any]) -> None:
-    question = read_extender_args(body)
-    assert (question.pod, question.nodes, question.objects) == (POD, ("n1", "n2"), None)
-
-
-@pytest.mark.parametrize("items", ["items", "Items"])
-def test_extender_args_with_node_objects_are_answered_with_node_objects(items: str) -> None:
+def test_nodes_that_came_as_objects_are_answered_as_objects() -> None:
     n1, n2 = ({"metadata": {"name": name, "labels": {"a": "b"}}} for name in ("n1", "n2"))
-    question = read_extender_args({"Pod": POD, "Nodes": {items: [n1, n2]}, "NodeNames": None})
-    assert question.nodes == ("n1", "n2")
-    assert filter_result(question.objects, ["n2"], {"n1": "Insufficient GPU Memory in one device"}) == {
+    assert filter_result({"n1": n1, "n2": n2}, ["n2"], {"n1": "Insufficient GPU Memory in one device"}) == {
         "Nodes": {"items": [n2]},
         "NodeNames": ["n2"],
         "FailedNodes": {"n1": "Insufficient GPU Memory in one device"},
@@ -45,38 +21,13 @@ def test_extender_args_with_node_objects_are_answered_with_node_objects(items: s
     }
 
 
-def test_extender_args_with_names_are_answered_with_names() -> None:
-    question = read_extender_args({"Pod": POD, "NodeNames": ["n1"]})
-    assert filter_result(question.objects, ["n1"], {}) == {
+def test_names_are_answered_with_names() -> None:
+    assert filter_result(None, ["n1"], {}) == {
         "Nodes": None,
         "NodeNames": ["n1"],
         "FailedNodes": {},
         "Error": "",
     }
-
-
-@pytest.mark.parametrize(
-    ("body", "complaint"),
-    [
-        pytest.param({"Pod": POD, "Nodes": {"items": []}, "NodeNames": []}, "not both", id="both lists"),
-        pytest.param({"Pod": POD}, "not neither", id="no list"),
-        pytest.param({"NodeNames": ["n1"]}, "Pod is None; expected the pod to schedule", id="no pod"),
-        pytest.param({"Pod": POD, "pod": POD, "NodeNames": []}, "Pod once, not as Pod and pod", id="two pods"),
-        pytest.param({"Pod": [], "NodeNames": []}, "Pod is .*an object", id="a pod that is a list"),
-        pytest.param({"Pod": POD, "NodeNames": ["n1", 2]}, r"NodeNames\[1\] is 2", id="a name that is a number"),
-        pytest.param({"Pod": POD, "NodeNames": "n1"}, "NodeNames is 'n1'; expected a list", id="names that are text"),
-        pytest.param({"Pod": POD, "Nodes": {"items": [{}]}}, r"metadata.name is None", id="a node without a name"),
-        pytest.param([1], "the document is", id="a list"),
-        pytest.param(None, "Pod is None", id="nothing"),
-    ],
-)
-def test_the_error_about_malformed_extender_args_says_what_is_wrong(body: Any, complaint: str) -> None:
-    with pytest.raises(Malformed, match=complaint):
-        read_extender_args(body)
-
-
-def test_an_empty_list_of_names_is_a_list() -> None:
-    assert read_extender_args({"Pod": POD, "NodeNames": []}).nodes == ()
 
 
 def test_a_failed_filter_has_only_an_error() -> None:
@@ -86,21 +37,6 @@ def test_a_failed_filter_has_only_an_error() -> None:
         "FailedNodes": None,
         "Error": "the ledger is not ready",
     }
-
-
-@pytest.mark.parametrize("spell", [str, str.lower, str.upper])
-def test_bind_args_are_read_in_any_letter_case(spell: Any) -> None:
-    words = {"PodName": "train", "PodNamespace": "lab", "PodUID": "uid-1", "Node": "n1"}
-    assert read_bind_args({spell(key): value for key, value in words.items()}) == BindArgs(
-        "lab", "train", "uid-1", "n1"
-    )
-
-
-@pytest.mark.parametrize("missing", ["PodName", "PodNamespace", "PodUID", "Node"])
-def test_bind_args_need_all_fields(missing: str) -> None:
-    words = {"PodName": "train", "PodNamespace": "lab", "PodUID": "uid-1", "Node": "n1"}
-    with pytest.raises(Malformed, match=missing):
-        read_bind_args({**words, missing: ""})
 
 
 def test_answers_have_the_keys_of_the_go_types() -> None:

@@ -1,13 +1,15 @@
-"""The names of nodes, which are looked up in the text of a question."""
+"""What kube-scheduler sends, and what is read of it."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from carrel.parsing import Malformed
-from carrel.scheduling.extender_requests import NodeNames, read_pod_and_nodes
+from carrel.scheduling.extender_calls import BindArgs
+from carrel.scheduling.extender_requests import NotJson, read_bind_args, read_pod_and_nodes
 
 POD = '{"metadata": {"name": "train", "namespace": "lab"}}'
 
@@ -26,25 +28,6 @@ def test_names_are_those_that_were_sent(names: list[str], with_spaces: bool, esc
     assert "elsewhere" not in nodes
 
 
-def test_a_name_is_not_found_in_a_longer_one() -> None:
-    nodes = read_pod_and_nodes(question('["node-10","a-node-1"]')).nodes
-    assert isinstance(nodes, NodeNames), "they need not be read for that"
-    assert [name in nodes for name in ("node-1", "node-10", "a-node", "node-10,a-node-1", 10)] == [
-        False,
-        True,
-        False,
-        False,
-        False,
-    ]
-    assert (nodes[1], nodes[:1]) == ("a-node-1", ("node-10",))
-
-
-def test_the_same_names_again_are_the_same_object() -> None:
-    first, again = (read_pod_and_nodes(question('["n1","n2"]')).nodes for _ in range(2))
-    assert first is again
-    assert read_pod_and_nodes(question('["n2","n1"]')).nodes is not first
-
-
 @pytest.mark.parametrize(
     "names",
     [
@@ -61,3 +44,95 @@ def test_the_same_names_again_are_the_same_object() -> None:
 def test_something_else_than_names_is_refused(names: str) -> None:
     with pytest.raises(Malformed):
         read_pod_and_nodes(question(names))
+
+
+TRAIN = json.loads(POD)
+
+
+def sent(body: Any) -> bytes:
+    return json.dumps(body).encode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param({"Pod": TRAIN, "Nodes": None, "NodeNames": ["n1", "n2"]}, id="as kube-scheduler writes it"),
+        pytest.param({"pod": TRAIN, "nodenames": ["n1", "n2"]}, id="as older versions wrote it"),
+        pytest.param({"POD": TRAIN, "nodeNames": ["n1", "n2"]}, id="in any letter case"),
+        pytest.param(
+            {"Pod": TRAIN, "NodeNames": ["n1", "n2"], "More": {}}, id="with a field that Carrel does not know"
+        ),
+    ],
+)
+def test_a_question_with_names_is_read_in_any_letter_case(body: dict[str, Any]) -> None:
+    question = read_pod_and_nodes(sent(body))
+    assert (question.pod.metadata.name, tuple(question.nodes), question.objects) == ("train", ("n1", "n2"), None)
+
+
+@pytest.mark.parametrize("items", ["items", "Items"])
+def test_a_question_with_node_objects_keeps_them(items: str) -> None:
+    n1, n2 = ({"metadata": {"name": name, "labels": {"a": "b"}}} for name in ("n1", "n2"))
+    question = read_pod_and_nodes(sent({"Pod": TRAIN, "Nodes": {items: [n1, n2]}, "NodeNames": None}))
+    assert (*question.nodes,) == ("n1", "n2") and question.objects is not None
+    assert json.loads(bytes(question.objects["n2"])) == n2  # type: ignore[call-overload] # as it was sent
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        pytest.param({"Pod": TRAIN, "Nodes": {"items": []}, "NodeNames": []}, "not both", id="both lists"),
+        pytest.param({"Pod": TRAIN}, "not neither", id="no list"),
+        pytest.param({"NodeNames": ["n1"]}, "Pod is None; expected the pod to schedule", id="no pod"),
+        pytest.param({"Pod": TRAIN, "pod": TRAIN, "NodeNames": []}, "'Pod and pod'; expected Pod once", id="two pods"),
+        pytest.param({"Pod": [], "NodeNames": []}, "Pod is a list; expected a mapping", id="a pod that is a list"),
+        pytest.param(
+            {"Pod": {"spec": {"containers": [{}, {"resources": {"limits": []}}]}}, "NodeNames": []},
+            r"Pod\.spec\.containers\[1\]\.resources\.limits is a list; expected a mapping",
+            id="limits that are a list",
+        ),
+        pytest.param(
+            {"Pod": TRAIN, "NodeNames": ["n1", 2]}, r"NodeNames\[1\] is a whole", id="a name that is a number"
+        ),
+        pytest.param({"Pod": TRAIN, "NodeNames": "n1"}, "NodeNames is a text; expected a list", id="names as text"),
+        pytest.param(
+            {"Pod": TRAIN, "Nodes": {"items": [{}]}}, r"Nodes.items\[0\].metadata is missing", id="no metadata"
+        ),
+        pytest.param(
+            {"Pod": TRAIN, "Nodes": {"items": [{"metadata": {"name": ""}}]}},
+            r"Nodes.items\[0\].metadata.name is something else; expected a text of length",
+            id="a node without a name",
+        ),
+        pytest.param([1], "the document is a list; expected a mapping", id="a list"),
+        pytest.param(None, "the document is nothing; expected a mapping", id="nothing"),
+    ],
+)
+def test_the_error_about_a_question_says_which_field_is_wrong(body: Any, complaint: str) -> None:
+    with pytest.raises(Malformed, match=f"^ExtenderArgs: .*{complaint}"):
+        read_pod_and_nodes(sent(body))
+
+
+def test_a_pod_that_is_larger_than_any_that_is_stored_is_not_read() -> None:
+    labels = {"x": "y" * 5 * 1024 * 1024}
+    with pytest.raises(NotJson, match=r"the pod has .* bytes"):
+        read_pod_and_nodes(sent({"Pod": {"metadata": {"labels": labels}}, "NodeNames": []}))
+
+
+def test_a_number_without_end_is_no_pod() -> None:
+    with pytest.raises(Malformed, match=r"^ExtenderArgs: Pod is "):
+        read_pod_and_nodes(b'{"Pod": ' + b"9" * 5000 + b', "NodeNames": []}')
+
+
+@pytest.mark.parametrize("spell", [str, str.lower, str.upper])
+def test_bind_args_are_read_in_any_letter_case(spell: Any) -> None:
+    words = {"PodName": "train", "PodNamespace": "lab", "PodUID": "uid-1", "Node": "n1"}
+    assert read_bind_args(sent({spell(key): value for key, value in words.items()})) == BindArgs(
+        "lab", "train", "uid-1", "n1"
+    )
+
+
+@pytest.mark.parametrize("missing", ["PodName", "PodNamespace", "PodUID", "Node"])
+@pytest.mark.parametrize("value", ["", None, 7])
+def test_bind_args_need_all_fields(missing: str, value: Any) -> None:
+    words = {"PodName": "train", "PodNamespace": "lab", "PodUID": "uid-1", "Node": "n1"}
+    with pytest.raises(Malformed, match=f"^ExtenderBindingArgs: {missing} is "):
+        read_bind_args(sent({**words, missing: value}))
