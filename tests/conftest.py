@@ -11,7 +11,7 @@ settings.register_profile("default", deadline=None, suppress_health_check=[Healt
 settings.register_profile("thorough", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=10_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-# Also of the doors that tests start as processes: a field that the API server does not know is a mistake of ours.
+# Also of the components that tests start as processes: a field that the API server does not know is a mistake of ours.
 os.environ["CARREL_FIELD_VALIDATION"] = "Strict"
 
 

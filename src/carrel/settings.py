@@ -1,8 +1,8 @@
 """The settings that several components share, and how a component's settings become its command.
 
 A component declares one dataclass of settings: each field has its type, its default, its option with the environment
-variables that may give it too, and the reason beneath it. An old name of an option follows the new one. Nothing else
-reads the environment; an option wins over it.
+variables that may give it too, and the reason beneath it. Nothing else reads the environment; an option
+wins over it.
 
 Default ports, all different, so that all components can run on one machine:
 
@@ -92,10 +92,8 @@ class DialectSettings(MemoryUnitSettings):
     shared_claims_per_gpu: Annotated[
         int,
         typer.Option(
-            "--shared-claims-per-gpu",
-            "--shared-claims-per-card",
             help="Shared GpuClaims that name no memory, per GPU.",
-            envvar=["CARREL_SHARED_CLAIMS_PER_GPU", "CARREL_SHARED_CLAIMS_PER_CARD"],
+            envvar="CARREL_SHARED_CLAIMS_PER_GPU",
             min=1,
         ),
     ] = 4

@@ -259,7 +259,7 @@ class UserClient:
 
 @contextmanager
 def sealed_with(key: str) -> Iterator[None]:
-    """All doors that are opened in the block have this key."""
+    """All components that start in the block have this key."""
     before = os.environ["CARREL_SEAL_KEY"]
     os.environ["CARREL_SEAL_KEY"] = key
     try:

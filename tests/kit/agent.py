@@ -44,7 +44,7 @@ class RunningAgent:
 
 def write_gpus(file: Path, cards: Sequence[Mapping[str, Any]]) -> None:
     draft = file.with_suffix(".draft")
-    draft.write_text(yaml.safe_dump({"cards": list(cards)}))
+    draft.write_text(yaml.safe_dump({"gpus": list(cards)}))
     draft.rename(file)
 
 

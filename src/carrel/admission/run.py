@@ -191,7 +191,7 @@ def webhook_options(settings: WebhookSettings) -> WebhookOptions:
             when_full=settings.when_full,
             device_list=settings.device_list,
             coexist=settings.mode is PluginMode.COEXIST,
-            hide_from=settings.hide_cards_from,
+            hide_from=settings.hide_gpus_from,
             scheduler=settings.scheduler,
             longest_grace_s=settings.longest_grace,
         ),

@@ -59,14 +59,12 @@ class WebhookSettings(HubSettings, CallerSettings, CudaSettings, DeviceListSetti
         ),
     ] = PluginMode.NATIVE
     """NVIDIA's plugin tells the containers which GPU they have; the webhook must not write that variable then."""
-    hide_cards_from: Annotated[
+    hide_gpus_from: Annotated[
         HideFrom,
         typer.Option(
-            "--hide-gpus-from",
-            "--hide-cards-from",
             help="Which containers are told to see no GPU: the others of GPU pods; also those of other pods that "
             "NVIDIA's runtime may show one; or those of all other pods.",
-            envvar=["CARREL_HIDE_GPUS_FROM", "CARREL_HIDE_CARDS_FROM"],
+            envvar="CARREL_HIDE_GPUS_FROM",
         ),
     ] = HideFrom.NVIDIA_PODS
     """All pods: needed where NVIDIA's runtime is the default one of the nodes, because then an image alone may use any

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 class Victims(Enum):
     FAIR = "fair"
     RANDOM = "random"
-    LEAST_WORK = "least-work"
-    """The old name of `fair`: a values file that has it stays valid."""
 
 
 class ReservationNaming(Enum):
@@ -87,8 +85,7 @@ class ControllerSettings(PodSettings):
     victims: Annotated[
         Victims,
         typer.Option(
-            help="Which pods lose their GPU: fair (of people above the equal share first), or random (MAIA's way)."
-            " least-work is an old name of fair.",
+            help="Which pods lose their GPU: fair (of people above the equal share first), or random (MAIA's way).",
             envvar="CARREL_VICTIMS",
         ),
     ] = Victims.FAIR
@@ -116,10 +113,8 @@ class ControllerSettings(PodSettings):
     at_end: Annotated[
         AtEnd,
         typer.Option(
-            "--at-end",
-            "--after-booking",
             help="A pod whose booking has come to its end continues on CPU, ends, or stays until it is revoked.",
-            envvar=["CARREL_AT_END", "CARREL_AFTER_BOOKING"],
+            envvar="CARREL_AT_END",
         ),
     ] = AtEnd.CPU
     """As MAIA: the work continues, more slowly, instead of being lost."""

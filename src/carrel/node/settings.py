@@ -69,10 +69,8 @@ class AgentSettings(CudaSettings, DeviceListSettings, DraSettings, MemoryUnitSet
     whole_gpus: Annotated[
         OfferWholeGpus,
         typer.Option(
-            "--whole-gpus",
-            "--whole-cards",
             help="Whether to offer whole GPUs as NVIDIA's plugin does; auto: unless that plugin is there.",
-            envvar=["CARREL_WHOLE_GPUS", "CARREL_WHOLE_CARDS"],
+            envvar="CARREL_WHOLE_GPUS",
         ),
     ] = OfferWholeGpus.AUTO
     """Two plugins for one resource would allocate each GPU twice. Never in coexist mode."""

@@ -130,7 +130,7 @@ async def test_without_a_driver_it_says_so_and_reports_no_gpus(tmp_path: Path) -
 )
 def test_bad_options_end_it_with_the_reason(tmp_path: Path, options: list[str], words: str) -> None:
     bad = tmp_path / "cards.yaml"
-    bad.write_text("cards:\n  - {model: T4, memoryMiB: lots}\n")
+    bad.write_text("gpus:\n  - {model: T4, memoryMiB: lots}\n")
     given = [option.format(bad=bad, none=tmp_path / "none.yaml") for option in options]
     outcome = subprocess.run([*CARREL, *given], capture_output=True, text=True, check=False, timeout=LIMIT_S)
 

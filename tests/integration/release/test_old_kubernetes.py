@@ -10,7 +10,7 @@ from kubernetes_in_memory.messages import HttpResponse, RequestLike
 from tests.integration.scheduling.test_process import carrel_process
 from tests.kit.lab import a_lab
 
-CARDS = "cards: [{count: 1, model: Tesla-T4, memoryMiB: 15360}]"
+CARDS = "gpus: [{count: 1, model: Tesla-T4, memoryMiB: 15360}]"
 
 
 class AsRelease:
