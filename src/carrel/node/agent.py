@@ -44,7 +44,7 @@ from carrel.node.node_claims import NodeClaims
 from carrel.node.nvidia_socket import NvidiaPluginSocket
 from carrel.node.pod_cgroups import PodCgroups
 from carrel.node.report import Report, Reporter
-from carrel.node.settings import AgentMode, AgentSettings, OfferWholeGpus
+from carrel.node.settings import AgentMode, AgentSettings
 from carrel.parsing import Malformed
 
 log = logging.getLogger(__name__)
@@ -67,6 +67,8 @@ class AgentContext:
     checkpoint: KubeletCheckpoint
     cgroups: PodCgroups | None = None
     """None: what runs on the machine cannot be seen."""
+    serves_kubelet: bool = True
+    """Whether the kubelet calls the device plugins over sockets."""
 
 
 class Agent:
@@ -140,9 +142,8 @@ class Agent:
         return DevicePlugin(resource, socket, self._allocation, is_wanted, device_list)
 
     def _offers_whole_gpus(self) -> bool:
-        if self._is_coexisting or self._only_reports or self._settings.whole_gpus is OfferWholeGpus.NO:
-            return False
-        return self._settings.whole_gpus is OfferWholeGpus.YES or not self._nvidia_plugin.is_served()
+        """Not beside NVIDIA's plugin: two plugins for one resource would allocate each GPU twice."""
+        return not self._is_coexisting and not self._nvidia_plugin.is_served()
 
     def _node(self) -> NodeObject | None:
         return self._nodes.store.get(self._settings.node_name)
@@ -163,7 +164,7 @@ class Agent:
                 async with asyncio.timeout(FIRST_SYNC_S):
                     await self.informers.wait_synced()
             await self._round()  # before the kubelet's first call
-            if not self._only_reports:
+            if self._context.serves_kubelet and not self._only_reports:
                 tasks.create_task(self.memory.run())
                 tasks.create_task(self.whole_gpus.run())
             if self.claims is not None:
