@@ -15,16 +15,15 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from carrel.admission.admission import AdmissionContext, AdmissionOptions, PodAdmission
+from carrel.admission.admission import PodAdmission
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
-from carrel.admission.pod_owner import PodOwnerLookup
+from carrel.admission.options import AdmissionOptions
 from carrel.bookings.pages import cluster_map
 from carrel.bookings.pages.home_page import pod_rows
 from carrel.bookings.run import cluster_inventory_of, cluster_view_of
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
-from carrel.dialects.hub_people import HubPeople
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import NAMESPACES, PODS, Resource
@@ -151,15 +150,17 @@ class Cluster:
     def __init__(self, lab: Lab, replica: Replica) -> None:
         self.lab, self.replica = lab, replica
         self.controller = TierController(replica)
-        owners = PodOwnerLookup("carrel", lambda namespace: "", frozenset(), frozenset(), "", HubPeople())
-        context = AdmissionContext(owners, replica, None, lambda uid: (), lambda name: True)
         metrics = WebhookMetrics(WebhookMeasures(lambda: 0, lambda: 0.0, lambda: 0.0))
-        self.webhook = ReviewHandler(PodAdmission(context, AdmissionOptions()), metrics, lambda: True)
+        watched = len(replica.informers.reflectors)
+        self.webhook = ReviewHandler(PodAdmission(replica, AdmissionOptions()), metrics, lambda: True)
         self.extender = handlers_on(replica, replica.scheduler)
         self.view = cluster_view_of(replica)
+        self._only_of_webhook = replica.informers.reflectors[watched:]
 
     async def prepare(self) -> None:
         lab, replica = self.lab, self.replica
+        for reflector in self._only_of_webhook:
+            await reflector.read_once()
         await an_opportunistic_pod(lab, replica, "victim", "n1")
         await an_opportunistic_pod(lab, replica, "over", "n2")
         has_ended = {"carrel.dev/tier": "booked", "terminate-at": "2026-11-16T11:00:00Z"}

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from carrel.admission.admission import AdmissionOptions
 from carrel.admission.app import ERROR_FIELD
-from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
+from carrel.admission.assembly import AdmissionWebhook
 from carrel.admission.certificate_renewal import CertificateNames, CertificateRenewal, service_names
 from carrel.admission.certificates import CertificatePair, UnreadableCertificate
+from carrel.admission.options import AdmissionOptions
 from carrel.admission.served_certificate import ServedCertificate
 from carrel.admission.settings import SERVICE, PluginMode, WebhookSettings
 from carrel.bookings.client.http_client import BookingAddress, BookingStatusClient
@@ -46,13 +46,13 @@ FINISH_S = 10
 @dataclass(frozen=True, slots=True)
 class _Start:
     settings: WebhookSettings
-    options: WebhookOptions
+    options: AdmissionOptions
     callers: CallerRules
 
 
 def run(settings: WebhookSettings) -> None:
     try:
-        options = webhook_options(settings)
+        options = admission_options(settings)
     except Malformed as malformed:
         raise command_failed(
             "The settings cannot be used", str(malformed), "carrel webhook --help", USAGE
@@ -181,22 +181,20 @@ def _load(served: ServedCertificate, pair: CertificatePair) -> None:
         log.info("certificate_loaded expires_at=%d", served.expires_at)
 
 
-def webhook_options(settings: WebhookSettings) -> WebhookOptions:
+def admission_options(settings: WebhookSettings) -> AdmissionOptions:
     """Raises `Malformed` if the file of hub users cannot be used."""
-    return WebhookOptions(
-        settings.owner_annotation,
-        frozenset(names_in(settings.trusted)),
-        settings.spawner_accounts(),
-        settings.username_prefix,
-        settings.runtime_class,
-        settings.hub_people(),
-        AdmissionOptions(
-            strict=settings.strict,
-            when_full=settings.when_full,
-            device_list=settings.device_list,
-            coexist=settings.mode is PluginMode.COEXIST,
-            hide_from=settings.hide_gpus_from,
-            scheduler=settings.scheduler_names()[0],
-            longest_grace_s=settings.longest_grace,
-        ),
+    return AdmissionOptions(
+        strict=settings.strict,
+        when_full=settings.when_full,
+        coexist=settings.mode is PluginMode.COEXIST,
+        hide_from=settings.hide_gpus_from,
+        scheduler=settings.scheduler_names()[0],
+        device_list=settings.device_list,
+        longest_grace_s=settings.longest_grace,
+        runtime_class=settings.runtime_class,
+        owner_annotation=settings.owner_annotation,
+        trusted=frozenset(names_in(settings.trusted)),
+        spawners=settings.spawner_accounts(),
+        username_prefix=settings.username_prefix,
+        hub_people=settings.hub_people(),
     )

@@ -21,10 +21,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from carrel.admission import certificates
-from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
+from carrel.admission.assembly import AdmissionWebhook
 from carrel.admission.certificates import Validity
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
+from carrel.admission.options import AdmissionOptions
 from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.kubernetes.client import Client
@@ -234,7 +235,7 @@ async def test_owners_hand_overs_and_priority_classes_are_read_from_the_cluster(
             metadata = {"name": name, "labels": {"carrel.dev/handover": "owned"}}
             body: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {**record, **times}}
             await client.create(CONFIG_MAPS, body, "carrel")
-        replica = Replica(ClusterState(client), None, WebhookOptions())
+        replica = Replica(ClusterState(client), None, AdmissionOptions())
         handler = replica.handler()
         assert (await handler.mutate(b"{}")).status == 503, "before the caches are complete nothing is decided"
         running = asyncio.ensure_future(replica.informers.run())

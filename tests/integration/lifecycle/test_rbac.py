@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
+from carrel.admission.assembly import AdmissionWebhook
 from carrel.admission.entry_point import WebhookSettings
+from carrel.admission.options import AdmissionOptions
 from carrel.admission.run import renew_certificates
 from carrel.admission.served_certificate import ServedCertificate
 from carrel.demo.kubelets import SimulatedKubelets
@@ -198,7 +199,7 @@ async def open_the_webhook(lab: Lab, recorder: Recorder) -> None:
     for each in webhooks(for_embedded_api=True):
         await lab.client.create(MUTATING_WEBHOOKS, each)
     client, shown = Client(recorder), ServedCertificate()
-    webhook = AdmissionWebhook(ClusterState(client), None, WebhookOptions())
+    webhook = AdmissionWebhook(ClusterState(client), None, AdmissionOptions())
     running = asyncio.gather(webhook.informers.run(), renew_certificates(client, WebhookSettings(), shown))
     try:
         await webhook.informers.wait_synced()
