@@ -32,11 +32,12 @@ from carrel.leases.coverage_words import WORDS
 from carrel.leases.pod_progress import is_waiting
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.claim_status import ClaimStatusWriter
-from carrel.node.allocation import AllocationContext, DeviceAllocation
+from carrel.node.allocation import DeviceAllocation
 from carrel.node.comparison import AllocationMode, Comparison
 from carrel.node.device_names import DeviceInventory
 from carrel.node.interfaces import AllocatedDevices
 from carrel.node.lease_check import LeaseCheck
+from carrel.node.settings import AgentSettings
 from carrel.scheduling.assembly import handlers_on
 from tests.kit.eventually import eventually
 from tests.kit.gpus import A100, A6000, a_node
@@ -274,17 +275,17 @@ class Cluster:
             for pod in pods
             if pod.metadata.name == "poison"
         ]
-        context = AllocationContext(
-            self.lab.client, "n5", "carrel", self.lab.clock, self.lab.clock.seconds, lambda: pods, dict
+        check, inventory = LeaseCheck(self.lab.client, "n5", "carrel"), DeviceInventory(node.gpus)
+        allocation = DeviceAllocation(
+            self.lab.client, AgentSettings(node_name="n5"), check, pods, self.lab.clock, clock=self.lab.clock.seconds
         )
-        allocation, inventory = DeviceAllocation(context), DeviceInventory(node.gpus)
         allocation.update(inventory, rows)
         units = [device.id for device in inventory.memory_devices()][:32]
         answer = await allocation.allocate("aliyun.com/gpu-mem", units)
         assert isinstance(answer, Mapping), answer
         await allocation.mark_assigned()
         assert (await self.lab.annotations("memory"))["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
-        comparison = Comparison(self.lab.client, LeaseCheck(self.lab.client, "n5", "carrel"), self.lab.clock)
+        comparison = Comparison(self.lab.client, check, self.lab.clock)
         for how in (AllocationMode(), AllocationMode(memory_on_node=True), AllocationMode(kubelet_chooses=True)):
             result = await comparison.compare(pods, rows, inventory, how)
             await comparison.write_events(result.mismatches)

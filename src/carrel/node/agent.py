@@ -25,7 +25,7 @@ from carrel.kubernetes.objects.resources import CONFIG_MAPS, NODES, PODS
 from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, WatchTiming
 from carrel.leases.unrecorded_pods import may_have_gpus
 from carrel.ledger.gpus import Node
-from carrel.node.allocation import AllocationContext, DeviceAllocation
+from carrel.node.allocation import DeviceAllocation
 from carrel.node.comparison import AllocationMode, Comparison, ComparisonResult
 from carrel.node.device_names import SOCKETS, DeviceInventory
 from carrel.node.interfaces import (
@@ -104,8 +104,7 @@ class Agent:
         self._pods.on_change(self._on_pod_change)
         self._nodes.on_change(self._on_node_change)
 
-        has_slots = self._is_coexisting
-        lease_check = LeaseCheck(cluster, settings.node_name, settings.carrel_namespace, has_slots=has_slots)
+        lease_check = LeaseCheck(cluster, settings.node_name, settings.carrel_namespace, has_slots=self._is_coexisting)
         self._comparison = Comparison(cluster, lease_check, now, self._isolation)
         self._reporter = Reporter(cluster, now)
         self._reporting = asyncio.Lock()
@@ -115,19 +114,15 @@ class Agent:
             self.claims = NodeClaims(cluster, settings, lease_check, self._report_claims)
             self.claims.watch(self.informers, self._due.set)
         self._offer = MemoryOffer(settings.offer_mode(), lambda: self._reporter.memory_resource(settings.node_name))
-        allocation_context = AllocationContext(
-            cluster=cluster,
-            node=settings.node_name,
-            namespace=settings.carrel_namespace,
-            now=now,
-            clock=time.monotonic,
-            pods=self._pods.store.snapshot,
-            labels=lambda: node.metadata.labels if (node := self._node()) else {},
-            cuda_devices=settings.cuda_devices,
-            has_slots=has_slots,
+        self._allocation = DeviceAllocation(
+            cluster,
+            settings,
+            lease_check,
+            self._pods.store,
+            now,
             isolation=self._isolation,
+            when_answered=self._due.set,
         )
-        self._allocation = DeviceAllocation(allocation_context, self._due.set)
         self._offered: tuple[DeviceInventory, OfferMode | None] | None = None
         self.memory = self._device_plugin(gpushare.GPU_MEM, lambda: self._offer.mode is OfferMode.PLUGIN)
         self.whole_gpus = self._device_plugin(nvidia.GPU, self._offers_whole_gpus)
@@ -228,8 +223,9 @@ class Agent:
             for gpu in state.gpus
         )
         inventory = DeviceInventory(gpus, self._settings.memory_unit)
-        self._allocation.update(inventory, self._allocated_devices)
-        no_claims = self.claims.look(gpus, self._node(), seen_at) if self.claims is not None else ""
+        node = self._node()
+        self._allocation.update(inventory, self._allocated_devices, node.metadata.labels if node else {})
+        no_claims = self.claims.look(gpus, node, seen_at) if self.claims is not None else ""
         self._note("claims", no_claims)
         await self._offer_devices(inventory)
         await self._report(state, inventory, result, seen_at)
