@@ -11,9 +11,6 @@ settings.register_profile("default", deadline=None, suppress_health_check=[Healt
 settings.register_profile("thorough", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=10_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-# Also of the doors that tests start as processes: a field that the API server does not know is a mistake of ours.
-os.environ["CARREL_FIELD_VALIDATION"] = "Strict"
-
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """`-n logical`: a worker for each core, for tests that compute. `-n auto`: three, because many tests wait for

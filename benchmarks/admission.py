@@ -21,7 +21,8 @@ from typing import Any
 
 from benchmarks.extender import Server, a_server, make_bare
 from benchmarks.measuring import Figure
-from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
+from carrel.admission.assembly import AdmissionWebhook
+from carrel.admission.options import AdmissionOptions
 from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.booking_objects import BOOKINGS, write_booking
 from carrel.dialects.seal import Seal
@@ -65,7 +66,7 @@ async def _webhook() -> AdmissionWebhook:
         booking = Entitlement(f"b{person}", frozenset({name}), MODEL, 1, now - day, now + day)
         await client.create(BOOKINGS, write_booking(booking, name, version=1))
     state = ClusterState(client, ClusterOptions(seal=Seal((b"key",))))
-    webhook = AdmissionWebhook(state, None, WebhookOptions(spawners=frozenset({SPAWNER})))
+    webhook = AdmissionWebhook(state, None, AdmissionOptions(spawners=frozenset({SPAWNER})))
     await webhook.informers.read_once()
     webhook.informers = _Synced()  # type: ignore[assignment] # nothing is watched
     return webhook

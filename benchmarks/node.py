@@ -17,9 +17,11 @@ from carrel.kubernetes.objects.resources import LEASES, NAMESPACES, NODES, PODS
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder, Share
-from carrel.node.allocation import AllocationContext, DeviceAllocation
+from carrel.node.allocation import DeviceAllocation
 from carrel.node.device_names import DeviceInventory
 from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2 as wire
+from carrel.node.lease_check import LeaseCheck
+from carrel.node.settings import AgentSettings
 from kubernetes_in_memory import EmbeddedApi
 
 GPUS = tuple(Gpu(f"GPU-{index}", "n1", index, "NVIDIA-H100-80GB-HBM3", MiB(81920)) for index in range(8))
@@ -49,9 +51,8 @@ async def _a_node_with_waiting_pods() -> DeviceAllocation:
     record = LeaseRecord("n1", 0, GPUS[0].uuid, tuple(Share(each, GPUS[0].uuid, MiB(804)) for each in holders))
     await client.create(LEASES, carrel.write_lease(record, "carrel", now), "carrel")
     pods = (await client.list(PODS, Selection(fields="spec.nodeName=n1"))).items
-    allocator = DeviceAllocation(
-        AllocationContext(client, "n1", "carrel", lambda: now, time.monotonic, lambda: pods, dict)
-    )
+    check = LeaseCheck(client, "n1", "carrel")
+    allocator = DeviceAllocation(client, AgentSettings(node_name="n1"), check, pods, lambda: now)
     allocator.update(INVENTORY, ())
     return allocator
 

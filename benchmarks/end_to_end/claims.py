@@ -10,10 +10,11 @@ import argparse
 import asyncio
 import statistics
 import sys
+from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from ssl import _create_unverified_context
+from ssl import _create_unverified_context, create_default_context
 from typing import Any
 from urllib.request import urlopen
 
@@ -93,8 +94,8 @@ def a_gate(cluster: RealCluster) -> Iterator[Process]:
     """kube-apiserver asks it when the block begins."""
     api, port = cluster.api, cluster.api.slot.ports[-1]
     command: list[str | Path] = [sys.executable, "-m", "carrel", "webhook", "--kubeconfig", api.kubeconfig, "--dra"]
-    command += ["--port", str(port), "--certificate-names", "127.0.0.1", "--path-secret", PATH_SECRET]
-    process = api.start("webhook", [*command, "--leave-after", "0", "--seal-key", "none"])
+    command += ["--port", str(port), "--path-secret", PATH_SECRET]
+    process = api.start("webhook", [*command, "--seal-key", "none"])
     url = f"https://127.0.0.1:{port}"
     (configuration,) = [each for each in dra() if each["kind"] == VALIDATING_WEBHOOKS.kind]
     for webhook in configuration["webhooks"]:
@@ -102,7 +103,7 @@ def a_gate(cluster: RealCluster) -> Iterator[Process]:
     process.wait_until("ready", lambda: _is_ready(url), limit_seconds=180)
     api.call("POST", VALIDATING_WEBHOOKS.path(), configuration)
     try:
-        process.wait_until("trusted", lambda: _is_trusted(cluster), limit_seconds=180)
+        process.wait_until("trusted", lambda: _is_trusted(cluster, url), limit_seconds=180)
         yield process
     finally:
         api.call("DELETE", VALIDATING_WEBHOOKS.path(name="carrel"))
@@ -115,9 +116,14 @@ def _is_ready(url: str) -> bool:
         return bool(answer.status == 200)
 
 
-def _is_trusted(cluster: RealCluster) -> bool:
+def _is_trusted(cluster: RealCluster, url: str) -> bool:
     found = cluster.api.call("GET", VALIDATING_WEBHOOKS.path(name="carrel"))["webhooks"]
-    return all(each["clientConfig"].get("caBundle") for each in found)
+    bundles = [each["clientConfig"].get("caBundle", "") for each in found]
+    if not all(bundles):
+        return False
+    context = create_default_context(cadata=b64decode(bundles[0]).decode())
+    with urlopen(f"{url}/readyz", timeout=5, context=context) as answer:  # its certificate names the host by now
+        return bool(answer.status == 200)
 
 
 async def a_round(cluster: RealCluster, pods: int, gate: Process | None) -> Outcome:

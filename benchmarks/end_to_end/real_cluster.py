@@ -107,7 +107,7 @@ class RealCluster:
         return StartedExtender(process, url, time.monotonic() - begun)
 
     def start_scheduler(self, name: str, extender: str) -> Process:
-        extenders = scheduler_config(Extender(extender, timeout_s=150))["extenders"] if extender else ()
+        extenders = scheduler_config(Extender(extender))["extenders"] if extender else ()
         return self.api.start_scheduler(name, extenders)
 
 

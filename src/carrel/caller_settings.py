@@ -1,10 +1,9 @@
 """Settings of a component that must know who calls it: the webhook and the extender."""
 
 import ipaddress
-import logging
 import re
 import ssl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,8 +15,6 @@ from carrel.parsing.secret_settings import why_weak
 
 if TYPE_CHECKING:
     from carrel.http.callers import CallerRules
-
-log = logging.getLogger(__name__)
 
 _IN_A_PATH = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 """The API server takes no other characters in the path of a webhook's Service."""
@@ -35,32 +32,13 @@ class PathSecretSettings:
         ),
     ] = ""
     """For callers that cannot show a certificate. Better in the environment: every user of the machine sees options."""
-    path_secret_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="File with that secret, read again when it changes; one per line.", envvar="CARREL_PATH_SECRET_FILE"
-        ),
-    ] = None
-    """A mounted Secret: it can be changed without a restart."""
 
-    def path_secrets(self) -> Callable[[], Sequence[bytes]] | None:
-        """Each is accepted, and the webhook tells the API server the first; None: there is none.
+    def path_secrets(self) -> Sequence[bytes]:
+        """Return the secrets that are accepted; the webhook tells the API server the first. Empty: no secret is needed.
 
-        Raises `OSError` or `ValueError` with what is wrong.
+        Raises `ValueError` with what is wrong.
         """
-        from carrel.http.watched_files import WatchedFiles
-
-        if self.path_secret_file is not None:
-            path = self.path_secret_file
-            return WatchedFiles(
-                [path],
-                lambda: _secrets("--path-secret-file", path.read_text()),
-                lambda error: log.warning("path_secret_unreadable file=%s why=%r", path, str(error)),
-            )
-        if not self.path_secret:
-            return None
-        secrets = _secrets("--path-secret", self.path_secret)
-        return lambda: secrets
+        return _secrets(self.path_secret) if self.path_secret else ()
 
 
 @dataclass(frozen=True)
@@ -81,7 +59,7 @@ class CallerSettings(PathSecretSettings):
         problems = list(self._wrong(command, bind_address, has_tls))
         try:
             rules = CallerRules(self.path_secrets(), self.client_ca is not None)
-        except (OSError, ValueError) as error:
+        except ValueError as error:
             problems.append(str(error))
         if problems:
             why = "\n  ".join(problems)
@@ -89,7 +67,7 @@ class CallerSettings(PathSecretSettings):
         return rules
 
     def _wrong(self, command: str, bind_address: str, has_tls: bool) -> Iterator[str]:
-        knows_callers = self.path_secret or self.path_secret_file or self.client_ca
+        knows_callers = self.path_secret or self.client_ca
         if not knows_callers and not is_loopback(bind_address):
             yield (
                 f"with --bind-address {bind_address} anybody who reaches the port could call the {command}:"
@@ -111,13 +89,13 @@ def is_loopback(address: str) -> bool:
         return address == "localhost"
 
 
-def _secrets(option: str, text: str) -> Sequence[bytes]:
+def _secrets(text: str) -> Sequence[bytes]:
     secrets = re.split(r"[,\s]+", text.strip())
     for secret in secrets:
-        if weak := why_weak(option, secret):
+        if weak := why_weak("--path-secret", secret):
             raise ValueError(weak)
         if not _IN_A_PATH.fullmatch(secret):
             raise ValueError(
-                f"{option} may have small letters, digits and - between them only: it becomes a part of a path"
+                "--path-secret may have small letters, digits and - between them only: it becomes a part of a path"
             )
     return tuple(secret.encode() for secret in secrets)

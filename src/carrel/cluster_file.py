@@ -6,8 +6,8 @@
         gpus:
           - {count: 8, model: NVIDIA-A100-SXM4-80GB, memoryMiB: 81920, perIsland: 4, bandwidthGBps: 600}
 
-The file of one node has only `gpus`. `unusable: "XID 79"` makes a GPU unhealthy. `cards`, the old name of `gpus`, is
-still accepted. An error names the file, the line, the value and what is expected.
+The file of one node has only `gpus`. `unusable: "XID 79"` makes a GPU unhealthy. An error names the file, the
+line, the value and what is expected.
 """
 
 import uuid
@@ -96,7 +96,6 @@ def _read(text: str, source: str, kind: type[F]) -> tuple[F, yaml.Node | None]:
     try:
         loader = _Loader(text)
         tree = loader.get_single_node()
-        _rename_cards(tree)
         data = loader.construct_document(tree) if tree is not None else None
     except RecursionError:
         raise Malformed(source, "line 1", text, "YAML that is nested less deeply") from None
@@ -113,16 +112,6 @@ def _read(text: str, source: str, kind: type[F]) -> tuple[F, yaml.Node | None]:
         wrong = mistake_in(data, str(error))
         where = f"line {_line_of(tree, wrong.path)} ({wrong.path})"
         raise Malformed(source, where, wrong.value, wrong.expected) from None
-
-
-def _rename_cards(tree: yaml.Node | None) -> None:
-    """Gives `cards` its new name, in the file of one node and in each node of a cluster."""
-    for key, value in tree.value if isinstance(tree, yaml.MappingNode) else ():
-        if key.value == "cards":
-            key.value = "gpus"
-        if key.value == "nodes" and isinstance(value, yaml.SequenceNode):
-            for node in value.value:
-                _rename_cards(node)
 
 
 def _node(node: _Node) -> Node:

@@ -34,12 +34,16 @@ def cluster_access(settings: ClusterSettings) -> "Access":
         raise command_failed("No usable kubeconfig", str(malformed), "kubectl config view", USAGE) from None
 
 
-def connect(settings: ClusterSettings, fields: FieldValidation = FieldValidation.WARN) -> "Client":
-    """A client of the API server. The command ends if the kubeconfig cannot be used."""
+def connect(settings: ClusterSettings) -> "Client":
+    """A client of the API server. The command ends if the kubeconfig cannot be used.
+
+    A field that the API server does not know is dropped with a warning: during an upgrade the custom resource
+    definitions may be older than this process, which must still work. Clients in tests are strict.
+    """
     from carrel.kubernetes.client import Client
     from carrel.kubernetes.http_transport import HttpTransport
 
-    return Client(HttpTransport(cluster_access(settings)), fields)
+    return Client(HttpTransport(cluster_access(settings)), FieldValidation.WARN)
 
 
 @contextlib.asynccontextmanager
@@ -101,7 +105,7 @@ def run_with_cluster(
     if wrong:
         raise command_failed("The settings cannot be used", "; ".join(wrong), f"carrel {name} --help", USAGE)
     log_to_stderr(settings.log_level)
-    client = connect(settings, settings.field_validation)
+    client = connect(settings)
 
     async def with_client(stop: asyncio.Event) -> None:
         async with (

@@ -1,8 +1,8 @@
 """The settings that several components share, and how a component's settings become its command.
 
 A component declares one dataclass of settings: each field has its type, its default, its option with the environment
-variables that may give it too, and the reason beneath it. An old name of an option follows the new one. Nothing else
-reads the environment; an option wins over it.
+variables that may give it too, and the reason beneath it. Nothing else reads the environment; an option
+wins over it.
 
 Default ports, all different, so that all components can run on one machine:
 
@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, get_type_hints
 import typer
 
 from carrel.dialects.dra import DraDriver
+from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.dialects.options import LONGEST_GRACE_S, CudaDevices, DeviceList, DialectOptions, Unit
 from carrel.dialects.when_full import WhenFull
-from carrel.kubernetes.cluster import FieldValidation
 from carrel.ledger.tiers import TierPolicy
 
 if TYPE_CHECKING:
@@ -92,27 +92,15 @@ class DialectSettings(MemoryUnitSettings):
     shared_claims_per_gpu: Annotated[
         int,
         typer.Option(
-            "--shared-claims-per-gpu",
-            "--shared-claims-per-card",
             help="Shared GpuClaims that name no memory, per GPU.",
-            envvar=["CARREL_SHARED_CLAIMS_PER_GPU", "CARREL_SHARED_CLAIMS_PER_CARD"],
+            envvar="CARREL_SHARED_CLAIMS_PER_GPU",
             min=1,
         ),
     ] = 4
     """A shared claim needs an amount, or GPUs could be oversubscribed."""
 
-    gang_settle: Annotated[
-        float,
-        typer.Option(
-            help="Seconds without a new pod after which a gang whose size nothing says is complete.",
-            envvar="CARREL_GANG_SETTLE",
-            min=0,
-        ),
-    ] = 5.0
-    """Long enough for somebody who creates the pods one by one with a script; a gang that says its size never waits."""
-
     def dialect_options(self) -> DialectOptions:
-        return DialectOptions(self.memory_unit, self.shared_claims_per_gpu, self.gang_settle)
+        return DialectOptions(self.memory_unit, self.shared_claims_per_gpu)
 
 
 @dataclass(frozen=True)
@@ -175,6 +163,24 @@ class TierSettings:
 
 
 @dataclass(frozen=True)
+class SchedulerSettings:
+    """Must be the same for webhook, extender and controller."""
+
+    schedulers: Annotated[
+        str,
+        typer.Option(
+            help="Schedulers that ask Carrel, besides those of peers, joined by commas. The webhook gives GPU pods to "
+            "the first; pods of others are not bound, nor told why they wait.",
+            envvar="CARREL_SCHEDULERS",
+        ),
+    ] = SCHEDULER
+    """A pod of another scheduler is not Carrel's to place, and waits for reasons that Carrel does not know."""
+
+    def scheduler_names(self) -> list[str]:
+        return names_in(self.schedulers) or [SCHEDULER]
+
+
+@dataclass(frozen=True)
 class WhenFullSettings:
     """Must be the same for webhook and controller."""
 
@@ -219,15 +225,6 @@ class ServingSettings(ClusterSettings):
         LogLevel, typer.Option(help="How much is logged to stderr.", envvar=["CARREL_LOG_LEVEL", "LOG_LEVEL"])
     ] = LogLevel.INFO
     """gpushare's variable and values."""
-    field_validation: Annotated[
-        FieldValidation,
-        typer.Option(
-            help="If the API server does not know a field: it warns, or refuses the write.",
-            envvar="CARREL_FIELD_VALIDATION",
-        ),
-    ] = FieldValidation.WARN
-    """During an upgrade the custom resource definitions may be older than this process, which must still work. Tests
-    are strict."""
 
 
 @dataclass(frozen=True)
@@ -348,7 +345,7 @@ class HubSettings:
         return HubPeople(domain, read_addresses(content, f"--hub-users {self.hub_users}"))
 
     def spawner_accounts(self) -> frozenset[str]:
-        return frozenset(name.strip() for name in self.spawners.split(",") if name.strip())
+        return frozenset(names_in(self.spawners))
 
 
 BOOKING_SERVICE_URL = "http://carrel-booking:39997"
@@ -380,6 +377,7 @@ class BookingClientSettings:
 
 @dataclass(frozen=True)
 class PodSettings(
+    SchedulerSettings,
     WhenFullSettings,
     GraceSettings,
     RuntimeClassSettings,
@@ -391,6 +389,10 @@ class PodSettings(
     ServingSettings,
 ):
     """What the webhook and the controller, which both decide about pods, have in common."""
+
+
+def names_in(joined: str) -> list[str]:
+    return [name.strip() for name in joined.split(",") if name.strip()]
 
 
 def command(settings: type[S], run: Callable[[S], None]) -> Callable[..., None]:

@@ -17,10 +17,10 @@ LIMIT_S = 60
 GPUS = """
 nodes:
   - name: dgx-1
-    cards:
+    gpus:
       - {count: 8, model: NVIDIA-A100-SXM4-80GB, memoryMiB: 81920, perIsland: 4, bandwidthGBps: 600}
   - name: ws-1
-    cards:
+    gpus:
       - {count: 4, model: NVIDIA-RTX-A6000, memoryMiB: 49140}
 """
 ZONE = "Europe/Stockholm"

@@ -75,7 +75,7 @@ class CarrelCluster:
         self._start_scheduler(name, f"http://127.0.0.1:{port}")
 
     def _start_scheduler(self, name: str, extender: str) -> None:
-        self.api.start_scheduler(name, scheduler_config(Extender(extender, timeout_s=150))["extenders"])
+        self.api.start_scheduler(name, scheduler_config(Extender(extender))["extenders"])
 
     def start_controller(self, *options: str | Path) -> Process:
         command = [sys.executable, "-m", "carrel", "controller", "--port", "0", *options]

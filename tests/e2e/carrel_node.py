@@ -40,7 +40,7 @@ class CarrelNode(CarrelCluster):
 
     def simulate(self, cards: Sequence[Mapping[str, Any]]) -> None:
         draft = self.cards.with_suffix(".draft")
-        draft.write_text(yaml.safe_dump({"cards": list(cards)}))
+        draft.write_text(yaml.safe_dump({"gpus": list(cards)}))
         draft.rename(self.cards)
 
     def start_agent(self, *more: str) -> Process:

@@ -86,7 +86,7 @@ class EmbeddedCluster:
         url = f"http://127.0.0.1:{self._run.slot.ports[EXTENDER]}"
         configuration, labels = self._run.data / "scheduler.yaml", self._run.data / "labels.yaml"
         # As `carrel scheduler-config` tells it.
-        config = scheduler_config(Extender(url, timeout_s=150), str(self.kubeconfig))
+        config = scheduler_config(Extender(url), str(self.kubeconfig))
         configuration.write_text(yaml.safe_dump(config))
         # Without this file, or with an empty one, kube-scheduler logs an error, whatever the server.
         labels.write_text("no_such_metric,label: value\n")

@@ -34,9 +34,7 @@ class RulesCluster:
         api.call("POST", NAMESPACES.path(), {"metadata": {"name": "carrel"}})
         # As in a cluster where Carrel is installed later.
         self.post(a_pod("before", annotations={"terminate-at": "2099-01-01T00:00:00Z"}, limits=GPU))
-        # An earlier version of Carrel had classes of its own for the tiers: pods may still name them.
-        old = {"metadata": {"name": "carrel-booked"}, "value": 1000, "preemptionPolicy": "Never"}
-        for each in (*priority_classes(), old):
+        for each in priority_classes():
             api.call("POST", PRIORITY_CLASSES.path(), each)
         for name in ("nvidia", "fast"):
             runtime = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}}

@@ -10,7 +10,6 @@ import jsonschema_rs
 import pytest
 import yaml
 
-from carrel.cli.scheduler_config import MARGIN_S
 from carrel.manifests import crds, dra, policies, priority_classes, rbac, webhooks
 from carrel.scheduling.scheduler_config import Extender, cpu_scheduler_config, scheduler_config
 from testbed import schemas
@@ -72,10 +71,10 @@ def test_the_chart_has_the_manifests_of_the_program_and_no_others() -> None:
 
 
 def test_kube_scheduler_is_told_what_the_program_prints() -> None:
-    chart = by_name(rendered("--set", "scheduler.gangTimeout=60"))
+    chart = by_name(rendered())
     told = yaml.safe_load(chart["ConfigMap", NAMESPACE, "carrel-scheduler"]["data"]["scheduler.yaml"])
     assert told["leaderElection"].pop("resourceNamespace") == NAMESPACE
-    assert told == scheduler_config(Extender("http://127.0.0.1:39999", 60 + MARGIN_S))
+    assert told == scheduler_config(Extender("http://127.0.0.1:39999"))
     assert "cpu-scheduler.yaml" not in chart["ConfigMap", NAMESPACE, "carrel-scheduler"]["data"]
 
 
@@ -144,7 +143,7 @@ def test_the_kube_scheduler_for_pods_without_a_gpu_is_told_what_the_program_prin
     chart = by_name(rendered("--set", "scheduler.cpuPods=true"))
     told = yaml.safe_load(chart["ConfigMap", NAMESPACE, "carrel-scheduler"]["data"]["cpu-scheduler.yaml"])
     assert told["leaderElection"].pop("resourceNamespace") == NAMESPACE
-    assert told == cpu_scheduler_config(Extender("http://127.0.0.1:39999", 0))
+    assert told == cpu_scheduler_config(Extender("http://127.0.0.1:39999"))
     pod = chart["Deployment", NAMESPACE, "carrel-scheduler"]["spec"]["template"]["spec"]
     assert [each["name"] for each in pod["containers"]] == ["extender", "kube-scheduler", "cpu-scheduler"]
 

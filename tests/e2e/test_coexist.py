@@ -27,7 +27,7 @@ from tools.image.carrel_image import carrel_image
 RESERVATIONS, OLD_RESERVATIONS = "kai-resource-reservation", "runai-reservation"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HALF = {"gpu-fraction": "0.5"}
-CARDS = "{cards: [{count: 2, model: Tesla-V100, memoryMiB: 16276}]}"
+CARDS = "{gpus: [{count: 2, model: Tesla-V100, memoryMiB: 16276}]}"
 
 
 class CoexistNode(CarrelCluster):

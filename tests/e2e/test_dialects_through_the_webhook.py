@@ -33,7 +33,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[CarrelCluster]:
                 Webhook(node.api, *webhook).install()
                 yield node
         else:
-            with coexist_node(yaml.safe_dump({"cards": GPUS})) as node:
+            with coexist_node(yaml.safe_dump({"gpus": GPUS})) as node:
                 Webhook(node.api, *webhook).install()
                 yield node
 

@@ -39,7 +39,6 @@ def test_it_renders_all_of_carrel_and_three_names_are_maias() -> None:
     }
     webhook = by_name(rendered())["Deployment", NAMESPACE, "carrel-webhook"]["spec"]["template"]["spec"]
     told = {each["name"]: each.get("value") for each in webhook["containers"][0]["env"]}
-    assert told["CARREL_TLS_SECRET"] == "gpu-booking-webhook-tls"
     assert told["CARREL_CONFIGURATION"] == "gpu-booking-webhook"
 
 

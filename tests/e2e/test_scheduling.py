@@ -310,7 +310,7 @@ def test_kube_scheduler_knows_the_secret_of_the_extender_and_nobody_else_does(cl
     cluster_of_carrel.start_extender(
         "extender-with-secret", port, "--path-secret", SECRET, "--schedulers", ",".join(names)
     )
-    (told,) = scheduler_config(Extender(url, timeout_s=150, secret=SECRET))["extenders"]
+    (told,) = scheduler_config(Extender(url, secret=SECRET))["extenders"]
     in_path = {**told, "urlPrefix": f"{url}/{SECRET}/carrel"}
     with namespace(cluster_of_carrel.api) as ours:
         for name, extender in zip(names, (in_path, told), strict=True):
@@ -344,7 +344,7 @@ def test_kube_scheduler_and_extender_know_each_other_by_certificates(cluster_of_
     cluster_of_carrel.start_extender("extender-with-tls", port, *options)
     files = {"caFile": api.authority.certificate, "certFile": shown.certificate, "keyFile": shown.key}
     tls = {word: str(path) for word, path in files.items()}
-    api.start_scheduler("by-certificate", scheduler_config(Extender(url, timeout_s=150, tls=tls))["extenders"])
+    api.start_scheduler("by-certificate", scheduler_config(Extender(url, tls=tls))["extenders"])
     with namespace(api) as ours:
         manifest = a_pod("known", limits=gpu_mem(1000))
         manifest["spec"]["schedulerName"] = "by-certificate"
@@ -357,7 +357,7 @@ def test_a_pod_without_a_gpu_goes_where_the_gpus_are_taken_and_needs_no_extender
     cluster_of_carrel: CarrelCluster,
 ) -> None:
     cluster = cluster_of_carrel
-    (told,) = cpu_scheduler_config(Extender(cluster.extender_url, timeout_s=150))["extenders"]
+    (told,) = cpu_scheduler_config(Extender(cluster.extender_url))["extenders"]
     # Its own limit of two seconds is short, so that such pods do not wait; here the machine may be busy.
     cluster.api.start_scheduler("carrel-cpu", [{**told, "httpTimeout": "150s"}])
 

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from carrel.admission.admission import AdmissionOptions
+from carrel.admission.options import AdmissionOptions
 from carrel.dialects.options import HideFrom
 from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS
 from tests.e2e.pods import eventually

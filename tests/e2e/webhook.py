@@ -121,9 +121,9 @@ class Webhook:
 
     def start(self) -> Process:
         command: list[str | Path] = [sys.executable, "-m", "carrel", "webhook", "--kubeconfig", self.api.kubeconfig]
-        command += ["--port", str(self._port), "--certificate-names", "127.0.0.1", "--trusted", ADMIN]
+        command += ["--port", str(self._port), "--trusted", ADMIN]
         command += ["--path-secret", PATH_SECRET]
-        process = self.api.start("webhook", [*command, "--leave-after", "0", *self._options])
+        process = self.api.start("webhook", [*command, *self._options])
         process.wait_until("ready", self._is_ready)
         self.process = process
         return process
@@ -157,15 +157,16 @@ class Webhook:
         self.api.kubectl("apply", "--filename", "-", given=given)
         self.process.wait_until("trusted", lambda: self._is_trusted(VALIDATING_WEBHOOKS.path(name="carrel")))
 
-    def handshake(self) -> int:
+    def handshake(self, path: str = MUTATING_WEBHOOKS.path(name="carrel")) -> int:
         """The status of a call over a new connection, by whoever trusts what the API server is told to trust."""
-        found = self.api.call("GET", MUTATING_WEBHOOKS.path(name="carrel"))["webhooks"][0]["clientConfig"]["caBundle"]
+        found = self.api.call("GET", path)["webhooks"][0]["clientConfig"]["caBundle"]
         context = ssl.create_default_context(cadata=base64.b64decode(found).decode())
         with urllib.request.urlopen(f"{self.url}/healthz", timeout=30, context=context) as answer:
             return int(answer.status)
 
     def _is_trusted(self, path: str) -> bool:
-        return all(each["clientConfig"].get("caBundle") for each in self.api.call("GET", path)["webhooks"])
+        is_told = all(each["clientConfig"].get("caBundle") for each in self.api.call("GET", path)["webhooks"])
+        return is_told and self.handshake(path) == 200  # its certificate names the host as soon as it is configured
 
     def _is_ready(self) -> bool:
         anybody = ssl._create_unverified_context()  # only whether it is ready; the API server does verify
@@ -259,7 +260,7 @@ class UserClient:
 
 @contextmanager
 def sealed_with(key: str) -> Iterator[None]:
-    """All doors that are opened in the block have this key."""
+    """All components that start in the block have this key."""
     before = os.environ["CARREL_SEAL_KEY"]
     os.environ["CARREL_SEAL_KEY"] = key
     try:

@@ -44,7 +44,7 @@ class RunningAgent:
 
 def write_gpus(file: Path, cards: Sequence[Mapping[str, Any]]) -> None:
     draft = file.with_suffix(".draft")
-    draft.write_text(yaml.safe_dump({"cards": list(cards)}))
+    draft.write_text(yaml.safe_dump({"gpus": list(cards)}))
     draft.rename(file)
 
 
@@ -63,7 +63,7 @@ async def an_agent(
         file = kubelet.folder / "cards.yaml"
         write_gpus(file, cards)
         settings = {"memory_resource": MemoryResource.PLUGIN, **settings}
-        given = AgentSettings(node_name="n1", plugin_folder=kubelet.folder, **settings)
+        given = AgentSettings(node_name="n1", kubelet_folder=kubelet.root, **settings)
         pod_resources, checkpoint = KubeletPodResources(kubelet.pod_resources), KubeletCheckpoint(kubelet.folder)
         context = AgentContext(SimulatedMachine(file, "n1"), pod_resources, checkpoint)
         agent = Agent(Client(transport or lab.api, fields), given, context, lab.clock, QUICK)

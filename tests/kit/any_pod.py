@@ -58,7 +58,7 @@ def any_pod(random: Random) -> Json:
     if random.random() < 0.2:
         spec["schedulerName"] = random.choice(("gpu-scheduler", "kai-scheduler", "mine"))
     if random.random() < 0.1:
-        spec["priorityClassName"] = random.choice(("carrel-booked", "carrel-gpu", "system-node-critical"))
+        spec["priorityClassName"] = random.choice(("carrel-gpu", "system-node-critical"))
     if random.random() < 0.1:
         spec["nodeSelector"] = {"nvidia.com/gpu.product": random.choice(("NVIDIA-RTX-A6000", "other"))}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

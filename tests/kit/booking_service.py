@@ -18,7 +18,7 @@ from typing import Any
 CARDS = """\
 nodes:
   - name: n1
-    cards:
+    gpus:
       - {count: 2, model: NVIDIA-RTX-A6000, memoryMiB: 49140}
       - {count: 8, model: NVIDIA-A100-SXM4-80GB, memoryMiB: 81920}
 """

@@ -16,10 +16,12 @@ from carrel.node.kubelet.grpc_stubs import podresources_pb2_grpc as resource_cal
 
 
 class FakeKubelet(plugin_calls.RegistrationServicer, resource_calls.PodResourcesListerServicer):
-    """Both of its sockets are in one folder. It can be stopped and started again, as a real one."""
+    """It can be stopped and started again, as a real one."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.folder = root / "device-plugins"
+        """Of the sockets of plugins."""
         self.registered: list[devices.RegisterRequest] = []
         self.calls_back = True
         """Whether it calls a plugin after its registration; a busy kubelet may fail to."""
@@ -29,12 +31,14 @@ class FakeKubelet(plugin_calls.RegistrationServicer, resource_calls.PodResources
 
     @property
     def pod_resources(self) -> Path:
-        return self.folder / "pod-resources.sock"
+        return self.root / "pod-resources" / "kubelet.sock"
 
     async def start(self) -> None:
         """Like the real one, it removes all sockets that it finds."""
-        for old in self.folder.glob("*.sock"):
-            old.unlink()
+        for folder in (self.folder, self.pod_resources.parent):
+            folder.mkdir(exist_ok=True)
+        for old in (*self.folder.glob("*.sock"), self.pod_resources):
+            old.unlink(missing_ok=True)
         self._server = grpc.aio.server()
         plugin_calls.add_RegistrationServicer_to_server(self, self._server)
         resource_calls.add_PodResourcesListerServicer_to_server(self, self._server)

@@ -4,40 +4,44 @@ import base64
 import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
-from carrel.admission.admission import AdmissionContext, AdmissionOptions, PodAdmission
+from carrel.admission.admission import PodAdmission
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
-from carrel.admission.pod_owner import PodOwnerLookup
+from carrel.admission.options import AdmissionOptions
 from carrel.bookings.client.interface import CachedAnswer
 from carrel.bookings.client.status import BookingStatus
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.carrel import LeaseRecord, write_lease
 from carrel.dialects.gpuclaim import node_status
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
-from carrel.dialects.hand_over_record import HandOver
+from carrel.dialects.hand_over_record import HandOver, write_record
 from carrel.dialects.hub_people import HubPeople
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
 from carrel.dialects.seal import Seal
 from carrel.dialects.when_full import WhenFull
 from carrel.kubernetes.cluster import EVERYTHING, ListPage, NotFound, Selection
 from carrel.kubernetes.objects.resources import (
+    CONFIG_MAPS,
     DEVICE_CLASSES,
     LEASES,
     NAMESPACES,
     NODES,
     PODS,
+    PRIORITY_CLASSES,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
+    RUNTIME_CLASSES,
     Resource,
 )
 from carrel.leases.cluster_state import ClusterOptions, ClusterState
+from carrel.leases.runtime_class import NONE
 from carrel.ledger.gpus import MiB, Node
 from carrel.ledger.shares import Holder, Share
 from carrel.ledger.tiers import TierPolicy
@@ -107,7 +111,7 @@ class ReviewedCluster:
     namespace: Mapping[str, str] = field(default_factory=dict)
     """The annotations of namespace lab."""
     namespace_labels: Mapping[str, str] = field(default_factory=dict)
-    handed_over: dict[str, HandOver] = field(default_factory=dict)
+    handed_over: Sequence[HandOver] = ()
     classes: tuple[str, ...] = ("carrel-gpu",)
     runtime_class: str = ""
     handlers: Mapping[str, str] = field(default_factory=dict)
@@ -125,7 +129,7 @@ class ReviewedCluster:
     slices: Sequence[Json] | None = None
     """Which GPUs the nodes offer by claims; None: all."""
 
-    async def state(self) -> ClusterState:
+    def state(self) -> ClusterState:
         metadata = {"name": "lab", "annotations": dict(self.namespace), "labels": dict(self.namespace_labels)}
         lab = {"metadata": metadata}
         objects: dict[Resource[Any], Sequence[Json]] = {
@@ -136,6 +140,9 @@ class ReviewedCluster:
             NAMESPACES: [lab],
             PODS: [each.pod() for each in self.running],
             LEASES: [lease for each in self.running for lease in each.leases()],
+            CONFIG_MAPS: [write_record(each, "carrel") for each in self.handed_over],
+            PRIORITY_CLASSES: [{"metadata": {"name": name}, "value": 1000} for name in self.classes],
+            RUNTIME_CLASSES: [{"metadata": {"name": name}, "handler": each} for name, each in self.handlers.items()],
             RESOURCE_CLAIMS: self.resource_claims,
             RESOURCE_CLAIM_TEMPLATES: self.claim_templates,
             DEVICE_CLASSES: self.device_classes,
@@ -145,29 +152,21 @@ class ReviewedCluster:
         options = ClusterOptions(
             now=self.now, seal=self.seal, tier_policy=policy, dialect_options=self.dialect_options, dra=self.dra
         )
-        state = ClusterState(ListedObjects(objects), options)  # type: ignore[arg-type] # it is only read
-        await state.informers.read_once()
-        return state
+        return ClusterState(ListedObjects(objects), options)  # type: ignore[arg-type] # it is only read
 
     async def handler(self) -> ReviewHandler:
-        context = AdmissionContext(
-            owners=PodOwnerLookup(
-                "carrel",
-                lambda namespace: self.namespace.get("owner", ""),
-                frozenset({"root"}),
-                frozenset({SPAWNER}),
-                self.username_prefix,
-                self.hub_people,
-            ),
-            state=(state := await self.state()),
-            booking_lookup=self.booking_lookup,
-            handed_over=lambda owner: filter(None, [self.handed_over.get(owner)]),
-            has_priority_class=lambda name: name in self.classes,
-            runtime_class=lambda: self.runtime_class,
-            may_show_gpus=lambda name: self.handlers.get(name, name).startswith("nvidia"),
+        options = replace(
+            self.options,
+            trusted=frozenset({"root"}),
+            spawners=frozenset({SPAWNER}),
+            username_prefix=self.username_prefix,
+            hub_people=self.hub_people,
+            runtime_class=self.runtime_class or NONE,
         )
+        state = self.state()
+        admission = PodAdmission(state, options, self.booking_lookup)
+        await state.informers.read_once()
         metrics = WebhookMetrics(WebhookMeasures(lambda: 0, lambda: 0.0, lambda: 0.0))
-        admission = PodAdmission(context, self.options)
         return ReviewHandler(admission, metrics, lambda: True, device_claims=state.device_claims)
 
     async def create(self, pod: Json, user: str = "alice@lab.example", **changes: Any) -> "Reviewed":

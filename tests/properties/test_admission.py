@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from carrel.admission.admission import AdmissionOptions
+from carrel.admission.options import AdmissionOptions
 from carrel.dialects.hand_over_record import HandOver, HandOverPhase, Why
 from carrel.dialects.seal import Seal
 from carrel.dialects.when_full import WhenFull
@@ -65,7 +65,7 @@ clusters = st.builds(
     ),
     options=st.builds(AdmissionOptions, st.booleans(), st.sampled_from(WhenFull), st.booleans(), st.booleans()),
     namespace=st.sampled_from(NAMESPACES),
-    handed_over=st.sampled_from(({}, {"job-1": RECORD})),
+    handed_over=st.sampled_from(((), (RECORD,))),
     classes=st.sampled_from(((), ("carrel-gpu",))),
     seal=st.none() | st.just(Seal((b"key",))),
     opportunistic_gpus=st.sampled_from((0, 1)),

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from carrel.admission.admission import AdmissionOptions
+from carrel.admission.options import AdmissionOptions
 from carrel.dialects import protected_keys
 from carrel.dialects.hand_over_record import HandOver, HandOverPhase, Why
 from carrel.dialects.options import HideFrom
@@ -166,9 +166,7 @@ async def test_other_programs_in_carrels_namespace_are_not_carrel() -> None:
 
 async def test_the_replacement_of_a_pod_that_lost_its_gpu_runs_without_a_gpu() -> None:
     record = HandOver("gone", "lab/train-1", Why.REVOKED, NOON, NOON, HandOverPhase.ENDING, owner="job-uid")
-    reviewed = await ReviewedCluster(handed_over={"job-uid": record}).create(
-        a_pod(GPU, owner="job-uid"), JOB_CONTROLLER
-    )
+    reviewed = await ReviewedCluster(handed_over=[record]).create(a_pod(GPU, owner="job-uid"), JOB_CONTROLLER)
 
     assert reviewed.container()["resources"] == {"limits": {}}
     assert reviewed.env() == {"NVIDIA_VISIBLE_DEVICES": "none"}
@@ -178,8 +176,8 @@ async def test_the_replacement_of_a_pod_that_lost_its_gpu_runs_without_a_gpu() -
         "carrel.dev/runs-without-gpu": f"this pod runs without a GPU: {why}",
         "carrel.dev/asked-for": '{"gpus": 1}',
     }
-    assert (await ReviewedCluster(handed_over={"job-uid": record}).create(a_pod(GPU, owner="other"))).env() == DEVICES
-    assert (await ReviewedCluster(handed_over={"job-uid": record}).create(reviewed.object, JOB_CONTROLLER)).patch == []
+    assert (await ReviewedCluster(handed_over=[record]).create(a_pod(GPU, owner="other"))).env() == DEVICES
+    assert (await ReviewedCluster(handed_over=[record]).create(reviewed.object, JOB_CONTROLLER)).patch == []
 
 
 async def test_naming_somebody_elses_controller_takes_no_gpu_from_its_next_pod() -> None:
@@ -187,9 +185,7 @@ async def test_naming_somebody_elses_controller_takes_no_gpu_from_its_next_pod()
     forged = HandOver(
         *("gone", "lab/eves", Why.REVOKED, NOON, NOON, HandOverPhase.ENDING), owner="job-uid", user="eve@lab.example"
     )
-    reviewed = await ReviewedCluster(handed_over={"job-uid": forged}).create(
-        a_pod(GPU, owner="job-uid"), JOB_CONTROLLER
-    )
+    reviewed = await ReviewedCluster(handed_over=[forged]).create(a_pod(GPU, owner="job-uid"), JOB_CONTROLLER)
 
     assert reviewed.env() == DEVICES
 
@@ -200,9 +196,7 @@ async def test_a_user_cannot_mark_a_pod_as_a_successor() -> None:
     elsewhere = HandOver("gone", "other/train-1", Why.REVOKED, NOON, NOON, HandOverPhase.ENDING, owner="job-uid")
 
     assert (await ReviewedCluster().create(a_pod(annotations=mark))).annotations == {}
-    assert (
-        await ReviewedCluster(handed_over={"job-uid": elsewhere}).create(a_pod(GPU, owner="job-uid"))
-    ).env() == DEVICES
+    assert (await ReviewedCluster(handed_over=[elsewhere]).create(a_pod(GPU, owner="job-uid"))).env() == DEVICES
 
 
 @pytest.mark.parametrize("scheduler", ["kai-scheduler", "gpu-scheduler"])

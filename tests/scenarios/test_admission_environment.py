@@ -2,7 +2,7 @@
 
 import pytest
 
-from carrel.admission.admission import AdmissionOptions
+from carrel.admission.options import AdmissionOptions
 from carrel.dialects.options import DeviceList, HideFrom
 from tests.kit.reviews import (
     DEVICES,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from carrel.admission.admission import AdmissionOptions
+from carrel.admission.options import AdmissionOptions
 from tests.kit.reviews import (
     ALICE,
     DEVICES,

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from carrel.admission.admission import AdmissionOptions
+from carrel.admission.options import AdmissionOptions
 from carrel.dialects.when_full import WhenFull
 from tests.kit.gpus import a_node
 from tests.kit.reviews import (

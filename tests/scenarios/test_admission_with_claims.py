@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from carrel.admission.admission import AdmissionOptions
+from carrel.admission.options import AdmissionOptions
 from carrel.dialects.seal import Seal
 from carrel.dialects.when_full import WhenFull
 from carrel.kubernetes.objects.kinds import Pod

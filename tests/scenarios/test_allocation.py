@@ -1,7 +1,7 @@
 """Devices are allocated to the containers that were promised their GPUs, and to no others."""
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -10,13 +10,16 @@ import pytest
 
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import BindTarget, DeleteOptions, Forbidden, MergePatch, Unavailable
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import LEASES, PODS
 from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from carrel.ledger.refusals import Refusal
 from carrel.node import allocation
-from carrel.node.allocation import AllocationContext, DeviceAllocation
+from carrel.node.allocation import DeviceAllocation
 from carrel.node.device_names import DeviceInventory
 from carrel.node.interfaces import AllocatedDevices
+from carrel.node.lease_check import LeaseCheck
+from carrel.node.settings import AgentSettings
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
@@ -33,7 +36,6 @@ class Bench:
     extender: Replica
     allocator: DeviceAllocation
     inventory: DeviceInventory
-    labels: dict[str, str]
 
     async def placed(self, name: str, **spec: Any) -> dict[str, Any]:
         """A pod that the extender has bound to the node, as soon as all caches have it."""
@@ -65,19 +67,15 @@ class Bench:
 @contextlib.asynccontextmanager
 async def a_bench() -> AsyncIterator[Bench]:
     async with a_lab([NODE, a_node("n2")]) as lab, lab.replica() as extender:
-        labels: dict[str, str] = {}
-        context = AllocationContext(
-            cluster=lab.client,
-            node="n1",
-            namespace="carrel",
-            now=lab.clock,
-            clock=lab.clock.seconds,
-            pods=extender.pods.store.snapshot,
-            labels=lambda: labels,
-        )
-        allocator, inventory = DeviceAllocation(context), DeviceInventory(NODE.gpus)
+        allocator, inventory = an_allocation(lab, extender.pods.store), DeviceInventory(NODE.gpus)
         allocator.update(inventory, ())
-        yield Bench(lab, extender, allocator, inventory, labels)
+        yield Bench(lab, extender, allocator, inventory)
+
+
+def an_allocation(lab: Lab, pods: Iterable[Pod], transport: Any = None) -> DeviceAllocation:
+    client = lab.client if transport is None else Client(transport)
+    check = LeaseCheck(client, "n1", "carrel")
+    return DeviceAllocation(client, AgentSettings(node_name="n1"), check, pods, lab.clock, clock=lab.clock.seconds)
 
 
 class DeadApiServer:
@@ -199,10 +197,7 @@ async def test_one_pod_that_cannot_be_marked_does_not_stop_the_others() -> None:
             """The API belongs to the test."""
 
     async with a_bench() as bench:
-        clock, pods = bench.lab.clock, bench.extender.pods.store.snapshot
-        allocator = DeviceAllocation(
-            AllocationContext(Client(RefusesOnePod(bench.lab)), "n1", "carrel", clock, clock.seconds, pods, dict)
-        )
+        allocator = an_allocation(bench.lab, bench.extender.pods.store, RefusesOnePod(bench.lab))
         for name in ("a", "b"):
             await bench.placed(name, **limits(8138))
         rows = [AllocatedDevices("lab", name, "main", MEM, tuple(bench.devices(0, 8138))) for name in ("a", "b")]
@@ -289,9 +284,7 @@ async def test_a_running_pod_is_marked_as_assigned_whatever_the_kubelet_lists() 
 
 async def test_a_pod_that_the_kubelet_knows_before_we_do_is_looked_up() -> None:
     async with a_bench() as bench:
-        deaf = DeviceAllocation(
-            AllocationContext(bench.lab.client, "n1", "carrel", bench.lab.clock, bench.lab.clock.seconds, tuple, dict)
-        )
+        deaf = an_allocation(bench.lab, ())
         deaf.update(bench.inventory, ())
         await bench.placed("a", **limits(8138))
 
@@ -300,12 +293,9 @@ async def test_a_pod_that_the_kubelet_knows_before_we_do_is_looked_up() -> None:
 
 async def test_an_equal_pod_that_is_not_in_the_cache_yet_gets_its_own_gpu() -> None:
     async with a_bench() as bench:
-        clock = bench.lab.clock
         await bench.placed("a", **limits(12207))
         heard = tuple(bench.extender.pods.store.snapshot())
-        allocator = DeviceAllocation(
-            AllocationContext(bench.lab.client, "n1", "carrel", clock, clock.seconds, pods=lambda: heard, labels=dict)
-        )
+        allocator = an_allocation(bench.lab, heard)
         allocator.update(bench.inventory, ())
         first = await allocator.allocate(MEM, bench.devices(0, 12207))
         await bench.placed("b", **limits(12207))
@@ -318,7 +308,7 @@ async def test_an_equal_pod_that_is_not_in_the_cache_yet_gets_its_own_gpu() -> N
 
 async def test_containers_on_a_node_without_isolation_are_told_so() -> None:
     async with a_bench() as bench:
-        bench.labels["cgpu.disable.isolation"] = "true"
+        bench.allocator.update(bench.inventory, (), {"cgpu.disable.isolation": "true"})
         await bench.placed("a", **limits(8138))
         assert (await bench.allocated(MEM, bench.devices(0, 8138)))["CGPU_DISABLE"] == "true"
 
@@ -393,12 +383,8 @@ async def test_without_an_api_server_it_waits_and_then_refuses(monkeypatch: pyte
 
     async with a_bench() as bench:
         await bench.placed("a", **limits(8138))
-        away, clock = DeadApiServer(bench.lab), bench.lab.clock
-        allocator = DeviceAllocation(
-            AllocationContext(
-                Client(away), "n1", "carrel", clock, clock.seconds, bench.extender.pods.store.snapshot, dict
-            )
-        )
+        away = DeadApiServer(bench.lab)
+        allocator = an_allocation(bench.lab, bench.extender.pods.store, away)
         allocator.update(bench.inventory, ())
         answer = await allocator.allocate(MEM, bench.devices(0, 8138))
 

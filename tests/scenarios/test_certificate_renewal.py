@@ -210,6 +210,17 @@ async def test_in_maias_place_the_certificate_carries_the_name_of_maias_service(
     assert await cluster.replica(names).renew() == served, "it is made once"
 
 
+async def test_outside_of_the_cluster_the_certificate_carries_the_host_of_the_url() -> None:
+    cluster = await CertificateCluster().with_webhooks()
+    (first, *_) = (found := await cluster.client.get(MUTATING_WEBHOOKS, "carrel"))["webhooks"]
+    first["clientConfig"] = {"url": "https://gpus.lab.example:8443/mutate"}
+    await cluster.client.update(MUTATING_WEBHOOKS, found)
+
+    served = await cluster.replica().renew()
+
+    assert "gpus.lab.example" in certificates.names_of(served.certificate)
+
+
 async def test_two_replicas_that_start_at_once_agree() -> None:
     cluster = await CertificateCluster().with_webhooks()
     one, other = cluster.replica(), cluster.replica()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from carrel.admission.admission import AdmissionOptions
+from carrel.admission.options import AdmissionOptions
 from carrel.bookings.pages.cluster_map import PodOnMap, node_on_map, totals
 from carrel.bookings.run import cluster_inventory_of, cluster_view_of
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS

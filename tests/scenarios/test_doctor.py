@@ -345,7 +345,7 @@ async def test_whether_kube_scheduler_asks_the_extender(
 ) -> None:
     async with a_lab([]) as lab:
         installed = InstalledLab(lab)
-        await installed.component("scheduler", {"CARREL_GANG_TIMEOUT": "120"})
+        await installed.component("scheduler")
         count = "# TYPE carrel_filter_duration_seconds histogram\ncarrel_filter_duration_seconds_count 7.0\n"
         installed.pods.answers["scheduler", "/metrics"] = 200, count
         data = {"scheduler.yaml": str({"profiles": [{"schedulerName": profile}], "extenders": extenders})}

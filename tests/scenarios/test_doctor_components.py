@@ -168,7 +168,7 @@ async def test_a_wrong_clock_of_this_machine_is_a_finding() -> None:
         ),
         pytest.param("booking", {"CARREL_COOLDOWN_DAYS": "7"}, OK, "", id="a setting of a rule"),
         pytest.param(
-            "webhook", {"CARREL_SCHEDULER": "mine"}, WARN, "tells only pods of gpu-scheduler", id="another scheduler"
+            "webhook", {"CARREL_SCHEDULERS": "mine"}, FAIL, "CARREL_SCHEDULERS differs", id="another scheduler"
         ),
     ],
 )
@@ -235,9 +235,6 @@ async def show(lab: Lab, **resources: str) -> None:
         pytest.param({"gpu": "2", "memory": "32552"}, {}, OK, "offers 2 nvidia.com/gpu", id="all is offered"),
         pytest.param({"gpu": "0", "memory": "32552"}, {}, FAIL, "offers 0 nvidia.com/gpu", id="no plugin registered"),
         pytest.param({"gpu": "1", "memory": "32552"}, {}, WARN, "and 2 GPUs are healthy", id="a GPU less"),
-        pytest.param(
-            {"gpu": "0", "memory": "32552"}, {"CARREL_WHOLE_GPUS": "no"}, OK, "", id="whole GPUs are not wanted"
-        ),
         pytest.param({"gpu": "2", "memory": "0"}, {}, FAIL, "no aliyun.com/gpu-mem", id="no memory"),
         pytest.param(
             {"gpu": "0", "memory": "0"},

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from carrel.admission.admission import AdmissionOptions
+from carrel.admission.options import AdmissionOptions
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.seal import Seal
 from carrel.dialects.when_full import WhenFull

@@ -15,17 +15,16 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from carrel.admission.admission import AdmissionContext, AdmissionOptions, PodAdmission
+from carrel.admission.admission import PodAdmission
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
-from carrel.admission.pod_owner import PodOwnerLookup
+from carrel.admission.options import AdmissionOptions
 from carrel.bookings.pages import cluster_map
 from carrel.bookings.pages.map_page import pod_on_map
 from carrel.bookings.pod_rows import pod_rows
 from carrel.bookings.run import cluster_inventory_of, cluster_view_of
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
-from carrel.dialects.hub_people import HubPeople
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import NAMESPACES, PODS, Resource
@@ -34,11 +33,12 @@ from carrel.leases.coverage_words import WORDS
 from carrel.leases.pod_progress import is_waiting
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.claim_status import ClaimStatusWriter
-from carrel.node.allocation import AllocationContext, DeviceAllocation
+from carrel.node.allocation import DeviceAllocation
 from carrel.node.comparison import AllocationMode, Comparison
 from carrel.node.device_names import DeviceInventory
 from carrel.node.interfaces import AllocatedDevices
 from carrel.node.lease_check import LeaseCheck
+from carrel.node.settings import AgentSettings
 from carrel.scheduling.assembly import handlers_on
 from tests.kit.eventually import eventually
 from tests.kit.gpus import A100, A6000, a_node
@@ -152,15 +152,17 @@ class Cluster:
     def __init__(self, lab: Lab, replica: Replica) -> None:
         self.lab, self.replica = lab, replica
         self.controller = TierController(replica)
-        owners = PodOwnerLookup("carrel", lambda namespace: "", frozenset(), frozenset(), "", HubPeople())
-        context = AdmissionContext(owners, replica, None, lambda uid: (), lambda name: True)
         metrics = WebhookMetrics(WebhookMeasures(lambda: 0, lambda: 0.0, lambda: 0.0))
-        self.webhook = ReviewHandler(PodAdmission(context, AdmissionOptions()), metrics, lambda: True)
+        watched = len(replica.informers.reflectors)
+        self.webhook = ReviewHandler(PodAdmission(replica, AdmissionOptions()), metrics, lambda: True)
         self.extender = handlers_on(replica, replica.scheduler)
         self.view = cluster_view_of(replica)
+        self._only_of_webhook = replica.informers.reflectors[watched:]
 
     async def prepare(self) -> None:
         lab, replica = self.lab, self.replica
+        for reflector in self._only_of_webhook:
+            await reflector.read_once()
         await an_opportunistic_pod(lab, replica, "victim", "n1")
         await an_opportunistic_pod(lab, replica, "over", "n2")
         has_ended = {"carrel.dev/tier": "booked", "terminate-at": "2026-11-16T11:00:00Z"}
@@ -274,17 +276,17 @@ class Cluster:
             for pod in pods
             if pod.metadata.name == "poison"
         ]
-        context = AllocationContext(
-            self.lab.client, "n5", "carrel", self.lab.clock, self.lab.clock.seconds, lambda: pods, dict
+        check, inventory = LeaseCheck(self.lab.client, "n5", "carrel"), DeviceInventory(node.gpus)
+        allocation = DeviceAllocation(
+            self.lab.client, AgentSettings(node_name="n5"), check, pods, self.lab.clock, clock=self.lab.clock.seconds
         )
-        allocation, inventory = DeviceAllocation(context), DeviceInventory(node.gpus)
         allocation.update(inventory, rows)
         units = [device.id for device in inventory.memory_devices()][:32]
         answer = await allocation.allocate("aliyun.com/gpu-mem", units)
         assert isinstance(answer, Mapping), answer
         await allocation.mark_assigned()
         assert (await self.lab.annotations("memory"))["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
-        comparison = Comparison(self.lab.client, LeaseCheck(self.lab.client, "n5", "carrel"), self.lab.clock)
+        comparison = Comparison(self.lab.client, check, self.lab.clock)
         for how in (AllocationMode(), AllocationMode(memory_on_node=True), AllocationMode(kubelet_chooses=True)):
             result = await comparison.compare(pods, rows, inventory, how)
             await comparison.write_events(result.mismatches)

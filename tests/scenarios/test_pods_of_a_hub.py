@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from carrel.admission.admission import AdmissionOptions
 from carrel.admission.hub_reports import MOST_NAMES
+from carrel.admission.options import AdmissionOptions
 from carrel.dialects.hub_people import HubPeople
 from tests.kit.reviews import (
     ALICE,

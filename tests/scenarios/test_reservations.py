@@ -274,10 +274,9 @@ async def test_reservation_pods_get_the_runtime_class_and_the_command_that_the_s
         choice = RuntimeClasses(informers)
         assert choice.chosen() == ""
         await informers.read_once()
-        options = ReservationOptions("kai", own_command=True, runtime_class=choice.chosen)
+        options = ReservationOptions(runtime_class=choice.chosen)
         node_lab.replica.reservations = ReservationPods(node_lab.replica, options)
         await node_lab.run_pod("a", annotations=HALF)
 
         spec = (await node_lab.the_reservation_pod())["spec"]
         assert spec["runtimeClassName"] == "nvidia"
-        assert "command" not in spec["containers"][0]

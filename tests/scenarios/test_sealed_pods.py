@@ -4,7 +4,8 @@ import json
 from datetime import timedelta
 from typing import Any
 
-from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
+from carrel.admission.assembly import AdmissionWebhook
+from carrel.admission.options import AdmissionOptions
 from carrel.admission.review_decoding import read_pod, read_review
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.seal import Seal, SealedPod
@@ -100,7 +101,7 @@ async def test_a_scheduler_that_asks_about_a_pod_that_was_just_bound_is_not_told
 async def test_the_webhook_seals_a_copy_anew_and_leaves_its_own_seal_in_a_second_review() -> None:
     async with a_lab([a_node("n1")], in_real_time=True) as lab:
         carrel = ClusterState(lab.client, ClusterOptions(seal=SEAL))
-        webhook = AdmissionWebhook(carrel, None, WebhookOptions())
+        webhook = AdmissionWebhook(carrel, None, AdmissionOptions())
         await carrel.informers.read_once()
 
         async def sealed(manifest: dict[str, Any], uid: str) -> dict[str, Any]:

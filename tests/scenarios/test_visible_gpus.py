@@ -8,11 +8,12 @@ from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.dialects.options import CudaDevices, DialectOptions
 from carrel.kubernetes.cluster import DeleteOptions, MergePatch
 from carrel.kubernetes.objects.resources import LEASES, PODS
-from carrel.node.allocation import AllocationContext, DeviceAllocation
+from carrel.node.allocation import DeviceAllocation
 from carrel.node.comparison import AllocationMode, Comparison
 from carrel.node.device_names import DeviceInventory
 from carrel.node.interfaces import AllocatedDevices
 from carrel.node.lease_check import LeaseCheck
+from carrel.node.settings import AgentSettings
 from tests.kit.coexist_node import HALF, a_coexist_node
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
@@ -95,15 +96,14 @@ async def test_the_agent_accepts_a_container_that_reads_indices_and_answers_with
         }
         assert await replica.bind(await lab.pod("a", containers=[container]), "n1") is None
         pod = await replica.sees(await lab.client.get(PODS, "a", "lab"))
-        context = AllocationContext(
-            lab.client, "n1", "carrel", lab.clock, lab.clock.seconds, lambda: (pod,), dict, CudaDevices.INDEX
-        )
-        allocation = DeviceAllocation(context)
+        settings = AgentSettings(node_name="n1", cuda_devices=CudaDevices.INDEX)
+        check = LeaseCheck(lab.client, "n1", "carrel")
+        allocation = DeviceAllocation(lab.client, settings, check, (pod,), lab.clock, clock=lab.clock.seconds)
         allocation.update(inventory, ())
         told = {"NVIDIA_VISIBLE_DEVICES": "GPU-n1-1", "CUDA_VISIBLE_DEVICES": "1"}
         assert await allocation.allocate(WHOLE, ["GPU-n1-1"]) == told
 
-        comparison = Comparison(lab.client, LeaseCheck(lab.client, "n1", "carrel"), lab.clock)
+        comparison = Comparison(lab.client, check, lab.clock)
         # The kubelet's device is that of another pod of equal size; the container still sees its own.
         rows = [AllocatedDevices("lab", "a", "main", WHOLE, ("GPU-n1-0",))]
         result = await comparison.compare([pod], rows, inventory, AllocationMode())

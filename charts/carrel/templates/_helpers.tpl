@@ -2,7 +2,7 @@
      renders these templates with MAIA's names of the webhook as .Values.names. */}}
 
 {{- define "carrel.webhookNames" -}}
-{{ merge (dict) (.Values.names | default dict) (dict "configuration" "carrel" "service" "carrel-webhook" "tlsSecret" "carrel-webhook-tls") | toYaml }}
+{{ merge (dict) (.Values.names | default dict) (dict "configuration" "carrel" "service" "carrel-webhook") | toYaml }}
 {{- end }}
 
 {{- define "carrel.labels" -}}

@@ -78,7 +78,7 @@
 {{- /* A booking of MAIA's document is a GPU card. */ -}}
 {{- $ofDocument := dict "booking" (dict "env" (dict "CARREL_MAX_GPUS" "1")) -}}
 {{- $values := mustMergeOverwrite (fromYaml ($root.Files.Get "carrel-values.yaml")) $ofDocument (deepCopy ($root.Values.carrel | default dict)) -}}
-{{- $maia := dict "names" (dict "configuration" "gpu-booking-webhook" "service" "gpu-booking-mutating-webhook" "tlsSecret" "gpu-booking-webhook-tls") -}}
+{{- $maia := dict "names" (dict "configuration" "gpu-booking-webhook" "service" "gpu-booking-mutating-webhook") -}}
 {{- if $root.Values.apiUrl -}}
 {{- $maia = merge $maia (dict "booking" (dict "enabled" false) "bookingsElsewhere" (dict "apiUrl" $root.Values.apiUrl "token" $root.Values.apiToken "existingSecret" "")) -}}
 {{- else if $root.Values.apiToken -}}

@@ -24,13 +24,14 @@ and so does a second review of the changed pod. In order:
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 
 from carrel.admission.asked_gpus import AskedGpus, asked_gpus
+from carrel.admission.hand_overs import HandOverRecords
+from carrel.admission.options import AdmissionOptions
 from carrel.admission.pod_changes import DEFAULT_SCHEDULER, AdmissionDecision, ChangedPod, Json, Sealing
 from carrel.admission.pod_owner import PodOwner, PodOwnerLookup
 from carrel.admission.pod_size import why_too_large
@@ -40,10 +41,9 @@ from carrel.admission.wanted_booking import WantedBookingLookup
 from carrel.bookings.client.interface import BookingLookup
 from carrel.dialects import carrel, gpushare, hand_over_record, nvidia, registry, visible_devices
 from carrel.dialects.booking_objects import namespace_named, person_named
-from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.dialects.hand_over_record import HandedOver, HandOver
 from carrel.dialects.jupyter import is_of_a_hub
-from carrel.dialects.options import LONGEST_GRACE_S, CudaDevices, DeviceList, HideFrom
+from carrel.dialects.options import CudaDevices, DeviceList, HideFrom
 from carrel.dialects.seal import ADMITTED
 from carrel.dialects.tier import namespace_as_person, write_tier
 from carrel.dialects.when_full import WhenFull, how_to_say_it, is_unreadable, said_by, when_full
@@ -51,12 +51,13 @@ from carrel.dialects.without_gpu import without_gpu, write_without_gpu, written_
 from carrel.kubernetes.cluster import ClusterError
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of, subject
+from carrel.kubernetes.objects.resources import PRIORITY_CLASSES
 from carrel.leases.cluster_state import ClusterState
 from carrel.leases.coverage_words import WORDS
 from carrel.leases.free_again import FreeAgain
+from carrel.leases.runtime_class import RuntimeClasses
 from carrel.leases.starts_soon import starts_soon
 from carrel.ledger.coverage import Entitlement
-from carrel.ledger.gpus import MiB
 from carrel.ledger.never import Never
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.tiers import Tier
@@ -69,63 +70,34 @@ DEFAULT_SCHEDULERS = frozenset({"", DEFAULT_SCHEDULER})
 """In a pod that did not choose a scheduler."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionOptions:
-    """What the cluster's admin decides about admission."""
-
-    strict: bool = False
-    """A GPU pod without a person is refused."""
-    when_full: WhenFull = WhenFull.DEFAULT
-    """What an opportunistic pod does if no GPU is free, where its Namespace does not say."""
-    coexist: bool = False
-    """NVIDIA's device plugin hands out `nvidia.com/gpu`, and tells containers which GPU they have."""
-    hide_from: HideFrom = HideFrom.NVIDIA_PODS
-    """Which pods that ask for no GPU are told to see none."""
-    scheduler: str = SCHEDULER
-    device_list: DeviceList = DeviceList.VARIABLE
-    """How the container runtime learns the GPUs of a container."""
-    longest_grace_s: int = LONGEST_GRACE_S
-    """A GPU pod's grace period is lowered to it."""
-
-
-@dataclass(frozen=True, slots=True)
-class AdmissionContext:
-    """What is known about the cluster when a review arrives."""
-
-    owners: PodOwnerLookup
-    state: ClusterState
-    booking_lookup: BookingLookup | None
-    """Another booking service, asked about people of whom the cluster knows no booking. None: there is none."""
-    handed_over: Callable[[str], Iterable[HandOver]]
-    """The records of pods that lost their GPUs, by the uid of their controller."""
-    has_priority_class: Callable[[str], bool]
-    runtime_class: Callable[[], str] = lambda: ""
-    """Of GPU pods that name none; empty: none."""
-    may_show_gpus: Callable[[str], bool] = nvidia.is_runtime
-    """Whether the RuntimeClass of that name is NVIDIA's."""
-
-
 UNTOUCHED = AdmissionDecision("untouched")
 EXEMPT = "exempt"
 
 
 class PodAdmission:
-    def __init__(self, context: AdmissionContext, options: AdmissionOptions) -> None:
-        self._context = context
+    def __init__(
+        self, state: ClusterState, options: AdmissionOptions, booking_lookup: BookingLookup | None = None
+    ) -> None:
+        """To be made before the informers of the state run. `booking_lookup`: another booking service, asked about
+        people of whom the cluster knows no booking; None: there is none."""
+        self._state = state
         self._options = options
-        self._state = context.state
-        self._now = context.state.options.now
-        self._seal = context.state.options.seal
+        self._now = state.options.now
+        self._seal = state.options.seal
         self._schedulers = DEFAULT_SCHEDULERS | registry.ALL.scheduler_names | {options.scheduler}
-        self._tiers = TierLookup(context.state, context.booking_lookup)
-        self._free_again = FreeAgain(context.state)
-        self._wanted = WantedBookingLookup(context.state.covered_pods, self._memory_of_gpus, self._now)
+        self._owners = PodOwnerLookup(state.options.namespace, state.namespaces.store, options)
+        self._hand_overs = HandOverRecords(state.informers, state.options.namespace)
+        self._priority_classes = state.informers.watch(PRIORITY_CLASSES).store
+        self._runtime_classes = RuntimeClasses(state.informers, options.runtime_class)
+        self._tiers = TierLookup(state, booking_lookup)
+        self._free_again = FreeAgain(state)
+        self._wanted = WantedBookingLookup(state)
 
     # --- new pods ----------------------------------------------------------------------------------------------------
 
     async def mutate(self, request: AdmissionRequest, pod: Pod) -> AdmissionDecision:
         """Raises `Malformed` if the pod's request for a GPU cannot be read."""
-        if request.object is None or self._context.owners.is_carrel(request.user):
+        if request.object is None or self._owners.is_carrel(request.user):
             return UNTOUCHED
         if request.operation == "CREATE" and not request.subresource:
             return await self._created(request, pod, self._changed(request))
@@ -140,12 +112,12 @@ class PodAdmission:
             return _refused(slices)
         if (twice := await self._why_twice(pod)) is not None:
             return _refused(twice)
-        asked, owner = self._asked_gpus(pod), self._context.owners.owner_of(request, pod)
+        asked, owner = self._asked_gpus(pod), self._owners.owner_of(request, pod)
         if isinstance(asked, AskedGpus) and asked.may_be_none and self._was_moved_to_cpu(pod, changed):
             asked = None  # a second review: the claims that are left are not for GPUs
         record = self._record_for(changed, owner)
         changed.strip(keep=self._kept(request, pod, owner, record) if asked is None else _recorded(pod))
-        changed.annotate(self._context.owners.said_by_spawner(request, pod))
+        changed.annotate(self._owners.said_by_spawner(request, pod))
         if changed.strip_gate():
             pod = _without_our_gate(pod)
             if carrel.BOOKING not in pod.metadata.annotations:
@@ -165,7 +137,7 @@ class PodAdmission:
             return _refused(too_large)
         if (unseen := self._why_never_seen(pod, asked)) is not None:
             return _refused(unseen)
-        new = _NewPod(pod, owner, asked, self._context.owners.said_by_spawner(request, pod))
+        new = _NewPod(pod, owner, asked, self._owners.said_by_spawner(request, pod))
         if record is not None and not asked.may_be_none:  # else nobody knows which claim to remove
             without = hand_over_record.without_gpu_since(record.why, record.lost_at, asked.request)
             return self._on_cpu(new, changed, {**_mark_of(record), **without})
@@ -229,7 +201,7 @@ class PodAdmission:
     def _record_for(self, changed: ChangedPod, owner: PodOwner) -> HandOver | None:
         """Of a pod of the same controller that lost its GPU. Only in its namespace and of the same person: anybody may
         name a controller, also somebody else's, whose next pod must not pay for it."""
-        found = (record for each in changed.owners() for record in self._context.handed_over(each))
+        found = (record for each in changed.owners() for record in self._hand_overs.of_controller(each))
         is_its = (changed.namespace, owner.name)
         return next((record for record in found if (record.place[0], record.user) == is_its), None)
 
@@ -263,7 +235,7 @@ class PodAdmission:
         if tier.beyond:
             changed.warn(f"{tier.beyond}; this pod runs on what is free")
         changed.annotate(write_tier(tier.covered_until))
-        if self._context.has_priority_class(carrel.PRIORITY_CLASS):
+        if self._priority_classes.get(carrel.PRIORITY_CLASS) is not None:
             changed.set_priority_class(carrel.PRIORITY_CLASS)
         else:
             changed.drop_our_priority()
@@ -282,7 +254,7 @@ class PodAdmission:
             changed.warn(never.reason)  # no more: a node that can serve it may join
         if not new.asked.is_by_claims:  # any scheduler allocates claims
             changed.set_scheduler(self._options.scheduler)
-        changed.set_runtime_class(self._context.runtime_class())
+        changed.set_runtime_class(self._runtime_classes.chosen())
         if outcome != EXEMPT:
             changed.bound_grace(self._options.longest_grace_s)
         self._set_visible_devices(new.pod, new.asked, changed)
@@ -357,11 +329,6 @@ class PodAdmission:
         planned = self._state.covered_pods.planned_for(person, namespace) if person else []
         return starts_soon(planned, new.asked.request, self._now(), is_known=new.asked.is_known)
 
-    def _memory_of_gpus(self, model: str) -> Collection[MiB]:
-        ledger = self._state.ledger
-        gpus = (card.gpu for node in ledger.nodes for card in ledger.cards(node))
-        return {gpu.memory for gpu in gpus if model in ("", gpu.model)}
-
     # --- environment -------------------------------------------------------------------------------------------------
 
     def _set_visible_devices(self, pod: Pod, asked: AskedGpus, changed: ChangedPod) -> None:
@@ -396,7 +363,7 @@ class PodAdmission:
         if how is HideFrom.GPU_PODS or visible_devices.is_for_tools(namespace, known, ours):
             return False
         spec = (request.object or {}).get("spec") or {}
-        return how is HideFrom.ALL_PODS or visible_devices.may_see_gpus(spec, self._context.may_show_gpus)
+        return how is HideFrom.ALL_PODS or visible_devices.may_see_gpus(spec, self._runtime_classes.may_show_gpus)
 
     def _add_debug_containers(self, request: AdmissionRequest, pod: Pod) -> AdmissionDecision:
         """An ephemeral container sees the GPUs of its target container, or without a target all GPUs of the pod. Where

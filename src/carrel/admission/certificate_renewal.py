@@ -38,6 +38,7 @@ BACKDATED = timedelta(hours=1)
 class CertificateLifetimes:
     authority: timedelta = timedelta(days=3650)
     certificate: timedelta = timedelta(days=90)
+    """It is renewed when a third of this time is left."""
     settling: timedelta = timedelta(minutes=10)
     """After this time every API server knows a new authority."""
 
@@ -50,8 +51,8 @@ class CertificateNames:
     """Name of the MutatingWebhookConfiguration, and of each other one."""
     served: tuple[str, ...]
     """The names by which the API server calls the webhook, besides the Services in the webhook configuration."""
-    path_secrets: Callable[[], Sequence[bytes]] | None = None
-    """The first segment of the path by which the API server calls it: the newest is written."""
+    path_secrets: Sequence[bytes] = ()
+    """The first segment of the path by which the API server calls it: the newest, which is the first, is written."""
     kinds: tuple[Resource[Any], ...] = (MUTATING_WEBHOOKS,)
     """Of the webhook configurations."""
 
@@ -92,14 +93,15 @@ class CertificateRenewal:
         return stored.served
 
     async def _called_names(self) -> frozenset[str]:
-        """With the names of the Services by which the webhook configuration calls it: MAIA's is called otherwise."""
+        """Return the names by which the webhook configuration calls the webhook, besides the names of its own Service:
+        MAIA's Service is called otherwise, and a webhook outside of the cluster is called by a URL."""
         names = frozenset(self._names.served)
         for kind in self._names.kinds:
             try:
                 configuration = await self._cluster.get(kind, self._names.configuration)
             except NotFound:
                 continue
-            names = names.union(*map(_service_names, configuration.get("webhooks") or ()))
+            names = names.union(*map(_names_in, configuration.get("webhooks") or ()))
         return names
 
     async def _stored_and_renewed(self, names: frozenset[str]) -> StoredCertificates:
@@ -201,9 +203,9 @@ class CertificateRenewal:
 
     def _client_config(self, written: Json, bundle: str) -> Json:
         trusting = {**written, "caBundle": bundle}
-        if self._names.path_secrets is None:
+        if not self._names.path_secrets:
             return trusting
-        secret = self._names.path_secrets()[0].decode()
+        secret = self._names.path_secrets[0].decode()
         if "url" in written:
             where = urlsplit(written["url"])
             return {**trusting, "url": urlunsplit(where._replace(path=_under(secret, where.path)))}
@@ -231,8 +233,11 @@ class CertificateRenewal:
         raise Conflict(409, "Conflict", f"{kind.kind} {self._names.configuration} was changed {TRIES} times in a row")
 
 
-def _service_names(webhook: Json) -> tuple[str, ...]:
-    service = webhook.get("clientConfig", {}).get("service") or {}
+def _names_in(webhook: Json) -> tuple[str, ...]:
+    client_config = webhook.get("clientConfig", {})
+    if host := urlsplit(client_config.get("url", "")).hostname:
+        return (host,)
+    service = client_config.get("service") or {}
     if not service.get("name") or not service.get("namespace"):
         return ()
     return service_names(service["name"], service["namespace"])

@@ -160,8 +160,8 @@ class ChangedPod:
             self._spec["priorityClassName"] = priority_class
 
     def drop_our_priority(self) -> None:
-        """A pod without a tier must not have the priority of one, nor any pod that of an earlier version."""
-        if self._spec.get("priorityClassName") in carrel.PRIORITY_CLASSES:
+        """Take Carrel's priority from a pod that has no tier."""
+        if self._spec.get("priorityClassName") == carrel.PRIORITY_CLASS:
             self._clear_priority()
 
     def _clear_priority(self) -> None:

@@ -11,15 +11,14 @@ or forged. An admin is told which option is missing.
 """
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from carrel.admission.options import AdmissionOptions
 from carrel.admission.review import AdmissionRequest, RequestUser
 from carrel.dialects.carrel import HUB_ADDRESS
-from carrel.dialects.hub_people import HubPeople
 from carrel.dialects.jupyter import is_of_a_hub, username_of
-from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.kinds import Namespace, Pod
+from carrel.kubernetes.store import Store
 from carrel.parsing.addresses import is_address, is_user_name, normal
 from carrel.parsing.malformed import Malformed
 
@@ -58,24 +57,18 @@ class PodOwner(NamedTuple):
         return "" if self.name else "Carrel cannot tell who owns this pod, so no booking covers it"
 
 
-@dataclass(frozen=True, slots=True)
 class PodOwnerLookup:
-    carrel_namespace: str
-    namespace_owner: Callable[[str], str]
-    trusted: frozenset[str] = frozenset()
-    """Users who count as Carrel, besides its controller."""
-    spawners: frozenset[str] = frozenset()
-    """Users who create pods for other people, and say for whom."""
-    username_prefix: str = ""
-    """What the API server puts before the names of people, as `oidc:`."""
-    hub_people: HubPeople = field(default_factory=HubPeople)
+    def __init__(self, carrel_namespace: str, namespaces: Store[Namespace], options: AdmissionOptions) -> None:
+        self._carrel_namespace = carrel_namespace
+        self._namespaces = namespaces
+        self._options = options
 
     def owner_of(self, request: AdmissionRequest, pod: Pod) -> PodOwner:
         creator = request.user.name
-        if creator in self.spawners:
+        if creator in self._options.spawners:
             return self._spawned_for(pod) or self._owner_of_namespace(request.namespace)
         if creator and not creator.startswith(MACHINES):
-            return PodOwner(creator.removeprefix(self.username_prefix))
+            return PodOwner(creator.removeprefix(self._options.username_prefix))
         if is_of_a_hub(pod) and creator.startswith(ACCOUNTS) and not creator.startswith(CONTROLLERS):
             return PodOwner("", unlisted_spawner=creator)
         return self._owner_of_namespace(request.namespace)
@@ -83,16 +76,18 @@ class PodOwnerLookup:
     def said_by_spawner(self, request: AdmissionRequest, pod: Pod) -> dict[str, str]:
         """The annotations of Carrel that a spawner may write."""
         said = pod.metadata.annotations
-        return {HUB_ADDRESS: said[HUB_ADDRESS]} if HUB_ADDRESS in said and request.user.name in self.spawners else {}
+        is_believed = HUB_ADDRESS in said and request.user.name in self._options.spawners
+        return {HUB_ADDRESS: said[HUB_ADDRESS]} if is_believed else {}
 
     def is_carrel(self, user: RequestUser) -> bool:
         """Whether it is one who makes pods for Carrel. Another program in Carrel's namespace, such as MAIA's own
         terminator, is not: a pod that it makes could keep the GPU of the pod that it was copied from."""
-        ours = f"{ACCOUNTS}{self.carrel_namespace}:{CONTROLLER}"
-        return user.name == ours or user.name in self.trusted
+        ours = f"{ACCOUNTS}{self._carrel_namespace}:{CONTROLLER}"
+        return user.name == ours or user.name in self._options.trusted
 
     def _owner_of_namespace(self, namespace: str) -> PodOwner:
-        owner = self.namespace_owner(namespace).strip()
+        found = self._namespaces.get(namespace)
+        owner = found.metadata.annotations.get(self._options.owner_annotation, "").strip() if found else ""
         return PodOwner(owner if is_user_name(owner) else "")
 
     def _spawned_for(self, pod: Pod) -> PodOwner | None:
@@ -103,7 +98,8 @@ class PodOwnerLookup:
         user = _labelled_user(pod)
         if not user:
             return None
-        return PodOwner(self.hub_people.person_of(user), unmatched_user="" if self.hub_people.matches(user) else user)
+        people = self._options.hub_people
+        return PodOwner(people.person_of(user), unmatched_user="" if people.matches(user) else user)
 
 
 def _labelled_user(pod: Pod) -> str:

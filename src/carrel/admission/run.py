@@ -3,18 +3,18 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 
-from carrel.admission.admission import AdmissionOptions
 from carrel.admission.app import ERROR_FIELD
-from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
-from carrel.admission.certificate_renewal import CertificateLifetimes, CertificateNames, CertificateRenewal
+from carrel.admission.assembly import AdmissionWebhook
+from carrel.admission.certificate_renewal import CertificateNames, CertificateRenewal, service_names
 from carrel.admission.certificates import CertificatePair, UnreadableCertificate
+from carrel.admission.options import AdmissionOptions
 from carrel.admission.served_certificate import ServedCertificate
-from carrel.admission.settings import PluginMode, WebhookSettings, names_in
+from carrel.admission.settings import SERVICE, PluginMode, WebhookSettings
 from carrel.bookings.client.http_client import BookingAddress, BookingStatusClient
+from carrel.caller_settings import is_loopback
 from carrel.command_errors import USAGE, command_failed
 from carrel.http.callers import CallerRules, known_callers_only
 from carrel.http.serving import Address, serving
@@ -26,6 +26,7 @@ from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS, VALI
 from carrel.leases.cluster_state import ClusterState
 from carrel.parsing import Malformed
 from carrel.process import run_with_cluster
+from carrel.settings import names_in
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,9 @@ RETRY_S = 2.0
 """After a failure; and how often files that others renew are read."""
 SILENT_CHECK_S = 5.0
 """How often silent agents are looked for, as the extender does."""
+LEAVE_AFTER_S = 5.0
+"""API servers learn a moment later that this replica stops, and a pod whose review is not answered is refused. Whoever
+calls it on this machine alone has no other replica to turn to."""
 FINISH_S = 10
 """How long to wait for answers under way, and for API servers that keep an idle connection open."""
 
@@ -42,13 +46,13 @@ FINISH_S = 10
 @dataclass(frozen=True, slots=True)
 class _Start:
     settings: WebhookSettings
-    options: WebhookOptions
+    options: AdmissionOptions
     callers: CallerRules
 
 
 def run(settings: WebhookSettings) -> None:
     try:
-        options = webhook_options(settings)
+        options = admission_options(settings)
     except Malformed as malformed:
         raise command_failed(
             "The settings cannot be used", str(malformed), "carrel webhook --help", USAGE
@@ -109,7 +113,8 @@ async def _serve_until(
             log.info("listening url=%s namespace=%s", url, settings.carrel_namespace)
             await stop.wait()
             webhook.is_stopping = True
-            await asyncio.sleep(settings.leave_after)
+            if not is_loopback(settings.bind_address):
+                await asyncio.sleep(LEAVE_AFTER_S)
     finally:
         stopped.cancel()
         first.cancel()
@@ -119,20 +124,19 @@ async def renew_certificates(
     client: Client,
     settings: WebhookSettings,
     served: ServedCertificate,
-    path_secrets: Callable[[], Sequence[bytes]] | None = None,
+    path_secrets: Sequence[bytes] = (),
 ) -> None:
     """After every change of the Secret or of the webhook configuration, and at regular intervals."""
     names = CertificateNames(
         settings.carrel_namespace,
         settings.tls_secret,
         settings.configuration,
-        settings.served_names(),
+        service_names(SERVICE, settings.carrel_namespace),
         path_secrets,
         (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS) if settings.dra else (MUTATING_WEBHOOKS,),
     )
-    lifetimes = CertificateLifetimes(certificate=timedelta(days=settings.certificate_days))
     # The API server checks them, by its own clock. It has answered before the time is asked for.
-    renewal = CertificateRenewal(client, names, client.clock.now, lifetimes)
+    renewal = CertificateRenewal(client, names, client.clock.now)
     changed, informers = asyncio.Event(), Informers(client)
     informers.watch(SECRETS, Selection(names.namespace, fields=f"metadata.name={names.secret}")).on_change(
         lambda old, new: changed.set()
@@ -177,22 +181,20 @@ def _load(served: ServedCertificate, pair: CertificatePair) -> None:
         log.info("certificate_loaded expires_at=%d", served.expires_at)
 
 
-def webhook_options(settings: WebhookSettings) -> WebhookOptions:
+def admission_options(settings: WebhookSettings) -> AdmissionOptions:
     """Raises `Malformed` if the file of hub users cannot be used."""
-    return WebhookOptions(
-        settings.owner_annotation,
-        frozenset(names_in(settings.trusted)),
-        settings.spawner_accounts(),
-        settings.username_prefix,
-        settings.runtime_class,
-        settings.hub_people(),
-        AdmissionOptions(
-            strict=settings.strict,
-            when_full=settings.when_full,
-            device_list=settings.device_list,
-            coexist=settings.mode is PluginMode.COEXIST,
-            hide_from=settings.hide_cards_from,
-            scheduler=settings.scheduler,
-            longest_grace_s=settings.longest_grace,
-        ),
+    return AdmissionOptions(
+        strict=settings.strict,
+        when_full=settings.when_full,
+        coexist=settings.mode is PluginMode.COEXIST,
+        hide_from=settings.hide_gpus_from,
+        scheduler=settings.scheduler_names()[0],
+        device_list=settings.device_list,
+        longest_grace_s=settings.longest_grace,
+        runtime_class=settings.runtime_class,
+        owner_annotation=settings.owner_annotation,
+        trusted=frozenset(names_in(settings.trusted)),
+        spawners=settings.spawner_accounts(),
+        username_prefix=settings.username_prefix,
+        hub_people=settings.hub_people(),
     )

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.caller_settings import CallerSettings
-from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.dialects.options import HideFrom
 from carrel.settings import CudaSettings, DeviceListSettings, HubSettings, PodSettings
 
@@ -59,53 +58,26 @@ class WebhookSettings(HubSettings, CallerSettings, CudaSettings, DeviceListSetti
         ),
     ] = PluginMode.NATIVE
     """NVIDIA's plugin tells the containers which GPU they have; the webhook must not write that variable then."""
-    hide_cards_from: Annotated[
+    hide_gpus_from: Annotated[
         HideFrom,
         typer.Option(
-            "--hide-gpus-from",
-            "--hide-cards-from",
             help="Which containers are told to see no GPU: the others of GPU pods; also those of other pods that "
             "NVIDIA's runtime may show one; or those of all other pods.",
-            envvar=["CARREL_HIDE_GPUS_FROM", "CARREL_HIDE_CARDS_FROM"],
+            envvar="CARREL_HIDE_GPUS_FROM",
         ),
     ] = HideFrom.NVIDIA_PODS
     """All pods: needed where NVIDIA's runtime is the default one of the nodes, because then an image alone may use any
     GPU. The webhook configuration must call the webhook for these pods: docs/admission.md."""
-    scheduler: Annotated[str, typer.Option(help="The scheduler that places GPU pods.", envvar="CARREL_SCHEDULER")] = (
-        SCHEDULER
-    )
-    """It must ask the extender."""
     tls_folder: Annotated[
         Path | None,
         typer.Option(help="Folder with tls.crt and tls.key that others renew.", envvar="CARREL_TLS_FOLDER"),
     ] = None
     """For cert-manager, whose injector also tells the API server whom to trust. Without it, Carrel does both."""
-    tls_secret: Annotated[
-        str, typer.Option(help="Secret of Carrel's own certificates.", envvar="CARREL_TLS_SECRET")
-    ] = f"{SERVICE}-tls"
-    """MAIA's is called gpu-booking-webhook-tls."""
-    certificate_names: Annotated[
-        str,
-        typer.Option(
-            help="Names by which the API server calls the webhook, joined by commas, besides those of the Services "
-            "in its webhook configuration.",
-            envvar="CARREL_CERTIFICATE_NAMES",
-        ),
-    ] = ""
-    """Others are needed if it runs outside of the cluster."""
     configuration: Annotated[
         str,
         typer.Option(help="Name of the webhook configuration that gets the authority.", envvar="CARREL_CONFIGURATION"),
     ] = CONFIGURATION
     """MAIA's is called gpu-booking-webhook."""
-    certificate_days: Annotated[
-        int, typer.Option(help="How long a certificate is valid.", min=1, max=825, envvar="CARREL_CERTIFICATE_DAYS")
-    ] = 90
-    """It is renewed when a third of this time is left."""
-    leave_after: Annotated[
-        float, typer.Option(help="Seconds to continue answering after SIGTERM.", min=0, envvar="CARREL_LEAVE_AFTER")
-    ] = 5.0
-    """API servers learn a moment later that this replica stops, and a pod whose review is not answered is refused."""
 
     def cluster_options(self) -> "ClusterOptions":
         from carrel.leases.cluster_state import ClusterOptions
@@ -120,11 +92,7 @@ class WebhookSettings(HubSettings, CallerSettings, CudaSettings, DeviceListSetti
             dra_driver=self.dra_driver,
         )
 
-    def served_names(self) -> tuple[str, ...]:
-        from carrel.admission.certificate_renewal import service_names
-
-        return tuple(names_in(self.certificate_names)) or service_names(SERVICE, self.carrel_namespace)
-
-
-def names_in(joined: str) -> list[str]:
-    return [name.strip() for name in joined.split(",") if name.strip()]
+    @property
+    def tls_secret(self) -> str:
+        """The Secret of Carrel's own certificates; in MAIA's place it has MAIA's name."""
+        return f"{SERVICE if self.configuration == CONFIGURATION else self.configuration}-tls"

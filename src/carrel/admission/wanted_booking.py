@@ -4,17 +4,13 @@ If that booking starts later, the webhook gives the pod the scheduling gate `car
 takes it off when the booking starts. Nobody learns here whether a booking of somebody else exists.
 """
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from datetime import datetime
-
 from carrel.admission.asked_gpus import AskedGpus, why_never_covered
 from carrel.dialects.booking_objects import namespace_named, person_named
 from carrel.dialects.carrel import BOOKING, NEXT
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import subject
+from carrel.leases.cluster_state import ClusterState
 from carrel.leases.coverage_words import WORDS
-from carrel.leases.covered_pods import CoveredPods
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.gpus import MiB
 from carrel.ledger.refusals import Refusal
@@ -23,12 +19,9 @@ from carrel.parsing.time import seconds
 HINT = f"`carrel list` shows yours; without {BOOKING} the pod runs on what is free"
 
 
-@dataclass(frozen=True, slots=True)
 class WantedBookingLookup:
-    covered_pods: CoveredPods
-    sizes_of: Callable[[str], Collection[MiB]]
-    """The memory of the GPUs of a model, as far as they are known; of all GPUs, if it is empty."""
-    now: Callable[[], datetime]
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
 
     def find(self, pod: Pod, user: str, asked: AskedGpus) -> Entitlement | Refusal | None:
         """None if the pod names no booking; else the booking, which runs or starts later."""
@@ -40,12 +33,12 @@ class WantedBookingLookup:
             return Refusal(f"{who}, and Carrel cannot tell whose pod it is; leave it out")
         person, namespace = person_named(user), namespace_named(pod.metadata.namespace)
         if wanted == NEXT:
-            planned = self.covered_pods.planned_for(person, namespace)
+            planned = self._state.covered_pods.planned_for(person, namespace)
             if not planned:
                 return Refusal(f"{who}, and {user} has no booking that starts later; {HINT}")
             found = planned[0]
         else:
-            known = self.covered_pods.booking(wanted)
+            known = self._state.covered_pods.booking(wanted)
             if known is None or person not in known.people:
                 return Refusal(f"{who}, and {user} has no such booking; {HINT}")
             found = known
@@ -55,6 +48,12 @@ class WantedBookingLookup:
     def _why_not(self, booking: Entitlement, person: str, namespace: str, asked: AskedGpus) -> str:
         if not booking.is_for(person, namespace):
             return f"is for namespace {booking.namespace}"
-        if booking.ends <= self.now():
+        if booking.ends <= self._state.options.now():
             return f"ended at {seconds(booking.ends)}"
-        return why_never_covered(asked, booking, self.sizes_of(booking.model))
+        return why_never_covered(asked, booking, self._sizes_of(booking.model))
+
+    def _sizes_of(self, model: str) -> set[MiB]:
+        """The memory of the GPUs of a model, as far as they are known; of all GPUs, if it is empty."""
+        ledger = self._state.ledger
+        gpus = (card.gpu for node in ledger.nodes for card in ledger.cards(node))
+        return {gpu.memory for gpu in gpus if model in ("", gpu.model)}

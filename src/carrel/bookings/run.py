@@ -71,7 +71,7 @@ def run(settings: BookingSettings) -> None:
     if problems:
         raise command_failed("The settings cannot be used", "\n  ".join(problems), "carrel booking --help", USAGE)
     resources = _Resources(settings, database, nodes)
-    client = connect(settings, settings.field_validation) if nodes is None else None
+    client = connect(settings) if nodes is None else None
     try:
         run_until_signal("booking", settings, lambda stop: _serve(resources, client, stop))
     except StoreUnavailable as error:

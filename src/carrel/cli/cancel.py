@@ -1,6 +1,5 @@
 """`carrel cancel`."""
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 from zoneinfo import ZoneInfo
@@ -8,7 +7,6 @@ from zoneinfo import ZoneInfo
 import typer
 
 from carrel.cli.options import ListFormat, OneBookingSettings
-from carrel.command_errors import USAGE, command_failed
 
 if TYPE_CHECKING:
     from carrel.cli.booking_client import BookingClient, ServiceAnswer
@@ -33,7 +31,7 @@ def cancel(settings: CancelSettings) -> None:
     """
     from carrel.cli.booking_client import RequestRefused, ask_service
     from carrel.cli.booking_text import booking_lines, print_booking
-    from carrel.cli.output import print_lines
+    from carrel.cli.output import is_confirmed, print_lines
 
     async def look(client: "BookingClient") -> "tuple[ServiceAnswer, ZoneInfo]":
         return await client.find_booking(settings.booking, "cancel"), await client.zone()
@@ -57,11 +55,7 @@ def cancel(settings: CancelSettings) -> None:
         print_lines(*booking_lines(old.body, zone), consequence, err=not is_table)
     if settings.dry_run:
         return
-    if not settings.yes:
-        if not sys.stdin.isatty():
-            why = "This is not a terminal, so the command cannot ask for confirmation."
-            raise command_failed("Not cancelled", why, f"carrel cancel {old.body['id']} --yes", USAGE)
-        if not typer.confirm("Cancel it?", default=False, err=True):
-            typer.echo("Not cancelled.")
-            return
+    without_asking = f"carrel cancel {old.body['id']} --yes"
+    if not settings.yes and not is_confirmed("Cancel it?", "Not cancelled", without_asking):
+        return
     print_booking(ask_service(settings, do), zone, settings.output, "Cancelled")

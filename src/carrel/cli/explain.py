@@ -82,5 +82,5 @@ def as_text(answer: "Placement | Refusal") -> str:
 
 def as_data(node: str, answer: "Placement | Refusal") -> dict[str, Any]:
     if isinstance(answer, Refusal):
-        return {"node": node, "fits": False, "why": answer.reason, "cards": list(answer.details)}
+        return {"node": node, "fits": False, "why": answer.reason, "gpus": list(answer.details)}
     return {"node": node, "fits": True, "gpus": [gpu.shown_index for gpu in answer.gpus]}

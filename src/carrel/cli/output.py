@@ -29,6 +29,18 @@ def print_lines(*lines: str, err: bool = False) -> None:
         _print(text)
 
 
+def is_confirmed(question: str, if_not: str, command: str) -> bool:
+    """Ask the person at the terminal. Where nobody can be asked, the command fails and names `command`, which does not
+    ask. `if_not`: what is said then, and after a no."""
+    if not sys.stdin.isatty():
+        why = "This is not a terminal, so the command cannot ask for confirmation."
+        raise command_failed(if_not, why, command, USAGE)
+    if typer.confirm(question, default=False, err=True):
+        return True
+    typer.echo(f"{if_not}.")
+    return False
+
+
 def _print(text: str, nl: bool = True) -> None:
     """If stdout takes no more, the command ends: with the reason, unless the program that read it has ended."""
     try:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.options import DataFormat
-from carrel.cli.output import aligned, print_data, print_lines
-from carrel.command_errors import CONFLICT, FORBIDDEN, REFUSED, UNAVAILABLE, USAGE, command_failed
+from carrel.cli.output import aligned, is_confirmed, print_data, print_lines
+from carrel.command_errors import CONFLICT, FORBIDDEN, REFUSED, UNAVAILABLE, command_failed
 from carrel.process import connect
 from carrel.settings import ClusterSettings
 
@@ -96,15 +95,8 @@ async def _purge(settings: PurgeSettings) -> None:
 
 
 def _is_confirmed(settings: PurgeSettings) -> bool:
-    if settings.yes:
-        return True
-    if not sys.stdin.isatty():
-        why = "This is not a terminal, so the command cannot ask for confirmation."
-        raise command_failed("Nothing is deleted", why, f"{_again(settings)} --yes", USAGE)
-    if typer.confirm("Delete all of this? It cannot be brought back.", default=False, err=True):
-        return True
-    typer.echo("Nothing is deleted.")
-    return False
+    question = "Delete all of this? It cannot be brought back."
+    return settings.yes or is_confirmed(question, "Nothing is deleted", f"{_again(settings)} --yes")
 
 
 def _print_fields(settings: PurgeSettings, leftovers: "Sequence[Leftover]") -> None:

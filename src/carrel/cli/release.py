@@ -1,7 +1,6 @@
 """`carrel release`: frees GPUs of a node that does not answer, when an admin knows that nothing runs there."""
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.cli.options import ClusterQuerySettings, DataFormat
-from carrel.cli.output import aligned, print_data
+from carrel.cli.output import aligned, is_confirmed, print_data
 from carrel.command_errors import FORBIDDEN, NOT_FOUND, REFUSED, UNAVAILABLE, USAGE, command_failed
 from carrel.process import cluster_access
 
@@ -61,14 +60,9 @@ def release(settings: ReleaseSettings) -> None:
         return
     if not why_away and not settings.force:
         raise _not_away(settings.gpu, node)
-    if not settings.yes:
-        if not sys.stdin.isatty():
-            why = "This is not a terminal, so the command cannot ask for confirmation."
-            raise command_failed("Not released", why, f"carrel release {settings.gpu} --yes", USAGE)
-        question = "Is it certain that none of these pods runs any more? Delete them, and free their GPUs?"
-        if not typer.confirm(question, default=False, err=True):
-            typer.echo("Not released.")
-            return
+    question = "Is it certain that none of these pods runs any more? Delete them, and free their GPUs?"
+    if not settings.yes and not is_confirmed(question, "Not released", f"carrel release {settings.gpu} --yes"):
+        return
     held = _release(settings, node, held)
     if not is_table:
         print_data([_fields(node, each) for each in held], settings.output)

@@ -8,9 +8,6 @@ import typer
 from carrel.caller_settings import PathSecretSettings
 from carrel.command_errors import USAGE, command_failed
 
-MARGIN_S = 15
-"""For the writes of a bind after it has waited for its gang."""
-
 
 @dataclass(frozen=True)
 class SchedulerConfigSettings(PathSecretSettings):
@@ -18,10 +15,6 @@ class SchedulerConfigSettings(PathSecretSettings):
     """In the same pod."""
     kubeconfig: Annotated[str, typer.Option(help="Path of kube-scheduler's own kubeconfig.")] = ""
     """Without it kube-scheduler uses its ServiceAccount."""
-    gang_timeout: Annotated[
-        int, typer.Option(help="The extender's --gang-timeout, in seconds.", min=1, envvar="CARREL_GANG_TIMEOUT")
-    ] = 120
-    """kube-scheduler must wait longer than the extender. Otherwise it would give up binds that succeed."""
     peers: Annotated[
         bool,
         typer.Option("--peers/--no-peers", help="Serve the names of peers' schedulers too, such as kai-scheduler."),
@@ -74,10 +67,10 @@ def scheduler_config(settings: SchedulerConfigSettings) -> None:
     tls = {word: path for word, path in files.items() if path}
     try:
         secrets = settings.path_secrets()
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise command_failed("No usable secret", str(error), "carrel scheduler-config --help", USAGE) from None
-    secret = secrets()[0].decode() if secrets is not None else ""
-    extender = config.Extender(settings.url, settings.gang_timeout + MARGIN_S, secret, tls)
+    secret = secrets[0].decode() if secrets else ""
+    extender = config.Extender(settings.url, secret, tls)
     peers = config.PEERS_SERVED if settings.peers else ()
     printed = (
         config.cpu_scheduler_config(extender, settings.kubeconfig)

@@ -67,7 +67,7 @@ async def running_components(starter: "ComponentStarter", database: str) -> Asyn
     """The processes run while the block does. `database`: with the bookings that were made before."""
     maia_token = secrets.token_urlsafe()
     # A pod that finds no free GPU waits instead of running without one: the demo shows why pods wait.
-    waits = ("--when-full", "wait", "--leave-after", "0")
+    waits = ("--when-full", "wait")
     service = ("--dev", "--platform-admin", ADMIN, "--database", database, *AT_ONCE)
     async with AsyncExitStack() as closing:
         booking, webhook, _ = await asyncio.gather(

@@ -31,7 +31,7 @@ from carrel.node.kubelet import KubeletCheckpoint
 from carrel.node.nvidia.visible_gpu import GpuSources
 from carrel.node.reservation.run import hold_gpu
 from carrel.node.reservation.settings import ReservationSettings
-from carrel.node.settings import AgentMode, AgentSettings, MemoryResource, OfferWholeGpus
+from carrel.node.settings import AgentMode, AgentSettings, MemoryResource
 from carrel.parsing import Malformed
 
 
@@ -64,10 +64,10 @@ class DemoKubelets(SimulatedKubelets):
             node_name=node.name,
             mode=self._context.mode,
             memory_resource=MemoryResource.NODE,
-            whole_gpus=OfferWholeGpus.NO,  # no socket: the kubelet below calls the allocator itself
-            plugin_folder=folder,
+            kubelet_folder=folder,
         )
-        context = AgentContext(SteadyMachine(node.gpus), devices, KubeletCheckpoint(folder))
+        # The kubelet below calls the allocator itself.
+        context = AgentContext(SteadyMachine(node.gpus), devices, KubeletCheckpoint(folder), serves_kubelet=False)
         agent = Agent(self._context.agent, settings, context, now)
         if self._context.mode is AgentMode.NATIVE:
             devices.allocator = agent.whole_gpus.allocator

@@ -116,8 +116,6 @@ OPPORTUNISTIC = "opportunistic"
 USER = "carrel.dev/user"
 PRIORITY_CLASS = "carrel-gpu"
 """Of all pods with a tier: a pod's priority can never change, while its tier follows its booking."""
-PRIORITY_CLASSES = frozenset({PRIORITY_CLASS, "carrel-booked", "carrel-opportunistic"})
-"""With those of earlier versions, which may still be in a cluster."""
 DEVICES = "carrel.dev/devices"
 INDICES = "carrel.dev/indices"
 SLOTS = "carrel.dev/slots"

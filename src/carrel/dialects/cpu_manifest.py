@@ -36,7 +36,7 @@ def on_cpu(pod: Mapping[str, Any], notes: Mapping[str, str], claims: Collection[
         spec.pop(field, None)
     if spec.get("schedulerName") == gpuclaim.SCHEDULER:
         del spec["schedulerName"]  # a pod without a GPU need not wait for those who hand out GPUs
-    if spec.get("priorityClassName") in carrel.PRIORITY_CLASSES:
+    if spec.get("priorityClassName") == carrel.PRIORITY_CLASS:
         del spec["priorityClassName"]
     # The gate of Carrel holds a pod for a booking, and without a GPU it needs none.
     gates = [gate for gate in spec.pop("schedulingGates", None) or () if gate.get("name") != carrel.BOOKING]

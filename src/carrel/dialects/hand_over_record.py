@@ -86,8 +86,6 @@ class HandOver:
     """The booking that covers it."""
     owner: str = ""
     """uid of the controller that will replace it. Empty: nobody would, so Carrel does."""
-    successor: Mapping[str, Any] | None = None
-    """Only in a record of an earlier version."""
     user: str = ""
     """Whose pod it is, if anybody knows."""
     gone: datetime | None = None
@@ -236,7 +234,6 @@ def read_record(config_map: ConfigMap) -> HandOver:
 
 def record_of(name: str, data: Mapping[str, str]) -> HandOver:
     field = Field(dict(data), f"ConfigMap {name}")
-    manifest = field["successor"].text()
     return HandOver(
         uid=pod_of(name),
         pod=field["pod"].some_text(),
@@ -247,7 +244,6 @@ def record_of(name: str, data: Mapping[str, str]) -> HandOver:
         needed_by=field["for"].text(),
         booking=field["booking"].text(),
         owner=field["owner"].text(),
-        successor=Field.parse(manifest, field.subject, "successor").object() if manifest else None,
         user=field["user"].text(),
         gone=instant(gone, field.subject, "gone") if (gone := field["gone"].text()) else None,
         grace_s=whole_number(field["grace"].text() or "0", field.subject, "grace"),

@@ -60,13 +60,10 @@ class ReservationRequest:
     """Annotations by which its maker knows it again."""
     runtime_class: str = ""
     """Empty: the node's default."""
-    command: tuple[str, ...] = ("carrel", "reservation")
-    """Empty: the image's own, for example that of KAI."""
 
 
 def reservation_pod(reservation: ReservationRequest, spelling: ReservationSpelling = KAI_0_17) -> dict[str, Any]:
     one_card = {nvidia.GPU: "1"}
-    command = {"command": list(reservation.command)} if reservation.command else {}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -91,7 +88,7 @@ def reservation_pod(reservation: ReservationRequest, spelling: ReservationSpelli
                     "name": spelling.container,
                     "image": reservation.image,
                     "imagePullPolicy": "IfNotPresent",
-                    **command,
+                    "command": ["carrel", "reservation"],
                     "resources": {"requests": one_card, "limits": one_card},
                     "env": [_from_itself("POD_NAME", "name"), _from_itself("POD_NAMESPACE", "namespace")],
                 }

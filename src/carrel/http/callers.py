@@ -10,7 +10,7 @@ import binascii
 import hmac
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from carrel.http.asgi import AsgiApp, Receive, Scope, Send
@@ -25,8 +25,8 @@ REPORT_EVERY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class CallerRules:
-    secrets: Callable[[], Sequence[bytes]] | None = None
-    """Each of them is accepted: while a secret is changed, there are two. None: no secret is needed."""
+    secrets: Sequence[bytes] = ()
+    """Each of them is accepted: while a secret is changed, there are two. Empty: no secret is needed."""
     needs_certificate: bool = False
     """Signed by the server's client CA."""
 
@@ -58,9 +58,9 @@ class KnownCallersOnly:
         if self._rules.needs_certificate and not _client_certificate(scope):
             why = "a client certificate of the authority in --client-ca is needed"
             return Refused(403, why, self._error_field)
-        if self._rules.secrets is None:
+        if not self._rules.secrets:
             return str(scope["path"])
-        left = _without_secret(self._rules.secrets(), scope)
+        left = _without_secret(self._rules.secrets, scope)
         if left is not None:
             return left
         why = "the secret of --path-secret is needed, in the path or as the password of the address"
@@ -74,7 +74,7 @@ class KnownCallersOnly:
 
 
 def known_callers_only(app: AsgiApp, rules: CallerRules, error_field: str) -> AsgiApp:
-    is_open = rules.secrets is None and not rules.needs_certificate
+    is_open = not rules.secrets and not rules.needs_certificate
     return app if is_open else KnownCallersOnly(app, rules, error_field)
 
 

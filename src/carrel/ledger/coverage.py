@@ -33,7 +33,7 @@ from carrel.ledger.placement import allows, selected, suits_by_nature
 from carrel.ledger.requests import WHOLE, Request
 from carrel.ledger.shares import Coverage, Holder, ShareState
 
-MOST_WITNESSES = 4_000
+MOST_REMEMBERED = 4_000
 """Different requests that are remembered with a node that would do."""
 
 
@@ -406,7 +406,7 @@ _Answer = TypeVar("_Answer")
 
 
 def _remember(known: dict[_Question, _Answer], question: _Question, answer: _Answer) -> None:
-    if len(known) > MOST_WITNESSES:
+    if len(known) > MOST_REMEMBERED:
         known.clear()
     known[question] = answer
 

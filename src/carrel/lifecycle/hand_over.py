@@ -248,7 +248,7 @@ class HandOvers:
         """The record of the pod that is ended now. If it has a successor, its manifest is in a Secret before."""
         owner = await real_controller_of(self.cluster, pod)
         grace_s = 0 if owner else max(0, min(_grace_s(pod), self._limits.grace_s))
-        bare = replace(record, successor=None, manifest="", services={})
+        bare = replace(record, manifest="", services={})
         ending = replace(bare, phase=HandOverPhase.ENDING, owner=owner, grace_s=grace_s)
         if owner or wants_no_successor(_annotations(pod)):
             return ending

@@ -55,8 +55,6 @@ class ReservationOptions:
 
     image: str = "carrel"
     spelling: ReservationSpelling = KAI_0_17
-    own_command: bool = False
-    """The image runs its own command, instead of Carrel's reservation program."""
     runtime_class: Callable[[], str] = lambda: ""
     """Empty: none."""
 
@@ -269,8 +267,6 @@ class ReservationPods:
         wanted = kai_reservation.ReservationRequest(
             record.node, kai_reservation.group_of(lease.name), options.image, notes, options.runtime_class()
         )
-        if options.own_command:
-            wanted = replace(wanted, command=())
         try:
             await self._state.cluster.create(
                 PODS, kai_reservation.reservation_pod(wanted, options.spelling), options.spelling.namespace

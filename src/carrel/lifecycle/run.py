@@ -82,7 +82,7 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     metrics.show_agents(lambda: [bool(why_silent(each.metadata.name)) for each in agents])
     metrics.read_on_scrape(GpuCounts(state.ledger, state.covered_pods.running).read)
     state.isolation.on_failure = metrics.count_object_failure
-    pods_and_leases = Reconciler(state, settings.scheduler_names(), metrics, waiting_pods)
+    pods_and_leases = Reconciler(state, frozenset(settings.scheduler_names()), metrics, waiting_pods)
     elsewhere = BookingStatusClient(BookingAddress(settings.api_url, settings.api_token)) if settings.api_url else None
     tiers = TierReconciler(state, tier_parts_on(state, settings.tier_options(), elsewhere), metrics)
     runtime_class = RuntimeClasses(state.informers, settings.runtime_class)
@@ -124,7 +124,7 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
 async def _election(settings: ControllerSettings, candidate: Candidate) -> AsyncIterator[Election]:
     """On a loop and with a connection of its own: the Lease is renewed also while victims are being chosen."""
     with OwnLoop("election") as own_loop:
-        client = connect(settings, settings.field_validation)
+        client = connect(settings)
         try:
             yield Election(client, candidate, own_loop=own_loop)
         finally:

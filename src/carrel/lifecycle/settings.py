@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel import __version__
-from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.ledger.tiers import AtEnd
 from carrel.settings import PodSettings
 
@@ -21,18 +20,11 @@ if TYPE_CHECKING:
 class Victims(Enum):
     FAIR = "fair"
     RANDOM = "random"
-    LEAST_WORK = "least-work"
-    """The old name of `fair`: a values file that has it stays valid."""
 
 
 class ReservationNaming(Enum):
     KAI = "kai"
     OLD_KAI = "old-kai"
-
-
-class ReservationCommand(Enum):
-    CARREL = "carrel"
-    IMAGE = "image"
 
 
 @dataclass(frozen=True)
@@ -41,15 +33,6 @@ class ControllerSettings(PodSettings):
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
     ] = 39998
     """Below the extender's, so that both can run on one machine."""
-    schedulers: Annotated[
-        str,
-        typer.Option(
-            help="Schedulers that ask Carrel; their pods get Events about why they wait. Joined by commas.",
-            envvar="CARREL_SCHEDULERS",
-        ),
-    ] = SCHEDULER
-    """Another scheduler has reasons of its own, which Carrel does not know."""
-
     adopt: Annotated[
         bool,
         typer.Option(help="Record pods that have GPUs without a Lease, as `carrel adopt` does.", envvar="CARREL_ADOPT"),
@@ -74,21 +57,10 @@ class ControllerSettings(PodSettings):
         ),
     ] = 120
     """Two minutes. A person works in the notebook, and has to see the notice and save."""
-    budget_delay: Annotated[
-        float,
-        typer.Option(
-            help="Seconds for which a disruption budget may delay the end of a pod whose GPU a booked pod needs, if no"
-            " other pod's GPU will do.",
-            envvar="CARREL_BUDGET_DELAY",
-            min=0,
-        ),
-    ] = 600
-    """Ten minutes. Anybody may write a budget that allows no disruption at all."""
     victims: Annotated[
         Victims,
         typer.Option(
-            help="Which pods lose their GPU: fair (of people above the equal share first), or random (MAIA's way)."
-            " least-work is an old name of fair.",
+            help="Which pods lose their GPU: fair (of people above the equal share first), or random (MAIA's way).",
             envvar="CARREL_VICTIMS",
         ),
     ] = Victims.FAIR
@@ -116,10 +88,8 @@ class ControllerSettings(PodSettings):
     at_end: Annotated[
         AtEnd,
         typer.Option(
-            "--at-end",
-            "--after-booking",
             help="A pod whose booking has come to its end continues on CPU, ends, or stays until it is revoked.",
-            envvar=["CARREL_AT_END", "CARREL_AFTER_BOOKING"],
+            envvar="CARREL_AT_END",
         ),
     ] = AtEnd.CPU
     """As MAIA: the work continues, more slowly, instead of being lost."""
@@ -164,24 +134,13 @@ class ControllerSettings(PodSettings):
     ] = ReservationNaming.KAI
     """Tools that look for reservation pods know KAI's names, or those that KAI used before version 0.17."""
 
-    reservation_command: Annotated[
-        ReservationCommand,
-        typer.Option(
-            help="What reservation pods run: carrel's program, or the command of their image.",
-            envvar="CARREL_RESERVATION_COMMAND",
-        ),
-    ] = ReservationCommand.CARREL
-    """With KAI's own reservation image, that image's command."""
-
     def reservation_options(self) -> "ReservationOptions":
         from carrel.dialects.kai_reservation import BEFORE_KAI_0_17, KAI_0_17
         from carrel.lifecycle.reservation_pods import ReservationOptions
 
         is_old = self.reservation_spelling is ReservationNaming.OLD_KAI
         spelling = BEFORE_KAI_0_17 if is_old else KAI_0_17
-        return ReservationOptions(
-            self.reservation_image, spelling, own_command=self.reservation_command is ReservationCommand.IMAGE
-        )
+        return ReservationOptions(self.reservation_image, spelling)
 
     def serves_terminator(self) -> bool:
         return self.terminator_for_all or bool(self.terminator_token)
@@ -191,7 +150,7 @@ class ControllerSettings(PodSettings):
         from carrel.lifecycle.tier_options import TierOptions
 
         return TierOptions(
-            schedulers=self.scheduler_names(),
+            schedulers=frozenset(self.scheduler_names()),
             grace=timedelta(seconds=self.revocation_grace),
             random_victims=self.victims is Victims.RANDOM,
             at_end=self.at_end,
@@ -199,11 +158,8 @@ class ControllerSettings(PodSettings):
             notebook_grace=timedelta(seconds=self.notebook_grace),
             wait_before_cpu=timedelta(seconds=self.wait_before_cpu),
             when_full=self.when_full,
-            limits=EndLimits(timedelta(seconds=self.longest_grace), timedelta(seconds=self.budget_delay)),
+            limits=EndLimits(timedelta(seconds=self.longest_grace)),
         )
-
-    def scheduler_names(self) -> frozenset[str]:
-        return frozenset(name.strip() for name in self.schedulers.split(",") if name.strip())
 
     def options(self) -> "ClusterOptions":
         from carrel.leases.cluster_state import ClusterOptions

@@ -39,8 +39,6 @@ class SuccessorStore:
 
     async def manifest(self, record: HandOver) -> Json | None:
         """None: the pod gets no successor."""
-        if record.successor is not None:
-            return dict(record.successor)
         if not record.manifest:
             return None
         try:

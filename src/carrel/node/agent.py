@@ -25,7 +25,7 @@ from carrel.kubernetes.objects.resources import CONFIG_MAPS, NODES, PODS
 from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, WatchTiming
 from carrel.leases.unrecorded_pods import may_have_gpus
 from carrel.ledger.gpus import Node
-from carrel.node.allocation import AllocationContext, DeviceAllocation
+from carrel.node.allocation import DeviceAllocation
 from carrel.node.comparison import AllocationMode, Comparison, ComparisonResult
 from carrel.node.device_names import SOCKETS, DeviceInventory
 from carrel.node.interfaces import (
@@ -44,7 +44,7 @@ from carrel.node.node_claims import NodeClaims
 from carrel.node.nvidia_socket import NvidiaPluginSocket
 from carrel.node.pod_cgroups import PodCgroups
 from carrel.node.report import Report, Reporter
-from carrel.node.settings import AgentMode, AgentSettings, OfferWholeGpus
+from carrel.node.settings import AgentMode, AgentSettings
 from carrel.parsing import Malformed
 
 log = logging.getLogger(__name__)
@@ -67,6 +67,8 @@ class AgentContext:
     checkpoint: KubeletCheckpoint
     cgroups: PodCgroups | None = None
     """None: what runs on the machine cannot be seen."""
+    serves_kubelet: bool = True
+    """Whether the kubelet calls the device plugins over sockets."""
 
 
 class Agent:
@@ -102,8 +104,7 @@ class Agent:
         self._pods.on_change(self._on_pod_change)
         self._nodes.on_change(self._on_node_change)
 
-        has_slots = self._is_coexisting
-        lease_check = LeaseCheck(cluster, settings.node_name, settings.carrel_namespace, has_slots=has_slots)
+        lease_check = LeaseCheck(cluster, settings.node_name, settings.carrel_namespace, has_slots=self._is_coexisting)
         self._comparison = Comparison(cluster, lease_check, now, self._isolation)
         self._reporter = Reporter(cluster, now)
         self._reporting = asyncio.Lock()
@@ -113,19 +114,15 @@ class Agent:
             self.claims = NodeClaims(cluster, settings, lease_check, self._report_claims)
             self.claims.watch(self.informers, self._due.set)
         self._offer = MemoryOffer(settings.offer_mode(), lambda: self._reporter.memory_resource(settings.node_name))
-        allocation_context = AllocationContext(
-            cluster=cluster,
-            node=settings.node_name,
-            namespace=settings.carrel_namespace,
-            now=now,
-            clock=time.monotonic,
-            pods=self._pods.store.snapshot,
-            labels=lambda: node.metadata.labels if (node := self._node()) else {},
-            cuda_devices=settings.cuda_devices,
-            has_slots=has_slots,
+        self._allocation = DeviceAllocation(
+            cluster,
+            settings,
+            lease_check,
+            self._pods.store,
+            now,
             isolation=self._isolation,
+            when_answered=self._due.set,
         )
-        self._allocation = DeviceAllocation(allocation_context, self._due.set)
         self._offered: tuple[DeviceInventory, OfferMode | None] | None = None
         self.memory = self._device_plugin(gpushare.GPU_MEM, lambda: self._offer.mode is OfferMode.PLUGIN)
         self.whole_gpus = self._device_plugin(nvidia.GPU, self._offers_whole_gpus)
@@ -140,9 +137,8 @@ class Agent:
         return DevicePlugin(resource, socket, self._allocation, is_wanted, device_list)
 
     def _offers_whole_gpus(self) -> bool:
-        if self._is_coexisting or self._only_reports or self._settings.whole_gpus is OfferWholeGpus.NO:
-            return False
-        return self._settings.whole_gpus is OfferWholeGpus.YES or not self._nvidia_plugin.is_served()
+        """Not beside NVIDIA's plugin: two plugins for one resource would allocate each GPU twice."""
+        return not self._is_coexisting and not self._nvidia_plugin.is_served()
 
     def _node(self) -> NodeObject | None:
         return self._nodes.store.get(self._settings.node_name)
@@ -163,7 +159,7 @@ class Agent:
                 async with asyncio.timeout(FIRST_SYNC_S):
                     await self.informers.wait_synced()
             await self._round()  # before the kubelet's first call
-            if not self._only_reports:
+            if self._context.serves_kubelet and not self._only_reports:
                 tasks.create_task(self.memory.run())
                 tasks.create_task(self.whole_gpus.run())
             if self.claims is not None:
@@ -227,8 +223,9 @@ class Agent:
             for gpu in state.gpus
         )
         inventory = DeviceInventory(gpus, self._settings.memory_unit)
-        self._allocation.update(inventory, self._allocated_devices)
-        no_claims = self.claims.look(gpus, self._node(), seen_at) if self.claims is not None else ""
+        node = self._node()
+        self._allocation.update(inventory, self._allocated_devices, node.metadata.labels if node else {})
+        no_claims = self.claims.look(gpus, node, seen_at) if self.claims is not None else ""
         self._note("claims", no_claims)
         await self._offer_devices(inventory)
         await self._report(state, inventory, result, seen_at)

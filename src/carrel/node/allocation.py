@@ -10,8 +10,8 @@ the container still gets the GPU that it was promised; `node.comparison` checks 
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 
 from carrel.dialects import carrel, gpushare, nvidia
@@ -27,6 +27,7 @@ from carrel.node.allocation_order import WaitingContainer, candidates_in_order
 from carrel.node.device_names import DeviceInventory, uuids_named
 from carrel.node.interfaces import AllocatedDevices
 from carrel.node.lease_check import LeaseCheck
+from carrel.node.settings import AgentSettings
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
 
@@ -37,45 +38,48 @@ admits no other pod meanwhile."""
 RETRY_S = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class AllocationContext:
-    """What the allocation needs of its surroundings."""
-
-    cluster: Cluster
-    node: str
-    namespace: str
-    """Of Carrel's own Leases."""
-    now: Callable[[], datetime]
-    clock: Callable[[], float]
-    """Seconds; only differences mean something."""
-    pods: Callable[[], Iterable[Pod]]
-    """Those of this node, from the cache."""
-    labels: Callable[[], Mapping[str, str]]
-    """Of the node."""
-    cuda_devices: CudaDevices = CudaDevices.UUID
-    has_slots: bool = False
-    """The kubelet chooses whole GPUs, and Leases are for slots."""
-    isolation: Isolation = field(default_factory=Isolation)
-
-
 class DeviceAllocation:
     """For all device plugins of one node."""
 
-    def __init__(self, context: AllocationContext, when_answered: Callable[[], None] = lambda: None) -> None:
-        self._context = context
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: AgentSettings,
+        lease_check: LeaseCheck,
+        pods: Iterable[Pod],
+        now: Callable[[], datetime],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        isolation: Isolation | None = None,
+        when_answered: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`pods`: those of this node, as the cache has them at any time. `clock`: seconds; only differences count."""
+        self._cluster = cluster
+        self._node = settings.node_name
+        self._cuda_devices = settings.cuda_devices
+        self._lease_check = lease_check
+        self._pods = pods
+        self._now = now
+        self._clock = clock
+        self._isolation = isolation or Isolation()
         self._when_answered = when_answered
-        self._lease_check = LeaseCheck(context.cluster, context.node, context.namespace, has_slots=context.has_slots)
         self._inventory = DeviceInventory()
+        self._labels: Mapping[str, str] = {}
         # Both by the uid of the pod and the container: what we have answered, and what the kubelet has recorded.
         self._answered: set[tuple[str, str]] = set()
         self._recorded: set[tuple[str, str]] = set()
         self._owners: dict[AllocatedDevices, str] = {}  # uid of the pod that a record of the kubelet is about
         self._one_at_a_time = asyncio.Lock()
 
-    def update(self, inventory: DeviceInventory, allocated_devices: Sequence[AllocatedDevices]) -> None:
-        """What the machine has, and what the kubelet has allocated so far."""
-        self._inventory = inventory
-        uids = {(pod.metadata.namespace, pod.metadata.name): pod.metadata.uid for pod in self._context.pods()}
+    def update(
+        self,
+        inventory: DeviceInventory,
+        allocated_devices: Sequence[AllocatedDevices],
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
+        """Take over what the machine has, what the kubelet has allocated so far, and the labels of the Node."""
+        self._inventory, self._labels = inventory, labels or {}
+        uids = {(pod.metadata.namespace, pod.metadata.name): pod.metadata.uid for pod in self._pods}
         alive = set(uids.values())
         self._answered = {key for key in self._answered if key[0] in alive}
         self._recorded = {
@@ -87,7 +91,7 @@ class DeviceAllocation:
     def without_replaced_pods(self, allocated_devices: Sequence[AllocatedDevices]) -> list[AllocatedDevices]:
         """The kubelet's records name a pod by its name. A pod that replaced another one of that name does not have its
         devices: a record is the old pod's, even if it arrives later, until the new pod has been answered."""
-        uids = {(pod.metadata.namespace, pod.metadata.name): pod.metadata.uid for pod in self._context.pods()}
+        uids = {(pod.metadata.namespace, pod.metadata.name): pod.metadata.uid for pod in self._pods}
         owners: dict[AllocatedDevices, str] = {}
         for each in allocated_devices:
             uid = uids.get((each.namespace, each.pod), "")
@@ -136,18 +140,18 @@ class DeviceAllocation:
 
     async def _find(self, resource: str, amount: int, cards: frozenset[str]) -> tuple[Pod, WaitingContainer] | Refusal:
         """The pod and the container that the call is for. The kubelet may know a pod a moment before our cache does."""
-        deadline, pods = self._context.clock() + API_WAIT_S, tuple(self._context.pods())
+        deadline, pods = self._clock() + API_WAIT_S, tuple(self._pods)
         while True:
             try:
                 found = await self._confirmed(resource, amount, cards, pods)
                 if not isinstance(found, Refusal) and not found[1].is_answered:
                     return found  # one that was answered is more likely an equal pod that is not in our cache yet
-                here = Selection(fields=f"spec.nodeName={self._context.node}")
-                fresh = (await self._context.cluster.list(PODS, here)).items
+                here = Selection(fields=f"spec.nodeName={self._node}")
+                fresh = (await self._cluster.list(PODS, here)).items
                 # Leases are written before the Binding, so what the API server says now is final.
                 return await self._confirmed(resource, amount, cards, tuple(fresh))
             except ClusterError as error:
-                if self._context.clock() >= deadline:
+                if self._clock() >= deadline:
                     return Refusal(f"which pod the {amount} of {resource} are for cannot be looked up: {error}")
                 await asyncio.sleep(RETRY_S)
 
@@ -161,12 +165,12 @@ class DeviceAllocation:
                 return by_uid[each.holder.uid], each
         names = ", ".join(sorted({each.holder.full_name for each in waiting}))
         why = f"no Lease gives {names} its GPUs" if waiting else self._why_nobody_waits(resource, amount, pods)
-        return Refusal(f"{amount} of {resource} on {self._context.node}: {why}")
+        return Refusal(f"{amount} of {resource} on {self._node}: {why}")
 
     def _why_nobody_waits(self, resource: str, amount: int, pods: Sequence[Pod]) -> str:
         """Another scheduler may have placed a pod that asks for so many."""
         for pod in pods:
-            if pod.spec.node_name != self._context.node or pod.status.phase not in ("", "Pending") or is_ending(pod):
+            if pod.spec.node_name != self._node or pod.status.phase not in ("", "Pending") or is_ending(pod):
                 continue
             try:
                 amounts = [ask.amount for _, ask in self._unserved(resource, pod)]
@@ -190,13 +194,13 @@ class DeviceAllocation:
 
     def _waiting(self, resource: str, pods: Iterable[Pod]) -> list[WaitingContainer]:
         def containers(pod: Pod) -> list[WaitingContainer]:
-            is_here = pod.spec.node_name == self._context.node and not is_ending(pod)
+            is_here = pod.spec.node_name == self._node and not is_ending(pod)
             try:
                 return list(self._containers(resource, pod)) if is_here and pod.status.phase in ("", "Pending") else []
             except Malformed:
                 return []  # the extender did not write this, so no Lease gives it a GPU
 
-        listed = self._context.isolation.found("allocation", pods, containers)
+        listed = self._isolation.found("allocation", pods, containers)
         return [container for each in listed for container in each]
 
     def _containers(self, resource: str, pod: Pod) -> Iterable[WaitingContainer]:
@@ -220,7 +224,7 @@ class DeviceAllocation:
     def _environment(self, resource: str, pod: Pod, waiting: WaitingContainer) -> dict[str, str]:
         visible = ",".join(waiting.cards)
         environment = {nvidia.VISIBLE_DEVICES: visible, nvidia.CUDA_VISIBLE_DEVICES: visible}
-        if self._context.cuda_devices is CudaDevices.INDEX:
+        if self._cuda_devices is CudaDevices.INDEX:
             indices = {gpu.uuid: str(gpu.index) for gpu in self._inventory.gpus}
             environment[nvidia.CUDA_VISIBLE_DEVICES] = ",".join(indices[card] for card in waiting.cards)
         if resource == gpushare.GPU_MEM:
@@ -228,7 +232,7 @@ class DeviceAllocation:
             if assumption is None:
                 raise Malformed(subject(pod.metadata), annotation_field(gpushare.INDEX), None, "the index of its GPU")
             environment |= gpushare.environment(assumption, waiting.amount)
-        if self._context.labels().get(gpushare.NO_ISOLATION_LABEL) == "true":
+        if self._labels.get(gpushare.NO_ISOLATION_LABEL) == "true":
             environment[gpushare.NO_ISOLATION] = "true"
         return environment
 
@@ -236,14 +240,14 @@ class DeviceAllocation:
 
     async def mark_assigned(self) -> None:
         """Writes on each pod that it has its share, for gpushare's tools. A copy: what fails now is written later."""
-        ask = self._context.isolation.ask
-        due = [pod for pod in self._context.pods() if ask("assigned", pod, self._is_to_be_marked, False)]
-        await self._context.isolation.each("assigned", due, self._mark)
+        ask = self._isolation.ask
+        due = [pod for pod in self._pods if ask("assigned", pod, self._is_to_be_marked, False)]
+        await self._isolation.each("assigned", due, self._mark)
 
     async def _mark(self, pod: Pod) -> None:
-        now_ns = int(self._context.now().timestamp() * 1_000_000_000)
+        now_ns = int(self._now().timestamp() * 1_000_000_000)
         patch = MergePatch({"metadata": {"uid": pod.metadata.uid, "annotations": gpushare.assigned(now_ns)}})
-        await self._context.cluster.patch(PODS, pod.metadata.name, patch, pod.metadata.namespace)
+        await self._cluster.patch(PODS, pod.metadata.name, patch, pod.metadata.namespace)
 
     def _is_to_be_marked(self, pod: Pod) -> bool:
         if pod.metadata.annotations.get(gpushare.ASSIGNED) != "false" or is_ending(pod):

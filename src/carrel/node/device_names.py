@@ -22,9 +22,7 @@ from carrel.ledger.gpus import Gpu
 from carrel.parsing.fields import Field
 
 VERSION = "v1beta1"
-PLUGIN_FOLDER = "/var/lib/kubelet/device-plugins"
 KUBELET_SOCKET = "kubelet.sock"
-POD_RESOURCES_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 CHECKPOINT = "kubelet_internal_checkpoint"
 """In the plugins' folder. Internal to the kubelet, but nothing else says which plugins it remembers."""
 NVIDIA_SOCKETS = "nvidia*.sock"

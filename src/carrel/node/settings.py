@@ -9,7 +9,6 @@ import typer
 
 from carrel.dialects.options import DeviceList
 from carrel.node.claim_files import CDI_FOLDER
-from carrel.node.device_names import PLUGIN_FOLDER, POD_RESOURCES_SOCKET
 from carrel.node.memory_offer_decision import OfferMode
 from carrel.settings import CudaSettings, DeviceListSettings, DraSettings, MemoryUnitSettings, ServingSettings
 
@@ -28,12 +27,6 @@ class MemoryResource(Enum):
     @property
     def mode(self) -> OfferMode | None:
         return None if self is MemoryResource.AUTO else OfferMode(self.value)
-
-
-class OfferWholeGpus(Enum):
-    AUTO = "auto"
-    YES = "yes"
-    NO = "no"
 
 
 @dataclass(frozen=True)
@@ -66,33 +59,16 @@ class AgentSettings(CudaSettings, DeviceListSettings, DraSettings, MemoryUnitSet
     ] = MemoryResource.AUTO
     """A kubelet of 1.36 and newer stalls for minutes on tens of thousands of devices. It changes only while no pod of
     the node holds any memory."""
-    whole_gpus: Annotated[
-        OfferWholeGpus,
-        typer.Option(
-            "--whole-gpus",
-            "--whole-cards",
-            help="Whether to offer whole GPUs as NVIDIA's plugin does; auto: unless that plugin is there.",
-            envvar=["CARREL_WHOLE_GPUS", "CARREL_WHOLE_CARDS"],
-        ),
-    ] = OfferWholeGpus.AUTO
-    """Two plugins for one resource would allocate each GPU twice. Never in coexist mode."""
     simulate: Annotated[
         Path | None,
         typer.Option(help="A file that describes the GPUs, instead of a driver.", envvar="CARREL_SIMULATE"),
     ] = None
     """For tests, CI and trying it out. It is read again whenever it changes."""
-    plugin_folder: Annotated[
-        Path, typer.Option(help="The kubelet's folder for device plugins.", envvar="CARREL_PLUGIN_FOLDER")
-    ] = Path(PLUGIN_FOLDER)
-    """Fixed in the kubelet; only tests use another one."""
-    pod_resources: Annotated[
-        Path, typer.Option(help="The kubelet's socket for pod resources.", envvar="CARREL_POD_RESOURCES")
-    ] = Path(POD_RESOURCES_SOCKET)
-    """Below the kubelet's --root-dir, which some distributions move."""
     kubelet_folder: Annotated[
         Path, typer.Option(help="The kubelet's own folder, its --root-dir.", envvar="CARREL_KUBELET_FOLDER")
     ] = Path("/var/lib/kubelet")
-    """With --dra, the plugin for ResourceClaims has its sockets there; the kubelet must see them by the same path."""
+    """Its sockets are there, and those of the agent's plugins, which the kubelet must see by the same path. Some
+    distributions move it."""
     cdi_folder: Annotated[
         Path,
         typer.Option(help="Where the container runtime reads the devices of claims.", envvar="CARREL_CDI_FOLDER"),
@@ -103,6 +79,14 @@ class AgentSettings(CudaSettings, DeviceListSettings, DraSettings, MemoryUnitSet
     ] = Path("/sys/fs/cgroup")
     """They tell which pods run, also pods that were deleted by force. In a container they must be mounted from the
     host, read-only. Where they cannot be seen, a GPU is free as soon as its pod is gone from the API server."""
+
+    @property
+    def plugin_folder(self) -> Path:
+        return self.kubelet_folder / "device-plugins"
+
+    @property
+    def pod_resources(self) -> Path:
+        return self.kubelet_folder / "pod-resources" / "kubelet.sock"
 
     def offer_mode(self) -> OfferMode | None:
         """None: whatever is safe. What the kubelet does not allocate, it cannot hand over."""

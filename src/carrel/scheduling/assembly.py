@@ -30,8 +30,6 @@ class SchedulerOptions:
     spread: bool = False
     """Prefer the emptiest node and the emptiest GPU instead of those where the least is wasted."""
     timeouts: GangTimeouts = DEFAULT_GANG_TIMEOUTS
-    chooses_node: bool = True
-    """Whether `filter` names one node, instead of all that have room."""
     schedulers: frozenset[str] | None = frozenset({SCHEDULER})
     """Whose pods are bound, besides those of the peers whose place Carrel takes; None: of all."""
 
@@ -112,7 +110,6 @@ def handlers_on(
     return ExtenderHandlers(
         ExtenderContext(
             scheduler=scheduler,
-            chooses_node=options.chooses_node,
             requested_by=state.placed_request,
             find_pod=PodLookup(state.cluster, state.pods.store.by_uid, state.nodes.store.get),
             check_bind=BindCheck(state.cluster, state.nodes.store.get, served),

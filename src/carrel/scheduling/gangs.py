@@ -39,6 +39,7 @@ from carrel.ledger.shares import Coverage, Holder
 from carrel.scheduling.gang_history import GangHistory
 from carrel.scheduling.offers import Offers
 from carrel.scheduling.sampled_nodes import SampledNodes
+from carrel.scheduling.scheduler_config import LONGEST_GANG_S
 
 HISTORY_S = 600.0
 MOST_MISSES = 3
@@ -54,8 +55,8 @@ LedgerView = Callable[[], AbstractContextManager[None]]
 class GangTimeouts:
     """In seconds."""
 
-    together_s: float = 120.0
-    """How long a plan waits for the binds of its members: kube-scheduler may try a pod only once a minute."""
+    together_s: float = LONGEST_GANG_S
+    """How long a plan waits for the binds of its members."""
     take_s: float = 20.0
     """How long all members may take to write their Leases; the collector waits longer."""
     back_off_s: float = 15.0

@@ -57,9 +57,6 @@ class ExtenderContext:
     ledger: Ledger
     metrics: ExtenderMetrics
     is_synced: Callable[[], bool]
-    chooses_node: bool = True
-    """Whether `filter` names one node, instead of all that have room. On gpushare's prefix it names all, as gpushare
-    does."""
     unit: Unit = Unit.MIB
     shown_cards: Callable[[str], Sequence[Card]] | None = None
     """The GPUs of a node as they are shown; None: as the ledger has them."""
@@ -95,7 +92,7 @@ class ExtenderHandlers:
         if not self._context.is_synced():
             return self._refuse("filter", "not_ready", extender_calls.filter_failed(REBUILDING))
         scheduler = self._context.scheduler
-        decide = scheduler.choose if self._context.chooses_node and not for_gpushare else scheduler.filter
+        decide = scheduler.filter if for_gpushare else scheduler.choose  # gpushare names all nodes with room
         found = decide(asked.pod, asked.nodes)
         if isinstance(found, Refusal):
             return self._refuse("filter", "pod", extender_calls.filter_failed(found.reason))

@@ -19,6 +19,10 @@ PROFILE = "gpu-scheduler"
 PREFIX = "/carrel"
 CPU_PROFILE = "carrel-cpu"
 """For pods without a GPU that an admin wants to be placed where they keep no GPU from being used."""
+LONGEST_GANG_S = 120
+"""How long the binds of a gang's first members wait for the others: kube-scheduler may try a pod only once a minute."""
+TIMEOUT_S = LONGEST_GANG_S + 15
+"""How long kube-scheduler waits for an answer: longer than a gang may take, and the writes of a bind after that."""
 CPU_TIMEOUT_S = 2
 """A pod without a GPU need not wait for Carrel: its score is an advice."""
 WEIGHT = 5
@@ -32,8 +36,6 @@ PEERS_SERVED = tuple(sorted(ALL.scheduler_names - {PROFILE}))
 class Extender:
     url: str
     """Without the prefix: `http://127.0.0.1:39999`."""
-    timeout_s: int
-    """How long kube-scheduler waits for an answer. Must be longer than the time-out of a gang, whose binds wait."""
     secret: str = ""
     """The extender's path secret; empty: none. It is written as the password of the address: kube-scheduler writes the
     address into the Events of pods while the extender does not answer, and leaves the password out."""
@@ -67,7 +69,7 @@ def scheduler_config(extender: Extender, kubeconfig: str = "", peers: Sequence[s
                 "nodeCacheCapable": True,
                 "enableHTTPS": extender.url.startswith("https:"),
                 **({"tlsConfig": dict(extender.tls)} if extender.tls else {}),
-                "httpTimeout": f"{extender.timeout_s}s",
+                "httpTimeout": f"{TIMEOUT_S}s",
                 # A GPU pod that is placed without asking Carrel would use a GPU that another pod holds.
                 "ignorable": False,
             }

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from carrel.caller_settings import CallerSettings
-from carrel.dialects.gpuclaim import SCHEDULER
-from carrel.settings import CudaSettings, DialectSettings, DraSettings, SealSettings, ServingSettings, TierSettings
+from carrel.settings import (
+    CudaSettings,
+    DialectSettings,
+    DraSettings,
+    SchedulerSettings,
+    SealSettings,
+    ServingSettings,
+    TierSettings,
+)
 
 if TYPE_CHECKING:
     from carrel.http.serving import Address
@@ -19,11 +26,6 @@ if TYPE_CHECKING:
 LAST_PORT = 65535
 
 
-class NodeChoice(Enum):
-    CARREL = "carrel"
-    SCHEDULER = "kube-scheduler"
-
-
 class PlacementStyle(Enum):
     PACK = "pack"
     SPREAD = "spread"
@@ -31,7 +33,14 @@ class PlacementStyle(Enum):
 
 @dataclass(frozen=True)
 class ExtenderSettings(
-    TierSettings, CudaSettings, DraSettings, DialectSettings, SealSettings, CallerSettings, ServingSettings
+    SchedulerSettings,
+    TierSettings,
+    CudaSettings,
+    DraSettings,
+    DialectSettings,
+    SealSettings,
+    CallerSettings,
+    ServingSettings,
 ):
     port: Annotated[
         int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar=["CARREL_PORT", "PORT"])
@@ -45,38 +54,11 @@ class ExtenderSettings(
         ),
     ] = None
     """Where kube-scheduler runs beside the extender, in one pod, nobody is between them."""
-    schedulers: Annotated[
-        str,
-        typer.Option(
-            help="Schedulers that ask this extender, besides those of peers; pods of others are not bound. Joined by"
-            " commas.",
-            envvar="CARREL_SCHEDULERS",
-        ),
-    ] = SCHEDULER
-    """A pod of another scheduler is not Carrel's to place."""
     placement: Annotated[
         PlacementStyle,
         typer.Option(help="Fill nodes and GPUs up, or keep them evenly free.", envvar="CARREL_PLACEMENT"),
     ] = PlacementStyle.PACK
     """Packing keeps whole GPUs and islands free for pods that need them. They are KAI's `gpupack` and `gpuspread`."""
-    node_choice: Annotated[
-        NodeChoice,
-        typer.Option(
-            help="Who chooses among the nodes that have room: Carrel names one, unless the pod or a node states a"
-            " preference; or kube-scheduler, by Carrel's score beside its own.",
-            envvar="CARREL_NODE_CHOICE",
-        ),
-    ] = NodeChoice.CARREL
-    """One name saves kube-scheduler's scores and a call for Carrel's: most of the time that a pod takes. What is given
-    up is in decision 42."""
-    gang_timeout: Annotated[
-        float,
-        typer.Option(
-            help="Seconds until all members of a gang must be ready to bind.", min=1, envvar="CARREL_GANG_TIMEOUT"
-        ),
-    ] = 120.0
-    """So long the binds of the first members wait. kube-scheduler's time-out for the extender must be longer."""
-
     health_address: Annotated[
         str,
         typer.Option(
@@ -114,12 +96,9 @@ class ExtenderSettings(
 
     def scheduler_options(self) -> "SchedulerOptions":
         from carrel.scheduling.assembly import SchedulerOptions
-        from carrel.scheduling.gangs import GangTimeouts
 
         is_spread = self.placement is PlacementStyle.SPREAD
         return SchedulerOptions(
             spread=is_spread,
-            chooses_node=self.node_choice is NodeChoice.CARREL,
-            timeouts=GangTimeouts(together_s=self.gang_timeout),
-            schedulers=frozenset(name.strip() for name in self.schedulers.split(",") if name.strip()),
+            schedulers=frozenset(self.scheduler_names()),
         )

@@ -18,7 +18,6 @@ from tests.kit.reviews import a_pod as gpu_pod
 from tests.kit.reviews import review
 
 SECRET = "0123456789abcdef0123456789abcdef"
-CALLED_AS = ("--certificate-names", "127.0.0.1")
 MB = 1024 * 1024
 
 
@@ -34,7 +33,7 @@ async def test_the_secret_is_written_into_the_configuration_and_nobody_else_is_a
     environment = {"CARREL_PATH_SECRET": SECRET}
     async with (
         a_cluster() as (client, server),
-        a_webhook(server, *CALLED_AS, environment=environment) as webhook,
+        a_webhook(server, environment=environment) as webhook,
     ):
         await configure_webhook(client, webhook.url)
         (written,) = (await client.get(MUTATING_WEBHOOKS, "carrel"))["webhooks"]
@@ -65,7 +64,7 @@ async def test_with_a_client_authority_a_certificate_of_it_is_needed_and_the_fil
         except aiohttp.ClientError:
             return 0
 
-    async with a_cluster() as (_, server), a_webhook(server, *CALLED_AS, "--client-ca", str(client_ca)) as webhook:
+    async with a_cluster() as (_, server), a_webhook(server, "--client-ca", str(client_ca)) as webhook:
         assert await asked(webhook, "/mutate") == 403
         assert await status(ours) == 200
         assert await status(others) == 0, "a certificate of another authority ends the handshake"
@@ -86,7 +85,7 @@ async def test_it_does_not_start_on_an_open_address_without_knowing_its_callers(
 
 
 async def test_callers_that_begin_and_never_finish_take_no_memory_and_keep_nobody_out() -> None:
-    async with a_cluster() as (client, server), a_webhook(server, *CALLED_AS) as webhook:
+    async with a_cluster() as (client, server), a_webhook(server) as webhook:
         await configure_webhook(client, webhook.url)
 
         def memory_mb() -> int:

@@ -1,12 +1,14 @@
 """`carrel webhook` as a process, called over TLS by the embedded API for every pod that is created there."""
 
 import asyncio
+import base64
 import contextlib
 import json
 import os
 import re
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -19,10 +21,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from carrel.admission import certificates
-from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
+from carrel.admission.assembly import AdmissionWebhook
 from carrel.admission.certificates import Validity
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
+from carrel.admission.options import AdmissionOptions
 from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.kubernetes.client import Client
@@ -82,7 +85,7 @@ class WebhookProcess:
 async def a_webhook(
     server: str, *arguments: str, environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[WebhookProcess]:
-    command = ["webhook", "--server", server, "--port", "0", "--leave-after", "0", *arguments]
+    command = ["webhook", "--server", server, "--port", "0", *arguments]
     running = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "carrel", *command),
         stderr=asyncio.subprocess.PIPE,
@@ -115,7 +118,8 @@ async def a_cluster() -> AsyncIterator[tuple[Client, str]]:
 
 
 async def configure_webhook(client: Client, url: str) -> None:
-    """Creates the webhook configuration, and waits until the webhook has written its authority there."""
+    """Creates the webhook configuration, and waits until the API server would accept the webhook's certificate: the
+    webhook has written its authority there, and the certificate names the host of the URL."""
     for each in webhooks(for_embedded_api=True):
         for webhook in each["webhooks"]:
             webhook["clientConfig"] = {"url": f"{url}{webhook['clientConfig']['service']['path']}"}
@@ -123,9 +127,19 @@ async def configure_webhook(client: Client, url: str) -> None:
     async with asyncio.timeout(LIMIT_S):
         while True:
             found = await client.get(MUTATING_WEBHOOKS, "carrel")
-            if all(webhook["clientConfig"].get("caBundle") for webhook in found["webhooks"]):
+            bundles = {webhook["clientConfig"].get("caBundle", "") for webhook in found["webhooks"]}
+            if "" not in bundles and await _is_trusted(url, base64.b64decode(bundles.pop()).decode()):
                 return
             await asyncio.sleep(0.02)
+
+
+async def _is_trusted(url: str, authority: str) -> bool:
+    context = ssl.create_default_context(cadata=authority)
+    try:
+        async with aiohttp.ClientSession() as session, session.get(f"{url}/healthz", ssl=context):
+            return True
+    except aiohttp.ClientSSLError:
+        return False
 
 
 def a_pod(name: str, limits: Mapping[str, str] = GPU, **metadata: Any) -> Json:
@@ -154,8 +168,7 @@ async def test_a_pod_is_admitted_and_the_webhook_stops_on_sigterm() -> None:
             "API_TOKEN": "t0ken",
             "CARREL_SEAL_KEY": "a key that nobody knows",
         }
-        options = ("--certificate-names", "127.0.0.1")
-        async with a_webhook(server, *options, environment=environment) as webhook:
+        async with a_webhook(server, environment=environment) as webhook:
             await configure_webhook(client, webhook.url)
             made = await client.create(PODS, a_pod("train"), "lab")
             other = await client.create(PODS, a_pod("other", {}), "lab")
@@ -191,7 +204,7 @@ async def test_without_another_booking_service_a_pod_is_admitted_by_the_bookings
         node = a_node("n1", 1)
         await SimulatedKubelets(client, [node], Informers(client).watch(PODS), lambda: now).announce()
         await client.create(BOOKINGS, {**booking, "spec": {"user": "kubernetes-admin", "gpus": 1, **times}})
-        async with a_webhook(server, "--certificate-names", "127.0.0.1", "--api-url", "") as webhook:
+        async with a_webhook(server, "--api-url", "") as webhook:
             await configure_webhook(client, webhook.url)
             made = await client.create(PODS, a_pod("train"), "lab")
             await wait_another_would_be(client, "opportunistic")  # the webhook has seen the first pod
@@ -222,7 +235,7 @@ async def test_owners_hand_overs_and_priority_classes_are_read_from_the_cluster(
             metadata = {"name": name, "labels": {"carrel.dev/handover": "owned"}}
             body: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {**record, **times}}
             await client.create(CONFIG_MAPS, body, "carrel")
-        replica = Replica(ClusterState(client), None, WebhookOptions())
+        replica = Replica(ClusterState(client), None, AdmissionOptions())
         handler = replica.handler()
         assert (await handler.mutate(b"{}")).status == 503, "before the caches are complete nothing is decided"
         running = asyncio.ensure_future(replica.informers.run())
@@ -258,10 +271,10 @@ async def review_by(handler: ReviewHandler, request_body: Json) -> Reviewed:
 
 
 async def test_certificates_are_renewed_while_pods_are_created_and_every_pod_is_reviewed() -> None:
-    options = ("--certificate-names", "127.0.0.1", "--api-url", "")
     served = set()
-    async with a_cluster() as (client, server), a_webhook(server, *options) as webhook:
+    async with a_cluster() as (client, server), a_webhook(server, "--api-url", "") as webhook:
         await configure_webhook(client, webhook.url)
+        await webhook.wait_line("certificate_loaded")  # the one that names the host of the URL
         for turn in range(3):
             secret = await client.get(SECRETS, "carrel-webhook-tls", "carrel")
             served.add(secret["data"]["tls.crt"])

@@ -75,19 +75,10 @@ def test_a_person_books_extends_and_cancels(service: BookingProcess) -> None:
     assert "2 of 2" in ada.types("free", "a6000").out
 
 
-@pytest.mark.parametrize("option", ["--gpus", "--cards"])
-def test_the_number_of_gpus_has_a_new_and_an_old_option(service: BookingProcess, option: str) -> None:
-    tried = Person(service, "gil@lab.example").types("book", "a6000", option, "2", "--days", "1", "--dry-run")
+def test_several_gpus_are_booked_by_their_number(service: BookingProcess) -> None:
+    tried = Person(service, "gil@lab.example").types("book", "a6000", "--gpus", "2", "--days", "1", "--dry-run")
 
     assert (tried.code, "NVIDIA-RTX-A6000, 2 GPUs," in tried.out) == (0, True), tried
-    assert "--cards" not in Person(service, "gil@lab.example").types("book", "--help").out
-
-
-def test_two_different_numbers_of_gpus_are_refused(service: BookingProcess) -> None:
-    numbers = ("--gpus", "2", "--cards", "3")
-    tried = Person(service, "gil@lab.example").types("book", "a6000", *numbers, "--days", "1", "--dry-run")
-
-    assert (tried.code, "--gpus is 2 and --cards is 3" in tried.err) == (2, True), tried
 
 
 def test_a_broken_rule_is_reported_in_three_lines_with_a_command_that_works(service: BookingProcess) -> None:

@@ -300,7 +300,7 @@ async def test_a_missing_kubeconfig_is_reported(tmp_path: Path) -> None:
 
 
 async def test_the_scheduler_config_names_the_extender_and_the_profile() -> None:
-    said = await carrel("scheduler-config", "--gang-timeout", "60")
+    said = await carrel("scheduler-config")
 
     config = yaml.safe_load(said.out)
     assert config["apiVersion"] == "kubescheduler.config.k8s.io/v1"
@@ -317,7 +317,7 @@ async def test_the_scheduler_config_names_the_extender_and_the_profile() -> None
             "weight": 5,
             "nodeCacheCapable": True,
             "enableHTTPS": False,
-            "httpTimeout": "75s",
+            "httpTimeout": "135s",
             "ignorable": False,
         }
     ]

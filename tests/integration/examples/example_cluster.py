@@ -14,7 +14,8 @@ from typing import Any
 import aiohttp
 import yaml
 
-from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
+from carrel.admission.assembly import AdmissionWebhook
+from carrel.admission.options import AdmissionOptions
 from carrel.cluster_file import read_cluster
 from carrel.demo.component_processes import WithToken
 from carrel.demo.kubelets import SimulatedKubelets
@@ -145,7 +146,7 @@ async def an_example_cluster() -> AsyncIterator[ExampleCluster]:
     clock = Clock(datetime.now(UTC).replace(microsecond=0))
     settings = Settings(tokens=USERS, clock=clock, service_address=lambda namespace, name, port: urls["webhook"])
     lab = Lab(EmbeddedApi(settings), clock)
-    options = WebhookOptions(spawners=frozenset({USERS[HUB].name}))
+    options = AdmissionOptions(spawners=frozenset({USERS[HUB].name}))
     webhook = AdmissionWebhook(ClusterState(lab.client, ClusterOptions(now=lab.clock)), None, options)
     await _install(lab)
     await lab.book(BOB, name="booking-bob")

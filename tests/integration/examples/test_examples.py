@@ -229,7 +229,7 @@ async def test_a_pod_of_kais_scheduler_without_a_gpu_is_not_changed_and_its_sche
 
     assert pod["spec"]["schedulerName"] == "kai-scheduler"
     assert not any(key.startswith("carrel.dev/") for key in pod["metadata"].get("annotations", {}))
-    served = scheduler_config(Extender("http://127.0.0.1:39999", 150))["profiles"]
+    served = scheduler_config(Extender("http://127.0.0.1:39999"))["profiles"]
     assert {"schedulerName": "kai-scheduler"} in served
 
 

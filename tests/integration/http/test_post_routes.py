@@ -178,10 +178,7 @@ async def test_an_answer_for_a_caller_that_has_gone_is_dropped() -> None:
     ],
 )
 async def test_only_callers_who_know_the_secret_are_answered(path: str, status: int) -> None:
-    def secrets() -> tuple[bytes, ...]:
-        return (SECRET,)
-
-    async with Measured().served(callers=CallerRules(secrets)) as url:
+    async with Measured().served(callers=CallerRules((SECRET,))) as url:
         for _ in range(2):
             caller = await raw_caller(url)
             await caller.send(request(path, b"xxx", b"connection: close"))

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from carrel.admission.assembly import AdmissionWebhook, WebhookOptions
+from carrel.admission.assembly import AdmissionWebhook
 from carrel.admission.entry_point import WebhookSettings
+from carrel.admission.options import AdmissionOptions
 from carrel.admission.run import renew_certificates
 from carrel.admission.served_certificate import ServedCertificate
 from carrel.demo.kubelets import SimulatedKubelets
@@ -105,10 +106,10 @@ class Recorder:
         """The test closes the API."""
 
 
-def given_to(door: str) -> set[Right]:
+def given_to(account_name: str) -> set[Right]:
     """By the roles that are bound to the component's ServiceAccount."""
     documents = list(rbac())
-    account = {"kind": "ServiceAccount", "name": door, "namespace": "carrel"}
+    account = {"kind": "ServiceAccount", "name": account_name, "namespace": "carrel"}
     bound = [each["roleRef"] for each in documents if account in each.get("subjects", ())]
     return {
         (document["metadata"].get("namespace", ""), group, resource, verb)
@@ -198,7 +199,7 @@ async def open_the_webhook(lab: Lab, recorder: Recorder) -> None:
     for each in webhooks(for_embedded_api=True):
         await lab.client.create(MUTATING_WEBHOOKS, each)
     client, shown = Client(recorder), ServedCertificate()
-    webhook = AdmissionWebhook(ClusterState(client), None, WebhookOptions())
+    webhook = AdmissionWebhook(ClusterState(client), None, AdmissionOptions())
     running = asyncio.gather(webhook.informers.run(), renew_certificates(client, WebhookSettings(), shown))
     try:
         await webhook.informers.wait_synced()
@@ -212,7 +213,7 @@ async def open_the_webhook(lab: Lab, recorder: Recorder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("door", "opened"),
+    ("account_name", "run"),
     [
         ("carrel-extender", open_the_extender),
         ("carrel-controller", open_the_controller),
@@ -222,18 +223,18 @@ async def open_the_webhook(lab: Lab, recorder: Recorder) -> None:
     ids=["extender", "controller", "webhook", "agent"],
 )
 async def test_a_component_may_do_what_it_does_and_nothing_else(
-    door: str, opened: Callable[[Lab, Recorder], Awaitable[None]]
+    account_name: str, run: Callable[[Lab, Recorder], Awaitable[None]]
 ) -> None:
     async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)], in_real_time=True) as lab:
         await lab.client.create(CRDS, POD_GROUP_KIND)
         recorder = Recorder(lab.api)
-        await opened(lab, recorder)
+        await run(lab, recorder)
 
-    assert recorder.used == given_to(door) - {NOT_SERVED}
-    writable = written_by(Writer(door)) if door != "carrel-webhook" else frozenset()
+    assert recorder.used == given_to(account_name) - {NOT_SERVED}
+    writable = written_by(Writer(account_name)) if account_name != "carrel-webhook" else frozenset()
     prefixes = tuple(key.removesuffix("*") for key in writable if key.endswith("*"))
     assert {key for key in recorder.keys if key not in writable and not key.startswith(prefixes)} == set()
-    assert bool(recorder.keys) is (door != "carrel-webhook")
+    assert bool(recorder.keys) is (account_name != "carrel-webhook")
 
 
 async def _tell(lab: Lab, replica: Replica) -> None:

@@ -14,7 +14,7 @@ from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, NODES, PODS
 from carrel.kubernetes.transport import ApiRequest, ApiResponse
 from carrel.node.interfaces import AllocatedDevices
 from carrel.node.nvidia_socket import NvidiaPluginSocket
-from carrel.node.settings import AgentMode, MemoryResource, OfferWholeGpus
+from carrel.node.settings import AgentMode, MemoryResource
 from tests.kit.agent import an_agent, becomes
 from tests.kit.definitions import define_anew, forget_field
 from tests.kit.eventually import eventually
@@ -117,17 +117,9 @@ async def test_it_stops_for_nvidias_plugin_and_starts_again_after_it() -> None:
         await eventually(lambda: running.agent.whole_gpus.is_registered)
 
 
-@pytest.mark.parametrize(
-    ("settings", "mode"),
-    [
-        pytest.param({"mode": AgentMode.COEXIST}, "coexist", id="beside NVIDIA's plugin"),
-        pytest.param({"mode": AgentMode.COEXIST, "whole_gpus": OfferWholeGpus.YES}, "coexist", id="even if asked to"),
-        pytest.param({"whole_gpus": OfferWholeGpus.NO}, "native", id="switched off by the admin"),
-    ],
-)
-async def test_whole_gpus_are_not_offered(settings: dict[str, Any], mode: str) -> None:
-    async with a_lab([]) as lab, an_agent(lab, **settings) as running:
-        assert (await running.status())["mode"] == mode
+async def test_beside_nvidias_plugin_whole_gpus_are_not_offered() -> None:
+    async with a_lab([]) as lab, an_agent(lab, mode=AgentMode.COEXIST) as running:
+        assert (await running.status())["mode"] == "coexist"
         assert {each.resource_name for each in running.kubelet.registered} == {MEM}
 
 

@@ -61,9 +61,9 @@ async def runtime(lab: Lab, version: str) -> None:
 async def a_claim_node(folder: Path, version: str = "containerd://2.2.1", **settings: Any) -> AsyncIterator[ClaimNode]:
     async with a_lab([a_node("n1")]) as lab:
         await runtime(lab, version)
-        given = {"dra": True, "kubelet_folder": folder / "k", "cdi_folder": folder / "cdi", **settings}
+        given = {"dra": True, "cdi_folder": folder / "cdi", **settings}
         async with an_agent(lab, **given) as running, lab.replica(dra=True) as replica:
-            yield ClaimNode(running, ClaimKubelet(folder / "k"), replica, folder / "cdi")
+            yield ClaimNode(running, ClaimKubelet(running.kubelet.root), replica, folder / "cdi")
 
 
 @pytest.fixture

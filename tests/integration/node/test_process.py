@@ -46,7 +46,7 @@ async def process(*options: str) -> AsyncIterator[tuple[asyncio.subprocess.Proce
 async def test_it_answers_probes_and_ends_on_sigterm() -> None:
     async with a_lab([], in_real_time=True) as lab, serve(lab.api) as server, a_kubelet() as kubelet:
         write_gpus(kubelet.folder / "cards.yaml", TWO_CARDS)
-        where = ["--plugin-folder", str(kubelet.folder), "--pod-resources", str(kubelet.pod_resources)]
+        where = ["--kubelet-folder", str(kubelet.root)]
         cards = ["--simulate", str(kubelet.folder / "cards.yaml")]
         options = ["--server", server.url, "--node-name", "n1", "--port", "0", *cards, *where, *BY_PLUGIN]
         async with process(*options) as (agent, url), aiohttp.ClientSession() as session:
@@ -68,7 +68,7 @@ async def test_it_answers_probes_and_ends_on_sigterm() -> None:
 async def test_a_second_agent_waits_until_the_first_ends() -> None:
     async with a_lab([], in_real_time=True) as lab, serve(lab.api) as server, a_kubelet() as kubelet:
         write_gpus(kubelet.folder / "cards.yaml", TWO_CARDS)
-        where = ["--plugin-folder", str(kubelet.folder), "--pod-resources", str(kubelet.pod_resources)]
+        where = ["--kubelet-folder", str(kubelet.root)]
         cards = ["--simulate", str(kubelet.folder / "cards.yaml")]
         options = ["--server", server.url, "--node-name", "n1", "--port", "0", *cards, *where, *BY_PLUGIN]
         async with process(*options) as (first, _):
@@ -89,7 +89,7 @@ async def test_a_missing_folder_is_reported_and_waited_for() -> None:
         write_gpus(kubelet.folder / "cards.yaml", TWO_CARDS)
         cards = ["--simulate", str(kubelet.folder / "cards.yaml")]
         options = ["--server", "http://127.0.0.1:1", "--node-name", "n1", "--port", "0", *cards]
-        async with process(*options, "--plugin-folder", str(folder)) as (agent, _):
+        async with process(*options, "--kubelet-folder", str(folder)) as (agent, _):
             assert agent.stderr is not None
             assert b"waiting: [Errno 20] Not a directory" in await agent.stderr.readline()
             agent.send_signal(signal.SIGTERM)
@@ -100,7 +100,7 @@ async def test_without_a_driver_it_says_so_and_reports_no_gpus(tmp_path: Path) -
     """A file that is not a library comes before whatever this machine may have."""
     (tmp_path / "libnvidia-ml.so.1").write_text("not a library")
     async with a_lab([], in_real_time=True) as lab, serve(lab.api) as server, a_kubelet() as kubelet:
-        where = ["--plugin-folder", str(kubelet.folder), "--pod-resources", str(kubelet.pod_resources)]
+        where = ["--kubelet-folder", str(kubelet.root)]
         options = ["--server", server.url, "--node-name", "n1", "--port", "0", *where]
         agent = await asyncio.create_subprocess_exec(
             *CARREL, *options, env={"LD_LIBRARY_PATH": str(tmp_path)}, stderr=asyncio.subprocess.PIPE
@@ -130,7 +130,7 @@ async def test_without_a_driver_it_says_so_and_reports_no_gpus(tmp_path: Path) -
 )
 def test_bad_options_end_it_with_the_reason(tmp_path: Path, options: list[str], words: str) -> None:
     bad = tmp_path / "cards.yaml"
-    bad.write_text("cards:\n  - {model: T4, memoryMiB: lots}\n")
+    bad.write_text("gpus:\n  - {model: T4, memoryMiB: lots}\n")
     given = [option.format(bad=bad, none=tmp_path / "none.yaml") for option in options]
     outcome = subprocess.run([*CARREL, *given], capture_output=True, text=True, check=False, timeout=LIMIT_S)
 

@@ -10,7 +10,7 @@ import aiohttp
 from carrel.http.serving import Address, serving
 from carrel.ledger.gpus import Node
 from carrel.scheduling.app import extender_app
-from carrel.scheduling.assembly import SchedulerOptions, handlers_on
+from carrel.scheduling.assembly import handlers_on
 from carrel.scheduling.handlers import ExtenderHandlers
 from tests.kit.lab import Lab, Replica, a_lab
 
@@ -65,8 +65,8 @@ class ServedExtender:
 
 
 @contextlib.asynccontextmanager
-async def a_served_extender(nodes: Sequence[Node], *, chooses_node: bool = True) -> AsyncIterator[ServedExtender]:
+async def a_served_extender(nodes: Sequence[Node]) -> AsyncIterator[ServedExtender]:
     async with a_lab(nodes, in_real_time=True) as lab, lab.replica() as replica:
-        handlers = handlers_on(replica, replica.scheduler, SchedulerOptions(chooses_node=chooses_node))
+        handlers = handlers_on(replica, replica.scheduler)
         async with serving(extender_app(handlers), Address()) as url, aiohttp.ClientSession() as session:
             yield ServedExtender(lab, replica, handlers, ExtenderClient(session, url))

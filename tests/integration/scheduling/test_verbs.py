@@ -10,6 +10,7 @@ import pytest
 
 from carrel.kubernetes.cluster import MergePatch
 from carrel.kubernetes.objects.kinds import NodeObject
+from carrel.kubernetes.objects.resources import NODES as NODE_OBJECTS
 from carrel.kubernetes.objects.resources import PODS
 from carrel.scheduling.handlers import ExtenderHandlers
 from carrel.scheduling.pod_lookup import PodLookup
@@ -22,13 +23,19 @@ NODES = ["n1", "n2", "n3"]
 
 @pytest.fixture
 async def extender() -> AsyncIterator[ServedExtender]:
-    """n1 and n2 have two GPUs of 16,276 MiB each, n3 has one of 8,000."""
+    """n1 and n2 have two GPUs of 16,276 MiB each, n3 has one of 8,000. All would rather have no pods: so
+    kube-scheduler chooses among those that have room."""
     nodes = [a_node("n1"), a_node("n2"), a_node("n3", cards=1, memory=8000)]
-    async with a_served_extender(nodes, chooses_node=False) as extender:
+    async with a_served_extender(nodes) as extender:
+        reluctant = MergePatch({"spec": {"taints": [{"key": "old", "effect": "PreferNoSchedule"}]}})
+        for node in nodes:
+            await extender.lab.client.patch(NODE_OBJECTS, node.name, reluctant)
+        known = extender.replica.nodes.store
+        await eventually(lambda: all((found := known.get(node.name)) and found.spec.taints for node in nodes))
         yield extender
 
 
-async def test_filter_names_one_node_unless_the_admin_says_otherwise() -> None:
+async def test_filter_names_one_node_and_on_gpushares_path_all() -> None:
     async with a_served_extender([a_node("n1"), a_node("n2")]) as extender:
         pod = await extender.lab.pod("train", limits={"aliyun.com/gpu-mem": "8138"})
 

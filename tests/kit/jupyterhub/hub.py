@@ -220,7 +220,7 @@ async def running_hub(
         (folder / "carrel").mkdir()
         starter = ComponentStarter(folder / "carrel", served.url, tokens)
         patience = ("--minimum-time", "0", "--notebook-grace", GRACE_S)
-        spawners = ("--spawners", HUB, "--username-domain", DOMAIN, "--leave-after", "0")
+        spawners = ("--spawners", HUB, "--username-domain", DOMAIN)
         address.url, _ = await asyncio.gather(
             closing.enter_async_context(starter.running("webhook", "unused", *spawners)),
             closing.enter_async_context(starter.running("controller", "unused", *patience, *controller)),

@@ -14,7 +14,7 @@ from carrel.admission.settings import PluginMode
 from carrel.dialects.options import DeviceList, HideFrom, Unit
 from carrel.dialects.when_full import WhenFull
 from carrel.ledger.tiers import AtEnd
-from carrel.node.settings import MemoryResource, OfferWholeGpus
+from carrel.node.settings import MemoryResource
 from carrel.scheduling.scheduler_config import PEERS_SERVED
 from carrel.scheduling.settings import PlacementStyle
 from carrel.settings import LogLevel
@@ -96,7 +96,6 @@ def words(path: str) -> list[str]:
         ("scheduler.placement", PlacementStyle),
         ("controller.atEnd", AtEnd),
         ("agent.memoryResource", MemoryResource),
-        ("agent.wholeGpus", OfferWholeGpus),
     ],
 )
 def test_the_schema_allows_the_words_that_the_program_knows(path: str, enum: type[Enum]) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from carrel.cluster_file import read_cluster, read_gpus
+from carrel.cluster_file import read_cluster
 from carrel.parsing import Malformed
 
 GOOD = """\
@@ -37,19 +37,6 @@ def test_the_same_file_gives_the_same_uuids_and_each_gpu_its_own() -> None:
 
     assert first == second
     assert len({gpu.uuid for gpu in first[0].gpus}) == 5
-
-
-def test_the_old_name_gpus_is_accepted_for_gpus() -> None:
-    assert read_cluster(GOOD.replace("gpus:", "cards:"), "a") == read_cluster(GOOD, "a")
-    assert len(read_gpus("cards: [{model: T4, memoryMiB: 16276}]", "a", "n1")) == 1
-    with pytest.raises(Malformed, match=r"gpus\[0\]"):
-        read_cluster(GOOD.replace("gpus:", "cards:").replace("81920", "-5"), "a")
-
-
-def test_a_label_named_gpus_stays() -> None:
-    (node,) = read_cluster(GOOD.replace("zone: lab", "cards: many"), "a")
-
-    assert node.labels == {"cards": "many"}
 
 
 @pytest.mark.parametrize(

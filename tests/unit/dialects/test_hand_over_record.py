@@ -89,7 +89,6 @@ def test_what_is_written_is_read(record: HandOver) -> None:
         {"phase": "later"},
         {"due": "soon"},
         {"decided": ""},
-        {"successor": "{"},
         {"gone": "away"},
     ],
     ids=str,

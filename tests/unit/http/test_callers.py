@@ -11,7 +11,7 @@ from carrel.http.asgi import AsgiApp, Receive, Scope, Send
 from carrel.http.callers import CallerRules, known_callers_only
 
 SECRET, OLDER = b"first-secret-0123456789", b"older-secret-0123456789"
-BY_SECRET = CallerRules(lambda: (SECRET, OLDER))
+BY_SECRET = CallerRules((SECRET, OLDER))
 BY_CERTIFICATE = CallerRules(needs_certificate=True)
 SHOWN = {"tls": {"client_cert_name": "commonName=kube-scheduler"}}
 
@@ -78,7 +78,7 @@ def test_whoever_shows_a_certificate_may_call() -> None:
 
 
 def test_with_both_settings_both_are_needed() -> None:
-    both = CallerRules(lambda: (SECRET,), needs_certificate=True)
+    both = CallerRules((SECRET,), needs_certificate=True)
     path = f"/{SECRET.decode()}/mutate"
     assert Asked(both, path, extensions=SHOWN).seen == "/mutate"
     assert Asked(both, path).status == Asked(both, "/mutate", extensions=SHOWN).status == 403

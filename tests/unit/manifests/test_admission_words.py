@@ -66,7 +66,7 @@ def test_the_webhook_is_asked_about_every_pod_that_it_would_change() -> None:
         *ALL.written_labels,
         f"{kai.GPU_GROUP}/*",
         *ours,
-        *carrel.PRIORITY_CLASSES,
+        carrel.PRIORITY_CLASS,
         carrel.BOOKING,  # as a scheduling gate
         *ALL.resources,
         f"{dra.CLASS_RESOURCE}{dra.DRIVER}",

@@ -9,7 +9,7 @@ from carrel.node.simulated_machine import SimulatedMachine
 from carrel.parsing import Malformed
 
 GOOD = """\
-cards:
+gpus:
   - {model: NVIDIA-RTX-A6000, memoryMiB: 49140}
   - {model: NVIDIA-RTX-A6000, memoryMiB: 49140}
 """
@@ -48,9 +48,9 @@ async def test_a_malformed_file_is_reported_with_its_line_and_the_gpus_stay_as_t
 
     for text, words in (
         (BAD, "cards.yaml: line 2 ($.gpus[0].memoryMiB) is 'lots'; expected a whole number"),
-        ("cards: [", "line 1"),
-        ("cards:\n  - {model: x, memoryMiB: 2026-13-45}", "line 2 is 'month must be in 1..12'"),
-        ("cards: " + "[" * 5000, "expected YAML that is nested less deeply"),
+        ("gpus: [", "line 1"),
+        ("gpus:\n  - {model: x, memoryMiB: 2026-13-45}", "line 2 is 'month must be in 1..12'"),
+        ("gpus: " + "[" * 5000, "expected YAML that is nested less deeply"),
         ("nodes: []", "unknown field `nodes`"),
         ("gpus: [] # \x00", r"line 1 is '\x00'; expected YAML"),
     ):
@@ -58,7 +58,7 @@ async def test_a_malformed_file_is_reported_with_its_line_and_the_gpus_stay_as_t
         state = await machine.read_state()
         assert state.gpus == good
         assert words in state.trouble
-    file.write_bytes(b"cards:\n  - \xff")  # noqa: ASYNC240 # a moment
+    file.write_bytes(b"gpus:\n  - \xff")  # noqa: ASYNC240 # a moment
     assert (await machine.read_state()).trouble == r"cards.yaml: line 2 is b'\xff'; expected text in UTF-8"
     file.rename(file.with_suffix(".moved"))  # noqa: ASYNC240 # a moment
     assert (await machine.read_state()).gpus == good
@@ -72,12 +72,12 @@ async def test_a_malformed_file_is_reported_with_its_line_and_the_gpus_stay_as_t
     [
         pytest.param(BAD, id="a text instead of a number"),
         pytest.param("", id="an empty file"),
-        pytest.param("cards: 3", id="no list"),
-        pytest.param("cards:\n  - {model: x, memoryMiB: 0}", id="a GPU without memory"),
-        pytest.param("cards:\n  - {model: x, memoryMiB: 99999999999999999999}", id="a GPU that is too large"),
-        pytest.param('cards:\n  - {model: "", memoryMiB: 1}', id="a GPU without a name"),
-        pytest.param("cards:\n  - {model: x}", id="a missing field"),
-        pytest.param("cards:\n  - {model: x, memoryMiB: 1, colour: red}", id="an unknown field"),
+        pytest.param("gpus: 3", id="no list"),
+        pytest.param("gpus:\n  - {model: x, memoryMiB: 0}", id="a GPU without memory"),
+        pytest.param("gpus:\n  - {model: x, memoryMiB: 99999999999999999999}", id="a GPU that is too large"),
+        pytest.param('gpus:\n  - {model: "", memoryMiB: 1}', id="a GPU without a name"),
+        pytest.param("gpus:\n  - {model: x}", id="a missing field"),
+        pytest.param("gpus:\n  - {model: x, memoryMiB: 1, colour: red}", id="an unknown field"),
         pytest.param("\tcards: []", id="not YAML"),
         pytest.param("gpus: [] # \x00", id="a control character"),
     ],

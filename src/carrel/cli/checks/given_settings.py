@@ -33,6 +33,7 @@ ALIKE: Sequence[type[Any]] = (
     shared.DeviceListSettings,
     shared.DraSettings,
     shared.TierSettings,
+    shared.SchedulerSettings,
     shared.WhenFullSettings,
     shared.GraceSettings,
     shared.SealSettings,
@@ -53,7 +54,7 @@ async def given_settings(of: Installation) -> Sequence[Finding]:
     if not pods:
         return [ok("no pod of Carrel's chart has any")]  # `components` says that it is missing
     newest_of = {name: pod for name in SETTINGS if (pod := newest(pods, name)) is not None}
-    found = [*_different(of, newest_of), *_unknown(of, newest_of), *_schedulers(of, newest_of)]
+    found = [*_different(of, newest_of), *_unknown(of, newest_of)]
     return found or [ok("all components that must have a setting alike do, and each knows all that it was given")]
 
 
@@ -105,15 +106,3 @@ def _unknown(of: Installation, pods: Mapping[str, ComponentPod]) -> Iterator[Fin
             if variable.name.startswith(PREFIX) and variable.name not in known:
                 text = f"{component} has no setting {variable.name}, which it was given: it is ignored"
                 yield warn(text, f"remove it from {component}.env, or correct its name: docs/reference/settings.md")
-
-
-def _schedulers(of: Installation, pods: Mapping[str, ComponentPod]) -> Iterator[Finding]:
-    if not {"webhook", "controller"} <= pods.keys():
-        return
-    sent_to = pods["webhook"].given("CARREL_SCHEDULER") or _default(WebhookSettings, "scheduler")
-    believed = pods["controller"].given("CARREL_SCHEDULERS") or _default(ControllerSettings, "schedulers")
-    if sent_to not in [each.strip() for each in believed.split(",")]:
-        text = (
-            f"the webhook sends GPU pods to {sent_to}, and the controller tells only pods of {believed} why they wait"
-        )
-        yield warn(text, of.install)

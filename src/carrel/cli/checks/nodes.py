@@ -14,7 +14,7 @@ from carrel.leases.silent_agents import why_silent
 from carrel.parsing.malformed import Malformed
 from carrel.parsing.time import seconds
 
-MODE, WHOLE_GPUS = "CARREL_MODE", ("CARREL_WHOLE_GPUS", "CARREL_WHOLE_CARDS")
+MODE = "CARREL_MODE"
 STALLS_ABOVE = 2048
 """Devices of a plugin, as `node.memory_offer_decision` says."""
 STALLS_SINCE = 36
@@ -86,8 +86,7 @@ def _of_kubelet(
             text = f"it offers no {nvidia.GPU}: in coexist mode NVIDIA's plugin must run there"
             yield fail(text, of.with_values("mode=native") + ", or install NVIDIA's plugin", hop)
         return
-    is_whole = not agent or agent.given(*WHOLE_GPUS) != "no"
-    if is_whole and healthy and offered[nvidia.GPU] < healthy:
+    if healthy and offered[nvidia.GPU] < healthy:
         text = (
             f"it offers {offered[nvidia.GPU]} {nvidia.GPU}, and {healthy} GPUs are healthy: a plugin is not registered"
         )

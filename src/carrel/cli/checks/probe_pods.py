@@ -53,7 +53,7 @@ async def visible_gpus(of: Installation) -> Sequence[Finding]:
     if not image:
         return [warn("no pod of Carrel tells which image to use", "carrel doctor --probe --probe-image IMAGE")]
     simulated = is_simulated(pods)
-    hides = next((each.given(*HIDE_FROM) for each in pods if each.component == "webhook"), "")
+    hides = next((each.given(HIDE_FROM) for each in pods if each.component == "webhook"), "")
     gpu = await _run(of, of.probe, _manifest(image, WITH_GPU, {nvidia.GPU: "1"}))
     found = [_of_gpu_pod(of, gpu, simulated=simulated) if isinstance(gpu, Ended) else gpu]
     nodes = [gpu.node] if isinstance(gpu, Ended) else await _gpu_nodes(of)

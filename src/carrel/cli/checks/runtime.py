@@ -10,8 +10,7 @@ from carrel.kubernetes.cluster import NotFound
 from carrel.kubernetes.objects.resources import RUNTIME_CLASSES
 from carrel.leases.runtime_class import AUTO, NONE
 
-SIMULATE, RUNTIME_CLASS = "CARREL_SIMULATE", "CARREL_RUNTIME_CLASS"
-HIDE_FROM = ("CARREL_HIDE_GPUS_FROM", "CARREL_HIDE_CARDS_FROM")
+SIMULATE, RUNTIME_CLASS, HIDE_FROM = "CARREL_SIMULATE", "CARREL_RUNTIME_CLASS", "CARREL_HIDE_GPUS_FROM"
 ALL_PODS = "all-pods"
 CONDITION = "may-see-gpus"
 """As in `manifests/webhooks.yaml`."""
@@ -31,14 +30,14 @@ async def runtime_class(of: Installation) -> Sequence[Finding]:
     if setting not in (AUTO, NONE) and not is_there:
         text = f"there is no RuntimeClass {name}: the API server refuses every GPU pod"
         return [fail(text, of.with_values("runtimeClass=auto"))]
-    if (webhook.given(*HIDE_FROM) if webhook else "") == ALL_PODS and await _asks_about_few(of):
+    if (webhook.given(HIDE_FROM) if webhook else "") == ALL_PODS and await _asks_about_few(of):
         text = "hideGpusFrom is all-pods, but the API server asks the webhook only about pods that may see a GPU"
         return [fail(text, of.install)]
     if is_there:
         return [ok(f"GPU pods that name none get {name}")]
     if is_simulated(pods):
         return [ok("GPU pods get none, and need none: GPUs are simulated")]
-    hidden = (webhook.given(*HIDE_FROM) if webhook else "") or "nvidia-pods"
+    hidden = (webhook.given(HIDE_FROM) if webhook else "") or "nvidia-pods"
     if hidden != ALL_PODS:
         text = (
             f"GPU pods get none, so NVIDIA's runtime must be the default one of the nodes; then an image alone may use "

@@ -6,18 +6,17 @@ from typing import Any
 
 import yaml
 
-from carrel.cli.checks.component_pods import ask_metrics, component_pods, newest
+from carrel.cli.checks.component_pods import ask_metrics, component_pods
 from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
 from carrel.dialects import gpuclaim
 from carrel.kubernetes.cluster import ClusterError, NotFound
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES
 from carrel.parsing.malformed import Malformed
 from carrel.parsing.time import instant, seconds
-from carrel.scheduling.scheduler_config import PREFIX, PROFILE
+from carrel.scheduling.scheduler_config import LONGEST_GANG_S, PREFIX, PROFILE
 
 CONTROLLER_LEASE = "carrel-controller"
 CONFIGURATION = "carrel-scheduler"
-GANG_TIMEOUT = "CARREL_GANG_TIMEOUT"
 LEADER_SILENT = timedelta(seconds=60)
 """A leader renews its Lease every few seconds, and another takes over long before this."""
 
@@ -61,7 +60,7 @@ async def extender(of: Installation) -> Sequence[Finding]:
         return [warn(text, "carrel doctor --probe")]
     if why := why_not_wired(text):
         return [fail(f"kube-scheduler does not ask the extender: {why}", of.install)]
-    if (short := await _shorter_than_gangs(of, text)) is not None:
+    if (short := _shorter_than_gangs(of, text)) is not None:
         return [short]
     calls = await _calls(of)
     asked = "" if calls is None else f"; it has been asked {calls:,.0f} times since it started"
@@ -91,15 +90,13 @@ def why_not_wired(text: str) -> str:
     return f"{', '.join(lacking)} is not given" if lacking else ""
 
 
-async def _shorter_than_gangs(of: Installation, text: str) -> Finding | None:
+def _shorter_than_gangs(of: Installation, text: str) -> Finding | None:
     """kube-scheduler gives up on a bind of which the extender still waits for the gang."""
-    pod = newest(await component_pods(of, "scheduler"), "scheduler")
-    gang = (pod.given(GANG_TIMEOUT) if pod else "") or "120"
     waits = str(yaml.safe_load(text)["extenders"][0].get("httpTimeout", "5s")).removesuffix("s")
-    if not (waits.isdecimal() and gang.isdecimal()) or int(waits) > int(gang):
+    if not waits.isdecimal() or int(waits) > LONGEST_GANG_S:
         return None
-    words = f"kube-scheduler waits {waits} s for the extender, and a gang may take {gang} s: gangs fail"
-    return fail(words, of.with_values(f"scheduler.gangTimeout={gang}"))
+    words = f"kube-scheduler waits {waits} s for the extender, and a gang may take {LONGEST_GANG_S} s: gangs fail"
+    return fail(words, of.install)
 
 
 async def _calls(of: Installation) -> float | None:
