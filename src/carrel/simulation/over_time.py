@@ -21,7 +21,7 @@ from carrel.ledger.coverage import Covered, Entitlement
 from carrel.ledger.placement import Placement
 from carrel.ledger.requests import Request
 from carrel.ledger.shares import Coverage
-from carrel.lifecycle.holdings import OpportunisticPod
+from carrel.ledger.victim_prices import OpportunisticPod
 from carrel.simulation.cluster import ClusterInRun
 from carrel.simulation.covered_pods import CoveredPodsInRun
 from carrel.simulation.policies import POLICIES, Choice, PolicyContext
