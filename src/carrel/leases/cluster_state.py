@@ -99,7 +99,7 @@ class ClusterState:
         self.options = options
         self.isolation = Isolation(options.clock, options.retry)
         self.informers = Informers(
-            cluster, options.watch_timing, isolation=self.isolation, together=lambda: self.ledger.together()
+            cluster, options.watch_timing, isolation=self.isolation
         )
         self.pods: Reflector[Pod] = self.informers.watch(
             PODS,

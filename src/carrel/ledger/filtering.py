@@ -121,7 +121,7 @@ class NodeFilter:
         if self._ledger.kept_for(pod):
             plain = why_waiting(self._ledger, request, nodes, pod)
             return plain and Refusal(plain.reason)
-        table, now = self._table(request), self._ledger.moment
+        table, now = self._table(request), self._ledger.version
         if table.explained is not None and table.explained[0] == now and table.explained[1] is nodes:
             return table.explained[2]
         fits = "" in map(table.verdicts.get, nodes)
@@ -149,7 +149,7 @@ class NodeFilter:
             changed = self._ledger.nodes
         if changed:
             self._judge(table, alike, changed)
-            table.moment = self._ledger.moment
+            table.moment = self._ledger.version
         return table
 
     def _judge(self, table: _Table, request: Request, nodes: Iterable[str]) -> None:

@@ -28,7 +28,7 @@ class Inventory:
         self._ledger = ledger
         self.kinds: Counter[GpuKind] = Counter()
         """How many usable GPUs of each kind there were when they were last counted."""
-        self._counted_at = 0  # the revision of the ledger's inventory
+        self._counted_at = 0  # the version of the ledger's inventory
         self._looked_at = -1  # the same
         self._shape_of: dict[str, tuple[Node, _Shape]] = {}
         self._empty: dict[_Shape, NodeRoom] = {}  # the room of such a node that nobody uses
@@ -36,9 +36,9 @@ class Inventory:
 
     def has_changed(self) -> bool:
         """Whether it is a different one since it was counted. Then it has been counted again."""
-        if self._ledger.inventory_revision - self._counted_at <= OTHER_GPUS * len(self._ledger.rooms):
+        if self._ledger.inventory_version - self._counted_at <= OTHER_GPUS * len(self._ledger.rooms):
             return False
-        self._counted_at, now = self._ledger.inventory_revision, self._kinds_now()
+        self._counted_at, now = self._ledger.inventory_version, self._kinds_now()
         others = (now - self.kinds).total() + (self.kinds - now).total()
         if others <= OTHER_GPUS * self.kinds.total():
             return False
@@ -81,9 +81,9 @@ class Inventory:
         return Counter(shape for node, shape in self._shape_of.values() if not node.out_of_use)
 
     def _look(self) -> None:
-        if self._looked_at == self._ledger.inventory_revision:
+        if self._looked_at == self._ledger.inventory_version:
             return
-        self._looked_at = self._ledger.inventory_revision
+        self._looked_at = self._ledger.inventory_version
         before, self._shape_of = self._shape_of, {}
         for name in self._ledger.rooms:
             node = self._ledger.node(name)

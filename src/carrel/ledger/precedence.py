@@ -70,12 +70,10 @@ class Precedence:
     def taken_first(self) -> "_TakenFirst":
         """Looked for anew only when the ledger, or who waits, has changed."""
         waiting = tuple(self._waiting())
-        if self._ledger.is_what_if:
-            return self._look(waiting)  # true for a moment only
-        revision, before, found = self._known
-        if revision != self._ledger.revision or waiting != before:
+        version, before, found = self._known
+        if version != self._ledger.version or waiting != before:
             found = self._look(waiting)
-            self._known = (self._ledger.revision, waiting, found)
+            self._known = (self._ledger.version, waiting, found)
         return found
 
     def _look(self, waiting: Sequence[WaitingPod]) -> "_TakenFirst":

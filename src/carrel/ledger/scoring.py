@@ -149,7 +149,7 @@ class Ranking:
                 self._tables.popitem(last=False)
         else:
             self._tables.move_to_end((request, machine))
-        if (table.ledger_moment, table.machines_moment) != (self._ledger.moment, self.machines.moment):
+        if (table.ledger_moment, table.machines_moment) != (self._ledger.version, self.machines.moment):
             self._repair(table)
         return table
 
@@ -168,7 +168,7 @@ class Ranking:
             for name in machines_changed:
                 if name in rooms:  # of others the machine does not count
                     table.forget(name)
-        table.ledger_moment, table.machines_moment = self._ledger.moment, self.machines.moment
+        table.ledger_moment, table.machines_moment = self._ledger.version, self.machines.moment
 
     def _follow_the_mix(self) -> None:
         is_other_inventory = self._inventory.has_changed()

@@ -15,7 +15,8 @@ now.
 
 Nodes are looked into in the order of what their victims cost at least. On a node, the GPU that costs least is freed,
 then the next, until there are enough; on a GPU, the cheapest pods go, of equally cheap ones the largest first. Then
-those are taken back that were superfluous. Not all sets are tried: the best one may have one pod less.
+those are taken back that were superfluous. Not all sets are tried: the best one may have one pod less, or spare one
+more young pod.
 """
 
 import heapq
@@ -65,9 +66,9 @@ def revoke(
     for number, (bound, node) in enumerate(sorted(search.bounds())):
         if best is not None and ((bound, node) >= best[:2] or number >= MOST_NODES):
             break
-        for cost, answer in search.on(node):
+        for cost, found in search.on(node):
             if best is None or (cost, node) < best[:2]:
-                best = (cost, node, answer)
+                best = (cost, node, found)
     if best is None:
         where = f"{len(booked.nodes)} node{'s' * (len(booked.nodes) != 1)}"
         return Refusal(f"no room for {booked.request} on {where}, even if every pod without a booking ended")
@@ -153,9 +154,9 @@ class _Search:
             with ledger.what_if():
                 for uid in ending - self._pods.stuck.keys():
                     ledger.give_back(uid)
-                holders = self._free(pool)
-                if holders is not None:
-                    answers.append(self._without_superfluous(node, holders))
+                held = self._free(pool)
+                if held is not None:
+                    answers.append(self._without_superfluous(node, held))
         return answers
 
     def _free(self, pool: Iterable[Card]) -> dict[str, Mapping[str, Share]] | None:
