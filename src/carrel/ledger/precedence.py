@@ -52,8 +52,7 @@ class Precedence:
             return found
         fits = fit_test(request)
         touched = taken_first.nodes.intersection(found.fitting)
-        taken = [name for name in sorted(touched) if not fits(taken_first.room(name))]
-        return found.after([(name, "", WAITED_FOR) for name in taken]) if taken else found
+        return found.without({name for name in touched if not fits(taken_first.room(name))}, WAITED_FOR)
 
     @contextmanager
     def served(self, node: str = "") -> Iterator[None]:

@@ -98,7 +98,7 @@ class _State:
         self.loss = fragmentation.loss(self.free, machine.cpu_milli, machine.memory_mib)
 
 
-class _Kind:
+class _RequestKind:
     """Requests that cost the same on every node."""
 
     def __init__(self, request: Request | None, machine: MachineRoom) -> None:
@@ -123,7 +123,7 @@ class Ranking:
         self._mix: Mix | None = None
         self._fragmentation = Fragmentation(self.demand.mix)
         self._states: dict[str, _State] = {}
-        self._kinds: OrderedDict[tuple[Request | None, MachineRoom], _Kind] = OrderedDict()
+        self._kinds: OrderedDict[tuple[Request | None, MachineRoom], _RequestKind] = OrderedDict()
         self._shared: dict[Cost, Cost] = {}
 
     def costs(
@@ -146,7 +146,7 @@ class Ranking:
         costs = self._costs(self._kind(request, machine), nodes, pod)
         return min(costs, key=lambda each: each.by_spreading, default=None)
 
-    def _costs(self, kind: _Kind, nodes: Collection[str], pod: str) -> list[NodeCost]:
+    def _costs(self, kind: _RequestKind, nodes: Collection[str], pod: str) -> list[NodeCost]:
         own = self._where_gpus_are_kept(kind, pod) if pod and kind.request is not None else {}
         if not own or kind.request is None:
             return [NodeCost(0, cost, node) for node, cost in self._known(kind, nodes) if cost is not None]
@@ -154,7 +154,7 @@ class Ranking:
         others = [NodeCost(cards, cost, name) for name, cost in self._known(kind, nodes) if cost and name not in own]
         return others + [cost for name, cost in own.items() if cost is not None and name in nodes]
 
-    def _known(self, kind: _Kind, nodes: Iterable[str]) -> list[tuple[str, Cost | None]]:
+    def _known(self, kind: _RequestKind, nodes: Iterable[str]) -> list[tuple[str, Cost | None]]:
         """What everybody is told of these nodes."""
         rooms, machines, states, costs = self._ledger.rooms, self.machines.free, self._states, kind.costs
         without_gpus = NO_LOSS if kind.request is None else None
@@ -174,13 +174,13 @@ class Ranking:
             found.append((name, costs[state]))
         return found
 
-    def _kind(self, request: Request | None, machine: MachineRoom) -> _Kind:
+    def _kind(self, request: Request | None, machine: MachineRoom) -> _RequestKind:
         self._follow_the_mix()
         if request is not None and request.gang is not None:
             request = replace(request, gang=None)
         kind = self._kinds.get((request, machine))
         if kind is None:
-            kind = self._kinds[request, machine] = _Kind(request, machine)
+            kind = self._kinds[request, machine] = _RequestKind(request, machine)
             if len(self._kinds) > self._remembered:
                 self._kinds.popitem(last=False)
         else:
@@ -207,7 +207,7 @@ class Ranking:
     def _could_serve(self, request: Request, machine: MachineRoom) -> bool:
         return self.machines.could_give(machine) and self._inventory.could_serve(request)
 
-    def _where_gpus_are_kept(self, kind: _Kind, pod: str) -> dict[str, NodeCost | None]:
+    def _where_gpus_are_kept(self, kind: _RequestKind, pod: str) -> dict[str, NodeCost | None]:
         """On these few nodes the pod may have what nobody else may."""
         cards = map(self._ledger.card, self._ledger.kept_for(pod))
         return {name: self._count_kept(kind, name, pod) for name in {card.gpu.node for card in cards if card}}
@@ -215,7 +215,7 @@ class Ranking:
     # --- one node ----------------------------------------------------------------------------------------------------
 
     def _count(
-        self, kind: _Kind, node: str, state: _State, left_after: dict[FreePieces, FreePieces | None]
+        self, kind: _RequestKind, node: str, state: _State, left_after: dict[FreePieces, FreePieces | None]
     ) -> Cost | None:
         """`left_after` is kept for one question: many nodes have the same pieces."""
         request, free = kind.request, state.free
@@ -232,7 +232,7 @@ class Ranking:
         left = left_after[free]
         return None if left is None else self._cost(kind, state, AS_PREFERRED, left)
 
-    def _count_kept(self, kind: _Kind, node: str, pod: str) -> NodeCost | None:
+    def _count_kept(self, kind: _RequestKind, node: str, pod: str) -> NodeCost | None:
         """Of a node where GPUs are kept for the pod."""
         placement = place(self._ledger, kind.request, node, pod) if kind.request is not None else None
         if not isinstance(placement, Placement):
@@ -242,11 +242,11 @@ class Ranking:
         state = _State(self._ledger.rooms[node], self.machines.free.get(node, ENOUGH), self._fragmentation)
         return NodeCost(not_kept, self._cost_of(kind, state, placement), node)
 
-    def _cost_of(self, kind: _Kind, state: _State, placement: Placement) -> Cost:
+    def _cost_of(self, kind: _RequestKind, state: _State, placement: Placement) -> Cost:
         left = self._fragmentation.free(_after(state.room, placement))
         return self._cost(kind, state, apart(placement.gpus, placement.request), left)
 
-    def _cost(self, kind: _Kind, state: _State, apart: Apart, left: FreePieces) -> Cost:
+    def _cost(self, kind: _RequestKind, state: _State, apart: Apart, left: FreePieces) -> Cost:
         machine, needed = state.machine, kind.machine
         cpu, memory = machine.cpu_milli - needed.cpu_milli, machine.memory_mib - needed.memory_mib
         change = self._fragmentation.loss(left, max(cpu, 0), max(memory, 0)) - state.loss

@@ -1,31 +1,21 @@
-"""Encodes the answer to `filter`: which nodes fit, and why the others do not.
-
-`NodeFilter` returns the same object as long as its result is the same. So thousands of names are encoded once, and the
-bytes are reused until a node moves from one group to another.
-"""
+"""Encodes the answer to `filter`: which nodes fit, and why the others do not."""
 
 from collections.abc import Collection, Mapping
-from functools import lru_cache
 
 import msgspec
 
-from carrel.ledger.filtering import REMEMBERED, FilterResult
+from carrel.ledger.filtering import FilterResult
 from carrel.scheduling import extender_calls
 
 
 def write_filtered(found: FilterResult, objects: Mapping[str, object] | None) -> bytes:
     """`objects` are the nodes themselves, where the scheduler sent them."""
-    if objects is None and (found.refused or len(found.fitting) != 1):
-        return _write_names(found)
-    # One node alone, as nearly always, is not worth remembering.
-    return msgspec.json.encode(extender_calls.filter_result(objects, tuple(found.fitting), found.why_not()))
-
-
-@lru_cache(maxsize=REMEMBERED)
-def _write_names(found: FilterResult) -> bytes:
+    if objects is not None:
+        return msgspec.json.encode(extender_calls.filter_result(objects, tuple(found.fitting), found.why_not()))
     refused = b",".join(_refusals(why, nodes) for why, nodes in found.refused.items())
-    fitting = tuple(found.fitting)
-    return msgspec.json.encode(extender_calls.filter_result_of(None, fitting, msgspec.Raw(b"{%b}" % refused)))
+    return msgspec.json.encode(
+        extender_calls.filter_result_of(None, tuple(found.fitting), msgspec.Raw(b"{%b}" % refused))
+    )
 
 
 def _refusals(why: str, nodes: Collection[str]) -> bytes:
