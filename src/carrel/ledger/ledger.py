@@ -119,7 +119,8 @@ class Ledger:
 
     @property
     def rooms(self) -> Mapping[str, NodeRoom]:
-        """How much room each node has. A node that has changed is summed up when this is next asked for."""
+        """How much room each node has. A node that has changed is summed up when this is next asked for: who keeps the
+        mapping does not see later changes."""
         if self._not_summed_up:
             for name in self._not_summed_up:
                 self._rooms[name] = self._entries[name].room()

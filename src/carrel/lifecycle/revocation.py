@@ -49,7 +49,7 @@ from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Gang, Request
 from carrel.ledger.shares import Coverage, Holder, ShareState
 from carrel.ledger.victim_prices import Opportunists
-from carrel.ledger.victims import Revocation, revoke
+from carrel.ledger.victims import revoke
 from carrel.lifecycle.hand_over import HandOverOrder, HandOvers
 from carrel.lifecycle.opportunistic_pods import OpportunisticPods
 from carrel.lifecycle.pod_events import COMPONENT
@@ -250,36 +250,28 @@ class Revoker:
 
     def _would_help(self, gang: Gang, waiting: Iterable[WaitingPod]) -> bool:
         """Whether as many members would have GPUs as the gang needs. For fewer nobody loses one: all or none are
-        placed. Members that are not among these pods count as if they had theirs."""
+        placed. All victims count as gone, and members that are not among these pods as if they had theirs."""
         members = self._state.gang_members(gang)
         if members.bound:
             return True
         booked = [each for each in waiting if each.request.gang == gang]
-        with self._cluster_ledger.ledger.what_if():
+        ledger, stuck = self._cluster_ledger.ledger, self._opportunists.stuck
+        ending = [uid for uid in ledger.holders() if _is_released(ledger, uid)]
+        with ledger.what_if():
+            for uid in {*self._opportunists.victims, *ending} - stuck.keys():
+                ledger.give_back(uid)
             served = self._found(booked, self._serve)
         return len(members.waiting) - len(booked) + len(served) >= gang.size
 
     def _serve(self, waiting: WaitingPod) -> bool | None:
-        """Gives GPUs to the pod as if all victims were gone, within a what-if. None: there are none for it."""
+        """Gives GPUs to the pod, within a what-if. None: there are none for it."""
         ledger, keeper = self._cluster_ledger.ledger, waiting.keeper(self._cluster_ledger.ledger)
-        if self._is_enough_kept(waiting, ledger):
-            return True
-        answer = revoke(ledger, self._opportunists, waiting, self._now())
-        if isinstance(answer, Revocation):
-            cards = [card for card in (ledger.card(gpu.uuid) for gpu in answer.gpus) if card is not None]
-            going = {victim.uid for victim in answer.victims}
-            going |= {
-                uid for card in cards for uid, share in card.shares.items() if share.state is ShareState.RELEASING
-            }
-            for uid in going - self._opportunists.stuck.keys():
-                ledger.give_back(uid)
-            placed = place(ledger, waiting.request, answer.node, keeper)
-        else:
-            placed = answer
-        if isinstance(placed, Refusal):
-            return None
-        ledger.hold(*replace(placed, coverage=Coverage(waiting.booking, self._now())).shares(waiting.holder))
-        return True
+        for node in candidates(ledger, waiting.request, waiting.nodes, keeper).fitting:
+            placed = place(ledger, waiting.request, node, keeper)
+            if isinstance(placed, Placement):
+                ledger.hold(*replace(placed, coverage=Coverage(waiting.booking, self._now())).shares(waiting.holder))
+                return True
+        return None
 
     def _is_enough_kept(self, waiting: WaitingPod, ledger: Ledger) -> bool:
         """Whether the GPUs that are kept for the pod are enough, once all victims are gone."""
@@ -352,3 +344,7 @@ class Revoker:
             and not pod["metadata"].get("deletionTimestamp")
             and not pod["spec"].get("nodeName")
         )
+
+
+def _is_released(ledger: Ledger, uid: str) -> bool:
+    return any(share.state is ShareState.RELEASING for share in ledger.shares_of(uid).values())

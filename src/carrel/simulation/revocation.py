@@ -25,38 +25,37 @@ class RunningPod:
     as_victim: OpportunisticPod
 
 
-class RevokerInRun:
-    def __init__(self, state: ClusterInRun) -> None:
-        self._state = state
+def revoke_in_run(
+    state: ClusterInRun, asked: SimulatedPod, opportunistic: Mapping[str, RunningPod], now: datetime
+) -> Revocation | None:
+    """What a booked pod gets that finds no room, and from whom. `opportunistic` are those who may lose GPUs, by name.
+    None: it has to wait."""
+    assert asked.request is not None, "only pods with GPUs are booked"
+    pods = Opportunists({name: each.as_victim for name, each in opportunistic.items()})
+    nodes = _nodes(state, asked, opportunistic.values())
+    while nodes:
+        booked = WaitingPod(Holder(asked.name, NAMESPACE, asked.name), asked.request, tuple(nodes))
+        answer = revoke(state.ledger, pods, booked, now)
+        if not isinstance(answer, Revocation):
+            return None
+        given = _sum(opportunistic[victim.uid].pod.machine for victim in answer.victims)
+        if state.machine_fits_with(asked, answer.node, given):
+            return answer
+        nodes.remove(answer.node)
+    return None
 
-    def decide(self, asked: SimulatedPod, opportunistic: Mapping[str, RunningPod], now: datetime) -> Revocation | None:
-        """What a booked pod gets that finds no room, and from whom. `opportunistic` are those who may lose GPUs, by
-        name. None: it has to wait."""
-        assert asked.request is not None, "only pods with GPUs are booked"
-        pods = Opportunists({name: each.as_victim for name, each in opportunistic.items()})
-        nodes = self._nodes(asked, opportunistic.values())
-        while nodes:
-            booked = WaitingPod(Holder(asked.name, NAMESPACE, asked.name), asked.request, tuple(nodes))
-            answer = revoke(self._state.ledger, pods, booked, now)
-            if not isinstance(answer, Revocation):
-                return None
-            given = _sum(opportunistic[victim.uid].pod.machine for victim in answer.victims)
-            if self._state.machine_fits_with(asked, answer.node, given):
-                return answer
-            nodes.remove(answer.node)
-        return None
 
-    def _nodes(self, asked: SimulatedPod, opportunistic: Iterable[RunningPod]) -> list[str]:
-        """Those with enough CPU and memory, were all opportunistic pods gone. Not where the GPUs are free already, and
-        only the machine has no room: nobody's GPU would help there."""
-        on_node: dict[str, list[MachineRoom]] = {}
-        for each in opportunistic:
-            on_node.setdefault(each.choice.node, []).append(each.pod.machine)
-        return [
-            name
-            for name, has_gpus in zip(self._state.names, self._state.has_gpus(asked.request), strict=True)
-            if not has_gpus and self._state.machine_fits_with(asked, name, _sum(on_node.get(name, ())))
-        ]
+def _nodes(state: ClusterInRun, asked: SimulatedPod, opportunistic: Iterable[RunningPod]) -> list[str]:
+    """Those with enough CPU and memory, were all opportunistic pods gone. Not where the GPUs are free already, and only
+    the machine has no room: nobody's GPU would help there."""
+    on_node: dict[str, list[MachineRoom]] = {}
+    for each in opportunistic:
+        on_node.setdefault(each.choice.node, []).append(each.pod.machine)
+    return [
+        name
+        for name, has_gpus in zip(state.names, state.has_gpus(asked.request), strict=True)
+        if not has_gpus and state.machine_fits_with(asked, name, _sum(on_node.get(name, ())))
+    ]
 
 
 def _sum(rooms: Iterable[MachineRoom]) -> MachineRoom:
