@@ -14,7 +14,6 @@ from carrel.ledger.tiers import AtEnd
 from carrel.lifecycle.assembly import tier_parts_on
 from carrel.lifecycle.end_limits import DEFAULT_END_LIMITS, EndLimits
 from carrel.lifecycle.hand_over import HandOverResult
-from carrel.lifecycle.holdings import Holdings
 from carrel.lifecycle.opportunistic_pods import OpportunisticPods
 from carrel.lifecycle.tier_options import TierOptions
 from tests.kit.eventually import eventually
@@ -87,12 +86,6 @@ class TierController:
         assert found.victims.keys() == expected
         anew = OpportunisticPods(state, self.parts.hand_overs, self.options).read()
         assert found.victims == {uid: pod for uid, pod in anew.victims.items() if uid not in found.stuck}
-        revoker.holdings.set_pods(found.victims, found.stuck)
-        revoker.holdings.update()
-        counted = Holdings(state.ledger, found.victims.values(), found.stuck)
-        counted.update()
-        kept = revoker.holdings
-        assert (kept.nodes, kept.held, kept.uncovered) == (counted.nodes, counted.held, counted.uncovered)
 
 
 async def settle(

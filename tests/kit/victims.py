@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from random import Random
 
+from carrel.ledger import victims
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, WaitingPod
 from carrel.ledger.refusals import Refusal
-from carrel.lifecycle import victims
-from carrel.lifecycle.holdings import LONG_AGO, NEVER, Holdings, OpportunisticPod
-from carrel.lifecycle.victims import Revocation
+from carrel.ledger.victim_prices import LONG_AGO, NEVER, OpportunisticPod, Opportunists
+from carrel.ledger.victims import Revocation
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 
@@ -25,5 +25,5 @@ def revoke(
     rng: Random | None = None,
     stuck: Mapping[str, OpportunisticPod] | None = None,
 ) -> Placement | Revocation | Refusal:
-    """By what is counted for this question alone."""
-    return victims.revoke(Holdings(ledger, pods, stuck), booked, NOON, rng)
+    found = Opportunists({pod.uid: pod for pod in pods}, stuck or {})
+    return victims.revoke(ledger, found, booked, NOON, rng)

@@ -260,14 +260,12 @@ class LedgerMachine(RuleBasedStateMachine):
             self.model.kept[uuid] = kept.uid
 
     @rule(node=nodes(), name=st.sampled_from(NODES), pod=pods)
-    def changes_come_together(self, node: Node, name: str, pod: Holder) -> None:
-        with self.ledger.together():
-            self.a_node_is_lost(name)
-            self.the_node_hands_the_cards_over(pod)
-            self.a_node_reports_its_cards(node)
-            with self.ledger.together():
-                self.a_node_is_lost(node.name)
-            self.a_node_reports_its_cards(node)
+    def several_changes_come_before_anybody_asks(self, node: Node, name: str, pod: Holder) -> None:
+        self.a_node_is_lost(name)
+        self.the_node_hands_the_cards_over(pod)
+        self.a_node_reports_its_cards(node)
+        self.a_node_is_lost(node.name)
+        self.a_node_reports_its_cards(node)
 
     @rule()
     def carrel_restarts(self) -> None:

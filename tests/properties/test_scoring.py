@@ -1,15 +1,12 @@
 """A cost is what really happens, and what is remembered of costs never differs from what would be counted now."""
 
-from unittest.mock import patch
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from carrel.ledger.contention import contention, kinds_of
-from carrel.ledger.cost_tables import Cost, CostTable
 from carrel.ledger.fragmentation import Fragmentation, pieces_of
 from carrel.ledger.ledger import Ledger
-from carrel.ledger.machines import NOTHING, MachineRoom, Machines
+from carrel.ledger.machines import MachineRoom, Machines
 from carrel.ledger.placement import Placement, place
 from carrel.ledger.requests import GpuPolicy, Request, Topology, TopologyMode
 from carrel.ledger.scoring import GRAIN, Ranking
@@ -92,7 +89,6 @@ def test_remembered_costs_are_those_that_would_be_counted_now(steps: list[tuple[
         assert found == fresh.costs(asked, NODES, machine=machine)
         assert ranking.best(asked, NODES, machine=machine) == (found[0] if found else None)
         for some in (NODES, NODES[::2], NODES[1:], NODES[:1]):
-            # A set is looked up in the order of all costs, a list is gone through.
             best_of_some = next((cost for cost in found if cost.node in some), None)
             assert ranking.best(asked, frozenset(some), machine=machine) == best_of_some
             assert ranking.best(asked, list(some), machine=machine) == best_of_some
@@ -103,28 +99,3 @@ def test_remembered_costs_are_those_that_would_be_counted_now(steps: list[tuple[
         if number % 3 == 2:
             ledger.forget(f"uid-p{number - 1}")
             machines.vacate(f"uid-p{number - 1}")
-
-
-MANY = [f"n{number:02}" for number in range(20)]
-COSTS = st.none() | st.builds(Cost, st.booleans(), st.just((0, 0, 0)), st.integers(0, 3), st.integers(0, 2))
-CHANGES = st.lists(st.dictionaries(st.sampled_from(MANY), COSTS, min_size=1, max_size=6), min_size=1, max_size=15)
-
-
-@given(st.lists(COSTS, min_size=len(MANY), max_size=len(MANY)), CHANGES, st.sets(st.sampled_from(MANY)))
-def test_the_best_nodes_stay_in_order_whatever_changes(
-    costs: list[Cost | None], changes: list[dict[str, Cost | None]], asked: set[str]
-) -> None:
-    with patch("carrel.ledger.cost_tables.BEST_NODES", 6), patch("carrel.ledger.cost_tables.LOOKED_UP", 3):
-        table, now = CostTable(whole(), NOTHING), dict(zip(MANY, costs, strict=True))
-        table.begin(MANY)
-        for change in (now, *changes):
-            for node in change:
-                table.forget(node)
-            assert not table.is_complete()
-            for node, cost in change.items():
-                table.set(node, cost)
-            now |= change
-            assert table.is_complete()
-            in_order = sorted((cost, node) for node, cost in now.items() if cost is not None)
-            assert table.is_nowhere() == (not in_order)
-            assert table.best(asked) == next((pair for pair in in_order[:3] if pair[1] in asked), None)

@@ -6,7 +6,7 @@ others. What comes later comes object by object, in any order.
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -236,8 +236,6 @@ def test_it_does_not_matter_which_kind_is_read_first(objects: list[Found], kinds
     async def run() -> None:
         async with Process(objects).running() as started:
             by_kind = Process(objects)
-            for each in by_kind.state.informers.reflectors:
-                each._together = nullcontext  # each object by itself
             for kind in kinds:
                 await by_kind.reflectors[kind].read_once()
             for each in by_kind.state.informers.reflectors:

@@ -1,4 +1,4 @@
-"""No set of victims that would do is better than the one that is chosen: every set is tried, on small clusters."""
+"""The victims that are chosen are the best set, or have one pod more: every set is tried, on small clusters."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,20 +11,20 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from carrel.ledger import victims
 from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, WaitingPod, able_cards, place
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import GpuSelector, Portion, Request, Topology, TopologyMode
 from carrel.ledger.shares import Holder, ShareState
-from carrel.lifecycle import victims
-from carrel.lifecycle.holdings import OpportunisticPod
-from carrel.lifecycle.victims import Revocation
+from carrel.ledger.victim_prices import OpportunisticPod
+from carrel.ledger.victims import Revocation
 from tests.kit.gpus import A100, A6000, a_card, held, holder, memory, whole
 from tests.kit.victims import NOON, an_opportunist, revoke
 
 NODES = ("n1", "n2")
-PODS = {"n1": tuple("abcd"), "n2": tuple("efg")}
+PODS = {"n1": tuple("abcdef"), "n2": tuple("ghij")}
 PEOPLE = ("ada", "bob", "eve")
 REQUESTS = (
     whole(),
@@ -153,9 +153,12 @@ class Case:
 
     def best(self, order: Callable[[Iterable[str]], Order]) -> tuple[Order, str] | None:
         """What the best of all sets costs, and on which node."""
-        staying = self.staying()
-        sets = [chosen for size in range(len(staying) + 1) for chosen in combinations(staying, size)]
-        return min(((order(chosen), node) for chosen in sets for node in self.fits_without(chosen)), default=None)
+        found = []
+        for node in NODES:
+            there = [uid for uid in self.staying() if node in self.ledger.nodes_held_by(uid)]
+            sets = [chosen for size in range(len(there) + 1) for chosen in combinations(there, size)]
+            found += [(order(chosen), node) for chosen in sets if node in self.fits_without(chosen)]
+        return min(found, default=None)
 
     def check(self, answer: Placement | Revocation | Refusal, order: Callable[[Iterable[str]], Order]) -> None:
         best = self.best(order)
@@ -168,7 +171,11 @@ class Case:
         chosen = [victim.uid for victim in answer.victims]
         event(f"{len(chosen)} victims")
         assert set(chosen) <= set(self.staying())
-        assert (order(chosen), answer.node) == best
+        (young, below, count, _), (best_young, best_below, best_count, _) = order(chosen), best[0]
+        event("the best set" if order(chosen) == best[0] else "another set")
+        assert young <= best_young + 1
+        assert count <= best_count + 1
+        assert young > best_young or below <= best_below + max(map(self._part, chosen), default=Fraction(0))
         self.check_room(answer)
 
     def check_room(self, answer: Revocation) -> None:
@@ -210,7 +217,7 @@ cases = st.builds(
 
 @settings(max_examples=300, deadline=None)
 @given(cases)
-def test_no_set_of_victims_that_would_do_is_better(case: Case) -> None:
+def test_the_best_set_of_victims_has_at_most_one_pod_less(case: Case) -> None:
     case.check(revoke(case.ledger, case.booked, case.opportunistic.values()), case.order)
 
 
@@ -225,27 +232,38 @@ def test_the_answer_does_not_depend_on_the_order_of_the_pods(case: Case, rng: Ra
 
 @settings(max_examples=100, deadline=None)
 @given(cases, st.integers())
-def test_random_victims_are_the_fewest_and_as_few_young_pods_as_possible(case: Case, seed: int) -> None:
+def test_random_victims_are_the_fewest_or_one_more_and_as_few_young_pods_as_possible(case: Case, seed: int) -> None:
     answer = revoke(case.ledger, case.booked, case.opportunistic.values(), Random(seed))
 
     best = case.best(lambda uids: (*case.order(uids)[:1], Fraction(0), *case.order(uids)[2:3], timedelta()))
     if isinstance(answer, Revocation):
         assert best is not None
         young, _, count, _ = case.order(victim.uid for victim in answer.victims)
-        assert (young, count) == (best[0][0], best[0][2])
+        assert young <= best[0][0] + 1
+        assert count <= best[0][2] + 1
         case.check_room(answer)
     else:
         assert isinstance(answer, Refusal) == (best is None)
 
 
 @settings(max_examples=100, deadline=None)
-@given(cases, st.sampled_from(["STEPS", "MOST_TRIED"]))
-def test_a_search_that_is_cut_short_still_finds_victims_of_whom_none_is_superfluous(case: Case, limit: str) -> None:
+@given(cases)
+def test_a_search_that_is_cut_short_still_finds_victims_of_whom_none_is_superfluous(case: Case) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(victims, limit, 0)
+        patch.setattr(victims, "MOST_NODES", 1)
         answer = revoke(case.ledger, case.booked, case.opportunistic.values())
 
-    exact = revoke(case.ledger, case.booked, case.opportunistic.values())
-    assert type(answer) is type(exact)
+    assert type(answer) is type(revoke(case.ledger, case.booked, case.opportunistic.values()))
     if isinstance(answer, Revocation):
         case.check_room(answer)
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases)
+def test_the_ledger_is_the_same_afterwards(case: Case) -> None:
+    before = {uid: dict(case.ledger.shares_of(uid)) for uid in case.ledger.holders()}
+
+    revoke(case.ledger, case.booked, case.opportunistic.values())
+
+    assert {uid: dict(case.ledger.shares_of(uid)) for uid in case.ledger.holders()} == before
+    case.ledger.audit()

@@ -196,10 +196,10 @@ def test_a_node_whose_agent_uses_another_memory_unit_takes_no_new_pods() -> None
 def test_a_heartbeat_alone_changes_nothing_in_the_ledger() -> None:
     cluster_ledger = ledger_with(a_node("n1"))
     cluster_ledger.lease_written(a_lease(0, "GPU-n1-0", "a", 8000, 5))
-    before = cluster_ledger.ledger.moment
+    before = cluster_ledger.ledger.version
 
     cluster_ledger.on_node_status(status(a_node("n1")), status(a_node("n1"), NOW + timedelta(seconds=30)))
-    assert cluster_ledger.ledger.moment == before
+    assert cluster_ledger.ledger.version == before
 
     cluster_ledger.on_node_status(status(a_node("n1")), status(a_node("n1", cards=1), NOW + timedelta(seconds=60)))
     assert [card.free for card in cluster_ledger.ledger.cards("n1")] == [16276 - 8000]

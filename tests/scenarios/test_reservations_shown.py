@@ -109,7 +109,7 @@ async def test_the_map_shows_gpus_with_their_holders_and_changes_when_the_agent_
         await node_lab.run_pod("whole", limits=WHOLE)  # GPU 1, on slot 1
         await node_lab.reconcile(2)
         state, ledger = node_lab.replica, node_lab.replica.cluster_ledger
-        before = state.ledger.moment
+        before = state.ledger.version
         await node_lab.kubelet.report_users()
         await eventually(lambda: ledger.users_of(node_lab.kubelet.node.gpus[1]))
         assert state.ledger.changed_since(before) == ["n1"]

@@ -100,7 +100,7 @@ class ClusterInventory:
         return self._next_idle[1]
 
     def _count(self) -> _Counted:
-        moment, now = self._ledger.moment, self._clock()
+        moment, now = self._ledger.version, self._clock()
         if self._counted.ledger_moment != moment or now >= self._counted.at + RECOUNT_S:
             nodes = (node for name in self._ledger.nodes if (node := self._ledger.node(name)) is not None)
             self._counted = _Counted(moment, now, capacity_of(nodes, self._set_aside()), idle_gpus(self._ledger))

@@ -2,8 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from carrel.kubernetes.cluster import EVERYTHING, Cluster, Selection
@@ -24,11 +23,8 @@ class Informers:
         watch_timing: WatchTiming = DEFAULT_WATCH_TIMING,
         timing: Timing = REAL_TIME,
         isolation: Isolation | None = None,
-        together: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """`together`: around changes that come at the same time, many objects of a list."""
         self._cluster = cluster
-        self._together = together
         self._watch_timing = watch_timing
         self._timing = timing
         self._isolation = isolation or Isolation(timing.now)
@@ -55,7 +51,6 @@ class Informers:
             watch_timing=self._watch_timing,
             timing=self._timing,
             isolation=self._isolation,
-            together=self._together,
             after=after,
         )
         self.reflectors.append(reflector)

@@ -21,7 +21,6 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -86,13 +85,11 @@ class Reflector(Generic[V]):
         watch_timing: WatchTiming = DEFAULT_WATCH_TIMING,
         timing: Timing = REAL_TIME,
         isolation: Isolation | None = None,
-        together: Callable[[], AbstractContextManager[object]] = nullcontext,
         after: Sequence["Reflector[Any]"] = (),
     ) -> None:
-        """`together`: around changes that come at the same time. `after`: see `Informers.watch`."""
+        """`after`: see `Informers.watch`."""
         self._cluster = cluster
         self._after = after
-        self._together = together
         self._isolation = isolation or Isolation(timing.now)
         self._optional = optional
         self.resource = resource
@@ -119,10 +116,9 @@ class Reflector(Generic[V]):
 
     def tell_again(self) -> None:
         """Calls all handlers for what the store has, as additions: what they make of it depends on something else."""
-        with self._together():
-            for item in self.store.snapshot():
-                for handler in self._handlers:
-                    self._tell(handler, None, item)
+        for item in self.store.snapshot():
+            for handler in self._handlers:
+                self._tell(handler, None, item)
 
     def on_synced(self, handler: Callable[[], None]) -> None:
         """The handler is called once, as soon as the first list is in the store."""
@@ -229,18 +225,16 @@ class Reflector(Generic[V]):
     async def _take_over(self, items: Mapping[Key, V], version: int) -> None:
         """Makes the store equal to a list. The first one comes with pauses, so that probes are answered meanwhile:
         until it is all here, nobody asks. Later ones are mostly in the store already, and come as one change."""
-        with self._together():
-            for known in self.store:
-                if key_of(known) not in items:
-                    self._remove(key_of(known), version)
-            left = iter(items.values())
-            for item in left if self.is_synced else islice(left, _AT_ONCE):
-                self._accept(item)
+        for known in self.store:
+            if key_of(known) not in items:
+                self._remove(key_of(known), version)
+        left = iter(items.values())
+        for item in left if self.is_synced else islice(left, _AT_ONCE):
+            self._accept(item)
         while some := list(islice(left, _AT_ONCE)):
             await asyncio.sleep(0)
-            with self._together():
-                for item in some:
-                    self._accept(item)
+            for item in some:
+                self._accept(item)
 
     # Watching
 

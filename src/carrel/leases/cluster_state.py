@@ -98,9 +98,7 @@ class ClusterState:
         self.cluster = cluster
         self.options = options
         self.isolation = Isolation(options.clock, options.retry)
-        self.informers = Informers(
-            cluster, options.watch_timing, isolation=self.isolation, together=lambda: self.ledger.together()
-        )
+        self.informers = Informers(cluster, options.watch_timing, isolation=self.isolation)
         self.pods: Reflector[Pod] = self.informers.watch(
             PODS,
             indexes={

@@ -61,7 +61,7 @@ class CoveredPods:
         self._waiting: dict[str, Covered] = {}
         self._booked_waiting: tuple[WaitingPod, ...] = ()
         self._asked: dict[str, tuple[PersonsPod, Covered, WaitingPod]] = {}  # uid → of what each of these was made
-        self._waiting_at: tuple[int, int] = (-1, -1)  # the ledger's revision and our own moment, when that was true
+        self._waiting_at: tuple[int, int] = (-1, -1)  # the ledger's version and our own, when that was true
         self._moment = 0
         self._room = RevocableRoom(ledger, self._is_revocable)
         for uid in ledger.holders():
@@ -409,7 +409,7 @@ class CoveredPods:
                     yield PersonsPod(Holder(uid), person, entitlement.namespace, created, None, None)
 
     def _waiting_covered(self) -> dict[str, Covered]:
-        now = (self._ledger.revision, self._moment)
+        now = (self._ledger.version, self._moment)
         if self._waiting_at != now and not self._ledger.is_what_if:
             self._cover_waiting()
             self._waiting_at = now

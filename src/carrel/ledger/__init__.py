@@ -3,15 +3,15 @@
 Reading order:
 
     gpus requests shares     what a GPU is, what a pod asks for, what a pod holds
-    ledger node_room node_changes  who holds what; how much room a node has, as a summary; which nodes changed
+    ledger node_room         who holds what; how much room a node has, as a summary
     placement gpu_choice         where a request goes on a node, and which GPUs are taken
     filtering scoring        which nodes have room, and which is best
-    cost_tables              what is remembered of costs
     demand fragmentation     what is usually asked, and what is of no use for it
     inventory contention     which GPUs there are, and which are wanted most
     machines                 how much CPU and memory is free
     coverage                 which pods a booking covers
     gangs precedence tiers   all pods or none; what opportunistic pods leave to booked pods; the two tiers
+    victim_prices victims    who loses a GPU to a booked pod
     slots                    nodes where the kubelet chooses the GPU
     refusals explanation never  how a decision says no, why a pod waits, and why it can never start
 """

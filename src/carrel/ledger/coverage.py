@@ -308,7 +308,7 @@ class RevocableRoom:
         self._ledger = ledger
         self._is_revocable = is_revocable
         self._witness: dict[_Question, tuple[tuple[str, ...], str]] = {}  # → the nodes asked about, and one that does
-        self._impossible: dict[_Question, tuple[tuple[str, ...], int]] = {}  # → the nodes, and the ledger's moment
+        self._impossible: dict[_Question, tuple[tuple[str, ...], int]] = {}  # → the nodes, and the ledger's version
         self._answers: dict[_Question, bool] | None = None
 
     @contextmanager
@@ -365,7 +365,7 @@ class RevocableRoom:
             self._impossible.pop(question, None)
             _remember(self._witness, question, (nodes, found))
         else:
-            _remember(self._impossible, question, (nodes, self._ledger.moment))
+            _remember(self._impossible, question, (nodes, self._ledger.version))
         return bool(found)
 
     def _to_look_at(self, question: "_Question", nodes: tuple[str, ...]) -> Iterable[str]:

@@ -1,44 +1,54 @@
-"""Why a pod waits: one sentence about the whole cluster, then one about each node, the closest to fitting first."""
+"""Why a pod waits: one sentence about the whole cluster, which names the node that is the closest to fitting."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.node_room import NO_ROOM, able
-from carrel.ledger.placement import Placement, able_cards, place, selected, suits_by_nature
+from carrel.ledger.placement import Placement, able_cards, candidates, place, selected, suits_by_nature
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
 
 
 def why_waiting(ledger: Ledger, request: Request, nodes: Sequence[str], pod: str = "") -> Refusal | None:
-    """None if the pod need not wait. `nodes` are those where it may go by everything that is not about GPUs.
+    """None if the pod need not wait. `nodes` are those where it may go by everything that is not about GPUs."""
+    if not nodes:
+        return Refusal(f"there is no node for {request}")
+    if candidates(ledger, request, nodes, pod).fitting:
+        return None
+    closest = _closest(ledger, request, nodes, pod)
+    if not ledger.cards(closest):
+        # Then it does not help to name it: the GPUs are where the pod may not run.
+        have = f"none of the {len(nodes)} nodes where the pod may run has a"
+        return Refusal(
+            f"{request} asked, but {have if len(nodes) > 1 else 'the only node for the pod has no'} GPU that Carrel"
+            " knows of"
+        )
+    answer = place(ledger, request, closest, pod)
+    assert not isinstance(answer, Placement), "none of the nodes has room"
+    if len(nodes) == 1:
+        return Refusal(answer.reason)
+    return Refusal(f"none of {len(nodes)} nodes has {request}; closest: {answer.reason}")
 
-    It looks at every GPU of every node. Frequent callers that need only the sentence use `filtering.NodeFilter.why`.
-    """
-    refusals: dict[str, Refusal] = {}
-    for name in nodes:
-        answer = place(ledger, request, name, pod)
-        if isinstance(answer, Placement):
-            return None
-        refusals[name] = answer
-    best_first = sorted(refusals, key=lambda name: closeness(ledger, request, name, pod))
-    reasons = tuple(refusals[name].reason for name in best_first)
-    if best_first and has_no_gpus(ledger, best_first[0]):
-        return without_gpus(request, len(nodes), reasons)
-    return waiting_for(request, len(nodes), refusals[best_first[0]] if refusals else None, reasons)
 
+def _closest(ledger: Ledger, request: Request, nodes: Iterable[str], pod: str) -> str:
+    """The node where the request could fit if nobody held anything, then where the most GPUs would do. A node with GPUs
+    of another model only is further away, however many are free, and one without GPUs is the last."""
+    rooms, is_kept_for = ledger.rooms, bool(ledger.kept_for(pod))
 
-Closeness = tuple[int, int, int, str]
-"""How far a node is from having room; the least is the closest."""
+    def order(name: str) -> tuple[int, int, str]:
+        room = rooms.get(name, NO_ROOM)
+        # A summary leaves out what is kept, for whomever.
+        count = len(able_cards(ledger, request, name, pod)) if is_kept_for else able(room, request)
+        return (-count, -room.largest, name)
 
-
-def closeness(ledger: Ledger, request: Request, node: str, pod: str = "") -> Closeness:
-    """Orders nodes that have no room: where the request could fit if nobody held anything, then where the most GPUs
-    would do. A node with GPUs of another model only is further away, however many are free, and one without GPUs last.
-    """
-    room = ledger.rooms.get(node, NO_ROOM)
-    # A summary leaves out what is kept, for whomever.
-    count = len(able_cards(ledger, request, node, pod)) if ledger.kept_for(pod) else able(room, request)
-    return (_unfitness(ledger, request, node), -count, -room.largest, node)
+    found, least = "", 4
+    for name in sorted(nodes, key=order):
+        unfitness = _unfitness(ledger, request, name)
+        if unfitness < least:
+            found, least = name, unfitness
+        if not least:
+            break
+    return found
 
 
 def _unfitness(ledger: Ledger, request: Request, name: str) -> int:
@@ -51,22 +61,3 @@ def _unfitness(ledger: Ledger, request: Request, name: str) -> int:
     if node is None or node.unusable or not selected(node, request) or not suitable:
         return 2
     return int(suitable < request.cards)
-
-
-def waiting_for(request: Request, nodes: int, closest: Refusal | None, details: tuple[str, ...] = ()) -> Refusal:
-    """`closest` is what the closest to fitting of so many nodes says; None if there is no node."""
-    if closest is None:
-        return Refusal(f"there is no node for {request}")
-    if nodes == 1:
-        return closest
-    return Refusal(f"none of {nodes} nodes has {request}; closest: {closest.reason}", details)
-
-
-def has_no_gpus(ledger: Ledger, node: str) -> bool:
-    return not ledger.cards(node)
-
-
-def without_gpus(request: Request, nodes: int, details: tuple[str, ...] = ()) -> Refusal:
-    """If even the closest node has no GPU, it does not help to name it: the GPUs are where the pod may not run."""
-    have = f"none of the {nodes} nodes where the pod may run has a" if nodes > 1 else "the only node for the pod has no"
-    return Refusal(f"{request} asked, but {have} GPU that Carrel knows of", details)

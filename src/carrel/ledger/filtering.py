@@ -1,38 +1,20 @@
-"""Which nodes have room for a request and why the others have none, remembered until the room of a node changes.
+"""Which nodes have room for a request, and why the others have none."""
 
-kube-scheduler asks about thousands of nodes for every pod, and pods of one kind come in large numbers: between two of
-them only a few nodes have changed, and only these are looked at again. What is remembered never differs from what
-`placement` and `explanation` would say now (property tests say so), is the same for every pod that asks alike, and is
-bounded: the request that was asked longest ago is dropped.
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-Nodes that are refused in the same words are kept together. As long as the scheduler asks about the same nodes, in
-whatever order, and none of them moves from one group to another, the answer stays the same object: what an adapter has
-written of it can be sent again.
-"""
-
-import sys
-from collections import OrderedDict, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import filterfalse
-
-from carrel.ledger.explanation import Closeness, closeness, has_no_gpus, waiting_for, why_waiting, without_gpus
+from carrel.ledger.explanation import why_waiting
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.node_room import fit_test
-from carrel.ledger.placement import NO_KNOWN_GPU, Placement, place, selected, why_not
+from carrel.ledger.placement import candidates, why_not
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import GpuPolicy, Request, TopologyMode
 
-REMEMBERED = 32
-"""Different requests; each costs about a megabyte at 5,000 nodes."""
 
-
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class FilterResult:
-    """The answer to "which of these nodes have room?": every node that was asked about, once, with the reason if not.
-
-    Two results are equal only if they are the same object.
-    """
+    """Every node that was asked about, once: whether it has room, and the reason if not."""
 
     fitting: Collection[str]
     refused: Mapping[str, Collection[str]]
@@ -47,135 +29,42 @@ class FilterResult:
         """Why each of the other nodes will not do."""
         return {name: why for why, names in self.refused.items() for name in names}
 
-    def after(self, moves: Iterable[tuple[str, str, str]]) -> "FilterResult":
-        """The same after some nodes (name, reason before, reason now) have moved; only their groups are new."""
-        left, joined = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
-        for name, before, now in moves:
-            left[before].add(name)
-            joined[now].add(name)
-        groups = {"": self.fitting, **self.refused}
-        for why in sorted(left.keys() | joined.keys()):
-            groups[why] = (*filterfalse(left[why].__contains__, groups.get(why, ())), *sorted(joined[why]))
-        fitting = groups.pop("")
-        return FilterResult(fitting, {why: names for why, names in groups.items() if names})
-
-
-class _Refused(dict[str, Closeness]):
-    """How far each node is from having room, found out when it is asked for."""
-
-    def __init__(self, ledger: Ledger, request: Request) -> None:
-        self._ledger = ledger
-        self._request = request
-
-    def __missing__(self, node: str) -> Closeness:
-        self[node] = found = closeness(self._ledger, self._request, node)
-        return found
-
-
-@dataclass(slots=True)
-class _Table:
-    closeness: _Refused
-    moment: int = -1
-    """Of the ledger, when the table was last true."""
-    verdicts: dict[str, str] = field(default_factory=dict)
-    """Every node of the ledger → why it will not do; empty: it will."""
-    asked: Sequence[str] | None = None
-    asked_set: frozenset[str] = frozenset()
-    """The nodes that were asked about last, in their order and without."""
-    answer: FilterResult = FilterResult((), {})
-    """About these."""
-    explained: tuple[int, tuple[str, ...], Refusal | None] | None = None
-    """At which moment, of which nodes, and why all of them are not enough."""
-
-    def about(self, nodes: Collection[str], own: Mapping[str, str]) -> FilterResult:
-        """`own` goes before what everybody is told."""
-        groups = defaultdict[str, list[str]](list)
-        verdicts = {**self.verdicts, **own} if own else self.verdicts
-        for name in nodes:
-            groups[verdicts.get(name, NO_KNOWN_GPU)].append(name)
-        fitting = groups.pop("", ())
-        return FilterResult(fitting, groups)
+    def without(self, nodes: Collection[str], why: str) -> "FilterResult":
+        """The same, but for that reason these nodes will not do."""
+        if not nodes:
+            return self
+        fitting = [name for name in self.fitting if name not in nodes]
+        return FilterResult(fitting, {**self.refused, why: [*self.refused.get(why, ()), *sorted(nodes)]})
 
 
 class NodeFilter:
-    """Finds the nodes that have room for a request, and remembers the answer until the room of a node changes."""
+    """Finds the nodes that have room for a request."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._tables: OrderedDict[Request, _Table] = OrderedDict()
+        # Thousands of pods that ask alike wait: what was found for one of them is kept while the ledger is the same.
+        self._version = -1
+        self._known: dict[tuple[Request, int, str], tuple[Sequence[str], Refusal | None]] = {}
 
     def filter(self, request: Request, nodes: Sequence[str], pod: str = "") -> FilterResult:
         """`pod` is the uid of who asks: GPUs may be kept for it."""
-        table = self._table(request)
-        if own := self._where_cards_are_kept(request, pod):
-            return table.about(nodes, own)
-        if nodes is not table.asked:
-            # The order may differ: kube-scheduler looks at its nodes on many threads. It names none twice.
-            if len(nodes) != len(table.asked_set) or not table.asked_set.issuperset(nodes):
-                table.asked_set, table.answer = frozenset(nodes), table.about(nodes, {})
-            table.asked = None if isinstance(nodes, list) else nodes  # what nobody can change
-        return table.answer
+        found = candidates(self._ledger, request, nodes, pod)
+        refused = defaultdict[str, list[str]](list)
+        for name in found.refused:
+            refused[why_not(self._ledger, request, name, pod)].append(name)
+        return FilterResult(found.fitting, refused)
 
     def why(self, request: Request, nodes: Sequence[str], pod: str = "") -> Refusal | None:
-        """What `why_waiting` says, without its details. Cheap if asked again with the very same tuple of nodes."""
-        if self._ledger.kept_for(pod):
-            plain = why_waiting(self._ledger, request, nodes, pod)
-            return plain and Refusal(plain.reason)
-        table, now = self._table(request), self._ledger.moment
-        if table.explained is not None and table.explained[0] == now and table.explained[1] is nodes:
-            return table.explained[2]
-        fits = "" in map(table.verdicts.get, nodes)
-        refusal = None if fits else self._explain(table, request, nodes)
-        table.explained = (now, nodes, refusal) if isinstance(nodes, tuple) else None
-        return refusal
-
-    def _explain(self, table: _Table, request: Request, nodes: Sequence[str]) -> Refusal:
-        closest = min(nodes, key=table.closeness.__getitem__, default=None)
-        if closest is not None and has_no_gpus(self._ledger, closest):
-            return Refusal(without_gpus(request, len(nodes)).reason)
-        answer = None if closest is None else place(self._ledger, request, closest)
-        assert not isinstance(answer, Placement), "none of the nodes has room"
-        return Refusal(waiting_for(request, len(nodes), answer).reason)
-
-    def _table(self, request: Request) -> _Table:
-        alike = request if request.gang is None else replace(request, gang=None)
-        table = self._tables.setdefault(alike, _Table(_Refused(self._ledger, alike)))
-        self._tables.move_to_end(alike)
-        if len(self._tables) > REMEMBERED:
-            self._tables.popitem(last=False)
-        changed = self._ledger.changed_since(table.moment)
-        if changed is None:
-            table = self._tables[alike] = _Table(_Refused(self._ledger, alike))
-            changed = self._ledger.nodes
-        if changed:
-            self._judge(table, alike, changed)
-            table.moment = self._ledger.moment
-        return table
-
-    def _judge(self, table: _Table, request: Request, nodes: Iterable[str]) -> None:
-        ledger, fits = self._ledger, fit_test(request)
-        moves = []
-        for name in nodes:
-            has_room = fits(ledger.rooms[name]) and selected(ledger.node(name), request)
-            # Many nodes are refused in the same words: they share them.
-            now = "" if has_room else sys.intern(why_not(ledger, request, name))
-            table.closeness.pop(name, None)
-            before = table.verdicts.get(name, NO_KNOWN_GPU)
-            table.verdicts[name] = now
-            if now != before and name in table.asked_set:
-                moves.append((name, before, now))
-        if moves:
-            table.answer = table.answer.after(moves)
-
-    def _where_cards_are_kept(self, request: Request, pod: str) -> dict[str, str]:
-        """What only this pod is told: on these few nodes it may have what nobody else may."""
-        cards = map(self._ledger.card, self._ledger.kept_for(pod))
-        return {
-            name: ""
-            if isinstance(place(self._ledger, request, name, pod), Placement)
-            else why_not(self._ledger, request, name, pod)
-            for name in {card.gpu.node for card in cards if card is not None}
-        }
+        """Why none of the nodes has room; None if one has."""
+        if not isinstance(nodes, tuple):
+            return why_waiting(self._ledger, request, nodes, pod)
+        if self._version != self._ledger.version:
+            self._version, self._known = self._ledger.version, {}
+        # A hash of 5,000 names would cost as much as many answers. The nodes are kept, so that their `id` stays theirs.
+        question = (request, id(nodes), pod if self._ledger.kept_for(pod) else "")
+        if question not in self._known:
+            self._known[question] = (nodes, why_waiting(self._ledger, request, nodes, pod))
+        return self._known[question][1]
 
 
 def linked_first(ledger: Ledger, request: Request, nodes: tuple[str, ...]) -> tuple[str, ...]:

@@ -165,11 +165,8 @@ class GangPlanner:
         `nodes_of` says of members, by uid, where they may go; of others it is assumed that they may go to `nodes`.
         To the nodes that it has avoided lately a member goes only if there is no plan without them.
         """
-        ledger = self._ledger
-        # The moment counts also what a plan tries and takes back, so that no refusal would be found again by it.
-        version = (True, ledger.moment) if ledger.is_what_if else (False, ledger.revision)
         question = (
-            *(version, tuple(members.waiting), members.gated, tuple(nodes), tuple(nodes_of.items())),
+            *(self._ledger.version, tuple(members.waiting), members.gated, tuple(nodes), tuple(nodes_of.items())),
             tuple((uid, frozenset(names)) for uid, names in avoided.items()),
         )
         known = self._refused.get(gang.name)

@@ -15,7 +15,6 @@ from carrel.ledger.requests import Request
 
 OTHER_GPUS = 0.1
 """Which part of the GPUs must be others before it is worked out anew which of them are wanted most."""
-REMEMBERED_ANSWERS = 1000
 
 _Shape = tuple[tuple[str, str, MiB, int, bool], ...]
 """Island, model, memory and bandwidth of each GPU of a node, and whether it is usable."""
@@ -28,17 +27,16 @@ class Inventory:
         self._ledger = ledger
         self.kinds: Counter[GpuKind] = Counter()
         """How many usable GPUs of each kind there were when they were last counted."""
-        self._counted_at = 0  # the revision of the ledger's inventory
+        self._counted_at = 0  # the version of the ledger's inventory
         self._looked_at = -1  # the same
         self._shape_of: dict[str, tuple[Node, _Shape]] = {}
         self._empty: dict[_Shape, NodeRoom] = {}  # the room of such a node that nobody uses
-        self._could_serve: dict[Request, bool] = {}
 
     def has_changed(self) -> bool:
         """Whether it is a different one since it was counted. Then it has been counted again."""
-        if self._ledger.inventory_revision - self._counted_at <= OTHER_GPUS * len(self._ledger.rooms):
+        if self._ledger.inventory_version - self._counted_at <= OTHER_GPUS * len(self._ledger.rooms):
             return False
-        self._counted_at, now = self._ledger.inventory_revision, self._kinds_now()
+        self._counted_at, now = self._ledger.inventory_version, self._kinds_now()
         others = (now - self.kinds).total() + (self.kinds - now).total()
         if others <= OTHER_GPUS * self.kinds.total():
             return False
@@ -58,14 +56,8 @@ class Inventory:
     def could_serve(self, request: Request) -> bool:
         """Whether a node has such GPUs, were it empty and in order. If no node is known: yes. `Machines.could_give` is
         the same for CPU and memory."""
-        answer = self._could_serve.get(request)
-        if not answer:
-            self._look()
-            answer = any(map(fit_test(request), self._empty.values()))
-            if len(self._could_serve) >= REMEMBERED_ANSWERS:
-                self._could_serve.clear()
-            self._could_serve[request] = answer
-        return answer or not self._empty
+        self._look()
+        return not self._empty or any(map(fit_test(request), self._empty.values()))
 
     def _kinds_now(self) -> Counter[GpuKind]:
         kinds = Counter[GpuKind]()
@@ -81,9 +73,9 @@ class Inventory:
         return Counter(shape for node, shape in self._shape_of.values() if not node.out_of_use)
 
     def _look(self) -> None:
-        if self._looked_at == self._ledger.inventory_revision:
+        if self._looked_at == self._ledger.inventory_version:
             return
-        self._looked_at = self._ledger.inventory_revision
+        self._looked_at = self._ledger.inventory_version
         before, self._shape_of = self._shape_of, {}
         for name in self._ledger.rooms:
             node = self._ledger.node(name)
@@ -93,7 +85,6 @@ class Inventory:
         shapes = {shape: node for node, shape in self._shape_of.values()}
         if shapes.keys() != self._empty.keys():
             self._empty = {shape: summarise((gpu, gpu.memory) for gpu in node.gpus) for shape, node in shapes.items()}
-            self._could_serve.clear()
 
 
 def _shape(node: Node) -> _Shape:

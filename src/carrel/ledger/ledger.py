@@ -4,7 +4,7 @@ Invariants
 - per GPU, the sum of its shares never exceeds its memory through `hold`; a whole-GPU holder excludes all others;
 - a pod has at most one share of a GPU;
 - a GPU's shares stay when the GPU or its node disappears: the pods may still run there, and the GPU may come back;
-- summaries are made when something changes, never when something is asked.
+- every state has a version, also each state that is only tried: who remembers an answer remembers its version.
 
 What the cluster says is recorded as it is (`set_node`, `restore`), even where it contradicts itself; then a GPU has
 less than zero MiB free, and no new pod gets it. What Carrel decides goes through `hold`, which keeps all rules.
@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import takewhile
 from types import MappingProxyType
 
 from carrel.ledger.gpus import Gpu, MiB, Node
-from carrel.ledger.node_changes import NodeChanges
 from carrel.ledger.node_room import NO_ROOM, NodeRoom, summarise
 from carrel.ledger.shares import Holder, Share, ShareEvent, ShareState
 
@@ -38,9 +38,8 @@ class Card:
         """By the holder's uid."""
         self.kept_for = kept_for
         """A booked pod that will get this GPU; nobody else may take what becomes free on it."""
-        self.free: int = 0
+        self.free: int = gpu.memory - sum(map(self.held, shares.values()))
         """MiB. Below zero if the cluster says that more is held than there is."""
-        self.recount()
 
     def held(self, share: Share) -> int:
         return self.gpu.memory if share.memory is None else share.memory
@@ -54,9 +53,6 @@ class Card:
         copy = Card.__new__(Card)
         copy.gpu, copy.shares, copy.kept_for, copy.free = self.gpu, self.shares, self.kept_for, self.free - mib
         return copy
-
-    def recount(self) -> None:
-        self.free = self.gpu.memory - sum(map(self.held, self.shares.values()))
 
 
 def room_on(cards: Iterable[Card]) -> NodeRoom:
@@ -93,12 +89,12 @@ class Ledger:
         self._shares: dict[str, dict[str, Share]] = {}  # uid → GPU → share, wherever the GPU is
         self._kept: dict[str, Holder] = {}  # GPU → the pod it is kept for
         self._kept_of: dict[str, set[str]] = {}  # the same the other way round: uid → GPUs
-        self._undo: list[Callable[[], str]] | None = None  # steps back; each says which GPU it has changed
-        self._to_sum_up: dict[str, None] | None = None  # nodes whose summaries wait for the end of `together`
-        self._revision = 0
-        self._inventory_revision = 0
-        self._changes = NodeChanges()
+        self._undo: list[Callable[[], None]] | None = None  # the steps back
+        self._version = self._last_version = 0  # of the state that is, and the highest so far
+        self._inventory_version = 0
+        self._changed_at: dict[str, int] = {}  # node → the version since when it is as it is, the latest at the end
         self._removed_at = 0
+        self._not_summed_up: dict[str, None] = {}
         for node in nodes:
             self.set_node(node)
         self.restore(shares)
@@ -123,34 +119,36 @@ class Ledger:
 
     @property
     def rooms(self) -> Mapping[str, NodeRoom]:
-        """How much room each node has."""
+        """How much room each node has. A node that has changed is summed up when this is next asked for: who keeps the
+        mapping does not see later changes."""
+        if self._not_summed_up:
+            for name in self._not_summed_up:
+                self._rooms[name] = self._entries[name].room()
+            self._not_summed_up = {}
         return self._rooms
 
     @property
-    def moment(self) -> int:
-        """Counts the changes of room."""
-        return self._changes.moment
+    def version(self) -> int:
+        """A number for what is recorded now. It is never the same for two states; after a what-if it is as before."""
+        return self._version
 
     @property
-    def revision(self) -> int:
-        """Counts the same, without what a what-if has tried and taken back."""
-        return self._revision
-
-    @property
-    def inventory_revision(self) -> int:
-        """Counts the changes of nodes and of which GPUs they have, not of who holds them."""
-        return self._inventory_revision
+    def inventory_version(self) -> int:
+        """The same for the nodes and which GPUs they have, whoever holds them: it counts the changes."""
+        return self._inventory_version
 
     @property
     def is_what_if(self) -> bool:
-        """Whether somebody is trying something: what is asked now must not be remembered."""
+        """Whether somebody is trying something."""
         return self._undo is not None
 
-    def changed_since(self, moment: int) -> Sequence[str] | None:
-        """The nodes whose room changed after that moment; None if nodes have gone since: then all must be looked at."""
-        if moment < self._removed_at:
+    def changed_since(self, version: int) -> Sequence[str] | None:
+        """The nodes that may differ from what they were at that version, the latest first; None if nodes have gone
+        since: then all must be looked at."""
+        if version < self._removed_at:
             return None
-        return self._changes.since(moment)
+        later = takewhile(lambda change: change[1] > version, reversed(self._changed_at.items()))
+        return [name for name, _ in later] if version != self._version else ()
 
     def shares_of(self, uid: str) -> Mapping[str, Share]:
         """A pod's shares by GPU, also of GPUs that no node reports at the moment."""
@@ -186,7 +184,7 @@ class Ledger:
         if len({gpu.uuid for gpu in node.gpus}) < len(node.gpus):
             raise LedgerError(f"node {node.name} reports a GPU more than once")
         self._detach(node.name)
-        self._inventory_revision += 1
+        self._inventory_version += 1
         for gpu in node.gpus:
             elsewhere = self._cards.get(gpu.uuid)
             if elsewhere is not None:  # the GPU was moved to this machine
@@ -197,20 +195,21 @@ class Ledger:
         ]
         self._cards.update((card.gpu.uuid, card) for card in cards)
         self._entries[node.name] = _NodeEntry(node, tuple(cards))
-        self._sum_up(node.name)
+        self._note_change(node.name)
 
     def remove_node(self, name: str) -> None:
         """The node is gone. What is held there stays recorded until the pods are gone too."""
         self._refuse_in_what_if()
-        self._detach(name)
-        if self._changes.forget(name):
-            self._revision += 1
-            self._inventory_revision += 1
-            self._removed_at = self._changes.moment
+        if name in self._entries:
+            self._detach(name)
+            del self._changed_at[name]
+            self._inventory_version += 1
+            self._version = self._last_version = self._removed_at = self._last_version + 1
 
     def _detach(self, name: str) -> None:
         entry = self._entries.pop(name, None)
         self._rooms.pop(name, None)
+        self._not_summed_up.pop(name, None)
         for card in entry.cards if entry else ():
             self._lose(card)
 
@@ -218,7 +217,7 @@ class Ledger:
         entry = self._entries[card.gpu.node]
         entry.cards = tuple(other for other in entry.cards if other is not card)
         entry.node = replace(entry.node, gpus=tuple(other.gpu for other in entry.cards))
-        self._sum_up(card.gpu.node)
+        self._note_change(card.gpu.node)
         self._lose(card)
 
     def _lose(self, card: Card) -> None:
@@ -234,13 +233,9 @@ class Ledger:
 
     def hold(self, *shares: Share) -> None:
         """Takes shares that were decided on. Their GPUs must be there and have the room."""
-        try:
-            for share in shares:
-                self._check(share)
-                self._write(share)
-                self._cards[share.gpu].recount()
-        finally:
-            self._recount(*{share.gpu for share in shares})
+        for share in shares:
+            self._check(share)
+            self._set_share(share.gpu, share.holder.uid, share)
 
     def _check(self, share: Share) -> None:
         who, card = share.holder, self._cards.get(share.gpu)
@@ -257,12 +252,10 @@ class Ledger:
 
     def restore(self, shares: Iterable[Share]) -> None:
         """Records shares as the Leases tell them, after a restart or from another replica: they are the truth."""
-        self._recount(*set(map(self._restore, shares)))
-
-    def _restore(self, share: Share) -> str:
-        if share.state is ShareState.GONE:
-            raise LedgerError(f"a share of {share.holder} that is gone cannot be restored")
-        return self._write(share)
+        for share in shares:
+            if share.state is ShareState.GONE:
+                raise LedgerError(f"a share of {share.holder} that is gone cannot be restored")
+            self._set_share(share.gpu, share.holder.uid, share)
 
     def set_card(self, uuid: str, shares: Iterable[Share], kept_for: Holder | None = None) -> Collection[str]:
         """Records all that is held of one GPU, as its Lease tells it; what it does not tell is gone. Returns the uids
@@ -276,12 +269,11 @@ class Ledger:
         if not gone and not new and is_kept_as_before:
             before.update(told)  # the same, but then these very objects are told again, and need not be compared
             return ()
-        for share in [replace(before[uid], state=ShareState.GONE) for uid in gone]:
-            self._write(share)
-        touched = {uuid, *(self._restore(told[uid]) for uid in new)}
+        for uid in gone:
+            self._set_share(uuid, uid, None)
+        self.restore([told[uid] for uid in new])
         if not is_kept_as_before:
             self._set_kept(uuid, kept_for)
-        self._recount(*touched)
         return (*gone, *new) if is_kept_as_before else (*gone, *told)
 
     def assign(self, uid: str) -> None:
@@ -304,7 +296,7 @@ class Ledger:
     def _advance(self, uid: str, event: ShareEvent) -> None:
         for share in tuple(self._shares.get(uid, {}).values()):
             if (now := share.after(event)) is not share:  # pods change often, their shares three times
-                self._put(now)
+                self._set_share(share.gpu, uid, None if now.state is ShareState.GONE else now)
 
     # --- keeping a GPU for a booked pod -----------------------------------------------------------------------------
 
@@ -325,67 +317,42 @@ class Ledger:
     @contextmanager
     def what_if(self) -> Iterator["Ledger"]:
         """Try something: whatever happens in the block, the ledger is afterwards as it was before."""
-        if self._to_sum_up is not None:
-            raise LedgerError("nothing can be tried while changes come together: the summaries wait for the last one")
-        outer, revision = self._undo, self._revision
-        undo: list[Callable[[], str]] = []
+        outer, version = self._undo, self._version
+        undo: list[Callable[[], None]] = []
         self._undo = undo
         try:
             yield self
         finally:
             self._undo = None  # the steps back must not be remembered
-            self._recount(*{step() for step in reversed(undo)})
-            self._undo, self._revision = outer, revision
-
-    @contextmanager
-    def together(self) -> Iterator[None]:
-        """Around many changes: each node is summed up once, at the end. Until then the rooms are as they were, and
-        nothing may be asked that needs them."""
-        if self._to_sum_up is not None:
-            yield
-            return
-        self._to_sum_up = {}
-        try:
-            yield
-        finally:
-            nodes, self._to_sum_up = self._to_sum_up, None
-            for node in nodes:
-                if node in self._entries:
-                    self._sum_up(node)
+            for step in reversed(undo):
+                step()
+            self._undo, self._version = outer, version
 
     # --- the only writers --------------------------------------------------------------------------------------------
 
-    def _put(self, share: Share) -> None:
-        self._write(share)
-        self._recount(share.gpu)
-
-    def _write(self, share: Share) -> str:
-        """Writes one share, or removes it if it is gone. The caller recounts its GPU, which is returned."""
-        uid, gpu = share.holder.uid, share.gpu
+    def _set_share(self, gpu: str, uid: str, share: Share | None) -> None:
+        """What the pod holds of the GPU from now on. None: nothing."""
         card = self._cards.get(gpu)
-        on_card = card.shares if card is not None else self._unreported.setdefault(gpu, {})
+        on_gpu = card.shares if card is not None else self._unreported.setdefault(gpu, {})
+        of_pod = self._shares.setdefault(uid, {})
+        before = on_gpu.get(uid)
         if self._undo is not None:
-            before = on_card.get(uid)
-            self._undo.append(lambda: self._write(before) if before is not None else self._remove(uid, gpu))
-        if share.state is ShareState.GONE:
-            return self._remove(uid, gpu)
-        on_card[uid] = share
-        self._shares.setdefault(uid, {})[gpu] = share
-        return gpu
-
-    def _remove(self, uid: str, gpu: str) -> str:
-        card = self._cards.get(gpu)
-        on_card = card.shares if card is not None else self._unreported.get(gpu, {})
-        on_card.pop(uid, None)
-        if not on_card:
-            self._unreported.pop(gpu, None)
-        of_pod = self._shares.get(uid, {})
-        of_pod.pop(gpu, None)
+            self._undo.append(lambda: self._set_share(gpu, uid, before))
+        if share is not None:
+            on_gpu[uid] = of_pod[gpu] = share
+        else:
+            on_gpu.pop(uid, None)
+            of_pod.pop(gpu, None)
         if not of_pod:
-            self._shares.pop(uid, None)
-        return gpu
+            del self._shares[uid]
+        if card is not None:
+            card.free += card.held(before) if before is not None else 0
+            card.free -= card.held(share) if share is not None else 0
+            self._note_change(card.gpu.node)
+        elif not on_gpu:
+            del self._unreported[gpu]
 
-    def _set_kept(self, uuid: str, holder: Holder | None) -> str:
+    def _set_kept(self, uuid: str, holder: Holder | None) -> None:
         if self._undo is not None:
             before = self._kept.get(uuid)
             self._undo.append(lambda: self._set_kept(uuid, before))
@@ -400,29 +367,18 @@ class Ledger:
         card = self._cards.get(uuid)
         if card is not None and card.kept_for != holder:
             card.kept_for = holder
-            self._recount(uuid)
-        return uuid
+            self._note_change(card.gpu.node)
 
-    def _recount(self, *gpus: str) -> None:
-        cards = [card for card in map(self._cards.get, gpus) if card is not None]
-        for card in cards:
-            card.recount()
-        for name in {card.gpu.node for card in cards}:
-            self._sum_up(name)
-
-    def _sum_up(self, node: str) -> None:
-        entry = self._entries[node]
-        if self._to_sum_up is not None:
-            self._to_sum_up[node] = None
-            return
-        self._rooms[node] = entry.room()
-        self._revision += 1
-        self._changes.note(node)
+    def _note_change(self, node: str) -> None:
+        self._version = self._last_version = self._last_version + 1
+        self._changed_at.pop(node, None)
+        self._changed_at[node] = self._version
+        self._not_summed_up[node] = None
 
     def touch(self, node: str) -> None:
         """Counts as a change: something else that people see of the node has changed."""
         if node in self._entries:
-            self._sum_up(node)
+            self._note_change(node)
 
     # --- self-check ---------------------------------------------------------------------------------------------------
 
@@ -439,8 +395,8 @@ class Ledger:
                 again = fresh._cards[card.gpu.uuid]
                 if card.free != again.free:
                     wrong.append(f"{card.gpu} shows {card.free} MiB free, its shares leave {again.free}")
-            if self._rooms[name] != fresh.rooms[name]:
-                wrong.append(f"node {name} shows {self._rooms[name]}, its GPUs have {fresh.rooms[name]}")
+            if self.rooms[name] != fresh.rooms[name]:
+                wrong.append(f"node {name} shows {self.rooms[name]}, its GPUs have {fresh.rooms[name]}")
         by_card = [share for card in self._cards.values() for share in card.shares.values()]
         by_card += [share for shares in self._unreported.values() for share in shares.values()]
         by_pod = [share for shares in self._shares.values() for share in shares.values()]

@@ -4,10 +4,8 @@ A GPU on a machine without free CPU is idle and of no use. Carrel refuses nothin
 kube-scheduler's to count; it only prefers nodes by them. A node of which nothing is known has enough of both.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
-
-from carrel.ledger.node_changes import NodeChanges
 
 
 class MachineRoom(NamedTuple):
@@ -17,8 +15,6 @@ class MachineRoom(NamedTuple):
     memory_mib: int
 
 
-GONE_NODES = 1000
-"""So many changes of nodes that are gone may be remembered. A cluster that grows and shrinks makes names for ever."""
 REMEMBERED_ANSWERS = 1000
 NOTHING = MachineRoom(0, 0)
 ENOUGH = MachineRoom(1 << 60, 1 << 60)
@@ -34,21 +30,11 @@ class Machines:
         self._pods: dict[str, tuple[str, MachineRoom]] = {}  # uid → where it is, and what it requests
         self._free: dict[str, MachineRoom] = {}
         self._could_give: dict[MachineRoom, bool] = {}  # what `could_give` has answered since a size has changed
-        self._changes = NodeChanges()
 
     @property
     def free(self) -> Mapping[str, MachineRoom]:
-        """Of the nodes of which it is known. Never below zero."""
+        """Of the nodes of which it is known. Never below zero. What has not changed is the same object."""
         return self._free
-
-    @property
-    def moment(self) -> int:
-        """Counts the changes."""
-        return self._changes.moment
-
-    def changed_since(self, moment: int) -> Sequence[str] | None:
-        """The nodes that changed after that moment, also if they are gone; None if that is too long ago to know."""
-        return self._changes.since(moment) if self._changes.is_complete_since(moment) else None
 
     def could_give(self, room: MachineRoom) -> bool:
         """Whether a node has so much, were it empty. If no node is known: yes."""
@@ -105,11 +91,8 @@ class Machines:
 
     def _sum_up(self, node: str) -> None:
         size, used = self._size.get(node), self._used.get(node, NOTHING)
-        self._changes.note(node)
         if size is None:
             self._free.pop(node, None)
-            if len(self._changes) > 2 * len(self._size) + GONE_NODES:
-                self._changes.keep_only(self._size)
         else:
             free_cpu, free_memory = size.cpu_milli - used.cpu_milli, size.memory_mib - used.memory_mib
             self._free[node] = MachineRoom(max(free_cpu, 0), max(free_memory, 0))

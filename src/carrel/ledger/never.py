@@ -49,7 +49,7 @@ class Impossibility:
         self._ledger = ledger
         self._known: dict[tuple[Request, int], tuple[tuple[str, ...], Never | None]] = {}
         self._most_members: dict[Request, int] = {}
-        self._revision = -1
+        self._version = -1
 
     def why(self, request: Request, allowed: tuple[str, ...], everywhere: tuple[str, ...]) -> Never | None:
         """None if a node could serve the request, or if no node that the pod's selectors allow has a GPU."""
@@ -77,10 +77,10 @@ class Impossibility:
 
     def _forget_others(self) -> None:
         known = len(self._known) + len(self._most_members)
-        if self._revision != self._ledger.inventory_revision or known >= REMEMBERED:
+        if self._version != self._ledger.inventory_version or known >= REMEMBERED:
             self._known.clear()
             self._most_members.clear()
-            self._revision = self._ledger.inventory_revision
+            self._version = self._ledger.inventory_version
 
 
 def why_never(ledger: Ledger, request: Request, allowed: Sequence[str], everywhere: Sequence[str]) -> Never | None:

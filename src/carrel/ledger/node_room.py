@@ -1,6 +1,6 @@
 """How much room a node has, as a small summary that answers "could this request fit?" without looking at its GPUs.
 
-A summary is made when a node changes and never on a question: that is what lets one question run over 5,000 nodes.
+A summary is made once after a node has changed: that is what lets one question run over 5,000 nodes.
 It is exact: `fit_test(request)(summary)` is true exactly if `placement.place` finds GPUs (a property test says so).
 """
 

@@ -52,8 +52,7 @@ class Precedence:
             return found
         fits = fit_test(request)
         touched = taken_first.nodes.intersection(found.fitting)
-        taken = [name for name in sorted(touched) if not fits(taken_first.room(name))]
-        return found.after([(name, "", WAITED_FOR) for name in taken]) if taken else found
+        return found.without({name for name in touched if not fits(taken_first.room(name))}, WAITED_FOR)
 
     @contextmanager
     def served(self, node: str = "") -> Iterator[None]:
@@ -70,12 +69,10 @@ class Precedence:
     def taken_first(self) -> "_TakenFirst":
         """Looked for anew only when the ledger, or who waits, has changed."""
         waiting = tuple(self._waiting())
-        if self._ledger.is_what_if:
-            return self._look(waiting)  # true for a moment only
-        revision, before, found = self._known
-        if revision != self._ledger.revision or waiting != before:
+        version, before, found = self._known
+        if version != self._ledger.version or waiting != before:
             found = self._look(waiting)
-            self._known = (self._ledger.revision, waiting, found)
+            self._known = (self._ledger.version, waiting, found)
         return found
 
     def _look(self, waiting: Sequence[WaitingPod]) -> "_TakenFirst":

@@ -7,7 +7,6 @@ Reading order:
     claim_status pod_events         writes the status of claims, and why pods wait
     coverage_correction             makes pods, Leases and bookings say which booking covers which pod
     expiry                          ends pods with their booking
-    holdings victim_prices victims   who loses a GPU to a booked pod
     tier_options                    what the admin decides about the tiers
     opportunistic_pods revocation   revokes GPUs for booked pods
     kept_gpus unplaced_pods         whether what is kept for booked pods is still needed; when it is given up

@@ -104,7 +104,7 @@ class GpuCounts:
         changed = self._ledger.changed_since(self._moment)
         if changed is None:
             self._by_node, self._total, changed = {}, _Count(), self._ledger.nodes
-        self._moment = self._ledger.moment
+        self._moment = self._ledger.version
         for node in changed:
             now = _count(self._ledger, node)
             self._total.add(now)

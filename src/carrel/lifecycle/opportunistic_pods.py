@@ -9,7 +9,6 @@ There may be tens of thousands. So what is done for each of them is one look-up,
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from carrel.dialects.tier import counts_as
@@ -17,24 +16,14 @@ from carrel.kubernetes.isolation import title
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import ClusterState
 from carrel.leases.pod_progress import bound_at, created_at, is_ending
+from carrel.ledger.victim_prices import LONG_AGO, NEVER, OpportunisticPod, Opportunists
 from carrel.lifecycle.hand_over import HandOvers
-from carrel.lifecycle.holdings import LONG_AGO, NEVER, OpportunisticPod
 from carrel.lifecycle.slow_endings import KUBELET_TIME, LAST_GRACE, is_overdue
 from carrel.lifecycle.tier_options import TierOptions
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
 
 STEP = "revocation_choice"
-
-
-@dataclass(frozen=True, slots=True)
-class Opportunists:
-    """By uid; nobody is in both."""
-
-    victims: dict[str, OpportunisticPod]
-    """Who may lose their GPUs."""
-    stuck: dict[str, OpportunisticPod]
-    """Who should have given theirs back."""
 
 
 class OpportunisticPods:

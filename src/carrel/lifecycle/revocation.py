@@ -48,13 +48,13 @@ from carrel.ledger.placement import Placement, WaitingPod, candidates, place
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Gang, Request
 from carrel.ledger.shares import Coverage, Holder, ShareState
+from carrel.ledger.victim_prices import Opportunists
+from carrel.ledger.victims import revoke
 from carrel.lifecycle.hand_over import HandOverOrder, HandOvers
-from carrel.lifecycle.holdings import Holdings
 from carrel.lifecycle.opportunistic_pods import OpportunisticPods
 from carrel.lifecycle.pod_events import COMPONENT
 from carrel.lifecycle.revocation_grace import RevocationGrace
 from carrel.lifecycle.tier_options import TierOptions
-from carrel.lifecycle.victims import Revocation, revoke
 from carrel.parsing.time_words import in_utc
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ class Revoker:
         self._isolation = state.isolation
         self._events = EventRecorder(state.cluster, COMPONENT, self._now)
         self.pods = OpportunisticPods(state, hand_overs, options)
-        self.holdings = Holdings(state.ledger)
+        self._opportunists = Opportunists({})
         # Uid of a booked pod → since when it would fit, if an earlier one did not count on the GPU.
         self._contested_since: dict[str, datetime] = {}
 
@@ -170,8 +170,7 @@ class Revoker:
             return None
         would_fit = self.would_fit(waiting)
         self._contested_since = {uid: since for uid, since in self._contested_since.items() if uid in would_fit}
-        found = self.pods.read()
-        self.holdings.set_pods(found.victims, found.stuck)
+        self._opportunists = found = self.pods.read()
         named = self._named()
         with ledger.what_if():
             for victim in {victim.uid: victim for victims in named.values() for victim in victims}.values():
@@ -232,7 +231,7 @@ class Revoker:
         if self._is_enough_kept(waiting, ledger):
             return RevocationStep(booked, waiting.booking, staying) if staying else None
         rng = Random(booked.uid) if self._options.random_victims else None  # noqa: S311 - always the same for one pod
-        answer = revoke(self.holdings, waiting, self._now(), rng)
+        answer = revoke(ledger, self._opportunists, waiting, self._now(), rng)
         if isinstance(answer, Refusal):
             return None
         if isinstance(answer, Placement):
@@ -251,36 +250,28 @@ class Revoker:
 
     def _would_help(self, gang: Gang, waiting: Iterable[WaitingPod]) -> bool:
         """Whether as many members would have GPUs as the gang needs. For fewer nobody loses one: all or none are
-        placed. Members that are not among these pods count as if they had theirs."""
+        placed. All victims count as gone, and members that are not among these pods as if they had theirs."""
         members = self._state.gang_members(gang)
         if members.bound:
             return True
         booked = [each for each in waiting if each.request.gang == gang]
-        with self._cluster_ledger.ledger.what_if():
+        ledger, stuck = self._cluster_ledger.ledger, self._opportunists.stuck
+        ending = [uid for uid in ledger.holders() if _is_released(ledger, uid)]
+        with ledger.what_if():
+            for uid in {*self._opportunists.victims, *ending} - stuck.keys():
+                ledger.give_back(uid)
             served = self._found(booked, self._serve)
         return len(members.waiting) - len(booked) + len(served) >= gang.size
 
     def _serve(self, waiting: WaitingPod) -> bool | None:
-        """Gives GPUs to the pod as if all victims were gone, within a what-if. None: there are none for it."""
+        """Gives GPUs to the pod, within a what-if. None: there are none for it."""
         ledger, keeper = self._cluster_ledger.ledger, waiting.keeper(self._cluster_ledger.ledger)
-        if self._is_enough_kept(waiting, ledger):
-            return True
-        answer = revoke(self.holdings, waiting, self._now())
-        if isinstance(answer, Revocation):
-            cards = [card for card in (ledger.card(gpu.uuid) for gpu in answer.gpus) if card is not None]
-            going = {victim.uid for victim in answer.victims}
-            going |= {
-                uid for card in cards for uid, share in card.shares.items() if share.state is ShareState.RELEASING
-            }
-            for uid in going - self.holdings.stuck.keys():
-                ledger.give_back(uid)
-            placed = place(ledger, waiting.request, answer.node, keeper)
-        else:
-            placed = answer
-        if isinstance(placed, Refusal):
-            return None
-        ledger.hold(*replace(placed, coverage=Coverage(waiting.booking, self._now())).shares(waiting.holder))
-        return True
+        for node in candidates(ledger, waiting.request, waiting.nodes, keeper).fitting:
+            placed = place(ledger, waiting.request, node, keeper)
+            if isinstance(placed, Placement):
+                ledger.hold(*replace(placed, coverage=Coverage(waiting.booking, self._now())).shares(waiting.holder))
+                return True
+        return None
 
     def _is_enough_kept(self, waiting: WaitingPod, ledger: Ledger) -> bool:
         """Whether the GPUs that are kept for the pod are enough, once all victims are gone."""
@@ -288,7 +279,7 @@ class Revoker:
         kept = [card for card in map(ledger.card, ledger.kept_for(keeper)) if card is not None]
         with ledger.what_if():
             for share in [share for card in kept for share in card.shares.values()]:
-                if share.state is ShareState.RELEASING and share.holder.uid not in self.holdings.stuck:
+                if share.state is ShareState.RELEASING and share.holder.uid not in self._opportunists.stuck:
                     ledger.give_back(share.holder.uid)
             nodes = {card.gpu.node for card in kept}.intersection(waiting.nodes)
             return any(isinstance(place(ledger, waiting.request, node, keeper), Placement) for node in nodes)
@@ -329,7 +320,7 @@ class Revoker:
         return self._state.holder_may_lose_gpus(victim.uid)
 
     def _is_stuck(self, victim: Holder) -> bool:
-        return victim.uid in self.holdings.stuck
+        return victim.uid in self._opportunists.stuck
 
     def _is_begun(self, victim: Holder) -> bool:
         staying = [pod for pod in self._state.claim_users.pods_of(victim.uid) if not is_ending(pod)]
@@ -353,3 +344,7 @@ class Revoker:
             and not pod["metadata"].get("deletionTimestamp")
             and not pod["spec"].get("nodeName")
         )
+
+
+def _is_released(ledger: Ledger, uid: str) -> bool:
+    return any(share.state is ShareState.RELEASING for share in ledger.shares_of(uid).values())

@@ -52,7 +52,7 @@ def scheduler_on(state: ClusterState, options: SchedulerOptions = DEFAULT_OPTION
     state.pods.on_change(watch.on_pod)
     offers = Offers(state.cluster_ledger, state.options.clock, state.pods.store.by_uid)
     gangs = GangScheduler(state.cluster_ledger, state.lease_writer, offers, gang_context)
-    preferences = NodePreferences(state.ledger.rooms)
+    preferences = NodePreferences(state.ledger)
     state.pods.on_change(offers.on_pod)
     state.pods.on_change(gangs.on_pod)
     state.nodes.on_change(preferences.on_node)

@@ -5,10 +5,11 @@ states a preference among nodes (affinity, spread), or if some of the nodes with
 What is given up otherwise is in `decisions/0042` and `decisions/0057`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from carrel.kubernetes.objects.affinity import tolerates
 from carrel.kubernetes.objects.kinds import NodeObject, Pod, Taint
+from carrel.ledger.ledger import Ledger
 
 AS_PREFERENCE = "PreferNoSchedule"
 ANYWAY = "ScheduleAnyway"
@@ -28,9 +29,8 @@ def prefers_nodes(pod: Pod) -> bool:
 class NodePreferences:
     """Follows which nodes are tainted as a preference: mostly none."""
 
-    def __init__(self, with_gpus: Mapping[str, object]) -> None:
-        """`with_gpus`: by the names of the nodes that have GPUs, as they are at any time."""
-        self._with_gpus = with_gpus
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
         self._reluctant: dict[str, Sequence[Taint]] = {}  # node → its taints that are a preference
 
     def on_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
@@ -46,7 +46,7 @@ class NodePreferences:
 
     def _unwilling(self, pod: Pod) -> set[str]:
         """The nodes with GPUs that would rather not have this pod."""
-        tainted = self._reluctant.keys() & self._with_gpus.keys()
+        tainted = [name for name in self._reluctant if self._ledger.node(name) is not None]
         return {
             name
             for name in tainted

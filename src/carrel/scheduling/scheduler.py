@@ -36,7 +36,6 @@ from carrel.leases.cluster_ledger import ClusterLedger
 from carrel.leases.lease_writer import LeaseWriter
 from carrel.leases.pod_progress import holder_of
 from carrel.leases.slot_gpus import gpus_of_slots
-from carrel.ledger.cost_tables import NodeCost
 from carrel.ledger.coverage import Covered
 from carrel.ledger.demand import REMEMBERED_PODS
 from carrel.ledger.filtering import FilterResult, NodeFilter
@@ -46,7 +45,7 @@ from carrel.ledger.placement import Placement, WaitingPod, left_by_another_bind,
 from carrel.ledger.precedence import WAITED_FOR, Precedence
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
-from carrel.ledger.scoring import Ranking
+from carrel.ledger.scoring import NodeCost, Ranking
 from carrel.ledger.shares import Coverage, Holder
 from carrel.ledger.tiers import Tier
 from carrel.scheduling.gangs import GangScheduler, LedgerView, NotTogether

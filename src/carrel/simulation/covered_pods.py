@@ -47,7 +47,7 @@ class CoveredPodsInRun:
         self._room = RevocableRoom(state.ledger, lambda uid: uid not in self._holders)
         self._covered_waiting: dict[str, Covered] = {}
         self._moment = 0
-        self._waiting_at = (-1, -1)  # the ledger's revision and our own moment, when that was true
+        self._waiting_at = (-1, -1)  # the ledger's version and our own, when that was true
 
     # --- changes -----------------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class CoveredPodsInRun:
 
     def waiting(self) -> Mapping[str, Covered]:
         """The covered pods that wait, in the order of their arrival."""
-        now = (self._ledger.revision, self._moment)
+        now = (self._ledger.version, self._moment)
         if self._waiting_at != now:
             self._covered_waiting = self._cover_waiting()
             self._waiting_at = now

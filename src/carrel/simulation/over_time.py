@@ -2,7 +2,7 @@
 
 Whom a booking covers is decided by the product's own function, at every event (`covered_pods`). Covered pods go first.
 Where there is no room for one, opportunistic pods lose their GPUs as the controller would choose them
-(`lifecycle.victims`), and are counted; they do not come back. When a booking ends, the pods that it covered end, unless
+(`ledger.victims`), and are counted; they do not come back. When a booking ends, the pods that it covered end, unless
 another booking covers them then. Other pods are tried in the order of their arrival, and a smaller one may pass.
 
 At one instant, pods end first, then bookings end, then bookings start, then pods arrive; then pods are placed. Pods
@@ -21,11 +21,11 @@ from carrel.ledger.coverage import Covered, Entitlement
 from carrel.ledger.placement import Placement
 from carrel.ledger.requests import Request
 from carrel.ledger.shares import Coverage
-from carrel.lifecycle.holdings import OpportunisticPod
+from carrel.ledger.victim_prices import OpportunisticPod
 from carrel.simulation.cluster import ClusterInRun
 from carrel.simulation.covered_pods import CoveredPodsInRun
 from carrel.simulation.policies import POLICIES, Choice, PolicyContext
-from carrel.simulation.revocation import RevokerInRun, RunningPod
+from carrel.simulation.revocation import RunningPod, revoke_in_run
 from carrel.simulation.waiting_pods import NO_GPU, NO_MACHINE, NO_SUCH_GPU, Alike, WaitingPodsInRun
 from carrel.simulation.wishes import BookingOutcome, BookingTimes, granted, instant
 from carrel.simulation.workload import HOUR_S, SimulatedCluster, SimulatedPod, Trace
@@ -73,7 +73,6 @@ def run_over_time(
 class _Run:
     def __init__(self, cluster: SimulatedCluster, workload: Trace, policy: str, seed: int, rules: BookingRules) -> None:
         self._state = ClusterInRun(cluster)
-        self._revoker = RevokerInRun(self._state)
         self._covered = CoveredPodsInRun(self._state)
         chance = Random(seed)  # noqa: S311 # a run must be repeatable
         self._policy = POLICIES[policy](PolicyContext(self._state, workload.pods, chance))
@@ -287,7 +286,7 @@ class _Run:
             for name, each in self._running.items()
             if each.choice.placement is not None and not self._covered.is_covered(name)
         }
-        answer = self._revoker.decide(asked, opportunistic, instant(self._now))
+        answer = revoke_in_run(self._state, asked, opportunistic, instant(self._now))
         if answer is None or asked.request is None:
             return None
         for victim in answer.victims:

@@ -1,4 +1,4 @@
-"""From whom a booked pod of a run gets its GPUs if none are free: `lifecycle.victims` decides, as in the product.
+"""From whom a booked pod of a run gets its GPUs if none are free: `ledger.victims` decides, as in the product.
 
 The CPU and memory of the pods that lose their GPUs count: a node will do if it has enough once they are gone.
 """
@@ -10,8 +10,8 @@ from datetime import datetime
 from carrel.ledger.machines import NOTHING, MachineRoom
 from carrel.ledger.placement import WaitingPod
 from carrel.ledger.shares import Holder
-from carrel.lifecycle.holdings import Holdings, OpportunisticPod
-from carrel.lifecycle.victims import Revocation, revoke
+from carrel.ledger.victim_prices import OpportunisticPod, Opportunists
+from carrel.ledger.victims import Revocation, revoke
 from carrel.simulation.cluster import ClusterInRun
 from carrel.simulation.covered_pods import NAMESPACE
 from carrel.simulation.policies import Choice
@@ -25,39 +25,37 @@ class RunningPod:
     as_victim: OpportunisticPod
 
 
-class RevokerInRun:
-    def __init__(self, state: ClusterInRun) -> None:
-        self._state = state
-        self._holdings = Holdings(state.ledger)
+def revoke_in_run(
+    state: ClusterInRun, asked: SimulatedPod, opportunistic: Mapping[str, RunningPod], now: datetime
+) -> Revocation | None:
+    """What a booked pod gets that finds no room, and from whom. `opportunistic` are those who may lose GPUs, by name.
+    None: it has to wait."""
+    assert asked.request is not None, "only pods with GPUs are booked"
+    pods = Opportunists({name: each.as_victim for name, each in opportunistic.items()})
+    nodes = _nodes(state, asked, opportunistic.values())
+    while nodes:
+        booked = WaitingPod(Holder(asked.name, NAMESPACE, asked.name), asked.request, tuple(nodes))
+        answer = revoke(state.ledger, pods, booked, now)
+        if not isinstance(answer, Revocation):
+            return None
+        given = _sum(opportunistic[victim.uid].pod.machine for victim in answer.victims)
+        if state.machine_fits_with(asked, answer.node, given):
+            return answer
+        nodes.remove(answer.node)
+    return None
 
-    def decide(self, asked: SimulatedPod, opportunistic: Mapping[str, RunningPod], now: datetime) -> Revocation | None:
-        """What a booked pod gets that finds no room, and from whom. `opportunistic` are those who may lose GPUs, by
-        name. None: it has to wait."""
-        assert asked.request is not None, "only pods with GPUs are booked"
-        self._holdings.set_pods({name: each.as_victim for name, each in opportunistic.items()}, {})
-        nodes = self._nodes(asked, opportunistic.values())
-        while nodes:
-            booked = WaitingPod(Holder(asked.name, NAMESPACE, asked.name), asked.request, tuple(nodes))
-            answer = revoke(self._holdings, booked, now)
-            if not isinstance(answer, Revocation):
-                return None
-            given = _sum(opportunistic[victim.uid].pod.machine for victim in answer.victims)
-            if self._state.machine_fits_with(asked, answer.node, given):
-                return answer
-            nodes.remove(answer.node)
-        return None
 
-    def _nodes(self, asked: SimulatedPod, opportunistic: Iterable[RunningPod]) -> list[str]:
-        """Those with enough CPU and memory, were all opportunistic pods gone. Not where the GPUs are free already, and
-        only the machine has no room: nobody's GPU would help there."""
-        on_node: dict[str, list[MachineRoom]] = {}
-        for each in opportunistic:
-            on_node.setdefault(each.choice.node, []).append(each.pod.machine)
-        return [
-            name
-            for name, has_gpus in zip(self._state.names, self._state.has_gpus(asked.request), strict=True)
-            if not has_gpus and self._state.machine_fits_with(asked, name, _sum(on_node.get(name, ())))
-        ]
+def _nodes(state: ClusterInRun, asked: SimulatedPod, opportunistic: Iterable[RunningPod]) -> list[str]:
+    """Those with enough CPU and memory, were all opportunistic pods gone. Not where the GPUs are free already, and only
+    the machine has no room: nobody's GPU would help there."""
+    on_node: dict[str, list[MachineRoom]] = {}
+    for each in opportunistic:
+        on_node.setdefault(each.choice.node, []).append(each.pod.machine)
+    return [
+        name
+        for name, has_gpus in zip(state.names, state.has_gpus(asked.request), strict=True)
+        if not has_gpus and state.machine_fits_with(asked, name, _sum(on_node.get(name, ())))
+    ]
 
 
 def _sum(rooms: Iterable[MachineRoom]) -> MachineRoom:

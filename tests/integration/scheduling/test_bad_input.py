@@ -170,7 +170,7 @@ async def test_every_body_gets_an_answer_with_a_reason(body: bytes) -> None:
     ledger.set_node(a_node("n1"))
     state.informers = AlwaysSynced()  # type: ignore[assignment]
     handlers = handlers_on(state, scheduler_on(state))
-    moment = ledger.moment
+    moment = ledger.version
 
     for reply in (
         handlers.filter(body),
@@ -181,4 +181,4 @@ async def test_every_body_gets_an_answer_with_a_reason(body: bytes) -> None:
         assert reply.status in (200, 400)
         answer = json.loads(reply.body)
         assert isinstance(answer, list) or "Error" in answer
-    assert ledger.moment == moment
+    assert ledger.version == moment

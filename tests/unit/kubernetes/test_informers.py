@@ -1,8 +1,8 @@
 """How the first lists come: some after others, with pauses, and without a garbage collector that gets in the way."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from carrel.kubernetes.cluster import ListPage, Selection
@@ -89,21 +89,3 @@ async def test_others_have_their_turn_while_the_first_list_is_taken_over() -> No
         await asyncio.gather(probe(), informers.wait_synced())
     most = max(after - before for before, after in zip([0, *turns], [*turns, MANY], strict=True))
     assert most <= 500
-
-
-async def test_the_objects_of_a_list_are_told_together() -> None:
-    cluster, story = TwoKinds(), list[str]()
-
-    @contextmanager
-    def together() -> Iterator[None]:
-        story.append("begin")
-        yield
-        story.append("end")
-
-    informers = Informers(cluster, together=together)  # type: ignore[arg-type] # only lists and watches are asked for
-    informers.watch(PODS).on_change(lambda old, new: story.append("pod"))
-    cluster.passes["pods"].set()
-    async with running(informers):
-        await informers.wait_synced()
-    assert story.count("pod") == MANY
-    assert " ".join(story).count("pod end begin pod") == story.count("begin") - 1

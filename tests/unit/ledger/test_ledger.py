@@ -1,12 +1,14 @@
 """Who holds what, through everything that happens to pods, GPUs and nodes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
+from carrel.ledger import ledger as module
 from carrel.ledger.gpus import MiB, Node
-from carrel.ledger.ledger import Ledger, LedgerError
+from carrel.ledger.ledger import Card, Ledger, LedgerError, room_on
+from carrel.ledger.node_room import NodeRoom
 from carrel.ledger.shares import LIFE, Share, ShareEvent, ShareState
 from tests.kit.gpus import a_card, a_ledger, a_node, held, holder
 
@@ -272,8 +274,9 @@ def _miscount(ledger: Ledger) -> None:
 
 
 def _lose_a_share_of_the_card(ledger: Ledger) -> None:
-    ledger.cards("n1")[0].shares.clear()
-    ledger.cards("n1")[0].recount()
+    card = ledger.cards("n1")[0]
+    card.shares.clear()
+    card.free = card.gpu.memory
 
 
 def _forget_that_a_card_is_kept(ledger: Ledger) -> None:
@@ -308,50 +311,78 @@ def test_the_life_of_a_share_has_an_answer_to_every_event_until_it_is_gone() -> 
     assert Share(holder("a"), "g", MiB(1)).after(ShareEvent.ASSIGN).state is ShareState.ASSIGNED
 
 
-def test_a_node_is_summed_up_once_when_changes_come_together() -> None:
+def test_a_node_is_summed_up_once_for_many_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = a_ledger(a_node("n1"), a_node("n2"))
-    before = ledger.revision
+    assert list(ledger.rooms) == ["n1", "n2"]
+    summed_up: list[str] = []
 
-    with ledger.together():
-        ledger.hold(held("a", "n1", 0, 8138))
-        ledger.hold(held("b", "n1", 1, 1000))
-        assert ledger.revision == before
-        assert free(ledger) == [8138, 15276]
+    def note(cards: Sequence[Card]) -> NodeRoom:
+        summed_up.append(cards[0].gpu.node)
+        return room_on(cards)
 
-    assert ledger.revision == before + 1
+    monkeypatch.setattr(module, "room_on", note)
+
+    ledger.hold(held("a", "n1", 0, 8138))
+    ledger.hold(held("b", "n1", 1, 1000))
+
     assert ledger.rooms["n1"].pieces == (15276, 8138)
-    assert ledger.changed_since(before) == ["n1"]
-    ledger.audit()
+    assert ledger.rooms["n1"] is ledger.rooms["n1"]
+    assert summed_up == ["n1"]
 
 
-def test_a_node_that_goes_among_changes_that_come_together_is_gone() -> None:
+def test_a_node_that_has_changed_and_is_gone_has_no_room() -> None:
     ledger = a_ledger(a_node("n1"), a_node("n2"))
-    with ledger.together():
-        ledger.hold(held("a", "n1", 0, 8138))
-        ledger.remove_node("n1")
+    ledger.hold(held("a", "n1", 0, 8138))
+    ledger.remove_node("n1")
     assert list(ledger.rooms) == ["n2"]
     ledger.audit()
 
 
-def test_changes_that_come_together_are_summed_up_although_one_of_them_fails() -> None:
+def test_what_was_taken_before_a_share_that_is_refused_is_held() -> None:
     ledger = a_ledger(a_node("n1"))
-    with pytest.raises(LedgerError, match="cannot hold"), ledger.together():
-        ledger.hold(held("a", "n1", 0, 8138))
-        ledger.hold(held("b", "n1", 0, 99999))
+    with pytest.raises(LedgerError, match="cannot hold"):
+        ledger.hold(held("a", "n1", 0, 8138), held("b", "n1", 0, 99999))
     assert ledger.rooms["n1"].pieces == (16276, 8138)
     ledger.audit()
 
 
-def test_nothing_is_tried_among_changes_that_come_together() -> None:
-    ledger = a_ledger(a_node("n1"))
-    with ledger.together(), pytest.raises(LedgerError, match="summaries wait"), ledger.what_if():
-        pass
+def test_every_state_has_a_version_and_after_a_what_if_it_is_the_one_from_before() -> None:
+    ledger = a_ledger(a_node("n1"), a_node("n2"))
+    versions = [ledger.version]
+    with ledger.what_if():
+        ledger.hold(held("a", "n1", 0, 8138))
+        versions.append(ledger.version)
+        with ledger.what_if():
+            ledger.hold(held("b", "n2", 0, 8138))
+            versions.append(ledger.version)
+        assert ledger.version == versions[1]
+    assert ledger.version == versions[0]
+    assert ledger.changed_since(versions[0]) == ()
+    assert set(ledger.changed_since(versions[1]) or ()) == {"n1", "n2"}, "who remembers what was tried looks again"
+
+    ledger.hold(held("c", "n2", 0, 8138))
+    versions.append(ledger.version)
+
+    assert len(set(versions)) == len(versions)
+    assert "n2" in (ledger.changed_since(versions[0]) or ())
+    assert ledger.changed_since(versions[3]) == ()
+
+
+def test_when_a_node_is_gone_all_must_be_looked_at_again() -> None:
+    ledger = a_ledger(a_node("n1"), a_node("n2"))
+    before = ledger.version
+    ledger.remove_node("n1")
+    assert ledger.version != before
+    assert ledger.changed_since(before) is None
+    assert ledger.changed_since(ledger.version) == ()
+    ledger.remove_node("n1")
+    assert ledger.changed_since(ledger.version) == ()
 
 
 def test_an_event_that_says_what_is_known_is_no_change() -> None:
     ledger = a_ledger(a_node("n1"))
     ledger.hold(held("a", "n1", 0, 8138))
     ledger.assign("uid-a")
-    before = ledger.revision
+    before = ledger.version
     ledger.assign("uid-a")
-    assert ledger.revision == before
+    assert ledger.version == before

