@@ -17,7 +17,7 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
     "admission": 2_963,
-    "bookings": 13_168,  # what the API needs of the pages is in modules of its own
+    "bookings": 13_160,  # its reading order names all modules
     "cli": 5_895,  # its reading order names all modules
     "demo": 1_785,
     "dialects": 5_309,
@@ -27,11 +27,11 @@ LINES = {
     "kubernetes": 4_544,
     "leases": 5_436,
     "ledger": 4_456,
-    "lifecycle": 6_830,
+    "lifecycle": 7_118,
     "manifests": 74,
     "node": 4_039,  # its reading order names all modules
     "parsing": 440,
-    "scheduling": 2_505,
+    "scheduling": 2_506,
     "simulation": 2_462,
 }
 """Folder → lines of Python at most, with its subfolders, and without generated stubs."""

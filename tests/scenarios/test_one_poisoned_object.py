@@ -20,8 +20,7 @@ from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
 from carrel.admission.options import AdmissionOptions
 from carrel.bookings.pages import cluster_map
-from carrel.bookings.pages.map_page import pod_on_map
-from carrel.bookings.pod_rows import pod_rows
+from carrel.bookings.pages.home_page import pod_rows
 from carrel.bookings.run import cluster_inventory_of, cluster_view_of
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
@@ -254,7 +253,7 @@ class Cluster:
         assert "lab/urgent" in {row.name for row in rows}
         for name in self.replica.ledger.nodes:
             node, cards = self.replica.ledger.node(name), self.view.cards(name)
-            cluster_map.node_on_map(name, node, cards, lambda uid: pod_on_map(self.view, uid, WORDS))
+            cluster_map.node_on_map(name, node, cards, lambda uid: self.view.pod_on_map(uid, WORDS))
         self.view.count_usage(self.lab.clock.now)
         self._end_promises()
         inventory = cluster_inventory_of(self.replica)

@@ -14,13 +14,13 @@ from zoneinfo import ZoneInfo
 import aiohttp
 
 from carrel.bookings.app import booking_app
-from carrel.bookings.cluster_view import ClusterView
 from carrel.bookings.inventory import ClusterInventory, FileInventory
 from carrel.bookings.mirror import BookingMirror
 from carrel.bookings.notifications.notifier import Notifier
 from carrel.bookings.notifications.overbooked_watch import OverbookedWatch
 from carrel.bookings.notifications.revocation_watch import RevocationWatch
 from carrel.bookings.notifications.settings import DeliveryContext, channels_of, keep_sending
+from carrel.bookings.pages import ClusterView
 from carrel.bookings.queries import BookingContext
 from carrel.bookings.records import StoreUnavailable
 from carrel.bookings.service import ServiceContext

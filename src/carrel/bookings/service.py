@@ -10,11 +10,11 @@ from typing import Annotated
 from fastapi import Depends
 from starlette.requests import Request
 
-from carrel.bookings.cluster_view import ClusterView
 from carrel.bookings.commands import BookingCommands
 from carrel.bookings.group_commands import GroupCommands
 from carrel.bookings.mirror import BookingMirror
 from carrel.bookings.notifications.interface import Outbox
+from carrel.bookings.pages import ClusterView
 from carrel.bookings.queries import BookingContext, BookingQueries
 from carrel.bookings.sign_in import Authenticator
 from carrel.bookings.sign_in.request_guard import RequestLimits

@@ -14,7 +14,7 @@ from itertools import groupby
 
 from markupsafe import Markup, escape
 
-from carrel.bookings import wording
+from carrel.bookings.pages import wording
 from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Card, Ledger
 from carrel.ledger.shares import Share, ShareState

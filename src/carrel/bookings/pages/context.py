@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, tzinfo
 
-from carrel.bookings.cluster_view import ClusterView
 from carrel.bookings.commands import BookingCommands
 from carrel.bookings.group_commands import GroupCommands
+from carrel.bookings.pages.cluster_view import ClusterView
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.rules import BookingRules
 

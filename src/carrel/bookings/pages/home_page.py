@@ -9,15 +9,21 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from carrel.bookings.pages.booking_form import why_earliest
+from carrel.bookings.pages.cluster_view import ClusterView
 from carrel.bookings.pages.layout import PageRenderer
 from carrel.bookings.people import Person, Scope
-from carrel.bookings.pod_rows import pod_rows
 from carrel.bookings.records import Availability, BookingRecord, BookingRequest, Preview, Query, State
 from carrel.bookings.sign_in.authenticator import Authenticator, CurrentPerson, require_scope
-from carrel.leases.coverage_words import BookingInUse
+from carrel.dialects.without_gpu import read_without_gpu
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.leases.coverage_words import BookingInUse, CoverageWords
 
 ENDS_SOON = (timedelta(hours=24), timedelta(hours=1))
 """So long before the end a banner warns, if the booking is longer: who has just booked a day knows when it ends."""
+
+
+MOST_HOLDERS = 8
+"""Who are named for one pod that waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,24 @@ class RunningBooking:
 
     def ends_soon(self, now: datetime) -> bool:
         return any(self.ends - now <= before < self.ends - self.start for before in ENDS_SOON)
+
+
+@dataclass(frozen=True, slots=True)
+class PodRow:
+    name: str
+    tier: str
+    phase: str
+    gpus: str
+    coverage: str
+    """Which booking covers it and until when, or what it means that none does."""
+    is_beyond: bool
+    """It runs, and a booking of its person does not cover it."""
+    why_waits: str = ""
+    holders: tuple[str, ...] = ()
+    """Of a pod that waits: who holds the GPUs that would do, and until when."""
+    more_holders: int = 0
+    without_gpu: str = ""
+    """Of a pod that runs without the GPU that it asked for: why, and when one will be free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +161,35 @@ class HomePage:
             if best is None or (start is not None and (best.start is None or start < best.start)):
                 best = EarliestStart(start, each.stock.model, why_earliest(answer))
         return best
+
+
+def pod_rows(cluster: ClusterView | None, email: str, words: CoverageWords) -> list[PodRow]:
+    if cluster is None:
+        return []
+    return cluster.isolation.found("page", cluster.pods_of(email), lambda pod: _pod_row(cluster, pod, words))
+
+
+def _pod_row(cluster: ClusterView, pod: Pod, words: CoverageWords) -> PodRow:
+    told = cluster.coverage.of(pod)
+    cards = [cluster.ledger.card(uuid) for uuid in dict.fromkeys(share.gpu for share in cluster.shares_of(pod))]
+    why_waits = cluster.why_waits(pod) if told.waits and told.held_for is None else ""
+    holders = cluster.coverage.holders(pod) if why_waits else []
+    return PodRow(
+        name=f"{pod.metadata.namespace}/{pod.metadata.name}",
+        tier=told.tier.value if told.tier else "no tier",
+        phase="Terminating" if pod.metadata.deletion_timestamp else pod.status.phase or "Pending",
+        gpus=", ".join(str(card.gpu) for card in cards if card),
+        coverage=words.about(told),
+        is_beyond=told.asks and not told.waits and told.beyond is not None,
+        why_waits=why_waits,
+        holders=tuple(words.holder(each) for each in holders[:MOST_HOLDERS]),
+        more_holders=max(len(holders) - MOST_HOLDERS, 0),
+        without_gpu=_without_gpu(cluster, pod, words),
+    )
+
+
+def _without_gpu(cluster: ClusterView, pod: Pod, words: CoverageWords) -> str:
+    mark = read_without_gpu(pod)
+    if mark is None:
+        return ""
+    return f"{mark.sentence}. Now: {words.free_again(cluster.coverage.next_free(pod, mark), can_start_again=True)}."
