@@ -355,7 +355,7 @@ class BookingCommands:
             "model": booking.model,
             "start": seconds(booking.start),
             "end": seconds(booking.ends if action == "cancelled" else booking.end),
-            "cards": str(booking.cards),
+            "gpus": str(booking.cards),
             "version": str(record.version),
             **({"share": "true"} if booking.share else {}),
             **({"group": booking.group} if booking.group else {}),
@@ -398,5 +398,5 @@ def _not_admin(by: Person) -> BookingRefusal | None:
 
 def _maintenance_entry(action: str, window: MaintenanceWindow, by: Person, now: datetime) -> LogEntry:
     m = window.maintenance
-    details = {"model": m.model, "start": seconds(m.start), "end": seconds(m.end), "cards": str(m.cards)}
+    details = {"model": m.model, "start": seconds(m.start), "end": seconds(m.end), "gpus": str(m.cards)}
     return LogEntry(now.astimezone(UTC), by.email, action, why=window.why, details=details)

@@ -20,17 +20,11 @@ class Limit:
     """Of the number, if the limit is a length of time. None: it is a count."""
     field: str = ""
     """Where `BookingRules` has it, if not in `more`."""
-    old_option: str = ""
-    """A name that is still accepted."""
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """On the command line, the one to use first: `--cooldown-days`."""
-        return tuple(f"--{name.replace('_', '-')}" for name in (self.option, self.old_option) if name)
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        return tuple(f"CARREL_{name.upper()}" for name in (self.option, self.old_option) if name)
+    def name(self) -> str:
+        """On the command line: `--cooldown-days`."""
+        return f"--{self.option.replace('_', '-')}"
 
     def read(self, number: float) -> timedelta | int:
         return int(number) if self.unit is None else self.unit * number

@@ -410,7 +410,6 @@ RULES: tuple[Rule, ...] = (
             least=1,
             most=64,
             field="shares_per_card",
-            old_option="shares_per_card",
         ),
     ),
     Rule("begun", "The booking has begun", _begun, shown_with="not-in-the-past"),

@@ -25,9 +25,7 @@ class BookSettings(BookingOutputSettings):
         str,
         typer.Option("--from", help="Start: 2026-12-12 (midnight in the lab) or 2026-12-12T09:00; default: now."),
     ] = ""
-    gpus: Annotated[int | None, typer.Option(help="Number of GPUs; 1, if not given.", min=1)] = None
-    cards: Annotated[int | None, typer.Option(help="The old name of --gpus.", min=1, hidden=True)] = None
-    """Still accepted: scripts use it."""
+    gpus: Annotated[int, typer.Option(help="Number of GPUs.", min=1)] = 1
     share: Annotated[bool, typer.Option("--share", help="Book a share of one GPU's memory, not whole GPUs.")] = False
     user: Annotated[str, typer.Option("--for", help="Book for this person; needs the role lab-admin and --reason.")] = (
         ""
@@ -55,14 +53,13 @@ def book(settings: BookSettings) -> None:
       carrel book a100 --gpus 4 --days 5 --group vision
     """
     from carrel.cli.booking_client import ask_service
-    from carrel.cli.booking_text import check_one_end, one_number_of_gpus, print_booking, print_preview
+    from carrel.cli.booking_text import check_one_end, print_booking, print_preview
 
     check_one_end(settings.days, settings.until, f"carrel book {settings.model} --days 5")
-    gpus = one_number_of_gpus(settings.gpus, settings.cards, f"carrel book {settings.model} --days 5 --gpus 2")
 
     async def ask(client: "BookingClient") -> "tuple[Json, ZoneInfo]":
         zone = await client.zone()
-        body = _request(settings, gpus, zone)
+        body = _request(settings, zone)
         if settings.dry_run:
             return (await client.call("POST", "/bookings/preview", json=body)).body, zone
         headers = {"idempotency-key": str(uuid.uuid4())}
@@ -75,11 +72,11 @@ def book(settings: BookSettings) -> None:
         print_booking(answer, zone, settings.output, "Booked")
 
 
-def _request(settings: BookSettings, gpus: int, zone: ZoneInfo) -> "Json":
+def _request(settings: BookSettings, zone: ZoneInfo) -> "Json":
     from carrel.cli.dates import parse_date
     from carrel.parsing.time import seconds
 
-    request: Json = {"model": settings.model, "cards": gpus, "share": settings.share}
+    request: Json = {"model": settings.model, "gpus": settings.gpus, "share": settings.share}
     for name, value in (("start", settings.start), ("end", settings.until)):
         if value:
             request[name] = seconds(parse_date(value, zone))

@@ -58,22 +58,14 @@ def print_preview(preview: Json, zone: ZoneInfo, output: ListFormat, allowed: st
 
 
 def gpus_text(item: Json) -> str:
-    """`a share`, `1 GPU`, `3 GPUs`. The service calls the number `cards`."""
-    return "a share" if item["share"] else f"{item['cards']} GPU{'s' * (item['cards'] != 1)}"
+    """`a share`, `1 GPU`, `3 GPUs`."""
+    return "a share" if item["share"] else f"{item['gpus']} GPU{'s' * (item['gpus'] != 1)}"
 
 
 def use_text(item: Json) -> str:
     """`1 of 2 in use: lab/train-7`; empty if the booking does not run, or if the service sees no cluster."""
     used = item.get("used")
-    return "" if used is None else in_use(used, item["cards"], item["pods"])
-
-
-def one_number_of_gpus(gpus: int | None, cards: int | None, example: str) -> int:
-    """The new and the old option may both be given, if they agree."""
-    if gpus is not None and cards is not None and gpus != cards:
-        why = f"--gpus is {gpus} and --cards is {cards}. They are two names of one number; give only --gpus."
-        raise command_failed("How many GPUs?", why, example, USAGE)
-    return gpus or cards or 1
+    return "" if used is None else in_use(used, item["gpus"], item["pods"])
 
 
 def check_one_end(days: float | None, until: str, example: str) -> None:

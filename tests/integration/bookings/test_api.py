@@ -20,16 +20,16 @@ BOOKINGS = "/api/v1/bookings"
 
 
 async def test_a_booking_is_made_and_shown(ada: Caller) -> None:
-    answer = await ada.post(BOOKINGS, {"model": "a6000", "start": at(1), "end": at(3), "cards": 2, "note": "🙂 <b>"})
+    answer = await ada.post(BOOKINGS, {"model": "a6000", "start": at(1), "end": at(3), "gpus": 2, "note": "🙂 <b>"})
 
     assert answer.status == 201
     booking = answer.json
-    assert {name: booking[name] for name in ("user", "model", "start", "end", "cards", "state", "note", "version")} == {
+    assert {name: booking[name] for name in ("user", "model", "start", "end", "gpus", "state", "note", "version")} == {
         "user": MEMBER,
         "model": A6000,
         "start": "2026-11-17T12:00:00Z",
         "end": "2026-11-19T12:00:00Z",
-        "cards": 2,
+        "gpus": 2,
         "state": "planned",
         "note": "🙂 <b>",
         "version": 1,
@@ -64,7 +64,7 @@ async def test_a_booking_from_now_is_allowed_however_long_it_takes_to_look_at_it
 
 
 async def test_all_mistakes_are_listed_with_a_possible_start_and_a_command_that_works(ada: Caller, bob: Caller) -> None:
-    await made(bob, start=at(0), days=3, cards=2)
+    await made(bob, start=at(0), days=3, gpus=2)
 
     answer = await ada.book(start=at(-0.25), days=0.5)
 
@@ -177,11 +177,11 @@ async def test_the_consequence_of_cancelling_is_shown_before(opened: Opened, ada
         pytest.param({"end": at(9)}, 0, 200, [], id="a planned one is extended"),
         pytest.param({"end": at(3)}, 0, 200, [], id="a planned one is shortened"),
         pytest.param({"start": at(1), "end": at(4)}, 0, 200, [], id="a planned one is moved"),
-        pytest.param({"cards": 2}, 0, 200, [], id="another GPU"),
+        pytest.param({"gpus": 2}, 0, 200, [], id="another GPU"),
         pytest.param({"end": at(17)}, 0, 422, ["max-duration"], id="beyond the longest"),
         pytest.param({"end": at(2.5)}, 0, 422, ["min-duration"], id="below the shortest"),
         pytest.param({"start": at(-1)}, 0, 422, ["not-in-the-past"], id="into the past"),
-        pytest.param({"cards": 3}, 0, 422, ["capacity"], id="more GPUs than there are"),
+        pytest.param({"gpus": 3}, 0, 422, ["capacity"], id="more GPUs than there are"),
         pytest.param({"end": at(9)}, 3, 200, [], id="an active one is extended"),
         pytest.param({"end": at(4)}, 3, 200, [], id="an active one is shortened"),
         pytest.param({"end": at(3)}, 3.5, 422, ["not-in-the-past"], id="an active one cannot end in the past"),
@@ -211,7 +211,7 @@ async def test_changes_are_judged(
 
 
 async def test_a_change_may_use_the_gpus_of_its_own_booking(opened: Opened, ada: Caller) -> None:
-    booking = await made(ada, start=at(2), days=5, cards=2)
+    booking = await made(ada, start=at(2), days=5, gpus=2)
 
     assert (await ada.patch(f"{BOOKINGS}/{booking['id']}", {"start": at(3), "end": at(9)})).status == 200
 
@@ -378,25 +378,25 @@ async def test_gpus_of_pods_that_no_booking_can_displace_cannot_be_booked(opened
 
 
 async def test_free_gpus_per_day_and_the_next_free_start(opened: Opened, ada: Caller, bob: Caller) -> None:
-    await made(bob, days=3, cards=2)
+    await made(bob, days=3, gpus=2)
 
     models = (await ada.get("/api/v1/models")).json
     days = (await ada.get("/api/v1/availability?start=2026-11-18&days=4&model=a6000")).json["items"][0]["days"]
-    slot = (await ada.get("/api/v1/next-free?model=a6000&days=2&cards=2")).json
+    slot = (await ada.get("/api/v1/next-free?model=a6000&days=2&gpus=2")).json
 
     assert models["zone"] == "Europe/Stockholm"
-    assert [(m["model"], m["cards"], m["free_now"], m["next_free"]) for m in models["items"]] == [(A6000, 2, 0, at(3))]
+    assert [(m["model"], m["gpus"], m["free_now"], m["next_free"]) for m in models["items"]] == [(A6000, 2, 0, at(3))]
     assert [(day["day"], day["free"]) for day in days] == [
         ("2026-11-18", 0), ("2026-11-19", 0), ("2026-11-20", 2), ("2026-11-21", 2),
     ]  # fmt: skip
     assert slot == {"model": A6000, "earliest_start": at(3)}
-    assert (await ada.get("/api/v1/next-free?model=a6000&cards=3")).json["earliest_start"] is None
+    assert (await ada.get("/api/v1/next-free?model=a6000&gpus=3")).json["earliest_start"] is None
     assert (await bob.get("/api/v1/next-free?model=a6000")).json["earliest_start"] == at(17)
     assert (await ada.get("/api/v1/availability?model=h100")).status == 404
 
 
 async def test_a_preview_shows_what_would_happen_and_changes_nothing(ada: Caller, bob: Caller) -> None:
-    await made(bob, days=3, cards=2)
+    await made(bob, days=3, gpus=2)
 
     seen = (await ada.post(f"{BOOKINGS}/preview", {"model": "a6000", "days": 2})).json
     fine = (await ada.post(f"{BOOKINGS}/preview", {"model": "a6000", "start": at(5), "days": 2})).json
@@ -416,12 +416,12 @@ async def test_a_preview_shows_what_would_happen_and_changes_nothing(ada: Caller
 async def test_lost_gpus_leave_bookings_overbooked_and_new_ones_are_refused(
     opened: Opened, ada: Caller, bob: Caller
 ) -> None:
-    booking = await made(bob, days=3, cards=2)
+    booking = await made(bob, days=3, gpus=2)
 
     opened.inventory.cards[A6000] = 1
 
     model = (await ada.get("/api/v1/availability?days=2")).json["items"][0]
-    assert (model["cards"], model["free_now"], model["overbooked"]) == (1, 0, 1)
+    assert (model["gpus"], model["free_now"], model["overbooked"]) == (1, 0, 1)
     assert (await ada.book(days=1)).codes == ["capacity"]
     assert (await bob.get(f"{BOOKINGS}/{booking['id']}")).json["state"] == "active"
     opened.inventory.cards.clear()
@@ -439,7 +439,7 @@ async def test_nothing_is_booked_before_the_cluster_was_read(opened: Opened, ada
 
 
 async def test_maintenance_takes_gpus_out_of_the_calendar(ada: Caller, eva: Caller) -> None:
-    window = {"model": "a6000", "start": at(1), "end": at(2), "cards": 2, "why": "new fans"}
+    window = {"model": "a6000", "start": at(1), "end": at(2), "gpus": 2, "why": "new fans"}
     assert (await ada.post("/api/v1/maintenance", window)).status == 403
     kept = await eva.post("/api/v1/maintenance", window)
     assert (kept.status, kept.json["model"]) == (201, A6000)

@@ -18,9 +18,8 @@ from carrel.bookings.api.models import (
     RuleOut,
     RulesOut,
     Word,
-    agreed_gpus,
 )
-from carrel.bookings.icalendar import CalendarEvent, booking_event, calendar, sequence_of
+from carrel.bookings.icalendar import CalendarEvent, booking_event, calendar
 from carrel.bookings.people import Scope
 from carrel.bookings.queries import Subject
 from carrel.bookings.records import Availability, BookingRecord, BookingRefusal, RefusalReason
@@ -67,13 +66,11 @@ async def next_free(
     person: CurrentPerson,
     model: Annotated[Word, Query(min_length=1)],
     days: Days = 1,
-    gpus: Annotated[GpuCount | None, Query(strict=False, description="How many GPUs; 1, if not given.")] = None,
-    cards: Annotated[GpuCount | None, Query(strict=False, description="The old name of `gpus`.")] = None,
+    gpus: Annotated[GpuCount, Query(strict=False, description="How many GPUs.")] = 1,
     share: bool = False,
     group: Annotated[Word, Query(description="For a booking of this group.")] = "",
 ) -> NextFreeOut:
-    wanted = agreed_gpus(gpus, cards) or 1
-    found = await service.queries.next_free(Subject(person.email, group), model, timedelta(days=days), wanted, share)
+    found = await service.queries.next_free(Subject(person.email, group), model, timedelta(days=days), gpus, share)
     if isinstance(found, BookingRefusal):
         raise problem_of(found)
     named = service.context.model(model)
@@ -89,7 +86,6 @@ async def rules(service: CurrentService, person: CurrentPerson) -> RulesOut:
         cooldown_hours=rules.cooldown / HOUR,
         planned=rules.planned,
         shares_per_gpu=rules.shares_per_card,
-        shares_per_card=rules.shares_per_card,
         zone=service.zone_name,
         rules=[_rule_out(row, rules) for row in rules.rows],
     )
@@ -134,7 +130,7 @@ def _rule_out(row: Rule, rules: BookingRules) -> RuleOut:
         code=row.name,
         title=row.title,
         words=row.label(rules, 1) if row.label else "",
-        option=limit.names[0] if limit else None,
+        option=limit.name if limit else None,
         value=limit.write(rules.limit(limit)) if limit else None,
     )
 
@@ -155,7 +151,6 @@ def _model_out(found: Availability) -> ModelOut:
         next_free=seconds(found.now.next_start) if found.now.next_start else None,
         overbooked=found.overbooked,
         shares_per_gpu=found.shares_per_card,
-        shares_per_card=found.shares_per_card,
         days=[
             DayOut(day=d.day, free=max(0, d.free), shares=max(0, d.shares), overbooked=d.overbooked) for d in found.days
         ],
@@ -166,4 +161,4 @@ def _event(record: BookingRecord) -> CalendarEvent:
     booking = record.booking
     end = booking.ends if booking.counts else booking.end
     description = " · ".join(filter(None, (words(end - booking.start), record.note)))
-    return booking_event(booking, sequence_of(record.version), description)
+    return booking_event(booking, record.version, description)

@@ -34,10 +34,8 @@ class Notification:
     person: str
     at: datetime
     booking: str = ""
-    sequence: int = 0
-    """Of the calendar event (`icalendar.sequence_of`)."""
     facts: Mapping[str, str] = field(default_factory=dict)
-    """`model`, `cards`, `start`, `end` (RFC 3339), `version`, `actor`, `why`; of a group's booking `group`; of a
+    """`model`, `gpus`, `start`, `end` (RFC 3339), `version`, `actor`, `why`; of a group's booking `group`; of a
     revocation `pod`, `namespace`, `node`, `ends` (when the pod ends) and `then` (what happens to it)."""
 
     @property
@@ -73,7 +71,7 @@ def reminder(booking: Booking, now: datetime) -> Notification | None:
 
 
 def facts_of(booking: Booking) -> dict[str, str]:
-    facts = {"model": booking.model, "cards": str(booking.cards), "start": booking.start.isoformat()}
+    facts = {"model": booking.model, "gpus": str(booking.cards), "start": booking.start.isoformat()}
     facts |= {"end": booking.ends.astimezone(UTC).isoformat()}
     return facts | ({"group": booking.group} if booking.group else {})
 
@@ -106,7 +104,7 @@ def text(notification: Notification, zone: tzinfo, link: str = "") -> str:
     lines = [subject(notification, zone) + ".", ""]
     if notification.span:
         start, end = notification.span
-        lines.append(f"Model: {notification.facts.get('model', '')} ({notification.facts.get('cards', '1')})")
+        lines.append(f"Model: {notification.facts.get('model', '')} ({notification.facts.get('gpus', '1')})")
         lines.append(f"From:  {moment(start, zone)}")
         lines.append(f"Until: {moment(end, zone)}" + (f" ({words(end - start)})" if end > start else ""))
     lines += [

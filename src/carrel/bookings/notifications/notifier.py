@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
-from carrel.bookings.icalendar import sequence_of, sequence_without_version
 from carrel.bookings.notifications.interface import Channel, Delivery, Outbox, Undelivered
 from carrel.bookings.notifications.messages import REMINDERS, Notification, Occasion, reminder
 from carrel.bookings.records import BookingStore, LogEntry
@@ -95,6 +94,4 @@ def notification_of(entry: LogEntry) -> Notification | None:
     facts = {**entry.details, "actor": entry.actor, "why": entry.why}
     # A new database counts from one again: with the time, its ids differ from those of the old one.
     id = f"log-{entry.number}-{entry.at.astimezone(UTC):%Y%m%dT%H%M%SZ}"
-    version = entry.details.get("version")
-    sequence = sequence_of(int(version)) if version else sequence_without_version(entry.number)
-    return Notification(id, occasion, entry.subject, entry.at, entry.booking, sequence, facts)
+    return Notification(id, occasion, entry.subject, entry.at, entry.booking, facts)

@@ -157,7 +157,7 @@ def tried_rules(asked: Mapping[str, str], rules: BookingRules) -> tuple[BookingR
             tried = tried.with_limit(limit, number)
         else:
             kind = "whole number" if is_count else "number"
-            wrong.append(f"{limit.names[0]}: “{text}” is not a {kind} from {limit.least:g} to {most:g}.")
+            wrong.append(f"{limit.name}: “{text}” is not a {kind} from {limit.least:g} to {most:g}.")
     return (None, wrong) if wrong or not given else (tried, [])
 
 

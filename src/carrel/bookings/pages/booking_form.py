@@ -70,7 +70,7 @@ def times_of(wanted: BookingRequest, now: datetime) -> tuple[datetime, datetime]
 def idempotency_of(given: Mapping[str, str]) -> IdempotencyKey | None:
     """A form that is sent twice books once. A form that was changed after a refusal is another request."""
     key = given.get("key", "")
-    names = ("model", "start", "end", "cards", "share", "user", "note", *(["group"] if given.get("group") else []))
+    names = ("model", "start", "end", "gpus", "share", "user", "note", "group")
     said = "\n".join(given.get(name, "") for name in names)
     fingerprint = hashlib.sha256(said.encode()).hexdigest()
     return IdempotencyKey(f"{key}-{fingerprint[:16]}", fingerprint) if key else None

@@ -52,7 +52,7 @@ STATUS = {
 
 
 EMPTY_FORM = dict.fromkeys(("model", "share", "start", "end", "offered", "why", "user", "reason", "group"), "") | {
-    "cards": "1"
+    "gpus": "1"
 }
 
 
@@ -162,7 +162,7 @@ class TimelinePage:
         context = self._context
         if not models:
             return FormFeedback((), ())
-        asked.setdefault("cards", "1")
+        asked.setdefault("gpus", "1")
         if asked.get("model") not in {each.stock.model for each in models}:
             asked["model"] = earliest_model(models, context.now(), context.usual_length)
         model = asked["model"]
@@ -253,7 +253,7 @@ class TimelinePage:
         length = max(rules.min_duration, min(asked_end - asked_start, rules.max_duration))
         fields = {
             "model": wanted.model,
-            "cards": min(wanted.cards, rules.most_gpus(bool(wanted.group)) or wanted.cards),
+            "gpus": min(wanted.cards, rules.most_gpus(bool(wanted.group)) or wanted.cards),
             "share": "1" if wanted.share else "",
             "start": self._renderer.field(start),
             "end": self._renderer.field(start + length),

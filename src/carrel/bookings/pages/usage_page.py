@@ -166,7 +166,7 @@ def as_csv(uses: Iterable[PersonUsage], start: datetime, end: datetime) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")
     writer.writerow(
-        ["from", "until", "person", "model", "bookings", "card_hours", "covered_hours", "opportunistic_hours"]
+        ["from", "until", "person", "model", "bookings", "gpu_hours", "covered_hours", "opportunistic_hours"]
     )
     for use in uses:
         hours = [use.card_hours, use.covered_hours, use.opportunistic_hours]
