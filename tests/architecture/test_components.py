@@ -30,9 +30,10 @@ PURE_MODULES = (
     "carrel.bookings.mirrored",
     "carrel.bookings.notifications.messages",
     "carrel.bookings.pages.hub_findings",
+    "carrel.bookings.people",
+    "carrel.bookings.records",
     "carrel.bookings.rule_results",
     "carrel.bookings.rules",
-    "carrel.bookings.tiers",
     "carrel.jupyterhub.hand_over",
     "carrel.jupyterhub.profiles",
     "carrel.jupyterhub.spawn_page",
@@ -145,6 +146,7 @@ LIBRARIES = {
 PURE_LIBRARIES = {
     "carrel.kubernetes.objects": ("msgspec",),
     "carrel.dialects": ("msgspec",),
+    "carrel.jupyterhub": ("msgspec",),
     "carrel.simulation": ("msgspec",),
 }
 """Decodes JSON into typed objects; it does no I/O."""

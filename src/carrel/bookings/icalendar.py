@@ -21,7 +21,7 @@ class CalendarEvent:
 
 
 def booking_event(booking: Booking, version: int, description: str) -> CalendarEvent:
-    """The same event in the feed and in mails. A booking that was cancelled before it began is cancelled there, too."""
+    """Return the event for the feed and for mails. One that was cancelled before it began is cancelled there, too."""
     end = booking.ends if booking.counts else booking.end
     amount = "a share of " if booking.share else f"{booking.cards} × " if booking.cards > 1 else ""
     return CalendarEvent(

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from carrel.bookings.app import booking_app
-from carrel.bookings.inventory import ClusterInventory
+from carrel.bookings.inventory import idle_gpus
 from carrel.bookings.people import Scope
 from carrel.bookings.rules import BookingRules
 from carrel.ledger.ledger import Ledger
@@ -126,9 +125,9 @@ async def test_a_booking_that_was_cancelled_before_it_began_does_not_count(ada: 
 async def test_a_booking_that_has_begun_counts_unless_it_is_taken_back_at_once(
     opened: Opened, seconds: int, starts_in: int, is_used: bool, codes: list[str]
 ) -> None:
-    service = replace(opened.service, context=replace(opened.service.context, is_used=lambda booking: is_used))
-    ada = await replace(opened, app=booking_app(service)).caller(MEMBER)
+    ada = await opened.caller(MEMBER)
     booking = await made(ada, start=at(starts_in / 86400), days=5)
+    opened.inventory.used = frozenset({booking["id"]} if is_used else ())
     opened.clock.now = NOW + timedelta(seconds=seconds)
 
     shown = (await ada.get(f"{BOOKINGS}/{booking['id']}")).json["consequence"]
@@ -350,31 +349,12 @@ async def test_idle_gpus_are_those_that_no_pod_holds_booked_or_not(opened: Opene
     assert [m["idle_now"] for m in (await ada.get("/api/v1/models")).json["items"]] == [None]  # there is no cluster
 
     ledger = Ledger([a_node("n1", cards=3, model=A6000)], [held("train", "n1", 0, 1000)])
-    inventory = ClusterInventory(ledger, lambda: True)
-    opened.inventory.cards, opened.inventory.idle_gpus = {A6000: 3}, dict(inventory.idle())
+    opened.inventory.cards, opened.inventory.idle_gpus = {A6000: 3}, idle_gpus(ledger)
 
     [told] = (await ada.get("/api/v1/models")).json["items"]
     assert (told["free_now"], told["idle_now"]) == (3, 2)
     ledger.forget("uid-train")
-    assert inventory.idle() == {A6000: 3}
-
-
-async def test_gpus_of_pods_that_no_booking_can_displace_cannot_be_booked(opened: Opened, ada: Caller) -> None:
-    ledger = Ledger([a_node("n1", cards=3, model=A6000)], [held("old", "n1", 0, 1000), held("train", "n1", 1, 1000)])
-    clock, kept = Clock(NOW), {"uid-old"}
-    inventory = ClusterInventory(ledger, lambda: True, kept.__contains__, clock.seconds)
-    context = replace(opened.service.context, inventory=inventory)
-    ada = replace(ada, app=booking_app(replace(opened.service, context=context)))
-
-    [told] = (await ada.get("/api/v1/models")).json["items"]
-    assert (told["gpus"], told["free_now"], told["set_aside"]) == (2, 2, 1)
-    assert told["why_set_aside"] == "1 of 3 is used by pods that no booking can displace"
-    assert (await ada.book(days=2, gpus=3)).codes == ["capacity"]
-    kept.add("uid-train")  # an admin exempts its namespace
-    clock.now += timedelta(seconds=5)
-    assert inventory.stock()[A6000].cards == 1
-    ledger.forget("uid-old")
-    assert inventory.stock()[A6000].cards == 2
+    assert idle_gpus(ledger) == {A6000: 3}
 
 
 async def test_free_gpus_per_day_and_the_next_free_start(opened: Opened, ada: Caller, bob: Caller) -> None:

@@ -37,7 +37,7 @@ class Setup:
     def replica(self, but: frozenset[str] = frozenset()) -> Notifier:
         """Without some channels, like a replica with older settings."""
         known = {name: channel for name, channel in self.channels.items() if name not in but}
-        return Notifier(self.opened.service.outbox, self.opened.service.context.store, known, self.opened.clock)
+        return Notifier(self.opened.service.outbox, self.opened.service.queries.store, known, self.opened.clock)
 
     async def ada(self) -> Caller:
         return await self.opened.caller(MEMBER)
@@ -55,10 +55,10 @@ async def setup(database: Database) -> AsyncIterator[Setup]:
         posts = await stack.enter_async_context(PostSink().listening())
         http = await stack.enter_async_context(aiohttp.ClientSession())
         opened = opened_on(database)
-        context, clock = opened.service.context, opened.clock
+        zone, clock = opened.service.queries.zone, opened.clock
         channels: dict[str, Channel] = {
-            "mail": MailChannel(mail_server(mail.url), "carrel@lab.org", context.zone, "https://gpus.lab.org"),
-            "webhook": WebhookChannel(posts.url, SECRET, http, context.zone, clock),
+            "mail": MailChannel(mail_server(mail.url), "carrel@lab.org", zone, "https://gpus.lab.org"),
+            "webhook": WebhookChannel(posts.url, SECRET, http, zone, clock),
         }
         yield Setup(opened, mail, posts, channels)
 

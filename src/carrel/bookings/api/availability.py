@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from starlette.requests import Request
 
-from carrel.bookings.api.errors import malformed, problem_of
+from carrel.bookings.api.errors import accepted, malformed, problem_of
 from carrel.bookings.api.models import (
     DayOut,
     Days,
@@ -25,7 +25,7 @@ from carrel.bookings.queries import Subject
 from carrel.bookings.records import Availability, BookingRecord, BookingRefusal, RefusalReason
 from carrel.bookings.rules import FIRST_YEAR, HOUR, LAST_YEAR, BookingRules, Rule
 from carrel.bookings.service import CurrentService
-from carrel.bookings.sign_in import CurrentPerson, require_scope
+from carrel.bookings.sign_in.authenticator import CurrentPerson, require_scope
 from carrel.parsing.time import seconds
 from carrel.parsing.time_words import words
 
@@ -36,9 +36,8 @@ router = APIRouter(tags=["calendar"])
     "/models", summary="Each model: how many GPUs, how many can be booked now, how many are idle, when the next is free"
 )
 async def models(service: CurrentService, person: CurrentPerson) -> ModelsOut:
-    today = service.context.now().astimezone(service.context.zone).date()
-    found = await service.queries.availability(today, 0)
-    return ModelsOut(zone=service.zone_name, items=[_model_out(each) for each in found])
+    found = await service.queries.availability(service.queries.today(), 0)
+    return ModelsOut(zone=str(service.queries.zone), items=[_model_out(each) for each in found])
 
 
 @router.get("/availability", summary="How many GPUs are free all day, for each day in the lab's zone")
@@ -49,15 +48,15 @@ async def availability(
     days: Annotated[int, Query(ge=1, le=366)] = 14,
     model: Annotated[list[Word] | None, Query(description="Several may be given.")] = None,
 ) -> ModelsOut:
-    first = start or service.context.now().astimezone(service.context.zone).date()
+    first = start or service.queries.today()
     if not FIRST_YEAR <= first.year <= LAST_YEAR:
         raise malformed(("start", f"a year between {FIRST_YEAR} and {LAST_YEAR} is expected"))
-    named = [service.context.model(word) for word in model or ()]
+    named = [service.queries.model(word) for word in model or ()]
     unknown = [str(each) for each in named if not isinstance(each, str)]
     if unknown:
         raise problem_of(BookingRefusal(RefusalReason.NOT_FOUND, " ".join(unknown), hint="carrel free"))
     found = await service.queries.availability(first, days, [str(each) for each in named])
-    return ModelsOut(zone=service.zone_name, items=[_model_out(each) for each in found])
+    return ModelsOut(zone=str(service.queries.zone), items=[_model_out(each) for each in found])
 
 
 @router.get("/next-free", summary="The first start that the rules and the calendar allow you")
@@ -70,23 +69,22 @@ async def next_free(
     share: bool = False,
     group: Annotated[Word, Query(description="For a booking of this group.")] = "",
 ) -> NextFreeOut:
-    found = await service.queries.next_free(Subject(person.email, group), model, timedelta(days=days), gpus, share)
-    if isinstance(found, BookingRefusal):
-        raise problem_of(found)
-    named = service.context.model(model)
+    subject, length = Subject(person.email, group), timedelta(days=days)
+    found = accepted(await service.queries.next_free(subject, model, length, gpus, share))
+    named = service.queries.model(model)
     return NextFreeOut(model=str(named), earliest_start=seconds(found) if found else None)
 
 
 @router.get("/rules", summary="The rules of this lab")
 async def rules(service: CurrentService, person: CurrentPerson) -> RulesOut:
-    rules = service.context.rules
+    rules = service.queries.rules
     return RulesOut(
         min_hours=rules.min_duration / HOUR,
         max_hours=rules.max_duration / HOUR,
         cooldown_hours=rules.cooldown / HOUR,
         planned=rules.planned,
         shares_per_gpu=rules.shares_per_card,
-        zone=service.zone_name,
+        zone=str(service.queries.zone),
         rules=[_rule_out(row, rules) for row in rules.rows],
     )
 
@@ -120,7 +118,7 @@ async def feed(service: CurrentService, secret: str) -> Response:
     found = await service.queries.feed(secret) if secret.isascii() else None
     if found is None:
         raise problem_of(BookingRefusal(RefusalReason.NOT_FOUND, "There is no such feed, or it was revoked."))
-    text = calendar(map(_event, found), service.context.now(), "GPU bookings")
+    text = calendar(map(_event, found), service.queries.now(), "GPU bookings")
     return Response(text, media_type="text/calendar; charset=utf-8")
 
 

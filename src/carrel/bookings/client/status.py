@@ -21,11 +21,11 @@ class BookingStatus:
     """Without arguments: the person has no active booking."""
 
     ends: datetime | None = None
-    """Of the active booking; None: there is none."""
+    """When the active booking ends; None: there is none."""
     model: str = ""
     gpus: int = 0
     id: str = ""
-    """Of the active booking; of MAIA's, which has none: `id_without_name`."""
+    """The active booking's; MAIA's have none: `id_without_name`."""
 
     @property
     def tier(self) -> Tier:

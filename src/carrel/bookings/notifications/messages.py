@@ -46,7 +46,7 @@ class Notification:
 
     @property
     def pod_ends(self) -> datetime | None:
-        """Of a pod that loses its GPU."""
+        """When a pod ends that loses its GPU."""
         ends = self.facts.get("ends")
         return datetime.fromisoformat(ends) if ends else None
 
@@ -60,14 +60,18 @@ class Notification:
 
 def reminder(booking: Booking, now: datetime) -> Notification | None:
     """The reminder that is due now for an active booking, if any. A later end makes a new reminder."""
-    left = booking.ends - now
-    for occasion, before in REMINDERS.items():
-        # No reminder for a booking that is shorter than the time between the reminder and the end.
-        if booking.is_active(now) and left <= before < booking.ends - booking.start:
-            end = booking.ends.astimezone(UTC)
-            id = f"{occasion.value}-{booking.id}-{end:%Y%m%dT%H%M%SZ}"
-            return Notification(id, occasion, booking.user, now, booking.id, facts=facts_of(booking))
-    return None
+    occasion = due_reminder(booking.start, booking.ends, now) if booking.is_active(now) else None
+    if occasion is None:
+        return None
+    id = f"{occasion.value}-{booking.id}-{booking.ends.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+    return Notification(id, occasion, booking.user, now, booking.id, facts=facts_of(booking))
+
+
+def due_reminder(start: datetime, ends: datetime, now: datetime) -> Occasion | None:
+    """None for a booking that is shorter than the time between the reminder and the end: who has just booked a day
+    knows when it ends."""
+    due = (occasion for occasion, before in REMINDERS.items() if ends - now <= before < ends - start)
+    return next(due, None)
 
 
 def facts_of(booking: Booking) -> dict[str, str]:

@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 SENDING = timedelta(minutes=5)
 """The time for one attempt; after it another replica may try."""
 AT_ONCE = 20
+ROUND_S = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=30), timedelta(hours=2)
 KEPT = timedelta(days=30)
 
@@ -30,6 +31,16 @@ class Notifier:
         self._store = store
         self._channels = channels
         self._clock = clock
+
+    async def run(self) -> None:
+        """Runs until it is cancelled. A failure is logged and tried again; it never stops the service."""
+        while True:
+            try:
+                while await self.round():
+                    pass
+            except Exception as error:
+                log.warning("notifications_failed: %s: %s", type(error).__name__, error)
+            await asyncio.sleep(ROUND_S)
 
     async def round(self) -> int:
         """Returns how many notifications were delivered. Raises `StoreUnavailable`; nothing is lost then."""

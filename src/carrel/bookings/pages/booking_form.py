@@ -79,8 +79,7 @@ def idempotency_of(given: Mapping[str, str]) -> IdempotencyKey | None:
 def feedback_on(answer: Preview | BookingRefusal, wanted: BookingRequest, rules: BookingRules) -> FormFeedback:
     checks = judged(rules, answer.problems, wanted.cards, is_group=bool(wanted.group))
     if isinstance(answer, BookingRefusal):
-        problems = [problem.message for problem in answer.problems] or [answer.message]
-        return FormFeedback(checks, problems, answer.earliest_start, answer.hint, wanted)
+        return FormFeedback(checks, answer.messages, answer.earliest_start, answer.hint, wanted)
     return FormFeedback(
         checks=checks,
         problems=[problem.message for problem in answer.problems],

@@ -228,7 +228,7 @@ def _mentions(text: str, reader: str) -> ColumnElement[bool]:
 
 
 def _in_state(state: State, now: datetime) -> ColumnElement[bool]:
-    """As `BookingRecord.state` decides it."""
+    """Decides what `BookingRecord.state` decides, in SQL."""
     was_cut_short = and_(B.cancelled_at.is_not(None), B.ends_at < B.planned_end)
     match state:
         case State.PLANNED:
