@@ -29,18 +29,13 @@ from benchmarks.measuring import Figure
 from carrel.bookings.api.models import BookingIn
 from carrel.bookings.app import booking_app
 from carrel.bookings.inventory import FileInventory
-from carrel.bookings.queries import BookingContext
+from carrel.bookings.queries import BookingQueries
 from carrel.bookings.rules import BookingRules
-from carrel.bookings.service import ServiceContext
-from carrel.bookings.sign_in import (
-    Authenticator,
-    PersonLimiter,
-    Rate,
-    RequestLimits,
-    RoleOptions,
-    SignInMethods,
-    SignInOptions,
-)
+from carrel.bookings.service import ServiceParts
+from carrel.bookings.sign_in.authenticator import Authenticator, SignInMethods, SignInOptions
+from carrel.bookings.sign_in.rate_limiter import PersonLimiter, Rate
+from carrel.bookings.sign_in.request_guard import RequestLimits
+from carrel.bookings.sign_in.roles import RoleOptions
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.bookings.store import tables
 from carrel.bookings.store.bookings import SqlBookings
@@ -98,14 +93,7 @@ def make_booking(url: str) -> AsgiApp:
         Node(model.lower(), tuple(Gpu(f"{model}-{i}", model.lower(), i, model, MiB(49140)) for i in range(CARDS)))
         for model in MODELS
     ]
-    context = BookingContext(
-        SqlBookings(database),
-        FileInventory(nodes),
-        BookingRules(),
-        ZoneInfo("UTC"),
-        utc_now,
-        new_id=lambda: uuid4().hex,
-    )
+    queries = BookingQueries(SqlBookings(database), FileInventory(nodes), BookingRules(), ZoneInfo("UTC"), utc_now)
     authenticator = Authenticator(
         SqlPeople(database),
         RoleOptions(),
@@ -114,7 +102,7 @@ def make_booking(url: str) -> AsgiApp:
         PersonLimiter(time.monotonic, MANY, MANY),
         utc_now,
     )
-    return booking_app(ServiceContext(context, authenticator, SqlOutbox(database), limits=RequestLimits(address=MANY)))
+    return booking_app(ServiceParts(queries, authenticator, SqlOutbox(database)), RequestLimits(address=MANY))
 
 
 async def _fill(url: str) -> None:

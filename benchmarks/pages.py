@@ -18,26 +18,22 @@ from starlette.types import Message
 
 from benchmarks.measuring import Figure, cpu_seconds
 from carrel.bookings.capacity import ModelCapacity
-from carrel.bookings.commands import BookingCommands
-from carrel.bookings.pages import PagesContext, install_pages, timeline
+from carrel.bookings.pages import install_pages, timeline
 from carrel.bookings.pages.timeline import DateRange, Viewer
 from carrel.bookings.pages.timeline_page import DAYS, rows_of
 from carrel.bookings.people import How, Person, Role, Session
-from carrel.bookings.queries import BookingContext, BookingQueries
+from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import BookingRecord
 from carrel.bookings.rules import Booking, BookingRules
-from carrel.bookings.sign_in import (
-    Authenticator,
-    PersonLimiter,
-    Rate,
-    RoleOptions,
-    SignInMethods,
-    SignInOptions,
-    install_sign_in,
-)
+from carrel.bookings.service import ServiceParts
+from carrel.bookings.sign_in.authenticator import Authenticator, SignInMethods, SignInOptions
+from carrel.bookings.sign_in.rate_limiter import PersonLimiter, Rate
+from carrel.bookings.sign_in.roles import RoleOptions
+from carrel.bookings.sign_in.routes import install_sign_in
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
+from carrel.bookings.store.outbox import SqlOutbox
 from carrel.bookings.store.people import SqlPeople
 from carrel.http.asgi import AsgiApp
 from carrel.http.serving import Address, serving
@@ -56,6 +52,9 @@ class FakeInventory:
     """The GPUs of the lab."""
 
     is_known = True
+
+    def is_used(self, booking: str) -> bool:
+        return False
 
     def idle(self) -> None:
         return None
@@ -81,7 +80,7 @@ def records(first: datetime) -> Iterator[BookingRecord]:
 
 
 @contextlib.asynccontextmanager
-async def a_lab() -> AsyncIterator[tuple[BookingContext, Database]]:
+async def a_lab() -> AsyncIterator[tuple[BookingQueries, Database]]:
     with tempfile.TemporaryDirectory() as folder:
         database = Database(f"sqlite:///{Path(folder) / 'bookings.db'}")
         async with contextlib.aclosing(database):
@@ -91,11 +90,11 @@ async def a_lab() -> AsyncIterator[tuple[BookingContext, Database]]:
                 for record in records(now() - timedelta(days=3)):
                     await writing.add(record)
             inventory = FakeInventory()
-            yield BookingContext(store, inventory, BookingRules(), ZONE, now, lambda: secrets.token_hex(8)), database
+            yield BookingQueries(store, inventory, BookingRules(), ZONE, now), database
 
 
 @contextlib.asynccontextmanager
-async def a_service(lab: BookingContext, database: Database) -> AsyncIterator[tuple[str, str, AsgiApp]]:
+async def a_service(lab: BookingQueries, database: Database) -> AsyncIterator[tuple[str, str, AsgiApp]]:
     """Its URL, the cookie of a signed-in person, and the app itself."""
     people, secret = SqlPeople(database), secrets.token_urlsafe(32)
     session = Session("ada@lab.example", "", frozenset({Role.MEMBER}), How.DEV, now(), now() + timedelta(hours=1))
@@ -104,17 +103,17 @@ async def a_service(lab: BookingContext, database: Database) -> AsyncIterator[tu
     authenticator = Authenticator(people, RoleOptions(), SignInMethods(is_dev=True), SignInOptions(), limiter, now)
     app = FastAPI()
     install_sign_in(app, authenticator)
-    install_pages(app, PagesContext(BookingQueries(lab), BookingCommands(lab), lab.rules, lab.zone, lab.now))
+    install_pages(app, ServiceParts(lab, authenticator, SqlOutbox(database)))
     async with serving(app, Address()) as url:
         yield url, secret, app
 
 
-async def drawn(lab: BookingContext) -> float:
+async def drawn(lab: BookingQueries) -> float:
     """CPU seconds of all pictures of the page, from the records to the markup."""
     today = now().astimezone(ZONE).date()
     window = DateRange(today - timedelta(days=today.weekday()), DAYS, ZONE)
-    queries, person = BookingQueries(lab), Person("ada@lab.example")
-    seen, viewer = await queries.overview(window.first, window.days), Viewer(now())
+    person = Person("ada@lab.example")
+    seen, viewer = await lab.overview(window.first, window.days), Viewer(now())
     return cpu_seconds(lambda: [timeline.draw(row, window, viewer) for row in rows_of(seen, window, person)])
 
 

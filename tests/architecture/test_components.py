@@ -39,7 +39,6 @@ PURE_MODULES = (
     "carrel.bookings.records",
     "carrel.bookings.rule_results",
     "carrel.bookings.rules",
-    "carrel.bookings.tiers",
     "carrel.jupyterhub.hand_over",
     "carrel.jupyterhub.profiles",
     "carrel.jupyterhub.spawn_page",
@@ -149,6 +148,7 @@ LIBRARIES = {
 PURE_LIBRARIES = {
     "carrel.kubernetes.objects": ("msgspec",),
     "carrel.dialects": ("msgspec",),
+    "carrel.jupyterhub": ("msgspec",),
     "carrel.simulation": ("msgspec",),
 }
 """Decodes JSON into typed objects; it does no I/O."""

@@ -11,18 +11,13 @@ from zoneinfo import ZoneInfo
 from carrel.bookings.app import booking_app
 from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.people import ALL_SCOPES, Role, Scope, Token
-from carrel.bookings.queries import BookingContext
+from carrel.bookings.queries import BookingQueries
 from carrel.bookings.rules import BookingRules
-from carrel.bookings.service import ServiceContext
-from carrel.bookings.sign_in import (
-    Authenticator,
-    PersonLimiter,
-    Rate,
-    RequestLimits,
-    RoleOptions,
-    SignInMethods,
-    SignInOptions,
-)
+from carrel.bookings.service import ServiceParts
+from carrel.bookings.sign_in.authenticator import Authenticator, SignInMethods, SignInOptions
+from carrel.bookings.sign_in.rate_limiter import PersonLimiter, Rate
+from carrel.bookings.sign_in.request_guard import RequestLimits
+from carrel.bookings.sign_in.roles import RoleOptions
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
@@ -51,6 +46,11 @@ class FakeInventory:
     """Of each further GPU of every model, why."""
     idle_gpus: dict[str, int] | None = None
     """None: there is no cluster."""
+    used: frozenset[str] = frozenset()
+    """The bookings that a pod uses."""
+
+    def is_used(self, booking: str) -> bool:
+        return booking in self.used
 
     def stock(self) -> Mapping[str, ModelCapacity]:
         return {
@@ -141,7 +141,7 @@ class Caller:
 
 @dataclass
 class Opened:
-    service: ServiceContext
+    service: ServiceParts
     app: AsgiApp
     clock: Clock
     inventory: FakeInventory
@@ -170,15 +170,13 @@ class Opened:
 
 def opened_on(database: Database, rules: BookingRules = NORMAL_RULES, zone: str = "Europe/Stockholm") -> Opened:
     clock, inventory, people = Clock(NOW), FakeInventory(), PeopleInMemory()
-    context = BookingContext(SqlBookings(database), inventory, rules, ZoneInfo(zone), clock, lambda: uuid4().hex)
+    queries = BookingQueries(SqlBookings(database), inventory, rules, ZoneInfo(zone), clock)
     roles = RoleOptions(lab_admins=frozenset({ADMIN}))
     authenticator = Authenticator(
         people, roles, SignInMethods(), SignInOptions(), PersonLimiter(clock.seconds, MANY, MANY), clock
     )
-    service = ServiceContext(
-        context, authenticator, SqlOutbox(database), MAIA_TOKEN, zone, limits=RequestLimits(address=MANY)
-    )
-    return Opened(service, booking_app(service), clock, inventory, people)
+    service = ServiceParts(queries, authenticator, SqlOutbox(database), MAIA_TOKEN)
+    return Opened(service, booking_app(service, RequestLimits(address=MANY)), clock, inventory, people)
 
 
 def at(days: float) -> str:
@@ -188,8 +186,8 @@ def at(days: float) -> str:
 
 def with_rules(opened: Opened, rules: BookingRules) -> Opened:
     """The same service after its admin changed the rules."""
-    service = replace(opened.service, context=replace(opened.service.context, rules=rules))
-    return replace(opened, service=service, app=booking_app(service))
+    service = replace(opened.service, queries=replace(opened.service.queries, rules=rules))
+    return replace(opened, service=service, app=booking_app(service, RequestLimits(address=MANY)))
 
 
 async def made(caller: Caller, **wish: Any) -> dict[str, Any]:

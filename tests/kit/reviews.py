@@ -73,7 +73,7 @@ class BookedPeople:
     was_answered: bool = False
     asked: list[tuple[str, str]] = field(default_factory=list)
 
-    async def status(self, user: str, namespace: str) -> CachedAnswer[BookingStatus]:
+    async def status(self, user: str, namespace: str) -> CachedAnswer:
         self.asked.append((user, namespace))
         if self.silence:
             return CachedAnswer(None, failure=self.silence, was_answered=self.was_answered)

@@ -6,7 +6,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.bookings.mirrored import MirrorTerms, StoredBooking, may_delete_unknown, wanted_object
+from carrel.bookings.mirrored import MirrorTerms, may_delete_unknown, wanted_object
+from carrel.bookings.records import BookingRecord
 from carrel.bookings.rules import Booking
 from carrel.dialects.booking_objects import BookingObject, read_entitlement, says_the_same
 from carrel.kubernetes.objects.kinds import Metadata
@@ -17,7 +18,7 @@ INSTANTS = st.integers(-100_000, 100_000).map(lambda seconds: NOON + timedelta(s
 
 
 @st.composite
-def stored_bookings(draw: st.DrawFn) -> StoredBooking:
+def stored_bookings(draw: st.DrawFn) -> BookingRecord:
     booking = Booking(
         id=draw(st.from_regex(r"[a-f0-9]{32}", fullmatch=True)),
         user=draw(st.sampled_from(["ada@lab.org", "bob@lab.org"])),
@@ -28,7 +29,8 @@ def stored_bookings(draw: st.DrawFn) -> StoredBooking:
         cancelled_at=draw(st.none() | INSTANTS),
         share=draw(st.booleans()),
     )
-    return StoredBooking(booking, draw(st.integers(1, 99)), draw(st.sampled_from(["", "lab", "My_Project"])))
+    namespace = draw(st.sampled_from(["", "lab", "My_Project"]))
+    return BookingRecord(booking, NOON, booking.user, draw(st.integers(1, 99)), namespace)
 
 
 def as_read(body: object) -> BookingObject:
@@ -36,7 +38,7 @@ def as_read(body: object) -> BookingObject:
 
 
 @given(stored_bookings(), INSTANTS, st.integers(2, 16))
-def test_who_reads_the_object_knows_what_was_booked(stored: StoredBooking, now: datetime, shares: int) -> None:
+def test_who_reads_the_object_knows_what_was_booked(stored: BookingRecord, now: datetime, shares: int) -> None:
     booking, body = stored.booking, wanted_object(stored, MirrorTerms(now, shares))
     is_due = booking.cancelled_at is None and booking.start < booking.end and now < booking.end + TEN_MINUTES
     assert (body is not None) is is_due
@@ -54,7 +56,7 @@ def test_who_reads_the_object_knows_what_was_booked(stored: StoredBooking, now: 
 
 
 @given(stored_bookings(), stored_bookings())
-def test_another_booking_or_version_is_noticed(one: StoredBooking, other: StoredBooking) -> None:
+def test_another_booking_or_version_is_noticed(one: BookingRecord, other: BookingRecord) -> None:
     bodies = [wanted_object(each, MirrorTerms(NOON)) for each in (one, other)]
     if bodies[0] is not None and bodies[1] is not None and one.booking.id == other.booking.id:
         assert says_the_same(as_read(bodies[0]), bodies[1]) == (bodies[0] == bodies[1])

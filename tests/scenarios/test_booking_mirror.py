@@ -14,7 +14,7 @@ import pytest
 
 from carrel.bookings.groups import BookingGroup
 from carrel.bookings.mirror import BookingMirror
-from carrel.bookings.queries import BookingContext
+from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import BookingRecord
 from carrel.bookings.rules import Booking, BookingRules
 from carrel.bookings.store.bookings import SqlBookings
@@ -43,8 +43,8 @@ class Bookings:
     store: SqlBookings
 
     def mirror(self, transport: Transport | None = None, **options: Any) -> BookingMirror:
-        context = BookingContext(self.store, FakeInventory(), RULES, UTC, self.lab.clock, lambda: "unused")
-        return BookingMirror(Client(transport or self.lab.api), context, **options)
+        queries = BookingQueries(self.store, FakeInventory(), RULES, UTC, self.lab.clock)
+        return BookingMirror(Client(transport or self.lab.api), queries, **options)
 
     async def make(self, id: str, **fields: Any) -> BookingRecord:
         times = {"start": NOON - HOUR, "end": NOON + HOUR}

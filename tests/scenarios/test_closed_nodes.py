@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from carrel.admission.options import AdmissionOptions
+from carrel.bookings.inventory import ClusterInventory
+from carrel.bookings.pages import ClusterView
 from carrel.bookings.pages.cluster_map import PodOnMap, node_on_map, totals
-from carrel.bookings.run import cluster_inventory_of, cluster_view_of
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.kubernetes.cluster import Json, MergePatch
 from carrel.kubernetes.objects.kinds import Pod
@@ -83,7 +84,7 @@ async def test_gpus_of_a_closed_node_are_neither_idle_nor_bookable_and_the_pages
     body: Json, words: str
 ) -> None:
     async with a_lab([a_node("n1", 2, model="A6000"), a_node("n2", 1, model="A6000")]) as lab, lab.replica() as carrel:
-        inventory, view, counts = cluster_inventory_of(carrel), cluster_view_of(carrel), GpuCounts(carrel.ledger, list)
+        inventory, view, counts = ClusterInventory(carrel), ClusterView(carrel), GpuCounts(carrel.ledger, list)
         assert inventory.idle() == {"A6000": 3}
 
         await change(lab, carrel, "n1", body)
@@ -101,7 +102,7 @@ async def test_gpus_of_a_closed_node_are_neither_idle_nor_bookable_and_the_pages
 
 async def test_after_an_uncordon_everything_counts_again_and_a_deleted_node_leaves_nothing() -> None:
     async with a_lab([a_node("n1", 2, model="A6000"), a_node("n2", 1, model="A6000")]) as lab, lab.replica() as carrel:
-        inventory = cluster_inventory_of(carrel)
+        inventory = ClusterInventory(carrel)
         for _ in range(3):
             await change(lab, carrel, "n1", CORDONED)
             assert inventory.stock()["A6000"].cards == 1

@@ -284,7 +284,7 @@ def measured(**values: object) -> str:
     ("check", "metrics", "state", "said"),
     [
         pytest.param("database", {}, OK, "the newest", id="tables of this version"),
-        pytest.param("database", {"level": "0001"}, WARN, "at level 0001", id="older tables"),
+        pytest.param("database", {"level": "0000"}, WARN, "at level 0000", id="older tables"),
         pytest.param("database", {"level": "9999"}, OK, "of a newer version", id="newer tables"),
         pytest.param("mirrored bookings", {}, OK, "which agree", id="mirrored"),
         pytest.param(

@@ -19,9 +19,9 @@ from carrel.admission.admission import PodAdmission
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
 from carrel.admission.options import AdmissionOptions
-from carrel.bookings.pages import cluster_map
+from carrel.bookings.inventory import ClusterInventory
+from carrel.bookings.pages import ClusterView, cluster_map
 from carrel.bookings.pages.home_page import pod_rows
-from carrel.bookings.run import cluster_inventory_of, cluster_view_of
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch
@@ -155,7 +155,7 @@ class Cluster:
         watched = len(replica.informers.reflectors)
         self.webhook = ReviewHandler(PodAdmission(replica, AdmissionOptions()), metrics, lambda: True)
         self.extender = handlers_on(replica, replica.scheduler)
-        self.view = cluster_view_of(replica)
+        self.view = ClusterView(replica)
         self._only_of_webhook = replica.informers.reflectors[watched:]
 
     async def prepare(self) -> None:
@@ -256,7 +256,7 @@ class Cluster:
             cluster_map.node_on_map(name, node, cards, lambda uid: self.view.pod_on_map(uid, WORDS))
         self.view.count_usage(self.lab.clock.now)
         self._end_promises()
-        inventory = cluster_inventory_of(self.replica)
+        inventory = ClusterInventory(self.replica)
         assert inventory.stock()[A6000].cards == 2
         inventory.next_idle()
 

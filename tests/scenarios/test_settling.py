@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
 from carrel.bookings.commands import BookingCommands
+from carrel.bookings.inventory import ClusterInventory
 from carrel.bookings.mirror import BookingMirror
 from carrel.bookings.people import Person
-from carrel.bookings.queries import BookingContext
+from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import BookingRecord, BookingRefusal, BookingRequest, Changes
 from carrel.bookings.rules import BookingRules
 from carrel.bookings.store.bookings import SqlBookings
@@ -273,8 +273,16 @@ async def test_a_victim_that_is_still_needed_when_another_one_stays_keeps_its_ti
 # --- with the booking service ----------------------------------------------------------------------------------------
 
 
+class SeenInventory(FakeInventory):
+    """Four GPUs, and what pods of the cluster use of bookings."""
+
+    def __init__(self, state: ClusterState) -> None:
+        super().__init__({A6000: 4})
+        self.is_used = ClusterInventory(state).is_used  # type: ignore[method-assign] # of the cluster
+
+
 @dataclass
-class Desk:
+class BookingPerson:
     """The booking service, and its mirror on the lab's cluster."""
 
     commands: BookingCommands
@@ -299,20 +307,13 @@ class Desk:
 
 
 @contextlib.asynccontextmanager
-async def a_desk(lab: Lab, state: ClusterState, folder: Path) -> AsyncIterator[Desk]:
+async def a_booking_person(lab: Lab, state: ClusterState, folder: Path) -> AsyncIterator[BookingPerson]:
     database = Database(f"sqlite:///{folder}/carrel.db")
     await database.migrate()
     async with contextlib.aclosing(database):
-        context = BookingContext(
-            SqlBookings(database),
-            FakeInventory({A6000: 4}),
-            BookingRules(settling_s=SETTLING_S),
-            UTC,
-            lab.clock,
-            lambda: uuid4().hex,
-            is_used=lambda booking: bool(state.covered_pods.covered_by(booking)),
-        )
-        yield Desk(BookingCommands(context), BookingMirror(Client(lab.api), context))
+        rules = BookingRules(settling_s=SETTLING_S)
+        queries = BookingQueries(SqlBookings(database), SeenInventory(state), rules, UTC, lab.clock)
+        yield BookingPerson(BookingCommands(queries), BookingMirror(Client(lab.api), queries))
 
 
 def broken(answer: BookingRecord | BookingRefusal) -> list[str]:
@@ -320,19 +321,19 @@ def broken(answer: BookingRecord | BookingRefusal) -> list[str]:
 
 
 async def test_an_enlarged_booking_settles_again_and_so_does_one_whose_start_is_moved(tmp_path: Path) -> None:
-    async with a_full_lab(cards=2) as (lab, replica, theirs), a_desk(lab, replica, tmp_path) as desk:
+    async with a_full_lab(cards=2) as (lab, replica, theirs), a_booking_person(lab, replica, tmp_path) as ada:
         controller = TierController(replica)
-        booked = await desk.book(start=lab.clock.now + DAY)
+        booked = await ada.book(start=lab.clock.now + DAY)
         assert isinstance(booked, BookingRecord)
         lab.clock.now += timedelta(hours=1)
-        await desk.change(booked.booking.id, start=lab.clock.now)
+        await ada.change(booked.booking.id, start=lab.clock.now)
         await settle(lab, controller)
         assert await still_have_gpus(lab, theirs), "it is planned for now since a moment ago"
         lab.clock.now += timedelta(seconds=SETTLING_S)
         await settle(lab, controller)
         assert (await pods_of(lab))["ada-0"].spec.node_name == "n1"
 
-        await desk.change(booked.booking.id, cards=2)
+        await ada.change(booked.booking.id, cards=2)
         await settle(lab, controller)
         assert not (await pods_of(lab))["ada-1"].spec.node_name
         lab.clock.now += timedelta(seconds=SETTLING_S)
@@ -342,31 +343,31 @@ async def test_an_enlarged_booking_settles_again_and_so_does_one_whose_start_is_
 
 
 async def test_what_is_taken_back_at_once_costs_no_cooldown_unless_a_pod_has_used_it(tmp_path: Path) -> None:
-    async with a_full_lab() as (lab, replica, _), a_desk(lab, replica, tmp_path) as desk:
-        mistyped = await desk.book(gpus=4)
+    async with a_full_lab() as (lab, replica, _), a_booking_person(lab, replica, tmp_path) as ada:
+        mistyped = await ada.book(gpus=4)
         assert isinstance(mistyped, BookingRecord)
-        await desk.cancel(mistyped.booking.id)
+        await ada.cancel(mistyped.booking.id)
 
-        again = await desk.book()
+        again = await ada.book()
         assert isinstance(again, BookingRecord)
         lab.clock.now += timedelta(seconds=SETTLING_S)
-        await desk.cancel(again.booking.id)
+        await ada.cancel(again.booking.id)
 
-        assert broken(await desk.book()) == ["cooldown"]
+        assert broken(await ada.book()) == ["cooldown"]
 
 
 async def test_a_booking_that_covered_a_pod_counts_however_soon_it_is_cancelled(tmp_path: Path) -> None:
     async with a_lab([a_node("n1", cards=1)], has_booker=False) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "ada-0", annotations=OF_ADA)
-        async with a_desk(lab, replica, tmp_path) as desk:
-            booked = await desk.book()
+        async with a_booking_person(lab, replica, tmp_path) as ada:
+            booked = await ada.book()
             assert isinstance(booked, BookingRecord)
             await catch_up(lab, replica)
-            cancelled = await desk.cancel(booked.booking.id)
+            cancelled = await ada.cancel(booked.booking.id)
 
             assert isinstance(cancelled, BookingRecord)
             assert cancelled.booking.cancelled_at == booked.booking.start, "in the same second"
-            assert broken(await desk.book()) == ["cooldown"]
+            assert broken(await ada.book()) == ["cooldown"]
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -375,7 +376,7 @@ async def test_book_and_cancel_in_a_loop_gains_nothing(seed: int, tmp_path: Path
     Controllers come and go meanwhile, and caches are sometimes old."""
     chance = random.Random(seed)
     made = rounds = 0
-    async with a_full_lab(cards=4) as (lab, state, theirs), a_desk(lab, state, tmp_path) as desk:
+    async with a_full_lab(cards=4) as (lab, state, theirs), a_booking_person(lab, state, tmp_path) as ada:
         active: BookingRecord | None = None
         left_s = 0.0
         async with contextlib.AsyncExitStack() as running:
@@ -383,13 +384,13 @@ async def test_book_and_cancel_in_a_loop_gains_nothing(seed: int, tmp_path: Path
             for _ in range(40):
                 act = chance.choice(["book", "wait", "round", "round", "cancel", "enlarge", "crash"])
                 if act == "book" and active is None:
-                    answer = await desk.book(gpus=chance.randint(1, 4))
+                    answer = await ada.book(gpus=chance.randint(1, 4))
                     assert isinstance(answer, BookingRecord), "nothing used the last one, so no cooldown follows"
                     active, left_s, made = answer, SETTLING_S - 1.0, made + 1
                 elif act == "enlarge" and active is not None:
-                    await desk.change(active.booking.id, cards=4)
+                    await ada.change(active.booking.id, cards=4)
                 elif act == "cancel" and active is not None:
-                    await desk.cancel(active.booking.id)
+                    await ada.cancel(active.booking.id)
                     active = None
                 elif act == "crash":
                     await running.aclose()
@@ -408,7 +409,7 @@ async def test_book_and_cancel_in_a_loop_gains_nothing(seed: int, tmp_path: Path
                     left_s -= step_s
                 assert await still_have_gpus(lab, theirs)
             if active is not None:
-                await desk.cancel(active.booking.id)
+                await ada.cancel(active.booking.id)
             await settle(lab, controller)
             assert await still_have_gpus(lab, theirs)
             assert await kept_for(lab) == []

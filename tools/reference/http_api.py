@@ -150,6 +150,8 @@ def _routes(module: Module) -> Iterator[str]:
             paths = [text(key) for key in node.keys]
             if paths and all(path.startswith("/") for path in paths):
                 yield from (f"POST {path}" for path in paths)
+            elif paths and all(path.startswith(("GET /", "POST /")) for path in paths):
+                yield from paths  # of a page
         elif isinstance(node, ast.Call):
             path, name = text(argument(node, 0, "path")), called(node)
             router = ast.unparse(node.func).split(".")[0]

@@ -7,7 +7,7 @@ objects; where bookings are made elsewhere, they ask whether a person has an act
 
 Reading order:
 
-    rules calendar capacity tiers icalendar   PURE: the table of rules, what is free, what can be booked, who is booked
+    rules calendar capacity icalendar         PURE: the table of rules, what is free, what can be booked
     limits rule_results groups                PURE: the numbers that an admin sets, rules as people see them, groups
     records people                            what is stored, the store's interface, persons and their roles
     inventory                                 which GPUs there are: from the cluster, or from a file

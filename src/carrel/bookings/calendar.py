@@ -67,6 +67,22 @@ class Day:
     end: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class DayAvailability:
+    """A day in the lab's zone: how much is free all day."""
+
+    day: date
+    start: datetime
+    end: datetime
+    free: int
+    """Below zero: more is booked than there is."""
+    shares: int = 0
+
+    @property
+    def overbooked(self) -> int:
+        return max(0, -self.free)
+
+
 class Calendar:
     """The bookings and maintenance windows of one model."""
 
@@ -112,7 +128,7 @@ class Calendar:
         """How many GPUs are free during all of [start, end)."""
         return min((span.free for span in self.spans(start, end)), default=self.cards)
 
-    def by_day(self, days: Sequence[Day]) -> Iterator[Span]:
+    def by_day(self, days: Sequence[Day]) -> Iterator[DayAvailability]:
         """The least that is free on each of several consecutive days, in one pass."""
         spans = list(self.spans(days[0].start, days[-1].end)) if days else []
         first = 0
@@ -123,7 +139,8 @@ class Calendar:
             while last + 1 < len(spans) and spans[last + 1].start < day.end:
                 last += 1
             within = spans[first : last + 1]
-            yield Span(day.start, day.end, min(span.free for span in within), min(span.shares for span in within))
+            free, shares = min(span.free for span in within), min(span.shares for span in within)
+            yield DayAvailability(day.date, day.start, day.end, free, shares)
             first = last
 
     def next_free(self, cards: int, length: timedelta, not_before: datetime, share: bool = False) -> datetime | None:

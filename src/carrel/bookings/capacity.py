@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from carrel.bookings.rules import Booking
 from carrel.ledger.gpus import MiB, Node
+from carrel.ledger.ledger import Card
 from carrel.ledger.refusals import Refusal
 
 MOST_REASONS = 3
@@ -18,11 +19,11 @@ class ModelCapacity:
     model: str
     cards: int
     memory: MiB
-    """Of the GPU with the least memory."""
+    """The memory of the GPU that has the least."""
     set_aside: int = 0
     """Further healthy GPUs, which cannot be booked: pods use them that no booking can displace."""
     out_of_use: tuple[str, ...] = ()
-    """Of each further GPU, which node or GPU is unhealthy, cordoned or not ready, and why."""
+    """For each further GPU: which node or GPU is unhealthy, cordoned or not ready, and why."""
 
     @property
     def why_set_aside(self) -> str:
@@ -42,7 +43,7 @@ class ModelCapacity:
 
 
 def capacity_of(nodes: Iterable[Node], set_aside: Collection[str] = ()) -> dict[str, ModelCapacity]:
-    """By model, in the order of their names. A model whose GPUs are all unhealthy is listed with zero.
+    """Count the GPUs of each model, in the order of their names. If all are unhealthy, it is listed with zero.
 
     `set_aside` are the UUIDs of GPUs that cannot be booked, because pods keep them whatever is booked.
     """
@@ -62,6 +63,11 @@ def capacity_of(nodes: Iterable[Node], set_aside: Collection[str] = ()) -> dict[
                 (*known.out_of_use, out) if out else known.out_of_use,
             )
     return dict(sorted(found.items()))
+
+
+def is_idle(card: Card, node: Node | None) -> bool:
+    """Whether a new pod may get the whole GPU: it is healthy, no pod holds a part of it, and it is kept for none."""
+    return not (card.shares or card.kept_for or card.gpu.unusable or (node and node.out_of_use))
 
 
 def model_named(word: str, models: Collection[str]) -> str | Refusal:

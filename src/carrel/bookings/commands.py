@@ -8,13 +8,14 @@ name the version it is meant for, and a cancelled booking stays cancelled. Nothi
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from uuid import uuid4
 
 from carrel.bookings.calendar import Maintenance, Span
 from carrel.bookings.group_commands import not_bookable, not_manager
 from carrel.bookings.hints import HINT_FREE, HINT_LIST, hint_for, hint_for_change
 from carrel.bookings.no_room import NoRoom
 from carrel.bookings.people import Person
-from carrel.bookings.queries import BookingContext, Subject, first_start, hash_of
+from carrel.bookings.queries import BookingQueries, Subject, hash_of
 from carrel.bookings.records import (
     BookingRecord,
     BookingRefusal,
@@ -35,8 +36,8 @@ from carrel.bookings.rules import (
     UNKNOWN_MODEL,
     Booking,
     RuleInput,
+    broken_rules,
     earliest_start,
-    judge,
     rule_input,
 )
 from carrel.ledger.refusals import Refusal
@@ -46,8 +47,8 @@ from carrel.parsing.time_words import moment, words
 
 
 class BookingCommands:
-    def __init__(self, context: BookingContext) -> None:
-        self.context = context
+    def __init__(self, queries: BookingQueries) -> None:
+        self._queries = queries
 
     # --- new bookings ------------------------------------------------------------------------------------------------
 
@@ -55,39 +56,39 @@ class BookingCommands:
         """What would happen, always with the first start that is possible. Nothing is changed."""
         if refusal := self._not_requestable(request, by):
             return refusal
-        now = self.context.now()
+        now = self._queries.now()
         booking = self._booking_of(request, by, now)
-        async with self.context.store.reading() as reading:
+        async with self._queries.store.reading() as reading:
             if forbidden := await not_bookable(reading, request.group, by):
                 return forbidden
             seen = await self._judge(reading, booking, now)
             if seen.problems:
                 return seen
             own = await self._own(reading, booking)
-            start = earliest_start(own, now, self.context.rules)
+            start = earliest_start(own, now, self._queries.rules)
             moved = replace(booking, start=start, end=start + (booking.end - booking.start))
-            return replace(seen, earliest_start=await first_start(self.context, reading, moved))
+            return replace(seen, earliest_start=await self._queries.first_start(reading, moved))
 
     async def create(
         self, request: BookingRequest, by: Person, key: IdempotencyKey | None = None
     ) -> BookingRecord | BookingRefusal:
         if refusal := self._not_requestable(request, by):
             return refusal
-        async with self.context.store.writing() as writing:
+        async with self._queries.store.writing() as writing:
             if key is not None and (made := await writing.made_with_key(by.email, key.key)) is not None:
                 return made if made.key == key else _key_reused(key)
             if forbidden := await not_bookable(writing, request.group, by):
                 return forbidden
             # The clock is read inside the transaction: after a wait, a start that has passed must not be booked. And it
             # is read once: a booking that starts now must not have passed a second later.
-            now = self.context.now()
+            now = self._queries.now()
             booking = self._booking_of(request, by, now)
             seen = await self._judge(writing, booking, now)
             if not seen.is_allowed:
                 return _refused(seen)
             record = BookingRecord(
-                booking=replace(booking, id=self.context.new_id()),
-                created_at=self.context.now(),
+                booking=replace(booking, id=new_id()),
+                created_at=self._queries.now(),
                 created_by=by.email,
                 namespace=request.namespace,
                 note=request.note,
@@ -101,7 +102,7 @@ class BookingCommands:
     # --- changes -----------------------------------------------------------------------------------------------------
 
     async def preview_change(self, id: str, changes: Changes, by: Person) -> Preview | BookingRefusal:
-        async with self.context.store.reading() as reading:
+        async with self._queries.store.reading() as reading:
             old = await self._found(reading, id, changes.reason, by)
             return old if isinstance(old, BookingRefusal) else await self._judge_change(reading, old, changes)
 
@@ -111,7 +112,7 @@ class BookingCommands:
         """Extends, shortens or moves a booking. With a version: only if the booking still has it."""
         if refusal := self._not_ready():
             return refusal
-        async with self.context.store.writing() as writing:
+        async with self._queries.store.writing() as writing:
             old = await self._found(writing, id, changes.reason, by, version)
             if isinstance(old, BookingRefusal):
                 return old
@@ -132,15 +133,15 @@ class BookingCommands:
     ) -> BookingRecord | BookingRefusal:
         """A planned booking stops counting, and so does one that has just been made and that no pod has used; an active
         one ends now and its cooldown begins. It stays cancelled."""
-        async with self.context.store.writing() as writing:
+        async with self._queries.store.writing() as writing:
             old = await self._found(writing, id, reason, by, version)
             if isinstance(old, BookingRefusal):
                 return old
-            now = self.context.now()
+            now = self._queries.now()
             if old.booking.cancelled_at is not None:
                 return old
             if old.state(now) is State.ENDED:
-                over = OVER.broken(f"This booking ended {moment(old.booking.ends, self.context.zone)}.")
+                over = OVER.broken(f"This booking ended {moment(old.booking.ends, self._queries.zone)}.")
                 return BookingRefusal(RefusalReason.RULES, over.title, (over,), hint=HINT_LIST)
             booking = replace(old.booking, cancelled_at=self._cancelled_at(old, now))
             new = replace(old, booking=booking, version=old.version + 1, reason=_why(old, reason, by))
@@ -150,7 +151,7 @@ class BookingCommands:
 
     def after_cancelling(self, record: BookingRecord) -> str:
         """What cancelling would lead to, in one sentence."""
-        now, cooldown = self.context.now(), self.context.rules.cooldown
+        now, cooldown = self._queries.now(), self._queries.rules.cooldown
         if record.booking.is_planned(now):
             return "Cancelling now gives the GPUs back, and no cooldown follows: the booking has not begun."
         if not record.booking.is_active(now):
@@ -159,12 +160,12 @@ class BookingCommands:
             return "Cancelling now gives the GPUs back, and no cooldown follows: nothing has used the booking yet."
         if not cooldown:
             return "Cancelling now ends it at once."
-        following = moment(now + cooldown, self.context.zone)
+        following = moment(now + cooldown, self._queries.zone)
         return f"Cancelling now starts the cooldown of {words(cooldown)} today: the next may start {following}."
 
     def _cancelled_at(self, record: BookingRecord, now: datetime) -> datetime:
-        settling = timedelta(seconds=self.context.rules.settling_s)
-        return record.cancelled_at(now, settling, is_used=self.context.is_used(record.booking.id))
+        settling = timedelta(seconds=self._queries.rules.settling_s)
+        return record.cancelled_at(now, settling, is_used=self._queries.inventory.is_used(record.booking.id))
 
     # --- maintenance and feeds ---------------------------------------------------------------------------------------
 
@@ -172,31 +173,31 @@ class BookingCommands:
         """Bookings in that time stay and are shown as overbooked; new ones are refused."""
         if refusal := _not_admin(by):
             return refusal
-        model = self.context.model(asked.model)
+        model = self._queries.model(asked.model)
         problems = [UNKNOWN_MODEL.broken(str(model))] if isinstance(model, Refusal) else []
         if asked.end <= asked.start:
             problems.append(END_AFTER_START.broken("The end must be after the start."))
         if problems or isinstance(model, Refusal):
             return BookingRefusal(RefusalReason.RULES, problems[0].title, tuple(problems), hint=HINT_FREE)
-        window = MaintenanceWindow(self.context.new_id(), replace(asked, model=model), why, by.email)
-        async with self.context.store.writing() as writing:
+        window = MaintenanceWindow(new_id(), replace(asked, model=model), why, by.email)
+        async with self._queries.store.writing() as writing:
             await writing.add_maintenance(window)
-            await writing.write_log(_maintenance_entry("maintenance-added", window, by, self.context.now()))
+            await writing.write_log(_maintenance_entry("maintenance-added", window, by, self._queries.now()))
         return window
 
     async def remove_maintenance(self, id: str, by: Person) -> MaintenanceWindow | BookingRefusal:
         if refusal := _not_admin(by):
             return refusal
-        async with self.context.store.writing() as writing:
+        async with self._queries.store.writing() as writing:
             window = await writing.remove_maintenance(id)
             if window is None:
                 return BookingRefusal(RefusalReason.NOT_FOUND, "There is no such maintenance window.")
-            await writing.write_log(_maintenance_entry("maintenance-removed", window, by, self.context.now()))
+            await writing.write_log(_maintenance_entry("maintenance-removed", window, by, self._queries.now()))
             return window
 
     async def make_feed(self, by: Person) -> str:
         """A new secret for the person's calendar feed; the old one stops working."""
-        secret = self.context.new_id() + self.context.new_id()
+        secret = new_id() + new_id()
         await self._set_feed(by, hash_of(secret), "feed-made")
         return secret
 
@@ -204,16 +205,16 @@ class BookingCommands:
         await self._set_feed(by, None, "feed-revoked")
 
     async def _set_feed(self, by: Person, secret_hash: str | None, action: str) -> None:
-        async with self.context.store.writing() as writing:
+        async with self._queries.store.writing() as writing:
             await writing.set_feed(by.email, secret_hash)
-            await writing.write_log(LogEntry(self.context.now(), by.email, action, subject=by.email))
+            await writing.write_log(LogEntry(self._queries.now(), by.email, action, subject=by.email))
 
     # --- the rules ---------------------------------------------------------------------------------------------------
 
     def _booking_of(self, request: BookingRequest, by: Person, now: datetime) -> Booking:
         start = request.start or now
         end = start + request.end if isinstance(request.end, timedelta) else request.end
-        model = self.context.model(request.model)
+        model = self._queries.model(request.model)
         return Booking(
             id="",
             user=normal(request.user) or by.email,
@@ -233,78 +234,77 @@ class BookingCommands:
         new = replace(
             old, start=changes.start or old.start, end=changes.end or old.end, cards=changes.cards or old.cards
         )
-        given = await self._input(reading, new, self.context.now(), old)
+        given = await self._input(reading, new, self._queries.now(), old)
         if given.is_over:
-            verdict = judge(given)
-            return Preview(new, verdict.broken, verdict.earliest_start, HINT_LIST)
+            return Preview(new, broken_rules(given), given.earliest_start, HINT_LIST)
         return await self._judge_with_room(reading, given)
 
     async def _input(
         self, reading: ReadTransaction, wanted: Booking, now: datetime, old: Booking | None = None
     ) -> RuleInput:
-        own, context = await self._own(reading, wanted), self.context
-        return rule_input(wanted, own, now, context.rules, context.zone, old)
+        own = await self._own(reading, wanted)
+        return rule_input(wanted, own, now, self._queries.rules, self._queries.zone, old)
 
     async def _own(self, reading: ReadTransaction, wanted: Booking) -> list[Booking]:
         """The bookings of the same person or group that a rule may still look at."""
-        since = self.context.now() - self.context.rules.cooldown
+        since = self._queries.now() - self._queries.rules.cooldown
         own = await Subject(wanted.user, wanted.group).bookings(reading, since)
         return [record.booking for record in own]
 
     async def _judge_with_room(self, reading: ReadTransaction, given: RuleInput) -> Preview:
         """All rules, those about models and capacity included."""
-        wanted, context = given.booking, self.context
+        wanted, queries = given.booking, self._queries
         parts = [(start, end) for start, end in given.added if start < end]
-        model = context.model(wanted.model)
+        model = queries.model(wanted.model)
         if isinstance(model, Refusal) and not (parts or given.old is None):
             model = wanted.model  # a change that adds nothing needs neither room nor a model that is still there
         if isinstance(model, Refusal):
-            return Preview(wanted, judge(replace(given, unknown_model=str(model))).broken, None, HINT_FREE)
-        calendar = await context.calendar(reading, model, wanted.start, max(wanted.start, wanted.end), but=wanted.id)
+            return Preview(wanted, broken_rules(replace(given, unknown_model=str(model))), None, HINT_FREE)
+        calendar = await queries.calendar(reading, model, wanted.start, max(wanted.start, wanted.end), but=wanted.id)
         missing = calendar.missing(wanted, parts)
         shortage = await self._why_no_room(reading, given, missing) if missing else ""
-        verdict = judge(replace(given, shortage=shortage))
-        if not verdict.broken:
+        broken = broken_rules(replace(given, shortage=shortage))
+        if not broken:
             return Preview(wanted, (), wanted.start)  # no need to read the bookings that lie ahead
-        length = max(context.rules.min_duration, min(given.length, context.rules.max_duration))
-        most = context.rules.most_gpus(bool(wanted.group)) or wanted.cards
+        length = max(queries.rules.min_duration, min(given.length, queries.rules.max_duration))
+        most = queries.rules.most_gpus(bool(wanted.group)) or wanted.cards
         legal = replace(
             wanted,
-            start=verdict.earliest_start,
-            end=verdict.earliest_start + length,
+            start=given.earliest_start,
+            end=given.earliest_start + length,
             cards=min(wanted.cards, most),
         )
-        earliest = await first_start(context, reading, legal)
+        earliest = await queries.first_start(reading, legal)
         if given.old is not None:
-            hint = hint_for_change(given, verdict.broken, missing)
+            hint = hint_for_change(given, broken, missing)
         else:
-            hint = hint_for(legal, verdict.broken, earliest, given)
-        return Preview(wanted, verdict.broken, earliest, hint)
+            hint = hint_for(legal, broken, earliest, given)
+        return Preview(wanted, broken, earliest, hint)
 
     async def _why_no_room(self, reading: ReadTransaction, given: RuleInput, missing: Span) -> str:
-        wanted, context = given.booking, self.context
+        wanted, queries = given.booking, self._queries
         records = await reading.within(missing.start, missing.end, wanted.model)
         windows = await reading.maintenance(missing.start, missing.end, wanted.model)
         room_from = None
         if given.old is None:
             start = max(wanted.start, given.earliest_start)
-            room_from = await first_start(context, reading, replace(wanted, start=start, end=start + given.length))
-        shortest = given.old.end if given.old else wanted.start + context.rules.min_duration
+            room_from = await queries.first_start(reading, replace(wanted, start=start, end=start + given.length))
+        shortest = given.old.end if given.old else wanted.start + queries.rules.min_duration
         no_room = NoRoom(
             wanted=wanted,
-            stock=context.inventory.stock()[wanted.model],
+            stock=queries.inventory.stock()[wanted.model],
             missing=missing,
             bookings=[record for record in records if record.booking.id != wanted.id],
             windows=windows,
             room_from=room_from,
             room_until=missing.start if missing.start > shortest else None,
         )
-        return no_room.sentences(context.zone)
+        return no_room.sentences(queries.zone)
 
     # --- permissions -------------------------------------------------------------------------------------------------
 
     def _not_ready(self) -> BookingRefusal | None:
-        if self.context.inventory.is_known:
+        if self._queries.inventory.is_known:
             return None
         return BookingRefusal(
             RefusalReason.NOT_READY, "The cluster has not been read yet, so the GPUs are not known yet."
@@ -355,13 +355,18 @@ class BookingCommands:
             "model": booking.model,
             "start": seconds(booking.start),
             "end": seconds(booking.ends if action == "cancelled" else booking.end),
-            "cards": str(booking.cards),
+            "gpus": str(booking.cards),
             "version": str(record.version),
             **({"share": "true"} if booking.share else {}),
             **({"group": booking.group} if booking.group else {}),
         }
-        entry = LogEntry(self.context.now(), by.email, action, booking.user, booking.id, why, details)
+        entry = LogEntry(self._queries.now(), by.email, action, booking.user, booking.id, why, details)
         await writing.write_log(entry)
+
+
+def new_id() -> str:
+    """Unique and not guessable."""
+    return uuid4().hex
 
 
 def _why(old: BookingRecord, reason: str, by: Person) -> str:
@@ -398,5 +403,5 @@ def _not_admin(by: Person) -> BookingRefusal | None:
 
 def _maintenance_entry(action: str, window: MaintenanceWindow, by: Person, now: datetime) -> LogEntry:
     m = window.maintenance
-    details = {"model": m.model, "start": seconds(m.start), "end": seconds(m.end), "cards": str(m.cards)}
+    details = {"model": m.model, "start": seconds(m.start), "end": seconds(m.end), "gpus": str(m.cards)}
     return LogEntry(now.astimezone(UTC), by.email, action, why=window.why, details=details)

@@ -2,14 +2,14 @@
 
 from carrel.bookings.groups import BookingGroup, is_group_name
 from carrel.bookings.people import Person
-from carrel.bookings.queries import BookingContext
+from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import BookingRefusal, LogEntry, ReadTransaction, RefusalReason
 from carrel.parsing.addresses import is_address, normal
 
 
 class GroupCommands:
-    def __init__(self, context: BookingContext) -> None:
-        self.context = context
+    def __init__(self, queries: BookingQueries) -> None:
+        self._queries = queries
 
     async def list_person(
         self, group: str, email: str, by: Person, *, is_manager: bool, reason: str = ""
@@ -18,7 +18,7 @@ class GroupCommands:
         user = normal(email)
         if refusal := _not_admin(by) or _not_possible(group, user):
             return refusal
-        async with self.context.store.writing() as writing:
+        async with self._queries.store.writing() as writing:
             if await writing.list_in_group(group, user, is_manager=is_manager):
                 action = "group-manager" if is_manager else "group-member"
                 await writing.write_log(self._entry(action, group, user, by, reason))
@@ -31,7 +31,7 @@ class GroupCommands:
         user = normal(email)
         if refusal := _not_admin(by):
             return refusal
-        async with self.context.store.writing() as writing:
+        async with self._queries.store.writing() as writing:
             if not await writing.unlist_from_group(group, user):
                 why = f"{user} is not on the admin's list of the group “{group}”."
                 return BookingRefusal(RefusalReason.NOT_FOUND, why)
@@ -39,7 +39,7 @@ class GroupCommands:
             return await writing.group(group)
 
     def _entry(self, action: str, group: str, user: str, by: Person, reason: str) -> LogEntry:
-        return LogEntry(self.context.now(), by.email, action, user, why=reason, details={"group": group})
+        return LogEntry(self._queries.now(), by.email, action, user, why=reason, details={"group": group})
 
 
 async def not_bookable(reading: ReadTransaction, group: str, by: Person) -> BookingRefusal | None:

@@ -15,7 +15,7 @@ SEEN_COUNTS = timedelta(days=90)
 """How long a group that was seen at a sign-in counts. Who left the lab does not sign in any more, so the provider never
 tells us. As long as a token lives by default: who works with a token signs in that often."""
 SEEN_PRECISION = timedelta(hours=1)
-"""Of the time at which a group was last seen: otherwise every call would have to write."""
+"""How exact the time is at which a group was last seen: otherwise every call would have to write."""
 MOST_SEEN = 1000
 """Groups of one person that are kept. Providers have limits of a few hundred."""
 OF_THE_CLUSTER = "system:"
@@ -54,7 +54,7 @@ class GroupPerson:
 class BookingGroup:
     name: str
     people: tuple[GroupPerson, ...] = ()
-    """By address. Empty: there is no such group."""
+    """In the order of their addresses. Empty: there is no such group."""
 
     @property
     def members(self) -> frozenset[str]:

@@ -11,10 +11,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from carrel.bookings.mirror import BookingMirror
 from carrel.bookings.records import StoreUnavailable
-from carrel.bookings.service import ServiceContext
+from carrel.bookings.service import ServiceParts
 from carrel.http.asgi import AsgiApp, Receive, Scope, Send
 from carrel.http.health import health_routes
 from carrel.http.metrics import ComponentMetrics, labelled_gauge
+from carrel.kubernetes.api_calls import ApiCalls
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +24,12 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 
 class BookingMetrics(ComponentMetrics):
-    def __init__(self) -> None:
+    def __init__(
+        self, mirror: BookingMirror | None = None, migration: str = "", api_calls: ApiCalls | None = None
+    ) -> None:
+        """`migration`: of the tables, as they were at the start; empty: not known."""
         super().__init__()
+        self.show_api_calls(api_calls or ApiCalls())
         self.calls = Counter(
             "carrel_booking_calls", "HTTP requests by method and status.", ["method", "status"], registry=self.registry
         )
@@ -42,9 +47,8 @@ class BookingMetrics(ComponentMetrics):
             ["model"],
             registry=self.registry,
         )
-        self.mirror: BookingMirror | None = None
-        self.migration = ""
-        """Of the tables, as they were at the start; empty: not known."""
+        self.mirror = mirror
+        self.migration = migration
         self.read_on_scrape(self._of_mirror)
 
     def _of_mirror(self) -> Iterable[Metric]:
@@ -95,14 +99,12 @@ class MeasuredApp:
             self._metrics.seconds.observe(time.perf_counter() - began)
 
 
-def install_health(app: FastAPI, service: ServiceContext, metrics: BookingMetrics) -> None:
-    metrics.mirror, metrics.migration = service.mirror, service.migration
-    metrics.show_api_calls(service.api_calls)
+def install_health(app: FastAPI, service: ServiceParts, metrics: BookingMetrics) -> None:
     if service.cluster_view is not None:
         service.cluster_view.isolation.on_failure = metrics.count_object_failure
 
     async def why_not_ready() -> str:
-        if not service.context.inventory.is_known:
+        if not service.queries.inventory.is_known:
             return "the cluster has not been read yet"
         try:
             await service.queries.get("none")
@@ -112,7 +114,7 @@ def install_health(app: FastAPI, service: ServiceContext, metrics: BookingMetric
         return ""
 
     async def text() -> bytes:
-        today = service.context.now().astimezone(service.context.zone).date()
+        today = service.queries.today()
         for each in await service.queries.availability(today - timedelta(days=1), 0):
             metrics.cards.labels(each.stock.model).set(each.stock.cards)
             metrics.free.labels(each.stock.model).set(max(0, each.now.unbooked))

@@ -12,7 +12,7 @@ class CalendarEvent:
     uid: str
     """The same for the same booking, so that a calendar replaces the event that it has."""
     sequence: int
-    """Higher for a newer version of the event."""
+    """One more with every change: a calendar ignores an event with a lower number than the one it has."""
     start: datetime
     end: datetime
     summary: str
@@ -20,34 +20,19 @@ class CalendarEvent:
     is_cancelled: bool = False
 
 
-def booking_event(booking: Booking, sequence: int, description: str) -> CalendarEvent:
-    """The same event in the feed and in mails. A booking that was cancelled before it began is cancelled there, too."""
+def booking_event(booking: Booking, version: int, description: str) -> CalendarEvent:
+    """Return the event for the feed and for mails. One that was cancelled before it began is cancelled there, too."""
     end = booking.ends if booking.counts else booking.end
     amount = "a share of " if booking.share else f"{booking.cards} × " if booking.cards > 1 else ""
     return CalendarEvent(
         uid=f"{booking.id}@carrel",
-        sequence=sequence,
+        sequence=version,
         start=booking.start,
         end=max(booking.start, end),
         summary=f"GPU: {amount}{booking.model}" + (f" ({booking.group})" if booking.group else ""),
         description=description,
         is_cancelled=not booking.counts,
     )
-
-
-FIRST_SEQUENCE = 1_000_000_000
-"""Mails of older releases had the number of the log entry as SEQUENCE, and a calendar ignores an event with a lower
-number than the one it has. So counting begins above any number of a log entry; RFC 5545 allows up to 2,147,483,647."""
-
-
-def sequence_of(version: int) -> int:
-    """One more with every change. Feed and mails count alike, because a calendar may get both."""
-    return FIRST_SEQUENCE + version - 1
-
-
-def sequence_without_version(entry_number: int) -> int:
-    """For a log entry of an older release: above that release's mails, and below those with a version."""
-    return min(entry_number, FIRST_SEQUENCE - 1)
 
 
 def calendar(events: Iterable[CalendarEvent], now: datetime, name: str = "", method: str = "") -> str:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from carrel.bookings.capacity import ModelCapacity, capacity_of
+from carrel.bookings.capacity import ModelCapacity, capacity_of, is_idle
+from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Ledger
 
@@ -21,12 +22,16 @@ class GpuInventory(Protocol):
         """The healthy GPUs now, by model."""
         ...
 
+    def is_used(self, booking: str) -> bool:
+        """Whether the booking covers a pod that holds a GPU now. What cannot be seen counts as unused."""
+        ...
+
     def idle(self) -> Mapping[str, int] | None:
-        """By model, how many healthy GPUs no pod holds a part of now. None without a cluster: it is not known."""
+        """How many healthy GPUs of each model no pod holds a part of now. None without a cluster: it is not known."""
         ...
 
     def next_idle(self) -> Mapping[str, datetime]:
-        """Of models of which none is idle: when the first booking ends whose pods hold a GPU. A model is not in it if
+        """For models of which none is idle: when the first booking ends whose pods hold a GPU. A model is not in it if
         that is not known."""
         ...
 
@@ -41,6 +46,9 @@ class FileInventory:
 
     def stock(self) -> Mapping[str, ModelCapacity]:
         return self._stock
+
+    def is_used(self, booking: str) -> bool:
+        return False
 
     def idle(self) -> None:
         return None
@@ -64,27 +72,19 @@ class _Counted:
 class ClusterInventory:
     """The GPUs of the ledger, counted again when it has changed."""
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        is_synced: Callable[[], bool],
-        keeps_its_gpus: Callable[[str], bool] = lambda uid: False,
-        clock: Callable[[], float] = time.monotonic,
-        covered_until: Callable[[str], datetime | None] = lambda uid: None,
-    ) -> None:
-        """`keeps_its_gpus` says of a pod, by its uid, whether no booking can displace it; `covered_until`, when the
-        booking ends that covers it."""
-        self._ledger = ledger
-        self._is_synced = is_synced
-        self._keeps_its_gpus = keeps_its_gpus
+    def __init__(self, carrel: ClusterState, clock: Callable[[], float] = time.monotonic) -> None:
+        self._carrel = carrel
+        self._ledger = carrel.ledger
         self._clock = clock
-        self._covered_until = covered_until
         self._counted = _Counted()
         self._next_idle: tuple[_Counted, Mapping[str, datetime]] = (self._counted, {})
 
     @property
     def is_known(self) -> bool:
-        return self._is_synced()
+        return self._carrel.informers.is_synced
+
+    def is_used(self, booking: str) -> bool:
+        return bool(self._carrel.covered_pods.covered_by(booking))
 
     def stock(self) -> Mapping[str, ModelCapacity]:
         return self._count().stock
@@ -96,7 +96,7 @@ class ClusterInventory:
         counted = self._count()
         if self._next_idle[0] is not counted:
             busy = {model for model, idle in counted.idle.items() if not idle}
-            self._next_idle = (counted, next_idle_gpus(self._ledger, busy, self._covered_until))
+            self._next_idle = (counted, next_idle_gpus(self._carrel, busy))
         return self._next_idle[1]
 
     def _count(self) -> _Counted:
@@ -107,35 +107,37 @@ class ClusterInventory:
         return self._counted
 
     def _set_aside(self) -> set[str]:
-        """The GPUs of which such a pod holds a part."""
+        """The GPUs of which a pod holds a part that no booking can displace."""
         cards = (card for name in self._ledger.nodes for card in self._ledger.cards(name) if card.shares)
         return {card.gpu.uuid for card in cards if any(map(self._keeps_its_gpus, card.shares))}
 
+    def _keeps_its_gpus(self, uid: str) -> bool:
+        pod = self._carrel.claim_users.pod_of(uid)
+        return pod is not None and self._carrel.tier(pod) is None
 
-def next_idle_gpus(
-    ledger: Ledger, models: Collection[str], covered_until: Callable[[str], datetime | None]
-) -> dict[str, datetime]:
-    """By model: when the first GPU is free of all pods that hold a part of it. When a pod ends that no booking covers,
-    nobody knows."""
+
+def next_idle_gpus(carrel: ClusterState, models: Collection[str]) -> dict[str, datetime]:
+    """Return for each model when the first GPU is free of all pods that hold a part of it. When a pod ends that no
+    booking covers, nobody knows."""
+    ledger = carrel.ledger
     found: dict[str, datetime] = {}
     for name in ledger.nodes:
         node = ledger.node(name)
         for card in ledger.cards(name) if models else ():
             model = card.gpu.model
             if model in models and card.shares and not card.gpu.unusable and not (node and node.out_of_use):
-                ends = [covered_until(uid) for uid in card.shares]
-                known = [end for end in ends if end is not None]
-                if len(known) == len(ends):
-                    found[model] = min(max(known), found.get(model, max(known)))
+                covered = [each for each in map(carrel.covered_pods.of, card.shares) if each is not None]
+                if len(covered) == len(card.shares):
+                    ends = max(each.entitlement.ends for each in covered)
+                    found[model] = min(ends, found.get(model, ends))
     return found
 
 
 def idle_gpus(ledger: Ledger) -> dict[str, int]:
-    """By model: healthy GPUs that no pod holds a part of, and that are kept for no booked pod."""
+    """Count the healthy GPUs of each model that no pod holds a part of, and that are kept for no booked pod."""
     found: dict[str, int] = {}
     for name in ledger.nodes:
         node = ledger.node(name)
         for card in ledger.cards(name):
-            is_idle = not (card.shares or card.kept_for or card.gpu.unusable or (node and node.out_of_use))
-            found[card.gpu.model] = found.get(card.gpu.model, 0) + is_idle
+            found[card.gpu.model] = found.get(card.gpu.model, 0) + is_idle(card, node)
     return dict(sorted(found.items()))

@@ -17,28 +17,22 @@ class Limit:
     least: float
     most: float | None = None
     unit: timedelta | None = None
-    """Of the number, if the limit is a length of time. None: it is a count."""
+    """What the number counts, if the limit is a length of time. None: it is a count."""
     field: str = ""
     """Where `BookingRules` has it, if not in `more`."""
-    old_option: str = ""
-    """A name that is still accepted."""
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """On the command line, the one to use first: `--cooldown-days`."""
-        return tuple(f"--{name.replace('_', '-')}" for name in (self.option, self.old_option) if name)
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        return tuple(f"CARREL_{name.upper()}" for name in (self.option, self.old_option) if name)
+    def name(self) -> str:
+        """On the command line: `--cooldown-days`."""
+        return f"--{self.option.replace('_', '-')}"
 
     def read(self, number: float) -> timedelta | int:
         return int(number) if self.unit is None else self.unit * number
 
     def write(self, value: timedelta | int) -> float:
-        """As an admin would set it."""
+        """Return the number as an admin would set it."""
         return value / (self.unit or timedelta(days=1)) if isinstance(value, timedelta) else float(value)
 
     def shown(self, value: timedelta | int) -> str:
-        """The same as text, exact to the microsecond: `14`, `0.333333333333333`."""
+        """Return the number as text, exact to the microsecond: `14`, `0.333333333333333`."""
         return f"{self.write(value):.15g}"

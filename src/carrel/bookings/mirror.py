@@ -17,8 +17,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from carrel.bookings.mirrored import MirrorTerms, StoredBooking, may_delete_unknown, wanted_object
-from carrel.bookings.queries import FOREVER, BookingContext, group_members
+from carrel.bookings.mirrored import MirrorTerms, may_delete_unknown, wanted_object
+from carrel.bookings.queries import FOREVER, BookingQueries, group_members
 from carrel.bookings.records import BookingRecord, StoreUnavailable
 from carrel.dialects.booking_objects import BOOKINGS, KEPT_AFTER_END, BookingObject, says_the_same
 from carrel.kubernetes.cluster import Cluster, ClusterError
@@ -39,15 +39,10 @@ Members = Mapping[str, Collection[str]]
 
 
 class BookingMirror:
-    def __init__(
-        self,
-        cluster: Cluster,
-        context: BookingContext,
-        timing: Timing = REAL_TIME,
-    ) -> None:
+    def __init__(self, cluster: Cluster, queries: BookingQueries, timing: Timing = REAL_TIME) -> None:
         self._cluster = cluster
-        self._writer = BookingWriter(cluster, context.now)
-        self._context = context
+        self._writer = BookingWriter(cluster, queries.now)
+        self._queries = queries
         self._timing = timing
         self._due: WorkQueue[str] = WorkQueue(backoff=RETRY, timing=timing)
         self._compared_at = timing.now()
@@ -76,8 +71,8 @@ class BookingMirror:
         """The bookings whose objects may differ from the database. Raises `ClusterError`, `StoreUnavailable`."""
         # The objects first: what is in an object and not in the database is then really not there.
         objects = {each.metadata.name: each for each in (await self._cluster.list(BOOKINGS)).items}
-        now = self._context.now()
-        async with self._context.store.reading() as reading:
+        now = self._queries.now()
+        async with self._queries.store.reading() as reading:
             records = await reading.within(now - KEPT_AFTER_END, FOREVER)
         terms = self._terms(now, await self._members())
         different = []
@@ -95,14 +90,14 @@ class BookingMirror:
         """Creates, changes or deletes the object of one booking. Raises `ClusterError`, `StoreUnavailable`."""
 
         async def decide(seen: BookingObject | None) -> Decision:
-            async with self._context.store.reading() as reading:
+            async with self._queries.store.reading() as reading:
                 record = await reading.get(booking)
             if record is None:
                 return self._unknown(seen)
-            terms = self._terms(self._context.now())
+            terms = self._terms(self._queries.now())
             if record.booking.group:
                 terms = replace(terms, members=await self._members())
-            return wanted_object(_stored(record), terms)
+            return wanted_object(record, terms)
 
         if await self._writer.write(booking, decide):
             log.info("booking_object_written booking=%s", booking)
@@ -117,18 +112,18 @@ class BookingMirror:
         return None
 
     def _differs(self, seen: BookingObject | None, record: BookingRecord, terms: MirrorTerms) -> bool:
-        wanted = wanted_object(_stored(record), terms)
+        wanted = wanted_object(record, terms)
         if seen is None or wanted is None:
             return (seen is None) != (wanted is None)
         return not says_the_same(seen, wanted)
 
     async def _members(self) -> Members:
         """The people of every group."""
-        async with self._context.store.reading() as reading:
+        async with self._queries.store.reading() as reading:
             return await group_members(reading)
 
     def _terms(self, now: datetime, members: Members | None = None) -> MirrorTerms:
-        rules = self._context.rules
+        rules = self._queries.rules
         return MirrorTerms(now, rules.shares_per_card, members or {}, rules.settling_s)
 
     async def _keep_comparing(self) -> None:
@@ -148,7 +143,3 @@ class BookingMirror:
         except Exception:
             self.failures += 1
             raise
-
-
-def _stored(record: BookingRecord) -> StoredBooking:
-    return StoredBooking(record.booking, record.version, record.namespace)

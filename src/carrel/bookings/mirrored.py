@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from carrel.bookings.records import BookingRecord
 from carrel.bookings.rules import Booking
 from carrel.dialects.booking_objects import (
     KEPT_AFTER_END,
@@ -19,15 +20,6 @@ from carrel.dialects.booking_objects import (
     write_booking,
 )
 from carrel.ledger.coverage import Entitlement
-
-
-@dataclass(frozen=True, slots=True)
-class StoredBooking:
-    """What the database says of a booking."""
-
-    booking: Booking
-    version: int
-    namespace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +39,7 @@ def is_mirrored(booking: Booking, now: datetime) -> bool:
     return booking.cancelled_at is None and booking.start < booking.end and now < booking.end + KEPT_AFTER_END
 
 
-def wanted_object(stored: StoredBooking, terms: MirrorTerms) -> dict[str, Any] | None:
+def wanted_object(stored: BookingRecord, terms: MirrorTerms) -> dict[str, Any] | None:
     """None: it should have none, because it was cancelled, or is long over."""
     booking = stored.booking
     if not is_mirrored(booking, terms.now):

@@ -11,7 +11,7 @@ from carrel.bookings.rules import Booking
 from carrel.parsing.time_words import moment, words
 
 MOST_NAMED = 4
-"""Of those who have the GPUs; the timeline shows all."""
+"""How many of those who have the GPUs are named; the timeline shows all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class Person:
         return self.name or self.email
 
     def is_at_least(self, role: Role) -> bool:
-        """By role, and only as far as this credential may be used."""
+        """Whether the person has that role or a higher one, and only as far as this credential may be used."""
         reached = max((_RANKS.get(each, -1) for each in self.roles), default=-1)
         return reached >= _RANKS[role] and (role is Role.MEMBER or Scope.ADMIN in self.scopes)
 
@@ -153,7 +153,7 @@ class KnownPerson:
     email: str
     name: str = ""
     granted: Role | None = None
-    """By a platform admin, in addition to settings and groups."""
+    """The role that a platform admin has given, in addition to settings and groups."""
     last_seen: datetime | None = None
 
 

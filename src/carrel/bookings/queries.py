@@ -17,7 +17,7 @@ from carrel.bookings.records import (
     BookingSearchResult,
     BookingStore,
     Cursor,
-    DayAvailability,
+    FreeGpus,
     LogEntry,
     MaintenanceWindow,
     Overview,
@@ -28,7 +28,6 @@ from carrel.bookings.records import (
     State,
 )
 from carrel.bookings.rules import Booking, BookingRules, earliest_start
-from carrel.bookings.tiers import PersonTier, person_tier
 from carrel.dialects.maia import same_namespace
 from carrel.ledger.gpus import MiB
 from carrel.ledger.refusals import Refusal
@@ -37,44 +36,12 @@ from carrel.parsing.addresses import normal
 FOREVER = datetime.max.replace(tzinfo=UTC)
 FEED_LOOKS_BACK = timedelta(days=90)
 FEED_CANCELLED = 50
-"""Of what was cancelled before it began, so many: anybody can book and cancel as often as they like."""
-
-
-@dataclass(frozen=True, slots=True)
-class BookingContext:
-    """What commands and queries need of their surroundings."""
-
-    store: BookingStore
-    inventory: GpuInventory
-    rules: BookingRules
-    zone: tzinfo
-    """Of the lab: it says what a day is, and how times are written."""
-    clock: Callable[[], datetime]
-    new_id: Callable[[], str]
-    """Unique and not guessable."""
-    is_used: Callable[[str], bool] = lambda booking: False
-    """Whether the booking of that id covers a pod that holds a GPU now. What cannot be seen counts as unused."""
-
-    def now(self) -> datetime:
-        """In whole seconds, like bookings: a booking “from now” must not start in the past by a millisecond."""
-        return self.clock().astimezone(UTC).replace(microsecond=0)
-
-    def model(self, word: str) -> str | Refusal:
-        return model_named(word, self.inventory.stock().keys())
-
-    async def calendar(
-        self, reading: ReadTransaction, model: str, start: datetime, end: datetime, but: str = ""
-    ) -> Calendar:
-        """What is booked of a model between two instants, without the booking `but`."""
-        stock = self.inventory.stock().get(model)
-        windows = [window.maintenance for window in await reading.maintenance(start, end, model)]
-        others = [booking for booking in await reading.promised(start, end, model) if booking.id != but]
-        return Calendar(model, stock.cards if stock else 0, others, windows, self.rules.shares_per_card)
+"""How many cancelled bookings a feed shows: anybody can book and cancel as often as they like."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whose bookings: a person's own, or a group's."""
+    """The person or the group that has bookings."""
 
     user: str
     group: str = ""
@@ -113,20 +80,37 @@ async def group_members(reading: ReadTransaction) -> Mapping[str, frozenset[str]
     return {group.name: group.members for group in await reading.groups()}
 
 
+@dataclass(frozen=True, slots=True)
 class BookingQueries:
-    def __init__(self, context: BookingContext) -> None:
-        self.context = context
+    """What is booked and what is free: the store, the GPUs, the rules and the lab's clock."""
+
+    store: BookingStore
+    inventory: GpuInventory
+    rules: BookingRules
+    zone: tzinfo
+    """The lab's zone says what a day is, and how times are written."""
+    clock: Callable[[], datetime]
+
+    def now(self) -> datetime:
+        """In whole seconds, like bookings: a booking “from now” must not start in the past by a millisecond."""
+        return self.clock().astimezone(UTC).replace(microsecond=0)
+
+    def today(self) -> date:
+        return self.now().astimezone(self.zone).date()
+
+    def model(self, word: str) -> str | Refusal:
+        return model_named(word, self.inventory.stock().keys())
 
     # --- bookings ----------------------------------------------------------------------------------------------------
 
     async def get(self, id: str) -> BookingRecord | None:
-        async with self.context.store.reading() as reading:
+        async with self.store.reading() as reading:
             return await reading.get(id)
 
     async def find(self, query: Query) -> BookingSearchResult:
         one_more = replace(query, limit=query.limit + 1)
-        async with self.context.store.reading() as reading:
-            found = tuple(await reading.search(one_more, self.context.now()))
+        async with self.store.reading() as reading:
+            found = tuple(await reading.search(one_more, self.now()))
         if len(found) <= query.limit:
             return BookingSearchResult(found)
         last = found[query.limit - 1].booking
@@ -134,31 +118,34 @@ class BookingQueries:
 
     async def within(self, start: datetime, end: datetime) -> Sequence[BookingRecord]:
         """All bookings that count and overlap [start, end): what a timeline shows."""
-        async with self.context.store.reading() as reading:
+        async with self.store.reading() as reading:
             return await reading.within(start, end)
 
-    async def person_tier(self, user: str, namespace: str = "") -> PersonTier:
-        """Which tier has this person now by their own bookings? A planned booking does not count yet.
-
-        With a namespace, a booking that was made for another one does not count either.
-        """
-        now = self.context.now()
-        async with self.context.store.reading() as reading:
+    async def active_booking(self, user: str, namespace: str = "") -> Booking | None:
+        """The person's own booking that is active now; of several the one that ends last, because a pod may run as long
+        as any of them. With a namespace, a booking that was made for another one does not count."""
+        now = self.now()
+        async with self.store.reading() as reading:
             own = await reading.of_person(normal(user), now)
-        here = [each.booking for each in own if not (namespace and each.namespace) or _same(each, namespace)]
-        return person_tier(here, normal(user), now)
+        active = [
+            each.booking
+            for each in own
+            if each.booking.is_active(now)
+            and (not (namespace and each.namespace) or same_namespace(each.namespace, namespace))
+        ]
+        return max(active, key=lambda booking: (booking.ends, booking.id), default=None)
 
     # --- availability ------------------------------------------------------------------------------------------------
 
     async def availability(self, first: date, count: int, models: Collection[str] = ()) -> tuple[Availability, ...]:
-        """Of each model, and each of `count` days in the lab's zone. Also of booked models that are gone."""
+        """What is free of each model on each of `count` days in the lab's zone. Models that are gone count, too."""
         return (await self.overview(first, count, models)).models
 
     async def overview(self, first: date, count: int, models: Collection[str] = ()) -> Overview:
         """The same, with the bookings and maintenance windows: what a timeline shows, from one read."""
-        now, wanted = self.context.now(), days(first, count, self.context.zone)
+        now, wanted = self.now(), days(first, count, self.zone)
         earliest = min([now, *(day.start for day in wanted)])
-        async with self.context.store.reading() as reading:
+        async with self.store.reading() as reading:
             records = await reading.within(earliest, FOREVER)
             kept = await reading.maintenance(earliest, FOREVER)
         bookings: dict[str, list[Booking]] = {}
@@ -166,8 +153,8 @@ class BookingQueries:
             bookings.setdefault(record.booking.model, []).append(record.booking)
         windows = [window.maintenance for window in kept]
         gone = {model: ModelCapacity(model, 0, MiB(0)) for model in bookings}
-        stock = {**gone, **self.context.inventory.stock()}
-        rules, idle = self.context.rules, self.context.inventory.idle()
+        stock = {**gone, **self.inventory.stock()}
+        rules, idle = self.rules, self.inventory.idle()
         found = []
         for model in sorted(set(models or stock) & stock.keys()):
             calendar = Calendar(model, stock[model].cards, bookings.get(model, ()), windows, rules.shares_per_card)
@@ -175,38 +162,57 @@ class BookingQueries:
                 Availability(
                     stock=stock[model],
                     now=calendar.free_now(now, rules.min_duration),
-                    days=tuple(
-                        DayAvailability(day.date, day.start, day.end, span.free, span.shares)
-                        for day, span in zip(wanted, calendar.by_day(wanted), strict=True)
-                    ),
+                    days=tuple(calendar.by_day(wanted)),
                     shares_per_card=rules.shares_per_card,
                     idle_now=idle.get(model, 0) if idle is not None else None,
                 )
             )
         return Overview(tuple(found), records, kept)
 
+    async def free_gpus(self) -> tuple[FreeGpus, ...]:
+        """What a pod without a booking can get now of each model. Without a cluster, only the calendar says it."""
+        idle, next_idle = self.inventory.idle(), self.inventory.next_idle()
+        if idle is not None:
+            return tuple(FreeGpus(model, gpus, next_idle.get(model)) for model, gpus in idle.items())
+        free = [(each, max(0, each.now.unbooked)) for each in await self.availability(self.today(), 0)]
+        return tuple(FreeGpus(each.stock.model, gpus, None if gpus else each.now.next_start) for each, gpus in free)
+
     async def next_free(
         self, subject: Subject, model: str, length: timedelta, cards: int = 1, share: bool = False
     ) -> datetime | BookingRefusal | None:
         """The first start that both the rules and the calendar allow; None if there is none."""
-        named = self.context.model(model)
+        named = self.model(model)
         if isinstance(named, Refusal):
             return BookingRefusal(RefusalReason.NOT_FOUND, str(named), hint="carrel free")
-        async with self.context.store.reading() as reading:
-            own = await subject.bookings(reading, self.context.now() - self.context.rules.cooldown)
-            start = earliest_start([record.booking for record in own], self.context.now(), self.context.rules)
+        async with self.store.reading() as reading:
+            own = await subject.bookings(reading, self.now() - self.rules.cooldown)
+            start = earliest_start([record.booking for record in own], self.now(), self.rules)
             wanted = Booking("", subject.user, named, start, start + length, cards, share=share, group=subject.group)
-            return await first_start(self.context, reading, wanted)
+            return await self.first_start(reading, wanted)
+
+    async def first_start(self, reading: ReadTransaction, wanted: Booking) -> datetime | None:
+        """The first start, not before the wanted one, from which there is room for its length."""
+        calendar = await self.calendar(reading, wanted.model, wanted.start, FOREVER, but=wanted.id)
+        return calendar.next_free(wanted.cards, wanted.end - wanted.start, wanted.start, wanted.share)
+
+    async def calendar(
+        self, reading: ReadTransaction, model: str, start: datetime, end: datetime, but: str = ""
+    ) -> Calendar:
+        """What is booked of a model between two instants, without the booking `but`."""
+        stock = self.inventory.stock().get(model)
+        windows = [window.maintenance for window in await reading.maintenance(start, end, model)]
+        others = [booking for booking in await reading.promised(start, end, model) if booking.id != but]
+        return Calendar(model, stock.cards if stock else 0, others, windows, self.rules.shares_per_card)
 
     # --- groups ------------------------------------------------------------------------------------------------------
 
     async def groups(self) -> Sequence[BookingGroup]:
         """All groups that may have bookings."""
-        async with self.context.store.reading() as reading:
+        async with self.store.reading() as reading:
             return await reading.groups()
 
     async def reader(self, person: Person) -> Reader:
-        async with self.context.store.reading() as reading:
+        async with self.store.reading() as reading:
             return Reader(person, await reading.groups_of(person.email))
 
     async def groups_to_book_for(self, person: Person) -> Sequence[str]:
@@ -218,21 +224,21 @@ class BookingQueries:
     # --- log and usage -----------------------------------------------------------------------------------------------
 
     async def maintenance(self, start: datetime, end: datetime) -> Sequence[MaintenanceWindow]:
-        async with self.context.store.reading() as reading:
+        async with self.store.reading() as reading:
             return await reading.maintenance(start, end)
 
     async def log(self, person: Person, before: int = 0, limit: int = 100) -> Sequence[LogEntry]:
         """A lab admin sees everything, other people what concerns them."""
-        async with self.context.store.reading() as reading:
+        async with self.store.reading() as reading:
             return await reading.log("" if person.is_lab_admin else person.email, before, limit)
 
     async def usage(self, start: datetime, end: datetime) -> tuple[PersonUsage, ...]:
-        """By person, group and model, the largest first. A share counts as its part of a GPU."""
+        """What each person had booked, by group and model, the largest first. A share is its part of a GPU."""
         uses: dict[tuple[str, str, str], PersonUsage] = {}
         for record in await self.within(start, end):
             booking = record.booking
             hours = (min(booking.ends, end) - max(booking.start, start)) / timedelta(hours=1)
-            gpus = booked_gpus(booking, self.context.rules.shares_per_card)
+            gpus = booked_gpus(booking, self.rules.shares_per_card)
             place = booking.user, booking.group, booking.model
             so_far = uses.get(place, PersonUsage(booking.user, booking.model, 0, 0.0, group=booking.group))
             uses[place] = replace(so_far, bookings=so_far.bookings + 1, card_hours=so_far.card_hours + hours * gpus)
@@ -240,11 +246,11 @@ class BookingQueries:
 
     async def feed(self, secret: str) -> Sequence[BookingRecord] | None:
         """The bookings of the feed's owner and of their groups; None if there is no such feed, or if it was revoked."""
-        async with self.context.store.reading() as reading:
+        async with self.store.reading() as reading:
             owner = await reading.feed_owner(hash_of(secret))
             if owner is None:
                 return None
-            now, groups = self.context.now(), await reading.groups_of(owner)
+            now, groups = self.now(), await reading.groups_of(owner)
             since = now - FEED_LOOKS_BACK
             theirs = list(await reading.of_person(owner, since))
             for group in groups:
@@ -260,16 +266,6 @@ class BookingQueries:
             )
             theirs += [each for each in await reading.search(cancelled, now) if not each.booking.counts]
             return sorted(theirs, key=lambda record: (record.booking.start, record.booking.id))
-
-
-async def first_start(context: BookingContext, reading: ReadTransaction, wanted: Booking) -> datetime | None:
-    """The first start, not before the wanted one, from which there is room for its length."""
-    calendar = await context.calendar(reading, wanted.model, wanted.start, FOREVER, but=wanted.id)
-    return calendar.next_free(wanted.cards, wanted.end - wanted.start, wanted.start, wanted.share)
-
-
-def _same(record: BookingRecord, namespace: str) -> bool:
-    return same_namespace(record.namespace, namespace)
 
 
 def hash_of(secret: str) -> str:

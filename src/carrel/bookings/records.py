@@ -8,13 +8,14 @@ what it reports, and the numbers of the log rise in the order of the commits.
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import Protocol
 
-from carrel.bookings.calendar import FreeNow, Maintenance
+from carrel.bookings.calendar import DayAvailability, FreeNow, Maintenance
 from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.groups import BookingGroup
+from carrel.bookings.people import Person
 from carrel.bookings.rules import Booking, Broken
 
 # --- what people ask for ---------------------------------------------------------------------------------------------
@@ -61,7 +62,7 @@ class IdempotencyKey:
 
     key: str
     fingerprint: str
-    """Of the request. The same key with another request is a mistake, and is refused."""
+    """A hash of the request. The same key with another request is a mistake, and is refused."""
 
 
 class State(Enum):
@@ -173,6 +174,11 @@ class BookingRefusal:
     hint: str = ""
     """A command line, ready to run."""
 
+    @property
+    def messages(self) -> list[str]:
+        """Everything that is wrong, in sentences."""
+        return [problem.message for problem in self.problems] or [self.message]
+
 
 @dataclass(frozen=True, slots=True)
 class Preview:
@@ -189,22 +195,6 @@ class Preview:
 
 
 @dataclass(frozen=True, slots=True)
-class DayAvailability:
-    """A day in the lab's zone: how much is free all day."""
-
-    day: date
-    start: datetime
-    end: datetime
-    free: int
-    """Below zero: more is booked than there is."""
-    shares: int = 0
-
-    @property
-    def overbooked(self) -> int:
-        return max(0, -self.free)
-
-
-@dataclass(frozen=True, slots=True)
 class Availability:
     """One model: how many can be booked now, when the next one can, and each day."""
 
@@ -218,6 +208,16 @@ class Availability:
     @property
     def overbooked(self) -> int:
         return max([-self.now.unbooked, 0, *(day.overbooked for day in self.days)])
+
+
+@dataclass(frozen=True, slots=True)
+class FreeGpus:
+    """The GPUs of a model that a pod without a booking can get now."""
+
+    model: str
+    gpus: int
+    next_free: datetime | None = None
+    """When one is free, if none is now and it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +273,10 @@ class PersonUsage:
     """GPU hours that pods held beyond a booking, or without one."""
     group: str = ""
 
+    def is_seen_by(self, person: Person) -> bool:
+        """A lab admin sees everybody; others see themselves."""
+        return person.is_lab_admin or self.user == person.email
+
 
 # --- the store -------------------------------------------------------------------------------------------------------
 
@@ -288,7 +292,7 @@ class ReadTransaction(Protocol):
         ...
 
     async def of_group(self, group: str, since: datetime) -> Sequence[BookingRecord]:
-        """The same of a group."""
+        """The group's bookings that end after `since`, ordered by start, like those of a person."""
         ...
 
     async def within(self, start: datetime, end: datetime, model: str = "") -> Sequence[BookingRecord]:
@@ -296,7 +300,7 @@ class ReadTransaction(Protocol):
         ...
 
     async def promised(self, start: datetime, end: datetime, model: str) -> Sequence[Booking]:
-        """The same of one model, in any order, without what the calendar does not need: the person is left out."""
+        """Those of one model that count and overlap [start, end), in any order, with only what the calendar needs."""
         ...
 
     async def made_with_key(self, actor: str, key: str) -> BookingRecord | None: ...

@@ -22,7 +22,7 @@ from carrel.parsing.time_words import moment, words
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 FIRST_YEAR, LAST_YEAR = 1970, 2199
-"""Of every time that people give. MAIA's dialect marks a pod that may be revoked at any time by the year 1900, so a
+"""The years that people may give. MAIA's dialect marks a pod that may be revoked at any time by the year 1900, so a
 real time must not come near it; and after the last year there must be room for the longest booking and its cooldown."""
 
 
@@ -30,7 +30,7 @@ real time must not come near it; and after the last year there must be room for 
 class Booking:
     id: str
     user: str
-    """Whose it is. Of a group's booking: the manager who made it, who gets its mails."""
+    """The person who has it. Of a group's booking: the manager who made it, who gets its mails."""
     model: str
     start: datetime
     end: datetime
@@ -40,7 +40,7 @@ class Booking:
     share: bool = False
     """Not whole GPUs but one share of a GPU's memory, of the size that the lab has set."""
     group: str = ""
-    """Whose members share it; empty: it is a person's own."""
+    """The group whose members share it; empty: it is a person's own."""
 
     def __post_init__(self) -> None:
         for name in ("start", "end", "cancelled_at"):
@@ -86,9 +86,9 @@ class BookingRules:
     planned: int = 1
     """How many planned bookings a person may have at a time."""
     max_gpus: int = 4
-    """Of one booking of a person. Zero: no limit."""
+    """The most GPUs of one booking of a person. Zero: no limit."""
     group_max_gpus: int = 0
-    """Of one booking of a group. Zero: no limit."""
+    """The most GPUs of one booking of a group. Zero: no limit."""
     shares_per_card: int = 1
     """Into how many equal shares a GPU's memory may be booked. One: whole GPUs only."""
     settling_s: int = 10
@@ -113,8 +113,13 @@ class BookingRules:
     def limits(self) -> list[Limit]:
         return [row.limit for row in self.rows if row.limit is not None]
 
+    @property
+    def usual_length(self) -> timedelta:
+        """A week, as far as the limits allow."""
+        return max(self.min_duration, min(timedelta(days=7), self.max_duration))
+
     def most_gpus(self, is_group: bool) -> int:
-        """Of one booking; zero: no limit."""
+        """The limit for one booking; zero: none."""
         return self.group_max_gpus if is_group else self.max_gpus
 
 
@@ -142,6 +147,7 @@ class RuleInput:
 
     @property
     def earliest_start(self) -> datetime:
+        """The first start that the cooldown allows. Whether a GPU is free then, the calendar knows."""
         return earliest_start(self.others, self.now, self.rules)
 
     @property
@@ -213,14 +219,6 @@ class Broken:
     rule: str
     message: str
     title: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RuleVerdict:
-    broken: tuple[Broken, ...]
-    """All broken rules, so that the booking is corrected once. Empty: it may be booked."""
-    earliest_start: datetime
-    """The first start that the cooldown allows. Whether a GPU is free then, the calendar knows."""
 
 
 # --- the checks ------------------------------------------------------------------------------------------------------
@@ -410,7 +408,6 @@ RULES: tuple[Rule, ...] = (
             least=1,
             most=64,
             field="shares_per_card",
-            old_option="shares_per_card",
         ),
     ),
     Rule("begun", "The booking has begun", _begun, shown_with="not-in-the-past"),
@@ -465,11 +462,11 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def judge(given: RuleInput) -> RuleVerdict:
-    """Every rule, all broken ones at once. A booking that is over cannot be changed, whatever the change."""
+def broken_rules(given: RuleInput) -> tuple[Broken, ...]:
+    """All of them, so that the booking is corrected once. None: it may be booked. A booking that is over cannot be
+    changed, whatever the change."""
     rows = (OVER,) if given.is_over else [row for row in given.rules.rows if row.applies(given.is_group)]
-    broken = tuple(row.broken(message) for row in rows for message in row.check(given))
-    return RuleVerdict(broken, given.earliest_start)
+    return tuple(row.broken(message) for row in rows for message in row.check(given))
 
 
 def rule_input(

@@ -3,30 +3,32 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
-from uuid import uuid4
 from zoneinfo import ZoneInfo
 
 import aiohttp
 
 from carrel.bookings.app import booking_app
+from carrel.bookings.health import BookingMetrics
 from carrel.bookings.inventory import ClusterInventory, FileInventory
 from carrel.bookings.mirror import BookingMirror
+from carrel.bookings.notifications.interface import Channel
 from carrel.bookings.notifications.notifier import Notifier
 from carrel.bookings.notifications.overbooked_watch import OverbookedWatch
 from carrel.bookings.notifications.revocation_watch import RevocationWatch
-from carrel.bookings.notifications.settings import DeliveryContext, channels_of, keep_sending
+from carrel.bookings.notifications.smtp import MailChannel, mail_server
+from carrel.bookings.notifications.webhook import WebhookChannel
 from carrel.bookings.pages import ClusterView
-from carrel.bookings.queries import BookingContext
+from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import StoreUnavailable
-from carrel.bookings.service import ServiceContext
+from carrel.bookings.service import ServiceParts
 from carrel.bookings.settings import BookingSettings
-from carrel.bookings.sign_in import Authenticator
-from carrel.bookings.sign_in.settings import SignInContext, authenticator_from
+from carrel.bookings.sign_in.assembly import authenticator_from, request_limits
+from carrel.bookings.sign_in.authenticator import Authenticator
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.outbox import SqlOutbox
@@ -34,11 +36,8 @@ from carrel.bookings.store.people import SqlPeople
 from carrel.cluster_file import read_cluster
 from carrel.command_errors import UNAVAILABLE, USAGE, command_failed
 from carrel.http.serving import Address, serving
-from carrel.kubernetes.api_calls import ApiCalls
 from carrel.kubernetes.client import Client
 from carrel.leases.cluster_state import ClusterState, utc_now
-from carrel.leases.coverage_reader import CoverageReader
-from carrel.leases.shown_cards import shown_card, shown_cards
 from carrel.ledger.gpus import Node
 from carrel.parsing import Malformed
 from carrel.process import connect, only_installation, run_until_signal, stop_if_unsupported
@@ -93,89 +92,70 @@ async def _serve(resources: _Resources, client: Client | None, stop: asyncio.Eve
         now = client.clock.now if client is not None else utc_now
         carrel = ClusterState(client, replace(settings.options(), now=now)) if client is not None else None
         people = SqlPeople(database)
-        authenticator = authenticator_from(settings, SignInContext(people, http, client, now))
-        service = replace(_service(resources, carrel, authenticator), migration=await database.level())
-        delivery = DeliveryContext(http, service.context.zone, now, authenticator.options.link)
-        notifier = Notifier(service.outbox, service.context.store, channels_of(settings, delivery), now)
+        authenticator = authenticator_from(settings, people, http, client, now)
+        store = SqlBookings(database)
+        service = _service(resources, store, carrel, authenticator)
+        mirror = BookingMirror(client, service.queries) if client is not None else None
+        if mirror is not None:
+            store.on_change = mirror.on_change
+        metrics = BookingMetrics(mirror, await database.level(), client.calls if client is not None else None)
+        channels = _channels(settings, http, authenticator)
+        notifier = Notifier(service.outbox, store, channels, now)
         address = Address(settings.bind_address, settings.port)
-        async with serving(booking_app(service), address, finish_s=FINISH_S) as url:
+        async with serving(booking_app(service, request_limits(settings), metrics), address, finish_s=FINISH_S) as url:
             where = database.url.render_as_string(hide_password=True)
             log.info("listening url=%s database=%s zone=%s", url, where, settings.zone)
-            async with _tasks(_forget(people, notifier, now), keep_sending(notifier), *_watching(carrel, service)):
+            async with _tasks(_forget(people, notifier, now), notifier.run(), *_watching(carrel, service, mirror)):
                 await stop.wait()
                 service.stopping.set()
     log.info("stopped")
 
 
-def _service(resources: _Resources, carrel: ClusterState | None, authenticator: Authenticator) -> ServiceContext:
+def _service(
+    resources: _Resources, store: SqlBookings, carrel: ClusterState | None, authenticator: Authenticator
+) -> ServiceParts:
     settings = resources.settings
-    store = SqlBookings(resources.database)
-    context = BookingContext(
+    queries = BookingQueries(
         store=store,
-        inventory=cluster_inventory_of(carrel) if carrel is not None else FileInventory(resources.nodes or ()),
+        inventory=ClusterInventory(carrel) if carrel is not None else FileInventory(resources.nodes or ()),
         rules=replace(settings.rules(), settling_s=settings.settling_seconds),
         zone=ZoneInfo(settings.zone),
         clock=authenticator.now,
-        new_id=lambda: uuid4().hex,
-        is_used=(lambda booking: bool(carrel.covered_pods.covered_by(booking))) if carrel else (lambda booking: False),
     )
-    mirror = BookingMirror(carrel.cluster, context) if carrel is not None else None
-    if mirror is not None:
-        store.on_change = mirror.on_change
-    return ServiceContext(
-        context,
+    return ServiceParts(
+        queries,
         authenticator,
         SqlOutbox(resources.database),
         settings.maia_token,
-        settings.zone,
-        cluster_view_of(carrel) if carrel is not None else None,
-        settings.limits(),
-        mirror=mirror,
-        api_calls=carrel.cluster.calls if carrel is not None else ApiCalls(),
+        ClusterView(carrel) if carrel is not None else None,
         hub_people=settings.hub_people(),
     )
 
 
-def cluster_inventory_of(carrel: ClusterState) -> ClusterInventory:
-    def keeps_its_gpus(uid: str) -> bool:
-        pod = carrel.claim_users.pod_of(uid)
-        return pod is not None and carrel.tier(pod) is None
-
-    def covered_until(uid: str) -> datetime | None:
-        covered = carrel.covered_pods.of(uid)
-        return covered.entitlement.ends if covered is not None else None
-
-    return ClusterInventory(
-        carrel.ledger, lambda: carrel.informers.is_synced, keeps_its_gpus, covered_until=covered_until
-    )
-
-
-def cluster_view_of(carrel: ClusterState) -> ClusterView:
-    pods = carrel.pods.store
-    return ClusterView(
-        ledger=carrel.ledger,
-        cards=lambda node: shown_cards(carrel.cluster_ledger, node),
-        card=lambda uuid: shown_card(carrel.cluster_ledger, uuid),
-        pod=carrel.claim_users.pod_of,
-        shares_of=carrel.shares_of,
-        pods=pods.snapshot,
-        why_waits=lambda pod: str(carrel.why(pod) or ""),
-        is_synced=lambda: carrel.informers.is_synced,
-        coverage=CoverageReader(carrel),
-        isolation=carrel.isolation,
-    )
+def _channels(
+    settings: BookingSettings, http: aiohttp.ClientSession, authenticator: Authenticator
+) -> Mapping[str, Channel]:
+    zone, channels = ZoneInfo(settings.zone), dict[str, Channel]()
+    if settings.smtp_url:
+        server = mail_server(settings.smtp_url)
+        channels["mail"] = MailChannel(server, settings.mail_from, zone, authenticator.options.link)
+    if settings.webhook_url:
+        secret = settings.webhook_secret
+        channels["webhook"] = WebhookChannel(settings.webhook_url, secret, http, zone, authenticator.now)
+    return channels
 
 
-def _watching(carrel: ClusterState | None, service: ServiceContext) -> Sequence[Coroutine[Any, Any, None]]:
+def _watching(
+    carrel: ClusterState | None, service: ServiceParts, mirror: BookingMirror | None
+) -> Sequence[Coroutine[Any, Any, None]]:
     """The tasks that need a cluster."""
-    if carrel is None:
+    if carrel is None or mirror is None:
         return ()
     revocations = RevocationWatch(carrel, service.outbox)
     watches = carrel.nodes, carrel.node_statuses
-    overbooked = OverbookedWatch(service.context, service.outbox, lambda: not any(each.failures for each in watches))
-    mirror = [service.mirror.run()] if service.mirror is not None else []
+    overbooked = OverbookedWatch(service.queries, service.outbox, lambda: not any(each.failures for each in watches))
     observe = _observe_cluster(carrel, service.cluster_view)
-    return (carrel.informers.run(), observe, revocations.run(), overbooked.run(), *mirror)
+    return (carrel.informers.run(), observe, revocations.run(), overbooked.run(), mirror.run())
 
 
 @contextlib.asynccontextmanager

@@ -35,10 +35,8 @@ def rule_settings(rows: Iterable[Rule]) -> type:
 
 
 def _option(limit: Limit) -> Any:
-    # One variable as a text: of a list, click's errors show the brackets and quotes.
-    variables = list(limit.variables) if len(limit.variables) > 1 else limit.variables[0]
-    option = typer.Option(*limit.names, help=limit.help, min=limit.least, max=limit.most, envvar=variables)
-    return Annotated[_typed(limit), option]
+    variable = f"CARREL_{limit.option.upper()}"
+    return Annotated[_typed(limit), typer.Option(help=limit.help, min=limit.least, max=limit.most, envvar=variable)]
 
 
 def _typed(limit: Limit) -> type[int] | type[float]:

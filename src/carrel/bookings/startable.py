@@ -7,8 +7,8 @@ from datetime import datetime, timedelta, tzinfo
 from carrel.bookings.notifications.messages import reminder
 from carrel.bookings.notifications.overbooked_watch import short_bookings
 from carrel.bookings.pages import ClusterView, wording
-from carrel.bookings.queries import BookingContext, BookingQueries
-from carrel.bookings.records import BookingRecord, Query, State
+from carrel.bookings.queries import BookingQueries
+from carrel.bookings.records import BookingRecord, FreeGpus, Query, State
 from carrel.bookings.rules import Booking
 from carrel.dialects.carrel import NOTICE
 from carrel.leases.coverage_words import Beyond, BeyondReason, BookingInUse, CoverageWords
@@ -43,16 +43,6 @@ class UsableBooking:
 
 
 @dataclass(frozen=True, slots=True)
-class FreeGpus:
-    """The GPUs of a model that a pod without a booking can get now."""
-
-    model: str
-    gpus: int
-    next_free: datetime | None = None
-    """When one is free, if none is now and it is known."""
-
-
-@dataclass(frozen=True, slots=True)
 class Startable:
     bookings: tuple[UsableBooking, ...]
     free: tuple[FreeGpus, ...]
@@ -64,19 +54,19 @@ class StartableQuery:
     """Answers with three reads of the database, however many bookings and groups there are; four if GPUs are out of
     use."""
 
-    context: BookingContext
+    queries: BookingQueries
     cluster: ClusterView | None
     url: str
-    """Of the booking pages."""
+    """The address of the booking pages."""
 
     async def of(self, email: str) -> Startable:
-        now = self.context.now()
+        now = self.queries.now()
         bookings = await self._bookings(email, now)
         notices = (*self._notices(bookings, now), *self._notices_of_pods(email))
-        return Startable(bookings, await self._free(now), notices)
+        return Startable(bookings, await self.queries.free_gpus(), notices)
 
     async def _bookings(self, email: str, now: datetime) -> tuple[UsableBooking, ...]:
-        async with self.context.store.reading() as reading:
+        async with self.queries.store.reading() as reading:
             groups = await reading.groups_of(email)
             query = Query(
                 user=email,
@@ -86,9 +76,9 @@ class StartableQuery:
                 limit=MOST_BOOKINGS,
             )
             found = await reading.search(query, now)
-            is_out = any(model.out_of_use for model in self.context.inventory.stock().values())
+            is_out = any(model.out_of_use for model in self.queries.inventory.stock().values())
             near = [record.booking for record in await reading.within(now, now + SOON)] if is_out else []
-        short = short_bookings(near, self.context.inventory.stock(), self.context.rules.shares_per_card, now)
+        short = short_bookings(near, self.queries.inventory.stock(), self.queries.rules.shares_per_card, now)
         usable = [self._usable(record, groups, now, is_short=record.booking.id in short) for record in found]
         return tuple(sorted(usable, key=lambda each: (not each.runs, each.booking.start, each.booking.id)))
 
@@ -96,34 +86,24 @@ class StartableQuery:
         self, record: BookingRecord, groups: Mapping[str, bool], now: datetime, *, is_short: bool
     ) -> UsableBooking:
         booking = record.booking
-        stock = self.context.inventory.stock().get(booking.model) if is_short else None
+        stock = self.queries.inventory.stock().get(booking.model) if is_short else None
         use = self.cluster.coverage.use_of(booking.id) if self.cluster else None
         may_change = groups.get(booking.group, False) if booking.group else True
         return UsableBooking(record, booking.is_active(now), may_change, use, stock.why_set_aside if stock else "")
 
-    async def _free(self, now: datetime) -> tuple[FreeGpus, ...]:
-        idle = self.context.inventory.idle()
-        if idle is not None:
-            next_idle = self.context.inventory.next_idle()
-            return tuple(FreeGpus(model, gpus, next_idle.get(model)) for model, gpus in idle.items())
-        # Without a cluster, only the calendar says what is free.
-        models = await BookingQueries(self.context).availability(now.astimezone(self.context.zone).date(), 0)
-        free = [(each, max(0, each.now.unbooked)) for each in models]
-        return tuple(FreeGpus(each.stock.model, gpus, None if gpus else each.now.next_start) for each, gpus in free)
-
     # --- in words ----------------------------------------------------------------------------------------------------
 
     def _notices(self, bookings: Iterable[UsableBooking], now: datetime) -> Iterable[str]:
-        words = words_with_zone(self.context.zone)
+        words = words_with_zone(self.queries.zone)
         for each in bookings:
             entitlement = self._entitlement(each.booking)
             name = words.booking(entitlement)
             if not each.runs:
-                yield f"{name} starts {moment_of(each.booking.start, self.context.zone)}"
+                yield f"{name} starts {moment_of(each.booking.start, self.queries.zone)}"
                 continue
             if reminder(each.booking, now):
                 extend = f"; extend it at {self.url}/bookings/{each.booking.id}" if each.may_change else ""
-                yield f"{name} ends {moment_of(each.booking.ends, self.context.zone)}{extend}"
+                yield f"{name} ends {moment_of(each.booking.ends, self.queries.zone)}{extend}"
             if each.use and each.used >= each.booking.cards:
                 beyond = Beyond(entitlement, BeyondReason.IN_USE, each.use.pods)
                 yield f"{words.why_beyond(beyond)}; what you start now runs on what is free"
@@ -143,7 +123,7 @@ class StartableQuery:
             gpus=booking.cards,
             start=booking.start,
             ends=booking.ends,
-            share_of=self.context.rules.shares_per_card if booking.share else 1,
+            share_of=self.queries.rules.shares_per_card if booking.share else 1,
             group=booking.group,
         )
 

@@ -62,8 +62,8 @@ def _now(items: "list[Json]", zone: ZoneInfo) -> list[list[str]]:
     from carrel.cli.dates import date_text
 
     sees_cluster = any(item["idle_now"] is not None for item in items)
-    some_short = any(item.get("free_until") for item in items)
-    some_set_aside = any(item.get("why_set_aside") for item in items)
+    some_short = any(item["free_until"] for item in items)
+    some_set_aside = any(item["why_set_aside"] for item in items)
     rows = [
         [
             item["model"],
@@ -71,7 +71,7 @@ def _now(items: "list[Json]", zone: ZoneInfo) -> list[list[str]]:
             "now" if item["bookable_now"] else date_text(item["next_free"], zone),
             *([_free_now(item, zone)] * some_short),
             *([str(item["idle_now"])] * sees_cluster),
-            *([item.get("why_set_aside", "")] * some_set_aside),
+            *([item["why_set_aside"]] * some_set_aside),
         ]
         for item in items
     ]
@@ -95,5 +95,5 @@ def _free_now(item: "Json", zone: ZoneInfo) -> str:
     """`3 until Wed 25 Nov 2026 08:00 CET (maintenance)`; empty: all of them can be booked."""
     from carrel.cli.dates import date_text
 
-    until = item.get("free_until")
+    until = item["free_until"]
     return f"{item['free_now']} until {date_text(until, zone)} ({item['free_until_why']})" if until else ""

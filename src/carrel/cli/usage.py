@@ -53,7 +53,7 @@ def usage(settings: UsageSettings) -> None:
             *([item.get("group") or "–"] * has_groups),
             item["model"],
             str(item["bookings"]),
-            *(f"{item[name]:,.1f}" for name in ("card_hours", *held)),
+            *(f"{item[name]:,.1f}" for name in ("gpu_hours", *held)),
         ]
         for item in items
     ]

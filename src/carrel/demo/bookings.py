@@ -10,12 +10,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from carrel.bookings.commands import BookingCommands
 from carrel.bookings.inventory import FileInventory
 from carrel.bookings.people import Person
-from carrel.bookings.queries import BookingContext
+from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import BookingRequest
 from carrel.bookings.rules import BookingRules
 from carrel.leases.cluster_state import utc_now
@@ -89,8 +88,6 @@ async def make_bookings(
 async def _book(store: "Database", nodes: Sequence[Node], booking: DemoBooking, now: datetime) -> None:
     from carrel.bookings.store.bookings import SqlBookings
 
-    context = BookingContext(
-        SqlBookings(store), FileInventory(nodes), BookingRules(), UTC, lambda: now, lambda: uuid4().hex
-    )
-    start = context.now() + booking.begins_in
-    await BookingCommands(context).create(BookingRequest(booking.model, booking.lasts, start), Person(booking.person))
+    queries = BookingQueries(SqlBookings(store), FileInventory(nodes), BookingRules(), UTC, lambda: now)
+    start = queries.now() + booking.begins_in
+    await BookingCommands(queries).create(BookingRequest(booking.model, booking.lasts, start), Person(booking.person))

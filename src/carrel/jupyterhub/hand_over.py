@@ -8,9 +8,11 @@ been too short to be seen. A pod without a GPU is never handed over.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
+
+import msgspec
+from msgspec.structs import replace
 
 from carrel.dialects.carrel import BOOKED, HANDED_OVER, LEAVE_BY, TIER
 
@@ -22,8 +24,7 @@ NOTEBOOK = "notebook"
 """What KubeSpawner calls the container of the server."""
 
 
-@dataclass(frozen=True, slots=True)
-class SeenPod:
+class SeenPod(msgspec.Struct, frozen=True):
     """What is remembered of a server's pod from one look to the next, also over a restart of the hub."""
 
     uid: str = ""
@@ -59,20 +60,13 @@ class SeenPod:
 
     def state(self) -> dict[str, Any]:
         """For the hub's database."""
-        ended = self.ended.isoformat() if self.ended else None
-        return {"uid": self.uid, "gpu": self.had_gpu, "told": self.told_to_leave, "ended": ended, "moved": self.moved}
+        state: dict[str, Any] = msgspec.to_builtins(self)
+        return state
 
 
 def seen_in(state: Mapping[str, Any]) -> SeenPod:
     """From the hub's database."""
-    ended = state.get("ended")
-    return SeenPod(
-        state.get("uid", ""),
-        state.get("gpu", False),
-        state.get("told", False),
-        datetime.fromisoformat(ended) if ended else None,
-        state.get("moved", True),
-    )
+    return msgspec.convert(state, SeenPod)
 
 
 def annotations_of(pod: Pod) -> Mapping[str, str]:

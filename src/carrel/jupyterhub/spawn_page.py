@@ -14,12 +14,12 @@ AWAY = "Carrel's booking service does not answer. Bookings and free GPUs are not
 
 
 def day_and_time(at: datetime, zone: str) -> str:
-    """As `Fri 20 Nov 18:00`, with the zone's name."""
+    """Return `Fri 20 Nov 18:00 CET`: with the zone's name."""
     return f"{at.astimezone(ZoneInfo(zone)):%a %d %b %H:%M %Z}"
 
 
 def amount(gpus: int, model: str) -> str:
-    """As `2 A100`. The vendor's name is not what people say."""
+    """Return `2 A100`. The vendor's name is not what people say."""
     return f"{gpus} {model.removeprefix('NVIDIA-') or ('GPU' if gpus == 1 else 'GPUs')}"
 
 
@@ -49,7 +49,7 @@ def _next_free(free: FreeModel, zone: str) -> str:
 
 
 def progress_words(step: Mapping[str, Any]) -> str:
-    """Of an Event of Carrel, its message alone: it is a sentence. KubeSpawner's words of all others."""
+    """Return the message alone of an Event of Carrel: it is a sentence. Of all others, KubeSpawner's words."""
     event = step.get("raw_event") or {}
     source = event.get("reportingComponent") or (event.get("source") or {}).get("component") or ""
     said = str(event.get("message") or "")

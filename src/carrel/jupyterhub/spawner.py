@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from kubespawner import KubeSpawner
+from msgspec.structs import replace
 from traitlets import Integer, Unicode, default
 
 from carrel.jupyterhub.booking_service import BookingServiceAway, ask_startable
@@ -59,7 +60,7 @@ class CarrelSpawner(KubeSpawner):  # type: ignore[misc] # it has no types
     )
 
     _removals: ClassVar[dict[str, "asyncio.Task[None]"]] = {}
-    """By the uid of the pod whose successor nobody wants. The hub forgets the spawner before they end."""
+    """The key is the uid of the pod whose successor nobody wants. The hub forgets the spawner before they end."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -194,7 +195,7 @@ class CarrelSpawner(KubeSpawner):  # type: ignore[misc] # it has no types
             await super().poll()  # it writes the address into the hub's database
             await self.user.settings["proxy"].add_user(self.user, self.name)
             await self._give_what_it_owned()
-            self._seen = seen_in({**self._seen.state(), "moved": True})
+            self._seen = replace(self._seen, moved=True)
             self.orm_spawner.state = self.get_state()
             self.db.commit()
             self.log.info("The server %s is served by the successor of its pod", self._log_name)

@@ -1,19 +1,21 @@
 """What a person may start now, as the booking service answers. It reads; `booking_service` asks."""
 
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+
+Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class StartableBooking:
-    model: str
-    """Empty: any."""
+class StartableBooking(msgspec.Struct, frozen=True):
     gpus: int
     used: int
-    start: datetime
-    end: datetime
+    start: Instant
+    end: Instant
     runs: bool
+    model: str = ""
+    """Empty: any."""
     group: str = ""
     why_short: str = ""
     """Why its GPUs may have to be waited for."""
@@ -23,58 +25,21 @@ class StartableBooking:
         return max(0, self.gpus - self.used)
 
 
-@dataclass(frozen=True, slots=True)
-class FreeModel:
+class FreeModel(msgspec.Struct, frozen=True):
     model: str
     gpus: int
-    next_free: datetime | None = None
+    next_free: Instant | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StartableAnswer:
+class StartableAnswer(msgspec.Struct, frozen=True):
     """What a person may start now."""
 
-    bookings: tuple[StartableBooking, ...] = ()
-    free: tuple[FreeModel, ...] = ()
+    bookings: tuple[StartableBooking, ...]
+    free: tuple[FreeModel, ...]
     book_url: str = ""
     notices: tuple[str, ...] = ()
 
 
 def read_startable(answer: Any) -> StartableAnswer:
-    """Raises `ValueError` if it is not what was agreed."""
-    try:
-        return StartableAnswer(
-            bookings=tuple(_booking(each) for each in answer["bookings"]),
-            free=tuple(
-                FreeModel(str(each["model"]), int(each["gpus"]), _optional(each.get("next_free")))
-                for each in answer["free"]
-            ),
-            book_url=str(answer.get("book_url") or ""),
-            notices=tuple(str(each) for each in answer.get("notices") or ()),
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"its answer lacks {error}") from None
-
-
-def _booking(each: Any) -> StartableBooking:
-    return StartableBooking(
-        model=str(each.get("model") or ""),
-        gpus=int(each["gpus"]),
-        used=int(each["used"]),
-        start=_instant(each["start"]),
-        end=_instant(each["end"]),
-        runs=bool(each["runs"]),
-        group=str(each.get("group") or ""),
-        why_short=str(each.get("why_short") or ""),
-    )
-
-
-def _instant(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    if found.tzinfo is None:
-        raise ValueError(f"the time {text!r} has no zone")
-    return found
-
-
-def _optional(text: str | None) -> datetime | None:
-    return _instant(text) if text else None
+    """Raises `ValueError` if it is not what was agreed; the message names the field."""
+    return msgspec.convert(answer, StartableAnswer)

@@ -15,7 +15,7 @@ from itertools import count
 
 from carrel.bookings.calendar import Calendar
 from carrel.bookings.capacity import capacity_of
-from carrel.bookings.rules import LAST_YEAR, Booking, BookingRules, judge, rule_input
+from carrel.bookings.rules import LAST_YEAR, Booking, BookingRules, broken_rules, rule_input
 from carrel.simulation.workload import BookingWish, SimulatedCluster
 
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
@@ -126,8 +126,8 @@ class _Bookings:
         # Each turn starts later than the one before, and the booking service takes no later year.
         while gpus <= cards and each.start.year <= LAST_YEAR:
             wanted = Booking(f"{each.number}", wish.user, wish.model, each.start, each.start + length, gpus)
-            verdict = judge(rule_input(wanted, own, now, rules))
-            broken = [found.rule for found in verdict.broken] + ["capacity"] * bool(
+            given = rule_input(wanted, own, now, rules)
+            broken = [found.rule for found in broken_rules(given)] + ["capacity"] * bool(
                 calendar.missing(wanted, [(wanted.start, wanted.end)])
             )
             if not broken:
@@ -139,7 +139,7 @@ class _Bookings:
                 self._hear_later(each, waits_for[0])
                 return
             rule = broken[0]
-            later = calendar.next_free(gpus, length, each.start) if rule == "capacity" else verdict.earliest_start
+            later = calendar.next_free(gpus, length, each.start) if rule == "capacity" else given.earliest_start
             if later is None or later <= each.start:
                 break
             each.put_off(rule, later)

@@ -4,15 +4,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import Connection, text
 
 from carrel.bookings.groups import BookingGroup, GroupPerson, GroupSource
 from carrel.bookings.queries import group_members
 from carrel.bookings.records import BookingRecord, BookingStore, Query
 from carrel.bookings.rules import Booking
-from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.people import SqlPeople
 from tests.contracts.bookings.kept import keep, names
@@ -112,30 +108,3 @@ async def test_people_whose_sign_in_tells_the_group_are_members(database: Databa
     await people.sign_out_everywhere(EVE, NOW)
     async with store.reading() as reading:
         assert await group_members(reading) == {"vision": {ADA}}, "who left the group, and who was signed out"
-
-
-async def test_bookings_from_before_there_were_groups_are_peoples_own(database_url: str) -> None:
-    database = Database(database_url)
-    old = (
-        "INSERT INTO bookings (id, person, model, starts_at, planned_end, ends_at, cards, share, namespace, note,"
-        " reason, created_at, created_by, version) VALUES ('b1', 'ada@lab.org', 'A6000', '2026-11-16 12:00:00.000000',"
-        " '2026-11-18 12:00:00.000000', '2026-11-18 12:00:00.000000', 2, false, '', 'kept', '',"
-        " '2026-11-16 12:00:00.000000', 'ada@lab.org', 1)"
-    )
-
-    def migrate_to_0003(connection: Connection) -> None:
-        config = Config()
-        config.set_main_option("script_location", "carrel.bookings.store:migrations")
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0003")
-
-    async with database.writing() as connection:
-        await connection.run_sync(migrate_to_0003)
-        await connection.execute(text(old))
-    await database.migrate()
-
-    async with SqlBookings(database).reading() as reading:
-        (found,) = await reading.of_person(ADA, NOW)
-        assert (found.booking.group, found.booking.cards, found.note) == ("", 2, "kept")
-        assert await reading.groups() == []
-    await database.aclose()

@@ -181,7 +181,7 @@ async def test_the_log_is_numbered_in_order_and_read_from_both_ends(store: Booki
     async with store.writing() as writing:
         for number in range(5):
             who = "ada@lab.org" if number % 2 else "bob@lab.org"
-            await writing.write_log(LogEntry(NOW, "eva@lab.org", f"a{number}", who, details={"cards": "1"}))
+            await writing.write_log(LogEntry(NOW, "eva@lab.org", f"a{number}", who, details={"gpus": "1"}))
 
     async with store.reading() as reading:
         newest = await reading.log(limit=2)
@@ -189,7 +189,7 @@ async def test_the_log_is_numbered_in_order_and_read_from_both_ends(store: Booki
         about_ada = await reading.log("ada@lab.org")
         assert [entry.action for entry in (*newest, *older)] == ["a4", "a3", "a2", "a1"]
         assert [entry.action for entry in about_ada] == ["a3", "a1"]
-        assert about_ada[0].details == {"cards": "1"}
+        assert about_ada[0].details == {"gpus": "1"}
         assert [entry.action for entry in await reading.log_after(older[-1].number)] == ["a2", "a3", "a4"]
 
 

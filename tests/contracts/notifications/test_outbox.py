@@ -24,7 +24,7 @@ def outbox(database: Database) -> Outbox:
 
 
 def a_notification(name: str = "one", **facts: str) -> Notification:
-    return Notification(name, Occasion.BOOKED, "ada@lab.example", NOON, "b1", 3, facts)
+    return Notification(name, Occasion.BOOKED, "ada@lab.example", NOON, "b1", facts)
 
 
 async def log(database: Database, *entries: LogEntry) -> None:
@@ -49,7 +49,7 @@ async def test_a_log_entry_becomes_one_notification_for_each_channel(outbox: Out
         ("webhook", name, 1),
     ]
     facts = {"model": "A6000", "actor": "boss@lab.example", "why": "she asked"}
-    assert taken[0].notification == Notification(name, Occasion.BOOKED, "ada@lab.example", NOON, "b1", 1, facts)
+    assert taken[0].notification == Notification(name, Occasion.BOOKED, "ada@lab.example", NOON, "b1", facts)
 
 
 async def test_a_new_channel_does_not_send_notifications_about_the_past(outbox: Outbox, database: Database) -> None:

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from carrel.bookings.client.http_client import OWN_ROUTE_AGAIN_S, BookingAddress, BookingStatusClient
+from carrel.bookings.client.http_client import BookingAddress, BookingStatusClient
 from carrel.bookings.client.interface import Declined, NoAnswer
 from carrel.bookings.client.status import BookingStatus
 from tests.kit.gpus import A6000
@@ -118,73 +118,26 @@ async def test_a_request_that_the_service_refuses_differs_from_a_service_that_is
     assert isinstance(caught.value, Declined) is is_declined
 
 
-@dataclass
-class OwnService:
-    """Carrel's booking service, of a release with or without its own route."""
-
-    has_own_route: bool = False
-    has_maia_route: bool = True
-    asked: list[str] = field(default_factory=list)
-
-    async def answer(self, request: web.Request) -> web.Response:
-        self.asked.append(request.path)
-        if request.path.endswith(OWN) and self.has_own_route:
-            return web.json_response({"tier": "booked", "ends": "2026-11-20T00:00:00Z", "model": A6000, "gpus": 2})
-        if request.path.endswith(MAIA) and self.has_maia_route:
-            return web.json_response({"schedulable": True, "until": "2026-11-20T00:00:00+00:00", "gpu": A6000})
-        return web.Response(status=404)
-
-
-OWN, MAIA = "/api/v1/booking-status", "/maia-api/gpu-schedulability/"
+OWN = "/api/v1/booking-status"
 UNTIL = datetime(2026, 11, 20, tzinfo=UTC)
 
 
-@dataclass
-class Clock:
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@asynccontextmanager
-async def a_client_of(service: OwnService, path: str, clock: Clock) -> AsyncIterator[BookingStatusClient]:
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", service.answer)
-    async with TestServer(app) as server:
-        client = BookingStatusClient(BookingAddress(str(server.make_url(path)), "s3cret"), 30.0, clock)
-        try:
-            yield client
-        finally:
-            await client.aclose()
-
-
 @pytest.mark.parametrize("prefix", ["", "/gpus"])
-async def test_an_older_service_is_asked_in_maias_json_until_it_is_upgraded(prefix: str) -> None:
-    service, clock = OwnService(), Clock()
-    async with a_client_of(service, prefix + OWN, clock) as client:
-        first, second = await client.status("alice", "lab"), await client.status("bob", "lab")
-        assert service.asked == [prefix + OWN, prefix + MAIA, prefix + MAIA], "it is remembered"
-        service.has_own_route = True
-        clock.now += OWN_ROUTE_AGAIN_S
-        upgraded = await client.status("alice", "lab")
+@pytest.mark.parametrize("slash", ["", "/"], ids=["", "a slash at the end is left out"])
+async def test_carrels_own_service_is_asked_at_its_own_route(prefix: str, slash: str) -> None:
+    asked: list[tuple[str, Any]] = []
 
-    assert first == BookingStatus(UNTIL, A6000, 1, "maia-fd3d02a74b1081cfedabebc4")
-    assert second == BookingStatus(UNTIL, A6000, 1, "maia-4b94580596098b724906a3e0")
-    assert upgraded == BookingStatus(UNTIL, A6000, 2, first.id), "it does not say the id yet"
+    async def answer(request: web.Request) -> web.Response:
+        asked.append((request.path, await request.json()))
+        ends = "2026-11-20T00:00:00Z"
+        return web.json_response({"tier": "booked", "ends": ends, "model": A6000, "gpus": 2, "id": "b1"})
 
+    app = web.Application()
+    app.router.add_post("/{path:.*}", answer)
+    async with TestServer(app) as server:
+        client = BookingStatusClient(BookingAddress(str(server.make_url(f"{prefix}{OWN}{slash}")), "s3cret"), 30.0)
+        found = await client.status("alice", "lab")
+        await client.aclose()
 
-async def test_a_service_without_any_of_the_routes_gives_no_answer_and_nothing_is_remembered() -> None:
-    service = OwnService(has_maia_route=False)
-    async with a_client_of(service, OWN, Clock()) as client:
-        with pytest.raises(Declined, match="answered 404"):
-            await client.status("alice", "lab")
-        service.has_own_route = True
-        assert (await client.status("alice", "lab")).gpus == 2
-
-
-async def test_a_slash_after_the_own_route_is_left_out() -> None:
-    service = OwnService(has_own_route=True, has_maia_route=False)
-    async with a_client_of(service, f"{OWN}/", Clock()) as client:
-        assert (await client.status("alice", "lab")).gpus == 2
-    assert service.asked == [OWN]
+    assert found == BookingStatus(UNTIL, A6000, 2, "b1")
+    assert asked == [(f"{prefix}{OWN}", {"user": "alice", "namespace": "lab"})]

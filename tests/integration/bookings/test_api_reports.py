@@ -11,7 +11,7 @@ BOOKINGS = "/api/v1/bookings"
 async def test_usage_counts_gpu_hours_and_shows_members_only_their_own(
     opened: Opened, ada: Caller, bob: Caller, eva: Caller
 ) -> None:
-    await made(ada, days=2, cards=2)
+    await made(ada, days=2, gpus=2)
     booking = await made(bob, start=at(3), days=2)
     opened.clock.now = NOW + 4 * DAY
     await bob.post(f"{BOOKINGS}/{booking['id']}/cancel")
@@ -19,7 +19,7 @@ async def test_usage_counts_gpu_hours_and_shows_members_only_their_own(
     query = f"/api/v1/usage?start={at(1)}&end={at(10)}"
     everybody = (await eva.get(query)).json["items"]
 
-    assert [(use["user"], use["card_hours"]) for use in everybody] == [(MEMBER, 48.0), (OTHER, 24.0)]
+    assert [(use["user"], use["gpu_hours"]) for use in everybody] == [(MEMBER, 48.0), (OTHER, 24.0)]
     assert [use["user"] for use in (await bob.get(query)).json["items"]] == [OTHER]
     assert (await bob.get(f"/api/v1/usage?start={at(2)}&end={at(1)}")).status == 400
 
@@ -69,7 +69,6 @@ async def test_the_rules_are_shown_with_their_limits(ada: Caller) -> None:
         "cooldown_hours": 336.0,
         "planned": 1,
         "shares_per_gpu": 1,
-        "shares_per_card": 1,
         "zone": "Europe/Stockholm",
     }
     assert {rule["option"]: rule["value"] for rule in rules if rule["option"]} == {
@@ -86,30 +85,6 @@ async def test_the_rules_are_shown_with_their_limits(ada: Caller) -> None:
     )
 
 
-async def test_the_number_of_gpus_has_an_old_name_that_is_still_understood(ada: Caller, eva: Caller) -> None:
-    span = {"start": at(1), "end": at(3)}
-    by_old_name = (await ada.book(**span, cards=2, idempotency="x")).status
-    made_one = await ada.post(BOOKINGS, {"model": "a6000", **span, "cards": 2}, idempotency_key="k")
-    again = await ada.post(BOOKINGS, {"model": "a6000", **span, "gpus": 2}, idempotency_key="k")
-    booking = made_one.json
-    window = {"model": "a6000", **span, "why": "fans"}
-
-    assert by_old_name == 400, "a field that does not exist"
-    assert (booking["gpus"], booking["cards"]) == (2, 2)
-    assert again.json["id"] == booking["id"], "the same request under the other name"
-    assert (await ada.patch(f"{BOOKINGS}/{booking['id']}", {"gpus": 1})).json["gpus"] == 1
-    assert (await ada.patch(f"{BOOKINGS}/{booking['id']}", {"cards": 2, "gpus": 2})).json["cards"] == 2
-    assert (await eva.post("/api/v1/maintenance", {**window, "gpus": 2})).json["cards"] == 2
-    for refused in (
-        await ada.book(**span, cards=2, gpus=1),
-        await ada.patch(f"{BOOKINGS}/{booking['id']}", {"cards": 2, "gpus": 1}),
-        await eva.post("/api/v1/maintenance", {**window, "cards": 2, "gpus": 1}),
-        await ada.get("/api/v1/next-free?model=a6000&cards=2&gpus=1"),
-    ):
-        assert (refused.status, refused.json["code"]) == (422, "contradiction")
-        assert refused.json["detail"] == ("gpus is 1 and cards is 2. They are two names of one number; give only gpus.")
-
-
 async def test_the_log_comes_in_pages_newest_first(opened: Opened, eva: Caller) -> None:
     opened.inventory.cards[A6000] = 10
     for number in range(5):
@@ -119,7 +94,7 @@ async def test_the_log_comes_in_pages_newest_first(opened: Opened, eva: Caller) 
     second = (await eva.get(f"/api/v1/audit?limit=3&before={first['next_before']}")).json
 
     assert [entry["why"] for entry in first["items"] + second["items"]] == ["r4", "r3", "r2", "r1", "r0"]
-    assert first["items"][0]["details"] == {"model": A6000, "start": at(0), "end": at(1), "cards": "1", "version": "1"}
+    assert first["items"][0]["details"] == {"model": A6000, "start": at(0), "end": at(1), "gpus": "1", "version": "1"}
 
 
 async def test_probes_and_metrics(opened: Opened, ada: Caller) -> None:

@@ -31,11 +31,11 @@ BOOKINGS = "/api/v1/bookings"
         pytest.param({"days": 1e308}, 400, ["malformed"], id="too many days"),
         pytest.param({"days": 1, "end": at(1)}, 400, ["malformed"], id="two ends"),
         pytest.param({}, 400, ["malformed"], id="no end"),
-        pytest.param({"days": 1, "cards": 0}, 400, ["malformed"], id="no GPUs"),
-        pytest.param({"days": 1, "cards": 2**63}, 400, ["malformed"], id="2^63 GPUs"),
-        pytest.param({"days": 1, "cards": 1.5}, 400, ["malformed"], id="one and a half GPUs"),
-        pytest.param({"days": 1, "cards": True}, 400, ["malformed"], id="true"),
-        pytest.param({"days": 1, "cards": 3}, 422, ["capacity"], id="more GPUs than there are"),
+        pytest.param({"days": 1, "gpus": 0}, 400, ["malformed"], id="no GPUs"),
+        pytest.param({"days": 1, "gpus": 2**63}, 400, ["malformed"], id="2^63 GPUs"),
+        pytest.param({"days": 1, "gpus": 1.5}, 400, ["malformed"], id="one and a half GPUs"),
+        pytest.param({"days": 1, "gpus": True}, 400, ["malformed"], id="true"),
+        pytest.param({"days": 1, "gpus": 3}, 422, ["capacity"], id="more GPUs than there are"),
         pytest.param({"days": 1, "gpus": 0}, 400, ["malformed"], id="no GPUs by the new name"),
         pytest.param({"days": 1, "user": "a b@x", "reason": "r"}, 400, ["malformed"], id="for an address with a space"),
         pytest.param(
@@ -49,7 +49,7 @@ BOOKINGS = "/api/v1/bookings"
         pytest.param({"days": 1, "note": "x" * 2001}, 400, ["malformed"], id="a long note"),
         pytest.param({"days": 1, "nodes": 1}, 400, ["malformed"], id="a field that does not exist"),
         pytest.param({"days": 1, "\ud800": 1}, 400, ["malformed"], id="a field name that is a lone surrogate"),
-        pytest.param({"days": "x", "cards": 0, "start": "now"}, 400, ["malformed"] * 3, id="all mistakes at once"),
+        pytest.param({"days": "x", "gpus": 0, "start": "now"}, 400, ["malformed"] * 3, id="all mistakes at once"),
     ],
 )
 async def test_an_impossible_booking_is_refused(

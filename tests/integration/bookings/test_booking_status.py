@@ -7,6 +7,8 @@ import pytest
 from carrel.bookings.client.http_client import BookingAddress, BookingStatusClient
 from carrel.bookings.client.interface import NoAnswer
 from carrel.bookings.client.status import STATUS_PATH, BookingStatus
+from carrel.bookings.records import BookingRecord
+from carrel.bookings.rules import Booking
 from carrel.dialects.maia import SCHEDULABILITY_PATH
 from carrel.http.serving import Address, serving
 from tests.kit.booking import DAY, MAIA_TOKEN, MEMBER, NOW, Opened
@@ -58,3 +60,23 @@ async def test_a_booking_for_another_namespace_does_not_count(opened: Opened) ->
         "id": made.json["id"],
     }
     assert elsewhere.json == {"tier": "opportunistic", "ends": None, "model": "", "gpus": 0, "id": ""}
+
+
+@pytest.mark.parametrize(
+    ("after_days", "expected"),
+    [
+        pytest.param(0, "short", id="a planned booking does not count yet"),
+        pytest.param(1, "long", id="of several, the one that ends last"),
+        pytest.param(5, None, id="none: the last one has ended"),
+    ],
+)
+async def test_the_active_booking_that_ends_last_counts(opened: Opened, after_days: int, expected: str | None) -> None:
+    ends = {"long": (MEMBER, 1, 5), "short": (MEMBER, 0, 2), "bobs": ("bob@lab.org", 0, 9)}
+    async with opened.service.queries.store.writing() as writing:
+        for id, (user, start, end) in ends.items():
+            await writing.add(BookingRecord(Booking(id, user, A6000, NOW + start * DAY, NOW + end * DAY), NOW, user))
+    opened.clock.now = NOW + after_days * DAY
+
+    active = await opened.service.queries.active_booking(MEMBER)
+
+    assert (active.id if active else None) == expected

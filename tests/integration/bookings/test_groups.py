@@ -229,7 +229,7 @@ async def test_the_manager_who_booked_is_notified(vision: Opened, ada: Caller, e
     booking = await made(ada, start=at(1), end=at(3), group="vision")
     await eva.post(f"{BOOKINGS}/{booking['id']}/cancel", {"reason": "broken fan"})
 
-    async with vision.service.context.store.reading() as reading:
+    async with vision.service.queries.store.reading() as reading:
         entry = (await reading.log())[0]
     notification = notification_of(entry)
 
@@ -251,8 +251,8 @@ async def test_maias_answer_about_a_member_does_not_change(vision: Opened, ada: 
     await made(ada, days=2, group="vision")
 
     for user in (MEMBER, OTHER):
-        tier = await vision.service.queries.person_tier(user)
-        assert tier.booking is None, "MAIA's JSON knows one GPU of one person"
+        active = await vision.service.queries.active_booking(user)
+        assert active is None, "MAIA's JSON knows one GPU of one person"
 
 
 # --- the admin's list ------------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ class BookingMachine(RuleBasedStateMachine):
     )
     def book(self, who: str, model: str, start: int, length: int, cards: int) -> None:
         wish = Slot(who, model, self.now + start, self.now + start + length, cards)
-        body = {"model": model, "start": _at(wish.start), "end": _at(wish.end), "cards": cards}
+        body = {"model": model, "start": _at(wish.start), "end": _at(wish.end), "gpus": cards}
         body |= {"group": GROUP} if who == GROUP else {}
         expected = wrong(list(self.slots.values()), wish, self.now, CAPACITY[model])
 
@@ -157,7 +157,7 @@ class BookingMachine(RuleBasedStateMachine):
         id = list(self.slots)[which % len(self.slots)]  # by order: ids differ from run to run
         old = self.slots[id]
         new = replace(old, start=old.start + start, end=old.end + longer, cards=cards)
-        body = {"start": _at(new.start), "end": _at(new.end), "cards": cards}
+        body = {"start": _at(new.start), "end": _at(new.end), "gpus": cards}
         expected = wrong(list(self.slots.values()), new, self.now, CAPACITY[old.model], old)
 
         answer = self.loop.run(self.callers[old.who].patch(f"/api/v1/bookings/{id}", body))

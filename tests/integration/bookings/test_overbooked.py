@@ -16,7 +16,7 @@ MINUTE = timedelta(minutes=1)
 
 
 def a_watch(opened: Opened) -> OverbookedWatch:
-    return OverbookedWatch(opened.service.context, opened.service.outbox)
+    return OverbookedWatch(opened.service.queries, opened.service.outbox)
 
 
 async def told(opened: Opened) -> list[tuple[str, str]]:
@@ -25,7 +25,7 @@ async def told(opened: Opened) -> list[tuple[str, str]]:
 
 
 async def entries(opened: Opened) -> list[LogEntry]:
-    async with opened.service.context.store.reading() as reading:
+    async with opened.service.queries.store.reading() as reading:
         found = await reading.log()
     return [each for each in reversed(found) if each.action in ("overbooked", "enough-gpus-again")]
 
@@ -92,7 +92,7 @@ async def test_a_replica_that_does_not_hear_the_api_server_tells_nobody(opened: 
     """To it all agents seem silent, while the other replica sees that they are not: they would take turns."""
     await made(await opened.caller(MEMBER), days=3)
     is_heard = False
-    watch = OverbookedWatch(opened.service.context, opened.service.outbox, lambda: is_heard)
+    watch = OverbookedWatch(opened.service.queries, opened.service.outbox, lambda: is_heard)
     cordon(opened)
     await lasting(opened, timedelta(hours=2), watch)
     assert await told(opened) == []
@@ -167,7 +167,7 @@ async def test_the_message_says_why_and_what_happens_to_pods(opened: Opened) -> 
     await lasting(opened, LASTS, watch)
 
     texts = [
-        text(found, opened.service.context.zone) for each in await entries(opened) if (found := notification_of(each))
+        text(found, opened.service.queries.zone) for each in await entries(opened) if (found := notification_of(each))
     ]
 
     assert texts == [

@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 
 from carrel.bookings.mirror import BookingMirror
-from carrel.bookings.queries import BookingContext
+from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import BookingRecord
 from carrel.bookings.rules import Booking, BookingRules
 from carrel.bookings.store.bookings import SqlBookings
@@ -116,7 +116,7 @@ async def test_a_replica_whose_clock_is_a_day_ahead_keeps_what_runs_by_the_api_s
             for id in ("mirrored", "new"):
                 booking = Booking(id, f"{id}@lab.org", A6000, yesterday - hour, yesterday + hour)
                 await writing.add(BookingRecord(booking, yesterday, f"{id}@lab.org"))
-        right = BookingContext(store, FakeInventory(), BookingRules(), UTC, lambda: yesterday, lambda: "unused")
+        right = BookingQueries(store, FakeInventory(), BookingRules(), UTC, lambda: yesterday)
         await BookingMirror(lab.client, right).write("mirrored")
         await lab.book("eve@lab.org", name="forged")
 

@@ -10,7 +10,8 @@ from carrel.bookings.mirror import BookingMirror
 from carrel.bookings.notifications.interface import Outbox
 from carrel.bookings.notifications.revocation_watch import RevocationWatch
 from carrel.bookings.records import LogEntry
-from carrel.bookings.sign_in import RoleOptions, TokenReviewer
+from carrel.bookings.sign_in.roles import RoleOptions
+from carrel.bookings.sign_in.token_review import TokenReviewer
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import DeleteOptions
 from carrel.kubernetes.objects.resources import CRDS, PODS
@@ -47,7 +48,7 @@ def a_replica(lab: Lab) -> ClusterState:
 
 
 async def entries(opened: Opened) -> list[LogEntry]:
-    async with opened.service.context.store.reading() as reading:
+    async with opened.service.queries.store.reading() as reading:
         return list(await reading.log())
 
 
@@ -124,7 +125,7 @@ async def test_the_role_of_the_booking_service_allows_what_it_calls_and_nothing_
         async with hearing(ClusterState(client, ClusterOptions(watch_timing=QUICK)), opened.service.outbox):
             pass
         assert await TokenReviewer(client, RoleOptions(), lab.clock.seconds).person("made-up") is None
-        await _mirror_a_booking(BookingMirror(client, opened.service.context), opened)
+        await _mirror_a_booking(BookingMirror(client, opened.service.queries), opened)
 
     assert recorder.used == {
         (document["metadata"].get("namespace", ""), group, resource, verb)

@@ -44,8 +44,8 @@ async def test_a_new_row_is_in_the_verdict_the_api_and_the_pages(opened: Opened)
     refused = await ada.book(days=2, gpus=2)
     shown = await ada.get("/api/v1/rules")
     times = f"start={at(1)[:16]}&end={at(3)[:16]}"
-    broken = await ada.get(f"/timeline/verdict?model={A6000}&{times}&cards=2", accept="text/html")
-    kept = await ada.get(f"/timeline/verdict?model={A6000}&{times}&cards=1", accept="text/html")
+    broken = await ada.get(f"/timeline/verdict?model={A6000}&{times}&gpus=2", accept="text/html")
+    kept = await ada.get(f"/timeline/verdict?model={A6000}&{times}&gpus=1", accept="text/html")
 
     assert (refused.status, refused.codes) == (422, ["too-many"])
     assert refused.json["problems"] == [
@@ -96,7 +96,7 @@ def test_every_rule_is_named_once_and_its_default_is_that_of_the_rules() -> None
     assert [limit.read(limit.default) for limit in rules.limits] == [rules.limit(limit) for limit in rules.limits]
 
 
-def test_the_old_name_of_an_option_is_still_accepted() -> None:
+def test_a_limit_is_an_option_and_a_variable() -> None:
     found: list[BookingRules] = []
 
     def run(settings: Any) -> None:
@@ -109,9 +109,7 @@ def test_the_old_name_of_an_option_is_still_accepted() -> None:
 
     for options, variables in (
         (["--shares-per-gpu", "4"], {}),
-        (["--shares-per-card", "4"], {}),
         ([], {"CARREL_SHARES_PER_GPU": "4"}),
-        ([], {"CARREL_SHARES_PER_CARD": "4"}),
     ):
         assert runner.invoke(app, options, env=variables).exit_code == 0
-    assert [rules.shares_per_card for rules in found] == [4, 4, 4, 4]
+    assert [rules.shares_per_card for rules in found] == [4, 4]

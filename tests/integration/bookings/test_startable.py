@@ -11,7 +11,9 @@ import pytest
 from sqlalchemy import Engine, event
 
 from carrel.bookings.app import booking_app, fastapi_app
-from carrel.bookings.sign_in import RoleOptions, SignInMethods, TokenReviewer
+from carrel.bookings.sign_in.authenticator import SignInMethods
+from carrel.bookings.sign_in.roles import RoleOptions
+from carrel.bookings.sign_in.token_review import TokenReviewer
 from carrel.dialects.hub_people import HubPeople
 from carrel.jupyterhub.profiles import profiles_for
 from carrel.jupyterhub.startable import read_startable

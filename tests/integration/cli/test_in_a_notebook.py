@@ -9,7 +9,8 @@ import aiohttp
 import pytest
 
 from carrel.bookings.app import booking_app
-from carrel.bookings.sign_in import HubClient, HubOptions, HubTokens, SignInMethods
+from carrel.bookings.sign_in.authenticator import SignInMethods
+from carrel.bookings.sign_in.hub import HubClient, HubOptions, HubTokens
 from carrel.dialects.hub_people import HubPeople
 from carrel.http.serving import Address, serving
 from tests.integration.bookings.conftest import opened, with_tables

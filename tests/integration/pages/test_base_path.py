@@ -9,10 +9,10 @@ from html import unescape
 import pytest
 
 from carrel.bookings.app import booking_app, fastapi_app
+from carrel.bookings.pages import ClusterView
 from carrel.bookings.pages.layout import HERE
 from carrel.bookings.people import Role
-from carrel.bookings.run import cluster_view_of
-from carrel.bookings.sign_in import SignInMethods
+from carrel.bookings.sign_in.authenticator import SignInMethods
 from tests.integration.pages.visitor import Visitor, a_visitor, text_of
 from tests.kit.booking import ADMIN, MEMBER, Caller, Opened, made
 from tests.kit.gpus import a_node
@@ -34,7 +34,7 @@ async def under(opened: Opened) -> AsyncIterator[Opened]:
         service = replace(
             opened.service,
             authenticator=replace(authenticator, options=options, methods=SignInMethods(is_dev=True)),
-            cluster_view=cluster_view_of(replica),
+            cluster_view=ClusterView(replica),
         )
         yield replace(opened, service=service, app=booking_app(service))
 

@@ -11,7 +11,8 @@ import pytest
 
 from carrel import __version__
 from carrel.bookings.app import booking_app
-from carrel.bookings.run import cluster_inventory_of, cluster_view_of
+from carrel.bookings.inventory import ClusterInventory
+from carrel.bookings.pages import ClusterView
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.kubernetes.cluster import MergePatch
 from carrel.kubernetes.objects.resources import NAMESPACES
@@ -20,7 +21,7 @@ from tests.integration.pages.visitor import Visitor, a_visitor, text_of
 from tests.kit.booking import ADMIN, DAY, MEMBER, OTHER, Opened, at, made
 from tests.kit.eventually import eventually
 from tests.kit.gpus import A6000, a_node
-from tests.kit.lab import Lab, Replica, a_lab
+from tests.kit.lab import Clock, Lab, Replica, a_lab
 
 WHOLE = {"nvidia.com/gpu": "1"}
 
@@ -75,7 +76,7 @@ async def seen(opened: Opened) -> AsyncIterator[Seen]:
 async def a_cluster(opened: Opened, cards: int = 2) -> AsyncIterator[Seen]:
     async with a_lab([a_node("n1", cards)]) as lab, lab.replica() as replica:
         opened.clock.now = lab.clock.now
-        opened.service = replace(opened.service, cluster_view=cluster_view_of(replica))
+        opened.service = replace(opened.service, cluster_view=ClusterView(replica))
         opened.app = booking_app(opened.service)
         yield Seen(lab, replica, opened, await a_visitor(opened, MEMBER))
 
@@ -274,7 +275,7 @@ async def test_what_a_person_may_start_tells_how_much_of_a_booking_is_used(seen:
 
 
 async def test_when_a_gpu_is_free_again_is_the_end_of_the_booking_that_covers_its_pods(seen: Seen) -> None:
-    inventory = cluster_inventory_of(seen.replica)
+    inventory = ClusterInventory(seen.replica)
     assert (inventory.idle(), inventory.next_idle()) == ({A6000: 2}, {})
 
     await seen.book()
@@ -303,3 +304,27 @@ async def test_people_who_may_not_read_the_cluster_see_their_own_pods(seen: Seen
 async def test_without_a_cluster_no_pods_are_known(opened: Opened) -> None:
     answer = await (await opened.caller(MEMBER)).get("/api/v1/pods")
     assert (answer.status, answer.json["code"]) == (404, "no-cluster")
+
+
+async def test_gpus_of_pods_that_no_booking_can_displace_cannot_be_booked(opened: Opened) -> None:
+    async with a_cluster(opened, cards=3) as seen:
+        clock = Clock(opened.clock.now)
+        inventory = ClusterInventory(seen.replica, clock.seconds)
+        queries = replace(seen.opened.service.queries, inventory=inventory)
+        ada = replace(await seen.opened.caller(MEMBER), app=booking_app(replace(seen.opened.service, queries=queries)))
+        old = await seen.lab.pod("old", limits=WHOLE)
+        await seen.replica.sees(old)
+        assert await seen.replica.bind(old, "n1") is None
+        await seen.runs("train")
+
+        [told] = (await ada.get("/api/v1/models")).json["items"]
+        assert (told["gpus"], told["free_now"], told["set_aside"]) == (2, 2, 1)
+        assert told["why_set_aside"] == "1 of 3 is used by pods that no booking can displace"
+        assert (await ada.book(days=2, gpus=3)).codes == ["capacity"]
+        exempt = MergePatch({"metadata": {"annotations": {"carrel.dev/exempt": "true"}}})
+        await seen.lab.client.patch(NAMESPACES, "lab", exempt)
+        await eventually(lambda: seen.replica.is_exempt("lab"), "the exemption")
+        clock.now += timedelta(seconds=5)
+        assert inventory.stock()[A6000].cards == 1
+        seen.replica.ledger.forget(old["metadata"]["uid"])
+        assert inventory.stock()[A6000].cards == 2

@@ -18,7 +18,7 @@ from tests.kit.booking import ADMIN, DAY, MEMBER, NOW, OTHER, Answer, Opened, op
 from tests.kit.gpus import A6000
 
 PAGES = ("/", "/timeline", "/timeline/table", "/map", "/usage")
-REQUEST = {"model": A6000, "cards": "1", "start": "2026-11-20T09:00", "end": "2026-11-25T09:00"}
+REQUEST = {"model": A6000, "gpus": "1", "start": "2026-11-20T09:00", "end": "2026-11-25T09:00"}
 
 
 @pytest.fixture
@@ -167,8 +167,8 @@ async def test_a_form_of_another_site_books_nothing(opened: Opened, member: Visi
     ("other", "said"),
     [
         pytest.param({"start": "2027-03-28T02:30", "end": "2027-03-30T09:00"}, "02:30 does not exist", id="DST"),
-        pytest.param({"cards": "3"}, "There are 2 GPUs", id="more GPUs than there are"),
-        pytest.param({"cards": "🦆"}, "is not a number of GPUs", id="not a number"),
+        pytest.param({"gpus": "3"}, "There are 2 GPUs", id="more GPUs than there are"),
+        pytest.param({"gpus": "🦆"}, "is not a number of GPUs", id="not a number"),
         pytest.param({"end": "2026-11-20T08:00"}, "The end must be after the start", id="end before start"),
         pytest.param({"start": "1970-01-02T00:00"}, "has passed", id="year 1970"),
         pytest.param({"start": "1900-01-01T00:00"}, "in the past or future", id="year 1900"),
@@ -200,7 +200,7 @@ async def test_a_refused_form_is_shown_again_with_the_reason(member: Visitor, ot
         "/timeline?day=2027-03-28",
         "/timeline?start=x&end=y",
         "/timeline/verdict",
-        "/timeline/verdict?model=a6000&start=2026-11-20T09:00&end=2026-11-25T09:00&cards=-1",
+        "/timeline/verdict?model=a6000&start=2026-11-20T09:00&end=2026-11-25T09:00&gpus=-1",
         "/timeline/table?from=nonsense",
         "/usage?days=-1",
         "/usage.csv?days=1e9",
@@ -411,7 +411,7 @@ async def test_the_feedback_on_the_form_is_that_for_the_group(opened: Opened, me
     await opened.manage("vision", MEMBER)
     limited = with_rules(opened, BookingRules(max_gpus=1, group_max_gpus=2))
     visitor = replace(member, caller=limited.nobody)
-    form = "&".join(f"{name}={value}" for name, value in {**REQUEST, "cards": "2"}.items())
+    form = "&".join(f"{name}={value}" for name, value in {**REQUEST, "gpus": "2"}.items())
 
     own, of_group = [text_of(await visitor.get(f"/timeline/verdict?{form}&group={each}")) for each in ("", "vision")]
     foreign = text_of(await visitor.get(f"/timeline/verdict?{form}&group=nlp"))
@@ -440,7 +440,7 @@ async def test_an_admin_says_on_the_page_who_is_in_a_group(opened: Opened, membe
 
 
 async def test_maintenance_makes_gpus_unavailable_until_it_is_removed(member: Visitor, admin: Visitor) -> None:
-    closed = {"model": A6000, "cards": "2", "start": "2026-11-21T00:00", "end": "2026-11-22T00:00", "why": "new fan"}
+    closed = {"model": A6000, "gpus": "2", "start": "2026-11-21T00:00", "end": "2026-11-22T00:00", "why": "new fan"}
     assert (await admin.send("/admin/maintenance", **closed)).status == 303
     assert (await member.send("/timeline", **REQUEST)).status == 422
     where = re.search(r'action="(/admin/maintenance/[^"]+)"', text_of(await admin.get("/admin")))
@@ -452,7 +452,7 @@ async def test_maintenance_makes_gpus_unavailable_until_it_is_removed(member: Vi
     await book(member)
 
 
-TOMORROW = {"model": A6000, "cards": "2", "start": "2026-11-17T08:00", "end": "2026-11-17T18:00", "why": "new fan"}
+TOMORROW = {"model": A6000, "gpus": "2", "start": "2026-11-17T08:00", "end": "2026-11-17T18:00", "why": "new fan"}
 
 
 @pytest.mark.parametrize("page", ["/", "/timeline"])
@@ -469,7 +469,7 @@ async def test_what_is_free_for_less_than_the_shortest_booking_cannot_be_booked_
 
 async def test_the_first_possible_start_is_a_link_to_a_form_that_can_be_sent(member: Visitor, admin: Visitor) -> None:
     assert (await admin.send("/admin/maintenance", **TOMORROW)).status == 303
-    asked = {"model": A6000, "cards": "2", "start": "2026-11-16T13:00", "end": "2026-11-19T13:00"}
+    asked = {"model": A6000, "gpus": "2", "start": "2026-11-16T13:00", "end": "2026-11-19T13:00"}
 
     refused = text_of(await member.send("/timeline", **asked))
     assert "Taken: 2 GPUs by maintenance (new fan) from Tue 17 Nov 2026 08:00 CET" in refused
@@ -477,7 +477,7 @@ async def test_the_first_possible_start_is_a_link_to_a_form_that_can_be_sent(mem
     assert link is not None
     page = text_of(await member.get(link[1].replace("&amp;", "&")))
 
-    assert [value_of(page, name) for name in ("start", "end", "cards")] == [
+    assert [value_of(page, name) for name in ("start", "end", "gpus")] == [
         "2026-11-17T18:00",
         "2026-11-20T18:00",
         "2",

@@ -11,7 +11,9 @@ import aiohttp
 import pytest
 
 from carrel.bookings.people import Grant, Role
-from carrel.bookings.sign_in import HubOptions, RoleOptions, TokenReviewer
+from carrel.bookings.sign_in.hub import HubOptions
+from carrel.bookings.sign_in.roles import RoleOptions
+from carrel.bookings.sign_in.token_review import TokenReviewer
 from carrel.dialects.hub_people import HubPeople
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.transport import ApiRequest, ApiResponse

@@ -13,7 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from carrel.bookings.people import Grant, Role
-from carrel.bookings.sign_in import RoleOptions, TokenReviewer, TokenReviewOptions
+from carrel.bookings.sign_in.roles import RoleOptions
+from carrel.bookings.sign_in.token_review import TokenReviewer, TokenReviewOptions
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.transport import ApiRequest, ApiResponse
 from tests.integration.sign_in.service import Service, ServicePlan, a_service, csrf_in

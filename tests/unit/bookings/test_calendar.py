@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from carrel.bookings.calendar import Calendar, FreeNow, Maintenance, Span, days
 from carrel.bookings.rules import Booking
-from carrel.bookings.tiers import person_tier
-from carrel.ledger.tiers import Tier
 from tests.kit.gpus import A100, A6000
 
 DAY0 = datetime(2026, 11, 16, tzinfo=UTC)
@@ -112,18 +110,6 @@ def test_the_next_free_start_is_free_and_no_whole_day_before_it_is(
     while earlier < found:
         assert calendar.free(earlier, earlier + length * DAY) < cards
         earlier += DAY
-
-
-def test_a_person_with_active_bookings_is_booked_until_the_last_of_them_ends() -> None:
-    bookings = [booked(0, 5, name="long"), booked(0, 2, name="short"), booked(0, 9, user="bob")]
-
-    assert person_tier(bookings, "ada", day(1)).tier is Tier.BOOKED
-    assert person_tier(bookings, "ada", day(1)).booking == bookings[0]
-    assert person_tier(bookings, "ada", day(5)).tier is Tier.OPPORTUNISTIC
-
-
-def test_a_planned_booking_does_not_make_a_pod_booked() -> None:
-    assert person_tier([booked(1, 2)], "ada", day(0)).tier is Tier.OPPORTUNISTIC
 
 
 def shared(start: float, end: float) -> Booking:

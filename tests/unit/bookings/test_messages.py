@@ -60,9 +60,9 @@ def test_a_reminder_is_useless_after_the_end_and_other_notifications_after_three
 
 
 def test_a_notification_says_what_happened_who_did_it_why_and_what_to_do() -> None:
-    facts = {"model": "A6000", "cards": "2", "start": "2026-11-20T08:00:00Z", "end": "2026-11-25T08:00:00Z"}
+    facts = {"model": "A6000", "gpus": "2", "start": "2026-11-20T08:00:00Z", "end": "2026-11-25T08:00:00Z"}
     facts |= {"actor": "boss@lab.example", "why": "she asked me to"}
-    notification = Notification("log-7", Occasion.BOOKED, "ada@lab.example", NOON, "b1", 7, facts)
+    notification = Notification("log-7", Occasion.BOOKED, "ada@lab.example", NOON, "b1", facts)
 
     assert subject(notification, LAB) == "Booked: A6000 until Wed 25 Nov 2026 09:00 CET"
     assert text(notification, LAB, "https://gpus.lab.example") == (

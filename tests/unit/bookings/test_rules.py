@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from carrel.bookings.calendar import days
-from carrel.bookings.rules import RULES, Booking, BookingRules, earliest_start, judge, rule_input
+from carrel.bookings.rules import RULES, Booking, BookingRules, broken_rules, earliest_start, rule_input
 from carrel.parsing.time_words import words
 from tests.kit.gpus import A6000
 
@@ -26,7 +26,7 @@ def a_request(start_in: timedelta = DAY, lasting: timedelta = 5 * DAY) -> Bookin
 
 
 def broken(wanted: Booking, *own: Booking, rules: BookingRules | None = None) -> list[str]:
-    return [rule.rule for rule in judge(rule_input(wanted, own, NOW, rules or BookingRules())).broken]
+    return [rule.rule for rule in broken_rules(rule_input(wanted, own, NOW, rules or BookingRules()))]
 
 
 ACTIVE = a_booking(NOW - DAY, NOW + DAY, "active")
@@ -109,7 +109,7 @@ def test_messages_about_a_groups_bookings_name_the_group() -> None:
     wanted = replace(a_request(), group="vision")
     own = [replace(each, group="vision") for each in (ACTIVE, PLANNED)]
 
-    messages = [problem.message for problem in judge(rule_input(wanted, own, NOW, BookingRules())).broken]
+    messages = [problem.message for problem in broken_rules(rule_input(wanted, own, NOW, BookingRules()))]
 
     assert [message.partition(" ")[0] for message in messages] == ["The", "The", "14"]
     assert "the group's of" in messages[2]
@@ -144,8 +144,8 @@ def test_a_booking_with_more_gpus_than_are_allowed_by_now_may_become_smaller_or_
 
     def changed(**changes: Any) -> list[str]:
         given = rule_input(replace(old, **changes), [old], NOW, rules, old=old)
-        messages.extend(problem.message for problem in judge(given).broken)
-        return [problem.rule for problem in judge(given).broken]
+        messages.extend(problem.message for problem in broken_rules(given))
+        return [problem.rule for problem in broken_rules(given)]
 
     messages: list[str] = []
     assert changed(cards=4) == []
@@ -201,21 +201,21 @@ def test_fourteen_local_autumn_days_are_337_hours_and_too_long() -> None:
     start = datetime(2026, 10, 18, tzinfo=STOCKHOLM)
     wanted = a_booking(start, datetime(2026, 11, 1, tzinfo=STOCKHOLM), "wanted")
 
-    verdict = judge(rule_input(wanted, [], start, BookingRules()))
+    broken = broken_rules(rule_input(wanted, [], start, BookingRules()))
 
-    assert [rule.message for rule in verdict.broken] == ["A booking lasts at most 14 d; this is 14 d 1 h."]
+    assert [rule.message for rule in broken] == ["A booking lasts at most 14 d; this is 14 d 1 h."]
 
 
 def test_a_message_says_what_is_wrong_and_when_it_would_work_in_the_labs_zone() -> None:
     own = a_booking(datetime(2026, 11, 8, 8, tzinfo=UTC), datetime(2026, 11, 14, 8, tzinfo=UTC))
 
-    verdict = judge(rule_input(a_request(), [own], NOW, BookingRules(), STOCKHOLM))
+    given = rule_input(a_request(), [own], NOW, BookingRules(), STOCKHOLM)
 
-    assert [rule.message for rule in verdict.broken] == [
+    assert [rule.message for rule in broken_rules(given)] == [
         "14 d must lie between two bookings; yours of NVIDIA-RTX-A6000 ends Sat 14 Nov 2026 09:00 CET."
         " The next may start Sat 28 Nov 2026 09:00 CET."
     ]
-    assert verdict.earliest_start == datetime(2026, 11, 28, 8, tzinfo=UTC)
+    assert given.earliest_start == datetime(2026, 11, 28, 8, tzinfo=UTC)
 
 
 def test_a_time_without_a_zone_is_refused() -> None:
@@ -245,7 +245,7 @@ def changed(
     rules: BookingRules | None = None,
 ) -> list[str]:
     new = a_booking(start, end, old.id)
-    return [rule.rule for rule in judge(rule_input(new, [old, *others], now, rules or BookingRules(), old=old)).broken]
+    return [rule.rule for rule in broken_rules(rule_input(new, [old, *others], now, rules or BookingRules(), old=old))]
 
 
 def test_a_change_is_judged_without_its_own_booking_and_also_while_one_is_active() -> None:
@@ -310,7 +310,7 @@ def test_every_rule_that_can_be_broken_has_a_title() -> None:
     told = [
         rule
         for wanted in requests
-        for rule in judge(rule_input(wanted, [ACTIVE, PLANNED, ENDED], NOW, BookingRules())).broken
+        for rule in broken_rules(rule_input(wanted, [ACTIVE, PLANNED, ENDED], NOW, BookingRules()))
     ]
 
     assert all(rule.title for rule in told)

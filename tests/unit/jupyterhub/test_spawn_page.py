@@ -101,14 +101,14 @@ async def offered(startable: Answered | None, profile: str, pending: str | None)
     ("chosen", "startable", "asked"),
     [
         pytest.param("gpu-nvidia-a100-2", None, ("1", None), id="the service is away: any GPU"),
-        pytest.param("gpu-nvidia-a100-1", Answered(), ("1", None), id="the booking of last month: any GPU"),
+        pytest.param("gpu-nvidia-a100-1", Answered((), ()), ("1", None), id="the booking of last month: any GPU"),
         pytest.param(
             "gpu-nvidia-rtx-a6000-1",
-            Answered(free=(FreeModel("NVIDIA-RTX-A6000", 0),)),
+            Answered((), free=(FreeModel("NVIDIA-RTX-A6000", 0),)),
             ("1", "NVIDIA-RTX-A6000"),
             id="the last free GPU was taken meanwhile: the same model",
         ),
-        pytest.param("gpu-any", Answered(free=(A6000,)), ("1", None), id="a GPU of any model"),
+        pytest.param("gpu-any", Answered((), free=(A6000,)), ("1", None), id="a GPU of any model"),
     ],
 )
 async def test_a_choice_that_is_not_offered_any_more_still_starts(
@@ -127,7 +127,7 @@ async def test_a_choice_that_is_not_offered_any_more_still_starts(
 
 
 async def test_a_choice_that_never_was_is_refused_by_kubespawner() -> None:
-    assert "all-gpus" not in await offered(Answered(), "all-gpus", "spawn")
+    assert "all-gpus" not in await offered(Answered((), ()), "all-gpus", "spawn")
 
 
 def test_what_others_wrote_is_escaped() -> None:
@@ -154,7 +154,7 @@ def test_notices_stand_above_the_choices() -> None:
 
 
 def test_people_who_wait_are_told_when_a_gpu_is_free() -> None:
-    startable = Answered(free=(A6000, FreeModel("NVIDIA-A100", 0, FRIDAY), FreeModel("T4", 0)))
+    startable = Answered((), free=(A6000, FreeModel("NVIDIA-A100", 0, FRIDAY), FreeModel("T4", 0)))
 
     assert next_free_words(startable, ZONE) == ["1 A100 will be free Fri 20 Nov 18:00 CET"]
 

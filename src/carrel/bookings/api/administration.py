@@ -7,12 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 
 from carrel.bookings.api.answers import entry_out, use_out, window_out
-from carrel.bookings.api.errors import malformed, problem_of
+from carrel.bookings.api.errors import accepted, malformed
 from carrel.bookings.api.models import Instant, LogOut, MaintenanceIn, UsageOut, WindowOut, WindowsOut
 from carrel.bookings.queries import FOREVER
-from carrel.bookings.records import BookingRefusal, PersonUsage
+from carrel.bookings.records import PersonUsage
 from carrel.bookings.service import CurrentService
-from carrel.bookings.sign_in import CurrentPerson
+from carrel.bookings.sign_in.authenticator import CurrentPerson
 from carrel.parsing.time import seconds
 
 router = APIRouter(tags=["administration"])
@@ -24,23 +24,18 @@ A_MONTH = timedelta(days=30)
 async def maintenance(
     service: CurrentService, person: CurrentPerson, start: Instant | None = None, end: Instant | None = None
 ) -> WindowsOut:
-    windows = await service.queries.maintenance(start or service.context.now(), end or FOREVER)
+    windows = await service.queries.maintenance(start or service.queries.now(), end or FOREVER)
     return WindowsOut(items=[window_out(window) for window in windows])
 
 
 @router.post("/maintenance", status_code=201, summary="Take GPUs out of the calendar; bookings in that time stay")
 async def add_maintenance(service: CurrentService, person: CurrentPerson, asked: MaintenanceIn) -> WindowOut:
-    window = await service.commands.add_maintenance(asked.maintenance(), asked.why, person)
-    if isinstance(window, BookingRefusal):
-        raise problem_of(window)
-    return window_out(window)
+    return window_out(accepted(await service.commands.add_maintenance(asked.maintenance(), asked.why, person)))
 
 
 @router.delete("/maintenance/{id}", status_code=204, summary="End the maintenance")
 async def remove_maintenance(service: CurrentService, person: CurrentPerson, id: str) -> Response:
-    removed = await service.commands.remove_maintenance(id if id.isalnum() else "", person)
-    if isinstance(removed, BookingRefusal):
-        raise problem_of(removed)
+    accepted(await service.commands.remove_maintenance(id if id.isalnum() else "", person))
     return Response(status_code=204)
 
 
@@ -49,7 +44,7 @@ async def usage(
     service: CurrentService, person: CurrentPerson, start: Instant | None = None, end: Instant | None = None
 ) -> UsageOut:
     """A lab admin sees everybody, other people themselves."""
-    until = end or service.context.now()
+    until = end or service.queries.now()
     since = start or until - A_MONTH
     if since >= until:
         raise malformed(("end", "an instant after the start is expected"))
@@ -57,12 +52,11 @@ async def usage(
     counted = None
     if (cluster := service.cluster_view) is not None:
         uses, counted = cluster.with_held(uses, since, until), cluster.usage.since
-    seen = [use for use in uses if person.is_lab_admin or use.user == person.email]
     return UsageOut(
         start=seconds(since),
         end=seconds(until),
         held_since=seconds(counted) if counted else None,
-        items=[use_out(use) for use in seen],
+        items=[use_out(use) for use in uses if use.is_seen_by(person)],
     )
 
 

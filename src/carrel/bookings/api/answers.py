@@ -84,13 +84,11 @@ def entry_out(entry: LogEntry) -> LogEntryOut:
 
 
 def use_out(use: PersonUsage) -> UseOut:
-    hours = round(use.card_hours, 2)
     return UseOut(
         user=use.user,
         model=use.model,
         bookings=use.bookings,
-        gpu_hours=hours,
-        card_hours=hours,
+        gpu_hours=round(use.card_hours, 2),
         group=use.group,
         covered_gpu_hours=_rounded(use.covered_hours),
         opportunistic_gpu_hours=_rounded(use.opportunistic_hours),

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from starlette.requests import Request
 
-from carrel.bookings.api.errors import malformed, problem_of
+from carrel.bookings.api.errors import accepted, malformed, problem_of
 from carrel.bookings.api.models import (
     DayOut,
     Days,
@@ -18,15 +18,14 @@ from carrel.bookings.api.models import (
     RuleOut,
     RulesOut,
     Word,
-    agreed_gpus,
 )
-from carrel.bookings.icalendar import CalendarEvent, booking_event, calendar, sequence_of
+from carrel.bookings.icalendar import CalendarEvent, booking_event, calendar
 from carrel.bookings.people import Scope
 from carrel.bookings.queries import Subject
 from carrel.bookings.records import Availability, BookingRecord, BookingRefusal, RefusalReason
 from carrel.bookings.rules import FIRST_YEAR, HOUR, LAST_YEAR, BookingRules, Rule
 from carrel.bookings.service import CurrentService
-from carrel.bookings.sign_in import CurrentPerson, require_scope
+from carrel.bookings.sign_in.authenticator import CurrentPerson, require_scope
 from carrel.parsing.time import seconds
 from carrel.parsing.time_words import words
 
@@ -37,9 +36,8 @@ router = APIRouter(tags=["calendar"])
     "/models", summary="Each model: how many GPUs, how many can be booked now, how many are idle, when the next is free"
 )
 async def models(service: CurrentService, person: CurrentPerson) -> ModelsOut:
-    today = service.context.now().astimezone(service.context.zone).date()
-    found = await service.queries.availability(today, 0)
-    return ModelsOut(zone=service.zone_name, items=[_model_out(each) for each in found])
+    found = await service.queries.availability(service.queries.today(), 0)
+    return ModelsOut(zone=str(service.queries.zone), items=[_model_out(each) for each in found])
 
 
 @router.get("/availability", summary="How many GPUs are free all day, for each day in the lab's zone")
@@ -50,15 +48,15 @@ async def availability(
     days: Annotated[int, Query(ge=1, le=366)] = 14,
     model: Annotated[list[Word] | None, Query(description="Several may be given.")] = None,
 ) -> ModelsOut:
-    first = start or service.context.now().astimezone(service.context.zone).date()
+    first = start or service.queries.today()
     if not FIRST_YEAR <= first.year <= LAST_YEAR:
         raise malformed(("start", f"a year between {FIRST_YEAR} and {LAST_YEAR} is expected"))
-    named = [service.context.model(word) for word in model or ()]
+    named = [service.queries.model(word) for word in model or ()]
     unknown = [str(each) for each in named if not isinstance(each, str)]
     if unknown:
         raise problem_of(BookingRefusal(RefusalReason.NOT_FOUND, " ".join(unknown), hint="carrel free"))
     found = await service.queries.availability(first, days, [str(each) for each in named])
-    return ModelsOut(zone=service.zone_name, items=[_model_out(each) for each in found])
+    return ModelsOut(zone=str(service.queries.zone), items=[_model_out(each) for each in found])
 
 
 @router.get("/next-free", summary="The first start that the rules and the calendar allow you")
@@ -67,30 +65,26 @@ async def next_free(
     person: CurrentPerson,
     model: Annotated[Word, Query(min_length=1)],
     days: Days = 1,
-    gpus: Annotated[GpuCount | None, Query(strict=False, description="How many GPUs; 1, if not given.")] = None,
-    cards: Annotated[GpuCount | None, Query(strict=False, description="The old name of `gpus`.")] = None,
+    gpus: Annotated[GpuCount, Query(strict=False, description="How many GPUs.")] = 1,
     share: bool = False,
     group: Annotated[Word, Query(description="For a booking of this group.")] = "",
 ) -> NextFreeOut:
-    wanted = agreed_gpus(gpus, cards) or 1
-    found = await service.queries.next_free(Subject(person.email, group), model, timedelta(days=days), wanted, share)
-    if isinstance(found, BookingRefusal):
-        raise problem_of(found)
-    named = service.context.model(model)
+    subject, length = Subject(person.email, group), timedelta(days=days)
+    found = accepted(await service.queries.next_free(subject, model, length, gpus, share))
+    named = service.queries.model(model)
     return NextFreeOut(model=str(named), earliest_start=seconds(found) if found else None)
 
 
 @router.get("/rules", summary="The rules of this lab")
 async def rules(service: CurrentService, person: CurrentPerson) -> RulesOut:
-    rules = service.context.rules
+    rules = service.queries.rules
     return RulesOut(
         min_hours=rules.min_duration / HOUR,
         max_hours=rules.max_duration / HOUR,
         cooldown_hours=rules.cooldown / HOUR,
         planned=rules.planned,
         shares_per_gpu=rules.shares_per_card,
-        shares_per_card=rules.shares_per_card,
-        zone=service.zone_name,
+        zone=str(service.queries.zone),
         rules=[_rule_out(row, rules) for row in rules.rows],
     )
 
@@ -124,7 +118,7 @@ async def feed(service: CurrentService, secret: str) -> Response:
     found = await service.queries.feed(secret) if secret.isascii() else None
     if found is None:
         raise problem_of(BookingRefusal(RefusalReason.NOT_FOUND, "There is no such feed, or it was revoked."))
-    text = calendar(map(_event, found), service.context.now(), "GPU bookings")
+    text = calendar(map(_event, found), service.queries.now(), "GPU bookings")
     return Response(text, media_type="text/calendar; charset=utf-8")
 
 
@@ -134,7 +128,7 @@ def _rule_out(row: Rule, rules: BookingRules) -> RuleOut:
         code=row.name,
         title=row.title,
         words=row.label(rules, 1) if row.label else "",
-        option=limit.names[0] if limit else None,
+        option=limit.name if limit else None,
         value=limit.write(rules.limit(limit)) if limit else None,
     )
 
@@ -155,7 +149,6 @@ def _model_out(found: Availability) -> ModelOut:
         next_free=seconds(found.now.next_start) if found.now.next_start else None,
         overbooked=found.overbooked,
         shares_per_gpu=found.shares_per_card,
-        shares_per_card=found.shares_per_card,
         days=[
             DayOut(day=d.day, free=max(0, d.free), shares=max(0, d.shares), overbooked=d.overbooked) for d in found.days
         ],
@@ -166,4 +159,4 @@ def _event(record: BookingRecord) -> CalendarEvent:
     booking = record.booking
     end = booking.ends if booking.counts else booking.end
     description = " · ".join(filter(None, (words(end - booking.start), record.note)))
-    return booking_event(booking, sequence_of(record.version), description)
+    return booking_event(booking, record.version, description)

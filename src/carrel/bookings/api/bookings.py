@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Query, Response
 
 from carrel.bookings import records
 from carrel.bookings.api.answers import booking_out, preview_out
-from carrel.bookings.api.errors import malformed, problem_of
+from carrel.bookings.api.errors import accepted, malformed, problem_of
 from carrel.bookings.api.models import (
     BookingIn,
     BookingOut,
@@ -23,8 +23,8 @@ from carrel.bookings.api.models import (
 from carrel.bookings.people import Person
 from carrel.bookings.queries import Reader
 from carrel.bookings.records import BookingRecord, BookingRefusal, Cursor, IdempotencyKey, RefusalReason, State
-from carrel.bookings.service import CurrentService, ServiceContext
-from carrel.bookings.sign_in import CurrentPerson
+from carrel.bookings.service import CurrentService, ServiceParts
+from carrel.bookings.sign_in.authenticator import CurrentPerson
 from carrel.leases.coverage_words import BookingInUse
 from carrel.parsing import Malformed
 from carrel.parsing.addresses import normal
@@ -32,6 +32,7 @@ from carrel.parsing.time import instant, seconds
 
 router = APIRouter(prefix="/bookings", tags=["bookings"])
 
+NO_SUCH_BOOKING = BookingRefusal(RefusalReason.NOT_FOUND, "There is no such booking.", hint="carrel list")
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
 _ETAG = re.compile(r'(?:W/)?"([0-9]{1,9})"')
@@ -64,7 +65,7 @@ async def find(
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
     cursor: Annotated[str, Query(max_length=400)] = "",
 ) -> BookingsOut:
-    named = service.context.model(model) if model else ""
+    named = service.queries.model(model) if model else ""
     whose = person.email if user == "me" else normal(user)
     reader = await service.queries.reader(person)
     theirs = reader.groups if with_groups and whose == person.email else ()
@@ -82,7 +83,7 @@ async def find(
         limit=limit,
     )
     page = await service.queries.find(query)
-    now = service.context.now()
+    now = service.queries.now()
     return BookingsOut(
         items=[booking_out(record, reader, now, use=_use_of(service, record)) for record in page.records],
         next_cursor=_write_cursor(page.next) if page.next else None,
@@ -102,17 +103,14 @@ async def create(
         if not _KEY.fullmatch(idempotency_key):
             raise malformed(("Idempotency-Key", "1 to 255 visible ASCII characters are expected"))
         key = IdempotencyKey(idempotency_key, asked.fingerprint)
-    record = _accepted(await service.commands.create(asked.request(), person, key))
+    record = accepted(await service.commands.create(asked.request(), person, key))
     response.headers["location"] = f"/api/v1/bookings/{record.booking.id}"
     return await _answer(service, person, record, response)
 
 
 @router.post("/preview", summary="What would happen; nothing is changed")
 async def preview(service: CurrentService, person: CurrentPerson, asked: BookingIn) -> PreviewOut:
-    seen = await service.commands.preview(asked.request(), person)
-    if isinstance(seen, BookingRefusal):
-        raise problem_of(seen)
-    return preview_out(seen)
+    return preview_out(accepted(await service.commands.preview(asked.request(), person)))
 
 
 @router.get("/{id}", summary="One booking, and what cancelling it would lead to", response_model=BookingOut)
@@ -125,8 +123,8 @@ async def get(
 ) -> Any:
     record = await service.queries.get(_valid_id(id))
     if record is None:
-        raise problem_of(BookingRefusal(RefusalReason.NOT_FOUND, "There is no such booking.", hint="carrel list"))
-    is_running = record.state(service.context.now()) is State.ACTIVE
+        raise problem_of(NO_SUCH_BOOKING)
+    is_running = record.state(service.queries.now()) is State.ACTIVE
     if if_none_match == _etag(record) and not (is_running and service.cluster_view):
         # What pods use of a booking that runs changes without a new version.
         return Response(status_code=304, headers={"etag": _etag(record)})
@@ -143,15 +141,12 @@ async def change(
     if_match: IfMatch = None,
 ) -> BookingOut:
     outcome = await service.commands.change(_valid_id(id), changes.changes(), person, _version(if_match))
-    return await _answer(service, person, _accepted(outcome), response)
+    return await _answer(service, person, accepted(outcome), response)
 
 
 @router.post("/{id}/preview", summary="What a change would do; nothing is changed")
 async def preview_change(service: CurrentService, person: CurrentPerson, id: str, changes: ChangesIn) -> PreviewOut:
-    seen = await service.commands.preview_change(_valid_id(id), changes.changes(), person)
-    if isinstance(seen, BookingRefusal):
-        raise problem_of(seen)
-    return preview_out(seen)
+    return preview_out(accepted(await service.commands.preview_change(_valid_id(id), changes.changes(), person)))
 
 
 @router.post("/{id}/cancel", summary="Cancel; an active booking ends now, and its cooldown begins")
@@ -165,25 +160,19 @@ async def cancel(
 ) -> BookingOut:
     reason = why.reason if why else ""
     outcome = await service.commands.cancel(_valid_id(id), person, reason, _version(if_match))
-    return await _answer(service, person, _accepted(outcome), response)
+    return await _answer(service, person, accepted(outcome), response)
 
 
-def _accepted(outcome: BookingRecord | BookingRefusal) -> BookingRecord:
-    if isinstance(outcome, BookingRefusal):
-        raise problem_of(outcome)
-    return outcome
-
-
-async def _answer(service: ServiceContext, person: Person, record: BookingRecord, response: Response) -> BookingOut:
+async def _answer(service: ServiceParts, person: Person, record: BookingRecord, response: Response) -> BookingOut:
     response.headers["etag"] = _etag(record)
-    now = service.context.now()
+    now = service.queries.now()
     is_ahead = record.state(now) in (State.PLANNED, State.ACTIVE)
     consequence = service.commands.after_cancelling(record) if is_ahead else None
     reader = await service.queries.reader(person) if record.booking.group else Reader(person)
     return booking_out(record, reader, now, consequence, _use_of(service, record))
 
 
-def _use_of(service: ServiceContext, record: BookingRecord) -> BookingInUse | None:
+def _use_of(service: ServiceParts, record: BookingRecord) -> BookingInUse | None:
     """None: there is no cluster, or the booking does not run there."""
     return service.cluster_view.coverage.use_of(record.booking.id) if service.cluster_view else None
 
@@ -204,7 +193,7 @@ def _version(if_match: str | None) -> int | None:
 def _valid_id(id: str) -> str:
     """A text that cannot be an id is not looked up."""
     if not _ID.fullmatch(id):
-        raise problem_of(BookingRefusal(RefusalReason.NOT_FOUND, "There is no such booking.", hint="carrel list"))
+        raise problem_of(NO_SUCH_BOOKING)
     return id
 
 

@@ -1,7 +1,7 @@
 """The refusals of the API, as RFC 9457 problems: everything that is wrong at once, and never a stack trace."""
 
 import logging
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -16,6 +16,8 @@ from carrel.parsing import Malformed
 from carrel.parsing.time import seconds
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MALFORMED = {RefusalReason.NO_ADDRESS: "user", RefusalReason.NO_GROUP_NAME: "group"}
 """The field that cannot be understood."""
@@ -61,9 +63,16 @@ def problem_of(refusal: BookingRefusal) -> Problem:
     if refusal.reason is RefusalReason.RULES:
         fields["earliest_start"] = seconds(refusal.earliest_start) if refusal.earliest_start else None
         fields["problems"] = [{"code": p.rule, "title": p.title, "message": p.message} for p in refusal.problems]
-    detail = " ".join(problem.message for problem in refusal.problems) or refusal.message
+    detail = " ".join(refusal.messages)
     title = refusal.message if refusal.reason is RefusalReason.RULES else TITLE[refusal.reason]
     return Problem(STATUS[refusal.reason], refusal.reason.value, title, detail, refusal.hint, **fields)
+
+
+def accepted(outcome: T | BookingRefusal) -> T:
+    """Raises `Problem` if it was refused."""
+    if isinstance(outcome, BookingRefusal):
+        raise problem_of(outcome)
+    return outcome
 
 
 def malformed(*items: tuple[str, str]) -> Problem:

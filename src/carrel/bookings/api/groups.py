@@ -5,13 +5,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from carrel.bookings.api.errors import problem_of
+from carrel.bookings.api.errors import accepted
 from carrel.bookings.api.models import Email, GroupName, Prose
 from carrel.bookings.groups import BookingGroup, GroupRole
 from carrel.bookings.people import Person
-from carrel.bookings.records import BookingRefusal
 from carrel.bookings.service import CurrentService
-from carrel.bookings.sign_in import CurrentPerson
+from carrel.bookings.sign_in.authenticator import CurrentPerson
 from carrel.parsing.time import seconds
 
 router = APIRouter(prefix="/groups", tags=["groups"])
@@ -59,9 +58,7 @@ async def list_person(
 ) -> GroupOut:
     is_manager = given.role is GroupRole.MANAGER
     outcome = await service.group_commands.list_person(group, email, person, is_manager=is_manager, reason=given.reason)
-    if isinstance(outcome, BookingRefusal):
-        raise problem_of(outcome)
-    return group_out(outcome, person)
+    return group_out(accepted(outcome), person)
 
 
 @router.delete(PLACE, status_code=204, summary="Take a person off the list. For lab admins")
@@ -72,9 +69,7 @@ async def remove_person(
     email: Email,
     reason: Annotated[Prose, Query(description="For the log.")] = "",
 ) -> Response:
-    outcome = await service.group_commands.remove_person(group, email, person, reason)
-    if isinstance(outcome, BookingRefusal):
-        raise problem_of(outcome)
+    accepted(await service.group_commands.remove_person(group, email, person, reason))
     return Response(status_code=204)
 
 

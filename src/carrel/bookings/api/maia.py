@@ -11,13 +11,13 @@ from fastapi import APIRouter, FastAPI, Response
 from starlette.requests import Request
 
 from carrel.bookings.api.models import is_writable
-from carrel.bookings.inventory import idle_gpus
 from carrel.bookings.people import How, Person, Role
 from carrel.bookings.records import BookingRefusal, BookingRequest, RefusalReason, StoreUnavailable
 from carrel.bookings.rules import FIRST_YEAR, LAST_YEAR
-from carrel.bookings.service import CurrentService, ServiceContext
+from carrel.bookings.service import CurrentService, ServiceParts
 from carrel.dialects import carrel, maia
 from carrel.kubernetes.objects.kinds import Pod
+from carrel.ledger.ledger import Ledger
 from carrel.ledger.shares import Share
 from carrel.parsing import Malformed
 from carrel.parsing.addresses import is_user_name, normal
@@ -27,7 +27,7 @@ CLIENT = Person("maia", "MAIA", frozenset({Role.LAB_ADMIN}), How.TOKEN)
 """A caller with the token may book for anybody, as with MAIA; the log names this client."""
 REASON = "booked through MAIA"
 MAX_NAME = 255
-"""As in MAIA's own tables."""
+"""The length of the columns in MAIA's own tables."""
 
 router = APIRouter(include_in_schema=False)
 
@@ -39,7 +39,7 @@ router = APIRouter(include_in_schema=False)
 async def schedulability(service: CurrentService, request: Request) -> Response:
     """Has this person an active booking? Or, with a booking in the body: make one."""
     try:
-        enquiry = maia.read_enquiry(Field.parse(await request.body(), "booking enquiry").value, service.context.zone)
+        enquiry = maia.read_enquiry(Field.parse(await request.body(), "booking enquiry").value, service.queries.zone)
     except Malformed as malformed:
         return _answer(maia.not_booked([str(malformed)]), 400)
     names = (enquiry.user, enquiry.namespace, enquiry.wish.model if enquiry.wish else "")
@@ -58,10 +58,9 @@ async def schedulability(service: CurrentService, request: Request) -> Response:
     try:
         if enquiry.wish is not None:
             return await _book(service, enquiry, enquiry.wish)
-        person_tier = await service.queries.person_tier(enquiry.user, enquiry.namespace)
+        booking = await service.queries.active_booking(enquiry.user, enquiry.namespace)
     except StoreUnavailable:
         return _answer(maia.not_booked(["The bookings cannot be read; try again in a minute."]), 503)
-    booking = person_tier.booking
     verdict = maia.Verdict(True, booking.ends, booking.model) if booking else maia.Verdict(False)
     return _answer(maia.write_verdict(verdict))
 
@@ -71,17 +70,12 @@ async def schedulability(service: CurrentService, request: Request) -> Response:
 @router.get("/maia/resources/gpu_status_summary/")
 @router.get("/maia/resources/gpu_status_summary")
 async def summary(service: CurrentService, request: Request) -> Response:
-    bearer = _bearer(request)
-    if service.cluster_view is not None:
-        free = idle_gpus(service.cluster_view.ledger)
-        tenancies = tuple(_tenancies(service)) if service.knows_token(bearer) else ()
-        return _answer(maia.write_summary(maia.Summary(free, tenancies)))
-    today = service.context.now().astimezone(service.context.zone).date()
-    found = await service.queries.availability(today, 0)
-    return _answer(maia.write_summary(maia.Summary({each.stock.model: max(0, each.now.unbooked) for each in found})))
+    free = {each.model: each.gpus for each in await service.queries.free_gpus()}
+    tenancies = _tenancies(service) if service.knows_token(_bearer(request)) else ()
+    return _answer(maia.write_summary(maia.Summary(free, tuple(tenancies))))
 
 
-async def _book(service: ServiceContext, enquiry: maia.Enquiry, wish: maia.Wish) -> Response:
+async def _book(service: ServiceParts, enquiry: maia.Enquiry, wish: maia.Wish) -> Response:
     asked = BookingRequest(
         wish.model,
         wish.end,
@@ -93,15 +87,16 @@ async def _book(service: ServiceContext, enquiry: maia.Enquiry, wish: maia.Wish)
     )
     outcome = await service.commands.create(asked, CLIENT)
     if isinstance(outcome, BookingRefusal):
-        reasons = [problem.message for problem in outcome.problems] or [outcome.message]
-        return _answer(maia.not_booked(reasons), 503 if outcome.reason is RefusalReason.NOT_READY else 400)
+        return _answer(maia.not_booked(outcome.messages), 503 if outcome.reason is RefusalReason.NOT_READY else 400)
     return _answer(maia.booked())
 
 
-def _tenancies(service: ServiceContext) -> Iterable[maia.Tenancy]:
+def _tenancies(service: ServiceParts) -> Iterable[maia.Tenancy]:
     """One per pod that holds GPUs."""
-    assert service.cluster_view is not None
-    view, ledger, now = service.cluster_view, service.cluster_view.ledger, service.context.now()
+    view = service.cluster_view
+    if view is None:
+        return ()
+    ledger, now = view.ledger, service.queries.now()
 
     def tenancy(pod: Pod) -> maia.Tenancy | None:
         shares = view.shares_of(pod)
@@ -120,7 +115,7 @@ def _tenancies(service: ServiceContext) -> Iterable[maia.Tenancy]:
             namespace=pod.metadata.namespace,
             cards=str(len(gpus)),
             model=card.gpu.model,
-            size=str(sum(_size(service, share) for share in shares)),
+            size=str(sum(_size(ledger, share) for share in shares)),
             expiration=until,
             expired=until is not None and not isinstance(until, maia.Revocable) and until <= now,
         )
@@ -134,8 +129,8 @@ def _bearer(request: Request) -> str:
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
-def _size(service: ServiceContext, share: Share) -> int:
-    card = service.cluster_view.ledger.card(share.gpu) if service.cluster_view else None
+def _size(ledger: Ledger, share: Share) -> int:
+    card = ledger.card(share.gpu)
     return share.memory if share.memory is not None else card.gpu.memory if card else 0
 
 

@@ -1,12 +1,9 @@
-"""The JSON of the API: read strictly, with all mistakes listed at once, and with examples for the OpenAPI document.
-
-The number of GPUs is called `gpus`. Older clients call it `cards`: requests may use either, answers have both.
-"""
+"""The JSON of the API: read strictly, with all mistakes listed at once, and with examples for the OpenAPI document."""
 
 import hashlib
 import re
 from datetime import date, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import Annotated, Self
 
 from pydantic import (
     AfterValidator,
@@ -15,19 +12,13 @@ from pydantic import (
     ConfigDict,
     Field,
     WithJsonSchema,
-    computed_field,
     model_validator,
 )
 
 from carrel.bookings.calendar import Maintenance
 from carrel.bookings.groups import is_group_name
-from carrel.bookings.records import (
-    BookingRequest,
-    Changes,
-    State,
-)
+from carrel.bookings.records import BookingRequest, Changes, State
 from carrel.bookings.rules import FIRST_YEAR, LAST_YEAR
-from carrel.http.problems import Problem
 from carrel.parsing import Malformed
 from carrel.parsing.addresses import is_address, normal
 from carrel.parsing.time import instant
@@ -102,26 +93,6 @@ class _ResponseModel(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class _GpusOut(_ResponseModel):
-    """Adds `cards` after all other fields. `gpus` is declared by each class: the order of fields is that of columns."""
-
-    if TYPE_CHECKING:
-        gpus: int
-
-    @computed_field(description="The old name of `gpus`.")  # type: ignore[prop-decorator] # as pydantic documents it
-    @property
-    def cards(self) -> int:
-        return self.gpus
-
-
-def agreed_gpus(gpus: int | None, cards: int | None) -> int | None:
-    """Raises `Problem` if the new and the old name are both given and differ."""
-    if gpus is not None and cards is not None and gpus != cards:
-        why = f"gpus is {gpus} and cards is {cards}. They are two names of one number; give only gpus."
-        raise Problem(422, "contradiction", "gpus and cards differ", why)
-    return cards if gpus is None else gpus
-
-
 class BookingIn(_RequestModel):
     model_config = ConfigDict(
         json_schema_extra={
@@ -138,8 +109,7 @@ class BookingIn(_RequestModel):
     start: Annotated[Instant | None, Field(description="Without it: from now.")] = None
     end: Annotated[Instant | None, Field(description="Either this or `days`.")] = None
     days: Annotated[Days | None, Field(description="Of 24 hours each.")] = None
-    gpus: Annotated[GpuCount | None, Field(description="How many GPUs; 1, if not given.")] = None
-    cards: Annotated[GpuCount | None, Field(description="The old name of `gpus`.")] = None
+    gpus: Annotated[GpuCount, Field(description="How many GPUs; 1, if not given.")] = 1
     share: Annotated[bool, Field(description="One share of a GPU's memory instead of whole GPUs.")] = False
     user: Annotated[Word, AfterValidator(normal), Field(description="For whom, if not for yourself.")] = ""
     namespace: Word = ""
@@ -153,17 +123,10 @@ class BookingIn(_RequestModel):
             raise ValueError("either end or days is expected")
         return self
 
-    @model_validator(mode="after")
-    def _has_one_number_of_gpus(self) -> Self:
-        self.gpus = self.cards = agreed_gpus(self.gpus, self.cards) or 1
-        return self
-
     @property
     def fingerprint(self) -> str:
-        """The same for the same request, under whichever name it gives the number of GPUs."""
-        # A request without a group has the fingerprint that it had before there were groups.
-        left_out = {"gpus"} if self.group else {"gpus", "group"}
-        return hashlib.sha256(self.model_dump_json(exclude=left_out).encode()).hexdigest()
+        """The same for the same request."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
     def request(self) -> BookingRequest:
         end = self.end if self.end is not None else _length(self.days or 0)
@@ -171,7 +134,7 @@ class BookingIn(_RequestModel):
             model=self.model,
             end=end,
             start=self.start,
-            cards=self.gpus or 1,
+            cards=self.gpus,
             share=self.share,
             user=self.user,
             namespace=self.namespace,
@@ -187,12 +150,11 @@ class ChangesIn(_RequestModel):
     start: Instant | None = None
     end: Annotated[Instant | None, Field(description="Later extends, earlier shortens.")] = None
     gpus: GpuCount | None = None
-    cards: Annotated[GpuCount | None, Field(description="The old name of `gpus`.")] = None
     note: Prose | None = None
     reason: Annotated[Prose, Field(description="Needed to change another's booking.")] = ""
 
     def changes(self) -> Changes:
-        return Changes(self.start, self.end, agreed_gpus(self.gpus, self.cards), self.note, self.reason)
+        return Changes(self.start, self.end, self.gpus, self.note, self.reason)
 
 
 class CancelIn(_RequestModel):
@@ -207,15 +169,14 @@ class MaintenanceIn(_RequestModel):
     model: Annotated[Word, Field(min_length=1)]
     start: Instant
     end: Instant
-    gpus: Annotated[GpuCount | None, Field(description="How many GPUs; 1, if not given.")] = None
-    cards: Annotated[GpuCount | None, Field(description="The old name of `gpus`.")] = None
+    gpus: Annotated[GpuCount, Field(description="How many GPUs; 1, if not given.")] = 1
     why: Annotated[Prose, Field(min_length=1)]
 
     def maintenance(self) -> Maintenance:
-        return Maintenance(self.model, self.start, self.end, agreed_gpus(self.gpus, self.cards) or 1)
+        return Maintenance(self.model, self.start, self.end, self.gpus)
 
 
-class BookingOut(_GpusOut):
+class BookingOut(_ResponseModel):
     id: str
     user: str
     model: str
@@ -256,7 +217,7 @@ class ProblemItem(_ResponseModel):
     field: str | None = None
 
 
-class PreviewOut(_GpusOut):
+class PreviewOut(_ResponseModel):
     allowed: bool
     user: str
     model: str
@@ -277,7 +238,7 @@ class DayOut(_ResponseModel):
     overbooked: int
 
 
-class ModelOut(_GpusOut):
+class ModelOut(_ResponseModel):
     model: str
     gpus: Annotated[int, Field(description="Healthy GPUs that can be booked.")]
     set_aside: Annotated[
@@ -303,7 +264,6 @@ class ModelOut(_GpusOut):
     next_free: Annotated[str | None, Field(description="From when one can be booked. Null: never.")]
     overbooked: Annotated[int, Field(description="How many more are booked than there are, at worst.")]
     shares_per_gpu: int
-    shares_per_card: Annotated[int, Field(description="The old name of `shares_per_gpu`.")]
     days: list[DayOut]
 
 
@@ -331,7 +291,6 @@ class RulesOut(_ResponseModel):
     cooldown_hours: float
     planned: int
     shares_per_gpu: int
-    shares_per_card: Annotated[int, Field(description="The old name of `shares_per_gpu`.")]
     zone: str
     rules: Annotated[list[RuleOut], Field(description="Every rule that a booking may break.")]
 
@@ -341,7 +300,6 @@ class UseOut(_ResponseModel):
     model: str
     bookings: int
     gpu_hours: float
-    card_hours: Annotated[float, Field(description="The old name of `gpu_hours`.")]
     group: Annotated[str, Field(description="For which they booked; empty: for themselves.")] = ""
     covered_gpu_hours: Annotated[
         float | None, Field(description="Held by pods that a booking covered. Null: there is no cluster.")
@@ -360,7 +318,7 @@ class UsageOut(_ResponseModel):
     items: list[UseOut]
 
 
-class WindowOut(_GpusOut):
+class WindowOut(_ResponseModel):
     id: str
     model: str
     start: str

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from carrel.bookings.api.models import Email, Prose, Word
 from carrel.bookings.records import LogEntry
 from carrel.bookings.service import CurrentService
-from carrel.bookings.sign_in import CurrentPerson, forbidden
+from carrel.bookings.sign_in.authenticator import CurrentPerson, forbidden
 from carrel.parsing.addresses import normal
 
 router = APIRouter(prefix="/notices", tags=["notices"])
@@ -52,5 +52,5 @@ async def revoked(service: CurrentService, person: CurrentPerson, notice: Revoke
     names = ("namespace", "pod", "node", "model")
     details = {name: value for name in names if (value := getattr(notice, name))}
     subject = normal(notice.person)
-    entry = LogEntry(service.context.now(), person.email, "revoked", subject, why=notice.why, details=details)
+    entry = LogEntry(service.queries.now(), person.email, "revoked", subject, why=notice.why, details=details)
     return NoticeRecorded(is_new=await service.outbox.note(f"revoked-{notice.id}", entry))

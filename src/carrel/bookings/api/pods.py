@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from carrel.bookings.pages.home_page import PodRow, pod_rows
 from carrel.bookings.service import CurrentService
-from carrel.bookings.sign_in import CurrentPerson
+from carrel.bookings.sign_in.authenticator import CurrentPerson
 from carrel.bookings.startable import words_with_zone
 from carrel.http.problems import Problem
 
@@ -33,7 +33,7 @@ async def pods(service: CurrentService, person: CurrentPerson) -> PodsOut:
     if service.cluster_view is None:
         why = "Its GPUs are those of a file, so it knows no pods."
         raise Problem(404, "no-cluster", "This booking service has no cluster", why, "carrel list")
-    rows = pod_rows(service.cluster_view, person.email, words_with_zone(service.context.zone))
+    rows = pod_rows(service.cluster_view, person.email, words_with_zone(service.queries.zone))
     return PodsOut(items=[_pod_out(row) for row in rows])
 
 

@@ -12,10 +12,10 @@ from starlette.requests import Request
 from carrel.bookings.api.errors import malformed, problem_of
 from carrel.bookings.api.models import A_START, AN_END, Word
 from carrel.bookings.people import Person
-from carrel.bookings.records import BookingRefusal, RefusalReason
-from carrel.bookings.service import CurrentService, ServiceContext
-from carrel.bookings.sign_in import CurrentPersonOrHub, forbidden
-from carrel.bookings.startable import FreeGpus, StartableQuery, UsableBooking
+from carrel.bookings.records import BookingRefusal, FreeGpus, RefusalReason
+from carrel.bookings.service import CurrentService, ServiceParts
+from carrel.bookings.sign_in.authenticator import CurrentPersonOrHub, forbidden
+from carrel.bookings.startable import StartableQuery, UsableBooking
 from carrel.parsing.addresses import is_address, normal
 from carrel.parsing.time import seconds
 
@@ -65,12 +65,12 @@ async def startable(
     user: Annotated[Word, Query(description="For a hub: its user, by name or address.")] = "",
 ) -> StartableOut:
     email = _subject(service, person, user)
-    if not service.context.inventory.is_known:
+    if not service.queries.inventory.is_known:
         raise problem_of(
             BookingRefusal(RefusalReason.NOT_READY, "The cluster has not been read yet.", hint="try again")
         )
     url = service.authenticator.options.url_for(request)
-    found = await StartableQuery(service.context, service.cluster_view, url).of(email)
+    found = await StartableQuery(service.queries, service.cluster_view, url).of(email)
     matches = is_address(email)
     unmatched = f"{email} is no e-mail address, so it has no bookings: an admin sets --username-domain or --hub-users"
     return StartableOut(
@@ -83,8 +83,8 @@ async def startable(
     )
 
 
-def _subject(service: ServiceContext, person: Person, user: str) -> str:
-    """Whose question it is. Raises `Problem` if it is not for this caller to ask."""
+def _subject(service: ServiceParts, person: Person, user: str) -> str:
+    """Return the person whom the question is about. Raises `Problem` if it is not for this caller to ask."""
     if person.is_hub:
         if not user:
             raise malformed(("user", "the name of a user of the hub is expected"))

@@ -42,7 +42,7 @@ async def booking_status(
 ) -> Any:
     if not service.knows_token(authorization.removeprefix("Bearer ")):
         raise Problem(403, "forbidden", "Not allowed", "This needs the token that is set by --maia-token.")
-    booking = (await service.queries.person_tier(question.user, question.namespace)).booking
+    booking = await service.queries.active_booking(question.user, question.namespace)
     if booking is None:
         return write_status(BookingStatus())
     return write_status(BookingStatus(booking.ends, booking.model, booking.cards, booking.id))

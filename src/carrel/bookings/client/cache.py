@@ -10,17 +10,15 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from carrel.bookings.client.interface import BookingService, CachedAnswer, Declined, NoAnswer
 from carrel.bookings.client.status import BookingStatus
 
 log = logging.getLogger(__name__)
 
-K = TypeVar("K")
-T = TypeVar("T")
 V = TypeVar("V")
 
 MAX_CACHED = 10_000
@@ -37,28 +35,13 @@ class CacheTiming:
     """How long nobody asks after a failure."""
 
 
-class BookingCache:
-    """Implements `bookings.client.interface.BookingLookup`."""
-
-    def __init__(self, service: BookingService, clock: Callable[[], float], timing: CacheTiming | None = None) -> None:
-        times = timing or CacheTiming()
-        self._statuses = _Cache[tuple[str, str], BookingStatus](lambda whose: service.status(*whose), clock, times)
-
-    async def status(self, user: str, namespace: str) -> CachedAnswer[BookingStatus]:
-        return await self._statuses.get((user, namespace))
-
-    @property
-    def failures(self) -> int:
-        return self._statuses.failures
-
-    @property
-    def oldest_s(self) -> float:
-        """The age of the oldest answer that was used since the service last answered."""
-        return self._statuses.oldest_s
+class Question(NamedTuple):
+    user: str
+    namespace: str
 
 
-class _CachedEntry(NamedTuple, Generic[T]):
-    answer: T
+class _CachedEntry(NamedTuple):
+    answer: BookingStatus
     at: float
 
 
@@ -68,21 +51,23 @@ class _Pause(NamedTuple):
     was_answered: bool = False
 
 
-class _Cache(Generic[K, T]):
-    """The answers to one kind of question."""
+class BookingCache:
+    """Implements `bookings.client.interface.BookingLookup`."""
 
-    def __init__(self, ask: Callable[[K], Awaitable[T]], clock: Callable[[], float], timing: CacheTiming) -> None:
-        self._ask = ask
+    def __init__(self, service: BookingService, clock: Callable[[], float], timing: CacheTiming | None = None) -> None:
+        self._service = service
         self._clock = clock
-        self._timing = timing
-        self._answers: OrderedDict[K, _CachedEntry[T]] = OrderedDict()
-        self._under_way: dict[K, asyncio.Future[None]] = {}
-        self._declined: OrderedDict[K, _Pause] = OrderedDict()
+        self._timing = timing or CacheTiming()
+        self._answers: OrderedDict[Question, _CachedEntry] = OrderedDict()
+        self._under_way: dict[Question, asyncio.Future[None]] = {}
+        self._declined: OrderedDict[Question, _Pause] = OrderedDict()
         self._pause = _Pause()
         self.failures = 0
         self.oldest_s = 0.0
+        """The age of the oldest answer that was used since the service last answered."""
 
-    async def get(self, question: K) -> CachedAnswer[T]:
+    async def status(self, user: str, namespace: str) -> CachedAnswer:
+        question = Question(user, namespace)
         # In a loop: the caller that asked for all of us may have been cancelled.
         while self._age(question) > self._timing.fresh_s and self._clock() >= self._pause_of(question).until:
             await self._ask_once(question)
@@ -94,14 +79,14 @@ class _Cache(Generic[K, T]):
             return CachedAnswer(self._answers[question].answer, age, pause.why, pause.was_answered)
         return CachedAnswer(None, failure=pause.why, was_answered=pause.was_answered)
 
-    async def _ask_once(self, question: K) -> None:
+    async def _ask_once(self, question: Question) -> None:
         if (asked := self._under_way.get(question)) is not None:
             await asyncio.shield(asked)
             return
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._under_way[question] = done
         try:
-            answer = await self._ask(question)
+            answer = await self._service.status(question.user, question.namespace)
         except NoAnswer as no_answer:
             self._note_failure(question, no_answer)
         else:
@@ -111,7 +96,7 @@ class _Cache(Generic[K, T]):
             del self._under_way[question]
             done.set_result(None)
 
-    def _note_failure(self, question: K, no_answer: NoAnswer) -> None:
+    def _note_failure(self, question: Question, no_answer: NoAnswer) -> None:
         self.failures += 1
         pause = _Pause(self._clock() + self._timing.pause_s, str(no_answer), no_answer.was_answered)
         if isinstance(no_answer, Declined):
@@ -120,15 +105,15 @@ class _Cache(Generic[K, T]):
             self._pause = pause
         log.warning("booking_service_failed why=%r", pause.why)
 
-    def _pause_of(self, question: K) -> _Pause:
+    def _pause_of(self, question: Question) -> _Pause:
         """The longer of the two."""
         return max(self._pause, self._declined.get(question, _Pause()))
 
-    def _age(self, question: K) -> float:
+    def _age(self, question: Question) -> float:
         return self._clock() - self._answers[question].at if question in self._answers else float("inf")
 
 
-def _remember(kept: OrderedDict[K, V], question: K, what: V) -> None:
+def _remember(kept: OrderedDict[Question, V], question: Question, what: V) -> None:
     kept[question] = what
     kept.move_to_end(question)
     while len(kept) > MAX_CACHED:

@@ -5,19 +5,16 @@ with what is still known, and with the reason. Its answers may be some seconds o
 """
 
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 from carrel.bookings.client.status import BookingStatus
 
-T_co = TypeVar("T_co", covariant=True)
 
-
-# No slots: on Python 3.11 a frozen slotted generic cannot be created as `CachedAnswer[Type](…)`.
-@dataclass(frozen=True)
-class CachedAnswer(Generic[T_co]):
+@dataclass(frozen=True, slots=True)
+class CachedAnswer:
     """What the booking service last answered."""
 
-    value: T_co | None
+    value: BookingStatus | None
     """None: there is no answer that is recent enough to be used."""
     age_s: float = 0.0
     failure: str = ""
@@ -27,7 +24,7 @@ class CachedAnswer(Generic[T_co]):
 
 
 class BookingLookup(Protocol):
-    async def status(self, user: str, namespace: str) -> CachedAnswer[BookingStatus]:
+    async def status(self, user: str, namespace: str) -> CachedAnswer:
         """Has this person an active booking now?"""
         ...
 

@@ -21,11 +21,11 @@ class BookingStatus:
     """Without arguments: the person has no active booking."""
 
     ends: datetime | None = None
-    """Of the active booking; None: there is none."""
+    """When the active booking ends; None: there is none."""
     model: str = ""
     gpus: int = 0
     id: str = ""
-    """Of the active booking. A service that gives none: `id_without_name`."""
+    """The active booking's; MAIA's have none: `id_without_name`."""
 
     @property
     def tier(self) -> Tier:
@@ -38,8 +38,8 @@ def id_without_name(user: str, model: str) -> str:
     return f"maia-{hashlib.sha256(words.encode()).hexdigest()[:24]}"
 
 
-def read_status(body: object, user: str) -> BookingStatus:
-    """Of that person. Raises `Malformed`."""
+def read_status(body: object) -> BookingStatus:
+    """Raises `Malformed`."""
     field = Field(body, "booking status")
     tier = field["tier"].some_text()
     if tier not in {each.value for each in Tier}:
@@ -47,8 +47,7 @@ def read_status(body: object, user: str) -> BookingStatus:
     if Tier(tier) is Tier.OPPORTUNISTIC:
         return BookingStatus()
     ends = instant(field["ends"].some_text(), field.subject, "ends")
-    model = field["model"].text()
-    return BookingStatus(ends, model, field["gpus"].integer(), field["id"].text() or id_without_name(user, model))
+    return BookingStatus(ends, field["model"].text(), field["gpus"].integer(), field["id"].some_text())
 
 
 def write_status(status: BookingStatus) -> dict[str, Any]:

@@ -34,10 +34,8 @@ class Notification:
     person: str
     at: datetime
     booking: str = ""
-    sequence: int = 0
-    """Of the calendar event (`icalendar.sequence_of`)."""
     facts: Mapping[str, str] = field(default_factory=dict)
-    """`model`, `cards`, `start`, `end` (RFC 3339), `version`, `actor`, `why`; of a group's booking `group`; of a
+    """`model`, `gpus`, `start`, `end` (RFC 3339), `version`, `actor`, `why`; of a group's booking `group`; of a
     revocation `pod`, `namespace`, `node`, `ends` (when the pod ends) and `then` (what happens to it)."""
 
     @property
@@ -48,7 +46,7 @@ class Notification:
 
     @property
     def pod_ends(self) -> datetime | None:
-        """Of a pod that loses its GPU."""
+        """When a pod ends that loses its GPU."""
         ends = self.facts.get("ends")
         return datetime.fromisoformat(ends) if ends else None
 
@@ -62,18 +60,22 @@ class Notification:
 
 def reminder(booking: Booking, now: datetime) -> Notification | None:
     """The reminder that is due now for an active booking, if any. A later end makes a new reminder."""
-    left = booking.ends - now
-    for occasion, before in REMINDERS.items():
-        # No reminder for a booking that is shorter than the time between the reminder and the end.
-        if booking.is_active(now) and left <= before < booking.ends - booking.start:
-            end = booking.ends.astimezone(UTC)
-            id = f"{occasion.value}-{booking.id}-{end:%Y%m%dT%H%M%SZ}"
-            return Notification(id, occasion, booking.user, now, booking.id, facts=facts_of(booking))
-    return None
+    occasion = due_reminder(booking.start, booking.ends, now) if booking.is_active(now) else None
+    if occasion is None:
+        return None
+    id = f"{occasion.value}-{booking.id}-{booking.ends.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+    return Notification(id, occasion, booking.user, now, booking.id, facts=facts_of(booking))
+
+
+def due_reminder(start: datetime, ends: datetime, now: datetime) -> Occasion | None:
+    """None for a booking that is shorter than the time between the reminder and the end: who has just booked a day
+    knows when it ends."""
+    due = (occasion for occasion, before in REMINDERS.items() if ends - now <= before < ends - start)
+    return next(due, None)
 
 
 def facts_of(booking: Booking) -> dict[str, str]:
-    facts = {"model": booking.model, "cards": str(booking.cards), "start": booking.start.isoformat()}
+    facts = {"model": booking.model, "gpus": str(booking.cards), "start": booking.start.isoformat()}
     facts |= {"end": booking.ends.astimezone(UTC).isoformat()}
     return facts | ({"group": booking.group} if booking.group else {})
 
@@ -106,7 +108,7 @@ def text(notification: Notification, zone: tzinfo, link: str = "") -> str:
     lines = [subject(notification, zone) + ".", ""]
     if notification.span:
         start, end = notification.span
-        lines.append(f"Model: {notification.facts.get('model', '')} ({notification.facts.get('cards', '1')})")
+        lines.append(f"Model: {notification.facts.get('model', '')} ({notification.facts.get('gpus', '1')})")
         lines.append(f"From:  {moment(start, zone)}")
         lines.append(f"Until: {moment(end, zone)}" + (f" ({words(end - start)})" if end > start else ""))
     lines += [

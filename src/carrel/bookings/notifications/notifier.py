@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
-from carrel.bookings.icalendar import sequence_of, sequence_without_version
 from carrel.bookings.notifications.interface import Channel, Delivery, Outbox, Undelivered
 from carrel.bookings.notifications.messages import REMINDERS, Notification, Occasion, reminder
 from carrel.bookings.records import BookingStore, LogEntry
@@ -19,6 +18,7 @@ log = logging.getLogger(__name__)
 SENDING = timedelta(minutes=5)
 """The time for one attempt; after it another replica may try."""
 AT_ONCE = 20
+ROUND_S = 5.0
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=30), timedelta(hours=2)
 KEPT = timedelta(days=30)
 
@@ -31,6 +31,16 @@ class Notifier:
         self._store = store
         self._channels = channels
         self._clock = clock
+
+    async def run(self) -> None:
+        """Runs until it is cancelled. A failure is logged and tried again; it never stops the service."""
+        while True:
+            try:
+                while await self.round():
+                    pass
+            except Exception as error:
+                log.warning("notifications_failed: %s: %s", type(error).__name__, error)
+            await asyncio.sleep(ROUND_S)
 
     async def round(self) -> int:
         """Returns how many notifications were delivered. Raises `StoreUnavailable`; nothing is lost then."""
@@ -95,6 +105,4 @@ def notification_of(entry: LogEntry) -> Notification | None:
     facts = {**entry.details, "actor": entry.actor, "why": entry.why}
     # A new database counts from one again: with the time, its ids differ from those of the old one.
     id = f"log-{entry.number}-{entry.at.astimezone(UTC):%Y%m%dT%H%M%SZ}"
-    version = entry.details.get("version")
-    sequence = sequence_of(int(version)) if version else sequence_without_version(entry.number)
-    return Notification(id, occasion, entry.subject, entry.at, entry.booking, sequence, facts)
+    return Notification(id, occasion, entry.subject, entry.at, entry.booking, facts)

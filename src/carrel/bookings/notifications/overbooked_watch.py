@@ -18,7 +18,7 @@ from carrel.bookings.calendar import Calendar
 from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.notifications.interface import Outbox
 from carrel.bookings.notifications.messages import Occasion, facts_of
-from carrel.bookings.queries import BookingContext
+from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import LogEntry, StoreUnavailable
 from carrel.bookings.rules import Booking
 
@@ -49,9 +49,9 @@ def short_bookings(
 
 
 class OverbookedWatch:
-    def __init__(self, context: BookingContext, outbox: Outbox, is_current: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, queries: BookingQueries, outbox: Outbox, is_current: Callable[[], bool] = lambda: True) -> None:
         """`is_current`: whether the API server is heard. Otherwise every agent seems silent to this replica alone."""
-        self._context = context
+        self._queries = queries
         self._outbox = outbox
         self._is_current = is_current
         self._since: dict[tuple[str, bool, bool], datetime] = {}
@@ -67,14 +67,14 @@ class OverbookedWatch:
 
     async def round(self) -> None:
         """Raises `StoreUnavailable`."""
-        if not self._context.inventory.is_known or not self._is_current():
+        if not self._queries.inventory.is_known or not self._is_current():
             self._since.clear()
             return
-        now, stock = self._context.now(), self._context.inventory.stock()
-        async with self._context.store.reading() as reading:
+        now, stock = self._queries.now(), self._queries.inventory.stock()
+        async with self._queries.store.reading() as reading:
             bookings = [record.booking for record in await reading.within(now, now + SOON)]
         told = {name.removeprefix(MARK) for name in await self._outbox.marks(MARK)}
-        short = short_bookings(bookings, stock, self._context.rules.shares_per_card, now)
+        short = short_bookings(bookings, stock, self._queries.rules.shares_per_card, now)
         states = {each.id: (each.id, each.id in short, each.id in told) for each in bookings}
         self._since = {state: self._since.get(state, now) for state in states.values()}
         for booking in bookings:

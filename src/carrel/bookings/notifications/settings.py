@@ -1,12 +1,9 @@
-"""The settings of notifications, and the task that sends them."""
+"""The settings of notifications."""
 
-import asyncio
-import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
 from email.utils import parseaddr
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
@@ -14,16 +11,6 @@ import typer
 from carrel.parsing import Malformed
 from carrel.parsing.addresses import is_address
 from carrel.parsing.secret_settings import HOW_TO_MAKE_ONE
-
-if TYPE_CHECKING:
-    import aiohttp
-
-    from carrel.bookings.notifications.interface import Channel
-    from carrel.bookings.notifications.notifier import Notifier
-
-log = logging.getLogger(__name__)
-
-ROUND_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -65,39 +52,3 @@ def mistakes_in_notifications(settings: NotificationSettings) -> Iterable[str]:
             yield f"--webhook-url is {settings.webhook_url!r}; expected https://HOST/PATH"
         if not settings.webhook_secret:
             yield f"--webhook-url needs --webhook-secret; {HOW_TO_MAKE_ONE}"
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryContext:
-    """What the channels need of their surroundings."""
-
-    http: "aiohttp.ClientSession"
-    zone: tzinfo
-    now: Callable[[], datetime]
-    link: str
-
-
-def channels_of(settings: NotificationSettings, context: DeliveryContext) -> Mapping[str, "Channel"]:
-    """For settings without mistakes."""
-    from carrel.bookings.notifications.smtp import MailChannel, mail_server
-    from carrel.bookings.notifications.webhook import WebhookChannel
-
-    channels: dict[str, Channel] = {}
-    if settings.smtp_url:
-        server = mail_server(settings.smtp_url)
-        channels["mail"] = MailChannel(server, settings.mail_from, context.zone, context.link)
-    if settings.webhook_url:
-        secret, zone = settings.webhook_secret, context.zone
-        channels["webhook"] = WebhookChannel(settings.webhook_url, secret, context.http, zone, context.now)
-    return channels
-
-
-async def keep_sending(notifier: "Notifier") -> None:
-    """Until it is cancelled. A failure is logged and tried again; it never stops the service."""
-    while True:
-        try:
-            while await notifier.round():
-                pass
-        except Exception as error:
-            log.warning("notifications_failed: %s: %s", type(error).__name__, error)
-        await asyncio.sleep(ROUND_S)

@@ -148,8 +148,8 @@ def _event(notification: Notification, zone: tzinfo) -> CalendarEvent | None:
         model=facts.get("model", ""),
         start=start,
         end=end,
-        cards=int(facts.get("cards", "1")),
+        cards=int(facts.get("gpus", "1")),
         share=facts.get("share") == "true",
         group=facts.get("group", ""),
     )
-    return booking_event(booking, notification.sequence, subject(notification, zone))
+    return booking_event(booking, int(facts.get("version", "1")), subject(notification, zone))

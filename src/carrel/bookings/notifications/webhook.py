@@ -1,8 +1,8 @@
 """Notifications to a program: an HTTP POST whose sender and age can be checked.
 
 `Carrel-Signature: sha256=HEX` is the HMAC-SHA256, under the shared secret, of the time in `Carrel-Timestamp`, a full
-stop, and the body. A receiver that refuses old times cannot be fooled by a recorded post. `Carrel-Letter` is the id of
-the notification, by which a repetition is recognised.
+stop, and the body. A receiver that refuses old times cannot be fooled by a recorded post. `Carrel-Notification-Id`
+is the id by which a repetition is recognised.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ class WebhookChannel:
         timestamp = str(int(self.now().timestamp()))
         headers = {
             "content-type": "application/json",
-            "carrel-letter": notification.id,
+            "carrel-notification-id": notification.id,
             "carrel-timestamp": timestamp,
             "carrel-signature": signature(self.secret, timestamp, body),
         }

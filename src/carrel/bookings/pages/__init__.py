@@ -2,8 +2,8 @@
 
 Reading order:
 
-    context cluster_view       what the pages need of the service and of the cluster
-    layout routes              templates, the frame around every page, errors as pages, static files
+    cluster_view               what the pages see of the cluster
+    layout page routes         templates, the frame around every page, errors as pages, static files
     home_page timeline_page booking_page map_page usage_page admin_page    one module per page: its routes
     timeline cluster_map heat_map      pictures: data in, SVG out (pure)
     booking_form form_fields           what forms send, and the feedback on it
@@ -16,7 +16,6 @@ and arrow keys. Nothing is loaded from another host and nothing is inline, so th
 """
 
 from carrel.bookings.pages.cluster_view import ClusterView
-from carrel.bookings.pages.context import PagesContext
 from carrel.bookings.pages.routes import install_pages
 
-__all__ = ["ClusterView", "PagesContext", "install_pages"]
+__all__ = ["ClusterView", "install_pages"]

@@ -5,7 +5,6 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -14,17 +13,17 @@ from carrel.bookings.groups import GroupRole
 from carrel.bookings.pages import form_fields
 from carrel.bookings.pages.form_fields import InvalidForm
 from carrel.bookings.pages.hub_findings import HubFindings, hub_findings
-from carrel.bookings.pages.layout import PageRenderer
+from carrel.bookings.pages.page import Handler, Page
 from carrel.bookings.pages.rule_changes import RuleConflict, conflicts
 from carrel.bookings.people import Grant, Person, Role
 from carrel.bookings.records import BookingRefusal, Query, State
 from carrel.bookings.rules import BookingRules
-from carrel.bookings.sign_in.authenticator import Authenticator, CurrentPerson, forbidden
+from carrel.bookings.sign_in.authenticator import CurrentPerson, forbidden
 from carrel.parsing.addresses import is_address, normal
 
 AHEAD = timedelta(days=366)
 MAX_LIMIT = 100_000
-"""Of a number to try, if its limit has no largest value itself."""
+"""The largest number to try, if its limit has none itself."""
 ROLES = (Role.MEMBER, Role.LAB_ADMIN, Role.PLATFORM_ADMIN)
 NOT_LISTED = "not listed"
 DONE = {
@@ -35,17 +34,15 @@ DONE = {
 }
 
 
-class AdminPage:
-    def __init__(self, renderer: PageRenderer) -> None:
-        self._renderer = renderer
-        self._context = renderer.context
-
-    def add_to(self, router: APIRouter) -> None:
-        router.add_api_route("/admin", self.show, methods=["GET"], response_model=None)
-        router.add_api_route("/admin/maintenance", self.add_maintenance, methods=["POST"], response_model=None)
-        router.add_api_route("/admin/maintenance/{id}", self.remove_maintenance, methods=["POST"], response_model=None)
-        router.add_api_route("/admin/roles", self.give_role, methods=["POST"], response_model=None)
-        router.add_api_route("/admin/groups", self.change_group, methods=["POST"], response_model=None)
+class AdminPage(Page):
+    def routes(self) -> Mapping[str, Handler]:
+        return {
+            "GET /admin": self.show,
+            "POST /admin/maintenance": self.add_maintenance,
+            "POST /admin/maintenance/{id}": self.remove_maintenance,
+            "POST /admin/roles": self.give_role,
+            "POST /admin/groups": self.change_group,
+        }
 
     async def show(self, request: Request, person: CurrentPerson) -> Response:
         return await self._page(request, person)
@@ -54,18 +51,18 @@ class AdminPage:
         _check_admin(person)
         asked = form_fields.texts(await request.form())
         try:
-            start = form_fields.local_instant(asked.get("start", ""), self._context.zone)
-            end = form_fields.local_instant(asked.get("end", ""), self._context.zone)
+            start = form_fields.local_instant(asked.get("start", ""), self._queries.zone)
+            end = form_fields.local_instant(asked.get("end", ""), self._queries.zone)
             wanted = Maintenance(asked.get("model", ""), start, end, form_fields.gpu_count(asked))
         except InvalidForm as invalid:
             return await self._page(request, person, problems=invalid.problems, status=422)
-        answer = await self._context.commands.add_maintenance(wanted, asked.get("why", ""), person)
+        answer = await self._service.commands.add_maintenance(wanted, asked.get("why", ""), person)
         return await self._answered(request, person, answer, "maintenance")
 
     async def remove_maintenance(self, request: Request, person: CurrentPerson, id: str) -> Response:
         _check_admin(person)
         return await self._answered(
-            request, person, await self._context.commands.remove_maintenance(id, person), "removed"
+            request, person, await self._service.commands.remove_maintenance(id, person), "removed"
         )
 
     async def give_role(self, request: Request, person: CurrentPerson) -> Response:
@@ -82,16 +79,15 @@ class AdminPage:
             problems.append("Give a reason: it is written to the audit log.")
         if problems:
             return await self._page(request, person, problems=problems, status=422)
-        authenticator: Authenticator = request.app.state.authenticator
         granted = None if role == Role.MEMBER.value else Role(role)
-        await authenticator.people.grant(Grant(email, granted, person.email, why, self._context.now()))
+        await self._service.authenticator.people.grant(Grant(email, granted, person.email, why, self._queries.now()))
         return RedirectResponse("/admin?done=role", 303)
 
     async def change_group(self, request: Request, person: CurrentPerson) -> Response:
         _check_admin(person)
         asked = form_fields.texts(await request.form())
         group, email, why = asked.get("group", ""), asked.get("email", ""), asked.get("why", "")
-        commands, role = self._context.group_commands, asked.get("role", "")
+        commands, role = self._service.group_commands, asked.get("role", "")
         if role == NOT_LISTED:
             answer = await commands.remove_person(group, email, person, why)
         elif role in {each.value for each in GroupRole}:
@@ -103,18 +99,17 @@ class AdminPage:
 
     async def _answered(self, request: Request, person: Person, answer: object, done: str) -> Response:
         if isinstance(answer, BookingRefusal):
-            problems = [problem.message for problem in answer.problems] or [answer.message]
-            return await self._page(request, person, problems=problems, status=422)
+            return await self._page(request, person, problems=answer.messages, status=422)
         return RedirectResponse(f"/admin?done={done}", 303)
 
     async def _page(
         self, request: Request, person: Person, *, problems: Sequence[str] = (), status: int = 200
     ) -> Response:
         _check_admin(person)
-        context, authenticator = self._context, request.app.state.authenticator
+        queries, authenticator = self._queries, self._service.authenticator
         asked = form_fields.texts(request.query_params)
-        tried, wrong = tried_rules(asked, context.rules)
-        now = context.now()
+        tried, wrong = tried_rules(asked, queries.rules)
+        now, cluster = queries.now(), self._service.cluster_view
         return self._renderer.page(
             request,
             person,
@@ -122,26 +117,26 @@ class AdminPage:
             status=status,
             done=DONE.get(asked.get("done", ""), ""),
             problems=[*problems, *wrong],
-            rules=context.rules,
+            rules=queries.rules,
             max_limit=MAX_LIMIT,
             tried=tried,
             conflicts=await self._conflicts(tried) if tried else [],
-            models=await context.queries.availability(now.astimezone(context.zone).date(), 1),
-            maintenance=await context.queries.maintenance(now, now + AHEAD),
+            models=await queries.availability(queries.today(), 1),
+            maintenance=await queries.maintenance(now, now + AHEAD),
             people=[
                 (known, sorted(role.value for role in authenticator.roles.by_email(known.email, known.granted)))
                 for known in await authenticator.people.known()
             ],
-            hubs=hub_findings(context.cluster.pods()) if context.cluster else HubFindings(),
+            hubs=hub_findings(cluster.pods()) if cluster else HubFindings(),
             roles=ROLES,
-            groups=await context.queries.groups(),
+            groups=await queries.groups(),
             group_roles=[*(role.value for role in GroupRole), NOT_LISTED],
-            log=await context.queries.log(person, limit=50),
+            log=await queries.log(person, limit=50),
         )
 
     async def _conflicts(self, tried: BookingRules) -> list[RuleConflict]:
         query = Query(states=frozenset({State.ACTIVE, State.PLANNED}), limit=1000)
-        return conflicts((await self._context.queries.find(query)).records, tried, self._context.zone)
+        return conflicts((await self._queries.find(query)).records, tried, self._queries.zone)
 
 
 def tried_rules(asked: Mapping[str, str], rules: BookingRules) -> tuple[BookingRules | None, list[str]]:
@@ -157,7 +152,7 @@ def tried_rules(asked: Mapping[str, str], rules: BookingRules) -> tuple[BookingR
             tried = tried.with_limit(limit, number)
         else:
             kind = "whole number" if is_count else "number"
-            wrong.append(f"{limit.names[0]}: “{text}” is not a {kind} from {limit.least:g} to {most:g}.")
+            wrong.append(f"{limit.name}: “{text}” is not a {kind} from {limit.least:g} to {most:g}.")
     return (None, wrong) if wrong or not given else (tried, [])
 
 

@@ -70,7 +70,7 @@ def times_of(wanted: BookingRequest, now: datetime) -> tuple[datetime, datetime]
 def idempotency_of(given: Mapping[str, str]) -> IdempotencyKey | None:
     """A form that is sent twice books once. A form that was changed after a refusal is another request."""
     key = given.get("key", "")
-    names = ("model", "start", "end", "cards", "share", "user", "note", *(["group"] if given.get("group") else []))
+    names = ("model", "start", "end", "gpus", "share", "user", "note", "group")
     said = "\n".join(given.get(name, "") for name in names)
     fingerprint = hashlib.sha256(said.encode()).hexdigest()
     return IdempotencyKey(f"{key}-{fingerprint[:16]}", fingerprint) if key else None
@@ -79,8 +79,7 @@ def idempotency_of(given: Mapping[str, str]) -> IdempotencyKey | None:
 def feedback_on(answer: Preview | BookingRefusal, wanted: BookingRequest, rules: BookingRules) -> FormFeedback:
     checks = judged(rules, answer.problems, wanted.cards, is_group=bool(wanted.group))
     if isinstance(answer, BookingRefusal):
-        problems = [problem.message for problem in answer.problems] or [answer.message]
-        return FormFeedback(checks, problems, answer.earliest_start, answer.hint, wanted)
+        return FormFeedback(checks, answer.messages, answer.earliest_start, answer.hint, wanted)
     return FormFeedback(
         checks=checks,
         problems=[problem.message for problem in answer.problems],

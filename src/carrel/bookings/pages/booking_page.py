@@ -3,14 +3,13 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from carrel.bookings.pages import form_fields
 from carrel.bookings.pages.booking_form import FormFeedback
 from carrel.bookings.pages.form_fields import InvalidForm
-from carrel.bookings.pages.layout import PageRenderer
+from carrel.bookings.pages.page import Handler, Page
 from carrel.bookings.pages.timeline_page import STATUS
 from carrel.bookings.people import Person
 from carrel.bookings.records import BookingRecord, BookingRefusal, Changes, State
@@ -25,16 +24,14 @@ DONE = {
 }
 
 
-class BookingPage:
-    def __init__(self, renderer: PageRenderer) -> None:
-        self._renderer = renderer
-        self._context = renderer.context
-
-    def add_to(self, router: APIRouter) -> None:
-        router.add_api_route("/bookings/{id}", self.show, methods=["GET"], response_model=None)
-        router.add_api_route("/bookings/{id}/verdict", self.verdict, methods=["GET"], response_model=None)
-        router.add_api_route("/bookings/{id}/change", self.change, methods=["POST"], response_model=None)
-        router.add_api_route("/bookings/{id}/cancel", self.cancel, methods=["POST"], response_model=None)
+class BookingPage(Page):
+    def routes(self) -> Mapping[str, Handler]:
+        return {
+            "GET /bookings/{id}": self.show,
+            "GET /bookings/{id}/verdict": self.verdict,
+            "POST /bookings/{id}/change": self.change,
+            "POST /bookings/{id}/cancel": self.cancel,
+        }
 
     async def show(self, request: Request, person: CurrentPerson, id: str) -> Response:
         record = await self._found(id)
@@ -52,20 +49,19 @@ class BookingPage:
             changes = Changes(end=self._end(asked), reason=asked.get("reason", ""))
         except InvalidForm as invalid:
             return await self._page(request, person, record, problems=invalid.problems, status=422)
-        answer = await self._context.commands.change(id, changes, person, _version(asked))
+        answer = await self._service.commands.change(id, changes, person, _version(asked))
         return await self._answered(request, person, record, answer, "changed")
 
     async def cancel(self, request: Request, person: CurrentPerson, id: str) -> Response:
         record, asked = await self._found(id), form_fields.texts(await request.form())
-        answer = await self._context.commands.cancel(id, person, asked.get("reason", ""), _version(asked))
+        answer = await self._service.commands.cancel(id, person, asked.get("reason", ""), _version(asked))
         return await self._answered(request, person, record, answer, "cancelled")
 
     async def _answered(
         self, request: Request, person: Person, record: BookingRecord, answer: BookingRecord | BookingRefusal, done: str
     ) -> Response:
         if isinstance(answer, BookingRefusal):
-            problems = [problem.message for problem in answer.problems] or [answer.message]
-            problems += [f"Try: {answer.hint}"] if answer.hint else []
+            problems = [*answer.messages, *([f"Try: {answer.hint}"] if answer.hint else [])]
             return await self._page(request, person, record, problems=problems, status=STATUS.get(answer.reason, 422))
         return RedirectResponse(f"/bookings/{answer.booking.id}?done={done}", 303)
 
@@ -75,20 +71,20 @@ class BookingPage:
             changes = Changes(end=self._end(asked), reason=asked.get("reason") or "preview")
         except InvalidForm as invalid:
             return FormFeedback((), invalid.problems)
-        answer = await self._context.commands.preview_change(record.booking.id, changes, person)
+        answer = await self._service.commands.preview_change(record.booking.id, changes, person)
         if isinstance(answer, BookingRefusal):
             return FormFeedback((), [answer.message])
         booking = record.booking
         is_group = bool(booking.group)
-        checks = judged(self._context.rules, answer.problems, booking.cards, is_change=True, is_group=is_group)
+        checks = judged(self._queries.rules, answer.problems, booking.cards, is_change=True, is_group=is_group)
         problems = [problem.message for problem in answer.problems]
         return FormFeedback(checks, problems, hint=answer.hint, is_allowed=answer.is_allowed)
 
     def _end(self, asked: Mapping[str, str]) -> datetime:
-        return form_fields.local_instant(asked.get("end", ""), self._context.zone)
+        return form_fields.local_instant(asked.get("end", ""), self._queries.zone)
 
     async def _found(self, id: str) -> BookingRecord:
-        record = await self._context.queries.get(id)
+        record = await self._queries.get(id)
         if record is None:
             raise Problem(404, "not-found", "No such booking", "There is no booking with this id.", "open /timeline")
         return record
@@ -103,8 +99,8 @@ class BookingPage:
         problems: Sequence[str] = (),
         status: int = 200,
     ) -> Response:
-        state = record.state(self._context.now())
-        reader = await self._context.queries.reader(person)
+        state = record.state(self._queries.now())
+        reader = await self._queries.reader(person)
         booking = record.booking
         return self._renderer.page(
             request,
@@ -118,11 +114,11 @@ class BookingPage:
             needs_reason=not booking.group and booking.user != person.email,
             may_see=reader.may_see(record),
             may_change=state in (State.PLANNED, State.ACTIVE) and reader.may_change(record),
-            consequence=self._context.commands.after_cancelling(record),
+            consequence=self._service.commands.after_cancelling(record),
             done=done,
             problems=problems,
-            cooldown_until=booking.ends + self._context.rules.cooldown,
-            rules=self._context.rules,
+            cooldown_until=booking.ends + self._queries.rules.cooldown,
+            rules=self._queries.rules,
         )
 
 

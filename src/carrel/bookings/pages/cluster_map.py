@@ -14,6 +14,7 @@ from itertools import groupby
 
 from markupsafe import Markup, escape
 
+from carrel.bookings.capacity import is_idle
 from carrel.bookings.pages import wording
 from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Card, Ledger
@@ -21,7 +22,7 @@ from carrel.ledger.shares import Share, ShareState
 from carrel.ledger.tiers import Tier
 
 WIDTH, HEIGHT = 44, 64
-"""Of a GPU, in pixels."""
+"""The size of a GPU, in pixels."""
 
 STATES = {
     ShareState.ASSUMED: "promised",
@@ -39,7 +40,7 @@ class PodOnMap:
     """None: no booking covers the pod, and it does not have to make room for others."""
     user: str = ""
     coverage: str = ""
-    """By which booking it is covered and until when, or what it means that none does."""
+    """Which booking covers it and until when, or what it means that none does."""
     name: str = ""
 
 
@@ -166,12 +167,12 @@ def gpu_on_map(card: Card, pod_of: PodOf) -> GpuOnMap:
 
 
 def totals(ledger: Ledger, cards_of: Callable[[str], Iterable[Card]]) -> Totals:
-    """Of the whole cluster. It is computed at every change, so it reads only the GPUs, not the pods."""
+    """Sums up the whole cluster. It is computed at every change, so it reads only the GPUs, not the pods."""
     nodes = [ledger.node(name) for name in ledger.nodes]
     cards = [(node, card) for node in nodes if node for card in cards_of(node.name)]
     return Totals(
         gpus=len(cards),
-        idle=sum(not (card.shares or card.kept_for or card.gpu.unusable or node.out_of_use) for node, card in cards),
+        idle=sum(is_idle(card, node) for node, card in cards),
         held_memory=sum(card.gpu.memory - max(card.free, 0) for _, card in cards),
         memory=sum(card.gpu.memory for _, card in cards),
     )

@@ -1,42 +1,60 @@
 """What the pages see of the cluster: the ledger, the pods, their coverage, and the usage so far. It only reads."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from carrel.bookings.pages.cluster_map import PodOnMap
 from carrel.bookings.pages.usage_counter import PodUser, UsageCounter, with_held
 from carrel.bookings.records import PersonUsage
 from carrel.dialects.tier import person_of
-from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Pod
+from carrel.leases.cluster_state import ClusterState
 from carrel.leases.coverage_reader import CoverageReader
 from carrel.leases.coverage_words import CoverageWords
-from carrel.ledger.ledger import Card, Ledger
+from carrel.leases.shown_cards import shown_card, shown_cards
+from carrel.ledger.ledger import Card
 from carrel.ledger.shares import Share
 
 NOBODY = PodUser("", None)
 
 
-@dataclass(frozen=True, slots=True)
 class ClusterView:
-    ledger: Ledger
-    cards: Callable[[str], Sequence[Card]]
-    """The GPUs of a node with their holders, as people number them: the ledger may have slots instead."""
-    card: Callable[[str], Card | None]
-    """One of them, by its UUID."""
-    pod: Callable[[str], Pod | None]
-    """By UID; of a ResourceClaim, the pod whose GPUs its GPUs are."""
-    shares_of: Callable[[Pod], Sequence[Share]]
-    """What a pod holds, by itself and by its claims."""
-    pods: Callable[[], Iterable[Pod]]
-    why_waits: Callable[[Pod], str]
-    """Empty if the pod does not wait."""
-    is_synced: Callable[[], bool]
-    coverage: CoverageReader
-    usage: UsageCounter = field(default_factory=UsageCounter)
-    isolation: Isolation = field(default_factory=Isolation)
-    """A pod that cannot be understood must not take the page away from everybody."""
+    """To be created before the informers run."""
+
+    def __init__(self, carrel: ClusterState) -> None:
+        self._carrel = carrel
+        self.ledger = carrel.ledger
+        self.coverage = CoverageReader(carrel)
+        self.usage = UsageCounter()
+        self.isolation = carrel.isolation
+        """A pod that cannot be understood must not take the page away from everybody."""
+
+    @property
+    def is_synced(self) -> bool:
+        return self._carrel.informers.is_synced
+
+    def cards(self, node: str) -> Sequence[Card]:
+        """The GPUs of a node with their holders, as people number them: the ledger may have slots instead."""
+        return shown_cards(self._carrel.cluster_ledger, node)
+
+    def card(self, uuid: str) -> Card | None:
+        """One of them."""
+        return shown_card(self._carrel.cluster_ledger, uuid)
+
+    def pods(self) -> Iterable[Pod]:
+        return self._carrel.pods.store.snapshot()
+
+    def pod(self, uid: str) -> Pod | None:
+        """The pod of that UID; for that of a ResourceClaim, the pod whose GPUs its GPUs are."""
+        return self._carrel.claim_users.pod_of(uid)
+
+    def shares_of(self, pod: Pod) -> Sequence[Share]:
+        """What a pod holds, by itself and by its claims."""
+        return self._carrel.shares_of(pod)
+
+    def why_waits(self, pod: Pod) -> str:
+        """Empty if the pod does not wait."""
+        return str(self._carrel.why(pod) or "")
 
     def count_usage(self, now: datetime) -> None:
         """Call it every few seconds: the usage page shows what was held."""

@@ -58,7 +58,7 @@ def day(text: str) -> date | None:
 
 
 def gpu_count(given: Mapping[str, str]) -> int:
-    text = given.get("cards", "") or "1"
+    text = given.get("gpus", "") or "1"
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_GPUS):
         raise InvalidForm(f"“{text}” is not a number of GPUs.")
     return int(text)

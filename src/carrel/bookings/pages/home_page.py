@@ -1,26 +1,22 @@
 """The home page: my bookings, what they cover, my pods, my next possible start, and the free GPUs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from carrel.bookings.notifications.messages import due_reminder
 from carrel.bookings.pages.booking_form import why_earliest
 from carrel.bookings.pages.cluster_view import ClusterView
-from carrel.bookings.pages.layout import PageRenderer
+from carrel.bookings.pages.page import Handler, Page
 from carrel.bookings.people import Person, Scope
 from carrel.bookings.records import Availability, BookingRecord, BookingRequest, Preview, Query, State
-from carrel.bookings.sign_in.authenticator import Authenticator, CurrentPerson, require_scope
+from carrel.bookings.sign_in.authenticator import CurrentPerson, require_scope
 from carrel.dialects.without_gpu import read_without_gpu
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.coverage_words import BookingInUse, CoverageWords
-
-ENDS_SOON = (timedelta(hours=24), timedelta(hours=1))
-"""So long before the end a banner warns, if the booking is longer: who has just booked a day knows when it ends."""
-
 
 MOST_HOLDERS = 8
 """Who are named for one pod that waits."""
@@ -43,7 +39,8 @@ class RunningBooking:
     """None: there is no cluster, or it does not know the booking yet."""
 
     def ends_soon(self, now: datetime) -> bool:
-        return any(self.ends - now <= before < self.ends - self.start for before in ENDS_SOON)
+        """Whether a banner warns, as the mail does."""
+        return due_reminder(self.start, self.ends, now) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +55,10 @@ class PodRow:
     """It runs, and a booking of its person does not cover it."""
     why_waits: str = ""
     holders: tuple[str, ...] = ()
-    """Of a pod that waits: who holds the GPUs that would do, and until when."""
+    """For a pod that waits: who holds the GPUs that would do, and until when."""
     more_holders: int = 0
     without_gpu: str = ""
-    """Of a pod that runs without the GPU that it asked for: why, and when one will be free."""
+    """For a pod that runs without the GPU that it asked for: why, and when one will be free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +70,13 @@ class EarliestStart:
     reason: str
 
 
-class HomePage:
-    def __init__(self, renderer: PageRenderer) -> None:
-        self._renderer = renderer
-        self._context = renderer.context
-
-    def add_to(self, router: APIRouter) -> None:
-        router.add_api_route("/", self.show, methods=["GET"], response_model=None)
-        router.add_api_route("/feed", self.make_feed, methods=["POST"], response_model=None)
-        router.add_api_route("/feed/revoke", self.revoke_feed, methods=["POST"], response_model=None)
+class HomePage(Page):
+    def routes(self) -> Mapping[str, Handler]:
+        return {
+            "GET /": self.show,
+            "POST /feed": self.make_feed,
+            "POST /feed/revoke": self.revoke_feed,
+        }
 
     async def show(self, request: Request, person: CurrentPerson) -> Response:
         return await self._page(request, person)
@@ -89,26 +84,24 @@ class HomePage:
     async def make_feed(self, request: Request, person: CurrentPerson) -> Response:
         """The secret address is shown only once. Creating another revokes it."""
         require_scope(person, Scope.BOOK)
-        authenticator: Authenticator = request.app.state.authenticator
-        secret = await self._context.commands.make_feed(person)
-        address = f"{authenticator.options.url_for(request)}/api/v1/feeds/{secret}.ics"
+        secret = await self._service.commands.make_feed(person)
+        address = f"{self._service.authenticator.options.url_for(request)}/api/v1/feeds/{secret}.ics"
         response = await self._page(request, person, feed=address)
         response.headers["cache-control"] = "no-store"
         return response
 
     async def revoke_feed(self, request: Request, person: CurrentPerson) -> Response:
         require_scope(person, Scope.BOOK)
-        await self._context.commands.revoke_feed(person)
+        await self._service.commands.revoke_feed(person)
         return RedirectResponse("/?done=feed-revoked", 303)
 
     async def _page(self, request: Request, person: Person, feed: str = "") -> Response:
-        queries, now = self._context.queries, self._context.now()
+        queries, now = self._queries, self._queries.now()
         mine = await queries.find(Query(user=person.email, states=frozenset({State.ACTIVE, State.PLANNED})))
         records = sorted(mine.records, key=lambda record: record.booking.start)
         running = self._running([record for record in records if record.state(now) is State.ACTIVE], person)
-        pods = pod_rows(self._context.cluster, person.email, self._renderer.coverage_words)
-        today = now.astimezone(self._context.zone).date()
-        models = await queries.availability(today, 1)
+        pods = pod_rows(self._service.cluster_view, person.email, self._renderer.coverage_words)
+        models = await queries.availability(queries.today(), 1)
         return self._renderer.page(
             request,
             person,
@@ -122,7 +115,7 @@ class HomePage:
             beyond=[pod.name for pod in pods if pod.is_beyond],
             models=models,
             earliest=await self._earliest(person, models),
-            has_cluster=self._context.cluster is not None,
+            has_cluster=self._service.cluster_view is not None,
             pods=pods,
             is_new=not (running or records or pods) and not await self._has_booked(person),
             feed=feed,
@@ -130,11 +123,11 @@ class HomePage:
         )
 
     async def _has_booked(self, person: Person) -> bool:
-        return bool((await self._context.queries.find(Query(user=person.email, limit=1))).records)
+        return bool((await self._queries.find(Query(user=person.email, limit=1))).records)
 
     def _running(self, own: Sequence[BookingRecord], person: Person) -> list[RunningBooking]:
         """The person's own bookings, then those of their groups; of each kind the one that ends first comes first."""
-        coverage = self._context.cluster.coverage if self._context.cluster else None
+        coverage = self._service.cluster_view.coverage if self._service.cluster_view else None
         found = []
         for record in own:
             booking = record.booking
@@ -155,8 +148,8 @@ class HomePage:
         """The first start of any model, for a booking of the minimum length."""
         best: EarliestStart | None = None
         for each in models:
-            wanted = BookingRequest(each.stock.model, self._context.rules.min_duration)
-            answer = await self._context.commands.preview(wanted, person)
+            wanted = BookingRequest(each.stock.model, self._queries.rules.min_duration)
+            answer = await self._service.commands.preview(wanted, person)
             start = answer.earliest_start if isinstance(answer, Preview) else None
             if best is None or (start is not None and (best.start is None or start < best.start)):
                 best = EarliestStart(start, each.stock.model, why_earliest(answer))

@@ -10,7 +10,7 @@ from carrel.dialects.jupyter import is_of_a_hub
 from carrel.kubernetes.objects.kinds import Pod
 
 MOST = 20
-"""Of each kind: anybody who may create pods can make up names."""
+"""How many of each kind are shown: anybody who may create pods can make up names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import re
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from jinja2.ext import Extension
@@ -13,12 +13,13 @@ from starlette.responses import HTMLResponse
 
 from carrel import __version__
 from carrel.bookings.pages import wording
-from carrel.bookings.pages.context import PagesContext
 from carrel.bookings.people import Person
-from carrel.bookings.sign_in.authenticator import Authenticator
 from carrel.leases.coverage_words import CoverageWords
 from carrel.parsing.malformed import Malformed
 from carrel.parsing.time import instant
+
+if TYPE_CHECKING:
+    from carrel.bookings.service import ServiceParts
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
@@ -36,8 +37,9 @@ class LinksUnderBasePath(Extension):
 
 
 class PageRenderer:
-    def __init__(self, context: PagesContext) -> None:
-        self.context = context
+    def __init__(self, service: "ServiceParts") -> None:
+        self.service = service
+        self._zone = service.queries.zone
         self._templates = Environment(
             loader=FileSystemLoader(HERE / "templates"),
             autoescape=select_autoescape(),
@@ -54,19 +56,19 @@ class PageRenderer:
             "amount": wording.amount,
             "short_name": wording.short_name,
             "when": self.when,
-            "free_words": lambda now: now.words(lambda instant: wording.at(instant, context.zone)),
+            "free_words": lambda now: now.words(lambda instant: wording.at(instant, self._zone)),
             "field": self.field,
             "detail": self.detail,
         }
-        self._templates.globals |= {"version": __version__, "base_path": context.base_path}
-        self.coverage_words = CoverageWords(lambda instant: wording.at(instant, context.zone), wording.model)
+        self._templates.globals |= {"version": __version__, "base_path": service.authenticator.options.base_path}
+        self.coverage_words = CoverageWords(lambda instant: wording.at(instant, self._zone), wording.model)
 
     def when(self, instant: datetime) -> Markup:
-        return wording.time_tag(instant, self.context.zone)
+        return wording.time_tag(instant, self._zone)
 
     def field(self, instant: datetime) -> str:
         """The value of a `datetime-local` input."""
-        return instant.astimezone(self.context.zone).strftime("%Y-%m-%dT%H:%M")
+        return instant.astimezone(self._zone).strftime("%Y-%m-%dT%H:%M")
 
     def detail(self, value: object) -> object:
         """A value of the audit log, for people: instants become local times."""
@@ -81,7 +83,6 @@ class PageRenderer:
     def page(
         self, request: Request, person: Person | None, template: str, *, status: int = 200, **values: Any
     ) -> HTMLResponse:
-        authenticator: Authenticator = request.app.state.authenticator
         theme = request.cookies.get("carrel_theme", "")
         return HTMLResponse(
             self.fragment(
@@ -90,9 +91,9 @@ class PageRenderer:
                 navigation=[link for link in NAVIGATION if link[0] != "/admin" or (person and person.is_lab_admin)],
                 here="/" + request.url.path.split("/")[1],
                 theme=theme if theme in THEMES else "",
-                csrf=authenticator.csrf_token(request),
-                now=self.context.now(),
-                zone=self.context.zone,
+                csrf=self.service.authenticator.csrf_token(request),
+                now=self.service.queries.now(),
+                zone=self._zone,
                 **values,
             ),
             status,

@@ -7,11 +7,10 @@ process answers, it sends the whole map. Polling is cheap while nothing changes,
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
@@ -20,8 +19,9 @@ from carrel.bookings.pages.cluster_map import GpuOnMap, NodeOnMap, PodOf, Totals
 from carrel.bookings.pages.cluster_view import ClusterView
 from carrel.bookings.pages.layout import PageRenderer
 from carrel.bookings.pages.live_streams import LiveStreams
+from carrel.bookings.pages.page import Handler, Page
 from carrel.bookings.people import Person
-from carrel.bookings.sign_in.authenticator import Authenticator, CurrentPerson
+from carrel.bookings.sign_in.authenticator import CurrentPerson
 from carrel.http.problems import Problem
 from carrel.ledger.ledger import Ledger
 
@@ -63,21 +63,22 @@ class MapVersion:
         return ledger.changed_since(int(moment)) if is_comparable and len(moment) < 20 else None
 
 
-class MapPage:
+class MapPage(Page):
     def __init__(self, renderer: PageRenderer) -> None:
-        self._renderer = renderer
-        self._context = renderer.context
+        super().__init__(renderer)
         self._process = secrets.token_hex(4)
         self._streams = LiveStreams()
         self._counted: tuple[int, Totals] | None = None
 
-    def add_to(self, router: APIRouter) -> None:
-        router.add_api_route("/map", self.show, methods=["GET"], response_model=None)
-        router.add_api_route("/map/stream", self.stream, methods=["GET"], response_model=None)
-        router.add_api_route("/map/gpus/{uuid:path}", self.gpu, methods=["GET"], response_model=None)
+    def routes(self) -> Mapping[str, Handler]:
+        return {
+            "GET /map": self.show,
+            "GET /map/stream": self.stream,
+            "GET /map/gpus/{uuid:path}": self.gpu,
+        }
 
     async def show(self, request: Request, person: CurrentPerson) -> Response:
-        cluster = self._context.cluster
+        cluster = self._service.cluster_view
         if cluster is None:
             return self._renderer.page(request, person, "no_map.html")
         wanted, uuid = _name_filter(request), request.query_params.get("gpu", "")
@@ -93,24 +94,24 @@ class MapPage:
             map_version=str(self._version(cluster, names)),
             wanted=wanted,
             hidden=sum(wanted in name for name in cluster.ledger.nodes) - len(names),
-            is_read=cluster.is_synced(),
+            is_read=cluster.is_synced,
         )
 
     async def gpu(self, request: Request, person: CurrentPerson, uuid: str) -> Response:
         """The part of the page about one GPU: who holds it."""
-        cluster = self._context.cluster
+        cluster = self._service.cluster_view
         found = self._gpu(cluster, uuid) if cluster else None
         return HTMLResponse(self._renderer.fragment("gpu.html", gpu=found))
 
     async def stream(self, request: Request, person: CurrentPerson) -> Response:
-        if self._context.cluster is None:
+        if self._service.cluster_view is None:
             raise Problem(
                 404, "no-cluster", "There is no map", "This service runs without a cluster.", "open /timeline"
             )
         self._streams.require_room(person.email)
         since = request.headers.get("last-event-id") or request.query_params.get("since", "")
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        changes = self._changes(self._context.cluster, since, _name_filter(request))
+        changes = self._changes(self._service.cluster_view, since, _name_filter(request))
         return StreamingResponse(
             self._while_allowed(changes, request, person), media_type="text/event-stream", headers=headers
         )
@@ -124,16 +125,15 @@ class MapPage:
 
     async def _while_allowed(self, changes: AsyncIterator[str], request: Request, person: Person) -> AsyncIterator[str]:
         """The events, one for each poll, until the stream is displaced, the person signs out or their roles change."""
-        authenticator: Authenticator = request.app.state.authenticator
         with self._streams.opened(person.email) as stream:
             polls = 0
             async for text in changes:
                 if text:
                     yield text
                 polls += 1
-                if polls % PERSON_POLLS == 0 and not await authenticator.is_still(request, person):
+                if polls % PERSON_POLLS == 0 and not await self._service.authenticator.is_still(request, person):
                     return
-                if await _wait_or_stop(self._context.stopping):
+                if await _wait_or_stop(self._service.stopping):
                     return
                 if stream.is_displaced:
                     yield DISPLACED

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, FastAPI
 from starlette.requests import Request
@@ -11,23 +11,29 @@ from starlette.staticfiles import StaticFiles
 
 from carrel.bookings.pages.admin_page import AdminPage
 from carrel.bookings.pages.booking_page import BookingPage
-from carrel.bookings.pages.context import PagesContext
 from carrel.bookings.pages.home_page import HomePage
 from carrel.bookings.pages.layout import STATIC, PageRenderer
 from carrel.bookings.pages.map_page import MapPage
+from carrel.bookings.pages.page import Page
 from carrel.bookings.pages.timeline_page import TimelinePage
 from carrel.bookings.pages.usage_page import UsagePage
 from carrel.http.problems import PROBLEM_JSON
 
+if TYPE_CHECKING:
+    from carrel.bookings.service import ServiceParts
+
 SEE_OTHER = 303
 
 
-def install_pages(app: FastAPI, context: PagesContext) -> None:
+def install_pages(app: FastAPI, service: "ServiceParts") -> None:
     """Call it last: the pages need the sign-in, and wrap the error handlers that exist by then."""
-    renderer = PageRenderer(context)
+    renderer = PageRenderer(service)
     router = APIRouter(include_in_schema=False)
-    for page in (HomePage, TimelinePage, BookingPage, MapPage, UsagePage, AdminPage):
-        page(renderer).add_to(router)
+    pages: tuple[type[Page], ...] = (HomePage, TimelinePage, BookingPage, MapPage, UsagePage, AdminPage)
+    for page in pages:
+        for route, handler in page(renderer).routes().items():
+            method, _, path = route.partition(" ")
+            router.add_api_route(path, handler, methods=[method], response_model=None)
     app.include_router(router)
     _show_errors_as_pages(app, renderer)
     app.add_api_route("/favicon.ico", _icon, include_in_schema=False, response_model=None)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, tzinfo
 
 from carrel.bookings.records import BookingRecord
-from carrel.bookings.rules import BookingRules, Broken, judge, rule_input
+from carrel.bookings.rules import BookingRules, Broken, broken_rules, rule_input
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ def conflicts(records: Iterable[BookingRecord], rules: BookingRules, zone: tzinf
     found = []
     for position, record in enumerate(by_age):
         earlier = [other.booking for other in by_age[:position]]
-        verdict = judge(rule_input(record.booking, earlier, record.created_at, rules, zone))
-        broken = tuple(rule for rule in verdict.broken if rule.rule in limited)
+        given = rule_input(record.booking, earlier, record.created_at, rules, zone)
+        broken = tuple(rule for rule in broken_rules(given) if rule.rule in limited)
         if broken:
             found.append(RuleConflict(record, broken))
     return found

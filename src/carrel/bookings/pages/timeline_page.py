@@ -3,12 +3,11 @@
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from datetime import UTC, datetime, time, timedelta, tzinfo
 from itertools import groupby
 from typing import Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -22,7 +21,7 @@ from carrel.bookings.pages.booking_form import (
     why_earliest,
 )
 from carrel.bookings.pages.form_fields import InvalidForm
-from carrel.bookings.pages.layout import PageRenderer
+from carrel.bookings.pages.page import Handler, Page
 from carrel.bookings.pages.timeline import Bar, BarKind, ModelRow, Viewer
 from carrel.bookings.people import Person
 from carrel.bookings.records import (
@@ -52,7 +51,7 @@ STATUS = {
 
 
 EMPTY_FORM = dict.fromkeys(("model", "share", "start", "end", "offered", "why", "user", "reason", "group"), "") | {
-    "cards": "1"
+    "gpus": "1"
 }
 
 
@@ -98,16 +97,14 @@ class FormState:
     feedback: FormFeedback
 
 
-class TimelinePage:
-    def __init__(self, renderer: PageRenderer) -> None:
-        self._renderer = renderer
-        self._context = renderer.context
-
-    def add_to(self, router: APIRouter) -> None:
-        router.add_api_route("/timeline", self.show, methods=["GET"], response_model=None)
-        router.add_api_route("/timeline/table", self.table, methods=["GET"], response_model=None)
-        router.add_api_route("/timeline/verdict", self.verdict, methods=["GET"], response_model=None)
-        router.add_api_route("/timeline", self.book, methods=["POST"], response_model=None)
+class TimelinePage(Page):
+    def routes(self) -> Mapping[str, Handler]:
+        return {
+            "GET /timeline": self.show,
+            "GET /timeline/table": self.table,
+            "GET /timeline/verdict": self.verdict,
+            "POST /timeline": self.book,
+        }
 
     async def show(self, request: Request, person: CurrentPerson) -> Response:
         asked = form_fields.texts(request.query_params)
@@ -116,18 +113,18 @@ class TimelinePage:
         return await self._page(request, person, FormState(asked, seen, feedback))
 
     async def table(self, request: Request, person: CurrentPerson) -> Response:
-        """The same data as a table: a part of the page for htmx, or a page of its own."""
+        """Shows the bookings as a table: a part of the page for htmx, or a page of its own."""
         window = self._window(form_fields.texts(request.query_params))
-        now = self._context.now()
-        records = await self._context.queries.within(window.start, window.end)
-        kept = await self._context.queries.maintenance(window.start, window.end)
+        now = self._queries.now()
+        records = await self._queries.within(window.start, window.end)
+        kept = await self._queries.maintenance(window.start, window.end)
         values: dict[str, Any] = {
             "months": rows_by_month(
                 [
                     *(self._booking_row(record.booking, person) for record in records if record.booking.ends > now),
                     *(maintenance_row(each) for each in kept if each.maintenance.end > now),
                 ],
-                self._context.zone,
+                self._queries.zone,
             )
         }
         if "hx-request" in request.headers:
@@ -145,13 +142,13 @@ class TimelinePage:
     async def book(self, request: Request, person: CurrentPerson) -> Response:
         asked = form_fields.texts(await request.form())
         try:
-            wanted = read_booking_form(asked, self._context.zone, self._context.now())
+            wanted = read_booking_form(asked, self._queries.zone, self._queries.now())
         except InvalidForm as invalid:
             form = FormState(asked, await self._overview(asked), FormFeedback((), invalid.problems))
             return await self._page(request, person, form, status=422)
-        answer = await self._context.commands.create(wanted, person, idempotency_of(asked))
+        answer = await self._service.commands.create(wanted, person, idempotency_of(asked))
         if isinstance(answer, BookingRefusal):
-            form = FormState(asked, await self._overview(asked), feedback_on(answer, wanted, self._context.rules))
+            form = FormState(asked, await self._overview(asked), feedback_on(answer, wanted, self._queries.rules))
             return await self._page(request, person, form, status=STATUS.get(answer.reason, 422))
         return RedirectResponse(f"/bookings/{answer.booking.id}?done=booked", 303)
 
@@ -159,51 +156,54 @@ class TimelinePage:
 
     async def _suggested(self, asked: dict[str, str], models: Sequence[Availability], person: Person) -> FormFeedback:
         """Fills empty fields: the model that is free first, the first start that the rules allow, a usual length."""
-        context = self._context
+        queries = self._queries
         if not models:
             return FormFeedback((), ())
-        asked.setdefault("cards", "1")
+        asked.setdefault("gpus", "1")
         if asked.get("model") not in {each.stock.model for each in models}:
-            asked["model"] = earliest_model(models, context.now(), context.usual_length)
+            asked["model"] = earliest_model(models, queries.now(), queries.rules.usual_length)
         model = asked["model"]
         if asked.get("start") and asked.get("end"):
             return await self._feedback(asked, person)
         user, reason, group = (asked.get(name, "") for name in ("user", "reason", "group"))
-        now_request = BookingRequest(model, context.usual_length, user=user, reason=reason, group=group)
-        from_now = await context.commands.preview(now_request, person)
-        start = (from_now.earliest_start if isinstance(from_now, Preview) else None) or context.now()
-        chosen = whole_minute(start, context.now(), context.zone)
-        since = f"The first possible start is {wording.at(chosen, context.zone)}. " if start > context.now() else ""
+        now_request = BookingRequest(model, queries.rules.usual_length, user=user, reason=reason, group=group)
+        from_now = await self._service.commands.preview(now_request, person)
+        start = (from_now.earliest_start if isinstance(from_now, Preview) else None) or queries.now()
+        chosen = whole_minute(start, queries.now(), queries.zone)
+        since = f"The first possible start is {wording.at(chosen, queries.zone)}. " if start > queries.now() else ""
         asked["why"] = since + why_earliest(from_now)
         asked["offered"] = self._renderer.field(chosen)
         day = form_fields.day(asked.get("day", ""))
-        if day is not None and day != start.astimezone(context.zone).date():
-            chosen = datetime.combine(day, time(), context.zone).astimezone(UTC)
+        if day is not None and day != start.astimezone(queries.zone).date():
+            chosen = datetime.combine(day, time(), queries.zone).astimezone(UTC)
             asked["why"] = ""
-        asked["start"], asked["end"] = self._renderer.field(chosen), self._renderer.field(chosen + context.usual_length)
+        asked["start"], asked["end"] = (
+            self._renderer.field(chosen),
+            self._renderer.field(chosen + queries.rules.usual_length),
+        )
         return await self._feedback(asked, person)
 
     async def _feedback(self, asked: Mapping[str, str], person: Person) -> FormFeedback:
         try:
-            wanted = read_booking_form(asked, self._context.zone, self._context.now())
+            wanted = read_booking_form(asked, self._queries.zone, self._queries.now())
         except InvalidForm as invalid:
             return FormFeedback((), invalid.problems)
-        return feedback_on(await self._context.commands.preview(wanted, person), wanted, self._context.rules)
+        return feedback_on(await self._service.commands.preview(wanted, person), wanted, self._queries.rules)
 
     # --- the page ----------------------------------------------------------------------------------------------------
 
     async def _overview(self, asked: Mapping[str, str]) -> Overview:
         window = self._window(asked)
-        return await self._context.queries.overview(window.first, window.days)
+        return await self._queries.overview(window.first, window.days)
 
     async def _page(self, request: Request, person: Person, form: FormState, *, status: int = 200) -> Response:
-        context, window = self._context, self._window(form.asked)
-        since = window.start - context.rules.cooldown
+        queries, window = self._queries, self._window(form.asked)
+        since = window.start - queries.rules.cooldown
         query = Query(user=person.email, start=since, end=window.end, limit=1000)
-        own = [record.booking for record in (await context.queries.find(query)).records]
+        own = [record.booking for record in (await queries.find(query)).records]
         viewer = Viewer(
-            now=context.now(),
-            cooldown=timeline.merge_intervals((b.ends, b.ends + context.rules.cooldown) for b in own if b.counts),
+            now=queries.now(),
+            cooldown=timeline.merge_intervals((b.ends, b.ends + queries.rules.cooldown) for b in own if b.counts),
             selection=self._selection(form.feedback),
         )
         rows = rows_of(form.seen, window, person, self._shown)
@@ -220,13 +220,13 @@ class TimelinePage:
             window=window,
             earlier=(window.first - STEP).isoformat(),
             later=(window.first + STEP).isoformat(),
-            cooldown=context.rules.cooldown,
-            groups=await context.queries.groups_to_book_for(person),
+            cooldown=queries.rules.cooldown,
+            groups=await queries.groups_to_book_for(person),
         )
 
     def _shown(self, booking: Booking) -> ShownBooking:
         """With what the cluster knows of it."""
-        cluster, base_path = self._context.cluster, self._context.base_path
+        cluster, base_path = self._service.cluster_view, self._service.authenticator.options.base_path
         if cluster is None:
             return ShownBooking(booking, base_path=base_path)
         right, use = cluster.coverage.booking(booking.id), cluster.coverage.use_of(booking.id)
@@ -240,20 +240,20 @@ class TimelinePage:
     def _feedback_values(self, feedback: FormFeedback, window: timeline.DateRange) -> dict[str, Any]:
         drawn = self._selection(feedback)
         left, width = timeline.selection_position(drawn, window) if drawn else ("0", "0")
-        values = {"feedback": feedback, "drawn": drawn, "left": left, "width": width, "rules": self._context.rules}
+        values = {"feedback": feedback, "drawn": drawn, "left": left, "width": width, "rules": self._queries.rules}
         return {**values, "possible": self._possible(feedback)}
 
     def _possible(self, feedback: FormFeedback) -> str:
         """The form with the first possible start and as much of the rest as the rules allow, as a query string."""
-        wanted, context = feedback.wanted, self._context
+        wanted, queries = feedback.wanted, self._queries
         if wanted is None or feedback.earliest is None:
             return ""
-        asked_start, asked_end = times_of(wanted, context.now())
-        rules, start = context.rules, whole_minute(feedback.earliest, context.now(), context.zone)
+        asked_start, asked_end = times_of(wanted, queries.now())
+        rules, start = queries.rules, whole_minute(feedback.earliest, queries.now(), queries.zone)
         length = max(rules.min_duration, min(asked_end - asked_start, rules.max_duration))
         fields = {
             "model": wanted.model,
-            "cards": min(wanted.cards, rules.most_gpus(bool(wanted.group)) or wanted.cards),
+            "gpus": min(wanted.cards, rules.most_gpus(bool(wanted.group)) or wanted.cards),
             "share": "1" if wanted.share else "",
             "start": self._renderer.field(start),
             "end": self._renderer.field(start + length),
@@ -266,15 +266,12 @@ class TimelinePage:
     def _selection(self, feedback: FormFeedback) -> timeline.SelectedSpan | None:
         if feedback.wanted is None:
             return None
-        return timeline.SelectedSpan(feedback.wanted.model, *times_of(feedback.wanted, self._context.now()))
+        return timeline.SelectedSpan(feedback.wanted.model, *times_of(feedback.wanted, self._queries.now()))
 
     def _window(self, asked: Mapping[str, str]) -> timeline.DateRange:
         """Six weeks from the Monday of the requested week, or of this week."""
-        first = form_fields.day(asked.get("from", "")) or self._today()
-        return timeline.DateRange(first - timedelta(days=first.weekday()), DAYS, self._context.zone)
-
-    def _today(self) -> date:
-        return self._context.now().astimezone(self._context.zone).date()
+        first = form_fields.day(asked.get("from", "")) or self._queries.today()
+        return timeline.DateRange(first - timedelta(days=first.weekday()), DAYS, self._queries.zone)
 
 
 def earliest_model(models: Sequence[Availability], now: datetime, length: timedelta) -> str:
@@ -303,7 +300,7 @@ def whole_minute(start: datetime, now: datetime, zone: tzinfo) -> datetime:
 
 
 def rows_by_month(rows: Iterable[TableRow], zone: tzinfo) -> list[tuple[str, list[TableRow]]]:
-    """By the month in which they start: `November 2026`."""
+    """Group rows by the month in which they start: `November 2026`."""
     in_order = sorted(rows, key=lambda row: (row.start, row.model, row.who))
     months = groupby(in_order, key=lambda row: wording.month(row.start.astimezone(zone).date()))
     return [(month, list(those)) for month, those in months]

@@ -36,11 +36,11 @@ class HeldHours:
     """GPU hours that pods held."""
 
     covered: float = 0.0
-    """By a booking."""
+    """While a booking covered the pod."""
     opportunistic: float = 0.0
     """Beyond a booking, or without one."""
     untiered: float = 0.0
-    """By pods that keep their GPUs without a booking."""
+    """Held by pods that keep their GPUs without a booking."""
 
     @property
     def total(self) -> float:
@@ -82,7 +82,7 @@ class _Hour:
     sampled: float = 0.0
     by_gpu: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     by_user: dict[tuple[str, str], HeldHours] = field(default_factory=dict)
-    """By person and model."""
+    """The key is a person and a model."""
 
 
 class UsageCounter:

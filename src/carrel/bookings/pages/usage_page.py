@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,7 +13,7 @@ from carrel.bookings.capacity import ModelCapacity, booked_gpus
 from carrel.bookings.pages import heat_map, wording
 from carrel.bookings.pages.cluster_view import ClusterView
 from carrel.bookings.pages.heat_map import HeatMapRow
-from carrel.bookings.pages.layout import PageRenderer
+from carrel.bookings.pages.page import Handler, Page
 from carrel.bookings.pages.usage_counter import HOUR, HeldHours
 from carrel.bookings.people import Person
 from carrel.bookings.records import BookingRecord, PersonUsage
@@ -42,27 +41,23 @@ class FragmentationRow:
     lost_memory: int
 
 
-class UsagePage:
-    def __init__(self, renderer: PageRenderer) -> None:
-        self._renderer = renderer
-        self._context = renderer.context
-
-    def add_to(self, router: APIRouter) -> None:
-        router.add_api_route("/usage", self.show, methods=["GET"], response_model=None)
-        router.add_api_route("/usage.csv", self.table, methods=["GET"], response_model=None)
+class UsagePage(Page):
+    def routes(self) -> Mapping[str, Handler]:
+        return {
+            "GET /usage": self.show,
+            "GET /usage.csv": self.table,
+        }
 
     async def show(self, request: Request, person: CurrentPerson) -> Response:
-        context, now = self._context, self._context.now()
+        queries, now, cluster = self._queries, self._queries.now(), self._service.cluster_view
         days, start, end = self._period(request)
-        uses = await context.queries.usage(start, now)
-        visible = _visible_to(person, uses)
-        models = await context.queries.availability(end.astimezone(context.zone).date(), 1)
+        uses = await queries.usage(start, now)
+        visible = [use for use in uses if use.is_seen_by(person)]
+        models = await queries.availability(end.astimezone(queries.zone).date(), 1)
         stock = {each.stock.model: each.stock for each in models}
-        rows = booked_by_model(
-            await context.queries.within(start, now), stock, start, now, context.rules.shares_per_card
-        )
+        rows = booked_by_model(await queries.within(start, now), stock, start, now, queries.rules.shares_per_card)
         hours = sum(use.card_hours for use in uses)
-        held = held_by_gpu(context.cluster, start, end) if context.cluster else []
+        held = held_by_gpu(cluster, start, end) if cluster else []
         possible = sum(each.cards for each in stock.values()) * ((now - start) / HOUR)
         return self._renderer.page(
             request,
@@ -77,21 +72,21 @@ class UsagePage:
             hours=hours,
             percent=100 * hours / possible if possible else 0.0,
             rows=rows,
-            picture=heat_map.draw(rows, start, context.zone),
-            has_cluster=context.cluster is not None,
+            picture=heat_map.draw(rows, start, queries.zone),
+            has_cluster=cluster is not None,
             held=held,
-            held_picture=heat_map.draw(held, start, context.zone),
-            held_by=_held_by(context.cluster, person, start) if context.cluster else {},
-            held_since=context.cluster.usage.since if context.cluster else None,
-            fragmentation=fragmentation(context.cluster.ledger) if context.cluster else [],
+            held_picture=heat_map.draw(held, start, queries.zone),
+            held_by=_held_by(cluster, person, start) if cluster else {},
+            held_since=cluster.usage.since if cluster else None,
+            fragmentation=fragmentation(cluster.ledger) if cluster else [],
         )
 
     async def table(self, request: Request, person: CurrentPerson) -> Response:
-        (days, start, _), now = self._period(request), self._context.now()
-        uses: Sequence[PersonUsage] = await self._context.queries.usage(start, now)
-        if self._context.cluster is not None:
-            uses = self._context.cluster.with_held(uses, start, now)
-        text = as_csv(_visible_to(person, uses), start, now)
+        (days, start, _), now = self._period(request), self._queries.now()
+        uses: Sequence[PersonUsage] = await self._queries.usage(start, now)
+        if self._service.cluster_view is not None:
+            uses = self._service.cluster_view.with_held(uses, start, now)
+        text = as_csv((use for use in uses if use.is_seen_by(person)), start, now)
         headers = {"content-disposition": f'attachment; filename="carrel-usage-{days}-days.csv"'}
         return Response(text, media_type="text/csv; charset=utf-8", headers=headers)
 
@@ -99,13 +94,8 @@ class UsagePage:
         """Whole hours, including the current one. Bookings count only until now."""
         text = request.query_params.get("days", "")
         days = int(text) if text in map(str, PERIODS) else USUAL_PERIOD
-        end = self._context.now().replace(minute=0, second=0, microsecond=0) + HOUR
+        end = self._queries.now().replace(minute=0, second=0, microsecond=0) + HOUR
         return days, end - timedelta(days=days), end
-
-
-def _visible_to(person: Person, uses: Iterable[PersonUsage]) -> list[PersonUsage]:
-    """A lab admin sees everybody; others see themselves, as in the API."""
-    return [use for use in uses if person.is_lab_admin or use.user == person.email]
 
 
 def _held_by(cluster: ClusterView, person: Person, start: datetime) -> Mapping[str, HeldHours]:
@@ -166,7 +156,7 @@ def as_csv(uses: Iterable[PersonUsage], start: datetime, end: datetime) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")
     writer.writerow(
-        ["from", "until", "person", "model", "bookings", "card_hours", "covered_hours", "opportunistic_hours"]
+        ["from", "until", "person", "model", "bookings", "gpu_hours", "covered_hours", "opportunistic_hours"]
     )
     for use in uses:
         hours = [use.card_hours, use.covered_hours, use.opportunistic_hours]

@@ -82,7 +82,7 @@ class SignInOptions:
     """The address of the service, and how long sessions and tokens are valid."""
 
     public_url: str = ""
-    """As browsers see it. Empty: the address of the request, for a service on loopback."""
+    """The address that browsers see. Empty: the address of the request, for a service on loopback."""
     session: timedelta = timedelta(hours=12)
     max_token_age: timedelta = timedelta(days=90)
     base_path: str = ""
@@ -128,7 +128,7 @@ class Authenticator:
     limiter: PersonLimiter
     now: Callable[[], datetime]
     trusted_proxies: tuple[Network, ...] = ()
-    """As of `RequestLimits`."""
+    """Their X-Forwarded-For is trusted, as in `RequestLimits`."""
 
     async def authenticate(self, request: Request) -> Person:
         """Raises `Problem`: 401 not signed in, 403 not from our page or no role, 429 too fast, 503 no cluster."""
@@ -249,7 +249,8 @@ class Authenticator:
             )
 
     def is_same_origin(self, request: Request) -> bool:
-        """By headers that browsers set and scripts cannot change. Other programs do not send them."""
+        """Whether it comes from our pages, by headers that browsers set and scripts cannot change. Other programs send
+        none of them."""
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return False
         origin = request.headers.get("origin")
@@ -263,7 +264,7 @@ class Authenticator:
 
 
 def is_for_loopback(request: Request) -> bool:
-    """By the host name of the request."""
+    """Whether the request is for this machine, by its host name."""
     host = request.url.hostname or ""
     try:
         return ipaddress.ip_address(host).is_loopback

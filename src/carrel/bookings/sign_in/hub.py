@@ -9,7 +9,6 @@ An answer about a token is cached for a minute, so that a busy caller costs one 
 """
 
 import asyncio
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,12 +19,11 @@ import aiohttp
 
 from carrel.bookings.people import How, Person, Scope
 from carrel.bookings.sign_in.oidc import (
-    TIMEOUT,
     ProviderUnavailable,
     SignInFailed,
     VerifiedClaims,
+    ask_provider,
     code_challenge,
-    whole_answer,
 )
 from carrel.bookings.sign_in.reviewed_tokens import ReviewedTokens
 from carrel.bookings.sign_in.roles import RoleOptions
@@ -47,7 +45,7 @@ class HubOptions:
     """A JupyterHub, and our registration there as a service."""
 
     url: str
-    """As browsers see it, without `/hub`."""
+    """The address that browsers see, without `/hub`."""
     client_id: str
     client_secret: str = field(repr=False)
     public_url: str
@@ -144,7 +142,7 @@ class HubClient:
         return VerifiedClaims(self.person(user.name), user.name, user.groups)
 
     async def owner(self, token: str) -> HubUser | None:
-        """Whose token it is; None: the hub does not know it. Raises `SignInFailed`."""
+        """Return the owner of the token; None: the hub does not know it. Raises `SignInFailed`."""
         async with self._questions:
             status, found = await self._ask("GET", "/user", headers=_bearer(token))
         if status in REFUSED:
@@ -165,14 +163,9 @@ class HubClient:
         return _checked(*await self._ask(method, path, **call))
 
     async def _ask(self, method: str, path: str, **call: Any) -> tuple[int, object]:
-        """The status, and the JSON of the answer if it is 200. What was sent is in no message."""
+        """The status, and the JSON of the answer if it is 200."""
         url = self.options.api + path
-        try:
-            async with self._http.request(method, url, timeout=TIMEOUT, allow_redirects=False, **call) as answer:
-                body = await whole_answer(answer.content)
-                return answer.status, json.loads(body) if answer.status == 200 else None
-        except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError) as error:
-            raise ProviderUnavailable(f"No answer from JupyterHub: {type(error).__name__}") from None
+        return await ask_provider(self._http, "JupyterHub", method, url, **call)
 
 
 def _checked(status: int, found: object) -> Mapping[str, Any]:

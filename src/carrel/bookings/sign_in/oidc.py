@@ -203,25 +203,29 @@ class OidcClient:
         return found
 
     async def _json(self, method: str, url: str, **form: Any) -> Mapping[str, Any]:
-        try:
-            async with self._http.request(method, url, timeout=TIMEOUT, allow_redirects=False, **form) as answer:
-                body = await whole_answer(answer.content)
-                found = json.loads(body) if answer.status == 200 else None
-        except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError) as error:
-            raise ProviderUnavailable(f"No answer from the identity provider: {type(error).__name__}") from None
+        status, found = await ask_provider(self._http, "the identity provider", method, url, **form)
         if not isinstance(found, dict):
-            raise SignInFailed(f"The identity provider answered {answer.status}")
+            raise SignInFailed(f"The identity provider answered {status}")
         return found
 
 
-async def whole_answer(content: aiohttp.StreamReader) -> bytes:
-    """An answer that is larger than any provider's is cut off; it is no valid JSON then."""
-    body = b""
-    async for chunk in content.iter_any():
-        body += chunk
-        if len(body) > MAX_ANSWER:
-            break
-    return body
+async def ask_provider(
+    http: aiohttp.ClientSession, provider: str, method: str, url: str, **call: Any
+) -> tuple[int, object]:
+    """Return the status, and the JSON of the answer if it is 200. What was sent is in no message.
+
+    An answer that is larger than any provider's is cut off; it is no valid JSON then.
+    """
+    try:
+        async with http.request(method, url, timeout=TIMEOUT, allow_redirects=False, **call) as answer:
+            body = b""
+            async for chunk in answer.content.iter_any():
+                body += chunk
+                if len(body) > MAX_ANSWER:
+                    break
+            return answer.status, json.loads(body) if answer.status == 200 else None
+    except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError) as error:
+        raise ProviderUnavailable(f"No answer from {provider}: {type(error).__name__}") from None
 
 
 def _basic(name: str, secret: str) -> str:

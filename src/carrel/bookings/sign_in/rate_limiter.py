@@ -63,6 +63,6 @@ class PersonLimiter:
         self._changes = RateLimiter(changes, clock)
 
     def wait_s(self, person: str, *, is_change: bool = False, is_long: bool = False) -> float:
-        """As `RateLimiter.wait_s`. `is_long`: the answer takes long."""
+        """Return 0, or the seconds to wait. `is_long`: the answer takes long."""
         wait_s = self._requests.wait_s(person, LONG_ANSWER if is_long else 1.0)
         return wait_s or (self._changes.wait_s(person) if is_change else 0.0)

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from carrel.bookings.groups import GroupSource
-from carrel.bookings.people import How, Role, Session
+from carrel.bookings.people import How, Person, Role, Session
 from carrel.bookings.sign_in import sign_in_pages
 from carrel.bookings.sign_in.authenticator import (
     Authenticator,
@@ -90,16 +90,6 @@ class SignInAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedInPerson:
-    """A person who has just been authenticated."""
-
-    email: str
-    name: str
-    roles: frozenset[Role]
-    how: How = How.SESSION
-
-
-@dataclass(frozen=True, slots=True)
 class SignInRoutes:
     authenticator: Authenticator
 
@@ -158,7 +148,7 @@ class SignInRoutes:
         if claims.groups is not None:
             # Before the session: whoever is signed in was seen with the groups of that sign-in.
             await people.saw_groups(claims.email, GROUP_SOURCES[way], claims.groups, now)
-        response = await self._signed_in(request, SignedInPerson(claims.email, claims.name, roles), attempt.back_to)
+        response = await self._signed_in(request, Person(claims.email, claims.name, roles), attempt.back_to)
         response.delete_cookie(self._attempt_cookie, options.cookie_path, secure=options.is_https, httponly=True)
         return response
 
@@ -178,8 +168,8 @@ class SignInRoutes:
         email, role = normal(form.get("email", "")), form.get("role", Role.MEMBER.value)
         if not is_address(email) or role not in ("member", "lab-admin", "platform-admin"):
             return self._failed(SignInFailed("An e-mail address and a role are needed"))
-        signed_in = SignedInPerson(email, "", frozenset({Role.MEMBER, Role(role)}), How.DEV)
-        return await self._signed_in(request, signed_in, local_path(form.get("back", "/")))
+        person = Person(email, roles=frozenset({Role.MEMBER, Role(role)}), how=How.DEV)
+        return await self._signed_in(request, person, local_path(form.get("back", "/")))
 
     async def sign_out(self, request: Request, person: CurrentPerson) -> Response:
         """The parameter `person` makes sure that the request comes from our own page."""
@@ -192,16 +182,16 @@ class SignInRoutes:
     async def signed_out(self) -> Response:
         return sign_in_pages.signed_out(self.authenticator.options)
 
-    async def _signed_in(self, request: Request, signed_in: SignedInPerson, back_to: str) -> Response:
+    async def _signed_in(self, request: Request, person: Person, back_to: str) -> Response:
         """A new secret each time, and the old session ends: a cookie that somebody planted before does not work."""
         secret, now = new_secret(), self.authenticator.now()
         options = self.authenticator.options
-        session = Session(signed_in.email, signed_in.name, signed_in.roles, signed_in.how, now, now + options.session)
+        session = Session(person.email, person.name, person.roles, person.how, now, now + options.session)
         old = self.authenticator.session_secret(request)
         if old:
             await self.authenticator.people.end_session(hashed(old))
         await self.authenticator.people.begin_session(hashed(secret), session)
-        log.info("signed_in person=%s how=%s", signed_in.email, signed_in.how.value)
+        log.info("signed_in person=%s how=%s", person.email, person.how.value)
         response = RedirectResponse(back_to, SEE_OTHER)
         self._set(response, options.cookie, secret, options.session)
         return response

@@ -1,12 +1,10 @@
-"""The settings of the sign-in, and the authenticator that they describe. All mistakes are reported at once."""
+"""The settings of the sign-in. All mistakes are reported at once."""
 
 import ipaddress
 import re
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
@@ -14,13 +12,6 @@ import typer
 from carrel.parsing import Malformed
 from carrel.parsing.addresses import is_address, normal
 from carrel.settings import HubSettings
-
-if TYPE_CHECKING:
-    import aiohttp
-
-    from carrel.bookings.people import People
-    from carrel.bookings.sign_in import Authenticator, RequestLimits, RoleOptions, SignInOptions
-    from carrel.kubernetes.cluster import Cluster
 
 Names = list[str] | None
 """An option that may be given several times; in the environment, words separated by spaces."""
@@ -131,34 +122,6 @@ class SignInSettings(HubSettings):
     ] = None
     """For the rate limit per address. Without it an ingress counts as one caller."""
 
-    def roles(self) -> "RoleOptions":
-        from carrel.bookings.sign_in.roles import SERVICE_ACCOUNT, RoleOptions
-
-        return RoleOptions(
-            lab_admins=_set(self.lab_admin),
-            platform_admins=_set(self.platform_admin),
-            lab_admin_groups=_set(self.lab_admin_group),
-            platform_admin_groups=_set(self.platform_admin_group),
-            member_groups=_set(self.member_group),
-            services=frozenset(SERVICE_ACCOUNT + name for name in self.service or ()),
-            hubs=self.spawner_accounts(),
-        )
-
-    def sign_in_options(self) -> "SignInOptions":
-        from carrel.bookings.sign_in import SignInOptions
-
-        return SignInOptions(
-            self.public_url.rstrip("/"),
-            timedelta(hours=self.session_hours),
-            timedelta(days=self.token_days),
-            self.base_path.rstrip("/"),
-        )
-
-    def limits(self) -> "RequestLimits":
-        from carrel.bookings.sign_in import RequestLimits
-
-        return RequestLimits(trusted_proxies=tuple(ipaddress.ip_network(each) for each in self.trusted_proxy or ()))
-
 
 def mistakes(settings: SignInSettings, bind_address: str) -> Iterable[str]:
     """Everything that is wrong with these settings."""
@@ -224,66 +187,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-@dataclass(frozen=True, slots=True)
-class SignInContext:
-    """What the authenticator needs of its surroundings."""
-
-    people: "People"
-    http: "aiohttp.ClientSession"
-    cluster: "Cluster | None"
-    """None: tokens of a cluster are not accepted."""
-    now: Callable[[], datetime]
-    clock: Callable[[], float] = time.monotonic
-
-
-def authenticator_from(settings: SignInSettings, context: SignInContext) -> "Authenticator":
-    """`mistakes` must have found none in these settings."""
-    from carrel.bookings.sign_in import (
-        Authenticator,
-        HubClient,
-        HubOptions,
-        HubTokens,
-        OidcClient,
-        OidcOptions,
-        PersonLimiter,
-        SignInMethods,
-        TokenReviewer,
-        TokenReviewOptions,
-    )
-
-    roles, options = settings.roles(), settings.sign_in_options()
-    sign_in = kubernetes = hub = None
-    if settings.oidc_issuer:
-        provider = OidcOptions(
-            issuer=settings.oidc_issuer,
-            client_id=settings.oidc_client_id,
-            client_secret=settings.oidc_client_secret,
-            redirect_uri=f"{options.link}/sign-in/callback",
-            scopes=tuple(settings.oidc_scopes.split()),
-            email_claim=settings.oidc_email_claim,
-            groups_claim=settings.oidc_groups_claim,
-        )
-        sign_in = OidcClient(provider, context.http, context.now)
-    if context.cluster is not None:
-        review_options = TokenReviewOptions(settings.token_audience, settings.kubernetes_user_prefix)
-        kubernetes = TokenReviewer(context.cluster, roles, context.clock, review_options)
-    if settings.hub_url:
-        hub_options = HubOptions(
-            url=settings.hub_url.rstrip("/"),
-            client_id=settings.hub_client_id,
-            client_secret=settings.hub_client_secret,
-            public_url=options.public_url,
-            base_path=options.base_path,
-            api_url=settings.hub_api_url.rstrip("/"),
-            people=settings.hub_people(),
-        )
-        hub = HubTokens(HubClient(hub_options, context.http), roles, context.clock)
-    methods = SignInMethods(sign_in, kubernetes, settings.dev, hub)
-    limiter, proxies = PersonLimiter(context.clock), settings.limits().trusted_proxies
-    return Authenticator(context.people, roles, methods, options, limiter, context.now, proxies)
-
-
-def _set(names: Names) -> frozenset[str]:
-    return frozenset(names or ())

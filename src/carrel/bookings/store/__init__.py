@@ -4,9 +4,8 @@ Reading order:
 
     database        the connection, its transactions
     schema_level    bringing the tables up to date, and which programs may use them
-    sqlite_thread   SQLite in a thread, one call per statement
     tables          the tables
-    migrations/     how the tables were made, step by step
+    migrations/     how the tables are made
     bookings        implements `BookingStore`
     people          implements `People`: sessions, pending logins, tokens, roles
     outbox          implements `Outbox`: notifications

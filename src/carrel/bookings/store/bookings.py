@@ -160,7 +160,7 @@ class SqlWriting(SqlReading):
 
     async def add_maintenance(self, window: MaintenanceWindow) -> None:
         m = window.maintenance
-        values = {"id": window.id, "model": m.model, "starts_at": m.start, "ends_at": m.end, "cards": m.cards}
+        values = {"id": window.id, "model": m.model, "starts_at": m.start, "ends_at": m.end, "gpus": m.cards}
         values |= {"why": window.why, "created_by": window.created_by}
         await self._connection.execute(insert(tables.maintenance).values(values))
 
@@ -228,7 +228,7 @@ def _mentions(text: str, reader: str) -> ColumnElement[bool]:
 
 
 def _in_state(state: State, now: datetime) -> ColumnElement[bool]:
-    """As `BookingRecord.state` decides it."""
+    """Decides what `BookingRecord.state` decides, in SQL."""
     was_cut_short = and_(B.cancelled_at.is_not(None), B.ends_at < B.planned_end)
     match state:
         case State.PLANNED:
@@ -250,7 +250,7 @@ _GET = select(tables.bookings).where(B.id == bindparam("id"))
 _COUNTING = select(tables.bookings).where(B.ends_at > bindparam("since"), B.starts_at <= B.ends_at)
 _OF_PERSON = _in_order(_COUNTING.where(B.person == bindparam("person"), B.group_name == ""))
 _OF_GROUP = _in_order(_COUNTING.where(B.group_name == bindparam("group")))
-_PROMISED = select(B.id, B.starts_at, B.ends_at, B.cards, B.share).where(
+_PROMISED = select(B.id, B.starts_at, B.ends_at, B.gpus, B.share).where(
     B.model == bindparam("model"),
     B.ends_at > bindparam("start"),
     B.starts_at < bindparam("end"),
@@ -293,7 +293,7 @@ def _row(record: BookingRecord) -> dict[str, Any]:
         "starts_at": booking.start,
         "planned_end": booking.end,
         "ends_at": booking.ends,
-        "cards": booking.cards,
+        "gpus": booking.cards,
         "share": booking.share,
         "cancelled_at": booking.cancelled_at,
         "namespace": record.namespace,
@@ -320,7 +320,7 @@ def _group_people(listed: Iterable[Row[Any]], seen: Iterable[Row[Any]]) -> dict[
 
 def _window(row: Row[Any]) -> MaintenanceWindow:
     return MaintenanceWindow(
-        row.id, Maintenance(row.model, row.starts_at, row.ends_at, row.cards), row.why, row.created_by
+        row.id, Maintenance(row.model, row.starts_at, row.ends_at, row.gpus), row.why, row.created_by
     )
 
 

@@ -23,7 +23,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from carrel.bookings.records import StoreUnavailable
 from carrel.bookings.store.schema_level import bring_up_to_date
-from carrel.bookings.store.sqlite_thread import QuickConnection, connect
 from carrel.parsing import Malformed
 
 DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
@@ -108,12 +107,16 @@ def _sqlite(url: URL) -> AsyncEngine:
     # one fails.
     async def connected() -> aiosqlite.Connection:
         _create_private(url.database or "")
-        options = {"timeout": LOCK_TIMEOUT_S, "isolation_level": None, "check_same_thread": False}
-        connection = await connect(url.database or "", **options)
+        connection = aiosqlite.connect(url.database or "", timeout=LOCK_TIMEOUT_S, isolation_level=None)
+        thread = connection._thread
+        thread.daemon = True  # it must not keep the process from ending
         try:
+            await connection
             await _switch_to_wal(connection)
         except BaseException:
             await connection.close()
+            # The thread calls back into this loop, which may be closed by then unless we wait.
+            await asyncio.to_thread(thread.join)
             raise
         return connection
 
@@ -141,14 +144,14 @@ def _create_private(file: str) -> None:
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 
-async def _switch_to_wal(connection: QuickConnection) -> None:
+async def _switch_to_wal(connection: aiosqlite.Connection) -> None:
     """While another process writes, for example because it starts at the same time, SQLite refuses this at once:
     it does not wait for its time-out here."""
     deadline = time.monotonic() + LOCK_TIMEOUT_S
     while True:
         try:
-            await connection.run(lambda raw: raw.execute("PRAGMA journal_mode = WAL"))
-            return
+            async with connection.execute("PRAGMA journal_mode = WAL"):
+                return
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
                 raise

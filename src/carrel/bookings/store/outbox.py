@@ -2,8 +2,6 @@
 
 A notification that a sender has taken becomes due again later: if it is not delivered by then, the sender counts as
 dead. Whether there is anything to do costs one read; the lock of the writers is only taken if there is.
-
-The table is called `letters` and its column for the channel `way`, as in the first release.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -20,8 +18,9 @@ from carrel.bookings.store import tables
 from carrel.bookings.store.bookings import SqlReading, SqlWriting
 from carrel.bookings.store.database import Database
 
-K, M = tables.notifications.c, tables.marks.c
-MARK = "letters"
+K, M = tables.outbox.c, tables.marks.c
+MARK = "log"
+"""How far the log was read."""
 NOTED = "log"
 """The channel of what is only in the log: its row keeps the key."""
 ENTRIES_AT_ONCE = 200
@@ -86,14 +85,14 @@ class SqlOutbox:
             return True
 
     async def take(self, now: datetime, until: datetime, limit: int) -> Sequence[Delivery]:
-        due = select(tables.notifications).where(K.due_at <= now).order_by(K.due_at, K.id, K.way).limit(limit)
+        due = select(tables.outbox).where(K.due_at <= now).order_by(K.due_at, K.id, K.channel).limit(limit)
         async with self._database.reading() as connection:
             if (await connection.execute(due.limit(1))).first() is None:
                 return []
         async with self._database.writing() as connection:
-            taken = [Delivery(_notification(row), row.way, row.tries + 1) for row in await connection.execute(due)]
+            taken = [Delivery(_notification(row), row.channel, row.tries + 1) for row in await connection.execute(due)]
             for delivery in taken:
-                later = update(tables.notifications).where(_is(delivery)).values(due_at=until, tries=delivery.tries)
+                later = update(tables.outbox).where(_is(delivery)).values(due_at=until, tries=delivery.tries)
                 await connection.execute(later)
             return taken
 
@@ -107,17 +106,17 @@ class SqlOutbox:
 
     async def forget(self, before: datetime) -> int:
         async with self._database.writing() as connection:
-            return (await connection.execute(delete(tables.notifications).where(K.done_at < before))).rowcount
+            return (await connection.execute(delete(tables.outbox).where(K.done_at < before))).rowcount
 
     async def _set(self, delivery: Delivery, **values: Any) -> None:
         """Unless it is done: another sender may have delivered it, if this one took too long."""
         async with self._database.writing() as connection:
-            mine = update(tables.notifications).where(_is(delivery), K.done_at.is_(None))
+            mine = update(tables.outbox).where(_is(delivery), K.done_at.is_(None))
             await connection.execute(mine.values(values))
 
 
 def _is(delivery: Delivery) -> ColumnElement[bool]:
-    return (K.id == delivery.notification.id) & (K.way == delivery.channel)
+    return (K.id == delivery.notification.id) & (K.channel == delivery.channel)
 
 
 async def _mark(connection: AsyncConnection) -> int:
@@ -131,28 +130,27 @@ async def _set_mark(connection: AsyncConnection, number: int) -> None:
 
 
 async def _new(connection: AsyncConnection, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    wanted = [(row["id"], row["way"]) for row in rows]
-    kept = await connection.execute(select(K.id, K.way).where(tuple_(K.id, K.way).in_(wanted)))
-    known = {(row.id, row.way) for row in kept}
-    return [row for row in rows if (row["id"], row["way"]) not in known]
+    wanted = [(row["id"], row["channel"]) for row in rows]
+    kept = await connection.execute(select(K.id, K.channel).where(tuple_(K.id, K.channel).in_(wanted)))
+    known = {(row.id, row.channel) for row in kept}
+    return [row for row in rows if (row["id"], row["channel"]) not in known]
 
 
 async def _add(connection: AsyncConnection, rows: Iterable[dict[str, Any]]) -> None:
     """Writers are serialised: nobody else inserts the same row in between."""
     new = await _new(connection, list(rows))
     if new:
-        await connection.execute(insert(tables.notifications), new)
+        await connection.execute(insert(tables.outbox), new)
 
 
 def _row(notification: Notification, channel: str, due: datetime) -> dict[str, Any]:
     return {
         "id": notification.id,
-        "way": channel,
+        "channel": channel,
         "occasion": notification.occasion.value,
         "person": notification.person,
         "at": notification.at,
         "booking": notification.booking,
-        "sequence": notification.sequence,
         "facts": dict(notification.facts),
         "tries": 0,
         "due_at": due,
@@ -162,4 +160,4 @@ def _row(notification: Notification, channel: str, due: datetime) -> dict[str, A
 
 
 def _notification(row: Row[Any]) -> Notification:
-    return Notification(row.id, Occasion(row.occasion), row.person, row.at, row.booking, row.sequence, row.facts)
+    return Notification(row.id, Occasion(row.occasion), row.person, row.at, row.booking, row.facts)

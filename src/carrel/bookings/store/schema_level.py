@@ -27,7 +27,7 @@ class NewerTables:
     """A newer Carrel made them."""
 
     level: str
-    """Of the tables."""
+    """The level of the tables."""
     oldest: str
     """The oldest level whose programs may use them."""
     known: str

@@ -1,4 +1,4 @@
-"""The tables as they are now. `migrations` makes them step by step, and a test compares the two."""
+"""The tables as they are now. `migrations` makes them."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -70,7 +70,7 @@ bookings = Table(
     Column("starts_at", Instant, nullable=False),
     Column("planned_end", Instant, nullable=False),
     Column("ends_at", Instant, nullable=False),  # the planned end, or when it was cancelled
-    Column("cards", Integer, nullable=False),
+    Column("gpus", Integer, nullable=False),
     Column("share", Boolean, nullable=False),
     Column("cancelled_at", Instant),
     Column("namespace", String(255), nullable=False),
@@ -84,7 +84,7 @@ bookings = Table(
     Column("group_name", String(255), nullable=False, server_default=""),  # empty: a person's own
     CheckConstraint("starts_at < planned_end", name="end_after_start"),
     CheckConstraint("ends_at <= planned_end", name="ends_as_planned_or_before"),
-    CheckConstraint("cards >= 1", name="some_cards"),
+    CheckConstraint("gpus >= 1", name="some_gpus"),
     UniqueConstraint("created_by", "once_key"),
     Index(None, "model", "ends_at"),
     Index(None, "person", "ends_at"),
@@ -99,11 +99,11 @@ maintenance = Table(
     Column("model", String(255), nullable=False),
     Column("starts_at", Instant, nullable=False),
     Column("ends_at", Instant, nullable=False),
-    Column("cards", Integer, nullable=False),
+    Column("gpus", Integer, nullable=False),
     Column("why", Text, nullable=False),
     Column("created_by", String(320), nullable=False),
     CheckConstraint("starts_at < ends_at", name="end_after_start"),
-    CheckConstraint("cards >= 1", name="some_cards"),
+    CheckConstraint("gpus >= 1", name="some_gpus"),
 )
 
 log = Table(
@@ -173,7 +173,7 @@ sessions = Table(
 )
 
 pending_logins = Table(
-    "errands",
+    "pending_logins",
     metadata,
     Column("secret_hash", String(64), primary_key=True),
     Column("facts", JSON, nullable=False),
@@ -206,16 +206,15 @@ tokens = Table(
     UniqueConstraint("person", "id"),
 )
 
-notifications = Table(
-    "letters",
+outbox = Table(
+    "outbox",
     metadata,
     Column("id", String(255), primary_key=True),
-    Column("way", String(32), primary_key=True),
+    Column("channel", String(32), primary_key=True),
     Column("occasion", String(32), nullable=False),
     Column("person", String(320), nullable=False),
     Column("at", Instant, nullable=False),
     Column("booking", String(64), nullable=False),
-    Column("sequence", BigInteger, nullable=False),
     Column("facts", JSON, nullable=False),
     Column("tries", Integer, nullable=False),
     Column("due_at", Instant),  # None when it was delivered or given up

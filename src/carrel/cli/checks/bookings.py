@@ -73,7 +73,7 @@ async def database(of: Installation) -> Sequence[Finding]:
 
 
 def newest_migration() -> str:
-    """By the names of the files, as `v0004_groups.py`: to import them would load the database's libraries."""
+    """By the names of the files, as `v0001_first_release.py`: to import them would load the database's libraries."""
     folder = files("carrel.bookings.store.migrations") / "versions"
     numbers = [each.name.split("_")[0].removeprefix("v") for each in folder.iterdir() if each.name.startswith("v0")]
     return max(numbers)

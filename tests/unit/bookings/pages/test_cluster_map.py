@@ -170,7 +170,7 @@ def test_a_name_that_looks_like_a_formula_is_not_run_by_a_spreadsheet() -> None:
     text = as_csv([PersonUsage('=HYPERLINK("x")', A6000, 2, 1.5, 1.25)], NOON, NOON + DAY)
 
     assert text.splitlines() == [
-        "from,until,person,model,bookings,card_hours,covered_hours,opportunistic_hours",
+        "from,until,person,model,bookings,gpu_hours,covered_hours,opportunistic_hours",
         '2026-11-16T12:00:00+00:00,2026-11-17T12:00:00+00:00,"\'=HYPERLINK(""x"")",NVIDIA-RTX-A6000,2,1.50,1.25,',
     ]
 

@@ -5,13 +5,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from carrel.bookings.calendar import FreeNow
+from carrel.bookings.calendar import DayAvailability, FreeNow
 from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.pages import wording
 from carrel.bookings.pages.booking_form import idempotency_of, read_booking_form, why_earliest
 from carrel.bookings.pages.form_fields import InvalidForm, day, gpu_count, local_instant
 from carrel.bookings.pages.timeline_page import earliest_model, whole_minute
-from carrel.bookings.records import Availability, DayAvailability, Preview
+from carrel.bookings.records import Availability, Preview
 from carrel.bookings.rule_results import judged
 from carrel.bookings.rules import Booking, BookingRules, Broken
 from carrel.ledger.gpus import MiB
@@ -19,7 +19,7 @@ from carrel.ledger.gpus import MiB
 STOCKHOLM = ZoneInfo("Europe/Stockholm")
 NOW = datetime(2026, 11, 16, 12, 0, 30, tzinfo=UTC)
 DAY = timedelta(days=1)
-FORM = {"model": "a6000", "start": "2026-11-20T09:00", "end": "2026-11-25T09:00", "cards": "2"}
+FORM = {"model": "a6000", "start": "2026-11-20T09:00", "end": "2026-11-25T09:00", "gpus": "2"}
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_an_invalid_time_is_reported(text: str, said: str) -> None:
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "²", "one", "99999999"])
 def test_an_invalid_number_of_gpus_is_reported(text: str) -> None:
     with pytest.raises(InvalidForm, match="not a number of GPUs"):
-        gpu_count({"cards": text})
+        gpu_count({"gpus": text})
 
 
 @pytest.mark.parametrize("text", ["", "2026-13-01", "0001-01-01", "9999-12-31", "<script>"])
@@ -108,7 +108,7 @@ def test_a_form_is_read() -> None:
 
 def test_everything_that_is_wrong_with_a_form_is_reported_at_once() -> None:
     with pytest.raises(InvalidForm) as told:
-        read_booking_form({"cards": "x", "start": "soon"}, STOCKHOLM, NOW)
+        read_booking_form({"gpus": "x", "start": "soon"}, STOCKHOLM, NOW)
 
     assert len(told.value.problems) == 4
 
@@ -130,7 +130,7 @@ def test_a_past_start_that_was_not_offered_stays_in_the_past() -> None:
 
 def test_a_form_sent_twice_is_one_request_and_a_changed_one_is_another() -> None:
     first, again = idempotency_of({**FORM, "key": "k"}), idempotency_of({**FORM, "key": "k"})
-    changed = idempotency_of({**FORM, "key": "k", "cards": "1"})
+    changed = idempotency_of({**FORM, "key": "k", "gpus": "1"})
 
     assert first == again
     assert first is not None and changed is not None and first.key != changed.key

@@ -1,4 +1,8 @@
-"""The steps that make the tables. A released step is never changed. Each names the one before it."""
+"""The steps that make the tables.
+
+Until 0.1.0 is released there is one, which makes all of them. Afterwards each change is a step of its own, which names
+the one before it, and a released step is never changed.
+"""
 
 OLDEST_LEVELS = {"0.1": "0001"}
 """Minor version of Carrel → the oldest level whose programs may use the tables that it makes.

@@ -1,0 +1,89 @@
+"""Makes the authenticator that the settings describe."""
+
+import ipaddress
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import aiohttp
+
+from carrel.bookings.people import People
+from carrel.bookings.sign_in.authenticator import Authenticator, SignInMethods, SignInOptions
+from carrel.bookings.sign_in.hub import HubClient, HubOptions, HubTokens
+from carrel.bookings.sign_in.oidc import OidcClient, OidcOptions
+from carrel.bookings.sign_in.rate_limiter import PersonLimiter
+from carrel.bookings.sign_in.request_guard import RequestLimits
+from carrel.bookings.sign_in.roles import SERVICE_ACCOUNT, RoleOptions
+from carrel.bookings.sign_in.settings import Names, SignInSettings
+from carrel.bookings.sign_in.token_review import TokenReviewer, TokenReviewOptions
+from carrel.kubernetes.cluster import Cluster
+
+
+def authenticator_from(
+    settings: SignInSettings,
+    people: People,
+    http: aiohttp.ClientSession,
+    cluster: Cluster | None,
+    now: Callable[[], datetime],
+) -> Authenticator:
+    """`mistakes` must have found none in these settings. Without a cluster, its tokens are not accepted."""
+
+    roles, options = _roles(settings), _options(settings)
+    sign_in = kubernetes = hub = None
+    if settings.oidc_issuer:
+        provider = OidcOptions(
+            issuer=settings.oidc_issuer,
+            client_id=settings.oidc_client_id,
+            client_secret=settings.oidc_client_secret,
+            redirect_uri=f"{options.link}/sign-in/callback",
+            scopes=tuple(settings.oidc_scopes.split()),
+            email_claim=settings.oidc_email_claim,
+            groups_claim=settings.oidc_groups_claim,
+        )
+        sign_in = OidcClient(provider, http, now)
+    if cluster is not None:
+        review_options = TokenReviewOptions(settings.token_audience, settings.kubernetes_user_prefix)
+        kubernetes = TokenReviewer(cluster, roles, time.monotonic, review_options)
+    if settings.hub_url:
+        hub_options = HubOptions(
+            url=settings.hub_url.rstrip("/"),
+            client_id=settings.hub_client_id,
+            client_secret=settings.hub_client_secret,
+            public_url=options.public_url,
+            base_path=options.base_path,
+            api_url=settings.hub_api_url.rstrip("/"),
+            people=settings.hub_people(),
+        )
+        hub = HubTokens(HubClient(hub_options, http), roles, time.monotonic)
+    methods = SignInMethods(sign_in, kubernetes, settings.dev, hub)
+    limiter, proxies = PersonLimiter(time.monotonic), request_limits(settings).trusted_proxies
+    return Authenticator(people, roles, methods, options, limiter, now, proxies)
+
+
+def request_limits(settings: SignInSettings) -> RequestLimits:
+    return RequestLimits(trusted_proxies=tuple(ipaddress.ip_network(each) for each in settings.trusted_proxy or ()))
+
+
+def _roles(settings: SignInSettings) -> RoleOptions:
+    return RoleOptions(
+        lab_admins=_set(settings.lab_admin),
+        platform_admins=_set(settings.platform_admin),
+        lab_admin_groups=_set(settings.lab_admin_group),
+        platform_admin_groups=_set(settings.platform_admin_group),
+        member_groups=_set(settings.member_group),
+        services=frozenset(SERVICE_ACCOUNT + name for name in settings.service or ()),
+        hubs=settings.spawner_accounts(),
+    )
+
+
+def _options(settings: SignInSettings) -> SignInOptions:
+    return SignInOptions(
+        settings.public_url.rstrip("/"),
+        timedelta(hours=settings.session_hours),
+        timedelta(days=settings.token_days),
+        settings.base_path.rstrip("/"),
+    )
+
+
+def _set(names: Names) -> frozenset[str]:
+    return frozenset(names or ())
