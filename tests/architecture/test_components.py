@@ -290,6 +290,17 @@ def test_nothing_imports_the_commands_or_the_demo_but_the_main_command() -> None
     assert not wrong
 
 
+def test_what_programs_ask_of_the_booking_service_needs_no_pages() -> None:
+    wrong = [
+        f"{module.name} imports {name}"
+        for module in modules()
+        if module.name != "carrel.bookings.app" and not module.is_in(["carrel.bookings.pages"])
+        for name in module.imports()
+        if is_in(name, ["carrel.bookings.pages"])
+    ]
+    assert not wrong
+
+
 def test_the_module_for_a_hub_imports_the_libraries_of_a_hub_and_msgspec() -> None:
     """Also what it imports of Carrel: the dialects, and what they import."""
     wrong = [

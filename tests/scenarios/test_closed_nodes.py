@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from carrel.admission.options import AdmissionOptions
+from carrel.bookings.cluster_view import ClusterView
 from carrel.bookings.inventory import ClusterInventory
-from carrel.bookings.pages import ClusterView
 from carrel.bookings.pages.cluster_map import PodOnMap, node_on_map, totals
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.kubernetes.cluster import Json, MergePatch

@@ -19,9 +19,11 @@ from carrel.admission.admission import PodAdmission
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
 from carrel.admission.options import AdmissionOptions
+from carrel.bookings.cluster_view import ClusterView
 from carrel.bookings.inventory import ClusterInventory
-from carrel.bookings.pages import ClusterView, cluster_map
-from carrel.bookings.pages.home_page import pod_rows
+from carrel.bookings.pages import cluster_map
+from carrel.bookings.pages.map_page import pod_on_map
+from carrel.bookings.pod_rows import pod_rows
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch
@@ -253,7 +255,7 @@ class Cluster:
         assert "lab/urgent" in {row.name for row in rows}
         for name in self.replica.ledger.nodes:
             node, cards = self.replica.ledger.node(name), self.view.cards(name)
-            cluster_map.node_on_map(name, node, cards, lambda uid: self.view.pod_on_map(uid, WORDS))
+            cluster_map.node_on_map(name, node, cards, lambda uid: pod_on_map(self.view, uid, WORDS))
         self.view.count_usage(self.lab.clock.now)
         self._end_promises()
         inventory = ClusterInventory(self.replica)

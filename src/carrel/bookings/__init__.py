@@ -16,6 +16,8 @@ Reading order:
     mirrored mirror                           bookings as objects of the cluster: what they should be; writing them
     store/                                    SQLite or PostgreSQL
     sign_in/                                  who calls, and what they may do
+    cluster_view usage_counter pod_rows       the cluster as people see it; counted usage; a person's own pods
+    wording                                   times, amounts and models as text
     service startable                         what every route needs; what a person may start now
     api/ pages/ notifications/                for programs, for people in a browser, for mailboxes
     client/                                   how other components ask this one

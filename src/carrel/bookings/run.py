@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 import aiohttp
 
 from carrel.bookings.app import booking_app
+from carrel.bookings.cluster_view import ClusterView
 from carrel.bookings.health import BookingMetrics
 from carrel.bookings.inventory import ClusterInventory, FileInventory
 from carrel.bookings.mirror import BookingMirror
@@ -22,7 +23,6 @@ from carrel.bookings.notifications.overbooked_watch import OverbookedWatch
 from carrel.bookings.notifications.revocation_watch import RevocationWatch
 from carrel.bookings.notifications.smtp import MailChannel, mail_server
 from carrel.bookings.notifications.webhook import WebhookChannel
-from carrel.bookings.pages import ClusterView
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import StoreUnavailable
 from carrel.bookings.service import ServiceParts

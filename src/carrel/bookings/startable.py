@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 
+from carrel.bookings import wording
+from carrel.bookings.cluster_view import ClusterView
 from carrel.bookings.notifications.messages import reminder
 from carrel.bookings.notifications.overbooked_watch import short_bookings
-from carrel.bookings.pages import ClusterView, wording
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import BookingRecord, FreeGpus, Query, State
 from carrel.bookings.rules import Booking

@@ -9,7 +9,7 @@ from html import unescape
 import pytest
 
 from carrel.bookings.app import booking_app, fastapi_app
-from carrel.bookings.pages import ClusterView
+from carrel.bookings.cluster_view import ClusterView
 from carrel.bookings.pages.layout import HERE
 from carrel.bookings.people import Role
 from carrel.bookings.sign_in.authenticator import SignInMethods

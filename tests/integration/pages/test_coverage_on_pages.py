@@ -11,8 +11,8 @@ import pytest
 
 from carrel import __version__
 from carrel.bookings.app import booking_app
+from carrel.bookings.cluster_view import ClusterView
 from carrel.bookings.inventory import ClusterInventory
-from carrel.bookings.pages import ClusterView
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.kubernetes.cluster import MergePatch
 from carrel.kubernetes.objects.resources import NAMESPACES

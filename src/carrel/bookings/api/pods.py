@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from carrel.bookings.pages.home_page import PodRow, pod_rows
+from carrel.bookings.pod_rows import PodRow, pod_rows
 from carrel.bookings.service import CurrentService
 from carrel.bookings.sign_in.authenticator import CurrentPerson
 from carrel.bookings.startable import words_with_zone

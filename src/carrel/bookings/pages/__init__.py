@@ -8,14 +8,13 @@ Reading order:
     timeline cluster_map heat_map      pictures: data in, SVG out (pure)
     booking_form form_fields           what forms send, and the feedback on it
     live_streams               how many pages may be open that update by themselves
-    wording rule_changes usage_counter    times and amounts as text; what other rules would break; counted usage
+    rule_changes               what other rules would break
     hub_findings               hubs and their users that an admin should look at (pure)
 
 Every page works without scripts, except that the map does not update by itself. Scripts add live rule checks, dragging
 and arrow keys. Nothing is loaded from another host and nothing is inline, so the content security policy is strict.
 """
 
-from carrel.bookings.pages.cluster_view import ClusterView
 from carrel.bookings.pages.routes import install_pages
 
-__all__ = ["ClusterView", "install_pages"]
+__all__ = ["install_pages"]

@@ -14,8 +14,8 @@ from itertools import groupby
 
 from markupsafe import Markup, escape
 
+from carrel.bookings import wording
 from carrel.bookings.capacity import is_idle
-from carrel.bookings.pages import wording
 from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Card, Ledger
 from carrel.ledger.shares import Share, ShareState

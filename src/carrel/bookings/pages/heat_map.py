@@ -1,12 +1,12 @@
 """Draws a heat map by row and hour: which part of the GPUs was used. Pure: numbers in, markup out."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 
 from markupsafe import Markup, escape
 
-from carrel.bookings.pages import wording
+from carrel.bookings import wording
+from carrel.bookings.usage_counter import HourlyUsage
 
 CELL, AXIS = 24, 20
 """Heights in pixels. The style sheet repeats them for the names beside the picture."""
@@ -14,25 +14,12 @@ STEPS = 5
 """Number of shades. People could not tell more of them apart, above all in print."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeatMapRow:
-    """One row of the map: a GPU or a model."""
-
-    name: str
-    parts: Sequence[float]
-    """For each hour, from 0 to 1."""
-
-    @property
-    def mean(self) -> float:
-        return sum(self.parts) / len(self.parts) if self.parts else 0.0
-
-
 def step(part: float) -> int:
     """The shade, from 0 (unused) to `STEPS`."""
     return 0 if part <= 0 else min(int(part * STEPS) + 1, STEPS)
 
 
-def draw(rows: Sequence[HeatMapRow], first_hour: datetime, zone: tzinfo) -> Markup:
+def draw(rows: Sequence[HourlyUsage], first_hour: datetime, zone: tzinfo) -> Markup:
     """Draws neighbouring hours of one shade as one rectangle: this keeps the page small when little happens."""
     hours = max((len(row.parts) for row in rows), default=0)
     height = AXIS + len(rows) * CELL

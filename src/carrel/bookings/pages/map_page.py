@@ -14,15 +14,18 @@ from zlib import crc32
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response, StreamingResponse
 
+from carrel.bookings.cluster_view import ClusterView
 from carrel.bookings.pages import cluster_map
-from carrel.bookings.pages.cluster_map import GpuOnMap, NodeOnMap, PodOf, Totals
-from carrel.bookings.pages.cluster_view import ClusterView
+from carrel.bookings.pages.cluster_map import GpuOnMap, NodeOnMap, PodOf, PodOnMap, Totals
 from carrel.bookings.pages.layout import PageRenderer
 from carrel.bookings.pages.live_streams import LiveStreams
 from carrel.bookings.pages.page import Handler, Page
 from carrel.bookings.people import Person
 from carrel.bookings.sign_in.authenticator import CurrentPerson
+from carrel.dialects.tier import person_of
 from carrel.http.problems import Problem
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.leases.coverage_words import CoverageWords
 from carrel.ledger.ledger import Ledger
 
 POLL_S = 0.5
@@ -121,7 +124,7 @@ class MapPage(Page):
         return MapVersion(self._process, cluster.ledger.version, checksum, cluster.coverage.version)
 
     def _pod_of(self, cluster: ClusterView) -> PodOf:
-        return lambda uid: cluster.pod_on_map(uid, self._renderer.coverage_words)
+        return lambda uid: pod_on_map(cluster, uid, self._renderer.coverage_words)
 
     async def _while_allowed(self, changes: AsyncIterator[str], request: Request, person: Person) -> AsyncIterator[str]:
         """The events, one for each poll, until the stream is displaced, the person signs out or their roles change."""
@@ -208,3 +211,16 @@ async def _wait_or_stop(stopping: asyncio.Event) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def pod_on_map(cluster: ClusterView, uid: str, words: CoverageWords) -> PodOnMap:
+    pod = cluster.pod(uid)
+    if pod is None:
+        return PodOnMap(None)
+
+    def shown(pod: Pod) -> PodOnMap:
+        told = cluster.coverage.of(pod)
+        name = f"{pod.metadata.namespace}/{pod.metadata.name}"
+        return PodOnMap(told.tier, person_of(pod), words.for_others(told), name)
+
+    return cluster.isolation.ask("map", pod, shown, PodOnMap(None, person_of(pod)))

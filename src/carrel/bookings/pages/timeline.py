@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 from markupsafe import Markup, escape
 
-from carrel.bookings.pages import wording
+from carrel.bookings import wording
 
 AXIS, STRIP, LANE, GAP = 36, 28, 24, 4
 """Heights in pixels: the months and dates, the free GPUs, one GPU; on a 4-px grid."""

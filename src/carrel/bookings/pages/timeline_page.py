@@ -11,7 +11,8 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from carrel.bookings.pages import form_fields, timeline, wording
+from carrel.bookings import wording
+from carrel.bookings.pages import form_fields, timeline
 from carrel.bookings.pages.booking_form import (
     FormFeedback,
     feedback_on,

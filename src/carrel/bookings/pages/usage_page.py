@@ -9,15 +9,15 @@ from datetime import datetime, timedelta
 from starlette.requests import Request
 from starlette.responses import Response
 
+from carrel.bookings import wording
 from carrel.bookings.capacity import ModelCapacity, booked_gpus
-from carrel.bookings.pages import heat_map, wording
-from carrel.bookings.pages.cluster_view import ClusterView
-from carrel.bookings.pages.heat_map import HeatMapRow
+from carrel.bookings.cluster_view import ClusterView
+from carrel.bookings.pages import heat_map
 from carrel.bookings.pages.page import Handler, Page
-from carrel.bookings.pages.usage_counter import HOUR, HeldHours
 from carrel.bookings.people import Person
 from carrel.bookings.records import BookingRecord, PersonUsage
 from carrel.bookings.sign_in.authenticator import CurrentPerson
+from carrel.bookings.usage_counter import HOUR, HeldHours, HourlyUsage
 from carrel.ledger.ledger import Ledger
 
 PERIODS = (7, 14, 30, 90)
@@ -103,7 +103,7 @@ def _held_by(cluster: ClusterView, person: Person, start: datetime) -> Mapping[s
     return {user: hours for user, hours in held.items() if person.is_lab_admin or user == person.email}
 
 
-def held_by_gpu(cluster: ClusterView, start: datetime, end: datetime) -> Sequence[HeatMapRow]:
+def held_by_gpu(cluster: ClusterView, start: datetime, end: datetime) -> Sequence[HourlyUsage]:
     """If there are too many GPUs, those that were held most."""
     cards = [card.gpu for name in sorted(cluster.ledger.nodes) for card in cluster.cards(name)]
     named = {gpu.uuid: f"{gpu.node} · {gpu.index}" for gpu in cards}
@@ -117,7 +117,7 @@ def booked_by_model(
     start: datetime,
     now: datetime,
     shares_per_gpu: int = 1,
-) -> Sequence[HeatMapRow]:
+) -> Sequence[HourlyUsage]:
     """For each model and each hour until now: the part of its GPUs that was booked."""
     hours = int((now - start) / HOUR) + 1
     booked = {model: [0.0] * hours for model in stock}
@@ -131,7 +131,7 @@ def booked_by_model(
         for hour in range(int(since), min(int(until) + 1, hours)):
             row[hour] += gpus * max(min(until, hour + 1) - max(since, hour), 0.0)
     return [
-        HeatMapRow(wording.model(model), [min(part / max(stock[model].cards, 1), 1.0) for part in parts])
+        HourlyUsage(wording.model(model), [min(part / max(stock[model].cards, 1), 1.0) for part in parts])
         for model, parts in booked.items()
     ]
 

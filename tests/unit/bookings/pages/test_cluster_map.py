@@ -9,12 +9,12 @@ import pytest
 from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.pages import heat_map
 from carrel.bookings.pages.cluster_map import NodeOnMap, PodOf, PodOnMap, draw, node_on_map, totals
-from carrel.bookings.pages.heat_map import HeatMapRow
 from carrel.bookings.pages.map_page import MapVersion, event, nodes_shown
 from carrel.bookings.pages.rule_changes import conflicts
 from carrel.bookings.pages.usage_page import as_csv, booked_by_model, fragmentation
 from carrel.bookings.records import BookingRecord, PersonUsage
 from carrel.bookings.rules import Booking, BookingRules
+from carrel.bookings.usage_counter import HourlyUsage
 from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.tiers import Tier
@@ -144,7 +144,7 @@ def test_a_share_counts_as_its_part_of_a_gpu() -> None:
 
 
 def test_the_heat_map_is_well_formed_and_joins_hours_of_one_shade() -> None:
-    picture = heat_map.draw([HeatMapRow("<a&b>", [0, 0.5, 0.5, 1.0])], NOON, UTC)
+    picture = heat_map.draw([HourlyUsage("<a&b>", [0, 0.5, 0.5, 1.0])], NOON, UTC)
     ElementTree.fromstring(picture)
 
     assert picture.count('class="heat3"') == 1

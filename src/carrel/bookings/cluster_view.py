@@ -1,16 +1,14 @@
-"""What the pages see of the cluster: the ledger, the pods, their coverage, and the usage so far. It only reads."""
+"""What the booking service sees of the cluster: ledger, pods, their coverage, and the usage so far. It only reads."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from carrel.bookings.pages.cluster_map import PodOnMap
-from carrel.bookings.pages.usage_counter import PodUser, UsageCounter, with_held
 from carrel.bookings.records import PersonUsage
+from carrel.bookings.usage_counter import PodUser, UsageCounter, with_held
 from carrel.dialects.tier import person_of
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import ClusterState
 from carrel.leases.coverage_reader import CoverageReader
-from carrel.leases.coverage_words import CoverageWords
 from carrel.leases.shown_cards import shown_card, shown_cards
 from carrel.ledger.ledger import Card
 from carrel.ledger.shares import Share
@@ -68,18 +66,6 @@ class ClusterView:
 
     def with_held(self, uses: Iterable[PersonUsage], start: datetime, end: datetime) -> list[PersonUsage]:
         return with_held(uses, self.usage.by_user_and_model(start, end))
-
-    def pod_on_map(self, uid: str, words: CoverageWords) -> PodOnMap:
-        pod = self.pod(uid)
-        if pod is None:
-            return PodOnMap(None)
-
-        def shown(pod: Pod) -> PodOnMap:
-            told = self.coverage.of(pod)
-            name = f"{pod.metadata.namespace}/{pod.metadata.name}"
-            return PodOnMap(told.tier, person_of(pod), words.for_others(told), name)
-
-        return self.isolation.ask("map", pod, shown, PodOnMap(None, person_of(pod)))
 
     def pods_of(self, email: str) -> list[Pod]:
         """The person's pods, sorted by name."""

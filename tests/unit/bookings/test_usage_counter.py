@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from carrel.bookings.capacity import booked_gpus
-from carrel.bookings.pages.usage_counter import KEPT, HeldHours, PodUser, UsageCounter, with_held
 from carrel.bookings.records import PersonUsage
 from carrel.bookings.rules import Booking
+from carrel.bookings.usage_counter import KEPT, HeldHours, PodUser, UsageCounter, with_held
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.tiers import Tier
 from tests.kit.gpus import a_node, all_cards, held

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
-from carrel.bookings.pages.heat_map import HeatMapRow
 from carrel.bookings.records import PersonUsage
 from carrel.ledger.ledger import Card
 from carrel.ledger.tiers import Tier
@@ -20,6 +19,19 @@ KEPT = timedelta(days=14)
 MIN_INTERVAL = timedelta(seconds=30)
 MAX_INTERVAL = timedelta(minutes=5)
 """Nothing is known about the time between two samples. A longer gap, such as a suspended machine, is not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class HourlyUsage:
+    """Of a GPU or a model: which part of it was held, hour by hour."""
+
+    name: str
+    parts: Sequence[float]
+    """For each hour, from 0 to 1."""
+
+    @property
+    def mean(self) -> float:
+        return sum(self.parts) / len(self.parts) if self.parts else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +136,11 @@ class UsageCounter:
             self._hours[start] = _Hour()
         return self._hours[start]
 
-    def by_gpu(self, gpus: Mapping[str, str], start: datetime, hours: int) -> Sequence[HeatMapRow]:
+    def by_gpu(self, gpus: Mapping[str, str], start: datetime, hours: int) -> Sequence[HourlyUsage]:
         """For each GPU (UUID → shown name): the part of its memory that was held, hour by hour from `start`."""
         wanted = [self._hours.get(start + number * HOUR) for number in range(hours)]
         return [
-            HeatMapRow(name, [min(hour.by_gpu.get(uuid, 0.0) / hour.sampled, 1.0) if hour else 0.0 for hour in wanted])
+            HourlyUsage(name, [min(hour.by_gpu.get(uuid, 0.0) / hour.sampled, 1.0) if hour else 0.0 for hour in wanted])
             for uuid, name in gpus.items()
         ]
 

@@ -5,11 +5,12 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from carrel.bookings import wording
 from carrel.bookings.calendar import DayAvailability, FreeNow
 from carrel.bookings.capacity import ModelCapacity
-from carrel.bookings.pages import wording
 from carrel.bookings.pages.booking_form import idempotency_of, read_booking_form, why_earliest
 from carrel.bookings.pages.form_fields import InvalidForm, day, gpu_count, local_instant
+from carrel.bookings.pages.layout import time_tag
 from carrel.bookings.pages.timeline_page import earliest_model, whole_minute
 from carrel.bookings.records import Availability, Preview
 from carrel.bookings.rule_results import judged
@@ -38,7 +39,7 @@ def test_a_duration_has_its_two_largest_units(length: timedelta, said: str) -> N
 
 
 def test_times_are_short_with_the_exact_time_in_the_tooltip() -> None:
-    tag = wording.time_tag(datetime(2026, 11, 3, 13, 5, tzinfo=UTC), STOCKHOLM)
+    tag = time_tag(datetime(2026, 11, 3, 13, 5, tzinfo=UTC), STOCKHOLM)
 
     assert tag == (
         '<time datetime="2026-11-03T13:05:00+00:00" title="Tue 03 Nov 2026 14:05 CET">Tue 3 Nov 14:05</time>'

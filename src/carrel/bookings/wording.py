@@ -1,15 +1,13 @@
-"""How the pages write times, durations, memory and models, each in one way.
+"""How pages and answers write times, durations, memory and models, each in one way.
 
 `Tue 24 Nov 14:00`, `3 d 4 h`, `8,138 MiB`, `RTX A6000`. Tables and tooltips have the exact values.
 """
 
 import re
-from datetime import date, datetime, timedelta, tzinfo
+from datetime import date, timedelta
 from functools import lru_cache
 
-from markupsafe import Markup
-
-from carrel.parsing.time_words import MONTHS, WEEKDAYS, at, day, moment
+from carrel.parsing.time_words import MONTHS, WEEKDAYS, at, day
 
 __all__ = [
     "DAYS_OF_MONTH_NAME",
@@ -23,7 +21,6 @@ __all__ = [
     "month",
     "short_name",
     "span",
-    "time_tag",
 ]
 
 DAYS_OF_MONTH_NAME = 4
@@ -38,13 +35,6 @@ def month(when: date, days: int = 31) -> str:
     """`November 2026`; where there is room for a few days only, `Nov`."""
     is_short = days < DAYS_OF_MONTH_NAME
     return MONTHS[when.month - 1] if is_short else f"{MONTH_NAMES[when.month - 1]} {when.year}"
-
-
-@lru_cache(maxsize=10_000)
-def time_tag(instant: datetime, zone: tzinfo) -> Markup:
-    """The short form, with the exact time for machines and in the tooltip. Cached: a table may have thousands."""
-    exact = f'datetime="{instant.isoformat(timespec="seconds")}" title="{moment(instant, zone)}"'
-    return Markup(f"<time {exact}>{at(instant, zone)}</time>")  # noqa: S704 # made of numbers and constant words
 
 
 @lru_cache(maxsize=1_000)
