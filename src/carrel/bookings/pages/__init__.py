@@ -2,7 +2,6 @@
 
 Reading order:
 
-    cluster_view               what the pages see of the cluster
     layout page routes         templates, the frame around every page, errors as pages, static files
     home_page timeline_page booking_page map_page usage_page admin_page    one module per page: its routes
     timeline cluster_map heat_map      pictures: data in, SVG out (pure)
