@@ -13,7 +13,7 @@ from carrel.dialects.options import HideFrom
 from carrel.settings import CudaSettings, DeviceListSettings, HubSettings, PodSettings
 
 if TYPE_CHECKING:
-    from carrel.leases.cluster_state import ClusterOptions
+    from carrel.leases.cluster_options import ClusterOptions
 
 SERVICE = "carrel-webhook"
 CONFIGURATION = "carrel"
@@ -108,7 +108,7 @@ class WebhookSettings(HubSettings, CallerSettings, CudaSettings, DeviceListSetti
     """API servers learn a moment later that this replica stops, and a pod whose review is not answered is refused."""
 
     def cluster_options(self) -> "ClusterOptions":
-        from carrel.leases.cluster_state import ClusterOptions
+        from carrel.leases.cluster_options import ClusterOptions
 
         return ClusterOptions(
             self.carrel_namespace,

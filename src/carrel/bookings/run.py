@@ -36,7 +36,8 @@ from carrel.command_errors import UNAVAILABLE, USAGE, command_failed
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.api_calls import ApiCalls
 from carrel.kubernetes.client import Client
-from carrel.leases.cluster_state import ClusterState, utc_now
+from carrel.leases.cluster_options import utc_now
+from carrel.leases.cluster_state import ClusterState
 from carrel.leases.coverage_reader import CoverageReader
 from carrel.leases.shown_cards import shown_card, shown_cards
 from carrel.ledger.gpus import Node
@@ -139,7 +140,7 @@ def _service(resources: _Resources, carrel: ClusterState | None, authenticator: 
 def cluster_inventory_of(carrel: ClusterState) -> ClusterInventory:
     def keeps_its_gpus(uid: str) -> bool:
         pod = carrel.claim_users.pod_of(uid)
-        return pod is not None and carrel.tier(pod) is None
+        return pod is not None and carrel.covered_pods.tier(pod) is None
 
     def covered_until(uid: str) -> datetime | None:
         covered = carrel.covered_pods.of(uid)
@@ -157,9 +158,9 @@ def cluster_view_of(carrel: ClusterState) -> ClusterView:
         cards=lambda node: shown_cards(carrel.cluster_ledger, node),
         card=lambda uuid: shown_card(carrel.cluster_ledger, uuid),
         pod=carrel.claim_users.pod_of,
-        shares_of=carrel.shares_of,
+        shares_of=carrel.pod_facts.shares_of,
         pods=pods.snapshot,
-        why_waits=lambda pod: str(carrel.why(pod) or ""),
+        why_waits=lambda pod: str(carrel.waiting_reason.why(pod) or ""),
         is_synced=lambda: carrel.informers.is_synced,
         coverage=CoverageReader(carrel),
         isolation=carrel.isolation,

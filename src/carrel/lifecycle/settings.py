@@ -13,7 +13,7 @@ from carrel.ledger.tiers import AtEnd
 from carrel.settings import PodSettings
 
 if TYPE_CHECKING:
-    from carrel.leases.cluster_state import ClusterOptions
+    from carrel.leases.cluster_options import ClusterOptions
     from carrel.lifecycle.reservation_pods import ReservationOptions
     from carrel.lifecycle.tier_options import TierOptions
 
@@ -206,7 +206,7 @@ class ControllerSettings(PodSettings):
         return frozenset(name.strip() for name in self.schedulers.split(",") if name.strip())
 
     def options(self) -> "ClusterOptions":
-        from carrel.leases.cluster_state import ClusterOptions
+        from carrel.leases.cluster_options import ClusterOptions
 
         return ClusterOptions(
             self.carrel_namespace,

@@ -13,7 +13,7 @@ from carrel.settings import CudaSettings, DialectSettings, DraSettings, SealSett
 
 if TYPE_CHECKING:
     from carrel.http.serving import Address
-    from carrel.leases.cluster_state import ClusterOptions
+    from carrel.leases.cluster_options import ClusterOptions
     from carrel.scheduling.assembly import SchedulerOptions
 
 LAST_PORT = 65535
@@ -100,7 +100,7 @@ class ExtenderSettings(
         return Address(host.strip("[]"), int(port))
 
     def options(self) -> "ClusterOptions":
-        from carrel.leases.cluster_state import ClusterOptions
+        from carrel.leases.cluster_options import ClusterOptions
 
         dialects = replace(self.dialect_options(), cuda_devices=self.cuda_devices)
         return ClusterOptions(

@@ -188,7 +188,7 @@ async def test_the_map_shows_each_pods_tier_as_it_is_now_and_by_which_booking(se
     await seen.book()
     await seen.runs("first")
     await seen.runs("second", tier="booked")
-    assert seen.replica.tier(seen.replica.pods.store.get("second", "lab")) is Tier.OPPORTUNISTIC  # type: ignore[arg-type] # it is there
+    assert seen.replica.covered_pods.tier(seen.replica.pods.store.get("second", "lab")) is Tier.OPPORTUNISTIC  # type: ignore[arg-type] # it is there
 
     answer = text_of(await seen.ada.get("/map"))
     words = await seen.shows("/map")
