@@ -204,6 +204,7 @@ async def test_one_claim_that_cannot_be_looked_at_keeps_no_other_from_being_allo
                 raise KeyError(uid)
             return pod_of(uid)
 
+        assert [each.holder.name for each in of.replica.booked_waiting()] == ["train"], "known before"
         with pytest.MonkeyPatch.context() as meanwhile:
             meanwhile.setattr(of.replica.claim_users, "pod_of", stumble)
             assert await the_allocator(of).round() == ["lab/train"]
