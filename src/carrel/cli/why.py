@@ -187,7 +187,7 @@ def _last_words(pod: "Pod") -> str:
 def _gpus(carrel: "ReadCluster", pod: "Pod") -> str:
     from carrel.leases.shown_cards import shown_indices
 
-    own = carrel.pod_facts.holder_uids(pod)
+    own = carrel.claim_users.holder_uids(pod)
     numbers = sorted({n for uid in own for n in shown_indices(carrel.cluster_ledger, pod.spec.node_name, uid)})
     return f", GPU {', '.join(map(str, numbers))}" if numbers else ""
 

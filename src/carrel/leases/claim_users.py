@@ -95,6 +95,10 @@ class ClaimUsers:
         expected = [claim.metadata.uid for claim in named if pod in self.users_of(claim)]
         return tuple(dict.fromkeys((*reserved, *expected)))
 
+    def holder_uids(self, pod: Pod) -> tuple[str, ...]:
+        """By what the pod holds GPUs: by itself, and by its claims."""
+        return (pod.metadata.uid, *self.claims_of(pod))
+
     def claims_of(self, pod: Pod) -> Sequence[str]:
         """The uids of the claims whose GPUs are the pod's."""
         return [uid for uid in self.used_by(pod) if self.pod_of(uid) is pod]

@@ -34,8 +34,6 @@ from carrel.ledger.shares import Holder, Share
 from carrel.ledger.slots import as_slots
 from carrel.parsing import Malformed
 
-PodByUid = Callable[[str], Pod | None]
-
 NONE: frozenset[str] = frozenset()
 WHILE_RENUMBERED = "; that Lease is moved within seconds, or goes when its holders have ended"
 NOT_UNDERSTOOD = "what is known of it cannot be understood; Carrel's log says why"
@@ -64,7 +62,7 @@ class ClusterLedger:
         self._memory_unit = dialect_options.memory_unit
         self._isolation = isolation
         self._offers = NodeOffers(watches, dialect_options)
-        self._gpu_nodes = GpuNodes(self)
+        self._gpu_nodes = GpuNodes(watches, self)
         self._statuses: dict[str, GpuNodeStatus] = {}
         self._labels: dict[str, Mapping[str, str]] = {}
         self._reported: dict[str, Node] = {}  # with its real GPUs, also where the ledger has slots
@@ -191,10 +189,6 @@ class ClusterLedger:
 
     def has_node(self, node: str) -> bool:
         return node in self._labels
-
-    @property
-    def is_all_read(self) -> bool:
-        return self._watches.are_nodes_read
 
     def is_recorded_on(self, uuid: str, node: str) -> bool:
         return any(lease.record.node == node and lease.record.shares for lease in self._leases_with(uuid))

@@ -105,7 +105,7 @@ class CoverageReader:
             for card in ledger.cards(node.name)
             if suits_by_nature(card.gpu, request)
         ]
-        own = self._carrel.pod_facts.holder_uids(pod)
+        own = self._carrel.claim_users.holder_uids(pod)
         found = [each for card in cards for each in self._holders_of(card) if each[0] not in own]
         return [holder for _, holder in sorted(found, key=lambda each: _order(each[1]))]
 

@@ -388,7 +388,8 @@ class CoveredPods:
         uses: Uses = uses_of(self._running[booking] for booking in bookings)
         pods: list[PersonsPod] = []
         for person in people:
-            pods += [self._persons_pod(pod, person) for pod in self._holding(self._watches.pods_of(person))]
+            holding = filter(self._holds_gpus, self._watches.pods_of(person))
+            pods += [self._persons_pod(pod, person) for pod in holding]
         pods += self._gone_pods(uses)
         covered = cover_holders(self._ledger, uses, pods)
         for pod in pods:
@@ -403,12 +404,9 @@ class CoveredPods:
             parts = (gpu for gpu, share in self._ledger.shares_of(uid).items() if share.memory is not None)
             self._shared.add(uid, by.entitlement, parts)
 
-    def _holding(self, pods: Iterable[Pod]) -> list[Pod]:
-        return [pod for pod in pods if any(map(self._ledger.shares_of, self._uids(pod))) and not self.is_exempt(pod)]
-
-    def _uids(self, pod: Pod) -> tuple[str, ...]:
-        """By what it holds GPUs."""
-        return (pod.metadata.uid, *self._claim_users.claims_of(pod))
+    def _holds_gpus(self, pod: Pod) -> bool:
+        uids = self._claim_users.holder_uids(pod)
+        return any(map(self._ledger.shares_of, uids)) and not self.is_exempt(pod)
 
     def _gone_pods(self, uses: Uses) -> Iterable[PersonsPod]:
         """Pods that are gone, or that the cache does not show yet: their GPUs count until their Leases are free."""

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from carrel.leases.watches import Watches
 from carrel.ledger.gpus import Gpu, place_name
 
 
@@ -36,12 +37,10 @@ class NodeRecords(Protocol):
         """Whether a Lease of that node gives somebody a part of that GPU."""
         ...
 
-    @property
-    def is_all_read(self) -> bool: ...
-
 
 class GpuNodes:
-    def __init__(self, records: NodeRecords) -> None:
+    def __init__(self, watches: Watches, records: NodeRecords) -> None:
+        self._watches = watches
         self._records = records
         self._reports: dict[str, _Report] = {}  # by node
         self._claimants: dict[str, set[str]] = {}  # UUID → the nodes that report it
@@ -97,7 +96,7 @@ class GpuNodes:
         return changed
 
     def _first_of(self, claimants: Iterable[str], uuid: str, before: str) -> str:
-        keeps = before if self._records.is_all_read else ""
+        keeps = before if self._watches.are_nodes_read else ""
         return min(claimants, key=lambda node: self._rank(node, uuid, keeps))
 
     def _rank(self, node: str, uuid: str, keeps: str) -> tuple[bool, bool, bool, str, str]:

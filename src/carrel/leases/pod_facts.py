@@ -68,13 +68,9 @@ class PodFactsLookup:
 
     # --- what it holds, and may lose ---------------------------------------------------------------------------------
 
-    def holder_uids(self, pod: Pod) -> tuple[str, ...]:
-        """By what the pod holds GPUs: by itself, and by its claims."""
-        return (pod.metadata.uid, *self._claim_users.claims_of(pod))
-
     def shares_of(self, pod: Pod) -> list[Share]:
         """What the pod holds, by itself and by its claims."""
-        return [share for uid in self.holder_uids(pod) for share in self._ledger.shares_of(uid).values()]
+        return [share for uid in self._claim_users.holder_uids(pod) for share in self._ledger.shares_of(uid).values()]
 
     def may_lose_gpus(self, pod: Pod) -> bool:
         """A pod that was told that it is booked first learns that no booking covers it any more."""
