@@ -30,7 +30,8 @@ from carrel.http.asgi import AsgiApp
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import CRDS, NAMESPACES, PODS
-from carrel.leases.cluster_state import ClusterOptions, ClusterState
+from carrel.leases.cluster_options import ClusterOptions
+from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.manifests import crds

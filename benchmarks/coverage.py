@@ -18,7 +18,8 @@ from benchmarks.measuring import Figure, cpu_seconds
 from carrel.dialects.booking_objects import BookingObject
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
-from carrel.leases.cluster_state import ClusterOptions, ClusterState
+from carrel.leases.cluster_options import ClusterOptions
+from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.gpus import MiB
 from carrel.ledger.placement import Placement
 from carrel.ledger.requests import WHOLE, Request
@@ -176,15 +177,15 @@ def _compared(name: str, ours: BusyCluster, theirs: BusyCluster) -> Iterator[Fig
 def _promise(here: BusyCluster) -> None:
     """What a bind does before and after it writes: whose GPU it is, its promise, and that it is kept."""
     body = here.newcomer
-    covered = here.state.covered(body)
-    here.state.requested_by(body)
-    here.state.tier(body)
+    covered = here.state.covered_pods.of(body.metadata.uid)
+    here.state.pod_facts.asked(body)
+    here.state.covered_pods.tier(body)
     node = here.state.ledger.node(here.names[-1])
     assert node is not None
     request = Request(1, WHOLE)
     placement = Placement(node.name, node.gpus[-1:], covered.narrowed(request) if covered else request)
     here.state.cluster_ledger.promise(placement, Holder("newcomer", "lab", "newcomer"), "me")
-    here.state.tier(body)
+    here.state.covered_pods.tier(body)
     here.state.cluster_ledger.withdraw("newcomer", "me")
 
 

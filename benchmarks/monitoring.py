@@ -16,7 +16,8 @@ from carrel.dialects.gpuclaim import node_status
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.leases.cluster_state import ClusterOptions, ClusterState
+from carrel.leases.cluster_options import ClusterOptions
+from carrel.leases.cluster_state import ClusterState
 from carrel.leases.invariants import violations
 from carrel.leases.known_lease import KnownLease
 from carrel.ledger.gpus import Gpu
@@ -31,7 +32,6 @@ NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 def full_cluster() -> ClusterState:
     """Filled by hand, as its informers would."""
     state = ClusterState(Client(EmbeddedApi()), ClusterOptions(now=lambda: NOON))
-    state.cluster_ledger.is_complete = lambda: False  # nothing is looked for that Leases do not record
     for node in cluster():
         users = {gpu.uuid: [_uid(gpu)] for gpu in node.gpus}
         body = {**node_status(node, users, NOON), "metadata": {"name": node.name}}

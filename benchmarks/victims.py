@@ -21,7 +21,8 @@ from benchmarks.measuring import Figure, cpu_seconds
 from carrel.dialects.carrel import LeaseRecord
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
-from carrel.leases.cluster_state import ClusterOptions, ClusterState
+from carrel.leases.cluster_options import ClusterOptions
+from carrel.leases.cluster_state import ClusterState
 from carrel.leases.known_lease import KnownLease
 from carrel.ledger.gpus import MiB, Node
 from carrel.ledger.ledger import Ledger
@@ -142,7 +143,6 @@ def _rounds(layout: str, shares: Layout) -> Iterator[Figure]:
 def full_cluster(shares: Layout, waiting: int) -> ClusterState:
     """Filled by hand, as its informers would; and booked pods that wait for a GPU each."""
     state = ClusterState(Client(EmbeddedApi()), ClusterOptions(now=lambda: NOON))
-    state.cluster_ledger.is_complete = lambda: False  # nothing is looked for that Leases do not record
     for node in cluster():
         state.ledger.set_node(node)
         state.nodes.store.put(msgspec.convert({"metadata": {"name": node.name}}, NodeObject))

@@ -22,7 +22,7 @@ from carrel.kubernetes.cluster import Json, Selection
 from carrel.kubernetes.config import access_to
 from carrel.kubernetes.http_transport import HttpTransport
 from carrel.kubernetes.objects.resources import CRDS, LEASES, NAMESPACES, NODES, PODS
-from carrel.leases.cluster_state import utc_now
+from carrel.leases.cluster_options import utc_now
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.manifests import crds
 from carrel.scheduling.scheduler_config import Extender, scheduler_config

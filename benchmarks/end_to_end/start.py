@@ -22,7 +22,7 @@ from benchmarks.measuring import Figure
 from carrel.dialects.carrel import LeaseRecord, write_lease
 from carrel.kubernetes.cluster import Json
 from carrel.kubernetes.objects.resources import LEASES, PODS
-from carrel.leases.cluster_state import utc_now
+from carrel.leases.cluster_options import utc_now
 from carrel.ledger.gpus import MiB
 from carrel.ledger.shares import Holder, Share
 from carrel.scheduling.scheduler_config import PROFILE

@@ -18,7 +18,8 @@ from carrel.kubernetes.config import access_to
 from carrel.kubernetes.http_transport import HttpTransport
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import CRDS, LEASES, NAMESPACES, PODS
-from carrel.leases.cluster_state import ClusterOptions, ClusterState
+from carrel.leases.cluster_options import ClusterOptions
+from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.gpus import Node
 from carrel.lifecycle.collection import LeaseCollector
 from carrel.manifests import crds

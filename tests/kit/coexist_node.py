@@ -57,7 +57,7 @@ class CoexistNode:
         seen = await self.replica.sees(pod)
         found = self.replica.filter(seen, ["n1"])
         if not found.fitting:
-            return self.replica.why(seen)
+            return self.replica.waiting_reason.why(seen)
         binding = asyncio.ensure_future(self.replica.scheduler.bind(seen, "n1"))
         while not binding.done():
             await self.reconcile(1)

@@ -21,7 +21,8 @@ from carrel.kubernetes.objects.resources import CRDS, LEASES, NAMESPACES, NODES,
 from carrel.kubernetes.reflector import WatchTiming
 from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.transport import ApiRequest, ApiResponse, Transport
-from carrel.leases.cluster_state import DEFAULT_CLUSTER_OPTIONS, ClusterOptions, ClusterState
+from carrel.leases.cluster_options import DEFAULT_CLUSTER_OPTIONS, ClusterOptions
+from carrel.leases.cluster_state import ClusterState
 from carrel.leases.invariants import observe, violations
 from carrel.leases.placement_rules import PlacementRules, report_rules
 from carrel.ledger.filtering import FilterResult

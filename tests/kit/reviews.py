@@ -1,5 +1,6 @@
 """Admission reviews as kube-apiserver sends them, and the object after the patch in the answer."""
 
+import asyncio
 import base64
 import copy
 import json
@@ -40,7 +41,8 @@ from carrel.kubernetes.objects.resources import (
     RUNTIME_CLASSES,
     Resource,
 )
-from carrel.leases.cluster_state import ClusterOptions, ClusterState
+from carrel.leases.cluster_options import DEFAULT_CLUSTER_OPTIONS, ClusterOptions
+from carrel.leases.cluster_state import ClusterState
 from carrel.leases.runtime_class import NONE
 from carrel.ledger.gpus import MiB, Node
 from carrel.ledger.shares import Holder, Share
@@ -93,6 +95,19 @@ class ListedObjects:
 
     async def get(self, resource: Resource[Any], name: str, namespace: str = "") -> Json:
         raise NotFound(404, "NotFound", f"{resource.plural} {name}")
+
+
+def a_state(
+    objects: Mapping[Resource[Any], Sequence[Json]] | None = None,
+    options: ClusterOptions = DEFAULT_CLUSTER_OPTIONS,
+    *,
+    is_read: bool = True,
+) -> ClusterState:
+    """What a process knows of a cluster with these objects; a test may tell it more. `is_read`: its lists are here."""
+    state = ClusterState(ListedObjects(objects or {}), options)  # type: ignore[arg-type] # it is only read
+    if is_read:
+        asyncio.run(state.informers.read_once())
+    return state
 
 
 @dataclass

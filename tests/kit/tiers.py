@@ -82,7 +82,9 @@ class TierController:
         """What revocation keeps of pods between its rounds is what it would find anew."""
         state, revoker = self.replica, self.parts.revoker
         found = revoker.pods.read()
-        expected = {uid for uid in state.ledger.holders() if state.holder_may_lose_gpus(uid)} - found.stuck.keys()
+        expected = {
+            uid for uid in state.ledger.holders() if state.pod_facts.holder_may_lose_gpus(uid)
+        } - found.stuck.keys()
         assert found.victims.keys() == expected
         anew = OpportunisticPods(state, self.parts.hand_overs, self.options).read()
         assert found.victims == {uid: pod for uid, pod in anew.victims.items() if uid not in found.stuck}

@@ -7,6 +7,7 @@ after the pods, a Lease before its pod, a claim after the pod that refers to it.
 import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from fractions import Fraction
 from typing import Any
 
 import msgspec
@@ -18,8 +19,10 @@ from carrel.dialects.carrel import LeaseRecord, write_lease
 from carrel.dialects.gpuclaim import lease_name
 from carrel.kubernetes.cluster import EVERYTHING, ListPage, Selection
 from carrel.kubernetes.objects.resources import Resource
-from carrel.leases.cluster_state import ClusterOptions, ClusterState
+from carrel.leases.cluster_options import ClusterOptions
+from carrel.leases.cluster_state import ClusterState
 from carrel.leases.covered_pods import CoveredPods
+from carrel.leases.person_limit import PersonLimit
 from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import LedgerError
 from carrel.ledger.placement import Placement
@@ -213,13 +216,19 @@ class Story:
             "uses": {name: (use.gpus, use.count, use.entitlement) if use else None for name, use in uses.items()},
             "covered by": {name: [pod.metadata.name for pod in known.covered_by(name)] for name in BOOKINGS},
             "revocable": {uid: known.is_revocable(uid) for uid in uids},
-            "uncovered": {person: known.uncovered_gpus(person) for person in PEOPLE},
+            "uncovered": {person: self.held_without(known, person) for person in PEOPLE},
             "running": {person: known.running_for(person, "lab") for person in PEOPLE},
             "planned": {person: known.planned_for(person, "lab") for person in PEOPLE},
         }
 
+    def held_without(self, known: CoveredPods, person: str) -> Fraction:
+        state = self.state
+        limit = PersonLimit(state.ledger, state.watches, known, state.gone_holders, state.gang_members, 0)
+        return limit.held_by(person)
+
     def check(self) -> None:
-        anew = CoveredPods(self.state.ledger, self.state._coverage_context())
+        state = self.state
+        anew = CoveredPods(state.ledger, state.watches, state.requests, state.eligible_nodes, state.options)
         for pod in self.state.pods.store:
             anew.on_pod(None, pod)
         for booking in self.state.bookings.store:

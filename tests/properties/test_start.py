@@ -21,7 +21,8 @@ from carrel.kubernetes import reflector
 from carrel.kubernetes.api_calls import ApiCalls
 from carrel.kubernetes.cluster import EVERYTHING, ChangeType, ListPage, Selection, WatchEvent
 from carrel.kubernetes.objects.resources import Resource
-from carrel.leases.cluster_state import ClusterOptions, ClusterState
+from carrel.leases.cluster_options import ClusterOptions
+from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.gpus import MiB
 from carrel.ledger.shares import Coverage, Holder, Share
 from carrel.parsing.time import seconds
@@ -89,7 +90,7 @@ class Process:
     def knows(self) -> Json:
         """Everything by which it decides."""
         state, ledger, covered = self.state, self.state.ledger, self.state.covered_pods
-        machines = self.scheduler._context.machines
+        machines = self.scheduler._ranking.machines
         assert machines is not None
         state.cluster_ledger.mark_silent_agents(NOON)
         ledger.audit()
@@ -113,7 +114,7 @@ class Process:
             "revocable": {uid: covered.is_revocable(uid) for uid in uids},
             "waiting": [(pod.metadata.uid, by) for pod, by in covered.waiting()],
             "uses": {name: (use.gpus, use.count) if use else None for name, use in uses.items()},
-            "requests": {pod.metadata.uid: str(state.requested_by(pod)) for pod in state.pods.store},
+            "requests": {pod.metadata.uid: str(state.pod_facts.asked(pod)) for pod in state.pods.store},
         }
 
 

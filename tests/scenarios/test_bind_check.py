@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch
+from carrel.kubernetes.objects.kinds import NodeObject
 from carrel.kubernetes.objects.resources import NODES, PODS
+from carrel.kubernetes.store import Store
 from carrel.scheduling.assembly import SchedulerOptions, handlers_on
 from carrel.scheduling.bind_check import BindCheck
 from tests.kit.eventually import eventually
@@ -109,6 +111,8 @@ async def test_a_node_is_refused_only_after_the_api_server_was_asked() -> None:
             known = replica.nodes.store.get("n1")
             assert known is not None and known.spec.unschedulable
             await lab.client.patch(NODES, "n1", MergePatch({"spec": {"unschedulable": False}}))
-            as_it_was = BindCheck(replica.cluster, lambda name: known, None)
+            stale: Store[NodeObject] = Store()
+            stale.put(known)
+            as_it_was = BindCheck(replica.cluster, replica.pods.store, stale, None)
 
-            assert await as_it_was(await replica.sees(pod), "n1") is None
+            assert await as_it_was.why_not(await replica.sees(pod), "n1") is None

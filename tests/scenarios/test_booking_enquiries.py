@@ -64,7 +64,7 @@ async def test_a_booking_elsewhere_covers_a_pod_here(lab: Lab, replica: Replica)
     assert found.metadata.labels == {"carrel.dev/source": "enquiry"}
     pod = replica.pods.store.get("train", "lab")
     assert pod is not None
-    await eventually(lambda: replica.tier(pod) is Tier.BOOKED)
+    await eventually(lambda: replica.covered_pods.tier(pod) is Tier.BOOKED)
 
 
 async def test_only_people_whose_pods_concern_gpus_are_asked_about_at_once_and_every_minute(

@@ -74,7 +74,7 @@ async def test_a_claim_whose_pod_waits_has_the_reason_of_the_pod() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await a_claim(lab, TWO_CARDS)
         pod = await replica.sees(await lab.pod("train", annotations=NAMES_IT))
-        why = replica.why(pod)
+        why = replica.waiting_reason.why(pod)
         assert why is not None
 
         await Writer(replica).write(lab)

@@ -53,7 +53,7 @@ CLOSED = [
 
 
 def why(carrel: Replica, pod: Pod) -> str:
-    refusal = carrel.why(pod)
+    refusal = carrel.waiting_reason.why(pod)
     assert refusal is not None
     return refusal.reason
 
@@ -253,7 +253,7 @@ async def test_a_booked_pod_waits_for_a_closed_node_however_long_and_gets_its_gp
         now = await pods_of(lab)
         assert now["mine"].metadata.uid == mine["metadata"]["uid"]
         assert now["others"].metadata.uid != others["metadata"]["uid"], "without a booking it goes on on CPU"
-        assert carrel.tier(now["mine"]) is Tier.BOOKED
+        assert carrel.covered_pods.tier(now["mine"]) is Tier.BOOKED
         assert words.removeprefix("tainted ") in why(carrel, now["mine"])
         assert await lab.held() == {} and not await hand_over_records(lab)
 
@@ -285,12 +285,13 @@ async def test_the_reason_names_the_nodes_that_would_do_and_no_others() -> None:
         for node in ("n1", "n2", "n3", "n4", "n5", "t4"):
             await change(lab, carrel, node, CORDONED)
         assert (
-            str(carrel.why(pod)) == "1 whole GPU of model A6000 asked, but 5 nodes are cordoned: n1, n2, n3 and 2 more"
+            str(carrel.waiting_reason.why(pod))
+            == "1 whole GPU of model A6000 asked, but 5 nodes are cordoned: n1, n2, n3 and 2 more"
         )
 
         await change(lab, carrel, "n2", NOT_READY)
         await change(lab, carrel, "n2", OPEN)
-        assert str(carrel.why(pod)) == (
+        assert str(carrel.waiting_reason.why(pod)) == (
             "1 whole GPU of model A6000 asked, but 4 nodes are cordoned: n1, n3, n4 and 1 more; node n2 is not ready"
         )
 
@@ -302,11 +303,11 @@ async def test_a_gang_says_which_nodes_it_misses_once_all_members_are_here() -> 
         await lab.client.create(GPU_CLAIMS, body, "lab")
         first = await carrel.sees(await lab.pod("p1", annotations={**BOOKED, "gpu.scheduling/claim": "g"}))
         await change(lab, carrel, "n2", CORDONED)
-        assert str(carrel.why(first)) == "gang lab/g waits for 1 more member: 1 of 2 are here"
+        assert str(carrel.waiting_reason.why(first)) == "gang lab/g waits for 1 more member: 1 of 2 are here"
 
         await carrel.sees(await lab.pod("p2", annotations={**BOOKED, "gpu.scheduling/claim": "g"}))
 
-        assert str(carrel.why(first)) == (
+        assert str(carrel.waiting_reason.why(first)) == (
             "gang lab/g has room for 1 of its 2 members; all or none are placed;"
             " node n2 is cordoned (kubectl uncordon n2)"
         )
@@ -322,7 +323,7 @@ async def test_pods_on_a_cordoned_node_keep_their_gpus_and_their_booking(lab: La
 
         await settle(lab, TierController(carrel), ["n2"])
 
-        assert carrel.tier(await carrel.sees(mine)) is Tier.BOOKED
+        assert carrel.covered_pods.tier(await carrel.sees(mine)) is Tier.BOOKED
         assert list(await lab.held()) == ["gpu-n1-0"]
 
 

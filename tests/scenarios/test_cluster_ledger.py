@@ -1,5 +1,6 @@
 """The ledger follows the cluster, and a GPU is unusable while its records contradict each other."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,15 +10,18 @@ import pytest
 from carrel.dialects import gpuclaim
 from carrel.dialects.carrel import LeaseRecord, write_lease
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
-from carrel.dialects.options import Unit
+from carrel.dialects.options import DialectOptions, Unit
 from carrel.kubernetes.objects.kinds import Lease, Pod
+from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.cluster_ledger import ClusterLedger
+from carrel.leases.cluster_options import ClusterOptions
 from carrel.leases.known_lease import KnownLease
 from carrel.ledger.gpus import MiB, Node
 from carrel.ledger.ledger import LedgerError
 from carrel.ledger.placement import Placement
 from carrel.ledger.shares import Share
 from tests.kit.gpus import a_card, a_node, holder, memory, whole
+from tests.kit.reviews import a_state
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 
@@ -28,7 +32,7 @@ def status(node: Node, heartbeat: datetime = NOW, **metadata: Any) -> GpuNodeSta
 
 
 def ledger_with(*nodes: Node) -> ClusterLedger:
-    cluster_ledger = ClusterLedger(lambda _: None)
+    cluster_ledger = a_state().cluster_ledger
     for node in nodes:
         cluster_ledger.on_node_status(None, status(node))
     return cluster_ledger
@@ -115,7 +119,7 @@ def test_a_node_status_that_names_another_node_is_ignored() -> None:
 
 @pytest.mark.parametrize("off", [timedelta(hours=-1), timedelta(hours=1)], ids=["long ago", "in the future"])
 def test_a_heartbeat_far_from_now_makes_a_node_unusable(off: timedelta) -> None:
-    cluster_ledger = ClusterLedger(lambda _: None)
+    cluster_ledger = a_state().cluster_ledger
     cluster_ledger.on_node_status(None, status(a_node("n1"), NOW + off))
 
     cluster_ledger.mark_silent_agents(NOW)
@@ -153,10 +157,11 @@ def test_a_listener_that_fails_keeps_no_promise_alive(when: str) -> None:
         raise RuntimeError("a defect of a listener")
 
     if when == "promised":
-        cluster_ledger.on_shares = fails
+        cluster_ledger.on_shares(fails)
     cluster_ledger.promise(both, holder("a"), "plan")
     assert len(cluster_ledger.ledger.shares_of("uid-a")) == 2
-    cluster_ledger.on_shares = fails
+    if when == "withdrawn":
+        cluster_ledger.on_shares(fails)
 
     cluster_ledger.withdraw("uid-a", "plan")
 
@@ -181,9 +186,9 @@ def test_only_the_owner_of_a_promise_withdraws_it() -> None:
 def test_a_node_whose_agent_uses_another_memory_unit_takes_no_new_pods() -> None:
     node = a_node("n1")
     body = gpuclaim.node_status(node, {}, NOW, gpuclaim.Remarks(memory_unit="4MiB"))
-    cluster_ledger = ClusterLedger(lambda _: None, Unit.MIB)
+    cluster_ledger = a_state().cluster_ledger
     cluster_ledger.on_node_status(None, msgspec.convert(body, GpuNodeStatus))
-    agreeing = ClusterLedger(lambda _: None, Unit.MIB_4)
+    agreeing = a_state(options=ClusterOptions(dialect_options=DialectOptions(Unit.MIB_4))).cluster_ledger
     agreeing.on_node_status(None, msgspec.convert(body, GpuNodeStatus))
 
     node_of = {each: each.ledger.node("n1") for each in (cluster_ledger, agreeing)}
@@ -206,14 +211,15 @@ def test_a_heartbeat_alone_changes_nothing_in_the_ledger() -> None:
 
 
 def test_a_pod_that_is_seen_after_the_report_which_names_it_holds_its_gpu_until_it_has_finished() -> None:
-    pods: dict[str, Pod] = {}
-    cluster_ledger = ClusterLedger(pods.get)
+    state = a_state()
+    cluster_ledger = state.cluster_ledger
     body = gpuclaim.node_status(a_node("n1", cards=1), {"GPU-n1-0": ["uid-late"]}, NOW)
     cluster_ledger.on_node_status(None, msgspec.convert(body, GpuNodeStatus))
 
     def free_after(old: Pod | None, phase: str, node: str = "n1") -> tuple[Pod, int]:
         late = {"metadata": {"name": "late", "uid": "uid-late"}, "spec": {"nodeName": node}, "status": {"phase": phase}}
-        pods["uid-late"] = new = msgspec.convert(late, Pod)
+        new = msgspec.convert(late, Pod)
+        state.pods.store.put(new)
         cluster_ledger.on_pod(old, new)
         card = cluster_ledger.ledger.card("GPU-n1-0")
         assert card is not None
@@ -228,15 +234,15 @@ def test_a_pod_that_is_seen_after_the_report_which_names_it_holds_its_gpu_until_
 
 def test_a_report_that_comes_before_all_pods_are_known_is_understood_again_with_them() -> None:
     late = {"metadata": {"name": "late", "uid": "uid-late"}, "spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}
-    pod = msgspec.convert(late, Pod)
-    cluster_ledger = ClusterLedger({"uid-late": pod}.get)
-    cluster_ledger.is_complete = lambda: False
-    cluster_ledger.on_pod(None, pod)
+    state = a_state({PODS: [late]}, is_read=False)
+    cluster_ledger = state.cluster_ledger
     body = gpuclaim.node_status(a_node("n1", cards=1), {"GPU-n1-0": ["uid-late"]}, NOW)
     cluster_ledger.on_node_status(None, msgspec.convert(body, GpuNodeStatus))
 
-    cluster_ledger.is_complete = lambda: True
-    cluster_ledger.on_complete()
+    card = cluster_ledger.ledger.card("GPU-n1-0")
+    assert card is not None and card.free > 0
+    for reflector in (state.pods, state.claims, state.leases):
+        asyncio.run(reflector.read_once())
 
     card = cluster_ledger.ledger.card("GPU-n1-0")
     assert card is not None and card.free == 0

@@ -43,7 +43,7 @@ async def test_a_booking_of_one_gpu_covers_one_of_three_pods(lab: Lab) -> None:
         pods = [await lab.pod(f"p{i}", limits=WHOLE, annotations=ADA) for i in range(3)]
         for pod in pods:
             assert await replica.bind(pod, "n1") is None
-        seen = [replica.tier(await replica.sees(pod)) for pod in pods]
+        seen = [replica.covered_pods.tier(await replica.sees(pod)) for pod in pods]
         assert seen == [Tier.BOOKED, Tier.OPPORTUNISTIC, Tier.OPPORTUNISTIC]
         told = [(await lab.annotations(f"p{i}"))["carrel.dev/tier"] for i in range(3)]
         assert told == ["booked", "opportunistic", "opportunistic"]
@@ -59,7 +59,7 @@ async def test_two_halves_on_one_gpu_use_up_one_booked_gpu(lab: Lab) -> None:
         pods = [await lab.pod(f"h{i}", annotations={**ADA, **half}) for i in range(3)]
         for pod in pods:
             assert await replica.bind(pod, "n1") is None
-        seen = [replica.tier(await replica.sees(pod)) for pod in pods]
+        seen = [replica.covered_pods.tier(await replica.sees(pod)) for pod in pods]
         assert seen == [Tier.BOOKED, Tier.BOOKED, Tier.OPPORTUNISTIC]
         held = await lab.held()
         assert {pods[0]["metadata"]["uid"], pods[1]["metadata"]["uid"]} in map(set, held.values())
@@ -71,10 +71,13 @@ async def test_a_cancelled_booking_covers_nobody_and_the_next_pod_follows_one_th
         pods = [await lab.pod(f"p{i}", limits=WHOLE, annotations=ADA) for i in range(2)]
         for pod in pods:
             assert await replica.bind(pod, "n1") is None
-        assert replica.tier(await replica.sees(pods[0])) is Tier.BOOKED
+        assert replica.covered_pods.tier(await replica.sees(pods[0])) is Tier.BOOKED
         await lab.client.delete(BOOKINGS, booking["metadata"]["name"])
         await eventually(lambda: replica.covered_pods.booking("booking-ada") is None, "the booking is gone")
-        assert [replica.tier(await replica.sees(pod)) for pod in pods] == [Tier.OPPORTUNISTIC, Tier.OPPORTUNISTIC]
+        assert [replica.covered_pods.tier(await replica.sees(pod)) for pod in pods] == [
+            Tier.OPPORTUNISTIC,
+            Tier.OPPORTUNISTIC,
+        ]
 
 
 # --- it follows the booking ------------------------------------------------------------------------------------------
@@ -293,7 +296,9 @@ async def test_who_may_lose_a_gpu_to_a_booked_pod(
         if is_exempt:
             exempt = MergePatch({"metadata": {"annotations": {"carrel.dev/exempt": "true"}}})
             await lab.client.patch(NAMESPACES, "lab", exempt)
-            await eventually(lambda: replica.tier(replica.pods.store.snapshot()[0]) is None, "it is exempt")
+            await eventually(
+                lambda: replica.covered_pods.tier(replica.pods.store.snapshot()[0]) is None, "it is exempt"
+            )
         await an_unschedulable_booked_pod(lab, "urgent", namespace="elsewhere")
 
         await settle(lab, TierController(replica))
@@ -310,7 +315,7 @@ async def test_who_holds_too_much_without_a_booking_waits_with_that_reason(lab: 
         assert refused == {
             "n1": "eve@lab.example holds 1 GPU without a booking; more than 1 are not given to one person"
         }
-        why = replica.why(await replica.sees(second))
+        why = replica.waiting_reason.why(await replica.sees(second))
         assert why is not None and why.reason == refused["n1"]
 
         await lab.book("eve@lab.example", gpus=1)

@@ -118,7 +118,7 @@ async def covered_now(lab: Lab, calm: Replica) -> set[str]:
     return {
         pod.metadata.uid
         for pod in calm.pods.store
-        if calm.covered(pod) is not None and calm.ledger.shares_of(pod.metadata.uid)
+        if calm.covered_pods.of(pod.metadata.uid) is not None and calm.ledger.shares_of(pod.metadata.uid)
     }
 
 
@@ -145,7 +145,7 @@ async def check_at_rest(lab: Lab) -> None:
             for share in record.shares:
                 pod = calm.pods.store.by_uid(share.holder.uid)
                 assert pod is not None, "a share of a pod that is gone"
-                covered = calm.covered(pod)
+                covered = calm.covered_pods.of(pod.metadata.uid)
                 recorded = share.coverage.booking if share.coverage else ""
                 assert recorded == (covered.entitlement.booking if covered else ""), "the record is not the truth"
                 if recorded:
@@ -153,12 +153,12 @@ async def check_at_rest(lab: Lab) -> None:
         assert all(len(gpus) <= booked[booking] for booking, gpus in touched.items()), touched
         for pod in calm.pods.store:
             if "carrel.dev/tier" in pod.metadata.annotations:
-                assert tier_of(pod) is calm.tier(pod), f"{pod.metadata.name} was told {tier_of(pod)}"
+                assert tier_of(pod) is calm.covered_pods.tier(pod), f"{pod.metadata.name} was told {tier_of(pod)}"
         for booking in calm.bookings.store:
             assert (booking.status.used or 0) == len(touched.get(booking.metadata.name, ()))
         for waiting in calm.booked_waiting():
             nodes = [name for name in waiting.nodes if name in NODES]
-            low = [pod for pod in calm.pods.store if calm.leaves_room(pod) and pod.spec.node_name in nodes]
+            low = [pod for pod in calm.pods.store if calm.pod_facts(pod).leaves_room and pod.spec.node_name in nodes]
             whole = [pod for pod in low if pod.spec.containers[0].resources.limits]
             assert not whole, f"{waiting.holder} waits, and {[pod.metadata.name for pod in whole]} have GPUs"
 

@@ -113,7 +113,7 @@ async def test_a_pod_waits_for_its_claim_however_long_and_then_as_long_as_others
         controller = controller_on(replica)
         lab.clock.now += timedelta(minutes=30)
         await settle(lab, controller)
-        why = replica.why(await replica.sees(before))
+        why = replica.waiting_reason.why(await replica.sees(before))
         assert why is not None
         assert why.reason == (
             "pod lab/notebook names the GpuClaim 'late', which does not exist in namespace 'lab'; create it"

@@ -89,8 +89,8 @@ async def test_what_a_pod_asks_for_is_read_once_when_it_is_learnt() -> None:
     async with a_lab(NODES_OF_LAB) as lab, lab.replica() as replica:
         await replica.sees(await lab.pod("p", limits=asking(8)))
         read: list[str] = []
-        requested_by = replica.requested_by
-        replica.requested_by = lambda pod: read.append(pod.metadata.name) or requested_by(pod)  # type: ignore[func-returns-value,method-assign]
+        as_admitted = replica.requests.as_admitted
+        replica.requests.as_admitted = lambda pod: read.append(pod.metadata.name) or as_admitted(pod)  # type: ignore[func-returns-value,method-assign]
 
         scheduler_on(replica).learn(iter(replica.pods.store))
 

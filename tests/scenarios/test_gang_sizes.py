@@ -157,7 +157,7 @@ async def test_a_stateful_set_that_starts_one_pod_after_the_other_is_told_that_i
         reason = await why(replica, pods[0])
         assert "StatefulSet train starts its pods one after the other" in reason
         assert "set podManagementPolicy: Parallel" in reason
-        assert replica.why(await replica.sees(pods[0])) == Refusal(reason), "people are told the same"
+        assert replica.waiting_reason.why(await replica.sees(pods[0])) == Refusal(reason), "people are told the same"
         assert await lab.held() == {}
 
 

@@ -334,13 +334,13 @@ async def test_pods_that_have_nothing_to_do_with_a_gang_are_not_read_to_find_it(
         pods = await a_gang(lab, "job", 2)
         await ready(replica, [*others, *pods])
         read: set[str] = set()
-        look = replica.gang_members._read_request
+        look = replica.requests.as_admitted
 
         def noted(pod: Pod) -> object:
             read.add(pod.metadata.name)
             return look(pod)
 
-        monkeypatch.setattr(replica.gang_members, "_read_request", noted)
+        monkeypatch.setattr(replica.requests, "as_admitted", noted)
 
         replica.filter(await replica.sees(pods[0]), ["n1"])
 

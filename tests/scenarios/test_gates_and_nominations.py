@@ -10,12 +10,12 @@ from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.kubernetes.cluster import Json, MergePatch
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.kubernetes.objects.resources import NODES, PODS
-from carrel.leases.eligible_nodes import EligibleNodes
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.claim_status import ClaimStatusWriter
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
+from tests.kit.reviews import a_state
 from tests.kit.tiers import (
     BOOKED,
     OPPORTUNISTIC,
@@ -36,7 +36,7 @@ HELD_BACK = f"lab/urgent is held back by the scheduling gate {QUOTA}: no schedul
 
 
 async def why(replica: Replica, pod: Json) -> str:
-    refusal = replica.why(await replica.sees(pod))
+    refusal = replica.waiting_reason.why(await replica.sees(pod))
     return refusal.reason if refusal else ""
 
 
@@ -158,11 +158,13 @@ def test_the_eligible_nodes_of_a_gated_pod_follow_its_changed_selector() -> None
     nodes = [
         msgspec.convert({"metadata": {"name": name, "labels": {"zone": name}}}, NodeObject) for name in ("n1", "n2")
     ]
-    destinations = EligibleNodes(lambda: nodes, lambda taint: False)
+    state = a_state()
+    for node in nodes:
+        state.nodes.store.put(node)
 
     def of(**spec: Any) -> tuple[str, ...]:
         gated = {"schedulingGates": [{"name": QUOTA}], **spec}
-        return destinations.of(msgspec.convert({"metadata": {"uid": "u"}, "spec": gated}, Pod)).nodes
+        return state.eligible_nodes.of(msgspec.convert({"metadata": {"uid": "u"}, "spec": gated}, Pod)).nodes
 
     required = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["n1"]}]}]}
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}

@@ -19,6 +19,7 @@ from carrel.ledger.shares import Share
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_card, a_node, holder
 from tests.kit.lab import Lab, Replica, a_lab
+from tests.kit.reviews import a_state
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 OLD, YOUNG = "2026-01-01T00:00:00Z", "2026-06-01T00:00:00Z"
@@ -50,7 +51,7 @@ HONEST_KEEPS_IT = {"honest": {"GPU-honest-0": ""}, "liar": {"liar/0": TAKEN}}
 
 @pytest.mark.parametrize("created", [OLD, YOUNG])
 def test_the_first_report_keeps_the_gpu_and_its_holders(created: str) -> None:
-    ledger = ClusterLedger(lambda _: None)
+    ledger = a_state().cluster_ledger
     ledger.on_node_status(None, status(HONEST))
     share = Share(holder("a"), "GPU-honest-0", None)
     ledger.lease_written(KnownLease("gpu-honest-0", "u", "5", LeaseRecord("honest", 0, "GPU-honest-0", (share,))))
@@ -64,7 +65,7 @@ def test_the_first_report_keeps_the_gpu_and_its_holders(created: str) -> None:
 
 
 def test_an_older_report_that_claims_the_gpu_later_does_not_get_it() -> None:
-    ledger = ClusterLedger(lambda _: None)
+    ledger = a_state().cluster_ledger
     ledger.on_node_status(None, status(Node("liar", ()), OLD))
     ledger.on_node_status(None, status(HONEST, YOUNG))
 
@@ -75,7 +76,7 @@ def test_an_older_report_that_claims_the_gpu_later_does_not_get_it() -> None:
 
 @pytest.mark.parametrize("gone", ["the report no longer names it", "the report is gone", "the Node is gone"])
 def test_a_gpu_that_was_moved_is_accepted_once_the_old_machine_lets_it_go(gone: str) -> None:
-    ledger = ClusterLedger(lambda _: None)
+    ledger = a_state().cluster_ledger
     for name, node in (("honest", HONEST), ("liar", LIAR)):
         ledger.on_node(None, node_object(name))
         ledger.on_node_status(None, status(node))
@@ -99,8 +100,7 @@ def test_a_gpu_that_was_moved_is_accepted_once_the_old_machine_lets_it_go(gone: 
 def test_after_a_restart_the_order_in_which_things_are_read_does_not_matter(
     order: tuple[str, ...], evidence: str
 ) -> None:
-    ledger = ClusterLedger(lambda _: None)
-    ledger.is_all_read = lambda: False
+    ledger = a_state(is_read=False).cluster_ledger
     is_leased = evidence == "the Lease"
     share = Share(holder("a"), "GPU-honest-0", None)
     for what in order:
@@ -120,7 +120,7 @@ def test_after_a_restart_the_order_in_which_things_are_read_does_not_matter(
 
 
 def test_no_agent_can_report_a_gpu_under_the_name_of_another_ones_place() -> None:
-    ledger = ClusterLedger(lambda _: None)
+    ledger = a_state().cluster_ledger
     ledger.on_node_status(None, status(Node("liar", (replace(LIAR.gpus[0], uuid="honest/0"),))))
 
     node = ledger.ledger.node("liar")

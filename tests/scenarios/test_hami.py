@@ -165,7 +165,7 @@ async def test_a_gpu_is_chosen_by_its_uuid_in_native_mode_only() -> None:
                 assert (await lab.annotations("train"))["carrel.dev/devices"] == "GPU-n1-1"
             else:
                 assert list(carrel.filter(pod, ["n1"]).fitting) == []
-                ask = carrel.requested_by(pod)
+                ask = carrel.pod_facts.asked(pod)
                 assert isinstance(ask, PodRequest) and why in str(place(carrel.ledger, ask.request, "n1"))
 
 
@@ -173,12 +173,12 @@ async def test_a_pod_whose_request_the_webhook_did_not_record_gets_no_gpu() -> N
     """Otherwise a user could change an admitted NVIDIA pod into one for which a second GPU is reserved."""
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("late", limits={"nvidia.com/gpu": "1"}))
-        assert isinstance(replica.requested_by(pod), PodRequest)
+        assert isinstance(replica.pod_facts.asked(pod), PodRequest)
 
         changed = await lab.client.patch(
             PODS, "late", MergePatch({"metadata": {"annotations": {"hami.io/gpu-scheduler-policy": "binpack"}}}), "lab"
         )
-        refusal = replica.requested_by(await replica.sees(changed))
+        refusal = replica.pod_facts.asked(await replica.sees(changed))
 
         assert isinstance(refusal, Refusal)
         assert "Carrel's webhook has not recorded that; delete the pod and create it again" in refusal.reason

@@ -46,7 +46,7 @@ async def test_filter_why_and_the_claim_say_the_same_whoever_holds_what() -> Non
         await a_claim(lab, {"devices": {"count": 16}})
         pod = await replica.sees(await lab.pod("train", annotations=NAMES_IT))
         for number in range(3):
-            why = replica.why(pod)
+            why = replica.waiting_reason.why(pod)
             assert why is not None and why.reason == WORDS
             for chooses in (False, True):
                 assert dict(replica.filter(pod, NAMES, chooses=chooses).why_not()) == dict.fromkeys(NAMES, WORDS[:-1])
@@ -61,7 +61,7 @@ async def test_one_event_says_it_and_nothing_else_however_often_it_is_told() -> 
         pod = await replica.sees(await lab.pod("train", limits=SIXTEEN, annotations=OPPORTUNISTIC))
         telling = PodEventWriter(replica.cluster, lab.clock)
         for number in range(5):
-            why = replica.why(pod)
+            why = replica.waiting_reason.why(pod)
             assert why is not None
             await telling.tell(pod, waiting_note(why, beyond=f"your booking of {number} GPUs is in use"))
             await an_opportunistic_pod(lab, replica, f"tenant-{number}", node="dgx-1")
@@ -74,12 +74,12 @@ async def test_one_event_says_it_and_nothing_else_however_often_it_is_told() -> 
 async def test_it_is_said_no_more_once_a_node_joins_that_can_serve_the_pod() -> None:
     async with a_lab(LAB) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("train", limits=SIXTEEN))
-        assert replica.why(pod) is not None
+        assert replica.waiting_reason.why(pod) is not None
 
         await join(lab, a_node("big", 16))
 
         await eventually(lambda: "big" in replica.ledger.nodes and replica.nodes.store.get("big"))
-        assert replica.why(pod) is None
+        assert replica.waiting_reason.why(pod) is None
         assert list(replica.filter(pod, (*NAMES, "big")).fitting) == ["big"]
 
 
@@ -94,9 +94,9 @@ async def test_a_node_that_takes_no_pods_now_is_still_a_node_that_could(change: 
     async with a_lab(LAB) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("train", limits={"nvidia.com/gpu": "8"}))
         await lab.client.patch(NODES, "dgx-1", MergePatch(change))
-        await eventually(lambda: replica.nodes_for(pod) == ("n1",))
+        await eventually(lambda: replica.eligible_nodes.nodes_for(pod) == ("n1",))
 
-        why = replica.why(pod)
+        why = replica.waiting_reason.why(pod)
 
         assert why is not None and "never" not in why.reason
 
@@ -106,7 +106,7 @@ async def test_a_pod_that_excludes_the_large_node_is_told_that_it_does() -> None
         selector = {"kubernetes.io/hostname": "n1"}
         pod = await replica.sees(await lab.pod("train", limits={"nvidia.com/gpu": "8"}, node_selector=selector))
 
-        why = replica.why(pod)
+        why = replica.waiting_reason.why(pod)
 
         assert why is not None
         assert why.reason.startswith(
@@ -181,7 +181,7 @@ async def test_members_that_fit_each_but_never_together_are_told_so() -> None:
         await ready(replica, pods)
         pod = await replica.sees(pods[0])
 
-        why = replica.why(pod)
+        why = replica.waiting_reason.why(pod)
 
         assert why is not None
         assert why.reason == (

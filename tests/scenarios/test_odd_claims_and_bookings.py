@@ -116,8 +116,10 @@ async def test_a_claim_of_an_absurd_amount_is_told_in_a_sentence(caplog: pytest.
         await of.controller.round()
         pod = of.replica.pods.store.get("train", "lab")
         assert pod is not None
-        assert of.replica.asks_by_claims(pod), "so the controller tells its reason in an Event"
-        assert "memory of gpu.carrel.dev is '1e30'; expected a quantity up to" in str(of.replica.why(pod))
+        assert of.replica.requests.asks_by_claims(pod), "so the controller tells its reason in an Event"
+        assert "memory of gpu.carrel.dev is '1e30'; expected a quantity up to" in str(
+            of.replica.waiting_reason.why(pod)
+        )
     assert not [record for record in caplog.records if record.exc_info]
 
 
@@ -202,6 +204,7 @@ async def test_one_claim_that_cannot_be_looked_at_keeps_no_other_from_being_allo
                 raise KeyError(uid)
             return pod_of(uid)
 
+        assert [each.holder.name for each in of.replica.booked_waiting()] == ["train"], "known before"
         with pytest.MonkeyPatch.context() as meanwhile:
             meanwhile.setattr(of.replica.claim_users, "pod_of", stumble)
             assert await the_allocator(of).round() == ["lab/train"]

@@ -36,7 +36,7 @@ async def test_an_event_about_the_pod_says_why_it_waits() -> None:
         other = await lab.pod("other", limits={"nvidia.com/gpu": "1"})
         assert await replica.bind(other, "n1") is None
         pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
-        why = replica.why(pod)
+        why = replica.waiting_reason.why(pod)
         assert why is not None
 
         assert await teller(lab, replica).tell(pod, waiting_note(why))
@@ -223,19 +223,22 @@ async def test_eligible_nodes_match_the_selector_and_are_schedulable() -> None:
         anywhere = object_pod(node_selector={})
         zone_a = object_pod(node_selector={"zone": "a"})
 
-        assert (replica.nodes_for(anywhere), replica.nodes_for(zone_a)) == (("n1", "n3"), ("n1",))
+        assert (replica.eligible_nodes.nodes_for(anywhere), replica.eligible_nodes.nodes_for(zone_a)) == (
+            ("n1", "n3"),
+            ("n1",),
+        )
 
 
 async def test_the_reason_names_taints_that_the_pod_does_not_tolerate_and_how_many_nodes_have_them() -> None:
     cards = [a_node("n1", cards=1, memory=4000), a_node("n2"), a_node("n3")]
     async with a_lab(cards) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
-        assert replica.why(pod) is None
+        assert replica.waiting_reason.why(pod) is None
         taints = [{"key": "dedicated", "value": "team-a", "effect": "NoSchedule"}]
         for node in ("n2", "n3"):
             await lab.client.patch(NODES, node, MergePatch({"spec": {"taints": taints}}))
 
-        why = await eventually(lambda: replica.why(pod), "the taints are seen")
+        why = await eventually(lambda: replica.waiting_reason.why(pod), "the taints are seen")
 
         assert why is not None
         assert why.reason == (
@@ -243,7 +246,7 @@ async def test_the_reason_names_taints_that_the_pod_does_not_tolerate_and_how_ma
             " 2 nodes have a taint that the pod does not tolerate: dedicated=team-a:NoSchedule"
         )
         await lab.client.patch(NODES, "n2", MergePatch({"spec": {"taints": []}}))
-        await eventually(lambda: replica.why(pod) is None, "it may go to n2 again")
+        await eventually(lambda: replica.waiting_reason.why(pod) is None, "it may go to n2 again")
 
 
 async def _assigned(lab: Lab, replica: Replica, body: Json, later: timedelta = timedelta()) -> Note | None:
@@ -268,7 +271,7 @@ async def test_the_event_of_a_gang_member_says_what_the_gang_waits_for(members: 
         gang = {"pod-group-name": "g", "carrel.dev/gang-size": "3", "carrel.dev/gpu-cards": "1"}
         pods = [await replica.sees(await lab.pod(f"member-{each}", annotations=gang)) for each in range(members)]
 
-        refusal = replica.why(pods[0])
+        refusal = replica.waiting_reason.why(pods[0])
 
         assert refusal is not None
         assert refusal.reason == why

@@ -38,7 +38,7 @@ async def test_the_last_gpu_is_left_to_the_booked_pod_that_waits_for_it(tier: st
         pod = await a_pod(lab, replica, "greedy", tier)
 
         assert await refused(replica, pod, "n1") == {"n1": WAITED_FOR}
-        why = replica.why(await replica.sees(pod))
+        why = replica.waiting_reason.why(await replica.sees(pod))
         assert why is not None and why.reason == f"1 whole GPU: there is {WAITED_FOR}"
         refusal = await replica.bind(pod, "n1")
         assert refusal is not None and refusal.reason == f"n1 has {WAITED_FOR}"

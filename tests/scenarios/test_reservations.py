@@ -230,7 +230,7 @@ async def test_a_reservation_pod_holds_no_share() -> None:
         await node_lab.run_pod("a", annotations=HALF)
         reservation = await node_lab.replica.sees(await node_lab.the_reservation_pod())
 
-        assert node_lab.replica.read_request(reservation) is None
+        assert node_lab.replica.pod_facts.asked(reservation) is None
 
 
 async def test_members_of_a_gang_get_their_reservations_together() -> None:

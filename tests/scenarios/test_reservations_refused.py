@@ -23,7 +23,7 @@ async def test_a_refused_reservation_pod_is_not_made_again_at_once_and_the_kubel
         await node_lab.reconcile()
         assert node_lab.kubelet.refused == 1
         assert await reservation_pods(node_lab.lab) == []
-        why = node_lab.replica.why(await node_lab.replica.sees(pod))
+        why = node_lab.replica.waiting_reason.why(await node_lab.replica.sees(pod))
         assert why is not None
         assert words in why.reason, "also for the command line and the Event"
         async with node_lab.lab.replica() as other:

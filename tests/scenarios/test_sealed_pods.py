@@ -13,7 +13,8 @@ from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import BindTarget
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
-from carrel.leases.cluster_state import ClusterOptions, ClusterState, utc_now
+from carrel.leases.cluster_options import ClusterOptions, utc_now
+from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.refusals import Refusal
 from kubernetes_in_memory import EmbeddedApi
 from tests.kit.gpus import a_node
@@ -36,24 +37,24 @@ def a_pod(annotations: dict[str, str], minutes_old: int = 0, **spec: object) -> 
 
 
 def test_a_pod_with_a_valid_seal_is_placed_and_one_without_is_refused_with_the_reason() -> None:
-    assert isinstance(CARREL.read_request(a_pod(SEALED)), PodRequest)
+    assert isinstance(CARREL.pod_facts.asked(a_pod(SEALED)), PodRequest)
     for unseen in (a_pod({}), a_pod({**SEALED, "carrel.dev/user": "eve"}), a_pod(SEALED, minutes_old=3)):
-        refusal = CARREL.read_request(unseen)
+        refusal = CARREL.pod_facts.asked(unseen)
         assert isinstance(refusal, Refusal) and "not admitted by Carrel's webhook" in refusal.reason
 
 
 def test_the_tier_of_a_pod_follows_its_booking_so_the_seal_is_not_over_it() -> None:
     for tier in ("booked", "opportunistic"):
-        assert isinstance(CARREL.read_request(a_pod({**SEALED, "carrel.dev/tier": tier})), PodRequest)
+        assert isinstance(CARREL.pod_facts.asked(a_pod({**SEALED, "carrel.dev/tier": tier})), PodRequest)
 
 
 def test_a_bound_pod_keeps_its_gpu_and_a_pod_without_a_request_needs_no_seal() -> None:
-    assert isinstance(CARREL.read_request(a_pod({}, nodeName="n1")), PodRequest)
-    assert CARREL.read_request(a_pod({}, containers=[{"name": "a"}])) is None
+    assert isinstance(CARREL.pod_facts.asked(a_pod({}, nodeName="n1")), PodRequest)
+    assert CARREL.pod_facts.asked(a_pod({}, containers=[{"name": "a"}])) is None
 
 
 def test_without_a_key_no_seal_is_needed() -> None:
-    assert isinstance(ClusterState(Client(EmbeddedApi())).read_request(a_pod({})), PodRequest)
+    assert isinstance(ClusterState(Client(EmbeddedApi())).pod_facts.asked(a_pod({})), PodRequest)
 
 
 # --- copies ----------------------------------------------------------------------------------------------------------
@@ -75,7 +76,7 @@ async def test_a_seal_that_is_copied_to_a_pod_of_the_same_template_gives_no_seco
         carrel = ClusterState(lab.client, ClusterOptions(seal=SEAL))
         await carrel.informers.read_once()
 
-        answers = [carrel.read_request(pod) for pod in carrel.pods.store]
+        answers = [carrel.pod_facts.asked(pod) for pod in carrel.pods.store]
         assert len([each for each in answers if isinstance(each, PodRequest)]) == 1
         refused = [each.reason for each in answers if isinstance(each, Refusal)]
         assert len(refused) == 2
@@ -95,7 +96,7 @@ async def test_a_scheduler_that_asks_about_a_pod_that_was_just_bound_is_not_told
         await carrel.informers.read_once()
         (as_known,) = carrel.pods.store
         assert as_known.spec.node_name == "n1"
-        assert isinstance(carrel.read_request(as_sent), PodRequest)
+        assert isinstance(carrel.pod_facts.asked(as_sent), PodRequest)
 
 
 async def test_the_webhook_seals_a_copy_anew_and_leaves_its_own_seal_in_a_second_review() -> None:

@@ -134,8 +134,8 @@ async def test_what_a_booking_allows_at_this_moment_is_not_kept() -> None:
     async with a_lab([replace(a_node("n1"), gpus=cards)], has_booker=False) as lab, lab.replica() as replica:
         await lab.book("ada@lab.example", model=A100)
         pod = await replica.sees(await lab.pod("train", limits=ONE, annotations=ADA))
-        await eventually(lambda: replica.covered(pod))
-        asked = replica.requested_by(pod)
+        await eventually(lambda: replica.covered_pods.of(pod.metadata.uid))
+        asked = replica.pod_facts.asked(pod)
         found = taken(replica)
 
     assert A100 in str(asked), "in the cluster, it waits for a booked GPU"

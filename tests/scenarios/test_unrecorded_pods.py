@@ -164,7 +164,7 @@ async def test_a_number_of_gpus_that_nobody_names_closes_the_node_with_the_reaso
     async with a_lab([a_node("n1")]) as lab:
         await placed(lab, "old", limits={**TWO_GIB, "aliyun.com/gpu-count": "2"}, annotations={ALLOCATION: "?"})
         async with lab.replica() as replica:
-            refusal = replica.why(await replica.sees(await lab.pod("new", limits=TWO_GIB)))
+            refusal = replica.waiting_reason.why(await replica.sees(await lab.pod("new", limits=TWO_GIB)))
             assert refusal is not None
             assert "lab/old was placed there without Carrel and has 2 GPUs of n1; which, the agent has not" in str(
                 refusal
@@ -201,13 +201,13 @@ async def test_a_whole_gpu_of_another_plugin_closes_the_node_until_the_agent_say
         old = await placed(lab, "old", limits=WHOLE)
         async with lab.replica() as replica:
             pod = await replica.sees(await lab.pod("new", limits=TWO_GIB))
-            refusal = replica.why(pod)
+            refusal = replica.waiting_reason.why(pod)
             assert refusal is not None
             assert "lab/old was placed there without Carrel and has a GPU of n1" in refusal.reason
 
             await used_by(lab, {1: [old["metadata"]["uid"]]})
             await eventually(lambda: free(replica) == [16276, 0])
-            assert replica.why(pod) is None
+            assert replica.waiting_reason.why(pod) is None
 
 
 async def test_a_pod_that_asks_in_an_unknown_way_holds_the_gpu_that_the_kubelet_gave_it() -> None:
@@ -261,9 +261,9 @@ async def test_a_pod_without_a_lease_is_no_victim_unless_the_setting_for_older_p
     async with a_lab([a_node("n1")]) as lab:
         old = await placed(lab, "old", limits=TWO_GIB, annotations=GPUSHARE)
         async with lab.replica() as replica:
-            assert not replica.may_lose_gpus(await replica.sees(old))
+            assert not replica.pod_facts.may_lose_gpus(await replica.sees(old))
         async with lab.replica(tier_policy=TierPolicy(older_pods_are_revocable=True)) as replica:
-            assert replica.may_lose_gpus(await replica.sees(old))
+            assert replica.pod_facts.may_lose_gpus(await replica.sees(old))
 
 
 # --- recording them --------------------------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ async def test_where_the_kubelet_chooses_a_pod_from_before_leaves_one_slot_less(
         async with lab.replica() as replica:
             assert replica.ledger.rooms["n1"].whole == 1
             two = await replica.sees(await lab.pod("two", annotations={"carrel.dev/gpu-cards": "2"}))
-            refusal = replica.why(two)
+            refusal = replica.waiting_reason.why(two)
             assert refusal is not None
             assert "lab/old has GPUs of n1, and Carrel has not placed them there" in refusal.reason
 
@@ -398,7 +398,7 @@ async def test_there_are_never_more_slots_than_the_kubelet_has_gpus_to_give(allo
         async with lab.replica() as replica:
             assert replica.ledger.rooms["n1"].whole == allocatable
             pod = await replica.sees(await lab.pod("two", annotations={"carrel.dev/gpu-cards": "2"}))
-            refusal = replica.why(pod)
+            refusal = replica.waiting_reason.why(pod)
             assert refusal is not None
             assert words in refusal.reason
 

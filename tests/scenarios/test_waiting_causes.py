@@ -50,23 +50,23 @@ async def test_each_reason_has_its_word(spec: Spec, cause: WaitCause | None) -> 
     ):
         await an_opportunistic_pod(lab, replica, "first", annotations=ADAS)
         pod = await replica.sees(await lab.pod("train", **spec))
-        waiting = replica.waiting(pod)
+        waiting = replica.waiting_reason.of(pod)
         assert (waiting.cause if waiting is not None else None) is cause
-        assert replica.why(pod) == (waiting.refusal if waiting is not None else None)
+        assert replica.waiting_reason.why(pod) == (waiting.refusal if waiting is not None else None)
 
 
 async def test_a_gpu_that_is_left_to_a_booked_pod_is_not_called_full() -> None:
     async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
         await replica.sees(await an_unschedulable_booked_pod(lab, "booked"))
         pod = await replica.sees(await lab.pod("train", limits=WHOLE, annotations=OPPORTUNISTIC))
-        waiting = replica.waiting(pod)
+        waiting = replica.waiting_reason.of(pod)
         assert waiting is not None and waiting.cause is WaitCause.LEFT_TO_BOOKED_PODS
 
 
 async def test_a_pod_that_may_run_on_no_node_with_gpus_waits_for_a_node() -> None:
     async with a_lab([]) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("train", limits=WHOLE))
-        waiting = replica.waiting(pod)
+        waiting = replica.waiting_reason.of(pod)
         assert waiting is not None and waiting.cause is WaitCause.NO_NODE
 
 

@@ -16,7 +16,8 @@ from carrel.kubernetes.cluster import MergePatch
 from carrel.kubernetes.objects.resources import PODS, SECRETS
 from carrel.kubernetes.server_clock import ServerClock
 from carrel.kubernetes.transport import ApiRequest, ApiResponse
-from carrel.leases.cluster_state import ClusterOptions, ClusterState
+from carrel.leases.cluster_options import ClusterOptions
+from carrel.leases.cluster_state import ClusterState
 from carrel.lifecycle.assembly import tier_parts_on
 from carrel.lifecycle.tier_options import TierOptions
 from tests.kit.gpus import a_node

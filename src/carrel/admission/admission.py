@@ -157,7 +157,9 @@ class PodAdmission:
     def _changed(self, request: AdmissionRequest) -> ChangedPod:
         sealing = None
         if self._seal is not None:
-            sealing = Sealing(self._seal, request.uid, self._now(), lambda seal: bool(self._state.sealed_with(seal)))
+            sealing = Sealing(
+                self._seal, request.uid, self._now(), lambda seal: bool(self._state.watches.sealed_with(seal))
+            )
         return ChangedPod(request.object or {}, request.namespace, sealing)
 
     def _kept(self, request: AdmissionRequest, pod: Pod, owner: PodOwner, record: HandOver | None) -> Mapping[str, str]:
@@ -186,7 +188,7 @@ class PodAdmission:
     def _asked_gpus(self, pod: Pod) -> AskedGpus | Refusal | None:
         claims = self._state.device_claims
         unknown_claims = claims.why_unknown if claims is not None else lambda pod: ""
-        return asked_gpus(pod, self._state.request_of_newcomer, unknown_claims)
+        return asked_gpus(pod, self._state.requests.as_written, unknown_claims)
 
     def _unproven_request(self, pod: Pod, changed: ChangedPod) -> Refusal | None:
         """A request that was recorded by us, which we see when we are asked again, carries our seal. One that does not
@@ -308,8 +310,8 @@ class PodAdmission:
             return None  # the agents have not reported yet: nobody can say that all GPUs are taken
         request = new.asked.request
         who = person_named(new.user) or namespace_as_person(new.pod.metadata.namespace)
-        why = self._state.why_person_over_limit(who, request)
-        why = why or self._state.why_none_free(new.pod, request)
+        why = self._state.person_limit.why_person_over(who, request)
+        why = why or self._state.waiting_reason.why_none_free(new.pod, request)
         if why is not None and (soon := self._covered_soon(new)) is not None:
             changed.warn(WORDS.held_for(soon))
             return None

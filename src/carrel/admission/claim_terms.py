@@ -44,14 +44,15 @@ class ClaimTermsLookup:
         pod = next((each for each in pods if not is_ending(each)), None)
         if pod is None:
             return ClaimTerms(None, holder.uid)
-        if (unsealed := self._state.why_not_sealed(pod)) is not None:
+        if (unsealed := self._state.requests.why_not_sealed(pod)) is not None:
             return unsealed
         if tier_of(pod) is Tier.BOOKED and self._state.pods.store.by_uid(pod.metadata.uid) is None:
             why = "Carrel's webhook has not seen it yet"
             return Refusal(f"{subject(pod.metadata)} may be booked, and {why}; a scheduler tries again by itself")
-        covered = self._state.covered(pod)
-        coverage = Coverage(covered.entitlement.booking, self._state.options.now()) if covered is not None else None
-        return ClaimTerms(pod, self._state.keeper(pod), coverage, self._state.leaves_room(pod))
+        facts = self._state.pod_facts(pod)
+        booking = facts.covered.entitlement.booking if facts.covered is not None else ""
+        coverage = Coverage(booking, self._state.options.now()) if booking else None
+        return ClaimTerms(pod, facts.keeper, coverage, facts.leaves_room)
 
     def why_not(self, terms: ClaimTerms, placement: Placement, new: Sequence[tuple[Gpu, Share]]) -> Refusal | None:
         """Why the claim may not have what it does not hold yet; None if it may."""
@@ -62,7 +63,8 @@ class ClaimTermsLookup:
             return None
         if terms.pod is not None:
             parts = [share.memory for _, share in new if share.memory is not None]
-            over = self._state.why_over_limit(terms.pod, Request(len(new), Memory(max(parts)) if parts else WHOLE))
+            asked = Request(len(new), Memory(max(parts)) if parts else WHOLE)
+            over = self._state.person_limit.why_over(self._state.pod_facts(terms.pod), asked)
             if over is not None:
                 return over
         with self._precedence.served(placement.node):
@@ -71,7 +73,7 @@ class ClaimTermsLookup:
 
     def _why_not_on(self, terms: ClaimTerms, gpu: Gpu, share: Share) -> Refusal | None:
         request = Request(1, WHOLE if share.memory is None else Memory(share.memory))
-        covered = self._state.covered(terms.pod) if terms.pod is not None else None
+        covered = self._state.covered_pods.of(terms.pod.metadata.uid) if terms.pod is not None else None
         if covered is not None:
             request = covered.narrowed(request)
         return why_not_on(self._state.ledger, gpu, request, terms.keeper)

@@ -48,11 +48,11 @@ class ClusterView:
 
     def shares_of(self, pod: Pod) -> Sequence[Share]:
         """What a pod holds, by itself and by its claims."""
-        return self._carrel.shares_of(pod)
+        return self._carrel.pod_facts.shares_of(pod)
 
     def why_waits(self, pod: Pod) -> str:
         """Empty if the pod does not wait."""
-        return str(self._carrel.why(pod) or "")
+        return str(self._carrel.waiting_reason.why(pod) or "")
 
     def count_usage(self, now: datetime) -> None:
         """Call it every few seconds: the usage page shows what was held."""

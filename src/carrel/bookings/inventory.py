@@ -113,7 +113,7 @@ class ClusterInventory:
 
     def _keeps_its_gpus(self, uid: str) -> bool:
         pod = self._carrel.claim_users.pod_of(uid)
-        return pod is not None and self._carrel.tier(pod) is None
+        return pod is not None and self._carrel.covered_pods.tier(pod) is None
 
 
 def next_idle_gpus(carrel: ClusterState, models: Collection[str]) -> dict[str, datetime]:

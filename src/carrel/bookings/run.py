@@ -37,7 +37,8 @@ from carrel.cluster_file import read_cluster
 from carrel.command_errors import UNAVAILABLE, USAGE, command_failed
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
-from carrel.leases.cluster_state import ClusterState, utc_now
+from carrel.leases.cluster_options import utc_now
+from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.gpus import Node
 from carrel.parsing import Malformed
 from carrel.process import connect, only_installation, run_until_signal, stop_if_unsupported

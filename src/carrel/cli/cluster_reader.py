@@ -103,7 +103,7 @@ async def reading_cluster(settings: ClusterQuerySettings, access: Access) -> Asy
         carrel = ReadCluster(client, namespace, await _rules(client, namespace))
         await carrel.informers.read_once()
         for pod in filter(is_waiting, carrel.pods.store):
-            carrel.requested_by(pod)
+            carrel.pod_facts.asked(pod)
         await carrel.gang_sizes.wait_looked_up()
         carrel.cluster_ledger.mark_silent_agents(carrel.options.now())
         yield carrel

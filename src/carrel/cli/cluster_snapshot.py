@@ -17,6 +17,7 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
 from carrel.leases.cluster_state import ClusterState
 from carrel.leases.pod_progress import created_at, is_ending
+from carrel.leases.pod_requests import request_in
 from carrel.leases.shown_cards import shown_cards
 from carrel.ledger.gpus import Gpu, Node, place_name
 from carrel.ledger.requests import Request
@@ -116,7 +117,7 @@ class _Taking:
     def _counts(self, pod: Pod, held: Mapping[str, Holding]) -> bool:
         if pod.metadata.uid in held or pod.spec.node_name in self._nodes:
             return True
-        if self._carrel.asked_request(pod) is None:
+        if request_in(self._carrel.requests.as_admitted(pod)) is None:
             return False
         if pod.spec.node_name or gates_of(pod):
             self._left_out["pod", NODE_UNKNOWN if pod.spec.node_name else GATED] += 1
@@ -124,7 +125,7 @@ class _Taking:
         return True
 
     def _pod(self, pod: Pod, name: str, holding: Holding | None) -> SimulatedPod:
-        asked = self._carrel.asked_request(pod)
+        asked = request_in(self._carrel.requests.as_admitted(pod))
         created = min(0.0, self._since_now_s(created_at(pod)))
         owner = self._people[person_of(pod) or counts_as(pod)]
         saved = SimulatedPod(name, None, machine_of(pod), owner, created)
@@ -135,7 +136,7 @@ class _Taking:
             held = tuple(place_name(node, gpu.index) for gpu in holding.gpus)
             return replace(saved, request=self._kept_of(pod, request), node=node, held=held)
         if pod.spec.node_name:
-            if asked is not None and not self._carrel.asks_by_claims(pod):
+            if asked is not None and not self._carrel.requests.asks_by_claims(pod):
                 self._left_out["pod", GPUS_UNKNOWN] += 1
             return replace(saved, node=self._nodes[pod.spec.node_name])
         return replace(saved, request=self._kept_of(pod, asked) if asked is not None else None)
@@ -144,7 +145,11 @@ class _Taking:
         """What does not depend on this moment, and names nothing."""
         self._left_out["pod", BY_UUID] += request.selector.names_uuids
         labels_of = self._carrel.cluster_ledger.labels_of
-        suitable = (name for name in self._carrel.nodes_for(pod) if request.node_labels <= labels_of(name).items())
+        suitable = (
+            name
+            for name in self._carrel.eligible_nodes.nodes_for(pod)
+            if request.node_labels <= labels_of(name).items()
+        )
         nodes = frozenset(self._nodes[name] for name in suitable if name in self._nodes)
         labels = frozenset[tuple[str, str]]()
         if len(nodes) < len(self._nodes):

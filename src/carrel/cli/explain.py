@@ -31,13 +31,13 @@ def explain(settings: ExplainSettings) -> None:
     from carrel.cli.output import print_data, print_lines
     from carrel.cli.why import why_text
     from carrel.process import cluster_access
-    from carrel.scheduling.assembly import on_emptiest
+    from carrel.scheduling.gangs import on_emptiest
 
     access = cluster_access(settings)
     name = pod_name(settings.pod)
     carrel = read_cluster(settings, access)
     pod = find_pod(carrel, settings.namespace or access.namespace, name)
-    wanted = carrel.requested_by(pod)
+    wanted = carrel.pod_facts.asked(pod)
     nodes: dict[str, Placement | Refusal] = {}
     if wanted is None or isinstance(wanted, Refusal):
         headline = wanted.reason if wanted else why_text(carrel, pod)
@@ -47,8 +47,12 @@ def explain(settings: ExplainSettings) -> None:
         never = None if pod.spec.node_name else carrel.waiting_reason.why_never(pod, wanted.request)
         headline += f". {never.reason}" if never else ""
         request = on_emptiest(wanted.request) if carrel.rules.spreads else wanted.request
-        nodes = {} if never else placements(carrel.ledger, request, carrel.nodes_for(pod), pod.metadata.uid)
-        for closed in () if never else filter(None, map(carrel.ledger.node, carrel.nodes_for(pod, when_open=True))):
+        nodes = (
+            {} if never else placements(carrel.ledger, request, carrel.eligible_nodes.nodes_for(pod), pod.metadata.uid)
+        )
+        for closed in (
+            () if never else filter(None, map(carrel.ledger.node, carrel.eligible_nodes.nodes_for(pod, when_open=True)))
+        ):
             nodes.setdefault(closed.name, Refusal(f"{closed.name} is {closed.closed}"))
     if settings.output is not DataFormat.TABLE:
         document = {"pod": full_name(pod), "asks": headline, "nodes": [as_data(*each) for each in nodes.items()]}

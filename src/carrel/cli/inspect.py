@@ -129,7 +129,9 @@ def set_aside(carrel: "ClusterState", name: str) -> list[str]:
 def _booked_until(carrel: "ClusterState") -> dict[tuple[str, str], str]:
     from carrel.parsing.time_words import in_utc
 
-    found = [(pod.metadata, carrel.covered(pod)) for pod in carrel.pods.store if pod.spec.node_name]
+    found = [
+        (pod.metadata, carrel.covered_pods.of(pod.metadata.uid)) for pod in carrel.pods.store if pod.spec.node_name
+    ]
     booked = {(pod.namespace, pod.name): in_utc(covered.entitlement.ends) for pod, covered in found if covered}
     shares = (share for lease in carrel.cluster_ledger.leases() for share in lease.record.shares)
     for holder in (share.holder for share in shares if share.holder.is_claim):

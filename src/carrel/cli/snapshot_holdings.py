@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import ClusterState
+from carrel.leases.pod_requests import request_in
 from carrel.leases.shown_cards import shown_cards
 from carrel.leases.unrecorded_pods import UnrecordedPod
 from carrel.ledger.gpus import Gpu, MiB
@@ -43,7 +44,7 @@ def holdings(carrel: ClusterState, pods: Sequence[Pod]) -> dict[str, Holding]:
         free = {card.gpu: int(card.gpu.memory) for card in cards}
         parts, unknown = _parts(carrel, cards), _unknown(carrel, name)
         for uid in sorted(order.keys() & parts.keys() - unknown.keys(), key=order.__getitem__):
-            amount = _amount(carrel.asked_request(pods[order[uid]]), parts[uid])
+            amount = _amount(request_in(carrel.requests.as_admitted(pods[order[uid]])), parts[uid])
             if _take(free, parts[uid], amount):
                 found[uid] = Holding(name, tuple(parts[uid]), amount)
         for uid in sorted(order.keys() & unknown.keys(), key=order.__getitem__):

@@ -125,7 +125,7 @@ def _answer(carrel: "ReadCluster", pod: "Pod") -> dict[str, Any]:
 
     reader = CoverageReader(carrel)
     told = reader.of(pod)
-    waits = not pod.spec.node_name and carrel.why(pod) is not None
+    waits = not pod.spec.node_name and carrel.waiting_reason.why(pod) is not None
     return {
         "pod": full_name(pod),
         "why": why_text(carrel, pod),
@@ -158,7 +158,7 @@ def why_text(carrel: "ReadCluster", pod: "Pod") -> str:
     from carrel.lifecycle.hand_over_notes import how_lost
 
     name = full_name(pod)
-    wants_gpus = carrel.requested_by(pod) is not None
+    wants_gpus = carrel.pod_facts.asked(pod) is not None
     if not wants_gpus and (mark := read_without_gpu(pod)):
         free = CoverageReader(carrel).next_free(pod, mark)
         return f"{name}: {mark.sentence}. Now: {WORDS.free_again(free, can_start_again=True)}"
@@ -166,15 +166,15 @@ def why_text(carrel: "ReadCluster", pod: "Pod") -> str:
         return f"{name} has lost its GPU: {how}; handed over to CPU"
     if pod.spec.node_name:
         return f"{name} does not wait: it is on {pod.spec.node_name}{_gpus(carrel, pod)}"
-    if not wants_gpus and carrel.shares_of(pod):
+    if not wants_gpus and carrel.pod_facts.shares_of(pod):
         return f"{name} does not wait for a GPU: its claims have theirs; {pod.spec.scheduler_name} can place it now"
     if not wants_gpus:
         return f"{name} requests no GPU, so it does not wait for Carrel"
     scheduler, served = pod.spec.scheduler_name, carrel.rules.schedulers
-    if served is not None and scheduler not in served and not carrel.asks_by_claims(pod):
+    if served is not None and scheduler not in served and not carrel.requests.asks_by_claims(pod):
         why = f"is for the scheduler {scheduler!r}, and Carrel places only pods of others"
         return f"{name} {why}: delete it and create it again"
-    refusal = carrel.why(pod)
+    refusal = carrel.waiting_reason.why(pod)
     return refusal.reason if refusal else f"there is room for {name}: {scheduler} can place it now{_last_words(pod)}"
 
 
@@ -187,10 +187,10 @@ def _last_words(pod: "Pod") -> str:
 def _gpus(carrel: "ReadCluster", pod: "Pod") -> str:
     from carrel.leases.shown_cards import shown_indices
 
-    own = carrel.holder_uids(pod)
+    own = carrel.claim_users.holder_uids(pod)
     numbers = sorted({n for uid in own for n in shown_indices(carrel.cluster_ledger, pod.spec.node_name, uid)})
     return f", GPU {', '.join(map(str, numbers))}" if numbers else ""
 
 
 def _waits(carrel: "ReadCluster", pod: "Pod") -> bool:
-    return not pod.spec.node_name and carrel.requested_by(pod) is not None
+    return not pod.spec.node_name and carrel.pod_facts.asked(pod) is not None

@@ -20,7 +20,7 @@ import yaml
 
 from carrel.dialects.kai_reservation import KAI_0_17
 from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
-from carrel.leases.cluster_state import NAMESPACE
+from carrel.leases.cluster_options import NAMESPACE
 from kubernetes_in_memory.auth import UserInfo, service_account
 
 AT_ONCE = ("--settling-seconds", "0")

@@ -180,7 +180,7 @@ class Story:
                 await self.cluster.delete(PODS, pod.metadata.name, person)
 
     def _pods_of(self, person: str) -> Sequence[Pod]:
-        return list(self.carrel.pods_of(owner_of(person)))
+        return list(self.carrel.watches.pods_of(owner_of(person)))
 
     def _pod(self, person: str, name: str) -> Pod | None:
         return self.carrel.pods.store.get(name, person)

@@ -27,7 +27,8 @@ from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Conflict, MergePatch, NotFound
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES, PODS, PRIORITY_CLASSES
-from carrel.leases.cluster_state import NAMESPACE, ClusterState, utc_now
+from carrel.leases.cluster_options import NAMESPACE, utc_now
+from carrel.leases.cluster_state import ClusterState
 from carrel.leases.coverage_reader import CoverageReader
 from carrel.leases.coverage_words import WORDS
 from carrel.leases.placement_rules import PlacementRules, report_rules
@@ -137,7 +138,7 @@ class Demo:
             use = self._coverage.use_of(booking.metadata.name)
             if use is None:
                 continue
-            pods = [pod for person in use.entitlement.people for pod in self.carrel.pods_of(person)]
+            pods = [pod for person in use.entitlement.people for pod in self.carrel.watches.pods_of(person)]
             beyond = [pod for pod in pods if pod.spec.node_name and self._coverage.of(pod).beyond is not None]
             line = f"{booking.spec.user} booked {WORDS.amount(use.entitlement)}: {use}"
             names = ", ".join(sorted(holder_of(pod).full_name for pod in beyond))
@@ -178,7 +179,7 @@ class Demo:
             if scheduler.is_binding(pod.metadata.uid):
                 continue
             title = f"{pod.metadata.namespace}/{pod.metadata.name}"
-            why = await self._attempt(scheduler, pod, list(self.carrel.nodes_for(pod)))
+            why = await self._attempt(scheduler, pod, list(self.carrel.eligible_nodes.nodes_for(pod)))
             if why:
                 waiting[title] = why
                 if self._waiting.get(title) != why:
@@ -195,7 +196,7 @@ class Demo:
         attempt = await scheduler.attempt(document, nodes, partial(self._log_bound, pod))
         if attempt.node:
             return ""
-        why = self.carrel.why(pod)
+        why = self.carrel.waiting_reason.why(pod)
         return why.reason if why else attempt.why
 
     def _see_pod(self, old: Pod | None, new: Pod | None) -> None:
@@ -207,7 +208,7 @@ class Demo:
     def _holdings(self) -> str:
         """Who holds how much without a booking: GPUs are taken back from those above the equal share first."""
         people = {person_of(pod) for pod in self.carrel.pods.store} - {""}
-        held = {person: self.carrel.covered_pods.uncovered_gpus(person) for person in people}
+        held = {person: self.carrel.person_limit.held_by(person) for person in people}
         most_first = sorted(((gpus, person) for person, gpus in held.items() if gpus), reverse=True)
         words = ", ".join(f"{person} {float(gpus):.1f} GPUs" for gpus, person in most_first)
         return f"; without a booking hold now: {words}" if words else ""

@@ -17,7 +17,7 @@ from carrel.dialects import maia
 from carrel.dialects.booking_objects import person_named
 from carrel.dialects.carrel import BOOKED, OPPORTUNISTIC, TIER, USER
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.ledger.tiers import Tier
+from carrel.ledger.tiers import Tier, TierPolicy
 from carrel.parsing.malformed import Malformed
 
 _TIERS = {BOOKED: Tier.BOOKED, OPPORTUNISTIC: Tier.OPPORTUNISTIC}
@@ -33,6 +33,11 @@ def tier_of(pod: Pod) -> Tier | None:
     except Malformed:
         return None
     return Tier.OPPORTUNISTIC if is_marked else None
+
+
+def is_told_a_tier(pod: Pod, policy: TierPolicy) -> bool:
+    """Whether the pod has a tier by what is written on it. A pod from before Carrel has one if the admin says so."""
+    return tier_of(pod) is not None or (policy.older_pods_are_revocable and TIER not in pod.metadata.annotations)
 
 
 def write_tier(covered_until: datetime | None) -> dict[str, str]:

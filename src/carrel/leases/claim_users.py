@@ -33,6 +33,7 @@ class ClaimUsers:
     def __init__(self, pods: Store[Pod], device_claims: DeviceClaims | None) -> None:
         """`device_claims`: None where claims are not read; then there are only pods."""
         self._pods = pods
+        self._device_claims = device_claims
         self._claims = device_claims.claims.store if device_claims is not None else None
 
     def pod_of(self, uid: str) -> Pod | None:
@@ -54,6 +55,10 @@ class ClaimUsers:
         """How messages name who holds a GPU: of a claim, also its pods."""
         pods = [f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in self.pods_of(holder.uid)]
         return f"{holder} of {', '.join(pods)}" if holder.is_claim and pods else str(holder)
+
+    def name_of(self, uid: str) -> str:
+        """How people are told of a claim, which may be gone."""
+        return self._device_claims.name_of(uid) if self._device_claims is not None else f"ResourceClaim {uid}"
 
     def users_of(self, claim: ResourceClaim) -> Sequence[Pod]:
         """As the claim says."""
@@ -89,6 +94,10 @@ class ClaimUsers:
         named = [claim for space, _, name in names if (claim := self._claims.get(name, space)) is not None]
         expected = [claim.metadata.uid for claim in named if pod in self.users_of(claim)]
         return tuple(dict.fromkeys((*reserved, *expected)))
+
+    def holder_uids(self, pod: Pod) -> tuple[str, ...]:
+        """By what the pod holds GPUs: by itself, and by its claims."""
+        return (pod.metadata.uid, *self.claims_of(pod))
 
     def claims_of(self, pod: Pod) -> Sequence[str]:
         """The uids of the claims whose GPUs are the pod's."""

@@ -16,24 +16,23 @@ from carrel.dialects import carrel, gpuclaim
 from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.dialects.kai_reservation import is_reservation
-from carrel.dialects.options import Unit
+from carrel.dialects.options import DialectOptions
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
-from carrel.leases.gpu_nodes import GpuNodes, GpuNodesContext
-from carrel.leases.known_lease import KnownLease, slots_in_use
+from carrel.leases.closed_nodes import ClosedNodes
+from carrel.leases.gpu_nodes import GpuNodes
+from carrel.leases.known_lease import KnownLease, OwnWrites, slots_in_use
 from carrel.leases.node_offers import NodeOffers
-from carrel.leases.own_writes import OwnWrites
 from carrel.leases.pod_progress import is_ending, slot_of, state_of
 from carrel.leases.silent_agents import why_silent
-from carrel.leases.unrecorded_pods import RequestOf, UnrecordedPod, users_by_gpu, why_set_aside
+from carrel.leases.unrecorded_pods import UnrecordedPod, users_by_gpu, why_set_aside
+from carrel.leases.watches import Watches
 from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement
 from carrel.ledger.shares import Holder, Share
 from carrel.ledger.slots import as_slots
 from carrel.parsing import Malformed
-
-PodByUid = Callable[[str], Pod | None]
 
 NONE: frozenset[str] = frozenset()
 WHILE_RENUMBERED = "; that Lease is moved within seconds, or goes when its holders have ended"
@@ -49,21 +48,23 @@ class _Promise:
 class ClusterLedger:
     def __init__(
         self,
-        pod_by_uid: PodByUid,
-        memory_unit: Unit = Unit.MIB,
-        request_of: RequestOf = lambda pod: None,
-        isolation: Isolation | None = None,
-        why_closed: Callable[[str], str] = lambda node: "",
+        ledger: Ledger,
+        watches: Watches,
+        closed_nodes: ClosedNodes,
+        dialect_options: DialectOptions,
+        isolation: Isolation,
     ) -> None:
-        """`request_of`: what a pod asks for that is bound without a Lease; `why_closed`: see `closed_nodes`."""
-        self.ledger = Ledger()
-        self._offers = NodeOffers(pod_by_uid, request_of)
-        self._memory_unit = memory_unit
-        self._isolation = isolation or Isolation()
-        self._pod_by_uid = pod_by_uid
+        self.ledger = ledger
+        self._watches = watches
+        self._pods = watches.pods.store
+        self._claim_users = watches.claim_users
+        self._closed_nodes = closed_nodes
+        self._memory_unit = dialect_options.memory_unit
+        self._isolation = isolation
+        self._offers = NodeOffers(watches, dialect_options)
+        self._gpu_nodes = GpuNodes(watches, self)
         self._statuses: dict[str, GpuNodeStatus] = {}
         self._labels: dict[str, Mapping[str, str]] = {}
-        self._why_closed = why_closed
         self._reported: dict[str, Node] = {}  # with its real GPUs, also where the ledger has slots
         self._stale: dict[str, str] = {}  # node → why its report is too old
         self._leases: dict[str, KnownLease] = {}
@@ -74,19 +75,16 @@ class ClusterLedger:
         self._unrecorded: dict[str, dict[str, Share]] = {}  # GPU → uid → what a pod holds without a Lease
         self._lease_names: dict[str, set[str]] = {}  # uid → the Leases that give it a share
         self._to_refresh: set[str] = set()
-        self.is_complete: Callable[[], bool] = lambda: True
-        """Whether all pods, claims and Leases are here. Before that, every pod would seem to have no Lease."""
-        self.is_all_read: Callable[[], bool] = lambda: True
-        """Whether also all Nodes and their reports are here."""
-        known = GpuNodesContext(self._labels.__contains__, self._is_recorded_on, lambda: self.is_all_read())
-        self._gpu_nodes = GpuNodes(known)
-        self.name_of_claim: Callable[[str], str] = lambda uid: f"ResourceClaim {uid}"
-        """For people, by the claim's uid."""
-        self.on_shares: Callable[[Iterable[str]], None] = lambda uids: None
-        """Called with the uids of pods that hold other shares than before, or whose GPUs are reported differently."""
-        self.pod_of_holder = pod_by_uid
-        """The same for pods; of a ResourceClaim, the pod whose GPUs its GPUs are. Below: which claims a pod uses."""
-        self.claims_used_by: Callable[[Pod], Sequence[str]] = lambda pod: ()
+        self._when_shares_change: list[Callable[[Iterable[str]], None]] = []
+
+    def on_shares(self, handler: Callable[[Iterable[str]], None]) -> None:
+        """The handler is called with the uids of pods that hold other shares than before, or whose GPUs are reported
+        differently."""
+        self._when_shares_change.append(handler)
+
+    def _tell_shares(self, uids: Iterable[str]) -> None:
+        for handler in self._when_shares_change:
+            handler(uids)
 
     # --- GPUs --------------------------------------------------------------------------------------------------------
 
@@ -107,7 +105,7 @@ class ClusterLedger:
         if new is not None:
             name = new.metadata.name
             is_new, there = self._offers.on_node(new), self.ledger.node(name)
-            is_new = is_new or (there is not None and there.closed != self._why_closed(name))
+            is_new = is_new or (there is not None and there.closed != self._closed_nodes.why(name))
             if is_new or self._labels.get(name) != new.metadata.labels:
                 is_first = name not in self._labels
                 self._labels[name] = new.metadata.labels
@@ -159,7 +157,7 @@ class ClusterLedger:
             self._hold_unrecorded(name, {})
             holders = self._holders_on(name)
             self.ledger.remove_node(name)
-            self.on_shares(holders)
+            self._tell_shares(holders)
             self._refresh_all(self._gpu_nodes.forget(name))
             return
         labels = self._labels.get(name, {})
@@ -171,7 +169,7 @@ class ClusterLedger:
         own = tuple(map(self._gpu_nodes.as_own, node.gpus))
         node = node if own == node.gpus else replace(node, gpus=own)
         self._reported[name] = node
-        if not self.is_complete():
+        if not self._watches.are_holders_read:
             self._to_refresh.add(name)  # who uses its GPUs without a Lease is not known yet
         unrecorded = self.unrecorded(name)
         self._hold_unrecorded(name, self._offers.shares(node, unrecorded))
@@ -182,14 +180,17 @@ class ClusterLedger:
             set_aside = why_set_aside(unrecorded, name)
         gpus = tuple(self._unless_unsure(gpu) for gpu in node.gpus)
         unusable = node.unusable or self._stale.get(name, "") or self.why_other_unit(name) or set_aside
-        node = replace(node, gpus=gpus, unusable=unusable, closed=self._why_closed(name))
+        node = replace(node, gpus=gpus, unusable=unusable, closed=self._closed_nodes.why(name))
         if node != self.ledger.node(name):  # most reports are only a heartbeat
             holders = self._holders_on(name)
             self.ledger.set_node(node)
-            self.on_shares(holders | self._holders_on(name))
+            self._tell_shares(holders | self._holders_on(name))
         self._refresh_all(others)
 
-    def _is_recorded_on(self, uuid: str, node: str) -> bool:
+    def has_node(self, node: str) -> bool:
+        return node in self._labels
+
+    def is_recorded_on(self, uuid: str, node: str) -> bool:
         return any(lease.record.node == node and lease.record.shares for lease in self._leases_with(uuid))
 
     def _holders_on(self, node: str) -> set[str]:
@@ -222,7 +223,7 @@ class ClusterLedger:
         holders = {share.holder.uid for lease in self._leases_with(gpu.uuid) for share in lease.record.shares}
         users = (uid for uid in self.users_of(gpu) if uid in claims and uid not in holders)
         found = next(users, None)
-        return f"{self.name_of_claim(found)} uses it, and no Lease says so" if found else ""
+        return f"{self._claim_users.name_of(found)} uses it, and no Lease says so" if found else ""
 
     def _why_still_used(self, gpu: Gpu) -> str:
         """Why a GPU may be in use by a pod that has ended as far as the API server knows; empty if it is not."""
@@ -230,7 +231,7 @@ class ClusterLedger:
         if status.orphans is None:
             return ""
         shares = {share.holder.uid: share for lease in self._leases_with(gpu.uuid) for share in lease.record.shares}
-        pods = {uid: self._pod_by_uid(uid) for uid in sorted(shares) if not shares[uid].holder.is_claim}
+        pods = {uid: self._pods.by_uid(uid) for uid in sorted(shares) if not shares[uid].holder.is_claim}
         ending = [shares[uid] for uid, pod in pods.items() if pod is None or is_ending(pod)]
         if ending and self._stale.get(gpu.node):
             may_run = f"the pod {ending[0].holder.full_name} may still run there"
@@ -245,7 +246,7 @@ class ClusterLedger:
     def unrecorded(self, node: str) -> Sequence[UnrecordedPod]:
         """The pods of the node that have GPUs, and that no Lease names."""
         status, reported = self._statuses.get(node), self._reported.get(node)
-        if status is None or reported is None or not self.is_complete():
+        if status is None or reported is None or not self._watches.are_holders_read:
             return ()
         return self._offers.unrecorded(reported, status, self._is_recorded)
 
@@ -255,7 +256,7 @@ class ClusterLedger:
 
     def _refresh_if_complete(self, nodes: Iterable[str]) -> None:
         self._to_refresh.update(nodes)
-        if self._to_refresh and self.is_complete():
+        if self._to_refresh and self._watches.are_holders_read:
             due, self._to_refresh = self._to_refresh, set()
             for name in due:
                 self._refresh(name)
@@ -390,7 +391,7 @@ class ClusterLedger:
             names.discard(name)
             if not names:
                 self._lease_names.pop(uid, None)
-        pods = filter(None, map(self._pod_by_uid, had ^ has))
+        pods = filter(None, map(self._pods.by_uid, had ^ has))
         self._refresh_if_complete({pod.spec.node_name for pod in pods if self._offers.has_pods(pod.spec.node_name)})
 
     def _unrecord(self, lease: KnownLease) -> None:
@@ -408,9 +409,9 @@ class ClusterLedger:
         shares |= {uid: promise.share for uid, promise in self._promised.get(gpu, {}).items()}
         shares |= {share.holder.uid: share for record in records for share in record.shares}
         kept_for = next((record.kept_for for record in records if record.kept_for), None)
-        now = [share.in_state(state_of(share, self.pod_of_holder(share.holder.uid))) for share in shares.values()]
+        now = [share.in_state(state_of(share, self._claim_users.pod_of(share.holder.uid))) for share in shares.values()]
         if changed := self.ledger.set_card(gpu, now, kept_for):
-            self.on_shares(changed)
+            self._tell_shares(changed)
 
     def _refresh_if_unsure(self, lease: KnownLease) -> None:
         """A Lease of a GPU that moved, or whose records contradicted each other, changes which GPUs are unusable."""
@@ -447,7 +448,7 @@ class ClusterLedger:
                     self._refresh(pod.spec.node_name)  # why its GPU is set aside
             elif new.status.phase == "Running":
                 self.ledger.assign(pod.metadata.uid)
-        for claim in self.claims_used_by(pod) if pod is not None else ():
+        for claim in self._claim_users.used_by(pod) if pod is not None else ():
             self.on_claim(claim)
 
     def on_claim(self, uid: str) -> None:
@@ -471,7 +472,7 @@ class ClusterLedger:
         for share in shares:
             self._promised.setdefault(share.gpu, {})[holder.uid] = _Promise(share, owner)
         # Whatever a listener does: who promised it must learn that it is promised, or nobody would ever withdraw it.
-        self._isolation.ask("promise", [holder.uid], self.on_shares, None, ", ".join)
+        self._isolation.ask("promise", [holder.uid], self._tell_shares, None, ", ".join)
 
     def withdraw(self, uid: str, owner: str) -> None:
         """The Leases say so now, or never will: from now on only they count."""

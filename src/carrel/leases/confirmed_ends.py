@@ -13,11 +13,9 @@ says `carrel release`. Reports are counted by their heartbeats; no clocks are co
 under way when the pod was found gone.
 """
 
-from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.leases.cluster_state import ClusterState
 from carrel.leases.pod_progress import FINISHED
@@ -34,21 +32,14 @@ class _Reports:
 
 
 class ConfirmedEnds:
-    def __init__(
-        self,
-        status_of: Callable[[str], GpuNodeStatus | None],
-        has_node: Callable[[str], bool],
-        holds_gpus: Callable[[str], bool],
-    ) -> None:
-        """`holds_gpus`: whether the pod of that uid does; others need not be remembered."""
-        self._status_of = status_of
-        self._has_node = has_node
-        self._holds_gpus = holds_gpus
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
         self._last: dict[str, Pod] = {}  # uid → the pod as it was last seen
         self._reports: dict[tuple[str, str], _Reports] = {}  # uid and node
+        state.pods.on_change(self._on_pod)
 
-    def on_pod(self, old: Pod | None, new: Pod | None) -> None:
-        if new is None and old is not None and self._holds_gpus(old.metadata.uid):
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        if new is None and old is not None and self._state.ledger.shares_of(old.metadata.uid):
             self._last[old.metadata.uid] = old
 
     def forget_all_but(self, kept: AbstractSet[str]) -> None:
@@ -61,9 +52,9 @@ class ConfirmedEnds:
 
     def why_unsure(self, uid: str, node: str) -> str:
         """Why a pod that is gone may still run on the node; empty if it does not. To be asked at each report."""
-        last, status = self._last.get(uid), self._status_of(node)
+        last, status = self._last.get(uid), self._state.node_statuses.store.get(node)
         has_ended = last is not None and (last.status.phase in FINISHED or last.spec.node_name != node)
-        if has_ended or not self._has_node(node) or status is None or status.status.orphans is None:
+        if has_ended or self._state.nodes.store.get(node) is None or status is None or status.status.orphans is None:
             self._reports.pop((uid, node), None)
             return ""
         heartbeat = status.status.heartbeat
@@ -74,13 +65,3 @@ class ConfirmedEnds:
         if seen.heartbeat != heartbeat:
             seen.heartbeat, seen.new = heartbeat, seen.new + 1
         return "" if seen.new >= REPORTS else f"{node} has not confirmed yet that its containers are gone"
-
-
-def confirmed_ends_on(state: ClusterState) -> ConfirmedEnds:
-    ends = ConfirmedEnds(
-        state.node_statuses.store.get,
-        lambda node: state.nodes.store.get(node) is not None,
-        lambda uid: bool(state.ledger.shares_of(uid)),
-    )
-    state.pods.on_change(ends.on_pod)
-    return ends

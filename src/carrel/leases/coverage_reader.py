@@ -48,16 +48,16 @@ class CoverageReader:
         return self._changes
 
     def tier(self, pod: Pod) -> Tier | None:
-        return self._carrel.tier(pod)
+        return self._carrel.covered_pods.tier(pod)
 
     def of(self, pod: Pod) -> PodCoverage:
-        covered = self._carrel.covered(pod)
-        tier = self._carrel.tier(pod)
+        facts = self._carrel.pod_facts(pod)
+        tier, covered = facts.tier, facts.covered
         waits = not pod.spec.node_name
-        holds = bool(self._carrel.shares_of(pod))
+        holds = bool(self._carrel.pod_facts.shares_of(pod))
         return PodCoverage(
             tier=tier,
-            asks=holds or self._carrel.requested_by(pod) is not None,
+            asks=holds or facts.asked is not None,
             waits=waits,
             covered=covered.entitlement if covered is not None else None,
             beyond=self._beyond(pod) if covered is None and tier is not None else None,
@@ -89,14 +89,14 @@ class CoverageReader:
 
     def holders(self, pod: Pod) -> list[GpuHolder]:
         """Who holds the GPUs that would do for a pod that waits; those that are booked come first, by their end."""
-        asked = self._carrel.requested_by(pod)
+        asked = self._carrel.pod_facts.asked(pod)
         if pod.spec.node_name or gates_of(pod) or not isinstance(asked, PodRequest):
             return []
         ledger, request = self._carrel.ledger, asked.request
         if self._carrel.waiting_reason.why_never(pod, request) is not None:
             return []  # it waits for nobody's
         is_silent = self._carrel.cluster_ledger.why_silent
-        there = filter(None, map(ledger.node, self._carrel.nodes_for(pod)))
+        there = filter(None, map(ledger.node, self._carrel.eligible_nodes.nodes_for(pod)))
         nodes = [node for node in there if not node.unusable or is_silent(node.name)]
         cards = [
             card
@@ -105,7 +105,7 @@ class CoverageReader:
             for card in ledger.cards(node.name)
             if suits_by_nature(card.gpu, request)
         ]
-        own = self._carrel.holder_uids(pod)
+        own = self._carrel.claim_users.holder_uids(pod)
         found = [each for card in cards for each in self._holders_of(card) if each[0] not in own]
         return [holder for _, holder in sorted(found, key=lambda each: _order(each[1]))]
 
@@ -123,7 +123,7 @@ class CoverageReader:
                     model=card.gpu.model,
                     pod=self._carrel.claim_users.described(share.holder),
                     user=person_of(pod) if pod is not None else "",
-                    tier=self._carrel.tier(pod) if pod is not None else None,
+                    tier=self._carrel.covered_pods.tier(pod) if pod is not None else None,
                     until=covered.entitlement.ends if covered is not None else None,
                     unsure=f"{card.gpu.node} does not answer, {silent}" if silent else gone,
                 ),
@@ -160,9 +160,9 @@ class CoverageReader:
     def _wanted(self, pod: Pod) -> tuple[set[str], int]:
         """The models that the pod holds or asks for, and how many GPUs."""
         ledger = self._carrel.ledger
-        if held := {share.gpu for share in self._carrel.shares_of(pod)}:
+        if held := {share.gpu for share in self._carrel.pod_facts.shares_of(pod)}:
             return {card.gpu.model for card in map(ledger.card, held) if card is not None}, len(held)
-        asked = self._carrel.requested_by(pod)
+        asked = self._carrel.pod_facts.asked(pod)
         if not isinstance(asked, PodRequest):
             return set(), 0
         return {asked.request.model} - {""}, asked.request.cards

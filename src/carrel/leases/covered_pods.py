@@ -11,16 +11,18 @@ import heapq
 from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
-from fractions import Fraction
 
 from carrel.dialects.booking_objects import BookingObject, namespace_named
 from carrel.dialects.carrel import BOOKING
-from carrel.dialects.tier import person_of
+from carrel.dialects.tier import is_told_a_tier, person_of
 from carrel.kubernetes.objects.affinity import takes_the_same_pods
-from carrel.kubernetes.objects.kinds import NodeObject, Pod
+from carrel.kubernetes.objects.kinds import Namespace, NodeObject, Pod
+from carrel.leases.cluster_options import ClusterOptions
 from carrel.leases.coverage_changes import entitlement_in, matters
-from carrel.leases.coverage_context import CoverageContext
+from carrel.leases.eligible_nodes import EligibleNodes
 from carrel.leases.pod_progress import bound_at, created_at, holder_of, is_ending, is_waiting
+from carrel.leases.pod_requests import PodRequests, request_in
+from carrel.leases.watches import Watches, has_exemption
 from carrel.ledger.coverage import (
     BookingUse,
     Covered,
@@ -38,12 +40,25 @@ from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import WaitingPod
 from carrel.ledger.requests import Request
 from carrel.ledger.shares import Holder
+from carrel.ledger.tiers import Tier
 
 
 class CoveredPods:
-    def __init__(self, ledger: Ledger, context: CoverageContext) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        watches: Watches,
+        requests: PodRequests,
+        eligible_nodes: EligibleNodes,
+        options: ClusterOptions,
+    ) -> None:
         self._ledger = ledger
-        self._context = context
+        self._watches = watches
+        self._claim_users = watches.claim_users
+        self._requests = requests
+        self._eligible_nodes = eligible_nodes
+        self._policy = options.tier_policy
+        self._now = options.now
         self._known: dict[str, Entitlement] = {}  # all bookings, running or not
         self._known_of: dict[str, set[str]] = {}  # person → their bookings, running or not
         self._running: dict[str, Entitlement] = {}
@@ -60,7 +75,6 @@ class CoveredPods:
         self._read: dict[str, tuple[Pod, PersonsPod]] = {}  # uid → a pod that waits, and what it asks for
         self._waiting: dict[str, Covered] = {}
         self._booked_waiting: tuple[WaitingPod, ...] = ()
-        self._asked: dict[str, tuple[PersonsPod, Covered, WaitingPod]] = {}  # uid → of what each of these was made
         self._waiting_at: tuple[int, int] = (-1, -1)  # the ledger's version and our own, when that was true
         self._moment = 0
         self._room = RevocableRoom(ledger, self._is_revocable)
@@ -85,7 +99,7 @@ class CoveredPods:
             self._known_of.setdefault(person, set()).add(name)
         for turn in (entitlement.start, entitlement.ends):
             heapq.heappush(self._turns, (turn, name))
-        if entitlement.runs_at(self._context.now()):
+        if entitlement.runs_at(self._now()):
             self._start(entitlement)
 
     def on_pod(self, old: Pod | None, new: Pod | None) -> None:
@@ -101,8 +115,8 @@ class CoveredPods:
                 _discard(self._unbound_of, person, uid)
                 if pod is new and is_waiting(pod):
                     self._unbound_of.setdefault(person, set()).add(uid)
-            claims = self._context.claims_used_by(pod)
-            self._note_people(filter(None, map(self._context.pod_by_uid, claims)))
+            claims = self._claim_users.used_by(pod)
+            self._note_people(filter(None, map(self._claim_users.pod_of, claims)))
             self._note_recorded((uid, *claims))
             if any(map(self._ledger.shares_of, (uid, *claims))):  # what others may have by revocation has changed
                 self._moment += 1
@@ -134,7 +148,7 @@ class CoveredPods:
         """These pods hold other shares than before, or their GPUs are reported differently."""
         for uid in uids:
             self._note_records(uid)
-            pod = self._context.pod_by_uid(uid)
+            pod = self._claim_users.pod_of(uid)
             if pod is None:
                 continue
             self._read.pop(pod.metadata.uid, None)  # a pod waits for those of its claims that hold nothing
@@ -162,8 +176,9 @@ class CoveredPods:
         self._moment += 1
         self._read.clear()
 
-    def on_exemption(self) -> None:
-        """Other namespaces are exempt than before."""
+    def on_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
+        if has_exemption(old) == has_exemption(new):
+            return
         self._moment += 1
         self._room.changed()
         self._changed_people.update(self._running_of)
@@ -191,7 +206,7 @@ class CoveredPods:
         self._update()
         if not (self._holders or self._running_of):
             return None  # no booking runs
-        pod = self._context.pod_by_uid(uid)
+        pod = self._claim_users.pod_of(uid)
         if (found := self._holders.get(uid)) is not None:
             return found if pod is None or pod.metadata.uid != uid else self._unless_beyond(pod, found)
         if pod is None or person_of(pod) not in self._running_of:
@@ -210,7 +225,7 @@ class CoveredPods:
         return found if all(uid in self._holders for uid in self._used_claims(pod)) else None
 
     def _used_claims(self, pod: Pod) -> list[str]:
-        return [uid for uid in self._context.claims_used_by(pod) if self._ledger.shares_of(uid)]
+        return [uid for uid in self._claim_users.used_by(pod) if self._ledger.shares_of(uid)]
 
     def _as_guest(self, pod: Pod, claims: Sequence[str]) -> Covered | None:
         """A pod whose claims are another pod's is covered with them, if that booking is for its own person too."""
@@ -221,11 +236,11 @@ class CoveredPods:
     def waiting(self) -> Sequence[tuple[Pod, Covered]]:
         """The covered pods that wait, the oldest first."""
         self._update()
-        found = [(self._context.pod_by_uid(uid), covered) for uid, covered in self._waiting_covered().items()]
+        found = [(self._claim_users.pod_of(uid), covered) for uid, covered in self._waiting_covered().items()]
         return [(pod, covered) for pod, covered in found if pod is not None]
 
     def booked_waiting(self) -> Sequence[WaitingPod]:
-        """The same, with what they ask for; the same object as long as nothing has changed."""
+        """The same, with what they ask for."""
         self._update()
         self._waiting_covered()
         return self._booked_waiting
@@ -244,8 +259,8 @@ class CoveredPods:
             created=datetime.max.replace(tzinfo=UTC),  # after all that exist
             bound_at=None,
             request=request,
-            nodes=self._context.nodes_for(pod),
-            nodes_when_open=self._context.nodes_when_open(pod),
+            nodes=self._eligible_nodes.nodes_for(pod),
+            nodes_when_open=self._eligible_nodes.nodes_for(pod, when_open=True),
             wanted_booking=pod.metadata.annotations.get(BOOKING, ""),
         )
         waiting = [] if self._unbound_of.keys().isdisjoint(people) else self._waiting_pods(people)
@@ -257,13 +272,22 @@ class CoveredPods:
         return self._is_revocable(uid)
 
     def _is_revocable(self, uid: str) -> bool:
-        pod = self._context.pod_by_uid(uid)
+        pod = self._claim_users.pod_of(uid)
         if pod is None or is_ending(pod):
             return True
-        return uid not in self._holders and self._context.has_tier(pod)
+        return uid not in self._holders and self.uncovered_tier(pod) is Tier.OPPORTUNISTIC
+
+    def tier(self, pod: Pod) -> Tier | None:
+        """As it is now; what is written on the pod follows within seconds. None: it has none, and keeps its GPUs."""
+        return Tier.BOOKED if self.of(pod.metadata.uid) is not None else self.uncovered_tier(pod)
+
+    def uncovered_tier(self, pod: Pod) -> Tier | None:
+        """The tier of a pod that no booking covers. None: it is exempt, or was there before Carrel."""
+        has_tier = is_told_a_tier(pod, self._policy) and not self.is_exempt(pod)
+        return Tier.OPPORTUNISTIC if has_tier else None
 
     def is_exempt(self, pod: Pod) -> bool:
-        return self._context.is_exempt(pod.metadata.namespace)
+        return self._watches.is_exempt(pod.metadata.namespace)
 
     def use_of(self, booking: str) -> BookingUse | None:
         """What the pods that hold GPUs use of a booking; None: it does not run."""
@@ -279,7 +303,7 @@ class CoveredPods:
             uid for person in (entitlement.people if entitlement else ()) for uid in self._covered_of.get(person, ())
         }
         here = [uid for uid in uids if self._holders[uid].entitlement.booking == booking]
-        found = map(self._context.pod_by_uid, here)
+        found = map(self._claim_users.pod_of, here)
         pods = {pod.metadata.uid: pod for pod in found if pod is not None}  # one may have several claims
         return sorted(pods.values(), key=lambda pod: holder_of(pod).full_name)
 
@@ -287,19 +311,6 @@ class CoveredPods:
         """The same, and those that wait for its GPUs."""
         waiting = [pod for pod, covered in self.waiting() if covered.entitlement.booking == booking]
         return [*self.covered_by(booking), *waiting]
-
-    def uncovered_gpus(self, person: str) -> Fraction:
-        """How many GPUs a person holds without a booking; a part of a GPU counts as that part. Pods without a person
-        are, together, those of their namespace (`dialects.tier.counts_as`)."""
-        self._update()
-        held = Fraction(0)
-        for pod in self._holding(self._context.pods_counted_as(person)):
-            uids = () if pod.metadata.uid in self._holders else self._uids(pod)
-            for uid in uids:
-                for gpu, share in self._ledger.shares_of(uid).items():
-                    memory = card.gpu.memory if (card := self._ledger.card(gpu)) is not None else 0
-                    held += Fraction(share.memory, memory) if share.memory is not None and memory else 1
-        return held
 
     def booking(self, booking: str) -> Entitlement | None:
         """Whether it runs, is planned, or has just ended; None: there is none."""
@@ -316,7 +327,7 @@ class CoveredPods:
 
     def planned_for(self, person: str, namespace: str) -> list[Entitlement]:
         """The bookings of a person that start later, the next one first."""
-        now = self._context.now()
+        now = self._now()
         theirs = [self._known[name] for name in self._known_of.get(person, ())]
         planned = [each for each in theirs if now < each.start and each.is_for(person, namespace)]
         return sorted(planned, key=lambda each: (each.start, each.booking))
@@ -331,7 +342,7 @@ class CoveredPods:
     def _update(self) -> None:
         if not (self._turns or self._changed_people) or self._ledger.is_what_if:
             return
-        now = self._context.now()
+        now = self._now()
         while self._turns and self._turns[0][0] <= now:
             _, name = heapq.heappop(self._turns)
             entitlement = self._known.get(name)
@@ -377,7 +388,8 @@ class CoveredPods:
         uses: Uses = uses_of(self._running[booking] for booking in bookings)
         pods: list[PersonsPod] = []
         for person in people:
-            pods += [self._persons_pod(pod, person) for pod in self._holding(self._context.pods_of(person))]
+            holding = filter(self._holds_gpus, self._watches.pods_of(person))
+            pods += [self._persons_pod(pod, person) for pod in holding]
         pods += self._gone_pods(uses)
         covered = cover_holders(self._ledger, uses, pods)
         for pod in pods:
@@ -392,19 +404,16 @@ class CoveredPods:
             parts = (gpu for gpu, share in self._ledger.shares_of(uid).items() if share.memory is not None)
             self._shared.add(uid, by.entitlement, parts)
 
-    def _holding(self, pods: Iterable[Pod]) -> list[Pod]:
-        return [pod for pod in pods if any(map(self._ledger.shares_of, self._uids(pod))) and not self.is_exempt(pod)]
-
-    def _uids(self, pod: Pod) -> tuple[str, ...]:
-        """By what it holds GPUs."""
-        return (pod.metadata.uid, *self._context.claims_of(pod))
+    def _holds_gpus(self, pod: Pod) -> bool:
+        uids = self._claim_users.holder_uids(pod)
+        return any(map(self._ledger.shares_of, uids)) and not self.is_exempt(pod)
 
     def _gone_pods(self, uses: Uses) -> Iterable[PersonsPod]:
         """Pods that are gone, or that the cache does not show yet: their GPUs count until their Leases are free."""
         for booking, use in uses.items():
             entitlement = use.entitlement
             for uid in self._recorded.get(booking, ()):
-                if self._context.pod_by_uid(uid) is None and entitlement.people:
+                if self._claim_users.pod_of(uid) is None and entitlement.people:
                     person, created = min(entitlement.people), entitlement.start
                     yield PersonsPod(Holder(uid), person, entitlement.namespace, created, None, None)
 
@@ -429,30 +438,22 @@ class CoveredPods:
                     waiting += pods
         in_order = [pod for pod in sorted(waiting, key=waiting_order) if pod.holder.uid in covered]
         self._waiting = {pod.holder.uid: covered[pod.holder.uid] for pod in in_order}
-        before, self._asked = self._asked, {}
         narrowed: dict[tuple[Request, str, frozenset[str], frozenset[str]], Request] = {}
         found = []
         for pod, by in zip(in_order, self._waiting.values(), strict=True):
-            uid = pod.holder.uid
-            known = before.get(uid)
-            if known is None or known[0] is not pod or known[1] != by:
-                assert pod.request is not None, "a pod that waits has been read"
-                # One object for all that ask alike: it is made, and compared, once.
-                question = (pod.request, by.entitlement.model, by.only, by.not_on)
-                asked = narrowed.get(question) or narrowed.setdefault(question, by.narrowed(pod.request))
-                booking = by.entitlement
-                known = (pod, by, WaitingPod(pod.holder, asked, pod.nodes, booking.booking, booking.settled))
-            self._asked[uid] = known
-            found.append(known[2])
-        if tuple(found) != self._booked_waiting:
-            self._booked_waiting = tuple(found)
+            assert pod.request is not None, "a pod that waits has been read"
+            # One object for all that ask alike: it is made, and compared, once.
+            booking, question = by.entitlement, (pod.request, by.entitlement.model, by.only, by.not_on)
+            asked = narrowed.get(question) or narrowed.setdefault(question, by.narrowed(pod.request))
+            found.append(WaitingPod(pod.holder, asked, pod.nodes, booking.booking, booking.settled))
+        self._booked_waiting = tuple(found)
 
     def _waiting_pods(self, people: Iterable[str]) -> list[PersonsPod]:
         waiting = [
             (person, pod)
             for person in people
             for uid in self._unbound_of.get(person, ())
-            if (pod := self._context.pod_by_uid(uid)) is not None
+            if (pod := self._claim_users.pod_of(uid)) is not None
         ]
         pods = [
             self._as_read(pod, person)
@@ -483,11 +484,11 @@ class CoveredPods:
             namespace=namespace_named(pod.metadata.namespace),
             created=created_at(pod),
             bound_at=bound_at(pod),
-            request=self._context.request_of(pod) if waits else None,
-            nodes=self._context.nodes_for(pod) if waits else (),
-            nodes_when_open=self._context.nodes_when_open(pod) if waits else (),
+            request=request_in(self._requests.as_admitted(pod)) if waits else None,
+            nodes=self._eligible_nodes.nodes_for(pod) if waits else (),
+            nodes_when_open=self._eligible_nodes.nodes_for(pod, when_open=True) if waits else (),
             wanted_booking=pod.metadata.annotations.get(BOOKING, ""),
-            claims=tuple(self._context.claims_of(pod)),
+            claims=tuple(self._claim_users.claims_of(pod)),
         )
 
 

@@ -4,9 +4,11 @@ Thousands of pods have the same demands on nodes. So the result is computed once
 when the labels, the taints, `unschedulable` or the readiness of a node change; until then the same object is returned.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
+from carrel.dialects.registry import dialects_of
+from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.affinity import (
     as_written,
     closed_by,
@@ -17,6 +19,10 @@ from carrel.kubernetes.objects.affinity import (
     untolerated_taints,
 )
 from carrel.kubernetes.objects.kinds import NodeObject, Pod, Taint
+from carrel.leases.closed_nodes import ClosedNodes
+from carrel.leases.pod_requests import PodRequests
+from carrel.leases.watches import Watches
+from carrel.ledger.ledger import Ledger
 
 REMEMBERED = 256
 """Sets of demands; more than a few dozen mean that each pod names its own node."""
@@ -63,17 +69,35 @@ NOWHERE = Eligibility((), (), {})
 
 
 class EligibleNodes:
-    def __init__(self, nodes: Callable[[], Iterable[NodeObject]], is_usual: Callable[[Taint], bool]) -> None:
-        """`is_usual`: whether GPU pods usually tolerate the taint, so that it closes no node."""
-        self._nodes = nodes
-        self._is_usual = is_usual
+    def __init__(
+        self, watches: Watches, closed_nodes: ClosedNodes, requests: PodRequests, ledger: Ledger, isolation: Isolation
+    ) -> None:
+        self._watches = watches
+        self._closed_nodes = closed_nodes
+        self._requests = requests
+        self._ledger = ledger
+        self._isolation = isolation
         self._known: dict[Hashable, Eligibility] = {}
 
     def on_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
         if not takes_the_same_pods(old, new):
             self._known.clear()
 
+    def nodes_for(self, pod: Pod, *, when_open: bool = False) -> tuple[str, ...]:
+        """Where the pod may run, get its ResourceClaims, and use those that it has. `when_open`: if no node were
+        closed. The same object for equal demands."""
+        eligible, claims = self.of(pod), self._watches.device_claims
+        nodes = eligible.when_open if when_open else eligible.nodes
+        if claims is None or not claims.may_be_asked_by(pod):
+            return nodes
+        nodes = claims.with_slices(nodes) if not dialects_of(pod) and self._requests.asks_by_claims(pod) else nodes
+        return claims.within_reach(pod, nodes, self._ledger.nodes_held_by)
+
     def of(self, pod: Pod) -> Eligibility:
+        """Nowhere, if its demands on nodes cannot be understood: kube-scheduler understands them neither."""
+        return self._isolation.ask("eligible", pod, self._of, NOWHERE)
+
+    def _of(self, pod: Pod) -> Eligibility:
         demands = demands_of(pod)
         if (known := self._known.get(demands)) is not None:
             return known
@@ -83,10 +107,10 @@ class EligibleNodes:
         return found
 
     def _look(self, pod: Pod) -> Eligibility:
-        everywhere = tuple(self._nodes())
+        everywhere = self._watches.nodes.store.snapshot()
         taints = {node.metadata.name: untolerated_taints(pod, node) for node in everywhere if may_run_on(pod, node)}
         nodes = tuple(name for name, found in taints.items() if not found)
-        when_open = tuple(name for name, found in taints.items() if not any(map(self._is_usual, found)))
+        when_open = tuple(name for name, found in taints.items() if not any(map(self._closed_nodes.is_usual, found)))
         return Eligibility(
             nodes,
             when_open if len(when_open) > len(nodes) else nodes,

@@ -22,10 +22,10 @@ class FreeAgain:
         self._state = state
 
     def of(self, pod: Pod, request: Request) -> NextFree:
-        why = self._state.why_none_free(pod, request)
+        why = self._state.waiting_reason.why_none_free(pod, request)
         if why is None or isinstance(why, Never):
             return NextFree(is_free=why is None)
-        nodes = frozenset(self._state.nodes_for(pod))
+        nodes = frozenset(self._state.eligible_nodes.nodes_for(pod))
         return NextFree(at=self._first_end(request, nodes), without_end=self._are_held_without_end(request, nodes))
 
     def _first_end(self, request: Request, nodes: Collection[str]) -> datetime | None:
@@ -33,7 +33,7 @@ class FreeAgain:
         running = sorted((each for each in covered.bookings() if each.runs_at(now)), key=lambda each: each.ends)
         for booking in running:
             pods = covered.covered_by(booking.booking)
-            uids = (uid for pod in pods for uid in self._state.holder_uids(pod))
+            uids = (uid for pod in pods for uid in self._state.claim_users.holder_uids(pod))
             if any(self._holds_one(uid, request, nodes) for uid in uids):
                 return booking.ends
         return None

@@ -10,19 +10,29 @@ import asyncio
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from carrel.dialects.gang_makers import Maker, group_size_of, maker_of, makers_maker, part_of, pods_made_by
-from carrel.dialects.gpuclaim import CLAIM
-from carrel.dialects.kai import POD_GROUP, SUB_GROUP
+from carrel.dialects.gang_makers import (
+    Maker,
+    group_size_of,
+    maker_of,
+    makers_maker,
+    part_of,
+    pod_of_template,
+    pods_made_by,
+)
+from carrel.dialects.kai import SUB_GROUP
 from carrel.dialects.kai_objects import PodGroup, why_incomplete
+from carrel.dialects.registry import gang_name
 from carrel.kubernetes.cluster import Cluster, ClusterError, Forbidden, NotFound
 from carrel.kubernetes.isolation import Isolation, title
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
+from carrel.leases.cluster_options import ClusterOptions
 from carrel.leases.pod_progress import holder_of, is_ending
+from carrel.leases.watches import Watches, may_name_gang
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Gang
 from carrel.ledger.shares import Holder
@@ -36,47 +46,6 @@ FORGET_S = 600.0
 """Makers about which nobody has asked for so long are forgotten."""
 AT_LEAST = 2
 """How large a gang counts as, while its size is not known: it is one, so it has two pods or more."""
-
-
-def may_name_gang(pod: Pod) -> bool:
-    return CLAIM in pod.metadata.annotations or POD_GROUP in pod.metadata.annotations
-
-
-def gang_keys(pod: Pod) -> Iterator[str]:
-    """By what the pod may name a gang: for an index of pods."""
-    notes, namespace = pod.metadata.annotations, pod.metadata.namespace
-    if claim := notes.get(CLAIM):
-        yield claim_key(namespace, claim)
-    if group := notes.get(POD_GROUP):
-        yield group_key(namespace, group)
-
-
-def claim_key(namespace: str, claim: str) -> str:
-    return f"claim {namespace}/{claim}"
-
-
-def group_key(namespace: str, group: str) -> str:
-    return f"group {namespace}/{group}"
-
-
-@dataclass(frozen=True, slots=True)
-class GangSizeContext:
-    """What is known of the pods."""
-
-    cluster: Cluster
-    pods_naming: Callable[[str, str], Iterable[Pod]]
-    """The pods of a namespace that name this gang, by themselves or by their claim."""
-    gang_of_template: Callable[[Mapping[str, Any], str], str]
-    """The gang that pods of a template in a namespace name; empty: none."""
-    clock: Callable[[], float]
-    """Seconds; only differences mean something."""
-    settle_s: float
-    """How long no new pod must have come until the pods without a maker are all there."""
-    changed: Callable[[], None]
-    """Called when a gang has another size than before."""
-    reads_makers: bool = True
-    """False: for a component that places no pods. It is never told how many pods a maker makes."""
-    isolation: Isolation = field(default_factory=Isolation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,31 +71,50 @@ class _Answer:
 
 
 class GangSizes:
-    def __init__(self, context: GangSizeContext) -> None:
-        self._context = context
+    def __init__(self, cluster: Cluster, watches: Watches, isolation: Isolation, options: ClusterOptions) -> None:
+        self._cluster = cluster
+        self._watches = watches
+        self._isolation = isolation
+        self._clock = options.clock
+        self._reads_makers = options.reads_makers
+        self._settle_s = options.dialect_options.gang_settle_s
         self._found: dict[Maker, _MakerSays] = {}
         self._asked_at: dict[Maker, float] = {}
         self._tasks: dict[Maker, asyncio.Task[None]] = {}
         self._arrived: dict[str, float] = {}  # uid → when the pod came
         self._answers: dict[str, _Answer] = {}
         self._unplanned: dict[str, tuple[Pod, str]] = {}  # gang that waits for its size → a pod of it, and its name
-        self.wake: Callable[[Sequence[Holder]], None] = lambda holders: None
-        """Set by who places pods: called with the pods of a gang whose size is now known."""
+        self._when_changed: list[Callable[[], None]] = []
+        self._when_known: list[Callable[[Sequence[Holder]], None]] = []
 
-    def __call__(self, pod: Pod, name: str) -> Gang | None:
-        """The gang of this name to which the pod belongs; None: a gang of one pod is none. Raises `Malformed`."""
+    def on_change(self, handler: Callable[[], None]) -> None:
+        """The handler is called when a gang has another size than before."""
+        self._when_changed.append(handler)
+
+    def on_known(self, handler: Callable[[Sequence[Holder]], None]) -> None:
+        """The handler is called with the pods of a gang that waited for its size, which is now known."""
+        self._when_known.append(handler)
+
+    def gang_of(self, pod: Pod, name: str) -> Gang | None:
+        """The gang of this name to which the pod belongs, as KAI's PodGroup says, else as it is found out here; None: a
+        gang of one pod is none. Raises `Malformed`."""
+        group = self._watches.pod_groups.store.get(name, pod.metadata.namespace)
+        says_size = group is not None and (group.spec.sub_groups or group.spec.min_member > 0)
+        return self._of_group(pod, group) if group and says_size else self._of_pods(pod, name)
+
+    def _of_pods(self, pod: Pod, name: str) -> Gang | None:
         namespace, part = pod.metadata.namespace, part_of(pod)
         full_name = f"{namespace}/{name}" + (f"@{part}" if part else "")
         if (size := group_size_of(pod)) is not None:
             return Gang(full_name, size) if size > 1 else None
         known = self._answers.get(full_name)
-        if known is None or known.until <= self._context.clock():
+        if known is None or known.until <= self._clock():
             known = self._answers[full_name] = self._work_out(pod, name, full_name)
         if known.gang is not None and known.gang.unplanned:
             self._unplanned[full_name] = pod, name
         return known.gang
 
-    def of_group(self, pod: Pod, group: PodGroup) -> Gang | None:
+    def _of_group(self, pod: Pod, group: PodGroup) -> Gang | None:
         """The gang of a PodGroup that says how many pods it needs. Where sub groups say it, all pods that there are are
         placed together: fewer could be the wrong ones."""
         name, needed = group.metadata.name, group.spec.min_member
@@ -135,7 +123,7 @@ class GangSizes:
             return Gang(full_name, needed) if needed > 1 else None
         known = self._answers.get(full_name)
         if known is None:
-            there = {each.metadata.uid: each for each in self._context.pods_naming(pod.metadata.namespace, name)}
+            there = {each.metadata.uid: each for each in self._pods_naming(pod.metadata.namespace, name)}
             members = [each for each in {**there, pod.metadata.uid: pod}.values() if not is_ending(each)]
             why = why_incomplete(group, Counter(each.metadata.labels.get(SUB_GROUP, "") for each in members))
             size = max(AT_LEAST if why else 1, needed, len(members))
@@ -143,11 +131,12 @@ class GangSizes:
         return known.gang
 
     def on_pod(self, old: Pod | None, new: Pod | None) -> None:
-        """A pod that names a gang has come, changed or gone."""
+        if not any(pod is not None and may_name_gang(pod) for pod in (old, new)):
+            return
         if new is None and old is not None:
             self._arrived.pop(old.metadata.uid, None)
         elif new is not None and old is None:
-            self._arrived[new.metadata.uid] = self._context.clock()
+            self._arrived[new.metadata.uid] = self._clock()
         self._answers.clear()
 
     def on_claims(self) -> None:
@@ -156,10 +145,10 @@ class GangSizes:
 
     def refresh(self) -> None:
         """To be called every few seconds: wakes the pods of gangs whose size is known by now; forgets old makers."""
-        now = self._context.clock()
+        now = self._clock()
         for full_name, (pod, name) in tuple(self._unplanned.items()):
             del self._unplanned[full_name]
-            self._context.isolation.ask("gang", (pod, name), self._wake_if_known, None, lambda each: title(each[0]))
+            self._isolation.ask("gang", (pod, name), self._wake_if_known, None, lambda each: title(each[0]))
         for maker, asked_at in tuple(self._asked_at.items()):
             if now - asked_at > FORGET_S:
                 del self._asked_at[maker]
@@ -167,9 +156,11 @@ class GangSizes:
 
     def _wake_if_known(self, named: tuple[Pod, str]) -> None:
         pod, name = named
-        gang, members = self(pod, name), self._members_of(pod, name)
+        gang, members = self._of_pods(pod, name), self._members_of(pod, name)
         if members and (gang is None or not gang.unplanned):
-            self.wake([holder_of(each) for each in members if not each.spec.node_name])
+            waiting = [holder_of(each) for each in members if not each.spec.node_name]
+            for handler in self._when_known:
+                handler(waiting)
 
     async def wait_looked_up(self) -> None:
         """Until all makers that were asked about are read: for commands that read and end."""
@@ -179,7 +170,7 @@ class GangSizes:
     # --- the size ----------------------------------------------------------------------------------------------------
 
     def _work_out(self, pod: Pod, name: str, full_name: str) -> _Answer:
-        now, members = self._context.clock(), self._members_of(pod, name)
+        now, members = self._clock(), self._members_of(pod, name)
         until, smallest = now + FRESH_S, max(AT_LEAST, len(members))
         made: dict[Maker, int] = {}
         counted = 0
@@ -196,11 +187,11 @@ class GangSizes:
                 made[found.by] = found.pods
         size = counted + sum(made.values())
         settled_at = max((self._arrived.get(each.metadata.uid, now) for each in members), default=0.0)
-        settled_at += self._context.settle_s
+        settled_at += self._settle_s
         if counted and settled_at > now:
             why = (
                 f"gang {full_name} has {len(members)} pod{'s' * (len(members) != 1)} so far, and nothing says how many"
-                f" it will have; it is placed when no more have come for {self._context.settle_s:g} s"
+                f" it will have; it is placed when no more have come for {self._settle_s:g} s"
             )
             return _Answer(min(until, settled_at), Gang(full_name, max(AT_LEAST, size), why))
         return _Answer(until, Gang(full_name, size) if size > 1 else None)
@@ -209,20 +200,30 @@ class GangSizes:
         """Those that exist, and this one: it may be about to be created, or kube-scheduler may have seen it first."""
         there = [
             each
-            for each in self._context.pods_naming(pod.metadata.namespace, name)
+            for each in self._pods_naming(pod.metadata.namespace, name)
             if not is_ending(each) and part_of(each) == part_of(pod)
         ]
         is_there = pod.metadata.uid and any(each.metadata.uid == pod.metadata.uid for each in there)
         return there if is_there or is_ending(pod) else [*there, pod]
 
+    def _pods_naming(self, namespace: str, gang: str) -> list[Pod]:
+        found = (pod for pod in self._watches.pods_that_may_name(namespace, gang) if self._name_in(pod) == gang)
+        return list({pod.metadata.uid: pod for pod in found}.values())
+
+    def _name_in(self, pod: Pod) -> str:
+        try:
+            return gang_name(pod, self._watches.claim_named)
+        except Malformed:
+            return ""  # its own filter call returns the error
+
     # --- what made the pods ------------------------------------------------------------------------------------------
 
     def _ask(self, maker: Maker, gang: str) -> _MakerSays | None:
         """What is known of the maker; it is read again if that is old. None: it has not been read yet."""
-        now, found = self._context.clock(), self._found.get(maker)
+        now, found = self._clock(), self._found.get(maker)
         self._asked_at[maker] = now
         is_old = found is None or now - found.at >= FRESH_S
-        if is_old and self._context.reads_makers and maker not in self._tasks:
+        if is_old and self._reads_makers and maker not in self._tasks:
             self._begin(maker, gang)
         return found
 
@@ -242,17 +243,18 @@ class GangSizes:
             log.info("gang_maker_not_read maker=%s: %s", maker, error)
             return  # asked again with a later question
         except Exception as error:
-            self._context.isolation.failed("gang", str(maker), error)
+            self._isolation.failed("gang", str(maker), error)
             return
         self._found[maker] = found
         if before is None or (before.pods, before.by) != (found.pods, found.by):
             self._answers.clear()
-            self._context.changed()
+            for handler in self._when_changed:
+                handler()
             self.refresh()
 
     async def _read(self, maker: Maker, gang: str) -> _MakerSays:
         try:
-            made = await self._context.cluster.get(maker.resource, maker.name, maker.namespace)
+            made = await self._cluster.get(maker.resource, maker.name, maker.namespace)
             if maker.uid and (made.get("metadata") or {}).get("uid") != maker.uid:
                 return self._said(None, maker)
             above = makers_maker(made)
@@ -268,8 +270,9 @@ class GangSizes:
             return self._said(Refusal(str(malformed)), maker)
 
     def _said(self, pods: int | Refusal | None, by: Maker) -> _MakerSays:
-        return _MakerSays(self._context.clock(), pods, by)
+        return _MakerSays(self._clock(), pods, by)
 
     def _names(self, template: Mapping[str, Any], maker: Maker, gang: str) -> bool:
-        named = self._context.gang_of_template(template, maker.namespace)
-        return bool(named) and gang in (named, f"{named}@{gang.rpartition('@')[2]}")
+        name = gang_name(pod_of_template(template, maker.namespace), self._watches.claim_named)
+        named = f"{maker.namespace}/{name}"
+        return bool(name) and gang in (named, f"{named}@{gang.rpartition('@')[2]}")

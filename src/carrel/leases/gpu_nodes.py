@@ -13,9 +13,11 @@ A GPU that was moved to another machine is accepted there as soon as the old mac
 or its GpuNodeStatus is deleted. A node that is only silent keeps its GPUs: else who reports them meanwhile would.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
+from carrel.leases.watches import Watches
 from carrel.ledger.gpus import Gpu, place_name
 
 
@@ -26,18 +28,20 @@ class _Report:
     """When the GpuNodeStatus was created. The API server writes it, always in the same form."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuNodesContext:
-    has_node: Callable[[str], bool]
-    is_recorded: Callable[[str, str], bool]
-    """Whether a Lease of that node gives somebody a part of that GPU: UUID and node."""
-    is_complete: Callable[[], bool]
-    """Whether everything was read."""
+class NodeRecords(Protocol):
+    """What is known of nodes besides what they report."""
+
+    def has_node(self, node: str) -> bool: ...
+
+    def is_recorded_on(self, uuid: str, node: str) -> bool:
+        """Whether a Lease of that node gives somebody a part of that GPU."""
+        ...
 
 
 class GpuNodes:
-    def __init__(self, context: GpuNodesContext) -> None:
-        self._context = context
+    def __init__(self, watches: Watches, records: NodeRecords) -> None:
+        self._watches = watches
+        self._records = records
         self._reports: dict[str, _Report] = {}  # by node
         self._claimants: dict[str, set[str]] = {}  # UUID → the nodes that report it
         self._owners: dict[str, str] = {}  # UUID → the node that has it
@@ -92,9 +96,9 @@ class GpuNodes:
         return changed
 
     def _first_of(self, claimants: Iterable[str], uuid: str, before: str) -> str:
-        keeps = before if self._context.is_complete() else ""
+        keeps = before if self._watches.are_nodes_read else ""
         return min(claimants, key=lambda node: self._rank(node, uuid, keeps))
 
     def _rank(self, node: str, uuid: str, keeps: str) -> tuple[bool, bool, bool, str, str]:
-        is_there, is_recorded = self._context.has_node(node), self._context.is_recorded(uuid, node)
+        is_there, is_recorded = self._records.has_node(node), self._records.is_recorded_on(uuid, node)
         return (not is_there, not is_recorded, node != keeps, self._reports[node].created, node)

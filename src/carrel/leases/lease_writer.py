@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from secrets import token_hex
 from weakref import WeakValueDictionary
 
 from carrel.dialects import carrel, gpuclaim
@@ -25,8 +26,9 @@ from carrel.kubernetes.cluster import (
 )
 from carrel.kubernetes.objects.resources import LEASES
 from carrel.leases.cluster_ledger import ClusterLedger
+from carrel.leases.cluster_options import ClusterOptions
 from carrel.leases.known_lease import KnownLease
-from carrel.leases.reservation_wait import ReservationWaiter
+from carrel.leases.slot_gpus import ReservationWaiter
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal
@@ -41,31 +43,26 @@ only Carrel may write these Leases."""
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseContext:
-    """Where the Leases are kept."""
-
-    cluster: Cluster
-    namespace: str
-    now: Callable[[], datetime]
-    clock: Callable[[], float]
-    """Seconds; only differences mean something. The time of day may jump."""
-    new_mark: Callable[[], str]
-    """Makes a unique mark: one bind writes the same mark on all Leases that it takes."""
-
-
-@dataclass(frozen=True, slots=True)
 class _Bind:
     mark: str
+    """Unique: one bind writes the same mark on all Leases that it takes."""
     since: float
 
 
 class LeaseWriter:
     def __init__(
-        self, cluster_ledger: ClusterLedger, context: LeaseContext, reservation_waiter: ReservationWaiter
+        self,
+        cluster: Cluster,
+        cluster_ledger: ClusterLedger,
+        reservation_waiter: ReservationWaiter,
+        options: ClusterOptions,
     ) -> None:
+        self._cluster = cluster
         self._cluster_ledger = cluster_ledger
-        self._context = context
         self._reservation_waiter = reservation_waiter
+        self._namespace = options.namespace
+        self._now = options.now
+        self._clock = options.clock
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._binds: dict[str, _Bind] = {}  # uid → the bind under way
 
@@ -75,7 +72,7 @@ class LeaseWriter:
         Where the kubelet chooses, these are slots: when this returns, the GPU behind each of them is known.
         With `is_promised`, the caller has promised the GPUs before, and withdraws the promise itself.
         """
-        bind = _Bind(self._context.new_mark(), self._context.clock())
+        bind = _Bind(token_hex(6), self._clock())
         if not is_promised:
             self._cluster_ledger.promise(placement, holder, bind.mark)
         self._binds[holder.uid] = bind
@@ -120,7 +117,7 @@ class LeaseWriter:
 
     def held_for(self, uid: str) -> float:
         """How many seconds ago the bind that is under way began to take the pod's GPUs."""
-        return self._context.clock() - self._binds[uid].since
+        return self._clock() - self._binds[uid].since
 
     async def remove_pod(self, node: str, index: int, uid: str, *, only_version: str = "") -> bool:
         """Removes one pod from the Lease of one GPU: its share, and what is kept for it. Whether it is removed.
@@ -225,7 +222,7 @@ class LeaseWriter:
 
     async def reread_all(self) -> None:
         """Reads all Leases from the API server, past the cache."""
-        cluster, namespace = self._context.cluster, self._context.namespace
+        cluster, namespace = self._cluster, self._namespace
         before = tuple(self._cluster_ledger.leases())
         found = (await cluster.list(LEASES, Selection(namespace))).items
         for lease in found:
@@ -306,14 +303,14 @@ class LeaseWriter:
 
     async def _write(self, record: LeaseRecord, before: KnownLease | None) -> None:
         """Creates, updates or, if the record is empty, deletes the Lease; only if it has not changed since `before`."""
-        cluster, namespace = self._context.cluster, self._context.namespace
+        cluster, namespace = self._cluster, self._namespace
         name = gpuclaim.lease_name(record.node, record.index)
         if before is not None and record.is_empty:
             how = DeleteOptions(uid=before.uid, resource_version=before.version)
             await cluster.delete(LEASES, name, namespace, how=how)
             self._cluster_ledger.lease_deleted(name, before.uid)
             return
-        body = carrel.write_lease(record, namespace, self._context.now())
+        body = carrel.write_lease(record, namespace, self._now())
         with self._cluster_ledger.own_writes.writing(body, record):
             if before is None:
                 answer = await cluster.create(LEASES, body, namespace)
@@ -324,14 +321,14 @@ class LeaseWriter:
 
     async def _reread(self, name: str, before: KnownLease | None) -> None:
         """Reads the Lease from the API server, past the cache."""
-        only_it = Selection(self._context.namespace, fields=f"metadata.name={name}")
-        found = (await self._context.cluster.list(LEASES, only_it)).items
+        only_it = Selection(self._namespace, fields=f"metadata.name={name}")
+        found = (await self._cluster.list(LEASES, only_it)).items
         if found:
             self._cluster_ledger.on_lease(None, found[0])
         elif before is not None:
             # A list may be out of date. Forgetting a Lease that exists would lose a pod's GPU for good: get it by name.
             try:
-                await self._context.cluster.get(LEASES, name, self._context.namespace)
+                await self._cluster.get(LEASES, name, self._namespace)
             except NotFound:
                 self._cluster_ledger.lease_deleted(name, before.uid)
 

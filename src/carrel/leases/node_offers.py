@@ -6,18 +6,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from carrel.dialects import nvidia
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.dialects.interface import PodRequest
+from carrel.dialects.options import DialectOptions
+from carrel.dialects.registry import request_of
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.kubernetes.objects.quantity import whole_quantity
 from carrel.leases.pod_progress import FINISHED
 from carrel.leases.unrecorded_pods import (
-    RequestOf,
     UnrecordedPod,
     may_have_gpus,
     offer_of,
     unrecorded_pods,
     users_by_gpu,
 )
+from carrel.leases.watches import Watches
 from carrel.ledger.gpus import Node
+from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE
 from carrel.ledger.shares import Share
 from carrel.ledger.slots import KubeletOffer
@@ -29,9 +32,9 @@ NOTHING: Held = {}
 
 
 class NodeOffers:
-    def __init__(self, pod_by_uid: Callable[[str], Pod | None], request_of: RequestOf) -> None:
-        self._pod_by_uid = pod_by_uid
-        self._request_of = request_of
+    def __init__(self, watches: Watches, dialect_options: DialectOptions) -> None:
+        self._watches = watches
+        self._dialect_options = dialect_options
         self._amounts: dict[str, tuple[int, int]] = {}  # node → allocatable GPUs, and all that its kubelet knows
         self._pods: dict[str, dict[str, Pod]] = {}  # node → uid → pod that may have GPUs there
         self._held: dict[str, Held] = {}
@@ -93,7 +96,9 @@ class NodeOffers:
         users = users_by_gpu(status)
         pods = dict(self._pods.get(node.name, {}))
         for uid in users.keys() - pods.keys():
-            pod = self._pod_by_uid(uid)  # it asks in no way that Carrel knows, and the kubelet gave it a GPU
+            pod = self._watches.pods.store.by_uid(
+                uid
+            )  # it asks in no way that Carrel knows, and the kubelet gave it a GPU
             if pod is not None and pod.spec.node_name == node.name and pod.status.phase not in FINISHED:
                 pods[uid] = pod
         left = [pod for pod in pods.values() if not is_recorded(pod)]
@@ -106,6 +111,10 @@ class NodeOffers:
         except Malformed:
             return 0
         return asked.request.cards if isinstance(asked, PodRequest) else 0
+
+    def _request_of(self, pod: Pod) -> PodRequest | Refusal | None:
+        """What the pod asks for in a dialect: the GPUs of its ResourceClaims are held by these. Raises `Malformed`."""
+        return request_of(pod, self._watches.claim_named, dialect_options=self._dialect_options)
 
     def offer(self, node: str, unrecorded: Iterable[UnrecordedPod]) -> KubeletOffer:
         """Of a node where the kubelet chooses the GPUs."""

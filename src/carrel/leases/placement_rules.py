@@ -20,7 +20,7 @@ from carrel.dialects.registry import ALL
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, NotFound, Selection
 from carrel.kubernetes.objects.pods import annotation_field
 from carrel.kubernetes.objects.resources import LEASES
-from carrel.leases.cluster_state import ClusterOptions
+from carrel.leases.cluster_options import ClusterOptions
 from carrel.ledger.tiers import TierPolicy
 from carrel.parsing import Malformed
 

@@ -9,62 +9,40 @@ What nobody can use now is lent. So these are left out:
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from carrel.dialects.carrel import GPUS_LENT
 from carrel.dialects.lent_gpus import is_lent
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.reflector import Reflector
 from carrel.leases.covered_pods import CoveredPods
-from carrel.leases.gang_sizes import may_name_gang
-from carrel.ledger.gangs import GangMembers
+from carrel.leases.gang_members import GangMemberLookup
+from carrel.leases.watches import Watches, may_name_gang
 from carrel.ledger.placement import WaitingPod
 from carrel.ledger.requests import Gang
 
 
 class WaitingBooked:
     def __init__(
-        self,
-        covered_pods: CoveredPods,
-        pods: Reflector[Pod],
-        members_of: Callable[[Gang], GangMembers],
-        now: Callable[[], datetime],
+        self, covered_pods: CoveredPods, watches: Watches, members_of: GangMemberLookup, now: Callable[[], datetime]
     ) -> None:
         self._covered_pods = covered_pods
-        self._pod_by_uid = pods.store.by_uid
-        pods.on_change(self._on_pod)
+        self._pods = watches.pods.store
         self._members_of = members_of
         self._now = now
-        # Every filter asks. A look at 1,000 pods that wait takes half a millisecond, and at a large gang still more.
-        self._known: tuple[Sequence[WaitingPod], frozenset[str]] = ((), frozenset())  # who waits; whom to look at
-        self._complete: dict[Gang, bool] = {}
+        self._complete: dict[Gang, bool] = {}  # to look at a large gang with every filter would take long
 
     def __call__(self) -> Sequence[WaitingPod]:
         """The oldest first."""
-        waiting = self._covered_pods.booked_waiting()
-        if waiting is not self._known[0]:
-            self._known = (waiting, frozenset(each.holder.uid for each in waiting if self._is_to_look_at(each)))
-        _, looked_at = self._known
-        if not looked_at:
-            return waiting  # nearly always
         now = self._now()
-        return tuple(each for each in waiting if each.holder.uid not in looked_at or self._could_run(each, now))
+        return tuple(each for each in self._covered_pods.booked_waiting() if self._could_run(each, now))
 
-    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
-        pods = [pod for pod in (old, new) if pod is not None]
-        if any(GPUS_LENT in pod.metadata.annotations for pod in pods):
-            self._known = ((), frozenset())
-        if any(map(may_name_gang, pods)):
+    def on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        if any(pod is not None and may_name_gang(pod) for pod in (old, new)):
             self.on_gangs()
 
     def on_gangs(self) -> None:
         """Members of gangs have changed, or what is said of gangs elsewhere."""
         self._complete.clear()
 
-    def _is_to_look_at(self, waiting: WaitingPod) -> bool:
-        pod = self._pod_by_uid(waiting.holder.uid)
-        return waiting.request.gang is not None or (pod is not None and GPUS_LENT in pod.metadata.annotations)
-
     def _could_run(self, waiting: WaitingPod, now: datetime) -> bool:
-        pod, gang = self._pod_by_uid(waiting.holder.uid), waiting.request.gang
+        pod, gang = self._pods.by_uid(waiting.holder.uid), waiting.request.gang
         return (pod is None or not is_lent(pod, now)) and (gang is None or self._is_complete(gang))
 
     def _is_complete(self, gang: Gang) -> bool:

@@ -1,41 +1,26 @@
 """Why a pod waits for its GPUs: the one answer that Events, claims, pages and the command line show."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from enum import Enum
 
-from carrel.dialects.interface import PodRequest
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
-from carrel.leases.eligible_nodes import NOWHERE, Eligibility
+from carrel.leases.eligible_nodes import Eligibility, EligibleNodes
+from carrel.leases.gang_members import GangMemberLookup
+from carrel.leases.person_limit import PersonLimit
+from carrel.leases.pod_facts import PodFacts, PodFactsLookup
 from carrel.leases.pod_progress import holder_of
+from carrel.leases.waiting_booked import WaitingBooked
 from carrel.ledger.filtering import NodeFilter
-from carrel.ledger.gangs import GangMembers, GangPlanner
+from carrel.ledger.gangs import GangPlanner
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.never import Impossibility, Never
-from carrel.ledger.placement import WaitingPod, allows, left_by_another_bind, selected
+from carrel.ledger.placement import allows, left_by_another_bind, selected
 from carrel.ledger.precedence import WAITED_FOR, Precedence
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Gang, Request
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingContext:
-    """What is known of the pods."""
-
-    requested_by: Callable[[Pod], PodRequest | Refusal | None]
-    members_of: Callable[[Gang], GangMembers]
-    booked: Callable[[], Sequence[WaitingPod]]
-    """The booked pods that wait, the oldest first."""
-    keeper: Callable[[Pod], str]
-    """In whose name a pod gets what is kept for it."""
-    leaves_room: Callable[[Pod], bool]
-    """Whether it leaves room for booked pods that wait."""
-    why_over_limit: Callable[[Pod, Request], Refusal | None]
-    """Why its person may hold no more without a booking."""
-    eligible: Callable[[Pod], Eligibility]
-    """Where it may run by everything that is not about GPUs."""
 
 
 class WaitCause(Enum):
@@ -72,25 +57,42 @@ class Waiting:
 class WaitingReason:
     """Reads the ledger, and changes nothing."""
 
-    def __init__(self, ledger: Ledger, context: WaitingContext) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        pod_facts: PodFactsLookup,
+        members_of: GangMemberLookup,
+        booked: WaitingBooked,
+        eligible_nodes: EligibleNodes,
+        person_limit: PersonLimit,
+    ) -> None:
         self._ledger = ledger
-        self._context = context
+        self._pod_facts = pod_facts
+        self._members_of = members_of
+        self._eligible_nodes = eligible_nodes
+        self._person_limit = person_limit
         self._node_filter = NodeFilter(ledger)
-        self._precedence = Precedence(ledger, context.booked)
+        self._precedence = Precedence(ledger, booked)
         self._planner = GangPlanner(ledger)
         self._impossibility = Impossibility(ledger)
 
     def why_never(self, pod: Pod, request: Request) -> Never | None:
         """Why no node could serve the pod, even if all GPUs were free; None if one could. Whoever says it asks here."""
-        eligible, gang = self._context.eligible(pod), request.gang
+        eligible, gang = self._eligible_nodes.of(pod), request.gang
         never = self._impossibility.why(request, eligible.selected, eligible.everywhere)
         if never is not None or gang is None:
             return never
-        return self._impossibility.why_gang(gang, self._context.members_of(gang))
+        return self._impossibility.why_gang(gang, self._members_of(gang))
 
-    def why(self, pod: Pod, nodes: Sequence[str]) -> Waiting | None:
-        """None if the pod need not wait. `nodes` are where it may run."""
-        asked = self._context.requested_by(pod)
+    def why(self, pod: Pod) -> Refusal | None:
+        """Why a pod waits for its GPUs; None if it need not wait."""
+        waiting = self.of(pod)
+        return waiting.refusal if waiting is not None else None
+
+    def of(self, pod: Pod) -> Waiting | None:
+        """The same, with its cause as one of a few words."""
+        facts = self._pod_facts(pod)
+        asked, nodes = facts.asked, self._eligible_nodes.nodes_for(pod)
         if asked is None:
             return None
         if isinstance(asked, Refusal):
@@ -99,23 +101,27 @@ class WaitingReason:
             return Waiting(WaitCause.SCHEDULING_GATE, _held_back(pod, gates))
         if (never := self.why_never(pod, asked.request)) is not None:
             return Waiting(WaitCause.REQUEST_REFUSED, never)
-        left = left_by_another_bind(self._ledger, asked.request, holder_of(pod))
+        left = left_by_another_bind(self._ledger, asked.request, facts.holder)
         if left is not None:
             return Waiting(WaitCause.EARLIER_BIND, left) if isinstance(left, Refusal) else None
-        over_limit = self._context.why_over_limit(pod, asked.request)
+        over_limit = self._person_limit.why_over(facts, asked.request)
         if over_limit is not None:
             return Waiting(WaitCause.PERSON_LIMIT, over_limit)
-        eligible = self._context.eligible(pod)
+        eligible = self._eligible_nodes.of(pod)
         if asked.request.gang is not None:
-            together = self._why_gang_waits(asked.request.gang, pod, nodes)
-            is_here = len(self._context.members_of(asked.request.gang).waiting) >= asked.request.gang.size
+            together = self._why_gang_waits(asked.request.gang, facts, nodes)
+            is_here = len(self._members_of(asked.request.gang).waiting) >= asked.request.gang.size
             if together is not None and is_here and (why := self._why_not_elsewhere(asked.request, eligible)):
                 together = Refusal(f"{together.reason}; {why}")
             if together is not None:
                 return Waiting(WaitCause.GANG_INCOMPLETE, together)
-        leaves_room, keeper = self._context.leaves_room(pod), self._context.keeper(pod)
-        refusal = self.why_none_free(asked.request, nodes, keeper, leaves_room=leaves_room, eligible=eligible)
-        return Waiting(self._cause(asked.request, nodes, keeper), refusal) if refusal is not None else None
+        refusal = self._why_none_free(asked.request, nodes, eligible, facts.keeper, leaves_room=facts.leaves_room)
+        return Waiting(self._cause(asked.request, nodes, facts.keeper), refusal) if refusal is not None else None
+
+    def why_none_free(self, pod: Pod, request: Request) -> Refusal | None:
+        """Why an opportunistic pod that is about to be created could not be placed now; None if it could."""
+        nodes, eligible = self._eligible_nodes.nodes_for(pod), self._eligible_nodes.of(pod)
+        return self.why_never(pod, request) or self._why_none_free(request, nodes, eligible, leaves_room=True)
 
     def _cause(self, request: Request, nodes: Sequence[str], keeper: str) -> WaitCause:
         """Of a pod for which no GPU is free."""
@@ -124,14 +130,8 @@ class WaitingReason:
         is_full = self._node_filter.why(request, nodes, keeper) is not None
         return WaitCause.NO_FREE_GPU if is_full else WaitCause.LEFT_TO_BOOKED_PODS
 
-    def why_none_free(
-        self,
-        request: Request,
-        nodes: Sequence[str],
-        keeper: str = "",
-        *,
-        leaves_room: bool,
-        eligible: Eligibility = NOWHERE,
+    def _why_none_free(
+        self, request: Request, nodes: Sequence[str], eligible: Eligibility, keeper: str = "", *, leaves_room: bool
     ) -> Refusal | None:
         """Why no GPU of these nodes can be had now, and none of the other nodes that would do; None if one can.
         `leaves_room`: for booked pods that wait."""
@@ -155,14 +155,14 @@ class WaitingReason:
         fitting = sum(allows(gpu, request) and request.amount.on(gpu.memory) <= gpu.memory for gpu in gpus)
         return fitting >= request.cards and selected(self._ledger.node(node), request)
 
-    def _why_gang_waits(self, gang: Gang, pod: Pod, nodes: Sequence[str]) -> Refusal | None:
+    def _why_gang_waits(self, gang: Gang, facts: PodFacts, nodes: Sequence[str]) -> Refusal | None:
         """None if all members could be placed now, or some are bound already."""
-        members = self._context.members_of(gang)
+        members = self._members_of(gang)
         if members.bound:
             return None
         if gang.unplanned:
             return Refusal(gang.unplanned)
-        with self._precedence.served() if self._context.leaves_room(pod) else nullcontext():
+        with self._precedence.served() if facts.leaves_room else nullcontext():
             plan = self._planner.plan(gang, members, nodes)
         return plan if isinstance(plan, Refusal) else None
 

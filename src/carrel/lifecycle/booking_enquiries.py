@@ -97,9 +97,9 @@ class BookingEnquiries:
         return [question for question in still_asked if question.person in due]
 
     def _concerns_gpus(self, pod: Pod) -> bool:
-        if self._carrel.shares_of(pod):
+        if self._carrel.pod_facts.shares_of(pod):
             return True
-        return is_waiting(pod) and self._carrel.requested_by(pod) is not None
+        return is_waiting(pod) and self._carrel.pod_facts.asked(pod) is not None
 
     async def _ask(self, question: _Question) -> None:
         async with self._at_once:

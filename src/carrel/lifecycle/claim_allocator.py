@@ -78,10 +78,12 @@ class ClaimAllocator:
         pod = self._state.claim_users.pod_of(uid)
         if claim is None or claim.status.allocation is not None or pod is None:
             return None
-        covered, request = self._state.covered(pod), self._device_claims.request_of(pod)
+        covered, request = self._state.covered_pods.of(pod.metadata.uid), self._device_claims.request_of(pod)
         if covered is None or request is None:
             return None
-        return WaitingPod(holder_of(pod), request, self._state.nodes_for(pod), covered.entitlement.booking)
+        return WaitingPod(
+            holder_of(pod), request, self._state.eligible_nodes.nodes_for(pod), covered.entitlement.booking
+        )
 
     async def _allocate(self, due: tuple[WaitingPod, Pod]) -> str:
         waiting, pod = due

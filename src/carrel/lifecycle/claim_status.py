@@ -25,9 +25,10 @@ from carrel.dialects.options import DialectOptions
 from carrel.kubernetes.cluster import Conflict, MergePatch, NotFound
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
-from carrel.leases.cluster_state import NAMESPACE_OF, ClusterState
+from carrel.leases.cluster_state import ClusterState
 from carrel.leases.pod_progress import FINISHED
 from carrel.leases.slot_gpus import indices_of
+from carrel.leases.watches import NAMESPACE_OF
 from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
 from carrel.parsing.printable import printable
@@ -137,7 +138,7 @@ class ClaimStatusWriter:
             on_one = [lease for lease in leases if lease.record.node == first]
             ids = indices_of(ledger, on_one, pod.metadata.uid)
             return ClaimState(ClaimPhase.RESERVED, f"pod {name} is being bound to {first}", first, ids)
-        refusal = self._state.why(pod)
+        refusal = self._state.waiting_reason.why(pod)
         return ClaimState(
             ClaimPhase.PENDING,
             refusal.reason if refusal else f"pod {name} waits for the scheduler; there is room for it",

@@ -19,7 +19,7 @@ from carrel.dialects import carrel
 from carrel.kubernetes.cluster import Json, NotFound
 from carrel.kubernetes.objects.resources import PODS
 from carrel.leases.cluster_state import ClusterState
-from carrel.leases.confirmed_ends import confirmed_ends_on
+from carrel.leases.confirmed_ends import ConfirmedEnds
 from carrel.leases.known_lease import KnownLease
 from carrel.leases.pod_progress import FINISHED
 from carrel.ledger.shares import Holder
@@ -58,7 +58,7 @@ class LeaseCollector:
         self._pod_by_uid = state.pods.store.by_uid
         self._clock = state.options.clock
         self._kept = KeptGpus(state)
-        self._ends = confirmed_ends_on(state)
+        self._ends = ConfirmedEnds(state)
         self._claim_ends = ClaimEnds(state.cluster, state.cluster_ledger, state.device_claims)
         self._unbound: dict[tuple[str, str], _Unbound] = {}  # Lease and uid
 

@@ -88,7 +88,7 @@ class CoverageCorrection:
     def _correction_of(self, pod: Pod) -> Correction | None:
         if TIER not in pod.metadata.annotations or is_ending(pod) or tier_of(pod) is None:
             return None
-        covered = self._state.covered(pod)
+        covered = self._state.covered_pods.of(pod.metadata.uid)
         if covered is None and self._is_at_regular_end(pod):
             return None
         is_wrong = _told(pod) != write_tier(_until(covered)) or self._is_misrecorded(pod, covered)
@@ -100,13 +100,15 @@ class CoverageCorrection:
         end, now = end_of(pod), self._state.options.now()
         if tier_of(pod) is not Tier.BOOKED or end is None or now < end or self._at_end is AtEnd.KEEP:
             return False
-        bookings = {record.booking for record in records_of(self._state.ledger, *self._state.holder_uids(pod))}
+        bookings = {
+            record.booking for record in records_of(self._state.ledger, *self._state.claim_users.holder_uids(pod))
+        }
         is_known = any(self._state.covered_pods.booking(booking) is not None for booking in bookings)
         return is_known or not bookings or now >= end + KEPT_AFTER_END
 
     def _is_misrecorded(self, pod: Pod, covered: Covered | None) -> bool:
         wanted = covered.entitlement.booking if covered else ""
-        shares = self._state.shares_of(pod)
+        shares = self._state.pod_facts.shares_of(pod)
         recorded = {share.coverage.booking if share.coverage else "" for share in shares}
         return bool(recorded - {wanted})
 
@@ -139,7 +141,7 @@ class CoverageCorrection:
         return Note(NOT_COVERED, f"no booking covers this pod any more: {WORDS.about(self._reader.of(pod))}", WARNING)
 
     async def _record(self, pod: Pod, covered: Covered | None) -> None:
-        uids = self._state.holder_uids(pod)
+        uids = self._state.claim_users.holder_uids(pod)
         wanted: Coverage | None = None
         if covered is not None:
             booking = covered.entitlement.booking

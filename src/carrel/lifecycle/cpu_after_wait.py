@@ -117,17 +117,17 @@ class CpuAfterWait:
 
     def _has_no_room(self, pod: Pod) -> bool:
         """While no agent has reported a GPU, nobody can say that all are taken."""
-        return bool(self._state.ledger.rooms) and self._state.why(pod) is not None
+        return bool(self._state.ledger.rooms) and self._state.waiting_reason.why(pod) is not None
 
     def _seen(self, pod: Pod) -> WaitingGpuPod:
         state, namespace = self._state, pod.metadata.namespace
-        asked = state.requested_by(pod)
+        asked = state.pod_facts.asked(pod)
         request = asked.request if isinstance(asked, PodRequest) else None
         planned = state.covered_pods.planned_for(person_of(pod), namespace_named(namespace)) if person_of(pod) else []
         says = when_full(pod, said_by(state.namespaces.store.get(namespace)), self._options.when_full)
         return WaitingGpuPod(
             runs_on_cpu_when_full=says is WhenFull.CPU,
-            is_opportunistic=state.may_lose_gpus(pod),
+            is_opportunistic=state.pod_facts.may_lose_gpus(pod),
             is_in_gang=(request is not None and request.gang is not None) or POD_GROUP in pod.metadata.annotations,
             is_for_booking=BOOKING in pod.metadata.annotations,
             wants_no_successor=wants_no_successor(pod.metadata.annotations),

@@ -134,12 +134,16 @@ class Expiry:
         if TERMINATE_AT not in pod.metadata.annotations or is_ending(pod):
             return False
         # A claim that a scheduler made for `nvidia.com/gpu` is not in the pod's spec; its class may be gone, too.
-        return _asks_for_gpus(pod) or self._state.asks_by_claims(pod) or bool(self._state.shares_of(pod))
+        return (
+            _asks_for_gpus(pod)
+            or self._state.requests.asks_by_claims(pod)
+            or bool(self._state.pod_facts.shares_of(pod))
+        )
 
     def _booked_from(self, pod: Pod) -> datetime | None:
         """The start of the booking that covers the pod. None: there is none, or it is not known: a booking service
         elsewhere does not say it."""
-        covered = self._state.covered(pod)
+        covered = self._state.covered_pods.of(pod.metadata.uid)
         booking = self._state.bookings.store.get(covered.entitlement.booking) if covered is not None else None
         if covered is None or booking is None or is_from_enquiry(booking):
             return None
@@ -147,7 +151,7 @@ class Expiry:
 
     def _stays(self, pod: Pod) -> bool:
         """Also one that may stay beyond its booking's end is not ended: it becomes opportunistic."""
-        return self._state.covered(pod) is not None or self._stays_at_end(pod)
+        return self._state.covered_pods.of(pod.metadata.uid) is not None or self._stays_at_end(pod)
 
     def _stays_at_end(self, pod: Pod) -> bool:
         return self._at_end is AtEnd.KEEP and tier_of(pod) is Tier.BOOKED

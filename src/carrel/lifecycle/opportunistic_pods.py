@@ -59,7 +59,7 @@ class OpportunisticPods:
         stuck = self._stuck_among(others)
         found = {uid: self._look_at(uid, is_apart=uid in apart) for uid in others if uid not in stuck}
         victims = self._victims.copy()
-        for namespace in filter(self._state.is_exempt, self._in_namespace):
+        for namespace in filter(self._state.watches.is_exempt, self._in_namespace):
             for uid in self._in_namespace[namespace]:
                 del victims[uid]
         for uid in self._state.covered_pods.holders() & victims.keys():
@@ -92,9 +92,11 @@ class OpportunisticPods:
     def _seen(self, uid: str, is_apart: bool) -> OpportunisticPod | None:
         pod = self._pods.get(uid)
         if pod is not None and not is_apart and not is_ending(pod) and _has_begun(pod, self._now()):
-            self._remember(pod, self._as_victim(uid, [pod]) if self._state.is_written_opportunistic(pod) else None)
+            self._remember(
+                pod, self._as_victim(uid, [pod]) if self._state.pod_facts.is_written_opportunistic(pod) else None
+            )
             return None
-        if not self._state.holder_may_lose_gpus(uid):
+        if not self._state.pod_facts.holder_may_lose_gpus(uid):
             return None
         return self._as_victim(uid, [pod for pod in self._state.claim_users.pods_of(uid) if not is_ending(pod)])
 
@@ -129,7 +131,7 @@ class OpportunisticPods:
         return found
 
     def _counts_for(self, pod: Pod) -> str:
-        return counts_as(pod) if self._state.may_lose_gpus(pod) else ""
+        return counts_as(pod) if self._state.pod_facts.may_lose_gpus(pod) else ""
 
     def _is_stuck(self, pod: Pod) -> bool:
         if is_ending(pod):

@@ -230,15 +230,15 @@ class Reconciler:
 
     def _fits(self, pod: Pod, nodes: set[str]) -> bool:
         """Without its gang: whether the rest of the gang fits too, the extender finds out."""
-        asked = self._state.requested_by(pod)
-        if not isinstance(asked, PodRequest):
+        facts = self._state.pod_facts(pod)
+        if not isinstance(facts.asked, PodRequest):
             return False
-        return bool(candidates(self._state.ledger, asked.request, tuple(nodes), self._state.keeper(pod)).fitting)
+        return bool(candidates(self._state.ledger, facts.asked.request, tuple(nodes), facts.keeper).fitting)
 
     def _is_gpu_pod_of_carrel(self, pod: Pod) -> bool:
         """Also one whose claims another scheduler allocates."""
-        is_ours = pod.spec.scheduler_name in self._schedulers or self._state.asks_by_claims(pod)
-        return is_ours and self._state.requested_by(pod) is not None
+        is_ours = pod.spec.scheduler_name in self._schedulers or self._state.requests.asks_by_claims(pod)
+        return is_ours and self._state.pod_facts.asked(pod) is not None
 
     async def _reconcile_claim(self, key: ClaimKey) -> None:
         claim = self._state.claims.store.get(key.name, key.namespace)
@@ -272,9 +272,9 @@ class Reconciler:
         await asyncio.sleep(0)
 
     async def _reconcile_waiting_pod(self, pod: Pod) -> None:
-        uid, waiting = pod.metadata.uid, self._state.waiting(pod)
+        uid, waiting = pod.metadata.uid, self._state.waiting_reason.of(pod)
         cause = waiting.cause if waiting is not None else WaitCause.KUBE_SCHEDULER
-        self._waiting_pods.note(uid, cause, self._state.tier(pod))
+        self._waiting_pods.note(uid, cause, self._state.covered_pods.tier(pod))
         if waiting is not None:
             self._waiting.add(uid)
             await self._tell(pod, waiting_note(waiting.refusal, self._why_beyond(pod)), lambda: self._held_by(pod))
@@ -295,8 +295,9 @@ class Reconciler:
 
     def _held_by(self, pod: Pod) -> str:
         """Who holds the GPUs that it waits for. It does not wait for anybody's if its person may have no more."""
-        asked = self._state.requested_by(pod)
-        if not isinstance(asked, PodRequest) or self._state.why_over_limit(pod, asked.request) is not None:
+        facts = self._state.pod_facts(pod)
+        asked = facts.asked
+        if not isinstance(asked, PodRequest) or self._state.person_limit.why_over(facts, asked.request) is not None:
             return ""
         return WORDS.held_by(self._coverage_reader.holders(pod))
 
@@ -305,7 +306,7 @@ class Reconciler:
         self._waiting.discard(uid)
         self._wake_limiter.forget(uid)
         if gates_of(pod) and not is_ending(pod):
-            self._waiting_pods.note(uid, WaitCause.SCHEDULING_GATE, self._state.tier(pod))
+            self._waiting_pods.note(uid, WaitCause.SCHEDULING_GATE, self._state.covered_pods.tier(pod))
         else:
             self._waiting_pods.forget(uid)
         leases = self._state.cluster_ledger.leases_of(uid)

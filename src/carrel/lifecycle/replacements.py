@@ -9,7 +9,7 @@ from carrel.kubernetes.cluster import Cluster, Conflict, MergePatch, NotFound
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.kubernetes.store import Store
-from carrel.leases.cluster_state import NAMESPACE_OF
+from carrel.leases.watches import NAMESPACE_OF
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
 

@@ -26,10 +26,11 @@ from carrel.dialects.kai_reservation import KAI_0_17, SPELLINGS, ReservationSpel
 from carrel.kubernetes.cluster import AlreadyExists, Conflict, DeleteOptions, Json, NotFound
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import LEASES, PODS
-from carrel.leases.cluster_state import NAMESPACE_OF, SLOT_OF, ClusterState
+from carrel.leases.cluster_state import ClusterState
 from carrel.leases.known_lease import KnownLease
 from carrel.leases.pod_progress import FINISHED, is_ending, slot_of
 from carrel.leases.slot_gpus import card_used_by
+from carrel.leases.watches import NAMESPACE_OF, SLOT_OF
 from carrel.ledger.gpus import place_name
 from carrel.ledger.slots import Act, Reservation, ReservationPod, ReservationState, SlotObservation, next_step
 from carrel.parsing import Malformed

@@ -199,7 +199,7 @@ class Revoker:
         never: dict[str, Refusal | None] = {}  # of each gang
         for waiting in self._state.booked_waiting():
             pod, request = self._state.claim_users.pod_of(waiting.holder.uid), waiting.request
-            if pod is None or not self._is_unschedulable(pod) or not self._state.is_understood(pod):
+            if pod is None or not self._is_unschedulable(pod) or not self._state.requests.is_understood(pod):
                 continue
             if request.gang is not None and request.gang.name not in never:
                 never[request.gang.name] = self._state.waiting_reason.why_never(pod, request)
@@ -212,7 +212,7 @@ class Revoker:
         Before that no revocation is needed; and without a scheduler it would be useless. Of a claim that the gate has
         refused, a scheduler says that something went wrong, and not that the pod is unschedulable.
         """
-        if self._state.asks_by_claims(pod):
+        if self._state.requests.asks_by_claims(pod):
             return is_waiting(pod) and could_not_be_scheduled(pod)
         return (
             is_waiting(pod)
@@ -317,7 +317,7 @@ class Revoker:
         return {keeper: tuple(victims) for keeper, victims in found.items()}
 
     def _is_opportunistic(self, victim: Holder) -> bool:
-        return self._state.holder_may_lose_gpus(victim.uid)
+        return self._state.pod_facts.holder_may_lose_gpus(victim.uid)
 
     def _is_stuck(self, victim: Holder) -> bool:
         return victim.uid in self._opportunists.stuck

@@ -12,7 +12,7 @@ from carrel.ledger.tiers import AtEnd
 from carrel.settings import PodSettings
 
 if TYPE_CHECKING:
-    from carrel.leases.cluster_state import ClusterOptions
+    from carrel.leases.cluster_options import ClusterOptions
     from carrel.lifecycle.reservation_pods import ReservationOptions
     from carrel.lifecycle.tier_options import TierOptions
 
@@ -162,7 +162,7 @@ class ControllerSettings(PodSettings):
         )
 
     def options(self) -> "ClusterOptions":
-        from carrel.leases.cluster_state import ClusterOptions
+        from carrel.leases.cluster_options import ClusterOptions
 
         return ClusterOptions(
             self.carrel_namespace,

@@ -135,7 +135,7 @@ class ShadowClaims:
 
     def _has_claims(self, uid: str) -> bool:
         pod = self._state.pods.store.by_uid(uid)
-        return pod is not None and (bool(pod.spec.resource_claims) or self._state.asks_by_claims(pod))
+        return pod is not None and (bool(pod.spec.resource_claims) or self._state.requests.asks_by_claims(pod))
 
     async def _create(self, shadow: Shadow) -> int:
         with contextlib.suppress(AlreadyExists):  # the cache is older than our own last write

@@ -55,7 +55,7 @@ class SlowEndings:
 
     def _is_slow(self, pod: Pod) -> bool:
         """Most pods are not ending: so who holds them by a booking is asked last."""
-        return ends_slowly(pod, self._limits) and self._state.may_lose_gpus(pod)
+        return ends_slowly(pod, self._limits) and self._state.pod_facts.may_lose_gpus(pod)
 
     async def _hurry(self, pod: Pod) -> bool:
         metadata, now = pod.metadata, self._state.options.now()

@@ -40,13 +40,13 @@ class Terminator:
         return [*expired.values(), *low]
 
     def _if_low(self, pod: Pod) -> Pod | None:
-        is_low = self._state.may_lose_gpus(pod) and not is_ending(pod)
+        is_low = self._state.pod_facts.may_lose_gpus(pod) and not is_ending(pod)
         return pod if is_low and self._has_gpus(pod) else None
 
     def _has_gpus(self, pod: Pod) -> bool:
         """Whether it holds GPUs by a Lease, or runs and asks for some."""
-        runs_with_gpu = bool(pod.spec.node_name) and isinstance(self._state.requested_by(pod), PodRequest)
-        return runs_with_gpu or bool(self._state.shares_of(pod))
+        runs_with_gpu = bool(pod.spec.node_name) and isinstance(self._state.pod_facts.asked(pod), PodRequest)
+        return runs_with_gpu or bool(self._state.pod_facts.shares_of(pod))
 
     async def terminate_one(self) -> Pod | None:
         """Ends one of them that holds a GPU, chosen at random. None: there is none.
@@ -73,7 +73,7 @@ class Terminator:
         return pod if await self._end(pod) else Refusal(f"pod {title} has just changed; try again")
 
     async def _end(self, pod: Pod) -> bool:
-        why = Why.REVOKED if self._state.may_lose_gpus(pod) else Why.EXPIRED
+        why = Why.REVOKED if self._state.pod_facts.may_lose_gpus(pod) else Why.EXPIRED
         if not await self._hand_overs.begin(pod, HandOverOrder(why, self._state.options.now())):
             return False
         await self._wait_ending(pod)

@@ -74,14 +74,14 @@ class UnplacedPods:
         shares = (share for lease in self._state.cluster_ledger.leases() for share in lease.record.shares)
         claims = {share.holder.uid for share in shares if share.holder.is_claim}
         for pod in filter(None, map(self._state.claim_users.pod_of, claims)):
-            is_booked = is_waiting(pod) and self._state.covered(pod) is not None
+            is_booked = is_waiting(pod) and self._state.covered_pods.of(pod.metadata.uid) is not None
             if is_booked and could_not_be_scheduled(pod) and not is_lent(pod, now):
                 yield pod
 
     async def _give_up(self, pod: Pod, could_run: bool) -> None:
         now, metadata = self._state.options.now(), pod.metadata
         if could_run:
-            why = self._state.why(pod)
+            why = self._state.waiting_reason.why(pod)
             until, notes = lent_until(pod, now, is_known_why=why is not None)
             await self._tell(pod, not_placed_note(pod, until) if why is None else not_usable_note(why, until))
             touch = MergePatch({"metadata": {"uid": metadata.uid, "annotations": notes}})

@@ -1,22 +1,25 @@
-"""Whether a pod may be bound to a node by everything but its GPUs, as far as Carrel knows it.
+"""Finds the pod that is to be bound, and says whether it may be bound to a node by everything but its GPUs.
 
 kube-scheduler has checked all of this before it asks for a bind. Carrel checks it again, because the right to bind is
 the right to put any pod on any node, past taints, cordons and selectors: a call that kube-scheduler did not make must
 not do more than one that it did. What only kube-scheduler knows is not checked here: volumes, other pods, free CPU and
 memory.
 
-The cache may be a moment behind kube-scheduler's. So before a node is refused, it is read from the API server.
+The cache may be a moment behind kube-scheduler's. So a pod that it does not have, and a node before it is refused, are
+read from the API server.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
+from carrel.dialects import nvidia
 from carrel.kubernetes.cluster import Cluster, Selection
 from carrel.kubernetes.objects.affinity import closed_by, may_run_on, untolerated_taints
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
-from carrel.kubernetes.objects.pods import subject
-from carrel.kubernetes.objects.resources import NODES
+from carrel.kubernetes.objects.pods import asks_for, resources_by_claim, subject
+from carrel.kubernetes.objects.resources import NODES, PODS
+from carrel.kubernetes.store import Store
 from carrel.ledger.refusals import Refusal
+from carrel.scheduling.extender_calls import BindArgs
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +27,42 @@ class BindCheck:
     """Raises `ClusterError` if the API server does not answer."""
 
     cluster: Cluster
-    node_named: Callable[[str], NodeObject | None]
+    pods: Store[Pod]
+    nodes: Store[NodeObject]
     schedulers: frozenset[str] | None
     """Whose pods are bound; None: of all."""
 
-    async def __call__(self, pod: Pod, node: str) -> Refusal | None:
-        """Why the pod may not be bound to the node."""
+    async def find_pod(self, args: BindArgs) -> Pod | Refusal:
+        title, known = f"{args.namespace}/{args.pod}", self.pods.by_uid(args.uid)
+        if known is not None:
+            if (known.metadata.namespace, known.metadata.name) != (args.namespace, args.pod):
+                return Refusal(f"uid {args.uid} is not that of pod {title}")
+            if not self._may_just_have_got_a_claim(known, args.node):
+                return known
+        only_it = Selection(args.namespace, fields=f"metadata.name={args.pod}")
+        found = (await self.cluster.list(PODS, only_it)).items
+        if not found:
+            return Refusal(f"pod {title} does not exist any more")
+        if found[0].metadata.uid != args.uid:
+            return Refusal(f"pod {title} is another pod now: its uid is {found[0].metadata.uid}, not {args.uid}")
+        return found[0]
+
+    def _may_just_have_got_a_claim(self, pod: Pod, node: str) -> bool:
+        """Whole GPUs of a node whose kubelet offers none are had by a ResourceClaim, which kube-scheduler makes and
+        notes on the pod right before the bind. With it the pod must not get others besides."""
+        there = self.nodes.get(node)
+        if there is None or there.status.allocatable.get(nvidia.GPU, "0") != "0":
+            return False
+        return asks_for(pod, nvidia.GPU) and nvidia.GPU not in resources_by_claim(pod)
+
+    async def why_not(self, pod: Pod, node: str) -> Refusal | None:
+        """Why the pod may not be bound to the node; None if it may."""
         why = self._why_not_bound(pod, node)
         if why:
             return Refusal(f"{subject(pod.metadata)} {why}")
         if pod.spec.node_name == node:
             return None  # the answer to the bind before may have been lost
-        known = self.node_named(node)
+        known = self.nodes.get(node)
         if known is not None and not _why_not_on(pod, known):
             return None
         found = (await self.cluster.list(NODES, Selection(fields=f"metadata.name={node}"))).items

@@ -25,16 +25,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.leases.cluster_ledger import ClusterLedger
-from carrel.leases.gang_sizes import gang_keys
-from carrel.leases.lease_writer import LeaseWriter
-from carrel.leases.nominations import Nominations
+from carrel.leases.cluster_state import ClusterState
 from carrel.leases.pod_progress import holder_of, is_ending
+from carrel.leases.watches import gang_keys
 from carrel.ledger.gangs import GangMembers, GangPlan, GangPlanner
 from carrel.ledger.node_room import fit_test
 from carrel.ledger.placement import Placement, place
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import Gang
+from carrel.ledger.requests import WHOLE, Gang, GpuPolicy, Request
 from carrel.ledger.shares import Coverage, Holder
 from carrel.scheduling.gang_history import GangHistory
 from carrel.scheduling.offers import Offers
@@ -102,35 +100,36 @@ class _PlannedGang:
         return NotTogether(self.failure.reason, self.failure.details)
 
 
-@dataclass(frozen=True, slots=True)
-class GangContext:
-    """What gangs need of their surroundings."""
-
-    members_of: Callable[[Gang], GangMembers]
-    wake: Callable[[Sequence[Holder]], None]
-    """Makes kube-scheduler try these pods now: it tries a pod that it could not place only once a minute."""
-    nominations: Nominations
-    sampled: SampledNodes
-    clock: Callable[[], float]
-    """Seconds; only differences mean something."""
-    timeouts: GangTimeouts = DEFAULT_GANG_TIMEOUTS
+def on_emptiest(request: Request) -> Request:
+    """Parts of GPUs go to the emptiest GPU of a node too, unless the pod says how it wants to be placed."""
+    says_nothing = request.policy is GpuPolicy.PACK and request.spreads_over_nodes is None
+    is_part = request.amount != WHOLE
+    return replace(request, policy=GpuPolicy.EMPTIEST) if says_nothing and is_part else request
 
 
 class GangScheduler:
     def __init__(
-        self, cluster_ledger: ClusterLedger, lease_writer: LeaseWriter, offers: Offers, context: GangContext
+        self,
+        state: ClusterState,
+        offers: Offers,
+        sampled: SampledNodes,
+        timeouts: GangTimeouts = DEFAULT_GANG_TIMEOUTS,
+        *,
+        spread: bool = False,
     ) -> None:
-        self._cluster_ledger = cluster_ledger
-        self._lease_writer = lease_writer
+        """`spread`: members get parts of the emptiest GPUs."""
+        self._cluster_ledger = state.cluster_ledger
+        self._lease_writer = state.lease_writer
+        self._gang_members = state.gang_members
+        self._wake = state.wake
+        self._nominations = state.nominations
+        self._clock = state.options.clock
         self._offers = offers
-        self._planner = GangPlanner(cluster_ledger.ledger)
-        self._wide_planner = GangPlanner(cluster_ledger.ledger)  # each remembers one refusal for a gang
-        self._members_of = context.members_of
-        self._wake = context.wake
-        self._nominations = context.nominations
-        self._sampled = context.sampled
-        self._clock = context.clock
-        self._timeouts = context.timeouts
+        self._sampled = sampled
+        self._timeouts = timeouts
+        self._spread = spread
+        self._planner = GangPlanner(state.ledger)
+        self._wide_planner = GangPlanner(state.ledger)  # each remembers one refusal for a gang
         self._gangs: dict[str, _PlannedGang] = {}
         self._planned_in: dict[str, str] = {}  # uid → the gang whose plan has a placement for it
         self._plans_made = 0
@@ -185,6 +184,12 @@ class GangScheduler:
         if planned is not None and self._is_still_right(planned, members, holder):
             return planned
         return self._make_plan(gang, members, holder, view)
+
+    def _members_of(self, gang: Gang) -> GangMembers:
+        members = self._gang_members(gang)
+        if not self._spread:
+            return members
+        return replace(members, waiting=[(holder, on_emptiest(request)) for holder, request in members.waiting])
 
     def _heed_question(self, name: str, holder: Holder, nodes: Sequence[str]) -> None:
         """kube-scheduler does not ask about a pod that it is binding. So a member that was told its node, and has not

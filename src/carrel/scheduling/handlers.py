@@ -14,19 +14,19 @@ no new ones, except those of gangs, for which other members may wait, and still 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from functools import partial
 
 import msgspec
 
 from carrel.dialects import gpushare, gpushare_inspect
 from carrel.dialects.interface import PodRequest
-from carrel.dialects.options import Unit
 from carrel.http.post_routes import JsonReply
 from carrel.kubernetes.cluster import ClusterError
 from carrel.kubernetes.objects.kinds import Pod
+from carrel.leases.cluster_state import ClusterState
+from carrel.leases.shown_cards import shown_cards
 from carrel.ledger.filtering import FilterResult
-from carrel.ledger.ledger import Card, Ledger
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder
 from carrel.parsing import Malformed
@@ -35,8 +35,7 @@ from carrel.scheduling.bind_check import BindCheck
 from carrel.scheduling.extender_calls import BindArgs
 from carrel.scheduling.extender_requests import NotJson, PodAndNodes, read_bind_args, read_pod_and_nodes
 from carrel.scheduling.metrics import ExtenderMetrics
-from carrel.scheduling.pod_lookup import PodLookup
-from carrel.scheduling.scheduler import RequestedBy, Scheduler
+from carrel.scheduling.scheduler import Scheduler
 from carrel.scheduling.scheduler_config import CPU_PROFILE
 
 log = logging.getLogger(__name__)
@@ -46,26 +45,18 @@ DEFECT = "Carrel made a mistake; its log says which. Nothing was decided; try ag
 STOPPING = "this replica is stopping and takes no new binds; try again"
 
 
-@dataclass(frozen=True, slots=True)
-class ExtenderContext:
-    """What the handlers call."""
-
-    scheduler: Scheduler
-    requested_by: RequestedBy
-    find_pod: PodLookup
-    check_bind: BindCheck
-    ledger: Ledger
-    metrics: ExtenderMetrics
-    is_synced: Callable[[], bool]
-    unit: Unit = Unit.MIB
-    shown_cards: Callable[[str], Sequence[Card]] | None = None
-    """The GPUs of a node as they are shown; None: as the ledger has them."""
-
-
 class ExtenderHandlers:
-    def __init__(self, context: ExtenderContext) -> None:
-        self._context = context
-        self._metrics = context.metrics
+    def __init__(
+        self,
+        state: ClusterState,
+        scheduler: Scheduler,
+        bind_check: BindCheck,
+        metrics: ExtenderMetrics,
+    ) -> None:
+        self._state = state
+        self._scheduler = scheduler
+        self._bind_check = bind_check
+        self._metrics = metrics
         self._is_stopping = False
         self._binds = 0
         self._idle = asyncio.Event()
@@ -89,10 +80,10 @@ class ExtenderHandlers:
 
     def _filter(self, body: bytes, for_gpushare: bool) -> JsonReply:
         asked = read_pod_and_nodes(body)
-        if not self._context.is_synced():
+        if not self._state.informers.is_synced:
             return self._refuse("filter", "not_ready", extender_calls.filter_failed(REBUILDING))
-        scheduler = self._context.scheduler
-        decide = scheduler.filter if for_gpushare else scheduler.choose  # gpushare names all nodes with room
+        # gpushare names all nodes with room.
+        decide = self._scheduler.filter if for_gpushare else self._scheduler.choose
         found = decide(asked.pod, asked.nodes)
         if isinstance(found, Refusal):
             return self._refuse("filter", "pod", extender_calls.filter_failed(found.reason))
@@ -102,11 +93,11 @@ class ExtenderHandlers:
         return _reply(extender_calls.filter_result(asked.objects, tuple(found.fitting), reasons))
 
     def _reasons_of_the_dialect(self, asked: PodAndNodes, found: FilterResult) -> Mapping[str, str]:
-        pod_request, refused = self._context.requested_by(asked.pod), found.why_not()
+        pod_request, refused = self._scheduler.asked(asked.pod), found.why_not()
         words = pod_request.dialect.filtered_out if isinstance(pod_request, PodRequest) else None
         if words is None:
             return refused
-        cards = self._context.ledger.cards
+        cards = self._state.ledger.cards
         return {node: words(node, why, bool(cards(node))) for node, why in refused.items()}
 
     # --- prioritize --------------------------------------------------------------------------------------------------
@@ -117,11 +108,11 @@ class ExtenderHandlers:
             asked = read_pod_and_nodes(body)
             # For other pods that ask for no GPU all nodes are equal: the scheduler's other scores decide.
             is_ranked = asked.pod.spec.scheduler_name == CPU_PROFILE or isinstance(
-                self._context.requested_by(asked.pod), PodRequest
+                self._scheduler.asked(asked.pod), PodRequest
             )
             scores = (
-                extender_calls.scores(self._context.scheduler.rank(asked.pod, asked.nodes))
-                if self._context.is_synced() and is_ranked
+                extender_calls.scores(self._scheduler.rank(asked.pod, asked.nodes))
+                if self._state.informers.is_synced and is_ranked
                 else dict.fromkeys(asked.nodes, 0)
             )
             return _reply(extender_calls.host_priorities(scores))
@@ -157,25 +148,25 @@ class ExtenderHandlers:
 
     async def _bind(self, args: BindArgs) -> tuple[str, str]:
         """Which kind of refusal, and why; both empty: bound."""
-        if not self._context.is_synced():
+        if not self._state.informers.is_synced:
             return "not_ready", REBUILDING
         self._count_binds(1)
         is_handed_over = False
         try:
-            pod = await self._context.find_pod(args)
+            pod = await self._bind_check.find_pod(args)
             if self._is_stopping and not (isinstance(pod, Refusal) or self._is_in_gang(pod)):
                 return "not_ready", STOPPING
-            refusal = pod if isinstance(pod, Refusal) else await self._context.check_bind(pod, args.node)
+            refusal = pod if isinstance(pod, Refusal) else await self._bind_check.why_not(pod, args.node)
             if isinstance(pod, Pod) and refusal is None:
                 is_handed_over = True
-                refusal = await self._context.scheduler.bind(pod, args.node)
+                refusal = await self._scheduler.bind(pod, args.node)
         except ClusterError as error:
             log.warning("bind_failed pod=%s/%s node=%s why=%s", args.namespace, args.pod, args.node, error)
             return "api", f"the API server: {error}"
         finally:
             self._count_binds(-1)
             if not is_handed_over:
-                self._context.scheduler.bind_refused(Holder(args.uid, args.namespace, args.pod), args.node)
+                self._scheduler.bind_refused(Holder(args.uid, args.namespace, args.pod), args.node)
         if refusal is None:
             log.info("bound pod=%s/%s node=%s", args.namespace, args.pod, args.node)
             return "", ""
@@ -192,24 +183,25 @@ class ExtenderHandlers:
             self._idle.set()
 
     def _is_in_gang(self, pod: Pod) -> bool:
-        pod_request = self._context.requested_by(pod)
+        pod_request = self._scheduler.asked(pod)
         return isinstance(pod_request, PodRequest) and pod_request.request.gang is not None
 
     # --- inspect, health ---------------------------------------------------------------------------------------------
 
     def inspect(self, node: str = "") -> JsonReply:
         """What gpushare's kubectl plugin asks for: one node, or all nodes with GPUs."""
-        ledger = self._context.ledger
+        ledger = self._state.ledger
         if node and ledger.node(node) is None:
             return _reply(gpushare.inspection((), f"{node} has no GPU that Carrel knows of"), 404)
-        only, cards_of = [node] if node else None, self._context.shown_cards
-        return _reply(gpushare.inspection(gpushare_inspect.inspected(ledger, self._context.unit, only, cards_of)))
+        only, unit = [node] if node else None, self._state.options.dialect_options.memory_unit
+        shown = gpushare_inspect.inspected(ledger, unit, only, partial(shown_cards, self._state.cluster_ledger))
+        return _reply(gpushare.inspection(shown))
 
     def why_not_ready(self) -> str:
         """Empty: ready."""
         if self._is_stopping:
             return STOPPING
-        return "" if self._context.is_synced() else REBUILDING
+        return "" if self._state.informers.is_synced else REBUILDING
 
     def metrics_text(self) -> bytes:
         return self._metrics.text()

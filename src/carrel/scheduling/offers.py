@@ -9,11 +9,11 @@ GPUs failed on that node, and for a while it is offered others, as long as there
 gangs too (`gangs`).
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.leases.cluster_ledger import ClusterLedger, PodByUid
+from carrel.leases.cluster_state import ClusterState
 from carrel.leases.pod_progress import is_ending
 from carrel.ledger.placement import Placement
 from carrel.ledger.shares import Holder
@@ -36,11 +36,10 @@ class Offer:
 
 
 class Offers:
-    def __init__(self, cluster_ledger: ClusterLedger, clock: Callable[[], float], pod_by_uid: PodByUid) -> None:
-        """`clock` gives seconds; only differences mean something."""
-        self._cluster_ledger = cluster_ledger
-        self._clock = clock
-        self._pod_by_uid = pod_by_uid
+    def __init__(self, state: ClusterState) -> None:
+        self._cluster_ledger = state.cluster_ledger
+        self._clock = state.options.clock
+        self._pods = state.pods.store
         self._gone: dict[str, float] = {}  # uid → until when it is remembered
         self._offers: dict[str, Offer] = {}  # by the pod's uid
         self._avoided: dict[str, dict[str, float]] = {}  # uid → node → until when
@@ -57,7 +56,7 @@ class Offers:
         self._offers[holder.uid] = Offer(placement, owner, self._clock() + OFFERED_S)
 
     def _is_over(self, uid: str) -> bool:
-        pod = self._pod_by_uid(uid)
+        pod = self._pods.by_uid(uid)
         return uid in self._gone if pod is None else bool(pod.spec.node_name) or is_ending(pod)
 
     def placement_of(self, uid: str) -> Placement | None:

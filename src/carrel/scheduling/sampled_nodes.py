@@ -5,11 +5,9 @@ there. So a node that is missing in a question may be one where the pod may run.
 counts is the number of nodes.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
-from carrel.kubernetes.objects.kinds import Pod
-from carrel.leases.cluster_ledger import PodByUid
+from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.machines import ENOUGH, MachineRoom, Machines
 from carrel.scheduling.machine_room import machine_of
 
@@ -17,21 +15,15 @@ ALWAYS_ASKED = 100
 """Of so many nodes kube-scheduler always looks at all: its `minFeasibleNodesToFind`."""
 
 
-@dataclass(frozen=True, slots=True)
 class SampledNodes:
-    count: Callable[[], int]
-    """How many nodes the cluster has."""
-    with_gpus: Callable[[], Iterable[str]]
-    """Their names, in the ledger's order."""
-    nodes_for: Callable[[Pod], tuple[str, ...]]
-    """Where a pod may run by its demands on nodes; the same object for equal demands."""
-    pod_by_uid: PodByUid
-    machines: Machines
+    def __init__(self, state: ClusterState, machines: Machines) -> None:
+        self._state = state
+        self._machines = machines
 
     @property
     def are_possible(self) -> bool:
         """Whether kube-scheduler may ask about a part of the nodes."""
-        return self.count() > ALWAYS_ASKED
+        return len(self._state.nodes.store) > ALWAYS_ASKED
 
     def reach(self, uids: Iterable[str], asked: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
         """Where these pods may go, as far as Carrel knows: nodes whose machine has room, and those that they were
@@ -41,9 +33,9 @@ class SampledNodes:
         with_room: dict[tuple[int, MachineRoom], tuple[str, ...]] = {}
         joined: dict[tuple[int, int], tuple[str, ...]] = {}
         for uid in uids:
-            if (pod := self.pod_by_uid(uid)) is None:
+            if (pod := self._state.pods.store.by_uid(uid)) is None:
                 continue
-            nodes = eligible[uid] = self.nodes_for(pod)
+            nodes = eligible[uid] = self._state.eligible_nodes.nodes_for(pod)
             kind = (id(nodes), machine_of(pod))
             if kind not in with_room:
                 with_room[kind] = self._with_room(frozenset(nodes), kind[1])
@@ -55,17 +47,17 @@ class SampledNodes:
         return found
 
     def _with_room(self, nodes: frozenset[str], machine: MachineRoom) -> tuple[str, ...]:
-        free = self.machines.free
+        free = self._machines.free
 
         def has_room(name: str) -> bool:
             room = free.get(name, ENOUGH)
             return room.cpu_milli >= machine.cpu_milli and room.memory_mib >= machine.memory_mib
 
-        return tuple(name for name in self.with_gpus() if name in nodes and has_room(name))
+        return tuple(name for name in self._state.ledger.rooms if name in nodes and has_room(name))
 
     def _joined(self, nodes: tuple[str, ...], asked: tuple[str, ...]) -> tuple[str, ...]:
         missing = frozenset(asked).difference(nodes)
         if not missing:
             return nodes  # mostly, and so one object for all
         either = missing.union(nodes)
-        return tuple(name for name in self.with_gpus() if name in either)
+        return tuple(name for name in self._state.ledger.rooms if name in either)

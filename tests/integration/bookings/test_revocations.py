@@ -16,7 +16,8 @@ from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import DeleteOptions
 from carrel.kubernetes.objects.resources import CRDS, PODS
 from carrel.kubernetes.transport import ApiRequest, ResponseLike
-from carrel.leases.cluster_state import ClusterOptions, ClusterState
+from carrel.leases.cluster_options import ClusterOptions
+from carrel.leases.cluster_state import ClusterState
 from carrel.manifests import rbac
 from kubernetes_in_memory import EmbeddedApi
 from kubernetes_in_memory.auth import ADMIN

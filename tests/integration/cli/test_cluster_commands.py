@@ -18,7 +18,7 @@ from carrel.dialects.options import DialectOptions, Unit
 from carrel.dialects.seal import Seal
 from carrel.kubernetes.cluster import BindTarget, DeleteOptions, MergePatch
 from carrel.kubernetes.objects.resources import LEASES, NODES, PODS
-from carrel.leases.cluster_state import ClusterOptions
+from carrel.leases.cluster_options import ClusterOptions
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.tiers import TierPolicy
 from carrel.parsing.time import instant

@@ -26,7 +26,8 @@ from carrel.kubernetes.client import Client
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES, PODS, PRIORITY_CLASSES, Resource
-from carrel.leases.cluster_state import ClusterOptions, ClusterState
+from carrel.leases.cluster_options import ClusterOptions
+from carrel.leases.cluster_state import ClusterState
 from carrel.leases.pod_progress import is_waiting
 from carrel.ledger.gpus import Gpu
 from carrel.manifests import crds, priority_classes, webhooks
@@ -104,7 +105,7 @@ class ExampleCluster:
             name = pod.metadata.name
             document = await self.lab.client.get(PODS, name, "lab")
             attempt = await self.scheduler.attempt(
-                document, self.replica.nodes_for(pod), lambda node, error: self._note(error)
+                document, self.replica.eligible_nodes.nodes_for(pod), lambda node, error: self._note(error)
             )
             if not attempt.node:
                 waiting[name] = attempt.why

@@ -182,7 +182,7 @@ async def test_a_pod_that_fits_nowhere_waits_with_the_reason(file: str) -> None:
         await cluster.schedule()
 
         assert pod["metadata"]["name"] == file.removesuffix(".yaml")
-        why = cluster.replica.why(await cluster.replica.sees(pod))
+        why = cluster.replica.waiting_reason.why(await cluster.replica.sees(pod))
         assert why is not None
         assert expected.words in why.reason
 

@@ -263,7 +263,7 @@ async def _reserve(lab: Lab, replica: Replica) -> None:
             await asyncio.sleep(0.001)
         assert await binding is None
     bound = await replica.sees(await lab.client.get(PODS, "half", "lab"))
-    assert await KaiMetadataWriter(replica.cluster, replica.cluster_ledger, replica.read_request).write(bound)
+    assert await KaiMetadataWriter(replica.cluster, replica.cluster_ledger, replica.pod_facts.asked).write(bound)
 
 
 async def _revoke(lab: Lab, replica: Replica) -> None:
@@ -312,7 +312,7 @@ async def _ask_makers(lab: Lab, replica: Replica) -> None:
         notes = {"gpu-fraction": "0.1", "pod-group-name": f"gang-{number}"}
         pod = await lab.pod(f"made-{number}", annotations=notes, owner={**owner, "uid": made["metadata"]["uid"]})
         seen = await replica.sees(pod)
-        replica.requested_by(seen)
+        replica.pod_facts.asked(seen)
     await replica.gang_sizes.wait_looked_up()
 
 

@@ -12,7 +12,8 @@ from carrel.kubernetes.cluster import DeleteOptions, Selection
 from carrel.kubernetes.objects.resources import EVENTS, PODS
 from carrel.kubernetes.reflector import WatchTiming
 from carrel.kubernetes.timing import Backoff
-from carrel.leases.cluster_state import ClusterOptions, ClusterState
+from carrel.leases.cluster_options import ClusterOptions
+from carrel.leases.cluster_state import ClusterState
 from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reconciler import Reconciler
 from kubernetes_in_memory.faults import FaultPlan

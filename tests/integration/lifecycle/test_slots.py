@@ -92,7 +92,7 @@ async def test_a_kubelet_without_gpus_is_asked_once_and_not_again_and_again() ->
                 assert not extender.filter(seen, ["n1"]).fitting or await extender.scheduler.bind(seen, "n1")
                 await kubelet.report_users()  # events that wake the reconciler
             seen = await leader.replica.sees(pod)
-            why = await eventually(lambda: leader.replica.why(seen))
+            why = await eventually(lambda: leader.replica.waiting_reason.why(seen))
 
         assert kubelet.refused == 1
         assert why is not None

@@ -64,7 +64,7 @@ class CoexistMachine:
     async def bind(self, pod: Json) -> Refusal | None:
         seen = await self.replica.sees(pod)
         if not self.replica.filter(seen, ["n1"]).fitting:
-            return self.replica.why(seen)
+            return self.replica.waiting_reason.why(seen)
         binding = asyncio.ensure_future(self.replica.scheduler.bind(seen, "n1"))
         async with asyncio.timeout(LIMIT_S):
             while not binding.done():

@@ -189,7 +189,7 @@ async def test_the_map_shows_each_pods_tier_as_it_is_now_and_by_which_booking(se
     await seen.book()
     await seen.runs("first")
     await seen.runs("second", tier="booked")
-    assert seen.replica.tier(seen.replica.pods.store.get("second", "lab")) is Tier.OPPORTUNISTIC  # type: ignore[arg-type] # it is there
+    assert seen.replica.covered_pods.tier(seen.replica.pods.store.get("second", "lab")) is Tier.OPPORTUNISTIC  # type: ignore[arg-type] # it is there
 
     answer = text_of(await seen.ada.get("/map"))
     words = await seen.shows("/map")
@@ -323,7 +323,7 @@ async def test_gpus_of_pods_that_no_booking_can_displace_cannot_be_booked(opened
         assert (await ada.book(days=2, gpus=3)).codes == ["capacity"]
         exempt = MergePatch({"metadata": {"annotations": {"carrel.dev/exempt": "true"}}})
         await seen.lab.client.patch(NAMESPACES, "lab", exempt)
-        await eventually(lambda: seen.replica.is_exempt("lab"), "the exemption")
+        await eventually(lambda: seen.replica.watches.is_exempt("lab"), "the exemption")
         clock.now += timedelta(seconds=5)
         assert inventory.stock()[A6000].cards == 1
         seen.replica.ledger.forget(old["metadata"]["uid"])

@@ -1,7 +1,6 @@
 """kube-scheduler's calls over real HTTP, on the embedded API."""
 
 import asyncio
-import dataclasses
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -9,11 +8,15 @@ from typing import Any
 import pytest
 
 from carrel.kubernetes.cluster import MergePatch
-from carrel.kubernetes.objects.kinds import NodeObject
+from carrel.kubernetes.objects.kinds import Metadata, NodeObject, Pod
 from carrel.kubernetes.objects.resources import NODES as NODE_OBJECTS
 from carrel.kubernetes.objects.resources import PODS
+from carrel.kubernetes.store import Store
+from carrel.leases.cluster_state import ClusterState
+from carrel.scheduling.assembly import handlers_on, scheduler_on
+from carrel.scheduling.bind_check import BindCheck
 from carrel.scheduling.handlers import ExtenderHandlers
-from carrel.scheduling.pod_lookup import PodLookup
+from carrel.scheduling.metrics import ExtenderMetrics
 from tests.integration.scheduling.served_extender import ServedExtender, a_served_extender
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
@@ -156,7 +159,7 @@ async def test_only_the_pod_with_the_same_name_and_uid_is_bound(
 
 
 async def test_a_pod_that_the_cache_has_not_seen_yet_is_looked_up(extender: ServedExtender) -> None:
-    handlers = handlers_with(extender, find_pod=PodLookup(extender.replica.cluster, lambda uid: None))
+    handlers = handlers_with(extender, Store(), extender.replica.nodes.store)
     pod = await extender.lab.pod("train", limits={"aliyun.com/gpu-mem": "8138"})
     names = {"PodName": "train", "PodNamespace": "lab", "PodUID": pod["metadata"]["uid"], "Node": "n1"}
 
@@ -176,8 +179,11 @@ async def test_a_pod_whose_gpu_is_of_a_claim_gets_no_other_even_if_the_cache_has
     pod = await extender.lab.pod("train", limits={"nvidia.com/gpu": "1"})
     stale = await extender.replica.sees(pod)
     await extender.lab.client.patch(PODS, "train", MergePatch({"status": BY_CLAIM}), "lab", subresource="status")
-    find_pod = PodLookup(extender.replica.cluster, lambda uid: stale, lambda name: NodeObject())
-    handlers = handlers_with(extender, find_pod=find_pod)
+    pods: Store[Pod] = Store()
+    pods.put(stale)
+    nodes: Store[NodeObject] = Store()
+    nodes.put(NodeObject(metadata=Metadata(name="n1")))
+    handlers = handlers_with(extender, pods, nodes)
     names = {"PodName": "train", "PodNamespace": "lab", "PodUID": pod["metadata"]["uid"], "Node": "n1"}
 
     reply = await handlers.bind(as_bytes(names))
@@ -186,9 +192,11 @@ async def test_a_pod_whose_gpu_is_of_a_claim_gets_no_other_even_if_the_cache_has
     assert (await extender.lab.held(), await extender.lab.bound()) == ({}, {pod["metadata"]["uid"]: "n1"})
 
 
-def handlers_with(extender: ServedExtender, **other: Any) -> ExtenderHandlers:
-    """The same handlers, with some parts replaced."""
-    return ExtenderHandlers(dataclasses.replace(extender.handlers._context, **other))
+def handlers_with(extender: ServedExtender, pods: Store[Pod], nodes: Store[NodeObject]) -> ExtenderHandlers:
+    """The same handlers, that know these pods and nodes when they bind."""
+    replica = extender.replica
+    known = BindCheck(replica.cluster, pods, nodes, None)
+    return ExtenderHandlers(replica, replica.scheduler, known, ExtenderMetrics(replica.informers.silences))
 
 
 def as_bytes(document: Any) -> bytes:
@@ -200,7 +208,8 @@ def as_bytes(document: Any) -> bytes:
 
 async def test_nothing_is_answered_before_the_ledger_is_complete(extender: ServedExtender) -> None:
     pod = await extender.lab.pod("train", limits={"aliyun.com/gpu-mem": "8138"})
-    handlers = handlers_with(extender, is_synced=lambda: False)
+    starting = ClusterState(extender.lab.client)
+    handlers = handlers_on(starting, scheduler_on(starting))
     names = {"PodName": "train", "PodNamespace": "lab", "PodUID": pod["metadata"]["uid"], "Node": "n1"}
 
     filtered = handlers.filter(as_bytes({"Pod": pod, "NodeNames": NODES}))

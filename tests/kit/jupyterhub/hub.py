@@ -28,7 +28,7 @@ from carrel.dialects.carrel import read_lease
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Json, NotFound, Selection
 from carrel.kubernetes.objects.resources import LEASES, NAMESPACES, PODS
-from carrel.leases.cluster_state import utc_now
+from carrel.leases.cluster_options import utc_now
 from carrel.ledger.gpus import Node
 from carrel.parsing.time import seconds
 from kubernetes_in_memory import EmbeddedApi, Settings

@@ -1,44 +1,55 @@
 """The members of a gang are found by its name, among pods that may be members of others."""
 
-import msgspec
+from typing import Any
+
 import pytest
 
-from carrel.dialects.interface import PodRequest
-from carrel.dialects.registry import DIALECTS
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.leases.gang_members import GangMemberLookup
+from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.requests import Gang
-from tests.kit.gpus import whole
+from tests.kit.reviews import a_state
 
 
-def a_pod(name: str, gang: str) -> Pod:
-    metadata = {"name": name, "namespace": "lab", "uid": f"uid-{name}", "annotations": {"gang": gang}}
-    return msgspec.convert({"metadata": metadata}, Pod)
+def a_pod(name: str, gang: str, part: str = "") -> dict[str, Any]:
+    """`part`: which of several gangs of one name it belongs to, as a Deployment's pods do."""
+    labels = {"pod-template-hash": part} if part else {}
+    notes = {"pod-group-name": gang, "gpu-fraction": "0.5"}
+    metadata = {"name": name, "namespace": "lab", "uid": f"uid-{name}", "annotations": notes, "labels": labels}
+    return {"metadata": metadata, "spec": {"containers": [{"name": "main"}]}}
 
 
-PODS = {
-    "job": [a_pod("a", "lab/job"), a_pod("b", "lab/job"), a_pod("c", "lab/job@one"), a_pod("d", "lab/job@two")],
-    "job@one": [a_pod("e", "lab/job@one")],
-}
+GANGS = [
+    a_pod("a", "job"),
+    a_pod("b", "job"),
+    a_pod("c", "job", "one"),
+    a_pod("c2", "job", "one"),
+    a_pod("d", "job", "two"),
+    a_pod("d2", "job", "two"),
+    a_pod("e", "job@one"),
+    a_pod("e2", "job@one"),
+    a_pod("f", "other"),
+]
 
 
 @pytest.mark.parametrize(
     ("gang", "names"),
     [
         pytest.param("lab/job", ["a", "b"], id="the only gang of its name"),
-        pytest.param("lab/job@two", ["d"], id="one of several"),
-        pytest.param("lab/job@one", ["c", "e"], id="one of several, and a name with an @ of its own"),
+        pytest.param("lab/job@two", ["d", "d2"], id="one of several"),
+        pytest.param("lab/job@one", ["c", "c2", "e", "e2"], id="one of several, and a name with an @ of its own"),
         pytest.param("lab/none", [], id="no pod names it"),
     ],
 )
-def test_a_gang_has_the_pods_that_say_so(gang: str, names: list[str]) -> None:
-    asked_for = []
+def test_a_gang_has_the_pods_that_say_so(gang: str, names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    state = a_state({PODS: GANGS})
+    look, read = state.requests.as_admitted, list[str]()
 
-    def read_request(pod: Pod) -> PodRequest:
-        asked_for.append(pod.metadata.name)
-        return PodRequest(DIALECTS[0], whole(gang=Gang(pod.metadata.annotations["gang"], 2)))
+    def noted(pod: Pod) -> object:
+        read.append(pod.metadata.name)
+        return look(pod)
 
-    lookup = GangMemberLookup(lambda namespace, name: PODS.get(name, []) if namespace == "lab" else [], read_request)
+    monkeypatch.setattr(state.requests, "as_admitted", noted)
 
-    assert [holder.name for holder, _ in lookup(Gang(gang, 2)).waiting] == names
-    assert len(asked_for) <= 5, "no pod is read twice"
+    assert [holder.name for holder, _ in state.gang_members(Gang(gang, 2)).waiting] == names
+    assert len(read) == len(set(read)), "no pod is read twice"
+    assert "f" not in read, "nor is one that names another gang"
