@@ -16,23 +16,23 @@ from pathlib import Path
 from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
-    "admission": 2_963,
-    "bookings": 13_160,  # its reading order names all modules
-    "cli": 5_895,  # its reading order names all modules
-    "demo": 1_785,
-    "dialects": 5_309,
-    "files beside the folders": 1_061,  # its reading order names all modules
-    "http": 1_326,
-    "jupyterhub": 724,
-    "kubernetes": 4_544,
-    "leases": 5_436,
-    "ledger": 4_456,
-    "lifecycle": 7_118,
+    "admission": 2_858,
+    "bookings": 12_502,  # its reading order names all modules
+    "cli": 5_860,  # its reading order names all modules
+    "demo": 1_783,
+    "dialects": 5_277,
+    "files beside the folders": 1_034,  # its reading order names all modules
+    "http": 1_107,
+    "jupyterhub": 684,
+    "kubernetes": 4_073,
+    "leases": 5_463,  # what a process knows of the cluster is a few parts of its own instead of one class
+    "ledger": 4_448,
+    "lifecycle": 6_017,
     "manifests": 74,
-    "node": 4_039,  # its reading order names all modules
-    "parsing": 440,
-    "scheduling": 2_506,
-    "simulation": 2_462,
+    "node": 4_022,  # its reading order names all modules
+    "parsing": 457,  # reads messages once, for the folders that read them twice
+    "scheduling": 2_184,
+    "simulation": 2_459,
 }
 """Folder → lines of Python at most, with its subfolders, and without generated stubs."""
 

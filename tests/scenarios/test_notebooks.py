@@ -270,30 +270,6 @@ async def test_a_manifest_that_somebody_deleted_holds_nobody_up() -> None:
         await check_it_is_gone_for_good(lab)
 
 
-@pytest.mark.parametrize("phase", ["announced", "ending"])
-async def test_a_record_of_an_earlier_version_is_carried_out(phase: str) -> None:
-    """It holds the manifest itself."""
-    async with a_lab_with_a_victim() as (lab, replica, pod):
-        uid, times = pod["metadata"]["uid"], dict.fromkeys(("decided", "due"), "2026-11-16T12:00:00Z")
-        mark = json.dumps({"at": times["due"], "why": "revoked", "from": uid})
-        metadata = {"name": "notebook", "annotations": {"carrel.dev/handed-over": mark}}
-        spec = {"containers": [{"name": "main", "image": "work"}]}
-        successor = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-        data = {"pod": "lab/notebook", "why": "revoked", "phase": phase, **times, "successor": json.dumps(successor)}
-        labels = {"carrel.dev/handover": "bare"}
-        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"handover-{uid}", "labels": labels}}
-        await lab.client.create(CONFIG_MAPS, {**body, "data": data}, "carrel")
-        if phase == "ending":
-            await lab.client.delete(PODS, "notebook", "lab")
-            await end_deleted(lab)
-
-        await settle(lab, TierController(replica))
-
-        again = await lab.client.get(PODS, "notebook", "lab")
-        assert json.loads(again["metadata"]["annotations"]["carrel.dev/handed-over"])["from"] == uid
-        assert await hand_over_records(lab) == []
-
-
 # --- time and notices ------------------------------------------------------------------------------------------------
 
 
