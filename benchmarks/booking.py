@@ -116,7 +116,7 @@ async def _fill(url: str) -> None:
         rows.append(
             {
                 "id": uuid4().hex, "person": f"had-{number}@lab.org", "model": chance.choice(MODELS),
-                "starts_at": start, "planned_end": end, "ends_at": end, "cards": 1, "share": False,
+                "starts_at": start, "planned_end": end, "ends_at": end, "gpus": 1, "share": False,
                 "namespace": "", "note": "", "reason": "", "created_at": now, "created_by": "x", "version": 1,
             }
         )  # fmt: skip

@@ -32,7 +32,7 @@ TOKEN = "known to this test only"
 CARDS = """
 nodes:
   - name: n1
-    cards: [{count: 2, model: NVIDIA-RTX-A6000, memoryMiB: 49140}]
+    gpus: [{count: 2, model: NVIDIA-RTX-A6000, memoryMiB: 49140}]
 """
 
 
