@@ -75,7 +75,7 @@ Shares = tuple[dict[str, Share], dict[str, tuple[str, ...]]]
 
 
 class _ShareEntry(msgspec.Struct, gc=False):
-    state: Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(_STATES)})$")]
+    state: Annotated[str, msgspec.Meta(pattern=rf"^({'|'.join(_STATES)})\Z")]
     pod: str | None = None
     claim: str | None = None
     mib: Annotated[int, msgspec.Meta(ge=1)] | None = None

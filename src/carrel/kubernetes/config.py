@@ -240,6 +240,8 @@ def _server(cluster: _Entry) -> str:
         url = URL()
     if url.scheme not in ("http", "https") or not url.host:
         raise cluster.malformed("server", server, "an address such as https://host:6443")
+    if url.user is not None or url.password is not None:
+        raise cluster.malformed("server", "an address with a user", "one without, such as https://host:6443")
     return server.rstrip("/")
 
 

@@ -1,12 +1,13 @@
 """The transport over sockets: aiohttp, with one pool of connections to one API server.
 
 It distinguishes `Unavailable` (nothing was sent) from `OutcomeUnknown` (sent, but the answer was lost). A kept
-connection may turn out to be closed when it is used. Then aiohttp sends a read again on a new one. It would send a PUT
-or a DELETE again too, which may have taken effect, and would be answered with 409 or 404, as if it had not. Therefore
+connection may turn out to be closed when it is used. Then aiohttp sends a read once more. It would send a PUT or a
+DELETE again too, which may have taken effect, and would be answered with 409 or 404, as if it had not. Therefore
 a write is never sent twice.
 A call that was answered with 401 is repeated once if there are other credentials by now: the server did nothing.
 """
 
+import asyncio
 import ssl
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ class ConnectionLimits:
     connect_s: float = 10.0
     """Also the longest wait for a free connection."""
     whole_s: float = 60.0
-    """Of one call, except watches. The API server itself aborts a call after 60 s."""
+    """Of one call; of a watch, until it begins. The API server itself aborts a call after 60 s."""
 
 
 DEFAULT_CONNECTION_LIMITS = ConnectionLimits()
@@ -66,25 +67,24 @@ class HttpTransport:
             self._session = None
 
     async def _send_once(self, request: ApiRequest, credentials: Credentials) -> ApiResponse:
-        is_watch = "watch" in request.query
-        whole_s = None if is_watch else self._limits.whole_s
         try:
-            response = await self._open_session().request(
-                request.method,
-                self._base.with_path(f"{self._folder}{request.path}").with_query(request.query),
-                headers=_headers(request, credentials.token),
-                data=request.body or None,
-                ssl=self._tls_for(credentials),
-                server_hostname=self._access.trust.server_name or None,
-                timeout=aiohttp.ClientTimeout(total=whole_s, connect=self._limits.connect_s),
-                allow_redirects=False,
-            )
-            if is_watch and response.status == 200:
-                stream = _chunks(request, response)
-                await anext(stream)  # once it has begun, closing it closes the connection
-                return ApiResponse(200, b"", _joined(response), stream)
-            async with response:
-                body = await response.read()
+            async with asyncio.timeout(self._limits.whole_s):
+                response = await self._open_session().request(
+                    request.method,
+                    self._base.with_path(f"{self._folder}{request.path}").with_query(request.query),
+                    headers=_headers(request, credentials.token),
+                    data=request.body or None,
+                    ssl=self._tls_for(credentials),
+                    server_hostname=self._access.trust.server_name or None,
+                    timeout=aiohttp.ClientTimeout(total=None, connect=self._limits.connect_s),
+                    allow_redirects=False,
+                )
+                if "watch" in request.query and response.status == 200:
+                    stream = _chunks(request, response)
+                    await anext(stream)  # once it has begun, closing it closes the connection
+                    return ApiResponse(200, b"", _joined(response), stream)
+                async with response:
+                    body = await response.read()
         except _BROKEN as error:
             raise _lost(request, error) from error
         if response.status < 200:

@@ -11,6 +11,9 @@ from carrel.ledger.placement import candidates, why_not
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import GpuPolicy, Request, TopologyMode
 
+MOST_ANSWERS = 1_000
+"""So many reasons are remembered while the ledger is the same: each keeps its nodes."""
+
 
 @dataclass(frozen=True, slots=True)
 class FilterResult:
@@ -58,7 +61,7 @@ class NodeFilter:
         """Why none of the nodes has room; None if one has."""
         if not isinstance(nodes, tuple):
             return why_waiting(self._ledger, request, nodes, pod)
-        if self._version != self._ledger.version:
+        if self._version != self._ledger.version or len(self._known) >= MOST_ANSWERS:
             self._version, self._known = self._ledger.version, {}
         # A hash of 5,000 names would cost as much as many answers. The nodes are kept, so that their `id` stays theirs.
         question = (request, id(nodes), pod if self._ledger.kept_for(pod) else "")

@@ -254,7 +254,11 @@ class Revoker:
         members = self._state.gang_members(gang)
         if members.bound:
             return True
-        booked = [each for each in waiting if each.request.gang == gang]
+        # Those first that have the least choice: each takes the first node with room.
+        booked = sorted(
+            (each for each in waiting if each.request.gang == gang),
+            key=lambda each: (len(each.nodes), -each.request.cards),
+        )
         ledger, stuck = self._cluster_ledger.ledger, self._opportunists.stuck
         ending = [uid for uid in ledger.holders() if _is_released(ledger, uid)]
         with ledger.what_if():

@@ -12,6 +12,8 @@ from carrel.node.claim_files import CDI_FOLDER
 from carrel.node.memory_offer_decision import OfferMode
 from carrel.settings import CudaSettings, DeviceListSettings, DraSettings, MemoryUnitSettings, ServingSettings
 
+DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")
+
 
 class AgentMode(Enum):
     NATIVE = "native"
@@ -82,7 +84,9 @@ class AgentSettings(CudaSettings, DeviceListSettings, DraSettings, MemoryUnitSet
 
     @property
     def plugin_folder(self) -> Path:
-        return self.kubelet_folder / "device-plugins"
+        """Fixed in the kubelet, whatever its own folder is; a simulated one has it there."""
+        there = self.kubelet_folder / "device-plugins"
+        return there if there.is_dir() else DEVICE_PLUGINS
 
     @property
     def pod_resources(self) -> Path:

@@ -49,6 +49,13 @@ async def test_tables_to_which_a_newer_version_only_added_are_used(
         assert names(await reading.search(Query(), NOW)) == ["b1"]
 
 
+async def test_tables_of_a_development_version_are_not_used(database: Database) -> None:
+    await run(database, "ALTER TABLE bookings RENAME COLUMN gpus TO cards", *NEWER[-1:])
+
+    with pytest.raises(StoreUnavailable, match="made by a development version"):
+        await database.migrate()
+
+
 async def test_an_older_program_leaves_on_record_who_may_use_the_tables(database: Database) -> None:
     await run(database, *NEWER, "UPDATE schema_levels SET oldest = '0000'")
 

@@ -159,6 +159,7 @@ def test_a_share_that_is_gone_is_never_recorded() -> None:
         pytest.param("carrel.dev/shares", [], id="a list"),
         pytest.param("carrel.dev/shares", {"uid": 1}, id="a share that is a number"),
         pytest.param("carrel.dev/shares", {"uid": {"state": "gone"}}, id="a share that is gone"),
+        pytest.param("carrel.dev/shares", {"uid": {"state": "assumed\n"}}, id="a state with a line break"),
         pytest.param("carrel.dev/shares", {"uid": {"mib": 1}}, id="no state"),
         pytest.param(
             "carrel.dev/shares", {"uid": {"pod": "a/b", "claim": "a/b", "state": "assumed"}}, id="a pod and a claim"

@@ -17,9 +17,11 @@ from sqlalchemy import Connection, delete, insert, inspect, select
 from carrel import __version__
 from carrel.bookings.records import StoreUnavailable
 from carrel.bookings.store.migrations import OLDEST_LEVELS
-from carrel.bookings.store.tables import schema_levels
+from carrel.bookings.store.tables import bookings, schema_levels
 
 log = logging.getLogger(__name__)
+
+DEVELOPMENT = "its tables were made by a development version of Carrel, before 0.1.0; delete it, or name another one"
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class NewerTables:
 def bring_up_to_date(connection: Connection) -> None:
     """Raises `StoreUnavailable` if the tables are newer, and this program may not use them."""
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs each step at every start
+    if _is_of_a_development_version(connection):
+        raise StoreUnavailable(DEVELOPMENT)
     config = _config(connection)
     newer = _newer_tables(connection, config)
     if newer is None:
@@ -58,6 +62,14 @@ def bring_up_to_date(connection: Connection) -> None:
     else:
         # Not one that is too old: it would write into tables that mean something else.
         raise StoreUnavailable(str(newer))
+
+
+def _is_of_a_development_version(connection: Connection) -> bool:
+    """Whether the tables are from before 0.1.0, when their names still changed."""
+    found = inspect(connection)
+    return found.has_table(bookings.name) and bookings.c.gpus.name not in {
+        column["name"] for column in found.get_columns(bookings.name)
+    }
 
 
 def _config(connection: Connection) -> Config:
