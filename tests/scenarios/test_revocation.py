@@ -279,6 +279,18 @@ async def test_gpus_are_revoked_for_a_gang_of_booked_pods() -> None:
         assert len(kept) == 1
 
 
+async def test_members_of_a_gang_do_not_take_the_only_node_that_another_one_could_use() -> None:
+    gang = {**BOOKED, "pod-group-name": "pair", "carrel.dev/gang-size": "2"}
+    async with a_lab([a_node("a", cards=2), a_node("b", cards=1)]) as lab, lab.replica() as replica:
+        for name, node in {"first": "a", "second": "a", "third": "b"}.items():
+            await an_opportunistic_pod(lab, replica, name, node)
+        await an_unschedulable_booked_pod(lab, "small", annotations=gang)
+        await an_unschedulable_booked_pod(lab, "large", limits={"nvidia.com/gpu": "2"}, annotations=gang)
+        await catch_up(lab, replica)
+
+        assert TierController(replica).parts.revoker.decide() is not None
+
+
 @pytest.mark.parametrize("seed", range(12))
 async def test_no_booked_pod_is_a_victim_and_no_victim_is_superfluous(seed: int) -> None:
     """With whole GPUs of one model: there are as many victims as booked pods without a free GPU."""
