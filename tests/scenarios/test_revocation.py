@@ -284,8 +284,8 @@ async def test_members_of_a_gang_do_not_take_the_only_node_that_another_one_coul
     async with a_lab([a_node("a", cards=2), a_node("b", cards=1)]) as lab, lab.replica() as replica:
         for name, node in {"first": "a", "second": "a", "third": "b"}.items():
             await an_opportunistic_pod(lab, replica, name, node)
-        await an_unschedulable_booked_pod(lab, "small", annotations=gang)
-        await an_unschedulable_booked_pod(lab, "large", limits={"nvidia.com/gpu": "2"}, annotations=gang)
+        await an_unschedulable_booked_pod(lab, "early", annotations=gang)
+        await an_unschedulable_booked_pod(lab, "late", limits={"nvidia.com/gpu": "2"}, annotations=gang)
         await catch_up(lab, replica)
 
         assert TierController(replica).parts.revoker.decide() is not None
