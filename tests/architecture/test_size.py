@@ -29,7 +29,7 @@ LINES = {
     "ledger": 4_451,  # a bound on what is remembered
     "lifecycle": 6_021,  # members of a gang with the least choice first
     "manifests": 74,
-    "node": 4_026,  # the folder of device plugins is fixed in the kubelet
+    "node": 4_027,  # the folder of device plugins is fixed in the kubelet
     "parsing": 457,  # reads messages once, for the folders that read them twice
     "scheduling": 2_184,
     "simulation": 2_459,

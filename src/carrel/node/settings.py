@@ -84,9 +84,10 @@ class AgentSettings(CudaSettings, DeviceListSettings, DraSettings, MemoryUnitSet
 
     @property
     def plugin_folder(self) -> Path:
-        """Fixed in the kubelet, whatever its own folder is; a simulated one has it there."""
+        """Fixed in the kubelet, which may have moved all others; a simulated one has it beside them."""
         there = self.kubelet_folder / "device-plugins"
-        return there if there.is_dir() else DEVICE_PLUGINS
+        is_elsewhere = self.kubelet_folder.is_dir() and not there.is_dir() and DEVICE_PLUGINS.is_dir()
+        return DEVICE_PLUGINS if is_elsewhere else there
 
     @property
     def pod_resources(self) -> Path:
