@@ -476,3 +476,14 @@ async def test_two_records_for_the_last_gpu_of_a_booking_cover_one_pod() -> None
     await lab.read(KINDS)
     use = lab.state.covered_pods.use_of("b0")
     assert use is not None and use.count == 1, "the function covers one of them"
+
+
+async def test_what_a_pod_that_is_gone_uses_of_its_booking_follows_the_report_of_its_node() -> None:
+    lab = Story()
+    for step in (*ONE_BOOKING, ("lease", "n2", 0, frozenset({"p0"}), None, "b0")):
+        lab.do(step)
+    await lab.read(KINDS)
+    lab.check()
+    lab.do(("lost", "n2"))
+    await lab.read(KINDS)
+    lab.check()

@@ -150,10 +150,10 @@ class CoveredPods:
             self._note_records(uid)
             pod = self._claim_users.pod_of(uid)
             if pod is None:
+                self._note_recorded((uid,))
                 continue
             self._read.pop(pod.metadata.uid, None)  # a pod waits for those of its claims that hold nothing
-            if person := person_of(pod):
-                self._changed_people.add(person)
+            self._note_people((pod,))
 
     def _note_records(self, uid: str) -> None:
         shares = self._ledger.shares_of(uid).values()
