@@ -4,7 +4,7 @@ import re
 from datetime import datetime, tzinfo
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from jinja2.ext import Extension
@@ -15,13 +15,11 @@ from starlette.responses import HTMLResponse
 from carrel import __version__
 from carrel.bookings import wording
 from carrel.bookings.people import Person
+from carrel.bookings.service import ServiceParts
 from carrel.leases.coverage_words import CoverageWords
 from carrel.parsing.malformed import Malformed
 from carrel.parsing.time import instant
 from carrel.parsing.time_words import at, moment
-
-if TYPE_CHECKING:
-    from carrel.bookings.service import ServiceParts
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
@@ -39,7 +37,7 @@ class LinksUnderBasePath(Extension):
 
 
 class PageRenderer:
-    def __init__(self, service: "ServiceParts") -> None:
+    def __init__(self, service: ServiceParts) -> None:
         self.service = service
         self._zone = service.queries.zone
         self._templates = Environment(

@@ -1,5 +1,6 @@
 """What the modules of the pages have in common: the renderer, the parts of the service, and a table of routes."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -8,12 +9,12 @@ from carrel.bookings.pages.layout import PageRenderer
 Handler = Callable[..., Any]
 
 
-class Page:
+class Page(ABC):
     def __init__(self, renderer: PageRenderer) -> None:
         self._renderer = renderer
         self._service = renderer.service
         self._queries = renderer.service.queries
 
+    @abstractmethod
     def routes(self) -> Mapping[str, Handler]:
-        """The handlers, by method and path: `GET /map`."""
-        raise NotImplementedError
+        """Return the handlers, by method and path: `GET /map`."""

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import APIRouter, FastAPI
 from starlette.requests import Request
@@ -17,15 +17,13 @@ from carrel.bookings.pages.map_page import MapPage
 from carrel.bookings.pages.page import Page
 from carrel.bookings.pages.timeline_page import TimelinePage
 from carrel.bookings.pages.usage_page import UsagePage
+from carrel.bookings.service import ServiceParts
 from carrel.http.problems import PROBLEM_JSON
-
-if TYPE_CHECKING:
-    from carrel.bookings.service import ServiceParts
 
 SEE_OTHER = 303
 
 
-def install_pages(app: FastAPI, service: "ServiceParts") -> None:
+def install_pages(app: FastAPI, service: ServiceParts) -> None:
     """Call it last: the pages need the sign-in, and wrap the error handlers that exist by then."""
     renderer = PageRenderer(service)
     router = APIRouter(include_in_schema=False)
