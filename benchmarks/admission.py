@@ -23,6 +23,8 @@ from benchmarks.extender import Server, a_server, make_bare
 from benchmarks.measuring import Figure
 from carrel.admission.assembly import AdmissionWebhook
 from carrel.admission.options import AdmissionOptions
+from carrel.cluster.options import ClusterOptions
+from carrel.cluster.state import ClusterState
 from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.booking_objects import BOOKINGS, write_booking
 from carrel.dialects.seal import Seal
@@ -30,8 +32,6 @@ from carrel.http.asgi import AsgiApp
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import CRDS, NAMESPACES, PODS
-from carrel.leases.cluster_options import ClusterOptions
-from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.manifests import crds

@@ -42,8 +42,8 @@ from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.outbox import SqlOutbox
 from carrel.bookings.store.people import SqlPeople
+from carrel.cluster.options import utc_now
 from carrel.http.asgi import AsgiApp
-from carrel.leases.cluster_options import utc_now
 from carrel.ledger.gpus import Gpu, MiB, Node
 from tests.kit.postgres import new_database, postgres
 

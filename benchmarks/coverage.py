@@ -15,11 +15,11 @@ import msgspec
 
 from benchmarks.core import CARDS, NODES, cluster
 from benchmarks.measuring import Figure, cpu_seconds
+from carrel.cluster.options import ClusterOptions
+from carrel.cluster.state import ClusterState
 from carrel.dialects.booking_objects import BookingObject
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
-from carrel.leases.cluster_options import ClusterOptions
-from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.gpus import MiB
 from carrel.ledger.placement import Placement
 from carrel.ledger.requests import WHOLE, Request

@@ -26,12 +26,12 @@ import uvloop
 
 from benchmarks.core import cluster, shares
 from benchmarks.measuring import Figure
+from carrel.cluster.state import ClusterState
 from carrel.http.asgi import AsgiApp, Receive, Scope, Send
 from carrel.http.bodies import BodyLimit, BodyMemory
 from carrel.http.post_routes import JsonReply, PostRoute, post_routes
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
-from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.gpus import MiB
 from carrel.ledger.shares import Holder, Share
 from carrel.scheduling.app import extender_app

@@ -19,11 +19,11 @@ import uvloop
 
 from benchmarks.core import CARDS, NODES, cluster
 from benchmarks.measuring import Figure
+from carrel.cluster.state import ClusterState
 from carrel.dialects import gpuclaim
 from carrel.dialects.carrel import LeaseRecord, write_lease
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.transport import ApiRequest, ApiResponse
-from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.gpus import MiB, Node
 from carrel.ledger.shares import Holder, Share
 from carrel.scheduling.assembly import handlers_on, scheduler_on

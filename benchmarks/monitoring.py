@@ -11,19 +11,19 @@ import msgspec
 
 from benchmarks.core import cluster
 from benchmarks.measuring import Figure, cpu_seconds
+from carrel.cluster.invariants import violations
+from carrel.cluster.options import ClusterOptions
+from carrel.cluster.record.known_lease import KnownLease
+from carrel.cluster.state import ClusterState
 from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.gpuclaim import node_status
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.leases.cluster_options import ClusterOptions
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.invariants import violations
-from carrel.leases.known_lease import KnownLease
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.shares import Holder, Share
-from carrel.lifecycle.gpu_counts import GpuCounts
-from carrel.lifecycle.invariant_check import observed_on
+from carrel.lifecycle.reporting.gpu_counts import GpuCounts
+from carrel.lifecycle.reporting.invariant_check import observed_on
 from kubernetes_in_memory import EmbeddedApi
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)

@@ -18,12 +18,12 @@ from benchmarks.core import CARDS
 from benchmarks.core import cluster as large_cluster
 from benchmarks.coverage import NOON, booking, pod
 from benchmarks.measuring import Figure, cpu_seconds
+from carrel.cluster.options import ClusterOptions
+from carrel.cluster.record.known_lease import KnownLease
+from carrel.cluster.state import ClusterState
 from carrel.dialects.carrel import LeaseRecord
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
-from carrel.leases.cluster_options import ClusterOptions
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.known_lease import KnownLease
 from carrel.ledger.gpus import MiB, Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import WaitingPod

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from carrel.cluster.options import utc_now
 from carrel.demo.kubelets import SimulatedKubelets
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Selection
@@ -19,7 +20,6 @@ from carrel.kubernetes.config import access_to
 from carrel.kubernetes.http_transport import HttpTransport
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import NODES, PODS
-from carrel.leases.cluster_options import utc_now
 from carrel.ledger.gpus import Gpu, MiB, Node
 from testbed.control_plane import ApiServer
 from testbed.processes import Process

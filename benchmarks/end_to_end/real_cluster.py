@@ -15,6 +15,7 @@ from typing import TypeVar
 from urllib.request import urlopen
 
 from benchmarks.end_to_end.bulk import add_objects, remove_objects
+from carrel.cluster.options import utc_now
 from carrel.dialects import gpuclaim, gpushare, nvidia
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.kubernetes.client import Client
@@ -22,7 +23,6 @@ from carrel.kubernetes.cluster import Json, Selection
 from carrel.kubernetes.config import access_to
 from carrel.kubernetes.http_transport import HttpTransport
 from carrel.kubernetes.objects.resources import CRDS, LEASES, NAMESPACES, NODES, PODS
-from carrel.leases.cluster_options import utc_now
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.manifests import crds
 from carrel.scheduling.scheduler_config import Extender, scheduler_config

@@ -19,10 +19,10 @@ from benchmarks.end_to_end.real_cluster import (
 )
 from benchmarks.end_to_end.rounds import LIMITS
 from benchmarks.measuring import Figure
+from carrel.cluster.options import utc_now
 from carrel.dialects.carrel import LeaseRecord, write_lease
 from carrel.kubernetes.cluster import Json
 from carrel.kubernetes.objects.resources import LEASES, PODS
-from carrel.leases.cluster_options import utc_now
 from carrel.ledger.gpus import MiB
 from carrel.ledger.shares import Holder, Share
 from carrel.scheduling.scheduler_config import PROFILE

@@ -54,7 +54,7 @@ COMPONENTS = ("admission", "bookings", "lifecycle", "node", "scheduling")
 LEVELS = (
     ("carrel.process",),
     ("carrel.installation", "carrel.settings", "carrel.caller_settings"),
-    ("carrel.leases",),
+    ("carrel.cluster",),
     ("carrel.kubernetes", "carrel.http", "carrel.manifests"),
     ("carrel.dialects", "carrel.cluster_file"),
     ("carrel.kubernetes.objects", "carrel.command_errors", "carrel.log_lines"),
@@ -74,7 +74,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "carrel.dialects": ("carrel.ledger", "carrel.parsing", "carrel.kubernetes.objects"),
     "carrel.http": (),
     "carrel.cluster_file": ("carrel.ledger", "carrel.parsing"),
-    "carrel.leases": ("carrel.dialects", "carrel.kubernetes", "carrel.ledger", "carrel.parsing"),
+    "carrel.cluster": ("carrel.dialects", "carrel.kubernetes", "carrel.ledger", "carrel.parsing"),
     "carrel.installation": ("carrel.dialects", "carrel.kubernetes"),
     "carrel.manifests": (),
     "carrel.command_errors": ("carrel.parsing",),

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from carrel.cluster.options import ClusterOptions
+from carrel.cluster.state import ClusterState
 from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.client import Client
@@ -18,10 +20,8 @@ from carrel.kubernetes.config import access_to
 from carrel.kubernetes.http_transport import HttpTransport
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import CRDS, LEASES, NAMESPACES, PODS
-from carrel.leases.cluster_options import ClusterOptions
-from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.gpus import Node
-from carrel.lifecycle.collection import LeaseCollector
+from carrel.lifecycle.freeing.collection import LeaseCollector
 from carrel.manifests import crds
 from testbed.control_plane import api_server as start_api_server
 from testbed.fixtures import shown_run

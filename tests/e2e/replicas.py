@@ -17,12 +17,12 @@ from unittest.mock import patch
 
 import aiohttp
 
+from carrel.cluster.state import ClusterState
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.config import access_to
 from carrel.kubernetes.http_transport import HttpTransport
 from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
-from carrel.leases.cluster_state import ClusterState
 from carrel.scheduling.app import extender_app
 from carrel.scheduling.assembly import handlers_on, scheduler_on
 from carrel.scheduling.bind_check import BindCheck

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from carrel.admission.certificates import Validity, issue, new_authority
-from carrel.leases.cluster_options import utc_now
+from carrel.cluster.options import utc_now
 from testbed.processes import Failed
 from tests.e2e.chart import STARTING_S, InstalledChart, chart_node, helm
 from tests.e2e.gpu_booking import CONFIGURATION, GPU_BOOKING, NAMESPACE, carrel, follow_the_document

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from carrel.cluster.state import ClusterState
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.config import access_to
 from carrel.kubernetes.http_transport import HttpTransport
-from carrel.leases.cluster_state import ClusterState
 from carrel.scheduling.scheduler_config import Extender, cpu_scheduler_config, scheduler_config
 from testbed.control_plane import LOOPBACK
 from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster

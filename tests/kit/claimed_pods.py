@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from typing import Any
 
+from carrel.cluster.pod_progress import is_waiting
 from carrel.kubernetes.cluster import BindTarget, DeleteOptions, Json, Selection
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resource_claims import ResourceClaim
@@ -15,7 +16,6 @@ from carrel.kubernetes.objects.resources import (
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
 )
-from carrel.leases.pod_progress import is_waiting
 from carrel.ledger.gpus import Node
 from tests.kit.dra import Gate, allocated, publish, store
 from tests.kit.eventually import eventually

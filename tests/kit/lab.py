@@ -7,6 +7,10 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
+from carrel.cluster.invariants import observe, violations
+from carrel.cluster.options import DEFAULT_CLUSTER_OPTIONS, ClusterOptions
+from carrel.cluster.placement_rules import PlacementRules, report_rules
+from carrel.cluster.state import ClusterState
 from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.carrel import read_lease
@@ -21,16 +25,12 @@ from carrel.kubernetes.objects.resources import CRDS, LEASES, NAMESPACES, NODES,
 from carrel.kubernetes.reflector import WatchTiming
 from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.transport import ApiRequest, ApiResponse, Transport
-from carrel.leases.cluster_options import DEFAULT_CLUSTER_OPTIONS, ClusterOptions
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.invariants import observe, violations
-from carrel.leases.placement_rules import PlacementRules, report_rules
 from carrel.ledger.filtering import FilterResult
 from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.tiers import DEFAULT_TIER_POLICY, TierPolicy
-from carrel.lifecycle.collection import LeaseCollector
-from carrel.lifecycle.reservation_pods import ReservationPods
+from carrel.lifecycle.freeing.collection import LeaseCollector
+from carrel.lifecycle.reservations.reservation_pods import ReservationPods
 from carrel.manifests import crds
 from carrel.parsing.time import seconds
 from carrel.scheduling.assembly import SchedulerOptions, scheduler_on

@@ -17,6 +17,9 @@ from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
 from carrel.admission.options import AdmissionOptions
 from carrel.bookings.client.interface import CachedAnswer
 from carrel.bookings.client.status import BookingStatus
+from carrel.cluster.options import DEFAULT_CLUSTER_OPTIONS, ClusterOptions
+from carrel.cluster.runtime_class import NONE
+from carrel.cluster.state import ClusterState
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.carrel import LeaseRecord, write_lease
 from carrel.dialects.gpuclaim import node_status
@@ -41,9 +44,6 @@ from carrel.kubernetes.objects.resources import (
     RUNTIME_CLASSES,
     Resource,
 )
-from carrel.leases.cluster_options import DEFAULT_CLUSTER_OPTIONS, ClusterOptions
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.runtime_class import NONE
 from carrel.ledger.gpus import MiB, Node
 from carrel.ledger.shares import Holder, Share
 from carrel.ledger.tiers import TierPolicy

@@ -4,17 +4,17 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
+from carrel.cluster.pod_progress import is_waiting
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.when_full import WhenFull
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, NotFound, Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, PODS, SECRETS, SERVICES
-from carrel.leases.pod_progress import is_waiting
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.tiers import AtEnd
 from carrel.lifecycle.assembly import tier_parts_on
-from carrel.lifecycle.end_limits import DEFAULT_END_LIMITS, EndLimits
-from carrel.lifecycle.hand_over import HandOverResult
-from carrel.lifecycle.opportunistic_pods import OpportunisticPods
+from carrel.lifecycle.freeing.end_limits import DEFAULT_END_LIMITS, EndLimits
+from carrel.lifecycle.handing_over.hand_over import HandOverResult
+from carrel.lifecycle.revoking.opportunistic_pods import OpportunisticPods
 from carrel.lifecycle.tier_options import TierOptions
 from tests.kit.eventually import eventually
 from tests.kit.lab import BOOKER, Lab, Replica

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from carrel.cluster.coverage.covered_pods import CoveredPods
+from carrel.cluster.options import ClusterOptions
+from carrel.cluster.state import ClusterState
+from carrel.cluster.waiting.person_limit import PersonLimit
 from carrel.dialects.carrel import LeaseRecord, write_lease
 from carrel.dialects.gpuclaim import lease_name
 from carrel.kubernetes.cluster import EVERYTHING, ListPage, Selection
 from carrel.kubernetes.objects.resources import Resource
-from carrel.leases.cluster_options import ClusterOptions
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.covered_pods import CoveredPods
-from carrel.leases.person_limit import PersonLimit
 from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import LedgerError
 from carrel.ledger.placement import Placement

@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from carrel.cluster.options import ClusterOptions
+from carrel.cluster.state import ClusterState
 from carrel.dialects.carrel import LeaseRecord, write_lease
 from carrel.dialects.gpuclaim import lease_name
 from carrel.kubernetes import reflector
 from carrel.kubernetes.api_calls import ApiCalls
 from carrel.kubernetes.cluster import EVERYTHING, ChangeType, ListPage, Selection, WatchEvent
 from carrel.kubernetes.objects.resources import Resource
-from carrel.leases.cluster_options import ClusterOptions
-from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.gpus import MiB
 from carrel.ledger.shares import Coverage, Holder, Share
 from carrel.parsing.time import seconds

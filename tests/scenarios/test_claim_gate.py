@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from carrel.cluster.pod_progress import holder_of
 from carrel.kubernetes.cluster import Json, Unavailable
 from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
-from carrel.leases.pod_progress import holder_of
 from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
 from tests.kit.dra import Gate, allocated, deallocate, new_claim, publish, sees_claim

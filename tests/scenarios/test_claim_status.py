@@ -8,7 +8,7 @@ from carrel.dialects.gpuclaim import ClaimPhase
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GpuClaim
 from carrel.kubernetes.cluster import BindTarget, Conflict, DeleteOptions, Forbidden, Json, MergePatch, Selection
 from carrel.kubernetes.objects.resources import LEASES, PODS
-from carrel.lifecycle.claim_status import ClaimState, ClaimStatusWriter
+from carrel.lifecycle.reporting.claim_status import ClaimState, ClaimStatusWriter
 from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.coexist_node import a_coexist_node
 from tests.kit.eventually import eventually

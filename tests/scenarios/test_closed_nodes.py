@@ -17,7 +17,7 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.ledger.gpus import Node
 from carrel.ledger.tiers import Tier
-from carrel.lifecycle.gpu_counts import GpuCounts
+from carrel.lifecycle.reporting.gpu_counts import GpuCounts
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import NOON, Lab, Replica, a_lab

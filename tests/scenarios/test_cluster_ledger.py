@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from carrel.cluster.options import ClusterOptions
+from carrel.cluster.record.cluster_ledger import ClusterLedger
+from carrel.cluster.record.known_lease import KnownLease
 from carrel.dialects import gpuclaim
 from carrel.dialects.carrel import LeaseRecord, write_lease
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.dialects.options import DialectOptions, Unit
 from carrel.kubernetes.objects.kinds import Lease, Pod
 from carrel.kubernetes.objects.resources import PODS
-from carrel.leases.cluster_ledger import ClusterLedger
-from carrel.leases.cluster_options import ClusterOptions
-from carrel.leases.known_lease import KnownLease
 from carrel.ledger.gpus import MiB, Node
 from carrel.ledger.ledger import LedgerError
 from carrel.ledger.placement import Placement

@@ -10,7 +10,7 @@ from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.dialects.when_full import WhenFull
 from carrel.kubernetes.cluster import DeleteOptions, MergePatch
 from carrel.kubernetes.objects.resources import NAMESPACES, PODS
-from carrel.lifecycle.hand_over import HandOverResult
+from carrel.lifecycle.handing_over.hand_over import HandOverResult
 from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.eventually import eventually
 from tests.kit.faults import Faulty

@@ -11,7 +11,7 @@ from carrel.kubernetes.cluster import Json, MergePatch
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.ledger.refusals import Refusal
-from carrel.lifecycle.claim_status import ClaimStatusWriter
+from carrel.lifecycle.reporting.claim_status import ClaimStatusWriter
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab

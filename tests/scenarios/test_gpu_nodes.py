@@ -7,13 +7,13 @@ from itertools import permutations
 import msgspec
 import pytest
 
+from carrel.cluster.record.cluster_ledger import ClusterLedger
+from carrel.cluster.record.known_lease import KnownLease
 from carrel.dialects import gpuclaim
 from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, GpuNodeStatus
 from carrel.kubernetes.objects.kinds import Metadata, NodeObject
 from carrel.kubernetes.objects.resources import NODES
-from carrel.leases.cluster_ledger import ClusterLedger
-from carrel.leases.known_lease import KnownLease
 from carrel.ledger.gpus import Node
 from carrel.ledger.shares import Share
 from tests.kit.eventually import eventually

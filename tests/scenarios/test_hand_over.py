@@ -12,7 +12,7 @@ from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.hand_over_record import Why
 from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Json, MergePatch, Selection
 from carrel.kubernetes.objects.resources import NAMESPACES, PODS, SECRETS
-from carrel.lifecycle.hand_over import HandOverResult
+from carrel.lifecycle.handing_over.hand_over import HandOverResult
 from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.faults import Faulty
 from tests.kit.gpus import a_node

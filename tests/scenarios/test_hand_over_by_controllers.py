@@ -8,7 +8,7 @@ import pytest
 from carrel.kubernetes.cluster import DeleteOptions, Json
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS, Resource
-from carrel.lifecycle.hand_over import HandOverResult
+from carrel.lifecycle.handing_over.hand_over import HandOverResult
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.tiers import (

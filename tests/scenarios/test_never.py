@@ -4,14 +4,14 @@ from datetime import timedelta
 
 import pytest
 
+from carrel.cluster.coverage.coverage_reader import CoverageReader
 from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.when_full import WhenFull
 from carrel.kubernetes.cluster import Json, MergePatch, Selection
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import EVENTS, NODES, PODS
-from carrel.leases.coverage_reader import CoverageReader
 from carrel.ledger.gpus import Node
-from carrel.lifecycle.pod_events import PodEventWriter, waiting_note
+from carrel.lifecycle.reporting.pod_events import PodEventWriter, waiting_note
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab

@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from carrel.cluster.pod_progress import holder_of
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch
 from carrel.kubernetes.objects.resources import NODES, PODS
-from carrel.leases.pod_progress import holder_of
 from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
 from carrel.scheduling.assembly import handlers_on

@@ -13,7 +13,7 @@ from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.hand_over_record import controller_of, record_name
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, SERVICES
-from carrel.lifecycle.hand_over import HandOverResult
+from carrel.lifecycle.handing_over.hand_over import HandOverResult
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab

@@ -24,16 +24,16 @@ from carrel.bookings.inventory import ClusterInventory
 from carrel.bookings.pages import cluster_map
 from carrel.bookings.pages.map_page import pod_on_map
 from carrel.bookings.pod_rows import pod_rows
+from carrel.cluster.coverage.coverage_words import WORDS
+from carrel.cluster.pod_progress import is_waiting
+from carrel.cluster.record.adoption import Adoption
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import NAMESPACES, PODS, Resource
-from carrel.leases.adoption import Adoption
-from carrel.leases.coverage_words import WORDS
-from carrel.leases.pod_progress import is_waiting
 from carrel.ledger.refusals import Refusal
-from carrel.lifecycle.claim_status import ClaimStatusWriter
+from carrel.lifecycle.reporting.claim_status import ClaimStatusWriter
 from carrel.node.allocation import DeviceAllocation
 from carrel.node.comparison import AllocationMode, Comparison
 from carrel.node.device_names import DeviceInventory

@@ -9,7 +9,13 @@ from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, OutcomeUn
 from carrel.kubernetes.objects.events import Note
 from carrel.kubernetes.objects.resources import EVENTS, NAMESPACES, NODES, PODS
 from carrel.ledger.refusals import Refusal
-from carrel.lifecycle.pod_events import EventRate, PodEventWriter, assigned_note, waiting_note, without_gpu_note
+from carrel.lifecycle.reporting.pod_events import (
+    EventRate,
+    PodEventWriter,
+    assigned_note,
+    waiting_note,
+    without_gpu_note,
+)
 from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.eventually import eventually
 from tests.kit.faults import Faulty

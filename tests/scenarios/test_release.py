@@ -2,9 +2,9 @@
 
 from datetime import timedelta
 
+from carrel.cluster.record.release import GpuRelease
 from carrel.kubernetes.cluster import DeleteOptions, MergePatch, Selection
 from carrel.kubernetes.objects.resources import EVENTS, NODES, PODS
-from carrel.leases.release import GpuRelease
 from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.eventually import eventually
 from tests.kit.faults import Faulty

@@ -7,7 +7,7 @@ from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import AlreadyExists, Json, MergePatch
 from carrel.kubernetes.objects.resources import EVENTS, LEASES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from carrel.kubernetes.transport import ApiRequest, ApiResponse, ResponseLike
-from carrel.lifecycle.renumbered_gpus import RenumberedGpus
+from carrel.lifecycle.freeing.renumbered_gpus import RenumberedGpus
 from carrel.lifecycle.unrecorded_claims import UnrecordedClaims
 from kubernetes_in_memory import EmbeddedApi
 from tests.kit.dra import Gate, allocated, delete_claim, new_claim, sees_claim, store

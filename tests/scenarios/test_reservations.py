@@ -6,12 +6,12 @@ from datetime import timedelta
 
 import pytest
 
+from carrel.cluster.runtime_class import RuntimeClasses
 from carrel.kubernetes.cluster import MergePatch, NotFound
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import LEASES, PODS, RUNTIME_CLASSES
-from carrel.leases.runtime_class import RuntimeClasses
 from carrel.ledger.refusals import Refusal
-from carrel.lifecycle.reservation_pods import ReservationOptions, ReservationPods
+from carrel.lifecycle.reservations.reservation_pods import ReservationOptions, ReservationPods
 from tests.kit.coexist import (
     RESERVATIONS,
     first,

@@ -6,14 +6,14 @@ from datetime import timedelta
 from carrel.bookings.pages.cluster_map import PodOnMap, node_on_map, totals
 from carrel.cli.explain import as_data, as_text, placements
 from carrel.cli.inspect import set_aside
+from carrel.cluster.record.shown_cards import shown_card, shown_cards
+from carrel.cluster.record.slot_gpus import indices_of
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.dialects.kai_reservation import BEFORE_KAI_0_17
 from carrel.kubernetes.cluster import Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
-from carrel.leases.shown_cards import shown_card, shown_cards
-from carrel.leases.slot_gpus import indices_of
-from carrel.lifecycle.kai_metadata import KaiMetadataWriter
-from carrel.lifecycle.reservation_pods import ReservationOptions, ReservationPods
+from carrel.lifecycle.reservations.kai_metadata import KaiMetadataWriter
+from carrel.lifecycle.reservations.reservation_pods import ReservationOptions, ReservationPods
 from tests.kit.coexist import OLD_RESERVATIONS, create_reservation_namespace, reservation_pods
 from tests.kit.coexist_node import HALF, WHOLE, a_coexist_node
 from tests.kit.eventually import eventually

@@ -7,14 +7,14 @@ from typing import Any
 from carrel.admission.assembly import AdmissionWebhook
 from carrel.admission.options import AdmissionOptions
 from carrel.admission.review_decoding import read_pod, read_review
+from carrel.cluster.options import ClusterOptions, utc_now
+from carrel.cluster.state import ClusterState
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.seal import Seal, SealedPod
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import BindTarget
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
-from carrel.leases.cluster_options import ClusterOptions, utc_now
-from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.refusals import Refusal
 from kubernetes_in_memory import EmbeddedApi
 from tests.kit.gpus import a_node

@@ -19,13 +19,13 @@ from carrel.bookings.records import BookingRecord, BookingRefusal, BookingReques
 from carrel.bookings.rules import BookingRules
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
+from carrel.cluster.state import ClusterState
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.carrel import read_lease
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Invalid, Json, MergePatch, Selection
 from carrel.kubernetes.objects.resources import EVENTS, LEASES
-from carrel.leases.cluster_state import ClusterState
-from carrel.lifecycle.hand_over import HandOverResult
+from carrel.lifecycle.handing_over.hand_over import HandOverResult
 from tests.kit.booking import FakeInventory
 from tests.kit.gpus import A6000, a_node
 from tests.kit.lab import DAY, Lab, Replica, a_lab

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from carrel.cluster.pod_progress import holder_of
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, Selection
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import LEASES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from carrel.kubernetes.reflector import Reflector
-from carrel.leases.pod_progress import holder_of
 from carrel.ledger.gpus import Node
 from carrel.lifecycle.shadow_claims import ShadowClaims, ShadowRemoval
 from tests.kit.agent import becomes

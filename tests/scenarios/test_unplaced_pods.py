@@ -7,8 +7,8 @@ import pytest
 
 from carrel.kubernetes.cluster import DeleteOptions, MergePatch
 from carrel.kubernetes.objects.resources import NAMESPACES, PODS
-from carrel.lifecycle.revocation import CONTESTED_WAIT
-from carrel.lifecycle.unplaced_pods import IDLE
+from carrel.lifecycle.revoking.revocation import CONTESTED_WAIT
+from carrel.lifecycle.revoking.unplaced_pods import IDLE
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 from tests.kit.tiers import (

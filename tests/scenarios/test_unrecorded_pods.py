@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from carrel.cluster.record.adoption import Adoption, Outcome
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch
 from carrel.kubernetes.objects.resources import LEASES, NODES, PODS
-from carrel.leases.adoption import Adoption, Outcome
 from carrel.ledger.shares import Holder, Share, ShareState
 from carrel.ledger.tiers import TierPolicy
-from carrel.lifecycle.adoption_loop import AdoptionLoop
+from carrel.lifecycle.freeing.adoption_loop import AdoptionLoop
 from tests.kit.coexist import coexisting, create_reservation_namespace
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node

@@ -1,6 +1,6 @@
 """A pod that has room and is not placed is woken at once, then less and less often, and never in a loop."""
 
-from carrel.leases.wake import WakeLimiter
+from carrel.cluster.waiting.wake import WakeLimiter
 
 
 class Seconds:

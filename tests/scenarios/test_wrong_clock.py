@@ -11,13 +11,13 @@ from carrel.admission.certificates import validity
 from carrel.admission.run import renew_certificates
 from carrel.admission.served_certificate import ServedCertificate
 from carrel.admission.settings import WebhookSettings
+from carrel.cluster.options import ClusterOptions
+from carrel.cluster.state import ClusterState
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import MergePatch
 from carrel.kubernetes.objects.resources import PODS, SECRETS
 from carrel.kubernetes.server_clock import ServerClock
 from carrel.kubernetes.transport import ApiRequest, ApiResponse
-from carrel.leases.cluster_options import ClusterOptions
-from carrel.leases.cluster_state import ClusterState
 from carrel.lifecycle.assembly import tier_parts_on
 from carrel.lifecycle.tier_options import TierOptions
 from tests.kit.gpus import a_node

@@ -46,7 +46,7 @@ MEANINGS = {
     "GPUNotPromised": "The pod sees a GPU that nobody promised it.",
 }
 """Reason of an Event → what its message says."""
-COMMANDS = {"carrel/leases/release.py": "release"}
+COMMANDS = {"carrel/cluster/record/release.py": "release"}
 """Module that writes Events for a command that people type → the command."""
 
 

@@ -39,6 +39,11 @@ from carrel.admission.pod_tier import AssignedTier, TierLookup
 from carrel.admission.review import AdmissionRequest
 from carrel.admission.wanted_booking import WantedBookingLookup
 from carrel.bookings.client.interface import BookingLookup
+from carrel.cluster.coverage.coverage_words import WORDS
+from carrel.cluster.runtime_class import RuntimeClasses
+from carrel.cluster.state import ClusterState
+from carrel.cluster.waiting.free_again import FreeAgain
+from carrel.cluster.waiting.starts_soon import starts_soon
 from carrel.dialects import carrel, gpushare, hand_over_record, nvidia, registry, visible_devices
 from carrel.dialects.booking_objects import namespace_named, person_named
 from carrel.dialects.hand_over_record import HandedOver, HandOver
@@ -52,11 +57,6 @@ from carrel.kubernetes.cluster import ClusterError
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of, subject
 from carrel.kubernetes.objects.resources import PRIORITY_CLASSES
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.coverage_words import WORDS
-from carrel.leases.free_again import FreeAgain
-from carrel.leases.runtime_class import RuntimeClasses
-from carrel.leases.starts_soon import starts_soon
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.never import Never
 from carrel.ledger.refusals import Refusal

@@ -5,12 +5,12 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import NamedTuple
 
+from carrel.cluster.waiting.starts_soon import why_never_covers
 from carrel.dialects import dra
 from carrel.dialects.interface import Dialect, PodRequest, Reading
 from carrel.dialects.kai import POD_GROUP
 from carrel.dialects.registry import dialects_of, missing_claim, model_of
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.leases.starts_soon import why_never_covers
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.gpus import MiB
 from carrel.ledger.refusals import Refusal

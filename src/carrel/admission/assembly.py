@@ -11,8 +11,8 @@ from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
 from carrel.admission.options import AdmissionOptions
 from carrel.bookings.client.cache import BookingCache, CacheTiming
 from carrel.bookings.client.interface import BookingService
+from carrel.cluster.state import ClusterState
 from carrel.http.asgi import AsgiApp
-from carrel.leases.cluster_state import ClusterState
 
 SERVICE_TIMING = CacheTiming(fresh_s=60.0)
 """How long the answer of another booking service counts. As often, the controller mirrors its bookings."""

@@ -23,6 +23,8 @@ import msgspec
 from carrel.admission.allocation_retries import AllocationRetries
 from carrel.admission.claim_terms import ClaimTermsLookup
 from carrel.admission.review import AdmissionRequest
+from carrel.cluster.device_claims import DeviceClaims
+from carrel.cluster.state import ClusterState
 from carrel.dialects import dra, nvidia
 from carrel.dialects.dra import DevicePlace
 from carrel.dialects.dra_shadows import SHADOW
@@ -32,8 +34,6 @@ from carrel.kubernetes.cluster import NotFound
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resource_claims import ClaimConsumer, ResourceClaim
 from carrel.kubernetes.objects.resources import PODS
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.device_claims import DeviceClaims
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.ledger.ledger import LedgerError
 from carrel.ledger.placement import Placement

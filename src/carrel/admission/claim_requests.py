@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from carrel.admission.review import AdmissionRequest
+from carrel.cluster.device_claims import DeviceClaims
 from carrel.kubernetes.objects.resource_claims import ResourceClaimSpec
-from carrel.leases.device_claims import DeviceClaims
 from carrel.ledger.refusals import Refusal
 
 

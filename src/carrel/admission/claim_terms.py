@@ -5,17 +5,17 @@
     it has no pod              as an opportunistic one, of nobody
     an admin exempts its pod   it gets what is free
 
-A pod that did not come through Carrel's webhook gets nothing. Of several pods the first counts (`leases.claim_users`).
+A pod that did not come through Carrel's webhook gets nothing. Of several pods the first counts (`cluster.claim_users`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from carrel.cluster.pod_progress import is_ending
+from carrel.cluster.state import ClusterState
 from carrel.dialects.tier import tier_of
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import subject
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.pod_progress import is_ending
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.placement import Placement, why_not_on
 from carrel.ledger.precedence import WAITED_FOR, Precedence

@@ -21,10 +21,10 @@ from carrel.admission.hub_reports import HubReports
 from carrel.admission.metrics import WebhookMetrics
 from carrel.admission.review import AdmissionRequest
 from carrel.admission.review_decoding import NotAReview, read_pod, read_review
+from carrel.cluster.device_claims import DeviceClaims
 from carrel.http.post_routes import JsonReply
 from carrel.kubernetes.cluster import ClusterError
 from carrel.kubernetes.objects import json_patch
-from carrel.leases.device_claims import DeviceClaims
 from carrel.parsing import Malformed
 
 log = logging.getLogger(__name__)

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field
 
+from carrel.cluster.runtime_class import AUTO
 from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.dialects.hub_people import HubPeople
 from carrel.dialects.options import LONGEST_GRACE_S, DeviceList, HideFrom
 from carrel.dialects.when_full import WhenFull
-from carrel.leases.runtime_class import AUTO
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from carrel.admission.asked_gpus import AskedGpus, why_never_covered
 from carrel.bookings.client.interface import BookingLookup
+from carrel.cluster.coverage.coverage_words import WORDS, named
+from carrel.cluster.pod_progress import holder_of
+from carrel.cluster.state import ClusterState
 from carrel.dialects.booking_objects import namespace_named, person_named
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.coverage_words import WORDS, named
-from carrel.leases.pod_progress import holder_of
 from carrel.ledger.coverage import Entitlement
 
 

@@ -15,6 +15,7 @@ from carrel.admission.served_certificate import ServedCertificate
 from carrel.admission.settings import SERVICE, PluginMode, WebhookSettings
 from carrel.bookings.client.http_client import BookingAddress, BookingStatusClient
 from carrel.caller_settings import is_loopback
+from carrel.cluster.state import ClusterState
 from carrel.command_errors import USAGE, command_failed
 from carrel.http.callers import CallerRules, known_callers_only
 from carrel.http.serving import Address, serving
@@ -23,7 +24,6 @@ from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Selection
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS
-from carrel.leases.cluster_state import ClusterState
 from carrel.parsing import Malformed
 from carrel.process import run_with_cluster
 from carrel.settings import names_in

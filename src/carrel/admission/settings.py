@@ -12,7 +12,7 @@ from carrel.dialects.options import HideFrom
 from carrel.settings import CudaSettings, DeviceListSettings, HubSettings, PodSettings
 
 if TYPE_CHECKING:
-    from carrel.leases.cluster_options import ClusterOptions
+    from carrel.cluster.options import ClusterOptions
 
 SERVICE = "carrel-webhook"
 CONFIGURATION = "carrel"
@@ -80,7 +80,7 @@ class WebhookSettings(HubSettings, CallerSettings, CudaSettings, DeviceListSetti
     """MAIA's is called gpu-booking-webhook."""
 
     def cluster_options(self) -> "ClusterOptions":
-        from carrel.leases.cluster_options import ClusterOptions
+        from carrel.cluster.options import ClusterOptions
 
         return ClusterOptions(
             self.carrel_namespace,

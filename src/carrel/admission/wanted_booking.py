@@ -5,12 +5,12 @@ takes it off when the booking starts. Nobody learns here whether a booking of so
 """
 
 from carrel.admission.asked_gpus import AskedGpus, why_never_covered
+from carrel.cluster.coverage.coverage_words import WORDS
+from carrel.cluster.state import ClusterState
 from carrel.dialects.booking_objects import namespace_named, person_named
 from carrel.dialects.carrel import BOOKING, NEXT
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import subject
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.coverage_words import WORDS
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.gpus import MiB
 from carrel.ledger.refusals import Refusal

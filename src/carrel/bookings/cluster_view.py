@@ -5,11 +5,11 @@ from datetime import datetime
 
 from carrel.bookings.records import PersonUsage
 from carrel.bookings.usage_counter import PodUser, UsageCounter, with_held
+from carrel.cluster.coverage.coverage_reader import CoverageReader
+from carrel.cluster.record.shown_cards import shown_card, shown_cards
+from carrel.cluster.state import ClusterState
 from carrel.dialects.tier import person_of
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.coverage_reader import CoverageReader
-from carrel.leases.shown_cards import shown_card, shown_cards
 from carrel.ledger.ledger import Card
 from carrel.ledger.shares import Share
 

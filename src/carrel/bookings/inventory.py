@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Protocol
 
 from carrel.bookings.capacity import ModelCapacity, capacity_of, is_idle
-from carrel.leases.cluster_state import ClusterState
+from carrel.cluster.state import ClusterState
 from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Ledger
 

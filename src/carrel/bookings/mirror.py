@@ -2,9 +2,9 @@
 
 Any number of replicas do this at once, and none is elected. Each writes a booking's object right after it has changed
 the booking, and compares all objects with the database every 30 s: so what another replica changed before it crashed,
-and what somebody changed or deleted by hand, is repaired. An object is read before the database is, and is written
-only if it is still the same: an older version of a booking never replaces a newer one, and only what the database
-called cancelled or over is deleted (`leases.booking_writer`). A process that stops in between leaves the rest to the
+and what somebody changed or deleted by hand, is repaired. An object is read before the database is, and is written only
+if it is still the same: an older version of a booking never replaces a newer one, and only what the database called
+cancelled or over is deleted (`cluster.coverage.booking_writer`). A process that stops in between leaves the rest to the
 next comparison, its own or another replica's.
 
 A booking that cannot be written does not stop the others, and the service goes on without an API server: bookings are
@@ -20,11 +20,11 @@ from datetime import datetime
 from carrel.bookings.mirrored import MirrorTerms, may_delete_unknown, wanted_object
 from carrel.bookings.queries import FOREVER, BookingQueries, group_members
 from carrel.bookings.records import BookingRecord, StoreUnavailable
+from carrel.cluster.coverage.booking_writer import BookingWriter, Decision, Leave
 from carrel.dialects.booking_objects import BOOKINGS, KEPT_AFTER_END, BookingObject, says_the_same
 from carrel.kubernetes.cluster import Cluster, ClusterError
 from carrel.kubernetes.timing import REAL_TIME, Backoff, Timing
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
-from carrel.leases.booking_writer import BookingWriter, Decision, Leave
 
 log = logging.getLogger(__name__)
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from carrel.bookings.cluster_view import ClusterView
+from carrel.cluster.coverage.coverage_words import CoverageWords
 from carrel.dialects.without_gpu import read_without_gpu
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.leases.coverage_words import CoverageWords
 
 MOST_HOLDERS = 8
 """Who are named for one pod that waits."""

@@ -33,12 +33,12 @@ from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.outbox import SqlOutbox
 from carrel.bookings.store.people import SqlPeople
+from carrel.cluster.options import utc_now
+from carrel.cluster.state import ClusterState
 from carrel.cluster_file import read_cluster
 from carrel.command_errors import UNAVAILABLE, USAGE, command_failed
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
-from carrel.leases.cluster_options import utc_now
-from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.gpus import Node
 from carrel.parsing import Malformed
 from carrel.process import connect, only_installation, run_until_signal, stop_if_unsupported

@@ -17,7 +17,7 @@ from carrel.parsing.secret_settings import mistakes_in_secrets
 from carrel.settings import DialectSettings, DraSettings, HubSettings, ServingSettings, TierSettings
 
 if TYPE_CHECKING:
-    from carrel.leases.cluster_options import ClusterOptions
+    from carrel.cluster.options import ClusterOptions
 
 
 def rule_settings(rows: Iterable[Rule]) -> type:
@@ -100,7 +100,7 @@ class BookingSettings(
     """The defaults of MAIA's chart are public, so they are refused. Give it in the variable: others can see options."""
 
     def options(self) -> "ClusterOptions":
-        from carrel.leases.cluster_options import ClusterOptions
+        from carrel.cluster.options import ClusterOptions
 
         return ClusterOptions(
             self.carrel_namespace,

@@ -11,9 +11,9 @@ from carrel.bookings.notifications.overbooked_watch import short_bookings
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import BookingRecord, FreeGpus, Query, State
 from carrel.bookings.rules import Booking
+from carrel.cluster.coverage.coverage_words import Beyond, BeyondReason, BookingInUse, CoverageWords
+from carrel.cluster.pod_progress import holder_of
 from carrel.dialects.carrel import NOTICE
-from carrel.leases.coverage_words import Beyond, BeyondReason, BookingInUse, CoverageWords
-from carrel.leases.pod_progress import holder_of
 from carrel.ledger.coverage import Entitlement
 
 SOON = timedelta(days=1)

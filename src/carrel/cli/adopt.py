@@ -13,8 +13,8 @@ from carrel.command_errors import FORBIDDEN, UNAVAILABLE, command_failed
 from carrel.process import cluster_access
 
 if TYPE_CHECKING:
+    from carrel.cluster.record.adoption import AdoptedPod
     from carrel.kubernetes.config import Access
-    from carrel.leases.adoption import AdoptedPod
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ def adopt(settings: AdoptSettings) -> None:
 
       carrel adopt
     """
+    from carrel.cluster.record.adoption import Outcome
     from carrel.kubernetes.cluster import ClusterError, Forbidden
-    from carrel.leases.adoption import Outcome
 
     try:
         adopted = asyncio.run(_adopt(settings, cluster_access(settings)))
@@ -58,7 +58,7 @@ def adopt(settings: AdoptSettings) -> None:
 
 async def _adopt(settings: AdoptSettings, access: "Access") -> "list[AdoptedPod]":
     from carrel.cli.cluster_reader import reading_cluster
-    from carrel.leases.adoption import Adoption
+    from carrel.cluster.record.adoption import Adoption
 
     async with reading_cluster(settings, access) as carrel:
         carrel.one_unit()

@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 from carrel.cli.dates import date_text, duration
 from carrel.cli.options import ListFormat
 from carrel.cli.output import print_lines, print_list
+from carrel.cluster.coverage.coverage_words import in_use
 from carrel.command_errors import REFUSED, USAGE, command_failed
-from carrel.leases.coverage_words import in_use
 from carrel.parsing.time_words import words
 
 Json = dict[str, Any]

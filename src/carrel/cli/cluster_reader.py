@@ -1,5 +1,5 @@
 """Reads the cluster once and rebuilds the ledger from it, by the rules that the scheduler reports there
-(`leases.placement_rules`). If that is not possible, the command ends with the reason."""
+(`cluster.placement_rules`). If that is not possible, the command ends with the reason."""
 
 import asyncio
 import errno
@@ -9,6 +9,9 @@ from dataclasses import replace
 from datetime import datetime
 
 from carrel.cli.options import ClusterQuerySettings
+from carrel.cluster.placement_rules import LEASE, PlacementRules, rules_in_force
+from carrel.cluster.pod_progress import is_waiting
+from carrel.cluster.state import ClusterState
 from carrel.command_errors import FORBIDDEN, NOT_FOUND, REFUSED, UNAVAILABLE, USAGE, command_failed
 from carrel.dialects.options import Unit
 from carrel.dialects.seal import ADMITTED, Seal, SealedPod
@@ -18,9 +21,6 @@ from carrel.kubernetes.cluster import ClusterError, Forbidden, NotFound
 from carrel.kubernetes.config import Access
 from carrel.kubernetes.http_transport import HttpTransport
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.placement_rules import LEASE, PlacementRules, rules_in_force
-from carrel.leases.pod_progress import is_waiting
 from carrel.parsing import Malformed
 
 

@@ -11,14 +11,14 @@ from datetime import datetime
 from typing import Any
 
 from carrel.cli.snapshot_holdings import Holding, holdings
+from carrel.cluster.pod_progress import created_at, is_ending
+from carrel.cluster.pod_requests import request_in
+from carrel.cluster.record.shown_cards import shown_cards
+from carrel.cluster.state import ClusterState
 from carrel.dialects.booking_objects import person_named, read_entitlement
 from carrel.dialects.tier import counts_as, person_of
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.pod_progress import created_at, is_ending
-from carrel.leases.pod_requests import request_in
-from carrel.leases.shown_cards import shown_cards
 from carrel.ledger.gpus import Gpu, Node, place_name
 from carrel.ledger.requests import Request
 from carrel.parsing import Malformed

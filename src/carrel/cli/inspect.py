@@ -13,8 +13,8 @@ from carrel.dialects.options import Unit
 from carrel.process import cluster_access
 
 if TYPE_CHECKING:
+    from carrel.cluster.state import ClusterState
     from carrel.dialects.gpushare import InspectedCard, InspectedNode
-    from carrel.leases.cluster_state import ClusterState
 
 NOTHING: Mapping[tuple[str, str], str] = {}
 NONE_SET_ASIDE: Mapping[str, Sequence[str]] = {}
@@ -40,9 +40,9 @@ def inspect(settings: InspectSettings) -> None:
       carrel inspect -o json
     """
     from carrel.cli.cluster_reader import read_cluster
+    from carrel.cluster.record.shown_cards import shown_cards
     from carrel.dialects.gpushare import inspection
     from carrel.dialects.gpushare_inspect import inspected
-    from carrel.leases.shown_cards import shown_cards
 
     carrel = read_cluster(settings, cluster_access(settings))
     ledger = carrel.ledger
@@ -118,7 +118,7 @@ def details(
 
 
 def set_aside(carrel: "ClusterState", name: str) -> list[str]:
-    from carrel.leases.shown_cards import shown_cards
+    from carrel.cluster.record.shown_cards import shown_cards
 
     node = carrel.ledger.node(name)
     whole = [f"{name} takes no new GPU pods: {node.out_of_use}"] if node is not None and node.out_of_use else []

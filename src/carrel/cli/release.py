@@ -13,7 +13,7 @@ from carrel.command_errors import FORBIDDEN, NOT_FOUND, REFUSED, UNAVAILABLE, US
 from carrel.process import cluster_access
 
 if TYPE_CHECKING:
-    from carrel.leases.release import HeldGpu
+    from carrel.cluster.record.release import HeldGpu
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def release(settings: ReleaseSettings) -> None:
       carrel release dgx-2/0 --yes
     """
     from carrel.cli.cluster_reader import read_cluster
-    from carrel.leases.release import GpuRelease
+    from carrel.cluster.record.release import GpuRelease
 
     node, index = _place(settings.gpu)
     access = cluster_access(settings)
@@ -86,7 +86,7 @@ def _release(settings: ReleaseSettings, node: str, held: "Sequence[HeldGpu]") ->
 async def _write(settings: ReleaseSettings, node: str, shown: "Sequence[HeldGpu]") -> "Sequence[HeldGpu]":
     """What was released. The cluster is read again: it may have changed while somebody thought about the question."""
     from carrel.cli.cluster_reader import reading_cluster
-    from carrel.leases.release import GpuRelease
+    from carrel.cluster.record.release import GpuRelease
 
     async with reading_cluster(settings, cluster_access(settings)) as carrel:
         release = GpuRelease(carrel)

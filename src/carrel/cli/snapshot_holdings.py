@@ -13,11 +13,11 @@ In the last line, to place the pod anew would give it GPUs that it does not have
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from carrel.cluster.pod_requests import request_in
+from carrel.cluster.record.shown_cards import shown_cards
+from carrel.cluster.record.unrecorded_pods import UnrecordedPod
+from carrel.cluster.state import ClusterState
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.pod_requests import request_in
-from carrel.leases.shown_cards import shown_cards
-from carrel.leases.unrecorded_pods import UnrecordedPod
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.ledger.ledger import Card
 from carrel.ledger.requests import WHOLE, Amount, Memory, Request

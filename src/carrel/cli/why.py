@@ -120,8 +120,8 @@ def print_answers(answers: list[dict[str, Any]], output: DataFormat, if_none: st
 
 def _answer(carrel: "ReadCluster", pod: "Pod") -> dict[str, Any]:
     from carrel.cli.cluster_reader import full_name
-    from carrel.leases.coverage_reader import CoverageReader
-    from carrel.leases.coverage_words import WORDS
+    from carrel.cluster.coverage.coverage_reader import CoverageReader
+    from carrel.cluster.coverage.coverage_words import WORDS
 
     reader = CoverageReader(carrel)
     told = reader.of(pod)
@@ -152,10 +152,10 @@ def _lines(answer: dict[str, Any]) -> list[str]:
 
 def why_text(carrel: "ReadCluster", pod: "Pod") -> str:
     from carrel.cli.cluster_reader import full_name
+    from carrel.cluster.coverage.coverage_reader import CoverageReader
+    from carrel.cluster.coverage.coverage_words import WORDS
     from carrel.dialects.without_gpu import read_without_gpu
-    from carrel.leases.coverage_reader import CoverageReader
-    from carrel.leases.coverage_words import WORDS
-    from carrel.lifecycle.hand_over_notes import how_lost
+    from carrel.lifecycle.handing_over.hand_over_notes import how_lost
 
     name = full_name(pod)
     wants_gpus = carrel.pod_facts.asked(pod) is not None
@@ -185,7 +185,7 @@ def _last_words(pod: "Pod") -> str:
 
 
 def _gpus(carrel: "ReadCluster", pod: "Pod") -> str:
-    from carrel.leases.shown_cards import shown_indices
+    from carrel.cluster.record.shown_cards import shown_indices
 
     own = carrel.claim_users.holder_uids(pod)
     numbers = sorted({n for uid in own for n in shown_indices(carrel.cluster_ledger, pod.spec.node_name, uid)})

@@ -17,7 +17,7 @@ from carrel.bookings.people import Person
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import BookingRequest
 from carrel.bookings.rules import BookingRules
-from carrel.leases.cluster_options import utc_now
+from carrel.cluster.options import utc_now
 from carrel.ledger.gpus import Node
 
 if TYPE_CHECKING:

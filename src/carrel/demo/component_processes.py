@@ -18,9 +18,9 @@ from pathlib import Path
 
 import yaml
 
+from carrel.cluster.options import NAMESPACE
 from carrel.dialects.kai_reservation import KAI_0_17
 from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
-from carrel.leases.cluster_options import NAMESPACE
 from kubernetes_in_memory.auth import UserInfo, service_account
 
 AT_ONCE = ("--settling-seconds", "0")

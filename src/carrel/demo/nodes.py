@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from carrel.cluster.pod_progress import FINISHED
 from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects import nvidia
 from carrel.dialects.kai_reservation import is_reservation
@@ -22,7 +23,6 @@ from carrel.kubernetes.cluster import Cluster
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import ContainerAsk, resource_asked
 from carrel.kubernetes.reflector import Reflector
-from carrel.leases.pod_progress import FINISHED
 from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.refusals import Refusal
 from carrel.node.agent import Agent, AgentContext

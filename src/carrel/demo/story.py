@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
+from carrel.cluster.state import ClusterState
 from carrel.demo.bookings import DemoBooking
 from carrel.demo.workload import create_namespace, owner_of
 from carrel.dialects import carrel, kai, kai_reservation
@@ -23,9 +24,8 @@ from carrel.dialects.carrel import GPU_CARDS, GPU_MODEL
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, ClusterError, Json
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
-from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.gpus import Node
-from carrel.lifecycle.hand_over_notes import how_lost
+from carrel.lifecycle.handing_over.hand_over_notes import how_lost
 
 MANY, NEWCOMER, BOOKER = "hal", "nia", "cleo"
 SHARERS = ("ivy", "tom")

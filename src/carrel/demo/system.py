@@ -13,6 +13,13 @@ from typing import Any
 
 import aiohttp
 
+from carrel.cluster.coverage.coverage_reader import CoverageReader
+from carrel.cluster.coverage.coverage_words import WORDS
+from carrel.cluster.options import NAMESPACE, utc_now
+from carrel.cluster.placement_rules import PlacementRules, report_rules
+from carrel.cluster.pod_progress import SCHEDULED, holder_of, is_waiting
+from carrel.cluster.record.shown_cards import shown_cards, shown_indices
+from carrel.cluster.state import ClusterState
 from carrel.demo.bookings import bookings_of, has_one_model, history, make_bookings
 from carrel.demo.component_processes import RESERVATION, ComponentStarter, ComponentTokens, running_components
 from carrel.demo.nodes import DemoKubelets, NodeContext
@@ -27,18 +34,11 @@ from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Conflict, MergePatch, NotFound
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES, PODS, PRIORITY_CLASSES
-from carrel.leases.cluster_options import NAMESPACE, utc_now
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.coverage_reader import CoverageReader
-from carrel.leases.coverage_words import WORDS
-from carrel.leases.placement_rules import PlacementRules, report_rules
-from carrel.leases.pod_progress import SCHEDULED, holder_of, is_waiting
-from carrel.leases.shown_cards import shown_cards, shown_indices
 from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Card
-from carrel.lifecycle.collection import LeaseCollector
-from carrel.lifecycle.hand_over_notes import how_lost
-from carrel.lifecycle.revocation import UNSCHEDULABLE
+from carrel.lifecycle.freeing.collection import LeaseCollector
+from carrel.lifecycle.handing_over.hand_over_notes import how_lost
+from carrel.lifecycle.revoking.revocation import UNSCHEDULABLE
 from carrel.manifests import crds, priority_classes, webhooks
 from carrel.node.settings import AgentMode
 from carrel.scheduling.app import extender_app

@@ -59,7 +59,7 @@
       holderIdentity                        uid of the pod that has the whole GPU, as the peers write it
     Carrel writes, on the Lease `carrel-extender` there
       carrel.dev/rules: {"memoryUnit": "GiB", …}    by which settings the extender places pods; see
-                                            `leases.placement_rules`
+                                            `cluster.placement_rules`
 
 A Lease is the truth about its GPU. A `holderIdentity` always counts as the whole GPU: an annotation never lowers it.
 """

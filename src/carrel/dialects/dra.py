@@ -273,7 +273,7 @@ def write_allocation(results: Sequence[Json], node: str, now: datetime) -> Json:
 
 
 def _request_of(pod: Pod, reading: Reading) -> None:
-    """What a pod asks for by claims is in other objects (`leases.device_claims`)."""
+    """What a pod asks for by claims is in other objects (`cluster.device_claims`)."""
     return
 
 

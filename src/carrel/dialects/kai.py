@@ -190,7 +190,7 @@ def _hundredths(part: Fraction) -> str:
 
 
 def _bind_annotations(binding: PodBinding) -> dict[str, str]:
-    # `lifecycle.kai_metadata` writes the ConfigMaps.
+    # `lifecycle.reservations.kai_metadata` writes the ConfigMaps.
     prefix = prefix_for(binding.holder.name, binding.holder.uid)
     return received(binding.pod_request.request.amount != WHOLE, prefix)
 

@@ -1,6 +1,7 @@
 """Which tier a pod was told, by what Carrel or MAIA's admission controller wrote on it, and whose pod it is.
 
-Whether a booking covers the pod now, `leases.covered_pods` knows; what is written on the pod follows within seconds.
+Whether a booking covers the pod now, `cluster.coverage.covered_pods` knows; what is written on the pod follows within
+seconds.
 
 1. `carrel.dev/tier` says `booked` or `opportunistic`: that is the tier. Carrel's own webhook writes MAIA's mark too, so
    where both are there, Carrel's word counts.

@@ -3,21 +3,21 @@
 from dataclasses import dataclass
 
 from carrel.bookings.client.interface import BookingService
+from carrel.cluster.state import ClusterState
 from carrel.kubernetes.cluster import Cluster
-from carrel.leases.cluster_state import ClusterState
 from carrel.lifecycle.booking_enquiries import BookingEnquiries
 from carrel.lifecycle.claim_allocator import ClaimAllocator
-from carrel.lifecycle.coverage_correction import CoverageCorrection
-from carrel.lifecycle.cpu_after_wait import CpuAfterWait
-from carrel.lifecycle.end_limits import DEFAULT_END_LIMITS, EndLimits
-from carrel.lifecycle.expiry import Expiry
-from carrel.lifecycle.hand_over import HandOvers
-from carrel.lifecycle.notices import Notices
-from carrel.lifecycle.revocation import Revoker
-from carrel.lifecycle.slow_endings import SlowEndings
-from carrel.lifecycle.terminator import ANSWER_WITHIN_S, Terminator
+from carrel.lifecycle.freeing.end_limits import DEFAULT_END_LIMITS, EndLimits
+from carrel.lifecycle.freeing.expiry import Expiry
+from carrel.lifecycle.freeing.slow_endings import SlowEndings
+from carrel.lifecycle.freeing.terminator import ANSWER_WITHIN_S, Terminator
+from carrel.lifecycle.handing_over.cpu_after_wait import CpuAfterWait
+from carrel.lifecycle.handing_over.hand_over import HandOvers
+from carrel.lifecycle.handing_over.notices import Notices
+from carrel.lifecycle.reporting.coverage_correction import CoverageCorrection
+from carrel.lifecycle.revoking.revocation import Revoker
+from carrel.lifecycle.revoking.unplaced_pods import UnplacedPods
 from carrel.lifecycle.tier_options import TierOptions
-from carrel.lifecycle.unplaced_pods import UnplacedPods
 
 
 @dataclass(frozen=True, slots=True)

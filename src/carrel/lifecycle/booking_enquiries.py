@@ -20,6 +20,9 @@ from datetime import datetime, timedelta
 
 from carrel.bookings.client.interface import BookingService, NoAnswer
 from carrel.bookings.client.status import BookingStatus
+from carrel.cluster.coverage.booking_writer import BookingWriter, Decision, Leave
+from carrel.cluster.pod_progress import is_waiting
+from carrel.cluster.state import ClusterState
 from carrel.dialects.booking_objects import (
     ENQUIRY,
     KEPT_AFTER_END,
@@ -32,9 +35,6 @@ from carrel.dialects.booking_objects import (
 from carrel.dialects.tier import person_of
 from carrel.kubernetes.leader_election import LeadershipLost
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.leases.booking_writer import BookingWriter, Decision, Leave
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.pod_progress import is_waiting
 from carrel.ledger.coverage import Entitlement
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant

@@ -20,6 +20,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from carrel.cluster.device_claims import DeviceClaims
+from carrel.cluster.pod_progress import could_not_be_scheduled, holder_of, is_waiting
+from carrel.cluster.state import ClusterState
 from carrel.dialects.claim_allocation import WantedGpu, given, wanted_gpus, write_allocation, write_consumer
 from carrel.dialects.dra import DELETE_PROTECTION, holder_of_claim, is_for_extended_resource
 from carrel.dialects.dra_shadows import OfferedDevice
@@ -28,9 +31,6 @@ from carrel.kubernetes.cluster import Conflict, Forbidden, Invalid, MergePatch, 
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resource_claims import ResourceClaim
 from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.device_claims import DeviceClaims
-from carrel.leases.pod_progress import could_not_be_scheduled, holder_of, is_waiting
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.placement import Placement, WaitingPod, candidates, place
 from carrel.ledger.requests import Request

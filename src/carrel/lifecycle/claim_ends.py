@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from carrel.cluster.device_claims import DeviceClaims
+from carrel.cluster.record.cluster_ledger import ClusterLedger
 from carrel.dialects import dra
 from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.dra import DevicePlace
@@ -23,8 +25,6 @@ from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, GpuNodeStatus
 from carrel.kubernetes.cluster import Cluster, Forbidden, NotFound, Selection
 from carrel.kubernetes.objects.resource_claims import ResourceClaim
 from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
-from carrel.leases.cluster_ledger import ClusterLedger
-from carrel.leases.device_claims import DeviceClaims
 from carrel.ledger.shares import Holder
 
 TIME_TO_STORE_S = 90.0

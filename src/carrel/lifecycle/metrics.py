@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from prometheus_client import Counter, Gauge
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from carrel.cluster.invariants import Invariant
 from carrel.dialects.hand_over_record import Why
 from carrel.http.metrics import ComponentMetrics
 from carrel.kubernetes.server_clock import ServerClock
-from carrel.leases.invariants import Invariant
 from carrel.ledger.slots import ReservationState
-from carrel.lifecycle.hand_over import HandOverResult
+from carrel.lifecycle.handing_over.hand_over import HandOverResult
 
 
 class ControllerMetrics(ComponentMetrics):

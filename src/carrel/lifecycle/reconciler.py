@@ -11,6 +11,13 @@ from collections.abc import Callable
 from itertools import islice
 from typing import NamedTuple
 
+from carrel.cluster.coverage.coverage_reader import CoverageReader
+from carrel.cluster.coverage.coverage_words import WORDS
+from carrel.cluster.pod_progress import FINISHED, could_not_be_scheduled, holder_of, is_ending, is_waiting
+from carrel.cluster.record.unrecorded_pods import users_by_gpu
+from carrel.cluster.state import ClusterState
+from carrel.cluster.waiting.waiting_reason import WaitCause
+from carrel.cluster.waiting.wake import WakeLimiter
 from carrel.dialects.gpuclaim import CLAIM, lease_name
 from carrel.dialects.gpuclaim_objects import GpuClaim, GpuNodeStatus
 from carrel.dialects.interface import PodRequest
@@ -23,26 +30,19 @@ from carrel.kubernetes.objects.pods import gates_of
 from carrel.kubernetes.objects.resource_claims import ResourceClaim
 from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.coverage_reader import CoverageReader
-from carrel.leases.coverage_words import WORDS
-from carrel.leases.pod_progress import FINISHED, could_not_be_scheduled, holder_of, is_ending, is_waiting
-from carrel.leases.unrecorded_pods import users_by_gpu
-from carrel.leases.waiting_reason import WaitCause
-from carrel.leases.wake import WakeLimiter
 from carrel.ledger.placement import candidates
 from carrel.ledger.shares import Holder
-from carrel.lifecycle.claim_status import ClaimStatusWriter
-from carrel.lifecycle.collection import LeaseCollector
+from carrel.lifecycle.freeing.collection import LeaseCollector
 from carrel.lifecycle.metrics import ControllerMetrics
-from carrel.lifecycle.pod_events import (
+from carrel.lifecycle.reporting.claim_status import ClaimStatusWriter
+from carrel.lifecycle.reporting.pod_events import (
     WITHOUT_EFFECT,
     PodEventWriter,
     assigned_note,
     waiting_note,
     without_gpu_note,
 )
-from carrel.lifecycle.waiting_pods import WaitingPods
+from carrel.lifecycle.reporting.waiting_pods import WaitingPods
 
 log = logging.getLogger(__name__)
 

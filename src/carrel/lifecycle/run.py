@@ -12,30 +12,30 @@ from typing import Protocol
 from uuid import uuid4
 
 from carrel.bookings.client.http_client import BookingAddress, BookingStatusClient
+from carrel.cluster.record.adoption import Adoption
+from carrel.cluster.runtime_class import RuntimeClasses
+from carrel.cluster.state import ClusterState
 from carrel.http.health import health_app
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.leader_election import Candidate, Election, Leadership, LeadershipLost
 from carrel.kubernetes.own_loop import OwnLoop
-from carrel.leases.adoption import Adoption
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.runtime_class import RuntimeClasses
-from carrel.lifecycle.adoption_loop import AdoptionLoop
 from carrel.lifecycle.assembly import terminator_on, tier_parts_on
-from carrel.lifecycle.gpu_counts import GpuCounts
-from carrel.lifecycle.invariant_check import InvariantCheck
+from carrel.lifecycle.freeing.adoption_loop import AdoptionLoop
+from carrel.lifecycle.freeing.renumbered_gpus import RenumberedGpus
+from carrel.lifecycle.freeing.terminator import Terminator
+from carrel.lifecycle.freeing.terminator_api import terminator_app
 from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reconciler import Reconciler
-from carrel.lifecycle.renumbered_gpus import RenumberedGpus
-from carrel.lifecycle.reservation_pods import ReservationPods
+from carrel.lifecycle.reporting.gpu_counts import GpuCounts
+from carrel.lifecycle.reporting.invariant_check import InvariantCheck
+from carrel.lifecycle.reporting.waiting_pods import WaitingPods
+from carrel.lifecycle.reservations.reservation_pods import ReservationPods
+from carrel.lifecycle.reservations.slot_reconciler import SlotReconciler
 from carrel.lifecycle.settings import ControllerSettings
 from carrel.lifecycle.shadow_claims import ShadowClaims, ShadowRemoval
-from carrel.lifecycle.slot_reconciler import SlotReconciler
-from carrel.lifecycle.terminator import Terminator
-from carrel.lifecycle.terminator_api import terminator_app
 from carrel.lifecycle.tier_reconciler import TierReconciler
 from carrel.lifecycle.unrecorded_claims import UnrecordedClaims
-from carrel.lifecycle.waiting_pods import WaitingPods
 from carrel.process import connect, run_with_cluster
 
 log = logging.getLogger(__name__)

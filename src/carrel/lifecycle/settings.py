@@ -12,8 +12,8 @@ from carrel.ledger.tiers import AtEnd
 from carrel.settings import PodSettings
 
 if TYPE_CHECKING:
-    from carrel.leases.cluster_options import ClusterOptions
-    from carrel.lifecycle.reservation_pods import ReservationOptions
+    from carrel.cluster.options import ClusterOptions
+    from carrel.lifecycle.reservations.reservation_pods import ReservationOptions
     from carrel.lifecycle.tier_options import TierOptions
 
 
@@ -136,7 +136,7 @@ class ControllerSettings(PodSettings):
 
     def reservation_options(self) -> "ReservationOptions":
         from carrel.dialects.kai_reservation import BEFORE_KAI_0_17, KAI_0_17
-        from carrel.lifecycle.reservation_pods import ReservationOptions
+        from carrel.lifecycle.reservations.reservation_pods import ReservationOptions
 
         is_old = self.reservation_spelling is ReservationNaming.OLD_KAI
         spelling = BEFORE_KAI_0_17 if is_old else KAI_0_17
@@ -146,7 +146,7 @@ class ControllerSettings(PodSettings):
         return self.terminator_for_all or bool(self.terminator_token)
 
     def tier_options(self) -> "TierOptions":
-        from carrel.lifecycle.end_limits import EndLimits
+        from carrel.lifecycle.freeing.end_limits import EndLimits
         from carrel.lifecycle.tier_options import TierOptions
 
         return TierOptions(
@@ -162,7 +162,7 @@ class ControllerSettings(PodSettings):
         )
 
     def options(self) -> "ClusterOptions":
-        from carrel.leases.cluster_options import ClusterOptions
+        from carrel.cluster.options import ClusterOptions
 
         return ClusterOptions(
             self.carrel_namespace,

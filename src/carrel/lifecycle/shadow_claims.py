@@ -12,6 +12,8 @@ import asyncio
 import contextlib
 import logging
 
+from carrel.cluster.device_claims import DeviceClaims
+from carrel.cluster.state import ClusterState
 from carrel.dialects import dra_shadows
 from carrel.dialects.dra_shadows import SELECTED, UNALLOCATED, Shadow
 from carrel.dialects.gpuclaim import read_lease_name
@@ -29,8 +31,6 @@ from carrel.kubernetes.objects.resource_claims import ResourceClaim, ResourceSli
 from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
 from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.device_claims import DeviceClaims
 from carrel.lifecycle.shadow_plan import NodeView, wanted_shadows
 
 log = logging.getLogger(__name__)

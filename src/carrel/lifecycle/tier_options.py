@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from carrel.dialects.when_full import WhenFull
 from carrel.ledger.tiers import AtEnd
-from carrel.lifecycle.end_limits import DEFAULT_END_LIMITS, EndLimits
+from carrel.lifecycle.freeing.end_limits import DEFAULT_END_LIMITS, EndLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,15 @@ request to another replica is handled then.
 import asyncio
 import time
 
+from carrel.cluster.pod_progress import is_waiting
+from carrel.cluster.state import ClusterState
 from carrel.dialects.booking_objects import BookingObject
 from carrel.dialects.tier import person_of, tier_of
 from carrel.kubernetes.objects.kinds import Lease, Pod
 from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.pod_progress import is_waiting
 from carrel.lifecycle.assembly import TierParts
-from carrel.lifecycle.hand_over import HandOverResult
+from carrel.lifecycle.handing_over.hand_over import HandOverResult
 from carrel.lifecycle.metrics import ControllerMetrics
 
 COVERAGE, EXPIRY, REVOCATION, RECORDS, ENQUIRIES = "coverage", "expiry", "revocation", "records", "enquiries"

@@ -3,7 +3,7 @@
 That happens when a scheduler was not asked to go through the gate (its configuration was missing), when its write came
 very late, or when somebody deleted a Lease. What fits is recorded, and is then as if the gate had said yes. What does
 not fit is reported by an Event: the node does not hand the GPU over to it, and if it has done so before, the GPU is set
-aside until the claim is given up (`leases.cluster_ledger`).
+aside until the claim is given up (`cluster.record.cluster_ledger`).
 """
 
 import asyncio
@@ -14,6 +14,8 @@ from enum import Enum
 
 import msgspec
 
+from carrel.cluster.device_claims import DeviceClaims
+from carrel.cluster.state import ClusterState
 from carrel.dialects import dra
 from carrel.dialects.gpuclaim import lease_name
 from carrel.kubernetes.cluster import NotFound
@@ -21,11 +23,9 @@ from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import WARNING, Note
 from carrel.kubernetes.objects.resource_claims import ResourceClaim
 from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.device_claims import DeviceClaims
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.ledger.shares import Share, ShareState
-from carrel.lifecycle.pod_events import COMPONENT
+from carrel.lifecycle.reporting.pod_events import COMPONENT
 
 log = logging.getLogger(__name__)
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from carrel.cluster.record.unrecorded_pods import may_have_gpus
 from carrel.dialects import gpushare, nvidia
 from carrel.dialects.carrel import DEVICES
 from carrel.dialects.dra import DraDriver
@@ -23,7 +24,6 @@ from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, NODES, PODS
 from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, WatchTiming
-from carrel.leases.unrecorded_pods import may_have_gpus
 from carrel.ledger.gpus import Node
 from carrel.node.allocation import DeviceAllocation
 from carrel.node.comparison import AllocationMode, Comparison, ComparisonResult

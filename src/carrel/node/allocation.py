@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 
+from carrel.cluster.pod_progress import holder_of, is_ending
 from carrel.dialects import carrel, gpushare, nvidia
 from carrel.dialects.options import CudaDevices
 from carrel.kubernetes.cluster import Cluster, ClusterError, MergePatch, Selection
@@ -21,7 +22,6 @@ from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import ContainerAsk, annotation_field, resource_asked, subject
 from carrel.kubernetes.objects.resources import PODS
-from carrel.leases.pod_progress import holder_of, is_ending
 from carrel.ledger.refusals import Refusal
 from carrel.node.allocation_order import WaitingContainer, candidates_in_order
 from carrel.node.device_names import DeviceInventory, uuids_named

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from carrel.cluster.pod_progress import FINISHED
 from carrel.dialects import carrel, gpushare, nvidia, registry
 from carrel.dialects.visible_devices import cards_seen
 from carrel.kubernetes.cluster import Cluster, ClusterError, Json
@@ -23,7 +24,6 @@ from carrel.kubernetes.objects.events import WARNING, Note, event_name
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, resource_asked
 from carrel.kubernetes.objects.resources import PODS
-from carrel.leases.pod_progress import FINISHED
 from carrel.node.device_names import DeviceInventory, uuids_named
 from carrel.node.interfaces import AllocatedDevices
 from carrel.node.lease_check import LeaseCheck

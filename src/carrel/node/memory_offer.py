@@ -8,11 +8,11 @@ that has ended, offers nothing for it, and refuses pods that ask for its resourc
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from carrel.cluster.pod_progress import FINISHED
 from carrel.dialects import carrel
 from carrel.dialects.gpushare import GPU_MEM
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.kubernetes.objects.pods import resource_asked
-from carrel.leases.pod_progress import FINISHED
 from carrel.node.device_names import DeviceInventory, minor_of
 from carrel.node.interfaces import AllocatedDevices
 from carrel.node.memory_offer_decision import UNDECIDED, OfferInputs, OfferMode, PodMemory, decide_offer, units_offered

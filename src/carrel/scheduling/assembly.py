@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from carrel.cluster.state import ClusterState
 from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.dialects.registry import ALL
-from carrel.leases.cluster_state import ClusterState
 from carrel.ledger.machines import Machines
 from carrel.scheduling.bind_check import BindCheck
 from carrel.scheduling.gangs import DEFAULT_GANG_TIMEOUTS, GangScheduler, GangTimeouts

@@ -24,10 +24,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
+from carrel.cluster.pod_progress import holder_of, is_ending
+from carrel.cluster.state import ClusterState
+from carrel.cluster.watches import gang_keys
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.pod_progress import holder_of, is_ending
-from carrel.leases.watches import gang_keys
 from carrel.ledger.gangs import GangMembers, GangPlan, GangPlanner
 from carrel.ledger.node_room import fit_test
 from carrel.ledger.placement import Placement, place

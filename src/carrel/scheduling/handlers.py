@@ -19,13 +19,13 @@ from functools import partial
 
 import msgspec
 
+from carrel.cluster.record.shown_cards import shown_cards
+from carrel.cluster.state import ClusterState
 from carrel.dialects import gpushare, gpushare_inspect
 from carrel.dialects.interface import PodRequest
 from carrel.http.post_routes import JsonReply
 from carrel.kubernetes.cluster import ClusterError
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.shown_cards import shown_cards
 from carrel.ledger.filtering import FilterResult
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder

@@ -12,9 +12,9 @@ gangs too (`gangs`).
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from carrel.cluster.pod_progress import is_ending
+from carrel.cluster.state import ClusterState
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.pod_progress import is_ending
 from carrel.ledger.placement import Placement
 from carrel.ledger.shares import Holder
 

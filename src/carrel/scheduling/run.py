@@ -6,6 +6,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
+from carrel.cluster.placement_rules import LEASE, PlacementRules, report_rules
+from carrel.cluster.state import ClusterState
 from carrel.command_errors import USAGE, command_failed
 from carrel.http.callers import CallerRules, known_callers_only
 from carrel.http.health import health_app
@@ -15,8 +17,6 @@ from carrel.http.serving import Address, serving
 from carrel.http.tls_files import tls_of_folder
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.placement_rules import LEASE, PlacementRules, report_rules
 from carrel.parsing import Malformed
 from carrel.process import run_with_cluster
 from carrel.scheduling.app import ERROR_FIELD, extender_app

@@ -7,7 +7,7 @@ counts is the number of nodes.
 
 from collections.abc import Iterable, Mapping
 
-from carrel.leases.cluster_state import ClusterState
+from carrel.cluster.state import ClusterState
 from carrel.ledger.machines import ENOUGH, MachineRoom, Machines
 from carrel.scheduling.machine_room import machine_of
 

@@ -14,6 +14,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
+from carrel.cluster.pod_facts import PodFacts
+from carrel.cluster.pod_progress import holder_of
+from carrel.cluster.pod_requests import Asked
+from carrel.cluster.record.slot_gpus import gpus_of_slots
+from carrel.cluster.state import ClusterState
 from carrel.dialects import bind_annotations, carrel, dra
 from carrel.dialects.interface import PodBinding, PodRequest
 from carrel.dialects.tier import write_tier
@@ -29,11 +34,6 @@ from carrel.kubernetes.cluster import (
 )
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.pod_facts import PodFacts
-from carrel.leases.pod_progress import holder_of
-from carrel.leases.pod_requests import Asked
-from carrel.leases.slot_gpus import gpus_of_slots
 from carrel.ledger.demand import REMEMBERED_PODS
 from carrel.ledger.filtering import FilterResult, NodeFilter
 from carrel.ledger.machines import MachineRoom, Machines

@@ -19,8 +19,8 @@ from carrel.settings import (
 )
 
 if TYPE_CHECKING:
+    from carrel.cluster.options import ClusterOptions
     from carrel.http.serving import Address
-    from carrel.leases.cluster_options import ClusterOptions
     from carrel.scheduling.assembly import SchedulerOptions
 
 LAST_PORT = 65535
@@ -82,7 +82,7 @@ class ExtenderSettings(
         return Address(host.strip("[]"), int(port))
 
     def options(self) -> "ClusterOptions":
-        from carrel.leases.cluster_options import ClusterOptions
+        from carrel.cluster.options import ClusterOptions
 
         dialects = replace(self.dialect_options(), cuda_devices=self.cuda_devices)
         return ClusterOptions(

@@ -1,8 +1,8 @@
 """Which pods bookings cover at each moment of a run, by the product's own function (`ledger.coverage`).
 
-What `leases.covered_pods` does with watches and Leases is done here with events of the run. Nothing is worked out for
-people without a booking that runs. Of many waiting pods of a person that ask alike, only so many are looked at as the
-bookings could cover: one that comes later is never covered instead of one that came before it.
+What `cluster.coverage.covered_pods` does with watches and Leases is done here with events of the run. Nothing is worked
+out for people without a booking that runs. Of many waiting pods of a person that ask alike, only so many are looked at
+as the bookings could cover: one that comes later is never covered instead of one that came before it.
 """
 
 from collections.abc import Iterator, Mapping

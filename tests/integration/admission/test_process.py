@@ -26,6 +26,7 @@ from carrel.admission.certificates import Validity
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
 from carrel.admission.options import AdmissionOptions
+from carrel.cluster.state import ClusterState
 from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.kubernetes.client import Client
@@ -40,7 +41,6 @@ from carrel.kubernetes.objects.resources import (
     PRIORITY_CLASSES,
     SECRETS,
 )
-from carrel.leases.cluster_state import ClusterState
 from carrel.manifests import crds, priority_classes, webhooks
 from carrel.parsing.time import seconds
 from kubernetes_in_memory import EmbeddedApi

@@ -12,12 +12,12 @@ from carrel.bookings.notifications.revocation_watch import RevocationWatch
 from carrel.bookings.records import LogEntry
 from carrel.bookings.sign_in.roles import RoleOptions
 from carrel.bookings.sign_in.token_review import TokenReviewer
+from carrel.cluster.options import ClusterOptions
+from carrel.cluster.state import ClusterState
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import DeleteOptions
 from carrel.kubernetes.objects.resources import CRDS, PODS
 from carrel.kubernetes.transport import ApiRequest, ResponseLike
-from carrel.leases.cluster_options import ClusterOptions
-from carrel.leases.cluster_state import ClusterState
 from carrel.manifests import rbac
 from kubernetes_in_memory import EmbeddedApi
 from kubernetes_in_memory.auth import ADMIN

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from carrel.cluster.options import ClusterOptions
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.dialects.options import DialectOptions, Unit
 from carrel.dialects.seal import Seal
 from carrel.kubernetes.cluster import BindTarget, DeleteOptions, MergePatch
 from carrel.kubernetes.objects.resources import LEASES, NODES, PODS
-from carrel.leases.cluster_options import ClusterOptions
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.tiers import TierPolicy
 from carrel.parsing.time import instant

@@ -16,6 +16,9 @@ import yaml
 
 from carrel.admission.assembly import AdmissionWebhook
 from carrel.admission.options import AdmissionOptions
+from carrel.cluster.options import ClusterOptions
+from carrel.cluster.pod_progress import is_waiting
+from carrel.cluster.state import ClusterState
 from carrel.cluster_file import read_cluster
 from carrel.demo.component_processes import WithToken
 from carrel.demo.kubelets import SimulatedKubelets
@@ -26,9 +29,6 @@ from carrel.kubernetes.client import Client
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES, PODS, PRIORITY_CLASSES, Resource
-from carrel.leases.cluster_options import ClusterOptions
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.pod_progress import is_waiting
 from carrel.ledger.gpus import Gpu
 from carrel.manifests import crds, priority_classes, webhooks
 from carrel.scheduling.app import extender_app

@@ -13,6 +13,9 @@ from carrel.admission.entry_point import WebhookSettings
 from carrel.admission.options import AdmissionOptions
 from carrel.admission.run import renew_certificates
 from carrel.admission.served_certificate import ServedCertificate
+from carrel.cluster.record.known_lease import KnownLease
+from carrel.cluster.runtime_class import RuntimeClasses
+from carrel.cluster.state import ClusterState
 from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.dra_shadows import SHADOW
@@ -25,18 +28,15 @@ from carrel.kubernetes.leader_election import Candidate, Election
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, PODS, RESOURCE_CLAIMS, SECRETS, Resource
 from carrel.kubernetes.transport import ApiRequest, ResponseLike
-from carrel.leases.cluster_state import ClusterState
-from carrel.leases.known_lease import KnownLease
-from carrel.leases.runtime_class import RuntimeClasses
 from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Request
 from carrel.ledger.shares import Holder, HolderKind
 from carrel.lifecycle.booking_enquiries import BookingEnquiries
-from carrel.lifecycle.claim_status import ClaimStatusWriter
-from carrel.lifecycle.hand_over import HandOverResult
-from carrel.lifecycle.kai_metadata import KaiMetadataWriter
-from carrel.lifecycle.pod_events import PodEventWriter, waiting_note
+from carrel.lifecycle.handing_over.hand_over import HandOverResult
+from carrel.lifecycle.reporting.claim_status import ClaimStatusWriter
+from carrel.lifecycle.reporting.pod_events import PodEventWriter, waiting_note
+from carrel.lifecycle.reservations.kai_metadata import KaiMetadataWriter
 from carrel.lifecycle.shadow_claims import ShadowRemoval
 from carrel.manifests import rbac, webhooks
 from carrel.node.interfaces import AllocatedDevices

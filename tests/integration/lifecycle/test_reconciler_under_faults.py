@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from carrel.cluster.options import ClusterOptions
+from carrel.cluster.state import ClusterState
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import DeleteOptions, Selection
 from carrel.kubernetes.objects.resources import EVENTS, PODS
 from carrel.kubernetes.reflector import WatchTiming
 from carrel.kubernetes.timing import Backoff
-from carrel.leases.cluster_options import ClusterOptions
-from carrel.leases.cluster_state import ClusterState
 from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reconciler import Reconciler
 from kubernetes_in_memory.faults import FaultPlan

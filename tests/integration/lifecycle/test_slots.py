@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from carrel.kubernetes.cluster import DeleteOptions
 from carrel.kubernetes.objects.resources import PODS
 from carrel.lifecycle.metrics import ControllerMetrics
-from carrel.lifecycle.slot_reconciler import SlotReconciler
+from carrel.lifecycle.reservations.slot_reconciler import SlotReconciler
 from tests.kit.coexist import RESERVATIONS, Kubelet, coexisting, create_reservation_namespace, reservation_pods
 from tests.kit.eventually import eventually
 from tests.kit.lab import Lab, Replica, a_lab

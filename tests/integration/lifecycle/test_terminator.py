@@ -13,7 +13,7 @@ from carrel.http.serving import Address, serving
 from carrel.kubernetes.cluster import Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
 from carrel.lifecycle.assembly import terminator_on
-from carrel.lifecycle.terminator_api import terminator_app
+from carrel.lifecycle.freeing.terminator_api import terminator_app
 from tests.integration.lifecycle.test_controller import a_bound_pod, a_stage, becomes
 from tests.integration.scheduling.test_process import carrel_process
 from tests.kit.gpus import a_node

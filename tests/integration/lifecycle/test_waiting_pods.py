@@ -4,11 +4,11 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+from carrel.cluster.state import ClusterState
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Selection
 from carrel.kubernetes.objects.resources import EVENTS
-from carrel.leases.cluster_state import ClusterState
 from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reconciler import Reconciler
 from tests.kit.eventually import LIMIT_S

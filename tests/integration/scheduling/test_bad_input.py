@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from carrel.cluster.state import ClusterState
 from carrel.kubernetes.client import Client
-from carrel.leases.cluster_state import ClusterState
 from carrel.scheduling.app import LARGEST_QUESTION
 from carrel.scheduling.assembly import handlers_on, scheduler_on
 from kubernetes_in_memory import EmbeddedApi

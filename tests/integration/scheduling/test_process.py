@@ -13,8 +13,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from carrel.cluster.placement_rules import rules_in_force
 from carrel.kubernetes.objects.resources import LEASES
-from carrel.leases.placement_rules import rules_in_force
 from kubernetes_in_memory.http_server import serve
 from tests.integration.scheduling.served_extender import ExtenderClient
 from tests.kit.agent import becomes

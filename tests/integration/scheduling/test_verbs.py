@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from carrel.cluster.state import ClusterState
 from carrel.kubernetes.cluster import MergePatch
 from carrel.kubernetes.objects.kinds import Metadata, NodeObject, Pod
 from carrel.kubernetes.objects.resources import NODES as NODE_OBJECTS
 from carrel.kubernetes.objects.resources import PODS
 from carrel.kubernetes.store import Store
-from carrel.leases.cluster_state import ClusterState
 from carrel.scheduling.assembly import handlers_on, scheduler_on
 from carrel.scheduling.bind_check import BindCheck
 from carrel.scheduling.handlers import ExtenderHandlers

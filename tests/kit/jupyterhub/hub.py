@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import aiohttp
 from aiohttp import web
 
+from carrel.cluster.options import utc_now
 from carrel.demo.component_processes import ComponentStarter, ComponentTokens, end_process, end_with_parent
 from carrel.demo.system import Demo, WebhookAddress, install
 from carrel.dialects.booking_objects import BOOKINGS
@@ -28,7 +29,6 @@ from carrel.dialects.carrel import read_lease
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Json, NotFound, Selection
 from carrel.kubernetes.objects.resources import LEASES, NAMESPACES, PODS
-from carrel.leases.cluster_options import utc_now
 from carrel.ledger.gpus import Node
 from carrel.parsing.time import seconds
 from kubernetes_in_memory import EmbeddedApi, Settings

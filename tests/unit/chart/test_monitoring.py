@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from carrel.leases.invariants import Invariant
-from carrel.leases.waiting_reason import WaitCause
+from carrel.cluster.invariants import Invariant
+from carrel.cluster.waiting.waiting_reason import WaitCause
 from carrel.ledger.slots import ReservationState
 from carrel.ledger.tiers import Tier
-from carrel.lifecycle.gpu_counts import GPU_STATES
+from carrel.lifecycle.reporting.gpu_counts import GPU_STATES
 from tools.chart_readme import CHART
 from tools.dashboard import FILE, expressions, text
 from tools.reference import metrics

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from carrel.lifecycle.cpu_after_wait import WaitingGpuPod, why_it_waits
+from carrel.lifecycle.handing_over.cpu_after_wait import WaitingGpuPod, why_it_waits
 
 NOTEBOOK = WaitingGpuPod(runs_on_cpu_when_full=True, is_opportunistic=True)
 

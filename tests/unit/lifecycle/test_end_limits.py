@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from carrel.lifecycle.end_limits import BudgetDelays
+from carrel.lifecycle.freeing.end_limits import BudgetDelays
 
 NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 TEN_MINUTES = timedelta(minutes=10)

@@ -7,7 +7,7 @@ from carrel.ledger.coverage import Entitlement
 from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.shares import Coverage, Share
-from carrel.lifecycle.gpu_counts import GpuCounts
+from carrel.lifecycle.reporting.gpu_counts import GpuCounts
 from tests.kit.gpus import a_card, a_node, held, holder
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from carrel.kubernetes.objects.kinds import Metadata, Namespace
-from carrel.lifecycle.revocation_grace import RevocationGrace
+from carrel.lifecycle.revoking.revocation_grace import RevocationGrace
 from tests.kit.objects import pod
 
 NOTEBOOK = pod(labels={"hub.jupyter.org/username": "ada"})

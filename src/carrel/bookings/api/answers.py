@@ -7,7 +7,7 @@ from carrel.bookings.api.models import BookingOut, LogEntryOut, PreviewOut, Prob
 from carrel.bookings.queries import Reader
 from carrel.bookings.records import BookingRecord, LogEntry, MaintenanceWindow, PersonUsage, Preview
 from carrel.bookings.rules import Booking
-from carrel.leases.coverage_words import BookingInUse
+from carrel.cluster.coverage.coverage_words import BookingInUse
 from carrel.parsing.time import seconds
 
 

@@ -25,7 +25,7 @@ from carrel.bookings.queries import Reader
 from carrel.bookings.records import BookingRecord, BookingRefusal, Cursor, IdempotencyKey, RefusalReason, State
 from carrel.bookings.service import CurrentService, ServiceParts
 from carrel.bookings.sign_in.authenticator import CurrentPerson
-from carrel.leases.coverage_words import BookingInUse
+from carrel.cluster.coverage.coverage_words import BookingInUse
 from carrel.parsing import Malformed
 from carrel.parsing.addresses import normal
 from carrel.parsing.time import instant, seconds

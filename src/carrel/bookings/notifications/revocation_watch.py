@@ -9,6 +9,7 @@ import logging
 
 from carrel.bookings.notifications.interface import Outbox
 from carrel.bookings.records import LogEntry
+from carrel.cluster.state import ClusterState
 from carrel.dialects.hand_over_record import LABEL, HandOver, Why, read_record
 from carrel.dialects.notice import what_follows
 from carrel.kubernetes.cluster import Selection
@@ -16,7 +17,6 @@ from carrel.kubernetes.objects.kinds import ConfigMap
 from carrel.kubernetes.objects.resources import CONFIG_MAPS
 from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
-from carrel.leases.cluster_state import ClusterState
 from carrel.parsing import Malformed
 from carrel.parsing.addresses import is_address, normal
 from carrel.parsing.time import seconds

@@ -14,7 +14,7 @@ from carrel.bookings.people import Person, Scope
 from carrel.bookings.pod_rows import pod_rows
 from carrel.bookings.records import Availability, BookingRecord, BookingRequest, Preview, Query, State
 from carrel.bookings.sign_in.authenticator import CurrentPerson, require_scope
-from carrel.leases.coverage_words import BookingInUse
+from carrel.cluster.coverage.coverage_words import BookingInUse
 
 
 @dataclass(frozen=True, slots=True)

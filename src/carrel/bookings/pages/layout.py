@@ -16,7 +16,7 @@ from carrel import __version__
 from carrel.bookings import wording
 from carrel.bookings.people import Person
 from carrel.bookings.service import ServiceParts
-from carrel.leases.coverage_words import CoverageWords
+from carrel.cluster.coverage.coverage_words import CoverageWords
 from carrel.parsing.malformed import Malformed
 from carrel.parsing.time import instant
 from carrel.parsing.time_words import at, moment

@@ -22,10 +22,10 @@ from carrel.bookings.pages.live_streams import LiveStreams
 from carrel.bookings.pages.page import Handler, Page
 from carrel.bookings.people import Person
 from carrel.bookings.sign_in.authenticator import CurrentPerson
+from carrel.cluster.coverage.coverage_words import CoverageWords
 from carrel.dialects.tier import person_of
 from carrel.http.problems import Problem
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.leases.coverage_words import CoverageWords
 from carrel.ledger.ledger import Ledger
 
 POLL_S = 0.5

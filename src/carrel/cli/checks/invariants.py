@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
+from carrel.cluster.invariants import TOLERATED, Invariant, observe, violations
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import EVERYTHING, Selection
 from carrel.kubernetes.objects.resources import LEASES, NODES, PODS
-from carrel.leases.invariants import TOLERATED, Invariant, observe, violations
 
 SHOWN = 5
 AGAIN = "carrel doctor, once more in a few minutes: it may be over"

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from carrel.cli.checks.component_pods import ComponentPod, component_pods
 from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
+from carrel.cluster.record.silent_agents import why_silent
 from carrel.dialects import gpuclaim, gpushare, nvidia
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, GpuNodeStatus
 from carrel.kubernetes.cluster import EVERYTHING
 from carrel.kubernetes.objects.kinds import NodeObject
 from carrel.kubernetes.objects.quantity import whole_quantity
 from carrel.kubernetes.objects.resources import NODES
-from carrel.leases.silent_agents import why_silent
 from carrel.parsing.malformed import Malformed
 from carrel.parsing.time import seconds
 

@@ -17,11 +17,11 @@ from uuid import uuid4
 from carrel.cli.checks.component_pods import component_pods
 from carrel.cli.checks.finding import Finding, Installation, ProbeOptions, fail, ok, warn
 from carrel.cli.checks.runtime import HIDE_FROM, is_simulated
+from carrel.cluster.pod_progress import FINISHED
 from carrel.dialects import carrel, nvidia
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import EVERYTHING, ClusterError, DeleteOptions, Forbidden, Invalid, NotFound
 from carrel.kubernetes.objects.resources import PODS
-from carrel.leases.pod_progress import FINISHED
 
 LABELS = {"app.kubernetes.io/name": "carrel-doctor"}
 WITH_GPU, WITHOUT_GPU = "with a GPU", "without a GPU"

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from carrel.cli.checks.component_pods import ComponentPod, component_pods, newest
 from carrel.cli.checks.definitions import webhook_entries
 from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
+from carrel.cluster.runtime_class import AUTO, NONE
 from carrel.dialects import nvidia
 from carrel.kubernetes.cluster import NotFound
 from carrel.kubernetes.objects.resources import RUNTIME_CLASSES
-from carrel.leases.runtime_class import AUTO, NONE
 
 SIMULATE, RUNTIME_CLASS, HIDE_FROM = "CARREL_SIMULATE", "CARREL_RUNTIME_CLASS", "CARREL_HIDE_GPUS_FROM"
 ALL_PODS = "all-pods"

@@ -1,0 +1,185 @@
+"""Reads what there is to tell people about coverage: of a pod, of a booking, and of the GPUs that a pod waits for, or
+runs without."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from carrel.cluster.coverage.coverage_words import Beyond, BeyondReason, BookingInUse, GpuHolder, NextFree, PodCoverage
+from carrel.cluster.pod_progress import holder_of
+from carrel.cluster.state import ClusterState
+from carrel.cluster.waiting.free_again import FreeAgain
+from carrel.dialects.booking_objects import BookingObject, namespace_named
+from carrel.dialects.carrel import BOOKING, NEXT, TIER
+from carrel.dialects.interface import PodRequest
+from carrel.dialects.tier import person_of
+from carrel.dialects.without_gpu import WithoutGpu
+from carrel.kubernetes.objects.kinds import Namespace, Pod
+from carrel.kubernetes.objects.pods import gates_of
+from carrel.ledger.coverage import Entitlement
+from carrel.ledger.ledger import Card
+from carrel.ledger.placement import selected, suits_by_nature
+from carrel.ledger.requests import WHOLE, Request
+from carrel.ledger.tiers import Tier
+
+PAST, FOREVER = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+
+
+class CoverageReader:
+    """To be created before the informers run."""
+
+    def __init__(self, carrel: ClusterState) -> None:
+        self._carrel = carrel
+        self._covered_pods = carrel.covered_pods
+        self._free_again = FreeAgain(carrel)
+        self._changes = 0
+        self._changes_at = PAST
+        """When the next booking starts or ends."""
+        carrel.bookings.on_change(self._on_booking)
+        carrel.namespaces.on_change(self._on_namespace)
+
+    @property
+    def version(self) -> int:
+        """Another number once the bookings say something else, although the ledger has not changed."""
+        now = self._carrel.options.now()
+        if self._changes_at <= now:
+            self._changes += 1
+            turns = (turn for each in self._covered_pods.bookings() for turn in (each.start, each.ends))
+            self._changes_at = min((turn for turn in turns if turn > now), default=FOREVER)
+        return self._changes
+
+    def tier(self, pod: Pod) -> Tier | None:
+        return self._carrel.covered_pods.tier(pod)
+
+    def of(self, pod: Pod) -> PodCoverage:
+        facts = self._carrel.pod_facts(pod)
+        tier, covered = facts.tier, facts.covered
+        waits = not pod.spec.node_name
+        holds = bool(self._carrel.pod_facts.shares_of(pod))
+        return PodCoverage(
+            tier=tier,
+            asks=holds or facts.asked is not None,
+            waits=waits,
+            covered=covered.entitlement if covered is not None else None,
+            beyond=self._beyond(pod) if covered is None and tier is not None else None,
+            held_for=self._held_for(pod) if waits else None,
+            is_exempt=self._covered_pods.is_exempt(pod),
+            is_decided=TIER in pod.metadata.annotations,
+        )
+
+    def use_of(self, booking: str) -> BookingInUse | None:
+        """None: it does not run, or the cluster does not know it yet."""
+        use = self._covered_pods.use_of(booking)
+        if use is None:
+            return None
+        return BookingInUse(use.entitlement, len(use.gpus), _names(self._covered_pods.covered_by(booking)))
+
+    def booking(self, booking: str) -> Entitlement | None:
+        """None: it has ended, or the cluster does not know it yet."""
+        return self._covered_pods.booking(booking)
+
+    def running_for(self, person: str) -> list[Entitlement]:
+        """The bookings of a person and of their groups that run now; the one that ends last comes first."""
+        now = self._carrel.options.now()
+        theirs = (each for each in self._covered_pods.bookings() if person in each.people and each.runs_at(now))
+        return sorted(theirs, key=lambda each: (-each.ends.timestamp(), each.booking))
+
+    def next_free(self, pod: Pod, asked: WithoutGpu) -> NextFree:
+        """When a GPU as it asked for will be free, of a pod that runs without one."""
+        return self._free_again.of(pod, Request(asked.gpus, WHOLE, asked.model))
+
+    def holders(self, pod: Pod) -> list[GpuHolder]:
+        """Who holds the GPUs that would do for a pod that waits; those that are booked come first, by their end."""
+        asked = self._carrel.pod_facts.asked(pod)
+        if pod.spec.node_name or gates_of(pod) or not isinstance(asked, PodRequest):
+            return []
+        ledger, request = self._carrel.ledger, asked.request
+        if self._carrel.waiting_reason.why_never(pod, request) is not None:
+            return []  # it waits for nobody's
+        is_silent = self._carrel.cluster_ledger.why_silent
+        there = filter(None, map(ledger.node, self._carrel.eligible_nodes.nodes_for(pod)))
+        nodes = [node for node in there if not node.unusable or is_silent(node.name)]
+        cards = [
+            card
+            for node in nodes
+            if selected(node, request)
+            for card in ledger.cards(node.name)
+            if suits_by_nature(card.gpu, request)
+        ]
+        own = self._carrel.claim_users.holder_uids(pod)
+        found = [each for card in cards for each in self._holders_of(card) if each[0] not in own]
+        return [holder for _, holder in sorted(found, key=lambda each: _order(each[1]))]
+
+    def _holders_of(self, card: Card) -> Iterable[tuple[str, GpuHolder]]:
+        silent = self._carrel.cluster_ledger.why_silent(card.gpu.node)
+        for uid, share in sorted(card.shares.items()):
+            pod = self._carrel.claim_users.pod_of(uid)
+            is_there = pod is not None or share.holder.is_claim
+            gone = "" if is_there else "it is gone, and its node has not confirmed its end"
+            covered = self._covered_pods.of(uid)
+            yield (
+                uid,
+                GpuHolder(
+                    gpu=str(card.gpu),
+                    model=card.gpu.model,
+                    pod=self._carrel.claim_users.described(share.holder),
+                    user=person_of(pod) if pod is not None else "",
+                    tier=self._carrel.covered_pods.tier(pod) if pod is not None else None,
+                    until=covered.entitlement.ends if covered is not None else None,
+                    unsure=f"{card.gpu.node} does not answer, {silent}" if silent else gone,
+                ),
+            )
+
+    # --- changes -----------------------------------------------------------------------------------------------------
+
+    def _on_booking(self, old: BookingObject | None, new: BookingObject | None) -> None:
+        if old is None or new is None or old.spec != new.spec:
+            self._changes_at = PAST
+
+    def _on_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
+        if old is not None and new is not None and old.metadata.annotations != new.metadata.annotations:
+            self._changes_at = PAST
+
+    # --- why a booking does not cover a pod --------------------------------------------------------------------------
+
+    def _beyond(self, pod: Pod) -> Beyond | None:
+        running = self._covered_pods.running_for(person_of(pod), namespace_named(pod.metadata.namespace))
+        if not running:
+            return None
+        found = [self._beyond_booking(pod, each) for each in running]
+        return next((each for each in found if each.why is BeyondReason.IN_USE), found[0])
+
+    def _beyond_booking(self, pod: Pod, entitlement: Entitlement) -> Beyond:
+        models, gpus = self._wanted(pod)
+        if entitlement.model and any(model != entitlement.model for model in models):
+            return Beyond(entitlement, BeyondReason.OTHER_MODEL)
+        if gpus > entitlement.gpus:
+            return Beyond(entitlement, BeyondReason.TOO_FEW)
+        used_by = _names(self._covered_pods.users_of(entitlement.booking))
+        return Beyond(entitlement, BeyondReason.IN_USE if used_by else BeyondReason.OTHER, used_by)
+
+    def _wanted(self, pod: Pod) -> tuple[set[str], int]:
+        """The models that the pod holds or asks for, and how many GPUs."""
+        ledger = self._carrel.ledger
+        if held := {share.gpu for share in self._carrel.pod_facts.shares_of(pod)}:
+            return {card.gpu.model for card in map(ledger.card, held) if card is not None}, len(held)
+        asked = self._carrel.pod_facts.asked(pod)
+        if not isinstance(asked, PodRequest):
+            return set(), 0
+        return {asked.request.model} - {""}, asked.request.cards
+
+    def _held_for(self, pod: Pod) -> Entitlement | None:
+        """A scheduling gate of the same name as the annotation holds it until the booking starts."""
+        wanted = pod.metadata.annotations.get(BOOKING, "")
+        if not wanted or BOOKING not in gates_of(pod):
+            return None
+        planned = self._covered_pods.planned_for(person_of(pod), namespace_named(pod.metadata.namespace))
+        return next((each for each in planned if wanted in (NEXT, each.booking)), None)
+
+
+def _names(pods: Iterable[Pod]) -> tuple[str, ...]:
+    return tuple(holder_of(pod).full_name for pod in pods)
+
+
+def _order(holder: GpuHolder) -> tuple[int, float, str]:
+    group = 0 if holder.until is not None else 1 if holder.tier is Tier.OPPORTUNISTIC else 2
+    return group, holder.until.timestamp() if holder.until is not None else 0.0, holder.gpu

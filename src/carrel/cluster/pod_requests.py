@@ -1,0 +1,101 @@
+"""What pods ask for, in two senses:
+
+as_written     by the words on the pod and in the objects that it names: for a pod that is about to be created
+as_admitted    the same, if the pod may have it by its seal and by what was recorded when it was created: for all
+               others. Of a pod that waits, `pod_facts` narrows it to what its booking covers
+"""
+
+from carrel.cluster.gangs.gang_sizes import GangSizes
+from carrel.cluster.options import ClusterOptions
+from carrel.cluster.watches import Watches
+from carrel.dialects import dra
+from carrel.dialects.interface import Dialect, PodRequest
+from carrel.dialects.kai_reservation import is_reservation
+from carrel.dialects.registry import request_of
+from carrel.dialects.seal import ADMITTED
+from carrel.kubernetes.isolation import Isolation
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.pods import subject
+from carrel.ledger.ledger import Ledger
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import Request
+from carrel.parsing import Malformed
+
+Asked = PodRequest | Refusal | None
+"""What a pod asks for, or why it cannot have that; None: it asks for no GPU."""
+
+
+class PodRequests:
+    def __init__(
+        self, watches: Watches, ledger: Ledger, gang_sizes: GangSizes, options: ClusterOptions, isolation: Isolation
+    ) -> None:
+        self._watches = watches
+        self._ledger = ledger
+        self._gang_sizes = gang_sizes
+        self._options = options
+        self._isolation = isolation
+
+    def as_written(self, pod: Pod, spoken: tuple[Dialect, ...] | None = None) -> Asked:
+        """`spoken`: the dialects of the pod, if known. Raises only `Malformed`: one pod must not stop a question about
+        others."""
+        watches, options = self._watches, self._options.dialect_options
+        try:
+            in_pod = request_of(pod, watches.claim_named, self._gang_sizes.gang_of, options, spoken)
+            return in_pod or self._asked_by_claims(pod)
+        except Malformed:
+            raise
+        except Exception as error:
+            self._isolation.failed("request", subject(pod.metadata), error)
+            return Refusal(f"what {subject(pod.metadata)} asks for cannot be understood; Carrel's log says why")
+
+    def as_admitted(self, pod: Pod) -> Asked:
+        """A request that cannot be read is refused."""
+        if is_reservation(pod):
+            return None  # its GPU is for other pods, which are on the slot's Lease
+        try:
+            asked = self.as_written(pod)
+        except Malformed as malformed:
+            return Refusal(str(malformed))
+        if not isinstance(asked, PodRequest) or pod.spec.node_name:
+            return asked  # a pod that has its GPU keeps it
+        return self.why_not_sealed(pod) or asked.not_recorded_on(pod) or asked
+
+    def why_not_sealed(self, pod: Pod) -> Refusal | None:
+        """Why a pod that was not admitted by Carrel's webhook gets no GPU; None if it was."""
+        seal = self._options.seal
+        if seal is None:
+            return None
+        return seal.missing_on(pod, self._watches.sealed_with(pod.metadata.annotations.get(ADMITTED, "")))
+
+    # --- by ResourceClaims -------------------------------------------------------------------------------------------
+
+    def _asked_by_claims(self, pod: Pod) -> PodRequest | None:
+        """What a pod asks for by ResourceClaims, which any scheduler allocates; if it waits: by those that have no GPUs
+        yet."""
+        claims = self._watches.device_claims
+        if claims is None or not claims.may_be_asked_by(pod):
+            return None
+        waits, held = bool(pod.metadata.uid) and not pod.spec.node_name, self._ledger.shares_of
+        request = claims.wanted_by(pod, lambda uid: bool(held(uid))) if waits else claims.request_of(pod)
+        return PodRequest(dra.DIALECT, request) if request is not None else None
+
+    def asks_by_claims(self, pod: Pod) -> bool:
+        """Whether it asks for GPUs by ResourceClaims, readably or not; a pod that waits: by those without GPUs yet."""
+
+        def asks(pod: Pod) -> bool:
+            try:
+                return self._asked_by_claims(pod) is not None
+            except Malformed:
+                return True  # it waits, and is told why
+
+        return self._isolation.ask("request", pod, asks, False)
+
+    def is_understood(self, pod: Pod) -> bool:
+        """Whether Carrel knows which GPUs would do for a pod: the selectors of claims may say more."""
+        claims = self._watches.device_claims
+        return claims is None or self._isolation.ask("request", pod, claims.is_understood, False)
+
+
+def request_in(asked: Asked) -> Request | None:
+    """None: it asks for no GPU, or may have none."""
+    return asked.request if isinstance(asked, PodRequest) else None

@@ -1,0 +1,104 @@
+"""Which node a GPU belongs to that several nodes report.
+
+Each agent is believed about its own node only, but a UUID has no node in it: an agent that lies could make another
+node's GPU vanish by reporting it too. So the first node that reports a GPU keeps it. The GPU of the others is set
+aside, with the reason, under the name of its place. Among nodes that report the same GPU, in this order:
+
+1. those that the cluster has as Nodes
+2. those where a Lease records the GPU: this outlives the process
+3. the one that has it already, as this process knows; not before everything was read, as that comes in any order
+4. the one whose GpuNodeStatus is older, and then by name
+
+A GPU that was moved to another machine is accepted there as soon as the old machine no longer reports it, or its Node
+or its GpuNodeStatus is deleted. A node that is only silent keeps its GPUs: else who reports them meanwhile would.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from carrel.cluster.watches import Watches
+from carrel.ledger.gpus import Gpu, place_name
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    uuids: frozenset[str]
+    created: str
+    """When the GpuNodeStatus was created. The API server writes it, always in the same form."""
+
+
+class NodeRecords(Protocol):
+    """What is known of nodes besides what they report."""
+
+    def has_node(self, node: str) -> bool: ...
+
+    def is_recorded_on(self, uuid: str, node: str) -> bool:
+        """Whether a Lease of that node gives somebody a part of that GPU."""
+        ...
+
+
+class GpuNodes:
+    def __init__(self, watches: Watches, records: NodeRecords) -> None:
+        self._watches = watches
+        self._records = records
+        self._reports: dict[str, _Report] = {}  # by node
+        self._claimants: dict[str, set[str]] = {}  # UUID → the nodes that report it
+        self._owners: dict[str, str] = {}  # UUID → the node that has it
+
+    def report(self, node: str, uuids: Iterable[str], created: str) -> set[str]:
+        """What the node reports now. Returns the other nodes that lose a GPU by it, or get one."""
+        before, now = self._reports.get(node), _Report(frozenset(uuids), created)
+        if before == now:
+            return set()
+        self._reports[node] = now
+        reported_before = before.uuids if before is not None else frozenset()
+        for uuid in reported_before - now.uuids:
+            self._claimants[uuid].discard(node)
+        for uuid in now.uuids - reported_before:
+            self._claimants.setdefault(uuid, set()).add(node)
+        return self._decide(reported_before | now.uuids) - {node}
+
+    def forget(self, node: str) -> set[str]:
+        """The node reports nothing any more. Returns the others that get a GPU by it."""
+        changed = self.report(node, (), "")
+        self._reports.pop(node, None)
+        return changed
+
+    def on_node(self, node: str) -> set[str]:
+        """The Node has come or is gone. Returns the nodes that lose a GPU by it, or get one."""
+        report = self._reports.get(node)
+        return self._decide(uuid for uuid in report.uuids if len(self._claimants[uuid]) > 1) if report else set()
+
+    def on_lease(self, uuid: str) -> set[str]:
+        """Another Lease than before may record the GPU. Returns the nodes that lose it by it, or get it."""
+        return self._decide([uuid]) if len(self._claimants.get(uuid, ())) > 1 else set()
+
+    def as_own(self, gpu: Gpu) -> Gpu:
+        """A GPU as its node reports it; set aside, under the name of its place, if it counts as another node's."""
+        owner = self._owners[gpu.uuid]
+        if owner == gpu.node:
+            return gpu
+        why = f"node {owner} reports the same GPU, {gpu.uuid}, and had it first"
+        return replace(gpu, uuid=place_name(gpu.node, gpu.index), unusable=why)
+
+    def _decide(self, uuids: Iterable[str]) -> set[str]:
+        changed = set()
+        for uuid in uuids:
+            claimants, before = self._claimants[uuid], self._owners.pop(uuid, "")
+            if not claimants:
+                del self._claimants[uuid]
+                continue
+            owner = self._first_of(claimants, uuid, before) if len(claimants) > 1 else next(iter(claimants))
+            self._owners[uuid] = owner
+            if owner != before:
+                changed |= claimants
+        return changed
+
+    def _first_of(self, claimants: Iterable[str], uuid: str, before: str) -> str:
+        keeps = before if self._watches.are_nodes_read else ""
+        return min(claimants, key=lambda node: self._rank(node, uuid, keeps))
+
+    def _rank(self, node: str, uuid: str, keeps: str) -> tuple[bool, bool, bool, str, str]:
+        is_there, is_recorded = self._records.has_node(node), self._records.is_recorded_on(uuid, node)
+        return (not is_there, not is_recorded, node != keeps, self._reports[node].created, node)

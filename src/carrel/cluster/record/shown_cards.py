@@ -1,0 +1,78 @@
+"""The GPUs of a node with their holders, as people see them: by the numbers of the GPUs, never of slots.
+
+Where the kubelet chooses the GPUs, the ledger has slots. Behind a slot is the GPU that its reservation pod holds or,
+for a pod that asked the kubelet itself, the GPU that the agent saw it with. A holder whose GPU nobody knows yet is
+shown on a GPU that nobody else has, so that the sums are right; so is the reason why a free slot cannot be had.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from carrel.cluster.record.cluster_ledger import ClusterLedger
+from carrel.ledger.gpus import Gpu
+from carrel.ledger.ledger import Card
+from carrel.ledger.shares import Holder, Share
+
+
+def shown_cards(cluster_ledger: ClusterLedger, node: str) -> Sequence[Card]:
+    reported = cluster_ledger.reported(node)
+    if reported is None or not cluster_ledger.kubelet_chooses(node):
+        return cluster_ledger.ledger.cards(node)
+    held: dict[str, dict[str, Share]] = {gpu.uuid: {} for gpu in reported.gpus}
+    kept: dict[str, Holder | None] = {}
+    unknown: list[tuple[Iterable[Share], Holder | None]] = []
+    spare: list[str] = []  # of each free slot, why it cannot be had
+    for slot in cluster_ledger.ledger.cards(node):
+        uuid = _card_of(cluster_ledger, slot, reported.gpus, held)
+        if uuid:
+            _show(slot.shares.values(), uuid, held)
+            kept[uuid] = slot.kept_for
+        elif slot.shares or slot.kept_for:
+            unknown.append((slot.shares.values(), slot.kept_for))
+        else:
+            spare.append(slot.gpu.unusable)
+    for pod in cluster_ledger.unrecorded(node):
+        for gpu in pod.gpus:
+            _show(pod.shares([gpu]), gpu.uuid, held)
+        unknown += [(pod.shares(reported.gpus[:1]), None)] * (0 if pod.is_known else pod.count)
+    healthy_first = sorted(reported.gpus, key=lambda gpu: bool(gpu.unusable))
+    idle = [gpu for gpu in healthy_first if not held[gpu.uuid] and gpu.uuid not in kept]
+    for (shares, keeper), gpu in zip(unknown, idle, strict=False):
+        _show(shares, gpu.uuid, held)
+        kept[gpu.uuid] = keeper
+    left = [gpu.uuid for gpu in idle[len(unknown) :] if not gpu.unusable]
+    # Two pods to which the kubelet gave one GPU count as two: it might give that GPU once more, instead of a free one.
+    spare += [f"it is kept free: the kubelet gave another GPU of {node} twice"] * (len(left) - len(spare))
+    closed = dict(zip(left[spare.count("") :], filter(None, spare), strict=False))
+    return [
+        Card(replace(gpu, unusable=gpu.unusable or closed.get(gpu.uuid, "")), held[gpu.uuid], kept.get(gpu.uuid))
+        for gpu in reported.gpus
+    ]
+
+
+def shown_card(cluster_ledger: ClusterLedger, uuid: str) -> Card | None:
+    """The GPU with this UUID; None if no node reports it."""
+    card = cluster_ledger.ledger.card(uuid)
+    if card is not None and not cluster_ledger.kubelet_chooses(card.gpu.node):
+        return card
+    nodes = filter(cluster_ledger.kubelet_chooses, cluster_ledger.ledger.nodes)
+    shown = (card for node in nodes for card in shown_cards(cluster_ledger, node))
+    return next((card for card in shown if card.gpu.uuid == uuid), None)
+
+
+def shown_indices(cluster_ledger: ClusterLedger, node: str, uid: str) -> tuple[int, ...]:
+    """The numbers of the GPUs of a pod."""
+    return tuple(card.gpu.index for card in shown_cards(cluster_ledger, node) if uid in card.shares)
+
+
+def _card_of(cluster_ledger: ClusterLedger, slot: Card, gpus: Sequence[Gpu], held: dict[str, dict[str, Share]]) -> str:
+    """The UUID of the GPU behind a slot; empty if it is not known."""
+    if len(slot.gpu.possible_uuids) == 1 and not slot.gpu.possible_uuids.isdisjoint(held):
+        return next(iter(slot.gpu.possible_uuids))
+    users = {gpu.uuid: cluster_ledger.users_of(gpu) for gpu in gpus}
+    own = (uuid for uuid in held if not held[uuid] and any(uid in users[uuid] for uid in slot.shares))
+    return next(own, "")
+
+
+def _show(shares: Iterable[Share], uuid: str, held: dict[str, dict[str, Share]]) -> None:
+    held[uuid].update((share.holder.uid, replace(share, gpu=uuid)) for share in shares)

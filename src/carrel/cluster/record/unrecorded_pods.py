@@ -1,0 +1,180 @@
+"""Pods that are bound and have GPUs, but that no Lease names: they were there before Carrel, or another scheduler
+placed them while Carrel was away. They hold their GPUs like all others, from the first answer on.
+
+Which GPUs such a pod has is told, the most reliable first, by
+
+    the kubelet          its list of devices, as the agent reports it in the GpuNodeStatus
+    Carrel               the copy that a bind wrote on the pod; its Lease was deleted by somebody
+    another scheduler    its annotation: the index that gpushare's extender writes, the UUIDs that HAMi's writes
+    nobody               then it may be any GPU of the node: a part of a GPU is held on each of them, and for a whole
+                         GPU no new pod comes to the node until the agent has said which one it is
+
+A user could write annotations. So they say only *which* GPUs, and how memory is divided among them: *how much* comes
+from the pod's own request, which the kubelet and the scheduler count too; and only pods that are bound and have not
+finished are looked at. A pod whose request Carrel would refuse has the whole of each GPU that it was told.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from carrel.cluster.pod_progress import FINISHED, holder_of
+from carrel.dialects import carrel, gpushare, kai, nvidia, registry
+from carrel.dialects.gpuclaim_objects import GpuNodeStatus
+from carrel.dialects.interface import PodRequest
+from carrel.dialects.kai_reservation import is_reservation
+from carrel.dialects.registry import dialects_of
+from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.pods import resource_asked
+from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import WHOLE, Amount, Memory
+from carrel.ledger.shares import Holder, Share, ShareState
+from carrel.ledger.slots import KubeletOffer
+from carrel.parsing import Malformed
+
+RequestOf = Callable[[Pod], PodRequest | Refusal | None]
+"""What a pod asks for. It may raise `Malformed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnrecordedPod:
+    """A pod that has GPUs without a Lease, and what is known of them."""
+
+    holder: Holder
+    amount: Amount
+    """Of each GPU."""
+    count: int
+    """How many GPUs."""
+    gpus: tuple[Gpu, ...] = ()
+    """Which; empty: not known."""
+    devices: int = 0
+    """How many devices it asks the kubelet for, where the kubelet chooses the GPUs."""
+    memory: Mapping[str, MiB] = field(default_factory=dict)
+    """UUID → how much of that GPU, where it is not the same of each."""
+
+    @property
+    def is_known(self) -> bool:
+        return bool(self.gpus)
+
+    def memory_on(self, gpu: Gpu) -> MiB | None:
+        if self.amount == WHOLE:
+            return None
+        return self.memory.get(gpu.uuid) or self.amount.on(gpu.memory)
+
+    def shares(self, gpus: Iterable[Gpu]) -> list[Share]:
+        return [Share(self.holder, gpu.uuid, self.memory_on(gpu), ShareState.ASSIGNED) for gpu in gpus]
+
+
+def may_have_gpus(pod: Pod) -> bool:
+    """Whether a pod that no Lease names has to be looked at."""
+    if not pod.spec.node_name or pod.status.phase in FINISHED:
+        return False
+    try:
+        return is_reservation(pod) or bool(dialects_of(pod))
+    except Malformed:
+        return True
+
+
+def users_by_gpu(status: GpuNodeStatus) -> dict[str, list[int]]:
+    """uid of a pod → the indices of the GPUs that the agent saw it with."""
+    users: dict[str, list[int]] = {}
+    for device in status.status.devices:
+        for uid in device.in_use_by:
+            users.setdefault(uid, []).append(device.id)
+    return users
+
+
+def unrecorded_pods(
+    node: Node, pods: Iterable[Pod], users: Mapping[str, Iterable[int]], request_of: RequestOf
+) -> list[UnrecordedPod]:
+    """Of pods of the node that no Lease names. `node` has its real GPUs, also where there are slots."""
+    listed = sorted(pods, key=lambda pod: pod.metadata.uid)
+    groups = {group for pod in listed if is_reservation(pod) for group in kai.read_groups(pod.metadata.labels)}
+    found = []
+    for pod in listed:
+        if not is_reservation(pod) and groups & set(kai.read_groups(pod.metadata.labels)):
+            continue  # it shares the GPU of KAI's own reservation pod, which counts
+        seen = _unrecorded(node, pod, frozenset(users.get(pod.metadata.uid, ())), request_of)
+        if seen is not None:
+            found.append(seen)
+    return found
+
+
+def _unrecorded(node: Node, pod: Pod, used: frozenset[int], request_of: RequestOf) -> UnrecordedPod | None:
+    holder, by_kubelet = holder_of(pod), tuple(gpu for gpu in node.gpus if gpu.index in used)
+    devices, counted, asked = 0, 0, None
+    try:
+        devices, counted = resource_asked(pod, nvidia.GPU).total, resource_asked(pod, gpushare.GPU_COUNT).total
+        asked = None if is_reservation(pod) else request_of(pod)
+    except Malformed:
+        pass  # what could be read counts
+    if not isinstance(asked, PodRequest):
+        # What it asks for cannot be read, or is only for the kubelet: what the kubelet gave counts, and what it owes.
+        has = by_kubelet or (() if is_reservation(pod) else tuple(_told_by_peers(node, pod)))
+        count = len(has) or devices or counted
+        return UnrecordedPod(holder, WHOLE, count, has, devices) if count else None
+    request = asked.request
+    if by_kubelet:
+        return UnrecordedPod(holder, request.amount, len(by_kubelet), by_kubelet, devices)
+    told = _told_by_carrel(node, pod)
+    if len(told) == request.cards:
+        return UnrecordedPod(holder, request.amount, request.cards, told, devices)
+    parts = _told_by_peers(node, pod)
+    if isinstance(request.amount, Memory) and parts and all(parts.values()):
+        memory = _divided(MiB(request.amount.mib * request.cards), parts)
+        return UnrecordedPod(holder, request.amount, len(parts), tuple(parts), devices, memory)
+    has = tuple(parts) if len(parts) == request.cards else ()
+    return UnrecordedPod(holder, request.amount, request.cards, has, devices)
+
+
+def _told_by_carrel(node: Node, pod: Pod) -> tuple[Gpu, ...]:
+    told = carrel.told_cards(pod.metadata.annotations)
+    return tuple(gpu for gpu in node.gpus if gpu.uuid in told)
+
+
+def _told_by_peers(node: Node, pod: Pod) -> dict[Gpu, int]:
+    """Empty: no other scheduler says it, or what one says cannot be: it is not read, or the node has no such GPU."""
+    for dialect in registry.ALL.dialects:
+        try:
+            told = dialect.told_gpus(pod)
+        except Malformed:
+            continue
+        found = {gpu: told.get(gpu.index, told.get(gpu.uuid)) for gpu in node.gpus}
+        parts = {gpu: part for gpu, part in found.items() if part is not None}
+        if told and len(parts) == len(told):
+            return parts
+    return {}
+
+
+def _divided(memory: MiB, parts: Mapping[Gpu, int]) -> dict[str, MiB]:
+    """UUID → its part, rounded up, so that a division never lowers what is held."""
+    total = sum(parts.values())
+    return {gpu.uuid: MiB(-(-memory * part // total)) for gpu, part in parts.items()}
+
+
+def why_set_aside(pods: Iterable[UnrecordedPod], node: str) -> str:
+    """Why a node takes no new pods; empty if it does."""
+    for pod in pods:
+        if not pod.is_known and pod.amount == WHOLE:
+            return (
+                f"{pod.holder} was placed there without Carrel and has {_gpus(pod.count)} of {node};"
+                " which, the agent has not said yet"
+            )
+    return ""
+
+
+def _gpus(count: int) -> str:
+    return "a GPU" if count == 1 else f"{count} GPUs"
+
+
+def offer_of(pods: Iterable[UnrecordedPod], allocatable: int | None, capacity: int) -> KubeletOffer:
+    """Where the kubelet chooses the GPUs: what it has to give, and what these pods have of it."""
+    others = tuple(pods)
+    return KubeletOffer(
+        allocatable,
+        capacity,
+        tuple(str(pod.holder) for pod in others),
+        sum(pod.devices for pod in others),
+        frozenset(gpu.uuid for pod in others for gpu in pod.gpus),
+        sum(pod.count for pod in others if not pod.is_known),
+    )
