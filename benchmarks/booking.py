@@ -49,7 +49,7 @@ from tests.kit.postgres import new_database, postgres
 
 STORED, CALLS, PER_SECOND = 10_000, 1_000, 50
 MODELS = [f"MODEL-{number}" for number in range(10)]
-CARDS = 600
+GPUS = 600
 """Of each model: nearly all wishes fit, so that what is measured is booking and not refusing."""
 MANY = Rate(per_second=1e6, burst=10**6)
 DAY = timedelta(days=1)
@@ -90,7 +90,7 @@ def make_bare() -> AsgiApp:
 def make_booking(url: str) -> AsgiApp:
     database = Database(url)
     nodes = [
-        Node(model.lower(), tuple(Gpu(f"{model}-{i}", model.lower(), i, model, MiB(49140)) for i in range(CARDS)))
+        Node(model.lower(), tuple(Gpu(f"{model}-{i}", model.lower(), i, model, MiB(49140)) for i in range(GPUS)))
         for model in MODELS
     ]
     queries = BookingQueries(SqlBookings(database), FileInventory(nodes), BookingRules(), ZoneInfo("UTC"), utc_now)

@@ -15,7 +15,7 @@ from carrel.ledger.requests import WHOLE, GpuPolicy, Memory, Portion, Request, T
 from carrel.ledger.scoring import Ranking
 from carrel.ledger.shares import Holder, Share
 
-NODES, CARDS, SHARES = 5_000, 8, 50_000
+NODES, GPUS, SHARES = 5_000, 8, 50_000
 MODEL = "NVIDIA-A100-SXM4-80GB"
 
 REQUESTS = {
@@ -35,7 +35,7 @@ def cluster() -> list[Node]:
             f"node-{n:04}",
             tuple(
                 Gpu(f"GPU-{n:04}-{i}", f"node-{n:04}", i, MODEL, MiB(81_920), f"island-{i // 4}", 600)
-                for i in range(CARDS)
+                for i in range(GPUS)
             ),
         )
         for n in range(NODES)
@@ -47,8 +47,8 @@ def shares() -> list[Share]:
     found = []
     for number in range(SHARES):
         node, turn = number % NODES, number // NODES
-        card = turn % (CARDS if node % 2 else CARDS - 2)
-        found.append(Share(Holder(f"uid-{number}", "lab", f"pod-{number}"), f"GPU-{node:04}-{card}", MiB(12_207)))
+        gpu = turn % (GPUS if node % 2 else GPUS - 2)
+        found.append(Share(Holder(f"uid-{number}", "lab", f"pod-{number}"), f"GPU-{node:04}-{gpu}", MiB(12_207)))
     return found
 
 

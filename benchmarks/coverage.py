@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.core import CARDS, NODES, cluster
+from benchmarks.core import GPUS, NODES, cluster
 from benchmarks.measuring import Figure, cpu_seconds
 from carrel.cluster.options import ClusterOptions
 from carrel.cluster.state import ClusterState
@@ -83,11 +83,11 @@ class BusyCluster:
         """As if another replica had bound a pod, or a pod had gone."""
         self.turn += 1
         number = self.turn % 1_000
-        gpu = f"GPU-{number:04}-{CARDS - 1}"
+        gpu = f"GPU-{number:04}-{GPUS - 1}"
         uid = f"bound-{number}"
         before = self.state.ledger.shares_of(uid)
         if gpu in before:
-            self.state.ledger.set_card(gpu, [])
+            self.state.ledger.set_entry(gpu, [])
         else:
             self.state.ledger.restore([Share(Holder(uid, "lab", uid), gpu, None)])
         self.state.covered_pods.on_shares([uid])

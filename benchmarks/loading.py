@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import uvloop
 
-from benchmarks.core import CARDS, NODES, cluster
+from benchmarks.core import GPUS, NODES, cluster
 from benchmarks.measuring import Figure
 from carrel.cluster.state import ClusterState
 from carrel.dialects import gpuclaim
@@ -66,7 +66,7 @@ class FullCluster:
             "pods": (PODS, lambda number: a_pod(number, nodes)),
             "nodes": (len(nodes), lambda number: a_node(nodes[number])),
             "gpunodestatuses": (len(nodes), lambda number: a_report(nodes[number])),
-            "leases": (len(nodes) * CARDS, lambda number: a_lease(number, nodes)),
+            "leases": (len(nodes) * GPUS, lambda number: a_lease(number, nodes)),
             "namespaces": (1, lambda number: _object("Namespace", LAB, number)),
         }
 
@@ -136,7 +136,7 @@ def a_pod(number: int, nodes: Sequence[Node]) -> Json:
     notes = {
         "carrel.dev/tier": "opportunistic",
         "carrel.dev/user": f"person-{number % 900}@lab.example",
-        "carrel.dev/devices": node.gpus[number // len(nodes) % CARDS].uuid,
+        "carrel.dev/devices": node.gpus[number // len(nodes) % GPUS].uuid,
         "terminate-at": "1900-01-01T00:00:00Z",
     }
     amounts = {"aliyun.com/gpu-mem": "2048", "cpu": "4", "memory": "16Gi"}
@@ -195,7 +195,7 @@ def a_node(node: Node) -> Json:
         "cpu": "128",
         "memory": "1Ti",
         "pods": "110",
-        "nvidia.com/gpu": str(CARDS),
+        "nvidia.com/gpu": str(GPUS),
         "aliyun.com/gpu-mem": "655360",
     }
     labels = {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
@@ -219,7 +219,7 @@ def a_report(node: Node) -> Json:
 def a_lease(number: int, nodes: Sequence[Node]) -> Json:
     """Pod number n is on node n modulo the number of nodes, and there on one GPU after the other."""
     gpu = nodes[number % len(nodes)].gpus[number // len(nodes)]
-    holders = (Holder(uid_of(each), LAB, f"pod-{each:05}") for each in range(number, PODS, len(nodes) * CARDS))
+    holders = (Holder(uid_of(each), LAB, f"pod-{each:05}") for each in range(number, PODS, len(nodes) * GPUS))
     record = LeaseRecord(gpu.node, gpu.index, gpu.uuid, tuple(Share(each, gpu.uuid, MiB(2048)) for each in holders))
     lease = write_lease(record, "carrel", NOON)
     return {**lease, **_object("Lease", number=300_000 + number, **lease["metadata"])}

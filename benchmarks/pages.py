@@ -70,11 +70,11 @@ class FakeInventory:
 def records(first: datetime) -> Iterator[BookingRecord]:
     """On every GPU one after the other, until there are enough."""
     for number in range(BOOKINGS):
-        card, turn = number % (MODELS * GPUS), number // (MODELS * GPUS)
-        start = first + turn * LENGTH + timedelta(hours=card)
+        gpu, turn = number % (MODELS * GPUS), number // (MODELS * GPUS)
+        start = first + turn * LENGTH + timedelta(hours=gpu)
         user = f"person-{number}@lab.example"
         booking = Booking(
-            f"b{number}", user, f"NVIDIA-Model-{card % MODELS}", start, start + LENGTH - timedelta(hours=1)
+            f"b{number}", user, f"NVIDIA-Model-{gpu % MODELS}", start, start + LENGTH - timedelta(hours=1)
         )
         yield BookingRecord(booking, first, user)
 

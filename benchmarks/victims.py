@@ -14,7 +14,7 @@ from random import Random
 
 import msgspec
 
-from benchmarks.core import CARDS
+from benchmarks.core import GPUS
 from benchmarks.core import cluster as large_cluster
 from benchmarks.coverage import NOON, booking, pod
 from benchmarks.measuring import Figure, cpu_seconds
@@ -63,22 +63,22 @@ def _asked(ledger: Ledger, found: Opportunists, booked: WaitingPod) -> float:
 def whole_gpus(rng: Random) -> Iterator[Share]:
     """A pod on each GPU, and 200 nodes where one pod has two."""
     for node in range(NODES):
-        for card in range(CARDS):
-            pod = f"{node}-{0 if node % 5 == 0 and card == 1 else card}"
-            yield Share(Holder(f"uid-{pod}", "lab", pod), f"GPU-{node:04}-{card}", None)
+        for gpu in range(GPUS):
+            pod = f"{node}-{0 if node % 5 == 0 and gpu == 1 else gpu}"
+            yield Share(Holder(f"uid-{pod}", "lab", pod), f"GPU-{node:04}-{gpu}", None)
 
 
 def parts(rng: Random) -> Iterator[Share]:
     """Up to eight pods of different sizes on each GPU of every fifth node; one pod on the others."""
     for node in range(NODES):
-        for card in range(CARDS):
+        for gpu in range(GPUS):
             left = 81_920
             for number in range(8 if node % 5 == 0 else 1):
                 mib = min(left, rng.randrange(5_000, 20_000) if node % 5 == 0 else 81_000)
                 left -= mib
                 if mib:
-                    pod = f"{node}-{card}-{number}"
-                    yield Share(Holder(f"uid-{pod}", "lab", pod), f"GPU-{node:04}-{card}", MiB(mib))
+                    pod = f"{node}-{gpu}-{number}"
+                    yield Share(Holder(f"uid-{pod}", "lab", pod), f"GPU-{node:04}-{gpu}", MiB(mib))
 
 
 GROWTH = (250, 500, 1_000)
@@ -159,10 +159,10 @@ def full_cluster(shares: Layout, waiting: int) -> ClusterState:
             metadata = msgspec.structs.replace(body.metadata, uid=share.holder.uid)
             _add(state, msgspec.structs.replace(body, status=status, metadata=metadata))
     for gpu, held in on_gpu.items():
-        card = state.ledger.card(gpu)
-        assert card is not None
-        record = LeaseRecord(card.gpu.node, card.gpu.index, gpu, tuple(held))
-        name = f"gpu-{card.gpu.node}-{card.gpu.index}"
+        entry = state.ledger.entry(gpu)
+        assert entry is not None
+        record = LeaseRecord(entry.gpu.node, entry.gpu.index, gpu, tuple(held))
+        name = f"gpu-{entry.gpu.node}-{entry.gpu.index}"
         state.cluster_ledger.lease_written(KnownLease(name, "uid", "1", record))
     unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     for number in range(waiting):
@@ -212,9 +212,9 @@ def _equal_shares() -> Iterator[Figure]:
             for each, share in enumerate(held)
         ]
         ledger = Ledger([node], held)
-        for cards in (1, 4):
-            request = Request(cards, Memory(MiB(part * number // 2)))
+        for gpus in (1, 4):
+            request = Request(gpus, Memory(MiB(part * number // 2)))
             booked = WaitingPod(BOOKED, request, (node.name,))
             asked = _asked(ledger, as_found(pods), booked)
-            name = f"choose a half of {number} equal shares on {cards} GPU{'s' * (cards > 1)}"
+            name = f"choose a half of {number} equal shares on {gpus} GPU{'s' * (gpus > 1)}"
             yield Figure(name, asked * 1e3, "ms", GOAL_MS)

@@ -146,7 +146,7 @@ def next_steps(running: Up) -> str:
 A real Kubernetes is up, with the nodes {", ".join(running.nodes)}.
 
     export KUBECONFIG={running.kubeconfig} PATH={kubectl().parent}:$PATH
-    kubectl get nodes -o custom-columns='NODE:.metadata.name,CARDS:.status.capacity.nvidia\\.com/gpu'
+    kubectl get nodes -o custom-columns='NODE:.metadata.name,GPUS:.status.capacity.nvidia\\.com/gpu'
     kubectl run hello --image=testbed/busybox:1 --image-pull-policy=Never -- sleep 1d
 
 Logs: {running.run}/logs   End it: {sys.executable} -m testbed down

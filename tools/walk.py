@@ -137,7 +137,7 @@ async def _one_pod() -> list[Stage]:
 
 async def _revocation() -> Stage:
     """Rounds of the controller, until the extender has bound the booked pod."""
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         pod = await an_unschedulable_booked_pod(lab, "urgent")
         extender, controller = handlers_on(replica, replica.scheduler), _Controller(replica)

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.request import urlopen
 
 from benchmarks.end_to_end.real_cluster import (
-    CARD_MIB,
+    GPU_MIB,
     LAB,
     OURS,
     RealCluster,
@@ -48,7 +48,7 @@ PROFILE = "default-scheduler"
 LEAST_RATIO = 0.8
 """The goal: of the rate without the gate."""
 PATH_SECRET = "a-secret-of-the-benchmark"
-HALF = f"{CARD_MIB // 2}Mi"
+HALF = f"{GPU_MIB // 2}Mi"
 
 
 async def prepare(cluster: RealCluster, nodes: int) -> None:

@@ -31,7 +31,7 @@ from testbed.control_plane import ApiServer, Shape, api_server
 from testbed.processes import Process
 
 LAB, OURS = "lab", "carrel"
-CARDS, CARD_MIB = 8, MiB(81_920)
+GPUS, GPU_MIB = 8, MiB(81_920)
 AT_ONCE = 24
 """Concurrent calls when objects are made: more do not make the API server faster."""
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -42,8 +42,8 @@ T = TypeVar("T")
 def a_node(number: int) -> Node:
     name = f"node-{number:04}"
     gpus = (
-        Gpu(f"GPU-{number:04}-{index}", name, index, "NVIDIA-A100-SXM4-80GB", CARD_MIB, "0", bandwidth_gbps=600)
-        for index in range(CARDS)
+        Gpu(f"GPU-{number:04}-{index}", name, index, "NVIDIA-A100-SXM4-80GB", GPU_MIB, "0", bandwidth_gbps=600)
+        for index in range(GPUS)
     )
     return Node(name, tuple(gpus))
 
@@ -126,9 +126,9 @@ def _node_object(node: Node) -> Json:
         "cpu": "128",
         "memory": "1Ti",
         "pods": "110",
-        nvidia.GPU: str(CARDS),
-        gpushare.GPU_COUNT: str(CARDS),
-        gpushare.GPU_MEM: str(CARDS * CARD_MIB),
+        nvidia.GPU: str(GPUS),
+        gpushare.GPU_COUNT: str(GPUS),
+        gpushare.GPU_MEM: str(GPUS * GPU_MIB),
     }
     ready = {"type": "Ready", "status": "True", "reason": "Simulated", "message": "No kubelet runs here."}
     labels = {"kubernetes.io/hostname": node.name, "kubernetes.io/os": "linux"}

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks.end_to_end.bulk import add_objects
 from benchmarks.end_to_end.real_cluster import (
-    CARD_MIB,
-    CARDS,
+    GPU_MIB,
+    GPUS,
     LAB,
     OURS,
     RealCluster,
@@ -53,11 +53,11 @@ def _leases(nodes: int, uids: Sequence[str]) -> Iterator[Json]:
     other."""
     by_gpu: dict[tuple[int, int], list[int]] = {}
     for number in range(len(uids)):
-        by_gpu.setdefault((number % nodes, number // nodes % CARDS), []).append(number)
+        by_gpu.setdefault((number % nodes, number // nodes % GPUS), []).append(number)
     for (node, index), numbers in by_gpu.items():
         gpu = a_node(node).gpus[index]
         shares = tuple(
             Share(Holder(uids[number], LAB, f"pod-{number:05}"), gpu.uuid, MiB(2048)) for number in sorted(numbers)
         )
-        assert len(shares) * 2048 <= CARD_MIB
+        assert len(shares) * 2048 <= GPU_MIB
         yield write_lease(LeaseRecord(gpu.node, index, gpu.uuid, shares), OURS, utc_now())

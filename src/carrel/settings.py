@@ -283,8 +283,8 @@ class DraSettings:
     dra_driver: Annotated[
         DraDriver,
         typer.Option(
-            help="With --dra: whose devices claims get. Those of NVIDIA's DRA driver are only counted: agents offer "
-            "and prepare nothing for claims.",
+            help="With --dra: whose devices claims get. Those of NVIDIA's DRA driver are only counted: agents "
+            "advertise and prepare nothing for claims.",
             envvar="CARREL_DRA_DRIVER",
         ),
     ] = DraDriver.CARREL

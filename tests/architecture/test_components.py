@@ -45,7 +45,7 @@ PURE_MODULES = (
     "carrel.jupyterhub.startable",
     "carrel.node.allocation_order",
     "carrel.node.device_names",
-    "carrel.node.memory_offer_decision",
+    "carrel.node.memory_mode_decision",
 )
 """The decisions of a component, beside the code that acts on them."""
 

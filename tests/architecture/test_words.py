@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,11 @@ METAPHORS = re.compile(
 PROSE = re.compile(r"\b(doors?|desks?|musters?|barracks|cabinets?|manners)\b", re.IGNORECASE)
 """The same words in sentences: a process is a component."""
 
-CODE = re.compile(r"```.*?```|`[^`]*`|\]\([^)]*\)", re.DOTALL)
-"""What documents quote: keys, options and paths keep their words."""
+CARD = re.compile(r"(?<!wild)(?<!dis)card(?!inal)", re.IGNORECASE)
+"""A second word for a GPU, also as a part of a name."""
+
+OFFER = re.compile("offer", re.IGNORECASE)
+"""The GPUs that the extender promises to a pod before its bind, and nothing else."""
 
 
 @pytest.mark.parametrize(
@@ -74,11 +78,29 @@ def test_neither_code_nor_documents_speak_of_doors_and_desks() -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_documents_say_gpu_and_not_card(document: Path) -> None:
-    if document.name == "glossary.md":
-        return  # it says what the older word means
-    prose = CODE.sub("", document.read_text()).replace("*card*", "")
-    lines = re.findall(r"^.*\b[Cc]ards?\b.*$", prose, re.MULTILINE)
+def lines_with(word: re.Pattern[str], paths: Iterable[Path]) -> list[str]:
+    return [
+        f"{path.relative_to(ROOT).as_posix()}:{number}: {line.strip()}"
+        for path in paths
+        for number, line in enumerate([path.name, *path.read_text().splitlines()])
+        if word.search(line)
+    ]
 
-    assert not lines
+
+def test_a_gpu_has_one_name_in_code_and_documents() -> None:
+    templates = [
+        *(ROOT / "charts").rglob("*.tpl"),
+        *(SOURCE / "carrel").rglob("*.html"),
+        *(ROOT / "examples").rglob("*.yaml"),
+    ]
+    code = [*(SOURCE / "carrel").rglob("*.py"), *(SOURCE / "carrel").rglob("*.yaml")]
+    paths = sorted(path for path in (*code, *templates, *DOCUMENTS) if path.name != "CHANGELOG.md")
+    lines = [line for line in lines_with(CARD, paths) if "gpushare: card, device" not in line]
+
+    assert not lines, "a card is a GPU, or an entry of the ledger"
+
+
+def test_only_the_extender_makes_offers() -> None:
+    code = sorted((SOURCE / "carrel").rglob("*.py"))
+
+    assert not lines_with(OFFER, [path for path in code if path.parent.name != "scheduling"])

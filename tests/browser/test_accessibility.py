@@ -40,7 +40,7 @@ async def found_by_axe(page: Page) -> list[str]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
     """With a cluster, so that there is a map."""
-    nodes = [a_node("n1", islands="aabb"), a_node("n2", cards=1, unusable="unhealthy: XID 79")]
+    nodes = [a_node("n1", islands="aabb"), a_node("n2", gpus=1, unusable="unhealthy: XID 79")]
     async with (
         a_lab(nodes, in_real_time=True) as lab,
         serve(lab.api) as api,

@@ -16,7 +16,7 @@ ADA, BOB = "ada@lab.example", "bob@lab.example"
 
 async def test_a_notebook_stays_where_it_is_when_it_loses_its_gpu(browser: Browser) -> None:
     # The server of these tests has no user interface: the person opens a file that says in which pod it is.
-    async with running_hub([a_node("a", cards=1, model="NVIDIA-A")], default_url=f"/files/{POD_FILE}") as bed:
+    async with running_hub([a_node("a", gpus=1, model="NVIDIA-A")], default_url=f"/files/{POD_FILE}") as bed:
         bed.kubelets.server = JUPYTER
         notices = ["Your booking of last week has ended."]
         bed.startable.update(a_startable({"NVIDIA-A": 1}, notices=notices))

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 async def test_a_gpu_fills_when_a_pod_starts_and_shows_its_person(browser: Browser, tmp_path: Path) -> None:
     async with (
-        a_lab([a_node("n1", cards=2)], in_real_time=True) as lab,
+        a_lab([a_node("n1", gpus=2)], in_real_time=True) as lab,
         serve(lab.api) as api,
         a_service(tmp_path, "--server", api.url) as url,
         signed_in(browser, url, "ada") as page,
@@ -57,7 +57,7 @@ async def test_a_gpu_fills_when_a_pod_starts_and_shows_its_person(browser: Brows
 
 async def test_a_cordoned_node_has_no_idle_gpus_and_every_page_says_why(browser: Browser, tmp_path: Path) -> None:
     async with (
-        a_lab([a_node("dgx-1", cards=2), a_node("dgx-2", cards=1)], in_real_time=True) as lab,
+        a_lab([a_node("dgx-1", gpus=2), a_node("dgx-2", gpus=1)], in_real_time=True) as lab,
         serve(lab.api) as api,
         a_service(tmp_path, "--server", api.url) as url,
         signed_in(browser, url, "ada") as page,
@@ -80,7 +80,7 @@ async def test_a_cordoned_node_has_no_idle_gpus_and_every_page_says_why(browser:
 
 async def test_the_map_shows_at_once_that_a_booking_was_cancelled(browser: Browser, tmp_path: Path) -> None:
     async with (
-        a_lab([a_node("n1", cards=1)], in_real_time=True) as lab,
+        a_lab([a_node("n1", gpus=1)], in_real_time=True) as lab,
         serve(lab.api) as api,
         a_service(tmp_path, "--server", api.url) as url,
         signed_in(browser, url, "ada") as page,

@@ -130,14 +130,14 @@ class TestEvents:
             "metadata": {"name": "one.1"},
             "involvedObject": {"kind": "Pod", "namespace": namespace, "name": "one", "uid": uid},
             "type": "Warning",
-            "reason": "NoCard",
+            "reason": "NoGpu",
             "message": "GPU 0 of n1 has 4069 MiB free, 8138 MiB asked",
             "count": 3,
             "lastTimestamp": "2026-01-02T03:04:05Z",
         }
         await cluster.create(EVENTS, event, namespace)
         [seen] = (await cluster.list(EVENTS, Selection(namespace, fields="involvedObject.name=one"))).items
-        assert (seen.reason, seen.type, seen.count) == ("NoCard", "Warning", 3)
+        assert (seen.reason, seen.type, seen.count) == ("NoGpu", "Warning", 3)
         assert seen.last_timestamp == "2026-01-02T03:04:05Z"
         assert (seen.involved_object.kind, seen.involved_object.uid) == ("Pod", uid)
         others = await cluster.list(EVENTS, Selection(namespace, fields="involvedObject.name=other"))

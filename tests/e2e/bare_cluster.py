@@ -94,18 +94,21 @@ class BareCluster:
         """No GPU is oversubscribed, and every pod has the GPUs in its annotation; at rest, it has no others."""
         held, pods = await self.held(), await self.pods()
         memory = {f"{node.name}-{gpu.index}": gpu.memory for node in self.nodes.values() for gpu in node.gpus}
-        for card, shares in held.items():
-            assert sum(memory[card] if mib is None else mib for mib in shares.values()) <= memory[card], (card, shares)
+        for place, shares in held.items():
+            assert sum(memory[place] if mib is None else mib for mib in shares.values()) <= memory[place], (
+                place,
+                shares,
+            )
         told = {
             pod["metadata"]["uid"]: pod["metadata"].get("annotations", {}).get("carrel.dev/devices", "")
             for pod in pods.values()
         }
         has: dict[str, set[str]] = {}
-        for card, shares in held.items():
+        for place, shares in held.items():
             for uid in shares:
-                has.setdefault(uid, set()).add(f"GPU-{card}")
-        owed = {uid: set(cards.split(",")) for uid, cards in told.items() if cards}
-        assert all(cards <= has.get(uid, set()) for uid, cards in owed.items())
+                has.setdefault(uid, set()).add(f"GPU-{place}")
+        owed = {uid: set(gpus.split(",")) for uid, gpus in told.items() if gpus}
+        assert all(gpus <= has.get(uid, set()) for uid, gpus in owed.items())
         assert owed == has or not at_rest
 
     async def collect_later(self) -> None:

@@ -28,27 +28,27 @@ TELL = "env | grep -E '^(NVIDIA|CUDA|ALIYUN|CGPU)' | sort; echo told; sleep 3600
 
 
 class CarrelNode(CarrelCluster):
-    def __init__(self, node: Node, cards: Sequence[Mapping[str, Any]], *options: str) -> None:
+    def __init__(self, node: Node, gpus: Sequence[Mapping[str, Any]], *options: str) -> None:
         """`options` of the agent."""
         self.node = node
         self.options = options
-        self.cards = node.api.run.data / "cards.yaml"
-        self.simulate(cards)
+        self.gpus = node.api.run.data / "gpus.yaml"
+        self.simulate(gpus)
         self.agent = self.start_agent()
         eventually(lambda: self.allocatable(MEM) > 0)
         super().__init__(node.api)
 
-    def simulate(self, cards: Sequence[Mapping[str, Any]]) -> None:
-        draft = self.cards.with_suffix(".draft")
-        draft.write_text(yaml.safe_dump({"gpus": list(cards)}))
-        draft.rename(self.cards)
+    def simulate(self, gpus: Sequence[Mapping[str, Any]]) -> None:
+        draft = self.gpus.with_suffix(".draft")
+        draft.write_text(yaml.safe_dump({"gpus": list(gpus)}))
+        draft.rename(self.gpus)
 
     def start_agent(self, *more: str) -> Process:
         """With the rights of its ServiceAccount, and no more."""
         kubeconfig = self._kubeconfig()
         options: list[str | Path] = ["--kubeconfig", kubeconfig, "--node-name", self.node.name, "--port", "0"]
         options += ["--cgroups", self.node.namespace.cgroups]
-        program = (sys.executable, "-m", "carrel", "agent", "--simulate", self.cards)
+        program = (sys.executable, "-m", "carrel", "agent", "--simulate", self.gpus)
         command = self.node.namespace.inside(*program, *options, *self.options, *more)
         return self.node.api.start("agent", command)
 
@@ -150,6 +150,6 @@ def node_for_carrel(name: str) -> Iterator[Node]:
 
 
 @contextmanager
-def carrel_node(name: str, cards: Sequence[Mapping[str, Any]] = TWO_GPUS, *options: str) -> Iterator[CarrelNode]:
+def carrel_node(name: str, gpus: Sequence[Mapping[str, Any]] = TWO_GPUS, *options: str) -> Iterator[CarrelNode]:
     with node_for_carrel(name) as node:
-        yield CarrelNode(node, cards, *options)
+        yield CarrelNode(node, gpus, *options)

@@ -59,12 +59,12 @@ class InstalledChart:
             program_image(f"registry.k8s.io/kube-scheduler:v{release()}", component("kube-scheduler")),
         ):
             node.load(image)
-        self._offer_volume()
+        self._provide_volume()
 
     def helm(self, *words: str | Path) -> str:
         return helm(*words, "--namespace", NAMESPACE, api=self.api)
 
-    def _offer_volume(self) -> None:
+    def _provide_volume(self) -> None:
         """As a cluster without a provisioner has it. Its folder is open to the service, which is not root."""
         folder = self.node.namespace.path("/var/bookings")
         folder.mkdir()

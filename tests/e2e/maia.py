@@ -72,8 +72,8 @@ class MaiaBookings:
 @contextmanager
 def maia_bookings(folder: Path, model: str, gpus: int) -> Iterator[MaiaBookings]:
     inventory = folder / "inventory.yaml"
-    card = {"count": gpus, "model": model, "memoryMiB": 16276}
-    inventory.write_text(json.dumps({"nodes": [{"name": "somewhere", "gpus": [card]}]}))
+    gpu = {"count": gpus, "model": model, "memoryMiB": 16276}
+    inventory.write_text(json.dumps({"nodes": [{"name": "somewhere", "gpus": [gpu]}]}))
     zone = ("--zone", "UTC")
     with booking_process(folder, "--inventory", str(inventory), "--maia-token", TOKEN, *zone, *RULES) as service:
         yield MaiaBookings(service, model)

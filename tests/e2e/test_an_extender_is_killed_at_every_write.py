@@ -40,12 +40,12 @@ async def a_gpu_with_another_pod_on_it(bare: BareCluster, replica: Replica) -> P
 
 
 async def two_gpus(bare: BareCluster, replica: Replica) -> Pods:
-    return [await bare.pod("two", notes={"carrel.dev/gpu-cards": "2"})]
+    return [await bare.pod("two", notes={"carrel.dev/gpu-gpus": "2"})]
 
 
 async def a_pod_that_cannot_be_bound(bare: BareCluster, replica: Replica) -> Pods:
     """It is already bound elsewhere, so what is taken for it must be released."""
-    pod = await bare.pod("taken", notes={"carrel.dev/gpu-cards": "2"})
+    pod = await bare.pod("taken", notes={"carrel.dev/gpu-gpus": "2"})
     meta = pod["metadata"]
     await bare.client.bind(BindTarget("lab", meta["name"], meta["uid"], "elsewhere"))
     return [pod]

@@ -298,7 +298,7 @@ def test_an_upgrade_to_the_next_release_keeps_secrets_certificates_and_gpus(
 async def test_a_booking_made_in_the_page_covers_a_pod_and_another_one_goes_on_without_its_gpu(
     chart: InstalledChart,
 ) -> None:
-    wanted = {"carrel.dev/gpu-cards": "2", "carrel.dev/gpu-model": A6000}
+    wanted = {"carrel.dev/gpu-gpus": "2", "carrel.dev/gpu-model": A6000}
     victim = run(chart, with_notes(pod("bobs"), wanted), who=BOB)
     address = chart.get(f"/api/v1/namespaces/{NAMESPACE}/services/carrel-booking")["spec"]["clusterIP"]
     hub = hub_provider.HubProvider()
@@ -312,7 +312,7 @@ async def test_a_booking_made_in_the_page_covers_a_pod_and_another_one_goes_on_w
         await page.get_by_role("button", name="Book", exact=True).click()
         await page.wait_for_url(re.compile("/bookings/"))
 
-    booked = run(chart, with_notes(pod("adas"), {**wanted, "carrel.dev/gpu-cards": "1"}), who=ADA)
+    booked = run(chart, with_notes(pod("adas"), {**wanted, "carrel.dev/gpu-gpus": "1"}), who=ADA)
     successor = wait_for(chart, "bobs")
     assert tier(booked) == "booked"
     assert successor["metadata"]["uid"] != victim["metadata"]["uid"]
@@ -359,7 +359,7 @@ def test_every_example_runs(chart: InstalledChart) -> None:
 
 def test_without_the_booking_service_bookings_count(chart: InstalledChart) -> None:
     """docs/operate.md says what goes on without each part; here and below."""
-    wanted = {"carrel.dev/gpu-model": A6000, "carrel.dev/gpu-cards": "1"}
+    wanted = {"carrel.dev/gpu-model": A6000, "carrel.dev/gpu-gpus": "1"}
     with chart.away("booking"):
         run(chart, with_notes(pod("covered"), wanted), who=ADA)
         # A pod of before may still be ending, which the booking covers until then.

@@ -1,5 +1,5 @@
-"""Where the API server drops the memory of claims, as before Kubernetes 1.36: whole GPUs are offered, and who names an
-amount is told so. The API server is a real one whose feature gate is off."""
+"""Where the API server drops the memory of claims, as before Kubernetes 1.36: whole GPUs are advertised, and who names
+an amount is told so. The API server is a real one whose feature gate is off."""
 
 import asyncio
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def a_template(name: str, **asked: object) -> Json:
     return {"metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": requests}}}}
 
 
-def test_the_slice_offers_whole_gpus(api: ApiServer) -> None:
+def test_the_slice_advertises_whole_gpus(api: ApiServer) -> None:
     (found,) = api.call("GET", f"{RESOURCES}/resourceslices")["items"]
     assert [each["capacity"]["memory"] for each in found["spec"]["devices"]] == [{"value": "16276Mi"}] * 2
     assert [each for each in found["spec"]["devices"] if "allowMultipleAllocations" in each] == []

@@ -27,7 +27,7 @@ from tools.image.carrel_image import carrel_image
 RESERVATIONS, OLD_RESERVATIONS = "kai-resource-reservation", "runai-reservation"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HALF = {"gpu-fraction": "0.5"}
-CARDS = "{gpus: [{count: 2, model: Tesla-V100, memoryMiB: 16276}]}"
+GPUS = "{gpus: [{count: 2, model: Tesla-V100, memoryMiB: 16276}]}"
 
 
 class CoexistNode(CarrelCluster):
@@ -37,9 +37,9 @@ class CoexistNode(CarrelCluster):
         self.node = node
         self._image = carrel_image()
         node.load(self._image)
-        cards = node.api.run.data / "cards.yaml"
-        cards.write_text(simulated)
-        options = ["--node-name", node.name, "--mode", "coexist", "--simulate", str(cards), "--port", "0"]
+        gpus = node.api.run.data / "gpus.yaml"
+        gpus.write_text(simulated)
+        options = ["--node-name", node.name, "--mode", "coexist", "--simulate", str(gpus), "--port", "0"]
         self._inside("agent", "-m", "carrel", "agent", "--kubeconfig", str(node.api.kubeconfig), *options)
         self.uuids = [device["uuid"] for device in eventually(self._devices)]
         self._control = node.api.run.data / "nvidia-plugin.txt"
@@ -112,7 +112,7 @@ class CoexistNode(CarrelCluster):
 
 
 @contextmanager
-def coexist_node(simulated: str = CARDS) -> Iterator[CoexistNode]:
+def coexist_node(simulated: str = GPUS) -> Iterator[CoexistNode]:
     with shown_run("coexist") as run, cluster_with_node(run) as node:
         for crd in crds():
             node.api.call("POST", CRDS.path(), crd)
@@ -137,11 +137,11 @@ def test_two_halves_share_the_reported_gpu_a_third_gets_another_and_the_reservat
         for name in ("a", "b", "c"):
             coexist.starts(ours, name)
 
-        cards = [coexist.told(ours, name) for name in ("a", "b", "c")]
-        assert cards[0] == cards[1] != cards[2]
-        assert sorted({cards[0], cards[2]}) == sorted(coexist.uuids)
+        gpus = [coexist.told(ours, name) for name in ("a", "b", "c")]
+        assert gpus[0] == gpus[1] != gpus[2]
+        assert sorted({gpus[0], gpus[2]}) == sorted(coexist.uuids)
         # The agent says which GPUs they are, before the programs in the reservation pods have started.
-        eventually(lambda: coexist.reserved() == {"gpu-real-node-0": cards[0], "gpu-real-node-1": cards[2]})
+        eventually(lambda: coexist.reserved() == {"gpu-real-node-0": gpus[0], "gpu-real-node-1": gpus[2]})
 
         def group_of(name: str) -> str | None:
             labels: dict[str, str] = coexist.pods(ours)[name]["metadata"].get("labels", {})
@@ -166,19 +166,19 @@ def test_two_halves_share_the_reported_gpu_a_third_gets_another_and_the_reservat
 def test_a_deleted_reservation_pod_is_created_again_with_the_same_gpu(coexist: CoexistNode) -> None:
     with namespace(coexist.api) as ours:
         coexist.starts(ours, "a")
-        card = coexist.told(ours, "a")
+        gpu = coexist.told(ours, "a")
         ((name, before),) = coexist.pods(RESERVATIONS).items()
         coexist.api.call("DELETE", f"/api/v1/namespaces/{RESERVATIONS}/pods/{name}")
 
         def is_repaired() -> bool:
             after = coexist.pods(RESERVATIONS).get(name)
             is_new = after is not None and after["metadata"]["uid"] != before["metadata"]["uid"]
-            return is_new and coexist.reserved() == {"gpu-real-node-0": card} and coexist.is_held("gpu-real-node-0")
+            return is_new and coexist.reserved() == {"gpu-real-node-0": gpu} and coexist.is_held("gpu-real-node-0")
 
         eventually(is_repaired, limit_s=180)
         # The pod went on as if nothing had happened, and another may join it.
         coexist.starts(ours, "b")
-        assert coexist.told(ours, "b") == card
+        assert coexist.told(ours, "b") == gpu
     eventually(lambda: not coexist.reserved(), limit_s=180)
 
 
@@ -235,8 +235,8 @@ def test_a_memory_share_and_a_fraction_share_one_gpu(coexist: CoexistNode) -> No
         wait_for_phase(coexist.api, ours, "memory", "Running")
 
         assert coexist.told(ours, "memory") == coexist.told(ours, "half")
-        card = coexist.told(ours, "half")
-        eventually(lambda: list(coexist.reserved().values()) == [card])
+        gpu = coexist.told(ours, "half")
+        eventually(lambda: list(coexist.reserved().values()) == [gpu])
 
 
 def test_under_kais_old_names_a_fraction_gets_its_gpu_and_kais_tools_find_it(coexist: CoexistNode) -> None:
@@ -247,10 +247,10 @@ def test_under_kais_old_names_a_fraction_gets_its_gpu_and_kais_tools_find_it(coe
     coexist.start_controller("--kubeconfig", coexist.api.kubeconfig, "--reservation-spelling", "old-kai")
     with namespace(coexist.api) as ours:
         coexist.starts(ours, "a")
-        card = coexist.told(ours, "a")
+        gpu = coexist.told(ours, "a")
 
         # It writes this on itself, by its own account and role.
-        eventually(lambda: coexist.reserved(OLD_RESERVATIONS) == {"gpu-real-node-0": card})
+        eventually(lambda: coexist.reserved(OLD_RESERVATIONS) == {"gpu-real-node-0": gpu})
         assert not coexist.reserved()
         (name,) = coexist.pods(OLD_RESERVATIONS)
         assert name.startswith(f"runai-reservation-gpu-{coexist.node.name}-")
@@ -260,5 +260,5 @@ def test_under_kais_old_names_a_fraction_gets_its_gpu_and_kais_tools_find_it(coe
             maps = coexist.api.call("GET", f"/api/v1/namespaces/{ours}/configmaps")["items"]
             return next((each["data"] for each in maps if each["metadata"]["name"] == f"{prefix}-0"), {})
 
-        assert eventually(shared)["NVIDIA_VISIBLE_DEVICES"] == card
+        assert eventually(shared)["NVIDIA_VISIBLE_DEVICES"] == gpu
     eventually(lambda: not coexist.reserved(OLD_RESERVATIONS), limit_s=180)

@@ -1,7 +1,7 @@
 """Pods as people write them, through the real webhook onto a real kubelet, in native and in coexist mode.
 
-HAMi's: nothing offers `nvidia.com/gpumem`, and two GPUs are fewer than five pods. They run because the webhook records
-what they ask for and takes the resources off them. KAI's fractions and GpuClaims ask the kubelet for nothing at all.
+HAMi's: nothing advertises `nvidia.com/gpumem`, and two GPUs are fewer than five pods. They run because the webhook
+records what they ask for and takes the resources off them. KAI's fractions and GpuClaims ask the kubelet for nothing.
 """
 
 import json

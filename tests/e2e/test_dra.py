@@ -70,7 +70,7 @@ def why_not_allocated(carrel: CarrelNode, where: str, memory: str) -> str:
     return ""
 
 
-def test_the_slice_offers_memory_that_can_be_divided(carrel: CarrelNode) -> None:
+def test_the_slice_advertises_memory_that_can_be_divided(carrel: CarrelNode) -> None:
     (found,) = slices(carrel)
     (device,) = found["spec"]["devices"]
     assert device["capacity"]["memory"]["value"] == "16276Mi"

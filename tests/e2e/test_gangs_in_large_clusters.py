@@ -8,7 +8,7 @@ import pytest
 from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster
 from tests.e2e.pods import create, eventually, namespace, pod
 
-NODES, MEMBERS, CARDS = 300, 8, 2
+NODES, MEMBERS, GPUS = 300, 8, 2
 FREE = tuple(f"node-{number:03}" for number in range(5, NODES, 37))
 """These have twice as many GPUs as the others. One question has only some of them."""
 LIMIT_S = 180
@@ -17,16 +17,16 @@ LIMIT_S = 180
 @pytest.fixture(scope="module")
 def cluster_of_carrel() -> Iterator[CarrelCluster]:
     names = [f"node-{number:03}" for number in range(NODES)]
-    nodes = [a_node(name, [40960] * (2 * CARDS if name in FREE else CARDS)) for name in names]
+    nodes = [a_node(name, [40960] * (2 * GPUS if name in FREE else GPUS)) for name in names]
     with carrel_cluster("gangs-in-large-clusters", nodes) as cluster:
         yield cluster
 
 
-def a_member(number: int, cards: int, size: int, **spec: Any) -> dict[str, Any]:
+def a_member(number: int, gpus: int, size: int, **spec: Any) -> dict[str, Any]:
     """It asks for GPUs in words that kube-scheduler does not count: so it asks about nodes without room too."""
     manifest = pod(f"member-{number}", schedulerName="gpu-scheduler", **spec)
     gang = {"pod-group-name": "job", "carrel.dev/gang-size": str(size)}
-    manifest["metadata"]["annotations"] = {"carrel.dev/gpu-cards": str(cards), **gang}
+    manifest["metadata"]["annotations"] = {"carrel.dev/gpu-gpus": str(gpus), **gang}
     manifest["metadata"]["labels"] = {"job": "gang"}
     return manifest
 
@@ -40,7 +40,7 @@ def bound(cluster: CarrelCluster, namespace: str) -> Mapping[str, str]:
 def test_a_gang_of_eight_is_bound(cluster_of_carrel: CarrelCluster) -> None:
     with namespace(cluster_of_carrel.api) as name:
         for number in range(MEMBERS):
-            create(cluster_of_carrel.api, name, a_member(number, CARDS, MEMBERS))
+            create(cluster_of_carrel.api, name, a_member(number, GPUS, MEMBERS))
 
         eventually(lambda: len(bound(cluster_of_carrel, name)) == MEMBERS, LIMIT_S)
 
@@ -48,7 +48,7 @@ def test_a_gang_of_eight_is_bound(cluster_of_carrel: CarrelCluster) -> None:
 def test_a_gang_that_has_room_only_on_nodes_far_from_each_other_is_bound(cluster_of_carrel: CarrelCluster) -> None:
     with namespace(cluster_of_carrel.api) as name:
         for number in range(len(FREE)):
-            create(cluster_of_carrel.api, name, a_member(number, 2 * CARDS, len(FREE)))
+            create(cluster_of_carrel.api, name, a_member(number, 2 * GPUS, len(FREE)))
 
         eventually(lambda: len(bound(cluster_of_carrel, name)) == len(FREE), LIMIT_S)
 

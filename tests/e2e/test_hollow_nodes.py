@@ -4,19 +4,19 @@ from testbed.control_plane import ApiServer
 from testbed.fixtures import HOLLOW_NODES
 from tests.e2e.pods import create, eventually, is_gone, namespace, phase, pod, wait_for_phase
 
-CARDS, CARD_MIB = 4, 40960
+GPUS, GPU_MIB = 4, 40960
 NODE_STATUSES = "/apis/gpu.scheduling/v1/gpunodestatuses"
 
 
 @pytest.mark.parametrize(
     ("resource", "amount"),
     [
-        pytest.param("nvidia.com/gpu", CARDS, id="whole GPUs"),
-        pytest.param("aliyun.com/gpu-count", CARDS, id="GPUs to share"),
-        pytest.param("aliyun.com/gpu-mem", CARDS * CARD_MIB, id="memory of all GPUs"),
+        pytest.param("nvidia.com/gpu", GPUS, id="whole GPUs"),
+        pytest.param("aliyun.com/gpu-count", GPUS, id="GPUs to share"),
+        pytest.param("aliyun.com/gpu-mem", GPUS * GPU_MIB, id="memory of all GPUs"),
     ],
 )
-def test_a_hollow_node_offers_its_gpus(cluster: ApiServer, resource: str, amount: int) -> None:
+def test_a_hollow_node_advertises_its_gpus(cluster: ApiServer, resource: str, amount: int) -> None:
     status = cluster.call("GET", "/api/v1/nodes/hollow-0")["status"]
     assert status["allocatable"][resource] == str(amount)
 
@@ -31,7 +31,7 @@ def test_a_pod_gets_a_hollow_node_from_the_real_scheduler_and_runs(cluster: ApiS
 def test_no_more_pods_run_than_there_are_gpus(cluster: ApiServer) -> None:
     with namespace(cluster) as name:
         for number in range(HOLLOW_NODES + 1):
-            create(cluster, name, pod(f"whole-node-{number}", limits={"nvidia.com/gpu": str(CARDS)}))
+            create(cluster, name, pod(f"whole-node-{number}", limits={"nvidia.com/gpu": str(GPUS)}))
 
         def phases() -> list[str]:
             return sorted(phase(cluster, name, f"whole-node-{number}") for number in range(HOLLOW_NODES + 1))
@@ -66,5 +66,5 @@ def test_gpus_are_reported_once_their_kind_is_defined(cluster: ApiServer) -> Non
     cluster.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
     eventually(lambda: not is_gone(cluster, f"{NODE_STATUSES}/hollow-0"))
     status = cluster.call("GET", f"{NODE_STATUSES}/hollow-0")["status"]
-    assert status["total"] == CARDS
-    assert [device["memoryMiB"] for device in status["devices"]] == [CARD_MIB] * CARDS
+    assert status["total"] == GPUS
+    assert [device["memoryMiB"] for device in status["devices"]] == [GPU_MIB] * GPUS

@@ -166,9 +166,9 @@ def test_notebooks_lose_their_gpus_to_a_booked_pod(hub: HubOnCluster) -> None:
     # Two students start notebooks, and get the GPUs.
     ada, bea = hub.start("ada"), hub.start("bea")
     assert ada["metadata"]["annotations"]["carrel.dev/user"] == "ada@lab.example"
-    cards = {device["uuid"] for device in hub.carrel.devices()}
+    gpus = {device["uuid"] for device in hub.carrel.devices()}
     pages = [eventually(lambda: hub.page(user), LIMIT_S) for user in ("ada", "bea")]  # noqa: B023 # used at once
-    assert set(pages) == {f"GPU: {card}" for card in cards}
+    assert set(pages) == {f"GPU: {gpu}" for gpu in gpus}
     assert hub.owners_of_service("ada") == [ada["metadata"]["uid"]]
     started = hub.server("ada")["started"]
 

@@ -32,9 +32,9 @@ def test_a_command_runs_inside_a_running_container(node: Node) -> None:
 
 def test_an_annotation_of_the_binding_is_in_the_containers_environment(node: Node) -> None:
     """Carrel tells a pod its GPUs in this way: the annotation and the node arrive in one write."""
-    manifest = pod("bound", "echo cards: $CARDS", schedulerName="nobody")
+    manifest = pod("bound", "echo gpus: $GPUS", schedulerName="nobody")
     source = {"fieldRef": {"fieldPath": "metadata.annotations['carrel.dev/devices']"}}
-    manifest["spec"]["containers"][0]["env"] = [{"name": "CARDS", "valueFrom": source}]
+    manifest["spec"]["containers"][0]["env"] = [{"name": "GPUS", "valueFrom": source}]
     binding = {
         "metadata": {"name": "bound", "annotations": {"carrel.dev/devices": "GPU-a,GPU-b"}},
         "target": {"kind": "Node", "name": node.name},
@@ -43,7 +43,7 @@ def test_an_annotation_of_the_binding_is_in_the_containers_environment(node: Nod
         create(node.api, name, manifest)
         node.api.call("POST", f"/api/v1/namespaces/{name}/pods/bound/binding", binding)
         wait_for_phase(node.api, name, "bound", "Succeeded")
-        assert node.api.kubectl("--namespace", name, "logs", "bound") == "cards: GPU-a,GPU-b\n"
+        assert node.api.kubectl("--namespace", name, "logs", "bound") == "gpus: GPU-a,GPU-b\n"
 
 
 def test_a_deleted_pod_is_stopped_and_removed(node: Node) -> None:
@@ -91,7 +91,7 @@ print(json.load(urllib.request.urlopen(request, context=trust))["status"]["userI
 
 
 def test_a_pod_reaches_the_api_server_by_its_service_account(node: Node) -> None:
-    """With Carrel's own image: busybox's wget knows none of the ciphers that an API server of today offers."""
+    """With Carrel's own image: busybox's wget knows none of the ciphers that an API server of today accepts."""
     image = carrel_image()
     node.load(image)
     manifest = pod("asks")

@@ -9,7 +9,7 @@ from tests.e2e.pods import create, eventually, namespace, wait_for_phase
 
 MODES = ("plugin", "node")
 SMALL_GPUS = [{"count": 2, "model": "Tesla-V100", "memoryMiB": 1016, "perIsland": 2, "bandwidthGBps": 300}]
-"""So few devices that no kubelet stalls on them, whatever way they are offered in."""
+"""So few devices that no kubelet stalls on them, whatever way they are advertised in."""
 
 
 @pytest.fixture(scope="module", params=MODES)
@@ -37,7 +37,7 @@ def test_a_node_with_two_gpus_of_1016_mib_shows_2032(carrel: CarrelNode) -> None
     eventually(lambda: (carrel.allocatable(COUNT), carrel.allocatable(WHOLE)) == (2, 2))
     status = carrel.status()
     assert (status["total"], status["mode"], status["memoryUnit"]) == (2, "native", "MiB")
-    assert [(card["id"], card["memoryMiB"], card["health"]) for card in status["devices"]] == [
+    assert [(gpu["id"], gpu["memoryMiB"], gpu["health"]) for gpu in status["devices"]] == [
         (0, 1016, "Healthy"),
         (1, 1016, "Healthy"),
     ]
@@ -56,11 +56,11 @@ def test_two_pods_of_half_a_gpu_and_one_of_more_run_on_the_right_gpus_and_are_to
             placed.append(pod)
             told.append(environment)
 
-        cards = uuids(carrel)
+        gpus = uuids(carrel)
         for index, mib, environment in zip((0, 0, 1), (508, 508, 762), told, strict=True):
             assert environment == {
-                "NVIDIA_VISIBLE_DEVICES": cards[index],
-                "CUDA_VISIBLE_DEVICES": cards[index],
+                "NVIDIA_VISIBLE_DEVICES": gpus[index],
+                "CUDA_VISIBLE_DEVICES": gpus[index],
                 "ALIYUN_COM_GPU_MEM_IDX": str(index),
                 "ALIYUN_COM_GPU_MEM_DEV": "1016",
                 "ALIYUN_COM_GPU_MEM_POD": str(mib),
@@ -186,19 +186,19 @@ def test_a_container_with_another_gpu_than_promised_is_reported_and_the_gpu_is_e
 
 
 def test_an_unhealthy_gpu_under_load_is_withdrawn_and_returns(carrel: CarrelNode) -> None:
-    card = {"model": "Tesla-V100", "memoryMiB": 1016}
+    gpu = {"model": "Tesla-V100", "memoryMiB": 1016}
     with namespace(carrel.api) as ours:
         held = [
             carrel.run(ours, reading_own_gpus(a_pod(name, {MEM: "1016"})))[0] for name in ("sits-on-0", "sits-on-1")
         ]
         carrel.api.call("DELETE", f"/api/v1/namespaces/{ours}/pods/sits-on-0")
-        carrel.simulate([card, {**card, "unusable": "XID 79"}])
+        carrel.simulate([gpu, {**gpu, "unusable": "XID 79"}])
         eventually(lambda: [device["health"] for device in carrel.devices()] == ["Healthy", "Unhealthy"])
         assert carrel.devices()[1]["reason"] == "XID 79"
         # In the kubelet's own way the pod on the ill GPU is missing to those who ask for the other one.
         left = 1016 if mode(carrel) == "plugin" else 1016 + 1016
         eventually(lambda: carrel.allocatable(MEM) == left and carrel.allocatable(WHOLE) == 1)
-        create(carrel.api, ours, a_pod("wants-two", annotations={"carrel.dev/gpu-cards": "2"}))
+        create(carrel.api, ours, a_pod("wants-two", annotations={"carrel.dev/gpu-gpus": "2"}))
         if mode(carrel) == "node":
             _, told = carrel.run(ours, reading_own_gpus(a_pod("fits", {MEM: "1016"})))
             assert told["ALIYUN_COM_GPU_MEM_IDX"] == "0"
@@ -206,7 +206,7 @@ def test_an_unhealthy_gpu_under_load_is_withdrawn_and_returns(carrel: CarrelNode
         still = carrel.pods(ours)["sits-on-1"]
         assert (still["metadata"]["uid"], still["status"]["phase"]) == (held[1]["metadata"]["uid"], "Running")
 
-        carrel.simulate([card, card])
+        carrel.simulate([gpu, gpu])
 
         eventually(lambda: carrel.allocatable(MEM) == 2032)
         carrel.api.call("DELETE", f"/api/v1/namespaces/{ours}/pods/sits-on-1")

@@ -79,12 +79,12 @@ def check_leases(cluster: CarrelCluster, namespace: str) -> None:
     """Recomputed from Leases and Pods alone: no GPU oversubscribed, every pod has just the GPUs it was told."""
     memory = {gpu.uuid: gpu.memory for node in (*EXAMPLES, *FOUR, *GANG, *MIXED) for gpu in node.gpus}
     held = cluster.held()
-    for card, shares in held.items():
-        total = memory[f"GPU-{card}"]
-        assert sum(total if mib is None else mib for mib in shares.values()) <= total, (card, shares)
+    for place, shares in held.items():
+        total = memory[f"GPU-{place}"]
+        assert sum(total if mib is None else mib for mib in shares.values()) <= total, (place, shares)
     for name, each in cluster.pods(namespace).items():
         told = each["metadata"].get("annotations", {}).get("carrel.dev/devices", "")
-        has = {f"GPU-{card}" for card, shares in held.items() if each["metadata"]["uid"] in shares}
+        has = {f"GPU-{place}" for place, shares in held.items() if each["metadata"]["uid"] in shares}
         assert set(told.split(",") if told else ()) == has, name
 
 
@@ -185,7 +185,7 @@ def test_a_gang_waits_until_the_scheduling_gate_of_a_member_is_removed(
         why = say_why(cluster, ours, "gated")
         assert why.startswith(f"{ours}/gated is held back by the scheduling gate example.com/quota")
         members = {pod["metadata"]["uid"] for pod in cluster.pods(ours).values()}
-        assert not [card for card, shares in cluster.held().items() if members & shares.keys()]
+        assert not [place for place, shares in cluster.held().items() if members & shares.keys()]
 
         # Who opens the gate may say more about where the pod goes, as Kueue does.
         opened = {"spec": {"schedulingGates": None, "nodeSelector": {"kubernetes.io/hostname": "n2"}}}
@@ -222,7 +222,7 @@ def mixed_pods(count: int, chance: Random) -> list[dict[str, Any]]:
         {"annotations": {"gpu-fraction": "0.5"}},
         {"annotations": {"gpu-memory": "4096", "gpu-fraction-num-devices": "2"}},
         {"annotations": {"gpu.scheduling/claim": "pair"}},
-        {"annotations": {"carrel.dev/gpu-cards": "2", "carrel.dev/gpu-memory-mib": "8138"}},
+        {"annotations": {"carrel.dev/gpu-gpus": "2", "carrel.dev/gpu-memory-mib": "8138"}},
         {},
     ]
     pods = []
@@ -266,10 +266,10 @@ def test_two_schedulers_with_an_extender_each_share_the_gpus_and_oversubscribe_n
         eventually(lambda: all_run(cluster, ours, quarters), limit_s=180)
 
         check_leases(cluster, ours)
-        cards = {
-            card: shares for card, shares in cluster.held().items() if card.partition("-")[0] in ("n1", "n2", "n3")
+        gpus = {
+            place: shares for place, shares in cluster.held().items() if place.partition("-")[0] in ("n1", "n2", "n3")
         }
-        assert [len(shares) for shares in cards.values()] == [4] * 6, "every GPU is full to the last MiB"
+        assert [len(shares) for shares in gpus.values()] == [4] * 6, "every GPU is full to the last MiB"
 
 
 def test_the_ledger_rebuilt_from_the_cluster_is_consistent(cluster_of_carrel: CarrelCluster) -> None:

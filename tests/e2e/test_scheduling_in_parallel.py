@@ -81,7 +81,7 @@ async def test_a_gang_of_eight_that_loses_a_node_is_placed_when_the_node_returns
     kubeconfig: Path,
 ) -> None:
     nodes = [node.name for node in GANG]
-    gang = {"carrel.dev/gpu-cards": "2", "pod-group-name": "job", "carrel.dev/gang-size": "8"}
+    gang = {"carrel.dev/gpu-gpus": "2", "pod-group-name": "job", "carrel.dev/gang-size": "8"}
     async with bare_cluster(kubeconfig, GANG) as bare, a_replica(kubeconfig) as replica:
         pods = [await bare.pod(f"member-{number}", notes=gang) for number in range(8)]
         plan = await every_member(replica, pods, nodes)

@@ -26,7 +26,7 @@ from tests.kit import gpushare_plugin
 CONFIGURATION = Path(__file__).parents[2] / "examples" / "gpushare-scheduler-config.yaml"
 MIB = 1016
 """Of each of the two GPUs: so few devices that no kubelet stalls on them."""
-CARDS = [{"count": 2, "model": "Tesla-V100", "memoryMiB": MIB}]
+GPUS = [{"count": 2, "model": "Tesla-V100", "memoryMiB": MIB}]
 MARK = "gpushare"
 """The scheduler of pods that gpushare places: nobody else serves it."""
 
@@ -157,7 +157,7 @@ def test_what_gpushare_gave_is_never_given_again(gpushare: Gpushare) -> None:
         gpushare.stop()
 
         # Carrel comes. What is left is given; what they have is not, recorded or not.
-        carrel = CarrelAfterGpushare(gpushare.node, CARDS, "--memory-resource", "plugin")
+        carrel = CarrelAfterGpushare(gpushare.node, GPUS, "--memory-resource", "plugin")
         asks("too-large", 762)
         eventually(lambda: "Insufficient GPU Memory in one device" in carrel.why(ours, "too-large"))
 
@@ -221,7 +221,7 @@ def test_while_gpushares_plugin_stays_carrel_places_its_pods_and_the_plugin_mark
     with namespace(api) as ours:
         gpushare.start()
         gpushare.place(ours, "old", 508, 0)
-        carrel = CarrelAfterGpushare(gpushare.node, CARDS, "--mode", "report-only")
+        carrel = CarrelAfterGpushare(gpushare.node, GPUS, "--mode", "report-only")
         install_policies(api, TRUSTED)
         assert carrel.status()["memoryUnit"] == "MiB"
         assert carrel.adopt() == {f"{ours}/old": ([0], "recorded")}

@@ -37,15 +37,15 @@ def no_booking_is_used(lab: Lab) -> None:
 
 
 def test_the_manual_sentence_by_sentence(lab: Lab) -> None:
-    cards = {device["uuid"] for device in lab.carrel.devices()}
+    gpus = {device["uuid"] for device in lab.carrel.devices()}
     with namespace(lab.api) as ours:
         # If GPU GPUs are available, a Low Priority user will immediately be assigned one.
-        low, its_card = lab.run(EVE, ours, "notebook")
-        assert its_card in cards
+        low, its_gpu = lab.run(EVE, ours, "notebook")
+        assert its_gpu in gpus
 
         # If the High Priority user can be assigned a different available GPU GPU, you will retain your GPU …
-        first, other_card = lab.run(ADA, ours, "booked-1")
-        assert {other_card, its_card} == cards
+        first, other_gpu = lab.run(ADA, ours, "booked-1")
+        assert {other_gpu, its_gpu} == gpus
         assert lab.pod(ours, "notebook")["metadata"]["uid"] == low["metadata"]["uid"]
 
         # … until all resources are exhausted and another High Priority request occurs: your temporarily assigned GPU
@@ -53,7 +53,7 @@ def test_the_manual_sentence_by_sentence(lab: Lab) -> None:
         lab.create(CAROL, ours, "booked-2")
         degraded = lab.successor(ours, of=low)
         eventually(lambda: lab.pod(ours, "booked-2")["status"]["phase"] == "Running", LIMIT_S)
-        assert lab.sees(ours, "booked-2") == its_card
+        assert lab.sees(ours, "booked-2") == its_gpu
 
         # This allows the workload to be rescheduled on a standard CPU node (without GPU access).
         assert lab.carrel.told(ours, "notebook") == {"NVIDIA_VISIBLE_DEVICES": "", "CUDA_VISIBLE_DEVICES": ""}
@@ -91,7 +91,7 @@ def test_the_manual_sentence_by_sentence(lab: Lab) -> None:
 
         # The GPU that is free now goes to whoever waits for one.
         eventually(lambda: lab.pod(ours, "beyond")["status"]["phase"] == "Running", LIMIT_S)
-        assert lab.sees(ours, "beyond") == its_card
+        assert lab.sees(ours, "beyond") == its_gpu
     lab.bookings.book(CAROL)
 
 

@@ -20,7 +20,7 @@ from tests.kit.eventually import LIMIT_S, eventually
 from tests.kit.kubelet import FakeKubelet, a_kubelet
 from tests.kit.lab import QUICK, Lab
 
-TWO_CARDS = [{"count": 2, "model": "Tesla-V100", "memoryMiB": 16276}]
+TWO_GPUS = [{"count": 2, "model": "Tesla-V100", "memoryMiB": 16276}]
 
 
 @dataclass
@@ -28,10 +28,10 @@ class RunningAgent:
     lab: Lab
     kubelet: FakeKubelet
     agent: Agent
-    cards: Path
+    gpus: Path
 
-    def simulate(self, cards: Sequence[Mapping[str, Any]]) -> None:
-        write_gpus(self.cards, cards)
+    def simulate(self, gpus: Sequence[Mapping[str, Any]]) -> None:
+        write_gpus(self.gpus, gpus)
 
     async def status(self) -> dict[str, Any]:
         found: dict[str, Any] = (await self.lab.client.get(GPU_NODE_STATUSES, "n1")).get("status", {})
@@ -42,9 +42,9 @@ class RunningAgent:
         return found
 
 
-def write_gpus(file: Path, cards: Sequence[Mapping[str, Any]]) -> None:
+def write_gpus(file: Path, gpus: Sequence[Mapping[str, Any]]) -> None:
     draft = file.with_suffix(".draft")
-    draft.write_text(yaml.safe_dump({"gpus": list(cards)}))
+    draft.write_text(yaml.safe_dump({"gpus": list(gpus)}))
     draft.rename(file)
 
 
@@ -52,16 +52,16 @@ def write_gpus(file: Path, cards: Sequence[Mapping[str, Any]]) -> None:
 async def an_agent(
     lab: Lab,
     transport: Any = None,
-    cards: Sequence[Mapping[str, Any]] = TWO_CARDS,
+    gpus: Sequence[Mapping[str, Any]] = TWO_GPUS,
     kubelet: FakeKubelet | None = None,
     fields: FieldValidation = FieldValidation.STRICT,
     **settings: Any,
 ) -> AsyncIterator[RunningAgent]:
     """Of the node n1, by default with a plugin for memory. When the block begins the plugin is registered; where memory
-    is offered on the Node, the agent is ready."""
+    is advertised on the Node, the agent is ready."""
     async with a_kubelet() if kubelet is None else contextlib.nullcontext(kubelet) as kubelet:
-        file = kubelet.folder / "cards.yaml"
-        write_gpus(file, cards)
+        file = kubelet.folder / "gpus.yaml"
+        write_gpus(file, gpus)
         settings = {"memory_resource": MemoryResource.PLUGIN, **settings}
         given = AgentSettings(node_name="n1", kubelet_folder=kubelet.root, **settings)
         pod_resources, checkpoint = KubeletPodResources(kubelet.pod_resources), KubeletCheckpoint(kubelet.folder)

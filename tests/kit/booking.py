@@ -40,7 +40,7 @@ NORMAL_RULES = BookingRules()
 class FakeInventory:
     """An inventory that a test can change."""
 
-    cards: dict[str, int] = field(default_factory=lambda: {A6000: 2})
+    gpus: dict[str, int] = field(default_factory=lambda: {A6000: 2})
     is_known: bool = True
     out_of_use: tuple[str, ...] = ()
     """Of each further GPU of every model, why."""
@@ -55,7 +55,7 @@ class FakeInventory:
     def stock(self) -> Mapping[str, ModelCapacity]:
         return {
             model: ModelCapacity(model, count, MiB(49140), out_of_use=self.out_of_use)
-            for model, count in self.cards.items()
+            for model, count in self.gpus.items()
         }
 
     def idle(self) -> Mapping[str, int] | None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-CARDS = """\
+GPUS = """\
 nodes:
   - name: n1
     gpus:
@@ -81,9 +81,9 @@ class BookingProcess:
 
 @contextlib.contextmanager
 def booking_process(folder: Path, *options: str) -> Iterator[BookingProcess]:
-    cards = folder / "cards.yaml"
-    cards.write_text(CARDS)
-    command = [sys.executable, "-m", "carrel", "booking", "--inventory", str(cards), "--port", "0", "--dev"]
+    gpus = folder / "gpus.yaml"
+    gpus.write_text(GPUS)
+    command = [sys.executable, "-m", "carrel", "booking", "--inventory", str(gpus), "--port", "0", "--dev"]
     command += ["--database", f"sqlite:///{folder}/carrel.db", "--zone", "Europe/Stockholm"]
     command += ["--settling-seconds", "0", *options]  # what is said of cancelling does not depend on a test's speed
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder) as process:

@@ -43,7 +43,7 @@ async def new_class(lab: Lab, name: str, **more: Any) -> None:
 
 
 class ClaimLab:
-    """A lab whose nodes offer their GPUs by claims, one replica of Carrel, and the rest of Kubernetes."""
+    """A lab whose nodes advertise their GPUs by claims, one replica of Carrel, and the rest of Kubernetes."""
 
     def __init__(self, lab: Lab, replica: Replica, nodes: tuple[Node, ...], **controller: Any) -> None:
         self.lab = lab

@@ -29,8 +29,8 @@ def last(free: Sequence[str]) -> str:
     return free[-1]
 
 
-def coexisting(name: str, cards: int = 2, memory: int = 16276) -> Node:
-    return replace(a_node(name, cards, memory), kubelet_chooses=True)
+def coexisting(name: str, gpus: int = 2, memory: int = 16276) -> Node:
+    return replace(a_node(name, gpus, memory), kubelet_chooses=True)
 
 
 class Kubelet:
@@ -50,7 +50,7 @@ class Kubelet:
 
     @property
     def free(self) -> list[str]:
-        taken = {card for cards in self.given.values() for card in cards}
+        taken = {gpu for gpus in self.given.values() for gpu in gpus}
         return [gpu.uuid for gpu in self.node.gpus if gpu.uuid not in taken and gpu.uuid not in self.unhealthy]
 
     async def work(self) -> bool:
@@ -61,7 +61,7 @@ class Kubelet:
             pod for pod in (await self._client.list(PODS, EVERYTHING)).items if pod.spec.node_name == self.node.name
         ]
         living = {pod.metadata.uid for pod in pods if pod.status.phase not in ("Failed", "Succeeded")}
-        self.given = {uid: cards for uid, cards in self.given.items() if uid in living}
+        self.given = {uid: gpus for uid, gpus in self.given.items() if uid in living}
         did = False
         for pod in sorted(pods, key=lambda pod: int(pod.metadata.resource_version)):
             try:
@@ -86,12 +86,12 @@ class Kubelet:
             status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": why}
             await self._patch(pod, {"status": status}, "status")
             return True
-        cards = self.given.setdefault(metadata.uid, [])
-        while len(cards) < asked:
-            cards.append(self.choose(self.free))
+        gpus = self.given.setdefault(metadata.uid, [])
+        while len(gpus) < asked:
+            gpus.append(self.choose(self.free))
         await self._patch(pod, {"status": {"phase": "Running"}}, "status")
         if metadata.namespace in (RESERVATIONS, OLD_RESERVATIONS) and not self.is_silent:
-            await self._patch(pod, {"metadata": {"annotations": {"run.ai/reserve_for_gpu_index": cards[0]}}})
+            await self._patch(pod, {"metadata": {"annotations": {"run.ai/reserve_for_gpu_index": gpus[0]}}})
         return True
 
     async def _patch(self, pod: Pod, document: dict[str, Any], subresource: str = "") -> None:
@@ -99,7 +99,7 @@ class Kubelet:
         patch = MergePatch({**document, "metadata": metadata})
         await self._client.patch(PODS, pod.metadata.name, patch, pod.metadata.namespace, subresource=subresource)
 
-    async def offer(self) -> None:
+    async def advertise(self) -> None:
         """What it has to give, as it writes it on its Node."""
         amounts = {
             "capacity": {"nvidia.com/gpu": str(len(self.node.gpus))},
@@ -121,7 +121,7 @@ class Kubelet:
         """As the agent reports it from PodResources."""
         status = await self._client.get(GPU_NODE_STATUSES, self.node.name)
         for device in status["status"]["devices"]:
-            device["inUseBy"] = [uid for uid, cards in self.given.items() if device["uuid"] in cards]
+            device["inUseBy"] = [uid for uid, gpus in self.given.items() if device["uuid"] in gpus]
             if len(device["inUseBy"]) > 1:  # its comparison excludes it
                 device |= {"health": "Unhealthy", "reason": f"the kubelet has given {device['uuid']} to two pods"}
         patch = MergePatch({"status": {"devices": status["status"]["devices"]}})

@@ -84,8 +84,8 @@ class CoexistNode:
 
 
 @contextlib.asynccontextmanager
-async def a_coexist_node(cards: int = 2, **more: Any) -> AsyncIterator[CoexistNode]:
-    node = coexisting("n1", cards)
+async def a_coexist_node(gpus: int = 2, **more: Any) -> AsyncIterator[CoexistNode]:
+    node = coexisting("n1", gpus)
     async with a_lab([node]) as lab:
         await create_reservation_namespace(lab)
         async with lab.replica(**more) as replica:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from carrel.ledger.gpus import Gpu, MiB, Node
-from carrel.ledger.ledger import Card, Ledger
+from carrel.ledger.ledger import GpuEntry, Ledger
 from carrel.ledger.requests import WHOLE, Memory, Request
 from carrel.ledger.shares import Holder, Share
 
@@ -11,19 +11,19 @@ A100 = "NVIDIA-A100-SXM4-80GB"
 A6000 = "NVIDIA-RTX-A6000"
 
 
-def a_card(node: str, index: int, memory: int = 16276, **more: object) -> Gpu:
+def a_gpu(node: str, index: int, memory: int = 16276, **more: object) -> Gpu:
     fields: dict[str, object] = {"model": A6000, **more}
     return Gpu(uuid=f"GPU-{node}-{index}", node=node, index=index, memory=MiB(memory), **fields)  # type: ignore[arg-type] # the builder passes fields through
 
 
-def a_node(name: str, cards: int = 2, memory: int = 16276, islands: str = "", **more: object) -> Node:
+def a_node(name: str, gpus: int = 2, memory: int = 16276, islands: str = "", **more: object) -> Node:
     """`islands="aabb"` puts GPUs 0 and 1 into island a, 2 and 3 into b; a dot is a GPU without a link."""
-    letters = islands or "." * cards
-    gpus = tuple(
-        a_card(name, index, memory, island="" if letter == "." else letter, **more)
+    letters = islands or "." * gpus
+    found = tuple(
+        a_gpu(name, index, memory, island="" if letter == "." else letter, **more)
         for index, letter in enumerate(letters)
     )
-    return Node(name, gpus)
+    return Node(name, found)
 
 
 def holder(name: str) -> Holder:
@@ -45,13 +45,13 @@ def a_ledger(*nodes: Node, held_memory: Mapping[str, Sequence[int]] | None = Non
     return Ledger(nodes, shares)
 
 
-def all_cards(ledger: Ledger) -> list[Card]:
-    return [card for node in ledger.nodes for card in ledger.cards(node)]
+def all_entries(ledger: Ledger) -> list[GpuEntry]:
+    return [entry for node in ledger.nodes for entry in ledger.entries(node)]
 
 
-def memory(mib: int, cards: int = 1, **more: object) -> Request:
-    return Request(cards, Memory(MiB(mib)), **more)  # type: ignore[arg-type] # the builder passes fields through
+def memory(mib: int, gpus: int = 1, **more: object) -> Request:
+    return Request(gpus, Memory(MiB(mib)), **more)  # type: ignore[arg-type] # the builder passes fields through
 
 
-def whole(cards: int = 1, **more: object) -> Request:
-    return Request(cards, WHOLE, **more)  # type: ignore[arg-type] # the builder passes fields through
+def whole(gpus: int = 1, **more: object) -> Request:
+    return Request(gpus, WHOLE, **more)  # type: ignore[arg-type] # the builder passes fields through

@@ -19,8 +19,8 @@ SOCKET = "aliyungpushare.sock"
 
 
 class GpusharePlugin(calls.DevicePluginServicer):
-    def __init__(self, cards: Sequence[str], mib: int, control: Path) -> None:
-        self._cards = cards
+    def __init__(self, gpus: Sequence[str], mib: int, control: Path) -> None:
+        self._gpus = gpus
         self._mib = mib
         self._control = control
 
@@ -28,7 +28,7 @@ class GpusharePlugin(calls.DevicePluginServicer):
         return wire.DevicePluginOptions()
 
     async def ListAndWatch(self, request: object, context: object) -> AsyncIterator[wire.ListAndWatchResponse]:  # noqa: N802
-        names = [f"{card}-_-{number}" for card in self._cards for number in range(self._mib)]
+        names = [f"{gpu}-_-{number}" for gpu in self._gpus for number in range(self._mib)]
         yield wire.ListAndWatchResponse(devices=[wire.Device(ID=name, health="Healthy") for name in names])
         await asyncio.Event().wait()
 

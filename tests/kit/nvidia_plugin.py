@@ -1,4 +1,4 @@
-"""A fake of NVIDIA's device plugin: offers whole GPUs by their UUIDs, and lets the kubelet choose.
+"""A fake of NVIDIA's device plugin: advertises whole GPUs by their UUIDs, and lets the kubelet choose.
 
 python -m tests.kit.nvidia_plugin <folder of the kubelet's plugins> <control file> GPU-a GPU-b …
 
@@ -36,8 +36,8 @@ VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 
 
 class NvidiaPlugin(calls.DevicePluginServicer):
-    def __init__(self, cards: Sequence[str], control: Path) -> None:
-        self._cards = cards
+    def __init__(self, gpus: Sequence[str], control: Path) -> None:
+        self._gpus = gpus
         self._control = control
 
     def _told(self) -> list[str]:
@@ -52,8 +52,8 @@ class NvidiaPlugin(calls.DevicePluginServicer):
             unhealthy = self._told()[1:]
             if unhealthy != sent:
                 sent = unhealthy
-                words = {card: "Unhealthy" if card in unhealthy else "Healthy" for card in self._cards}
-                devices = [wire.Device(ID=card, health=word) for card, word in words.items()]
+                words = {gpu: "Unhealthy" if gpu in unhealthy else "Healthy" for gpu in self._gpus}
+                devices = [wire.Device(ID=gpu, health=word) for gpu, word in words.items()]
                 yield wire.ListAndWatchResponse(devices=devices)
             await asyncio.sleep(0.2)
 
@@ -61,9 +61,9 @@ class NvidiaPlugin(calls.DevicePluginServicer):
         answers = [self._answer(list(each.devicesIDs)) for each in request.container_requests]
         return wire.AllocateResponse(container_responses=answers)
 
-    def _answer(self, cards: Sequence[str]) -> wire.ContainerAllocateResponse:
+    def _answer(self, gpus: Sequence[str]) -> wire.ContainerAllocateResponse:
         how, _, ids = self._told()[0].partition(":")
-        names = [str(self._cards.index(card)) if ids == "index" else card for card in cards]
+        names = [str(self._gpus.index(gpu)) if ids == "index" else gpu for gpu in gpus]
         if how == "volume-mounts":
             mounts = [wire.Mount(host_path="/dev/null", container_path=f"{MOUNTS}/{name}") for name in names]
             return wire.ContainerAllocateResponse(envs={VARIABLE: MOUNTS}, mounts=mounts)
@@ -75,10 +75,10 @@ class NvidiaPlugin(calls.DevicePluginServicer):
         return wire.ContainerAllocateResponse(envs={VARIABLE: ",".join(names)})
 
 
-def cdi_specification(cards: Sequence[str]) -> dict[str, Any]:
+def cdi_specification(gpus: Sequence[str]) -> dict[str, Any]:
     """Of the devices of both DEVICE_ID_STRATEGYs, for a container runtime. What a container would see is not faked:
     that it got a device is told by a variable."""
-    named = [*cards, *map(str, range(len(cards)))]
+    named = [*gpus, *map(str, range(len(gpus)))]
     devices = [{"name": name, "containerEdits": {"env": [f"CDI_DEVICE={name}"]}} for name in named]
     return {"cdiVersion": "0.6.0", "kind": CDI_KIND, "devices": devices}
 
@@ -109,17 +109,17 @@ async def serve(folder: Path, socket: str, resource: str, plugin: calls.DevicePl
 
 
 @contextlib.asynccontextmanager
-async def a_plugin(folder: Path, control: Path, cards: Sequence[str]) -> AsyncIterator[grpc.aio.Server]:
+async def a_plugin(folder: Path, control: Path, gpus: Sequence[str]) -> AsyncIterator[grpc.aio.Server]:
     """NVIDIA's, registered with the kubelet of that folder."""
-    async with registered(folder, SOCKET, "nvidia.com/gpu", NvidiaPlugin(cards, control)) as server:
+    async with registered(folder, SOCKET, "nvidia.com/gpu", NvidiaPlugin(gpus, control)) as server:
         yield server
 
 
-def write_cdi_specification(cards: Sequence[str]) -> None:
+def write_cdi_specification(gpus: Sequence[str]) -> None:
     """Where the container runtime of this node looks."""
     folder = Path("/etc/cdi")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "nvidia-plugin-of-tests.yaml").write_text(yaml.safe_dump(cdi_specification(cards)))
+    (folder / "nvidia-plugin-of-tests.yaml").write_text(yaml.safe_dump(cdi_specification(gpus)))
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ class ReviewedCluster:
     claim_templates: Sequence[Json] = ()
     device_classes: Sequence[Json] = ()
     slices: Sequence[Json] | None = None
-    """Which GPUs the nodes offer by claims; None: all."""
+    """Which GPUs the nodes advertise by claims; None: all."""
 
     def state(self) -> ClusterState:
         metadata = {"name": "lab", "annotations": dict(self.namespace), "labels": dict(self.namespace_labels)}

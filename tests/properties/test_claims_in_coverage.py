@@ -50,7 +50,7 @@ def covered(
         pod = PersonsPod(Holder(f"pod-{number}"), person, "lab", NOON, NOON + timedelta(minutes=number), None)
         persons.append(replace(pod, claims=tuple(by_claims(holds, number))) if claims else pod)
     for uuid, there in shares.items():
-        ledger.set_card(uuid, there, None)  # as the cluster says it, also where that is too much
+        ledger.set_entry(uuid, there, None)  # as the cluster says it, also where that is too much
     uses = uses_of(
         Entitlement(f"b{n}", frozenset({person}), "", count, NOON - timedelta(days=1), NOON + timedelta(days=1), share)
         for n, (person, count, share) in enumerate(entitled)

@@ -86,12 +86,12 @@ def test_names_of_leases(node: str, index: int) -> None:
 @st.composite
 def nodes(draw: st.DrawFn) -> Node:
     name = draw(NAMES)
-    cards = draw(st.lists(st.tuples(UIDS, NAMES, MEMORY, NAMES, st.integers(0, 900), st.sampled_from(["", "XID 79"]))))
+    gpus = draw(st.lists(st.tuples(UIDS, NAMES, MEMORY, NAMES, st.integers(0, 900), st.sampled_from(["", "XID 79"]))))
     return Node(
         name,
         tuple(
             Gpu(f"GPU-{uuid}{i}", name, i, model, memory, island, bandwidth, unusable)
-            for i, (uuid, model, memory, island, bandwidth, unusable) in enumerate(cards)
+            for i, (uuid, model, memory, island, bandwidth, unusable) in enumerate(gpus)
         ),
     )
 

@@ -23,11 +23,11 @@ from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, place
 from carrel.ledger.requests import Memory, Portion, Request
 from carrel.ledger.shares import Coverage, Holder, Share
-from tests.kit.gpus import a_card, whole
+from tests.kit.gpus import a_gpu, whole
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 NAMES = ("n1", "n2")
-NODES = tuple(Node(name, tuple(a_card(name, index, 1000, model="XXY"[index]) for index in range(3))) for name in NAMES)
+NODES = tuple(Node(name, tuple(a_gpu(name, index, 1000, model="XXY"[index]) for index in range(3))) for name in NAMES)
 GPUS = tuple(gpu.uuid for node in NODES for gpu in node.gpus)
 
 minutes = st.integers(0, 5).map(lambda number: NOON + timedelta(minutes=number))
@@ -140,8 +140,8 @@ def test_a_pod_is_covered_only_by_a_booking_that_is_for_it(bookings: list[Entitl
         pod, entitlement = by_uid[uid], by.entitlement
         assert pod.person in entitlement.people
         assert entitlement.namespace in ("", pod.namespace)
-        cards = [ledger.card(gpu) for gpu in ledger.shares_of(uid)]
-        assert all(entitlement.model in ("", card.gpu.model) for card in cards if card is not None)
+        entries = [ledger.entry(gpu) for gpu in ledger.shares_of(uid)]
+        assert all(entitlement.model in ("", entry.gpu.model) for entry in entries if entry is not None)
         assert ledger.shares_of(uid) or pod.request is not None
 
 

@@ -37,14 +37,14 @@ BOOKINGS, PODS, NODES, GPUS = ("b0", "b1", "b2"), ("p0", "p1", "p2", "p3"), ("n1
 CHANGED = ("what has changed",)
 KINDS = ("pods", "bookings", "leases", "nodes", "gpunodestatuses", "namespaces", "gpuclaims")
 ASKED: dict[str, dict[str, str]] = {
-    "one": {"carrel.dev/gpu-cards": "1"},
-    "two": {"carrel.dev/gpu-cards": "2"},
+    "one": {"carrel.dev/gpu-gpus": "1"},
+    "two": {"carrel.dev/gpu-gpus": "2"},
     "part": {"carrel.dev/gpu-memory-mib": "400"},
     "half": {"gpu-fraction": "0.5"},
-    "a100": {"carrel.dev/gpu-cards": "1", "carrel.dev/gpu-model": A100},
+    "a100": {"carrel.dev/gpu-gpus": "1", "carrel.dev/gpu-model": A100},
     "claim": {"gpu.scheduling/claim": "c0"},
     "wrong": {"carrel.dev/gpu-memory-mib": "99999"},
-    "unreadable": {"carrel.dev/gpu-cards": "many"},
+    "unreadable": {"carrel.dev/gpu-gpus": "many"},
 }
 
 

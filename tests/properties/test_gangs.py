@@ -10,7 +10,7 @@ from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, WaitingPod, place
 from carrel.ledger.requests import Gang, Request, Topology, TopologyMode
-from tests.kit.gpus import a_card, a_ledger, held, holder, memory, whole
+from tests.kit.gpus import a_gpu, a_ledger, held, holder, memory, whole
 
 NODES = ("n1", "n2", "n3")
 REQUESTS = (
@@ -19,7 +19,7 @@ REQUESTS = (
     whole(2, topology=Topology(TopologyMode.REQUIRED)),
     memory(300),
     memory(500),
-    memory(600, cards=2),
+    memory(600, gpus=2),
 )
 islands = st.lists(st.sampled_from(["", "x"]), min_size=1, max_size=3)
 members = st.lists(
@@ -31,7 +31,7 @@ members = st.lists(
 
 def _cluster(drawn: tuple[list[str], ...], busy: list[tuple[int, int]]) -> Ledger:
     nodes = [
-        Node(name, tuple(a_card(name, index, 1000, island=island) for index, island in enumerate(there)))
+        Node(name, tuple(a_gpu(name, index, 1000, island=island) for index, island in enumerate(there)))
         for name, there in zip(NODES, drawn, strict=True)
     ]
     ledger = a_ledger(*nodes)
@@ -43,7 +43,7 @@ def _cluster(drawn: tuple[list[str], ...], busy: list[tuple[int, int]]) -> Ledge
 def _pods(drawn: list[tuple[Request, list[str]]]) -> list[WaitingPod]:
     """In the order in which they are placed: who has the fewest nodes first, then the largest."""
     pods = [WaitingPod(holder(f"m{number}"), asked, tuple(nodes)) for number, (asked, nodes) in enumerate(drawn)]
-    return sorted(pods, key=lambda pod: (len(pod.nodes), -pod.request.cards, -pod.request.amount.on(1 << 20)))  # type: ignore[arg-type] # MiB
+    return sorted(pods, key=lambda pod: (len(pod.nodes), -pod.request.gpus, -pod.request.amount.on(1 << 20)))  # type: ignore[arg-type] # MiB
 
 
 def _is_possible(ledger: Ledger, pods: list[WaitingPod]) -> bool:

@@ -68,7 +68,7 @@ ANNOTATIONS = st.sampled_from(
         "gpu-fraction-container-name",
         "pod-group-name",
         "kai.scheduler/batch-min-member",
-        "carrel.dev/gpu-cards",
+        "carrel.dev/gpu-gpus",
         "carrel.dev/gpu-memory-mib",
         "carrel.dev/gpu-model",
         "carrel.dev/gang-size",
@@ -137,7 +137,7 @@ def test_pods_that_ask_for_something(
     answer = read_or_malformed(lambda: request_of(asking, lambda namespace, name: None))
     assert answer is None or isinstance(answer, PodRequest | Refusal)
     if isinstance(answer, PodRequest):
-        assert 0 < answer.request.cards < 2**63
+        assert 0 < answer.request.gpus < 2**63
 
 
 @given(

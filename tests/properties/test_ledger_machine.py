@@ -71,9 +71,9 @@ class Model:
         able = [gpu for gpu in self.nodes[node].gpus if self.will_do(gpu, request, uid)]
         return any(
             request.topology.mode is not TopologyMode.REQUIRED
-            or len(cards) == 1
-            or (cards[0].island != "" and len({gpu.island for gpu in cards}) == 1)
-            for cards in combinations(able, request.cards)
+            or len(gpus) == 1
+            or (gpus[0].island != "" and len({gpu.island for gpu in gpus}) == 1)
+            for gpus in combinations(able, request.gpus)
         )
 
 
@@ -108,7 +108,7 @@ selectors = st.one_of(
 )
 requests = st.builds(
     Request,
-    cards=st.integers(1, 4),
+    gpus=st.integers(1, 4),
     amount=amounts,
     model=st.sampled_from(["", "", "X", "B"]),
     policy=st.sampled_from(GpuPolicy),
@@ -151,7 +151,7 @@ class LedgerMachine(RuleBasedStateMachine):
     pods = Bundle("pods")
 
     @rule(node=nodes())
-    def a_node_reports_its_cards(self, node: Node) -> None:
+    def a_node_reports_its_gpus(self, node: Node) -> None:
         self.ledger.set_node(node)
         self.model.nodes[node.name] = node
 
@@ -167,7 +167,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return pod if self._bind(pod, request, node) else multiple()
 
     @rule(pod=pods, request=requests, node=st.sampled_from(NODES))
-    def a_booked_pod_comes_for_its_card(self, pod: Holder, request: Request, node: str) -> None:
+    def a_booked_pod_comes_for_its_gpu(self, pod: Holder, request: Request, node: str) -> None:
         if not any(uid == pod.uid for uid, _ in self.model.shares):
             self._bind(pod, request, node)
 
@@ -202,7 +202,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if isinstance(answer, Refusal):
             assert answer.reason
             return False
-        assert len(set(answer.gpus)) == request.cards
+        assert len(set(answer.gpus)) == request.gpus
         answer = replace(answer, coverage=coverage)
         for gpu, share in zip(answer.gpus, answer.shares(pod), strict=True):
             assert self.model.will_do(gpu, request, pod.uid)
@@ -211,7 +211,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return True
 
     @rule(pod=pods)
-    def the_node_hands_the_cards_over(self, pod: Holder) -> None:
+    def the_node_hands_the_gpus_over(self, pod: Holder) -> None:
         self.ledger.assign(pod.uid)
         self._move(pod, {ShareState.ASSUMED: ShareState.ASSIGNED})
 
@@ -240,19 +240,19 @@ class LedgerMachine(RuleBasedStateMachine):
         self.model.shares = {key: value for key, value in self.model.shares.items() if key[0] != pod.uid}
 
     @rule(pod=pods, node=st.sampled_from(NODES), identity=st.integers(0, 4))
-    def a_card_is_kept(self, pod: Holder, node: str, identity: int) -> None:
+    def a_gpu_is_kept(self, pod: Holder, node: str, identity: int) -> None:
         uuid = f"GPU-{node}-{identity}"
         if self.model.kept.get(uuid, pod.uid) == pod.uid:
             self.ledger.keep(uuid, pod)
             self.model.kept[uuid] = pod.uid
 
     @rule(node=st.sampled_from(NODES), identity=st.integers(0, 4), tell=st.lists(pods, max_size=3), keep=st.booleans())
-    def the_lease_of_a_card_is_read(self, node: str, identity: int, tell: list[Holder], keep: bool) -> None:
+    def the_lease_of_a_gpu_is_read(self, node: str, identity: int, tell: list[Holder], keep: bool) -> None:
         """Whatever it says is believed: also more than the GPU has."""
         uuid = f"GPU-{node}-{identity}"
         told = {pod.uid: Share(pod, uuid, MiB(700), ShareState.ASSIGNED) for pod in tell}
         kept = tell[0] if tell and keep else None
-        self.ledger.set_card(uuid, told.values(), kept)
+        self.ledger.set_entry(uuid, told.values(), kept)
         self.model.shares = {key: value for key, value in self.model.shares.items() if key[1] != uuid}
         self.model.shares |= {(uid, uuid): (share.memory, share.state) for uid, share in told.items()}
         self.model.kept.pop(uuid, None)
@@ -262,10 +262,10 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(node=nodes(), name=st.sampled_from(NODES), pod=pods)
     def several_changes_come_before_anybody_asks(self, node: Node, name: str, pod: Holder) -> None:
         self.a_node_is_lost(name)
-        self.the_node_hands_the_cards_over(pod)
-        self.a_node_reports_its_cards(node)
+        self.the_node_hands_the_gpus_over(pod)
+        self.a_node_reports_its_gpus(node)
         self.a_node_is_lost(node.name)
-        self.a_node_reports_its_cards(node)
+        self.a_node_reports_its_gpus(node)
 
     @rule()
     def carrel_restarts(self) -> None:
@@ -296,9 +296,11 @@ class LedgerMachine(RuleBasedStateMachine):
         }
         assert in_book == self.model.shares
         for node in self.model.nodes.values():
-            assert [card.gpu for card in self.ledger.cards(node.name)] == sorted(node.gpus, key=lambda gpu: gpu.index)
-            for card in self.ledger.cards(node.name):
-                assert card.free == self.model.free(card.gpu)
+            assert [entry.gpu for entry in self.ledger.entries(node.name)] == sorted(
+                node.gpus, key=lambda gpu: gpu.index
+            )
+            for entry in self.ledger.entries(node.name):
+                assert entry.free == self.model.free(entry.gpu)
 
     @rule(request=requests, asker=st.one_of(st.just("nobody"), pods.map(lambda pod: pod.uid)))
     def the_fast_answer_is_the_slow_answer(self, request: Request, asker: str) -> None:

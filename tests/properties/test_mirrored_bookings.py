@@ -25,7 +25,7 @@ def stored_bookings(draw: st.DrawFn) -> BookingRecord:
         model=draw(st.sampled_from(["NVIDIA-RTX-A6000", "NVIDIA-A100-SXM4-80GB"])),
         start=draw(INSTANTS),
         end=draw(INSTANTS),
-        cards=draw(st.integers(1, 64)),
+        gpus=draw(st.integers(1, 64)),
         cancelled_at=draw(st.none() | INSTANTS),
         share=draw(st.booleans()),
     )
@@ -48,7 +48,7 @@ def test_who_reads_the_object_knows_what_was_booked(stored: BookingRecord, now: 
     read = read_entitlement(seen)
     assert says_the_same(seen, body)
     assert (read.booking, read.people, read.model) == (booking.id, frozenset({booking.user}), booking.model)
-    assert (read.gpus, read.start, read.ends) == (booking.cards, booking.start, booking.end)
+    assert (read.gpus, read.start, read.ends) == (booking.gpus, booking.start, booking.end)
     assert read.share_of == (shares if booking.share else 1)
     assert read.namespace in ("", "lab", "my-project")
     assert seen.spec.version == stored.version

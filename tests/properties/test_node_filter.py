@@ -11,7 +11,7 @@ from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, place, why_not
 from carrel.ledger.requests import WHOLE, Gang, GpuSelector, Portion, Request, Topology, TopologyMode
-from tests.kit.gpus import A100, A6000, a_card, a_node, held, holder, memory, whole
+from tests.kit.gpus import A100, A6000, a_gpu, a_node, held, holder, memory, whole
 
 NODES = ("n1", "n2", "n3", "stranger")
 REQUESTS = (
@@ -29,21 +29,21 @@ REQUESTS = (
     whole(2, selector=GpuSelector(not_on=frozenset({"GPU-n2-1"}))),
 )
 
-cards = st.tuples(
+gpus = st.tuples(
     st.integers(0, 1), st.sampled_from([16276, 40960]), st.sampled_from([A6000, A100]), st.sampled_from(["", "a"])
 )
 nodes = st.builds(
     lambda name, drawn, labels, unusable: Node(
         name,
         tuple(
-            a_card(name, index, size, model=model, island=island, bandwidth_gbps=300 * index)
-            for index, size, model, island in {card[0]: card for card in drawn}.values()
+            a_gpu(name, index, size, model=model, island=island, bandwidth_gbps=300 * index)
+            for index, size, model, island in {gpu[0]: gpu for gpu in drawn}.values()
         ),
         labels,
         unusable=unusable,
     ),
     st.sampled_from(NODES[:3]),
-    st.lists(cards, max_size=2),
+    st.lists(gpus, max_size=2),
     st.sampled_from([{}, {"zone": "lab"}]),
     st.sampled_from(["", "", "the agent is silent"]),
 )
@@ -76,7 +76,7 @@ def do(ledger: Ledger, step: tuple[object, ...]) -> None:
             ledger.give_back(f"uid-{pod}")
         case "kept", str(pod), str(name), int(index):
             ledger.keep_no_more(f"uid-{pod}")
-            ledger.set_card(f"GPU-{name}-{index}", [], holder(pod))
+            ledger.set_entry(f"GPU-{name}-{index}", [], holder(pod))
 
 
 @settings(max_examples=150, deadline=None)

@@ -29,7 +29,7 @@ selectors = st.one_of(
 narrowed_requests = st.builds(lambda request, selector: replace(request, selector=selector), requests, selectors)
 tenants = st.lists(st.tuples(st.sampled_from(NODES), st.integers(0, 1), st.integers(1, 16276)), max_size=4)
 booked_pods = st.lists(st.tuples(narrowed_requests, st.sampled_from([NODES, NODES[:1], NODES[1:]])), max_size=6)
-kept_cards = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(NODES), st.integers(0, 1)), max_size=2)
+kept_gpus = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(NODES), st.integers(0, 1)), max_size=2)
 
 
 def a_busy_ledger(
@@ -40,7 +40,7 @@ def a_busy_ledger(
         ledger.restore([held(f"tenant-{number}", node, index, mib)])
     for number, node, index in kept:
         if number < len(booked):
-            ledger.set_card(f"GPU-{node}-{index}", ledger.cards(node)[index].shares.values(), booked[number].holder)
+            ledger.set_entry(f"GPU-{node}-{index}", ledger.entries(node)[index].shares.values(), booked[number].holder)
     return ledger
 
 
@@ -53,7 +53,7 @@ def plainly_taken(ledger: Ledger, booked: list[WaitingPod]) -> list[Share]:
     with ledger.what_if():
         for each in booked:
             keeper = each.keeper(ledger)
-            kept = {card.gpu.node for card in map(ledger.card, ledger.kept_for(keeper)) if card is not None}
+            kept = {entry.gpu.node for entry in map(ledger.entry, ledger.kept_for(keeper)) if entry is not None}
             found = [name for name in each.nodes if isinstance(place(ledger, each.request, name, keeper), Placement)]
             node = min(kept.intersection(found), default="") or min(found, default="")
             placement = place(ledger, each.request, node, keeper)
@@ -77,7 +77,7 @@ def in_any_order(shares: list[Share]) -> list[Share]:
 
 
 @settings(max_examples=200, deadline=None)
-@given(tenants, booked_pods, kept_cards, narrowed_requests)
+@given(tenants, booked_pods, kept_gpus, narrowed_requests)
 def test_what_booked_pods_take_is_what_they_would_take_one_after_the_other(
     there: list[tuple[str, int, int]],
     wanted: list[tuple[Request, tuple[str, ...]]],
@@ -99,12 +99,12 @@ def test_what_booked_pods_take_is_what_they_would_take_one_after_the_other(
             with precedence.served(node):
                 assert place(ledger, request, node) == everywhere
         if not again:  # what was found before must not be remembered
-            ledger.set_card("GPU-n1-0", [])
+            ledger.set_entry("GPU-n1-0", [])
     ledger.audit()
 
 
 @settings(max_examples=100, deadline=None)
-@given(tenants, booked_pods, kept_cards, requests, st.integers(0, 30 * STEPS_BY_GPU))
+@given(tenants, booked_pods, kept_gpus, requests, st.integers(0, 30 * STEPS_BY_GPU))
 def test_where_the_search_ends_early_the_oldest_pods_still_come_first_and_nothing_is_taken_twice(
     there: list[tuple[str, int, int]],
     wanted: list[tuple[Request, tuple[str, ...]]],
@@ -128,7 +128,7 @@ def test_where_the_search_ends_early_the_oldest_pods_still_come_first_and_nothin
 
 
 @settings(max_examples=150, deadline=None)
-@given(tenants, booked_pods, kept_cards, requests)
+@given(tenants, booked_pods, kept_gpus, requests)
 def test_what_is_given_to_others_is_missed_by_no_booked_pod(
     there: list[tuple[str, int, int]],
     wanted: list[tuple[Request, tuple[str, ...]]],

@@ -10,7 +10,7 @@ from carrel.ledger.machines import MachineRoom, Machines
 from carrel.ledger.placement import Placement, place
 from carrel.ledger.requests import GpuPolicy, Request, Topology, TopologyMode
 from carrel.ledger.scoring import GRAIN, Ranking
-from tests.kit.gpus import A100, A6000, a_card, a_ledger, a_node, holder, memory, whole
+from tests.kit.gpus import A100, A6000, a_gpu, a_ledger, a_node, holder, memory, whole
 
 MEMORY = 1000
 NODES = ("n1", "n2", "n3")
@@ -22,8 +22,8 @@ REQUESTS = st.sampled_from(
         memory(300),
         memory(500, policy=GpuPolicy.EMPTIEST),
         memory(700),
-        memory(300, cards=2, policy=GpuPolicy.SPREAD),
-        memory(300, cards=2, policy=GpuPolicy.CONTIGUOUS),
+        memory(300, gpus=2, policy=GpuPolicy.SPREAD),
+        memory(300, gpus=2, policy=GpuPolicy.CONTIGUOUS),
         whole(topology=Topology(TopologyMode.IGNORE, 100)),
     ]
 )
@@ -31,8 +31,8 @@ STEPS = st.lists(st.tuples(REQUESTS, st.sampled_from(NODES), st.integers(0, 20))
 
 
 def a_cluster() -> tuple[Ledger, Machines]:
-    mixed = a_node("n3", cards=1, memory=MEMORY)
-    mixed = type(mixed)("n3", (*mixed.gpus, a_card("n3", 1, 2 * MEMORY, model=A100)))
+    mixed = a_node("n3", gpus=1, memory=MEMORY)
+    mixed = type(mixed)("n3", (*mixed.gpus, a_gpu("n3", 1, 2 * MEMORY, model=A100)))
     machines = Machines()
     for name in NODES:
         machines.set_node(name, MachineRoom(32_000, 1 << 20))
@@ -59,7 +59,7 @@ def test_a_cost_is_what_the_placement_changes(
     for number, (asked, node, cpu) in enumerate(steps):
         ranking.demand.saw(asked, MachineRoom(cpu * 1000, 0))
         put(ledger, machines, asked, node, cpu, f"p{number}")
-    gpus = [card.gpu for node in NODES for card in ledger.cards(node)]
+    gpus = [entry.gpu for node in NODES for entry in ledger.entries(node)]
     counts = Fragmentation(ranking.demand.mix, contention(ranking.demand.mix, kinds_of(gpus)))
 
     def loss(node: str) -> float:
@@ -72,7 +72,7 @@ def test_a_cost_is_what_the_placement_changes(
         assert put(ledger, machines, request, node, cores, f"new-{node}") == (node in costs)
         if node in costs:
             assert abs(costs[node].wasted - (loss(node) - before)) <= GRAIN / 2 + 1e-9
-            left = sum(card.free / card.gpu.memory for card in ledger.cards(node))
+            left = sum(entry.free / entry.gpu.memory for entry in ledger.entries(node))
             assert abs(costs[node].left_over - left) < 1e-9
 
 

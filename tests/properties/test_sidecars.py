@@ -54,16 +54,16 @@ def test_the_ledger_holds_what_the_kubelet_hands_over_and_no_two_at_once_see_the
     if request is None:
         assert handed_over(asked, beside) == 0
         return
-    assert request.cards == handed_over(asked, beside)
+    assert request.gpus == handed_over(asked, beside)
 
-    placement = place(a_ledger(a_node("n1", cards=request.cards)), request, "n1")
+    placement = place(a_ledger(a_node("n1", gpus=request.gpus)), request, "n1")
     assert isinstance(placement, Placement)
-    cards = {name: {gpu.index for gpu in gpus} for name, gpus in placement.by_container().items()}
-    assert {need.container: need.cards for need in request.containers} == {
-        name: len(own) for name, own in cards.items()
+    indices = {name: {gpu.index for gpu in gpus} for name, gpus in placement.by_container().items()}
+    assert {need.container: need.gpus for need in request.containers} == {
+        name: len(own) for name, own in indices.items()
     }
     running: set[int] = set()
     for need in request.containers:
-        assert not running & cards[need.container], "it is another's, who runs"
+        assert not running & indices[need.container], "it is another's, who runs"
         if not need.init:
-            running |= cards[need.container]
+            running |= indices[need.container]

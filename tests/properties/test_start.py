@@ -98,10 +98,10 @@ class Process:
         uses = {name: covered.use_of(name) for name in BOOKINGS}
         return {
             "nodes": {name: ledger.node(name) for name in ledger.nodes},
-            "cards": {
-                card.gpu.uuid: (card.gpu, card.shares, card.kept_for, card.free)
+            "entries": {
+                entry.gpu.uuid: (entry.gpu, entry.shares, entry.kept_for, entry.free)
                 for name in ledger.nodes
-                for card in ledger.cards(name)
+                for entry in ledger.entries(name)
             },
             "rooms": dict(ledger.rooms),
             "shares": {uid: dict(ledger.shares_of(uid)) for uid in uids},
@@ -176,7 +176,7 @@ ASKED: tuple[Json, ...] = (
     {"limits": {"nvidia.com/gpu": "1"}},
     {"limits": {"aliyun.com/gpu-mem": "300"}},
     {"notes": {"carrel.dev/gpu-memory-mib": "300"}},
-    {"notes": {"carrel.dev/gpu-cards": "many"}},
+    {"notes": {"carrel.dev/gpu-gpus": "many"}},
     {"notes": {"gpu.scheduling/claim": "c0"}},
 )
 people, some_pods = st.sampled_from(["ada", "bob"]), st.lists(st.sampled_from(PODS), max_size=2, unique=True)

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from carrel.ledger import victims
 from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Ledger
-from carrel.ledger.placement import Placement, WaitingPod, able_cards, place
+from carrel.ledger.placement import Placement, WaitingPod, able_entries, place
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import GpuSelector, Portion, Request, Topology, TopologyMode
 from carrel.ledger.shares import Holder, ShareState
 from carrel.ledger.victim_prices import OpportunisticPod
 from carrel.ledger.victims import Revocation
-from tests.kit.gpus import A100, A6000, a_card, held, holder, memory, whole
+from tests.kit.gpus import A100, A6000, a_gpu, held, holder, memory, whole
 from tests.kit.victims import NOON, an_opportunist, revoke
 
 NODES = ("n1", "n2")
@@ -33,21 +33,21 @@ REQUESTS = (
     whole(model=A100),
     whole(2, topology=Topology(TopologyMode.REQUIRED)),
     memory(500),
-    memory(700, cards=2),
-    memory(300, cards=3),
+    memory(700, gpus=2),
+    memory(300, gpus=3),
     Request(1, Portion(Fraction(1, 2)), model=A100),
     memory(600, selector=GpuSelector(only=frozenset({"GPU-n1-0", "GPU-n2-1"}))),
 )
 Order = tuple[int, Fraction, int, timedelta]
 """Young pods, what is taken from people at or below the equal share, pods, work."""
 
-cards = st.tuples(
+gpus = st.tuples(
     st.sampled_from([1000, 1000, 2400]),
     st.sampled_from([A100, A6000]),
     st.sampled_from(["", "x"]),
     st.sampled_from(["", "", "", "unhealthy"]),
 )
-nodes = st.lists(cards, min_size=1, max_size=3)
+nodes = st.lists(gpus, min_size=1, max_size=3)
 parts = st.sampled_from([None, 100, 250, 300, 400, 500, 500, 700])
 shares = st.tuples(
     *(
@@ -75,10 +75,10 @@ class Case:
         self.ledger = Ledger(_node(name, drawn) for name, drawn in zip(NODES, drawn_nodes, strict=True))
         self.opportunistic: dict[str, OpportunisticPod] = {}
         for node, on_node in zip(NODES, drawn_shares, strict=True):
-            for card, wanted in zip(self.ledger.cards(node), on_node, strict=False):
+            for entry, wanted in zip(self.ledger.entries(node), on_node, strict=False):
                 for name, mib in wanted:
-                    if f"uid-{name}" not in card.shares and card.free >= (card.gpu.memory if mib is None else mib):
-                        self.ledger.hold(held(name, node, card.gpu.index, mib))
+                    if f"uid-{name}" not in entry.shares and entry.free >= (entry.gpu.memory if mib is None else mib):
+                        self.ledger.hold(held(name, node, entry.gpu.index, mib))
         for name, (person, is_young, hours, kind) in drawn_pods.items():
             if kind != "b" and self.ledger.shares_of(f"uid-{name}"):
                 pod = an_opportunist(name, person, hours, is_young=is_young)
@@ -133,22 +133,22 @@ class Case:
         """Of the GPUs that are in question."""
         found = Fraction(0)
         for gpu, share in self.ledger.shares_of(uid).items():
-            card = self.ledger.card(gpu)
-            assert card is not None
-            if self.booked.request.allows_model(card.gpu.model):
-                found += Fraction(card.held(share), card.gpu.memory)
+            entry = self.ledger.entry(gpu)
+            assert entry is not None
+            if self.booked.request.allows_model(entry.gpu.model):
+                found += Fraction(entry.held(share), entry.gpu.memory)
         return found
 
     def _uncovered(self) -> Fraction:
         found = Fraction(0)
-        for card in (card for node in NODES for card in self.ledger.cards(node)):
-            if not self.booked.request.allows_model(card.gpu.model):
+        for entry in (entry for node in NODES for entry in self.ledger.entries(node)):
+            if not self.booked.request.allows_model(entry.gpu.model):
                 continue
-            stays = {uid: share for uid, share in card.shares.items() if share.state is not ShareState.RELEASING}
-            ours = sum(card.held(share) for uid, share in stays.items() if uid in self.opportunistic)
-            others = sum(card.held(share) for uid, share in stays.items() if uid not in self.opportunistic)
-            is_open = not card.gpu.unusable and card.kept_for is None
-            found += Fraction(card.gpu.memory - others if is_open else ours, card.gpu.memory)
+            stays = {uid: share for uid, share in entry.shares.items() if share.state is not ShareState.RELEASING}
+            ours = sum(entry.held(share) for uid, share in stays.items() if uid in self.opportunistic)
+            others = sum(entry.held(share) for uid, share in stays.items() if uid not in self.opportunistic)
+            is_open = not entry.gpu.unusable and entry.kept_for is None
+            found += Fraction(entry.gpu.memory - others if is_open else ours, entry.gpu.memory)
         return found
 
     def best(self, order: Callable[[Iterable[str]], Order]) -> tuple[Order, str] | None:
@@ -186,8 +186,8 @@ class Case:
         with self.without(chosen) as ledger:
             request, keeper = self.booked.request, self.booked.keeper(ledger)
             assert isinstance(place(ledger, request, answer.node, keeper), Placement)
-            able = {card.gpu for card in able_cards(ledger, request, answer.node, keeper)}
-            assert len(answer.gpus) == request.cards and able.issuperset(answer.gpus)
+            able = {entry.gpu for entry in able_entries(ledger, request, answer.node, keeper)}
+            assert len(answer.gpus) == request.gpus and able.issuperset(answer.gpus)
             if request.topology.mode is TopologyMode.REQUIRED:
                 assert len({gpu.island for gpu in answer.gpus}) == 1
 
@@ -196,7 +196,7 @@ def _node(name: str, drawn: Sequence[tuple[int, str, str, str]]) -> Node:
     return Node(
         name,
         tuple(
-            a_card(name, index, size, model=model, island=island, unusable=unusable)
+            a_gpu(name, index, size, model=model, island=island, unusable=unusable)
             for index, (size, model, island, unusable) in enumerate(drawn)
         ),
     )

@@ -203,7 +203,7 @@ async def test_in_a_full_cluster_a_pod_runs_without_its_claim_for_a_gpu_and_keep
     assert (await cluster.create(answer.object)).object == answer.object, "a second review changes nothing"
 
 
-async def test_nodes_that_offer_no_claims_are_no_room_for_a_pod_with_a_claim() -> None:
+async def test_nodes_that_advertise_no_claims_are_no_room_for_a_pod_with_a_claim() -> None:
     """Its claim cannot be allocated there, however many GPUs are free."""
     cluster = replace(a_cluster(), bookings=[a_booking(ALICE)], slices=())
     answer = await cluster.create(a_pod(resourceClaims=BY_CLAIM))

@@ -45,11 +45,11 @@ class Bench:
         await self.extender.sees(bound)
         return bound
 
-    def devices(self, card: int, count: int, skip: int = 0) -> list[str]:
+    def devices(self, index: int, count: int, skip: int = 0) -> list[str]:
         ours = [
             device.id
             for device in self.inventory.memory_devices()
-            if (gpu := self.inventory.gpu_of(MEM, device.id)) and gpu.index == card
+            if (gpu := self.inventory.gpu_of(MEM, device.id)) and gpu.index == index
         ]
         return ours[skip : skip + count]
 
@@ -103,7 +103,7 @@ async def test_a_container_gets_the_gpu_that_its_pod_was_promised() -> None:
         await bench.placed("fills-0", **limits(16276))
         await bench.placed("a", **limits(8138))
 
-        assert await bench.allocated(MEM, bench.devices(card=1, count=8138)) == {
+        assert await bench.allocated(MEM, bench.devices(index=1, count=8138)) == {
             "NVIDIA_VISIBLE_DEVICES": "GPU-n1-1",
             "CUDA_VISIBLE_DEVICES": "GPU-n1-1",
             "ALIYUN_COM_GPU_MEM_IDX": "1",
@@ -116,11 +116,11 @@ async def test_a_container_gets_the_gpu_that_its_pod_was_promised() -> None:
 async def test_the_kubelet_is_asked_for_devices_of_that_gpu() -> None:
     async with a_bench() as bench:
         await bench.placed("fills-0", **limits(16276))
-        await bench.allocated(MEM, bench.devices(card=0, count=16276))
+        await bench.allocated(MEM, bench.devices(index=0, count=16276))
         await bench.placed("a", **limits(100))
 
         available = [device.id for device in bench.inventory.memory_devices()][::-1]
-        must = bench.devices(card=1, count=3)
+        must = bench.devices(index=1, count=3)
         preferred = await bench.allocator.prefer(MEM, available, must, 100)
 
         assert len(set(preferred)) == 100 and set(must) <= set(preferred)
@@ -146,8 +146,8 @@ async def test_two_equal_pods_are_served_in_the_order_of_their_promises_each_wit
             await bench.placed(name, **limits(12207))
             bench.lab.clock.now += timedelta(seconds=1)
 
-        first = await bench.allocated(MEM, bench.devices(card=0, count=12207))
-        second = await bench.allocated(MEM, bench.devices(card=1, count=12207))
+        first = await bench.allocated(MEM, bench.devices(index=0, count=12207))
+        second = await bench.allocated(MEM, bench.devices(index=1, count=12207))
 
         assert [first["ALIYUN_COM_GPU_MEM_IDX"], second["ALIYUN_COM_GPU_MEM_IDX"]] == ["0", "1"]
 
@@ -157,7 +157,7 @@ async def test_devices_of_the_younger_pods_gpu_are_for_the_younger_pod() -> None
         for name in ("a", "b"):
             await bench.placed(name, **limits(12207))
 
-        answer = await bench.allocated(MEM, bench.devices(card=1, count=12207))
+        answer = await bench.allocated(MEM, bench.devices(index=1, count=12207))
 
         assert answer["NVIDIA_VISIBLE_DEVICES"] == "GPU-n1-1"
 

@@ -44,7 +44,7 @@ async def test_a_pod_with_one_gpu_costs_two_writes_and_gets_the_annotations_of_i
 
 
 async def test_a_lease_of_a_gpus_name_in_somebodys_namespace_counts_for_nothing() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab:
+    async with a_lab([a_node("n1", gpus=1)]) as lab:
         forged = LeaseRecord("n1", 0, "GPU-n1-0", (Share(Holder("forged", "lab", "forged"), "GPU-n1-0", None),))
         await lab.client.create(LEASES, write_lease(forged, "lab", lab.clock()), "lab")
         async with lab.replica() as replica:
@@ -76,7 +76,7 @@ async def test_a_lease_of_a_gpus_name_in_somebodys_namespace_counts_for_nothing(
             id="a claim",
         ),
         pytest.param(
-            {"carrel.dev/gpu-cards": "2", "carrel.dev/gpu-memory-mib": "100"},
+            {"carrel.dev/gpu-gpus": "2", "carrel.dev/gpu-memory-mib": "100"},
             {},
             {"carrel.dev/devices": "GPU-n1-0,GPU-n1-1"},
             {"gpu-n1-0": 100, "gpu-n1-1": 100},
@@ -114,7 +114,7 @@ async def test_a_pod_learns_whether_its_node_isolates_memory(label: str, told: s
 
 
 async def test_containers_with_gpus_of_their_own_get_annotations_of_their_own() -> None:
-    async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=3)]) as lab, lab.replica() as replica:
         containers = [
             {"name": name, "image": "work", "resources": {"limits": {"nvidia.com/gpu": count}}}
             for name, count in (("left", "1"), ("right", "2"))
@@ -131,7 +131,7 @@ async def test_containers_with_gpus_of_their_own_get_annotations_of_their_own() 
 
 
 async def test_a_pod_that_no_longer_fits_is_refused_and_takes_nothing() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await replica.bind(await lab.pod("first", limits={"nvidia.com/gpu": "1"}), "n1")
         before = await lab.held()
 
@@ -152,7 +152,7 @@ async def test_a_pod_that_is_deleted_before_its_binding_gives_its_gpu_back() -> 
 
         assert refusal is not None
         assert await lab.held() == {}
-        assert [card.free for card in replica.ledger.cards("n1")] == [16276, 16276]
+        assert [entry.free for entry in replica.ledger.entries("n1")] == [16276, 16276]
 
 
 async def test_a_pod_of_the_same_name_with_another_uid_is_not_bound_in_its_place() -> None:
@@ -168,7 +168,7 @@ async def test_a_pod_of_the_same_name_with_another_uid_is_not_bound_in_its_place
 
 
 async def test_a_gpu_that_another_replica_has_just_taken_is_not_promised_again() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as one, lab.replica() as other:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as one, lab.replica() as other:
         pods = [await lab.pod(name, limits={"nvidia.com/gpu": "1"}) for name in ("a", "b")]
         for replica in (one, other):
             for pod in pods:
@@ -182,7 +182,7 @@ async def test_a_gpu_that_another_replica_has_just_taken_is_not_promised_again()
 
 
 async def test_many_binds_at_once_on_two_replicas_never_oversubscribe_a_gpu() -> None:
-    nodes = [a_node(f"n{number}", cards=2, memory=1000) for number in range(4)]
+    nodes = [a_node(f"n{number}", gpus=2, memory=1000) for number in range(4)]
     async with a_lab(nodes) as lab, lab.replica() as one, lab.replica() as other:
         pods = [await lab.pod(f"p{number}", limits={"aliyun.com/gpu-mem": "300"}) for number in range(64)]
 
@@ -215,14 +215,14 @@ async def test_a_lease_that_cannot_be_read_makes_its_gpu_unusable_and_is_not_ove
 
             assert set(await lab.annotations("train")) > {"ALIYUN_COM_GPU_MEM_IDX"}
             assert (await lab.annotations("train"))["carrel.dev/devices"] == "GPU-n1-1"
-            assert "expected JSON" in replica.ledger.cards("n1")[0].gpu.unusable
+            assert "expected JSON" in replica.ledger.entries("n1")[0].gpu.unusable
 
             await lab.client.delete(LEASES, "gpu-n1-0", "carrel", how=DeleteOptions())
-            await eventually(lambda: not replica.ledger.cards("n1")[0].gpu.unusable)
+            await eventually(lambda: not replica.ledger.entries("n1")[0].gpu.unusable)
 
 
 async def test_a_whole_gpu_that_a_peer_took_with_its_own_lease_is_not_used() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab:
+    async with a_lab([a_node("n1", gpus=1)]) as lab:
         theirs = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -238,7 +238,7 @@ async def test_a_whole_gpu_that_a_peer_took_with_its_own_lease_is_not_used() -> 
 
 
 async def test_forged_annotations_on_a_pod_change_nothing() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         lies = {"ALIYUN_COM_GPU_MEM_IDX": "0", "ALIYUN_COM_GPU_MEM_POD": "-99999", "carrel.dev/devices": "GPU-n1-0"}
         await lab.pod("liar", annotations=lies)
 
@@ -261,20 +261,20 @@ async def test_gpus_whose_index_changed_keep_their_pods_and_are_unusable_until_t
             assert await replica.bind(await lab.pod("train", limits=GPU_MEM), "n1") is None
         await _swap_gpu_indices(lab)
         async with lab.replica() as replica:
-            cards = {card.gpu.uuid: card for card in replica.ledger.cards("n1")}
+            entries = {entry.gpu.uuid: entry for entry in replica.ledger.entries("n1")}
 
-            assert cards["GPU-n1-0"].free == 8138
-            assert "it is still recorded on Lease gpu-n1-0: its index has changed" in cards["GPU-n1-0"].gpu.unusable
-            assert "Lease gpu-n1-0 still records another GPU" in cards["GPU-n1-1"].gpu.unusable
+            assert entries["GPU-n1-0"].free == 8138
+            assert "it is still recorded on Lease gpu-n1-0: its index has changed" in entries["GPU-n1-0"].gpu.unusable
+            assert "Lease gpu-n1-0 still records another GPU" in entries["GPU-n1-1"].gpu.unusable
 
             await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
             await eventually(lambda: not len(replica.pods.store))
             await replica.collector.collect()
-            assert [card.gpu.unusable for card in replica.ledger.cards("n1")] == ["", ""]
+            assert [entry.gpu.unusable for entry in replica.ledger.entries("n1")] == ["", ""]
 
 
 async def test_a_binding_that_the_api_server_refuses_gives_the_gpu_back() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica(NoBindings(lab.api)) as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica(NoBindings(lab.api)) as replica:
         pod = await lab.pod("train", limits=GPU_MEM)
 
         with pytest.raises(Forbidden):
@@ -285,8 +285,8 @@ async def test_a_binding_that_the_api_server_refuses_gives_the_gpu_back() -> Non
 
 async def test_a_user_cannot_have_a_gpu_freed_that_the_pod_was_bound_with() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
-        assert await replica.bind(await lab.pod("train", annotations={"carrel.dev/gpu-cards": "2"}), "n1") is None
-        lies = {"carrel.dev/gpu-cards": "1", "carrel.dev/devices": "GPU-n1-0"}
+        assert await replica.bind(await lab.pod("train", annotations={"carrel.dev/gpu-gpus": "2"}), "n1") is None
+        lies = {"carrel.dev/gpu-gpus": "1", "carrel.dev/devices": "GPU-n1-0"}
         forged = await lab.client.patch(PODS, "train", MergePatch({"metadata": {"annotations": lies}}), "lab")
         await replica.sees(forged)
 

@@ -32,7 +32,7 @@ from tests.kit.gpus import A6000
 from tests.kit.lab import NOON, Lab, WriteCounter, a_lab
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
-RULES = BookingRules(shares_per_card=4)
+RULES = BookingRules(shares_per_gpu=4)
 
 
 @dataclass
@@ -81,7 +81,7 @@ async def settle(mirror: BookingMirror) -> None:
 
 
 async def test_a_booking_is_an_object_with_everything_that_decides_about_pods(bookings: Bookings) -> None:
-    await bookings.make("b1", cards=3, start=NOON + HOUR, end=NOON + 2 * HOUR + timedelta(microseconds=700_000))
+    await bookings.make("b1", gpus=3, start=NOON + HOUR, end=NOON + 2 * HOUR + timedelta(microseconds=700_000))
     await bookings.make("b2", share=True)
 
     await settle(bookings.mirror())
@@ -105,7 +105,7 @@ async def test_it_follows_the_booking_and_keeps_what_the_controller_wrote(bookin
     status = MergePatch({"status": {"used": 1, "pods": ["lab/train"]}})
     await bookings.lab.client.patch(BOOKINGS, "b1", status, subresource="status")
 
-    await bookings.change("b1", end=NOON + 5 * HOUR, cards=2)
+    await bookings.change("b1", end=NOON + 5 * HOUR, gpus=2)
     await mirror.write("b1")
 
     seen = await bookings.lab.client.get(BOOKINGS, "b1")
@@ -116,7 +116,7 @@ async def test_it_follows_the_booking_and_keeps_what_the_controller_wrote(bookin
 @pytest.mark.parametrize(
     ("fields", "is_more"),
     [
-        pytest.param({"cards": 2}, True, id="more GPUs"),
+        pytest.param({"gpus": 2}, True, id="more GPUs"),
         pytest.param({"start": NOON - 2 * HOUR}, True, id="an earlier start"),
         pytest.param({"end": NOON + 5 * HOUR}, False, id="a later end"),
         pytest.param({"start": NOON - 30 * MINUTE}, False, id="a later start"),
@@ -135,7 +135,7 @@ async def test_an_object_says_since_when_it_entitles_to_more(
     assert settled == (NOON + MINUTE if is_more else NOON) + timedelta(seconds=10)
 
     lab.clock.now += MINUTE  # less, and a repair of what somebody has deleted, change nothing about it
-    await bookings.change("b1", cards=1, start=NOON - 30 * MINUTE)
+    await bookings.change("b1", gpus=1, start=NOON - 30 * MINUTE)
     await mirror.write("b1")
 
     assert read_entitlement((await lab.client.list(BOOKINGS)).items[0]).settled == settled
@@ -224,10 +224,10 @@ async def test_an_older_version_never_replaces_a_newer_one(bookings: Bookings) -
     for is_cancelled in (False, True):
         slow_read.clear()
         go_on.clear()
-        await bookings.change("b1", cards=2)
+        await bookings.change("b1", gpus=2)
         slow = asyncio.ensure_future(bookings.mirror(Slow(bookings.lab.api)).write("b1"))
         await slow_read.wait()
-        await (bookings.cancel("b1") if is_cancelled else bookings.change("b1", cards=3))
+        await (bookings.cancel("b1") if is_cancelled else bookings.change("b1", gpus=3))
         await bookings.mirror().write("b1")
         go_on.set()
         await slow
@@ -350,7 +350,7 @@ async def test_two_replicas_under_faults_end_with_what_the_database_says(booking
                 if chance.random() < 0.3:
                     await bookings.cancel(id)
                 else:
-                    await bookings.change(id, cards=chance.randint(1, 8))
+                    await bookings.change(id, gpus=chance.randint(1, 8))
             await until_written(mirror, id)
 
     async def compare(mirror: BookingMirror) -> None:

@@ -56,7 +56,7 @@ async def test_a_full_gpu_is_refused_in_words_and_nothing_is_left_behind() -> No
 
 
 async def test_pods_of_other_dialects_and_claims_share_a_gpu_and_never_exceed_it() -> None:
-    async with a_dra_lab(a_node("n1", cards=1)) as (lab, gate):
+    async with a_dra_lab(a_node("n1", gpus=1)) as (lab, gate):
         pod = await lab.pod("share", limits={"aliyun.com/gpu-mem": "8138"})
         assert await gate.replica.bind(pod, "n1") is None
         claim, late = await new_claim(lab, "claim"), await new_claim(lab, "late")
@@ -244,7 +244,7 @@ async def test_a_write_that_fails_half_way_gives_back_what_was_taken() -> None:
             with pytest.raises(Unavailable):
                 await Gate(replica).ask(allocated(claim, {"n1/gpu-0": HALF, "n1/gpu-1": HALF}), claim)
             assert await lab.held() == {}
-            assert [card.free for card in replica.ledger.cards("n1")] == [16276, 16276]
+            assert [entry.free for entry in replica.ledger.entries("n1")] == [16276, 16276]
 
 
 async def test_a_replica_that_was_killed_after_its_yes_is_succeeded_by_one_that_says_the_same() -> None:
@@ -260,7 +260,7 @@ async def test_a_replica_that_was_killed_after_its_yes_is_succeeded_by_one_that_
 
 async def test_a_claim_whose_allocation_is_never_stored_does_not_hold_its_gpu_for_ever() -> None:
     """Another webhook may refuse what the gate lets through, and the scheduler tries again every few seconds."""
-    async with a_dra_lab(a_node("n1", cards=1)) as (lab, gate):
+    async with a_dra_lab(a_node("n1", gpus=1)) as (lab, gate):
         refused, other = await new_claim(lab, "refused"), await new_claim(lab, "other")
         held, answers = [], set()
         for _ in range(60):
@@ -282,7 +282,7 @@ async def test_a_claim_whose_allocation_is_never_stored_does_not_hold_its_gpu_fo
 
 
 async def test_a_claim_that_is_stored_each_time_may_be_allocated_as_often_as_it_wants() -> None:
-    async with a_dra_lab(a_node("n1", cards=1)) as (lab, gate):
+    async with a_dra_lab(a_node("n1", gpus=1)) as (lab, gate):
         claim = await new_claim(lab, "often")
         for _ in range(12):
             assert await gate.allocate(lab, claim, {"n1/gpu-0": WHOLE}) is None

@@ -16,8 +16,8 @@ from tests.kit.faults import Faulty
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
 
-TWO_CARDS = {"devices": {"count": 2}}
-NAMES_IT = {"gpu.scheduling/claim": "two-cards"}
+TWO_GPUS = {"devices": {"count": 2}}
+NAMES_IT = {"gpu.scheduling/claim": "two-gpus"}
 
 
 class Writer:
@@ -27,7 +27,7 @@ class Writer:
         self.replica = replica
         self.claims = ClaimStatusWriter(replica)
 
-    async def write(self, lab: Lab, name: str = "two-cards") -> ClaimState | None:
+    async def write(self, lab: Lab, name: str = "two-gpus") -> ClaimState | None:
         """Waits until the cache has everything that the API server has."""
         claim = await lab.client.get(GPU_CLAIMS, name, "lab")
         pods = {pod.metadata.uid: pod.metadata.resource_version for pod in (await lab.client.list(PODS)).items}
@@ -46,19 +46,19 @@ class Writer:
         return await self.claims.write(found)
 
 
-async def a_claim(lab: Lab, spec: Json, name: str = "two-cards") -> None:
+async def a_claim(lab: Lab, spec: Json, name: str = "two-gpus") -> None:
     body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": name}, "spec": spec}
     await lab.client.create(GPU_CLAIMS, body, "lab")
 
 
-async def status(lab: Lab, name: str = "two-cards") -> dict[str, Any]:
+async def status(lab: Lab, name: str = "two-gpus") -> dict[str, Any]:
     found: dict[str, Any] = (await lab.client.get(GPU_CLAIMS, name, "lab")).get("status", {})
     return found
 
 
 async def test_a_claim_that_no_pod_names_is_pending() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
-        await a_claim(lab, TWO_CARDS)
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica() as replica:
+        await a_claim(lab, TWO_GPUS)
 
         await Writer(replica).write(lab)
 
@@ -71,8 +71,8 @@ async def test_a_claim_that_no_pod_names_is_pending() -> None:
 
 
 async def test_a_claim_whose_pod_waits_has_the_reason_of_the_pod() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
-        await a_claim(lab, TWO_CARDS)
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
+        await a_claim(lab, TWO_GPUS)
         pod = await replica.sees(await lab.pod("train", annotations=NAMES_IT))
         why = replica.waiting_reason.why(pod)
         assert why is not None
@@ -84,8 +84,8 @@ async def test_a_claim_whose_pod_waits_has_the_reason_of_the_pod() -> None:
 
 
 async def test_a_claim_whose_pod_is_bound_shows_its_gpus_and_its_node() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
-        await a_claim(lab, TWO_CARDS)
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica() as replica:
+        await a_claim(lab, TWO_GPUS)
         assert await replica.bind(await lab.pod("train", annotations=NAMES_IT), "n1") is None
 
         await Writer(replica).write(lab)
@@ -97,8 +97,8 @@ async def test_a_claim_whose_pod_is_bound_shows_its_gpus_and_its_node() -> None:
 
 
 async def test_a_claim_whose_gpus_are_taken_but_whose_pod_is_not_bound_is_reserved() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab:
-        await a_claim(lab, TWO_CARDS)
+    async with a_lab([a_node("n1", gpus=4)]) as lab:
+        await a_claim(lab, TWO_GPUS)
         pod = await lab.pod("train", annotations=NAMES_IT)
         async with lab.replica(Faulty(lab.api, FaultPlan(seed=1, crash_after_write=2))) as dies:
             with pytest.raises(Crashed):
@@ -112,8 +112,8 @@ async def test_a_claim_whose_gpus_are_taken_but_whose_pod_is_not_bound_is_reserv
 
 
 async def test_annotations_that_a_user_forged_give_no_gpus() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
-        await a_claim(lab, TWO_CARDS)
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica() as replica:
+        await a_claim(lab, TWO_GPUS)
         await lab.pod("train", annotations={**NAMES_IT, "gpu.scheduling/allocated": "0,1"})
 
         await Writer(replica).write(lab)
@@ -140,8 +140,8 @@ async def test_a_claim_that_can_never_be_met_has_failed(spec: Json, complaint: s
 
 
 async def test_a_claim_whose_pod_was_bound_without_carrel_has_failed() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
-        await a_claim(lab, TWO_CARDS)
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica() as replica:
+        await a_claim(lab, TWO_GPUS)
         pod = await lab.pod("train", annotations=NAMES_IT)
         await lab.client.bind(BindTarget("lab", "train", pod["metadata"]["uid"], "n1"))
 
@@ -153,8 +153,8 @@ async def test_a_claim_whose_pod_was_bound_without_carrel_has_failed() -> None:
 
 
 async def test_a_claim_that_several_pods_name_shows_the_oldest_that_has_not_finished() -> None:
-    async with a_lab([a_node("n1", cards=4), a_node("n2", cards=4)]) as lab, lab.replica() as replica:
-        await a_claim(lab, TWO_CARDS)
+    async with a_lab([a_node("n1", gpus=4), a_node("n2", gpus=4)]) as lab, lab.replica() as replica:
+        await a_claim(lab, TWO_GPUS)
         for name, node in (("a", "n1"), ("b", "n2"), ("c", "n1")):
             assert await replica.bind(await lab.pod(name, annotations=NAMES_IT), node) is None
         writer = Writer(replica)
@@ -171,8 +171,8 @@ async def test_a_claim_that_several_pods_name_shows_the_oldest_that_has_not_fini
 
 
 async def test_a_claim_is_released_when_its_pod_has_finished() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
-        await a_claim(lab, TWO_CARDS)
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica() as replica:
+        await a_claim(lab, TWO_GPUS)
         assert await replica.bind(await lab.pod("train", annotations=NAMES_IT), "n1") is None
         await Writer(replica).write(lab)
         done = MergePatch({"status": {"phase": "Failed"}})
@@ -187,8 +187,8 @@ async def test_a_claim_is_released_when_its_pod_has_finished() -> None:
 
 
 async def test_a_pod_that_is_being_deleted_still_has_its_gpus() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
-        await a_claim(lab, TWO_CARDS)
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica() as replica:
+        await a_claim(lab, TWO_GPUS)
         assert await replica.bind(await lab.pod("train", annotations=NAMES_IT), "n1") is None
         await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=30))
 
@@ -200,21 +200,21 @@ async def test_a_pod_that_is_being_deleted_still_has_its_gpus() -> None:
 
 
 async def test_a_status_is_written_only_when_it_changes() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
-        await a_claim(lab, TWO_CARDS)
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica() as replica:
+        await a_claim(lab, TWO_GPUS)
         assert await Writer(replica).write(lab) is not None
-        before = (await lab.client.get(GPU_CLAIMS, "two-cards", "lab"))["metadata"]["resourceVersion"]
+        before = (await lab.client.get(GPU_CLAIMS, "two-gpus", "lab"))["metadata"]["resourceVersion"]
 
         assert await Writer(replica).write(lab) is None
 
-        assert (await lab.client.get(GPU_CLAIMS, "two-cards", "lab"))["metadata"]["resourceVersion"] == before
+        assert (await lab.client.get(GPU_CLAIMS, "two-gpus", "lab"))["metadata"]["resourceVersion"] == before
 
 
 async def test_a_status_names_the_generation_of_the_claim() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
-        await a_claim(lab, TWO_CARDS)
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica() as replica:
+        await a_claim(lab, TWO_GPUS)
         await Writer(replica).write(lab)
-        await lab.client.patch(GPU_CLAIMS, "two-cards", MergePatch({"spec": {"devices": {"count": 3}}}), "lab")
+        await lab.client.patch(GPU_CLAIMS, "two-gpus", MergePatch({"spec": {"devices": {"count": 3}}}), "lab")
 
         await Writer(replica).write(lab)
 
@@ -222,11 +222,11 @@ async def test_a_status_names_the_generation_of_the_claim() -> None:
 
 
 async def test_a_claim_that_changed_since_it_was_read_is_left_alone() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
-        await a_claim(lab, TWO_CARDS)
-        old = await eventually(lambda: replica.claims.store.get("two-cards", "lab"))
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica() as replica:
+        await a_claim(lab, TWO_GPUS)
+        old = await eventually(lambda: replica.claims.store.get("two-gpus", "lab"))
         assert old is not None
-        await lab.client.patch(GPU_CLAIMS, "two-cards", MergePatch({"metadata": {"labels": {"a": "b"}}}), "lab")
+        await lab.client.patch(GPU_CLAIMS, "two-gpus", MergePatch({"metadata": {"labels": {"a": "b"}}}), "lab")
 
         with pytest.raises(Conflict):
             await Writer(replica).claims.write(old)
@@ -235,8 +235,8 @@ async def test_a_claim_that_changed_since_it_was_read_is_left_alone() -> None:
 
 
 async def test_after_a_crash_right_after_the_write_nothing_is_written_again() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab:
-        await a_claim(lab, TWO_CARDS)
+    async with a_lab([a_node("n1", gpus=4)]) as lab:
+        await a_claim(lab, TWO_GPUS)
         async with lab.replica(Faulty(lab.api, FaultPlan(seed=1, crash_after_write=1))) as dies:
             with pytest.raises(Crashed):
                 await Writer(dies).write(lab)
@@ -250,7 +250,7 @@ async def test_a_pod_that_also_asks_the_kubelet_is_told_its_gpus_when_the_agent_
     async with a_coexist_node() as node_lab:
         lab, writer = node_lab.lab, Writer(node_lab.replica)
         await a_claim(lab, {"devices": {"count": 1}})
-        await eventually(lambda: node_lab.replica.claims.store.get("two-cards", "lab"))
+        await eventually(lambda: node_lab.replica.claims.store.get("two-gpus", "lab"))
         await node_lab.run_pod("a", annotations=NAMES_IT, limits={"nvidia.com/gpu": "1"})
         await node_lab.kubelet.work()
         unknown = "the kubelet of n1 chooses the GPUs; its agent has not said yet which"
@@ -269,7 +269,7 @@ async def test_a_pod_that_cannot_be_told_does_not_keep_its_claim_from_showing_th
     async with a_coexist_node() as node_lab:
         lab, writer, cluster = node_lab.lab, Writer(node_lab.replica), node_lab.replica.cluster
         await a_claim(lab, {"devices": {"count": 1}})
-        await eventually(lambda: node_lab.replica.claims.store.get("two-cards", "lab"))
+        await eventually(lambda: node_lab.replica.claims.store.get("two-gpus", "lab"))
         await node_lab.run_pod("a", annotations=NAMES_IT, limits={"nvidia.com/gpu": "1"})
         await node_lab.kubelet.work()
         await node_lab.kubelet.report_users()

@@ -21,7 +21,7 @@ from tests.kit.gpus import a_node
 from tests.kit.tiers import WHOLE, end_deleted, hand_over_records, pods_of, schedule
 
 SEEDS = int(os.environ.get("CARREL_SWEEP", "6"))
-NODES = tuple(a_node(name, cards=2) for name in ("n1", "n2"))
+NODES = tuple(a_node(name, gpus=2) for name in ("n1", "n2"))
 NAMES = tuple(node.name for node in NODES)
 
 

@@ -91,10 +91,10 @@ async def test_gpus_of_a_closed_node_are_neither_idle_nor_bookable_and_the_pages
 
         assert inventory.idle() == {"A6000": 1}
         stock = inventory.stock()["A6000"]
-        assert (stock.cards, stock.why_set_aside) == (1, f"2 of 3 are out of use: n1 is {words}")
-        shown = node_on_map("n1", carrel.ledger.node("n1"), view.cards("n1"), lambda uid: PodOnMap(None))
+        assert (stock.gpus, stock.why_set_aside) == (1, f"2 of 3 are out of use: n1 is {words}")
+        shown = node_on_map("n1", carrel.ledger.node("n1"), view.entries("n1"), lambda uid: PodOnMap(None))
         assert (shown.unusable, shown.idle) == (words, 0)
-        assert totals(carrel.ledger, view.cards).idle == 1
+        assert totals(carrel.ledger, view.entries).idle == 1
         gpus = next(metric for metric in counts.read() if metric.name == "carrel_gpus")
         states = {each.labels["state"]: each.value for each in gpus.samples if each.labels["model"] == "A6000"}
         assert (states["unusable"], states["free"]) == (2, 1)
@@ -105,9 +105,9 @@ async def test_after_an_uncordon_everything_counts_again_and_a_deleted_node_leav
         inventory = ClusterInventory(carrel)
         for _ in range(3):
             await change(lab, carrel, "n1", CORDONED)
-            assert inventory.stock()["A6000"].cards == 1
+            assert inventory.stock()["A6000"].gpus == 1
             await change(lab, carrel, "n1", OPEN)
-            assert (inventory.stock()["A6000"].cards, inventory.idle()) == (3, {"A6000": 3})
+            assert (inventory.stock()["A6000"].gpus, inventory.idle()) == (3, {"A6000": 3})
 
         await change(lab, carrel, "n1", CORDONED)
         await lab.client.delete(NODES, "n1")

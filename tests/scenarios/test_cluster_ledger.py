@@ -20,7 +20,7 @@ from carrel.ledger.gpus import MiB, Node
 from carrel.ledger.ledger import LedgerError
 from carrel.ledger.placement import Placement
 from carrel.ledger.shares import Share
-from tests.kit.gpus import a_card, a_node, holder, memory, whole
+from tests.kit.gpus import a_gpu, a_node, holder, memory, whole
 from tests.kit.reviews import a_state
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
@@ -49,15 +49,15 @@ def test_a_gpu_on_two_leases_counts_both_and_is_unusable_until_one_is_gone() -> 
 
     cluster_ledger.lease_written(a_lease(1, "GPU-n1-0", "b", 5000, 6))
 
-    card = cluster_ledger.ledger.card("GPU-n1-0")
-    assert card is not None
-    assert card.free == 16276 - 13000
-    assert "still recorded on Lease gpu-n1-1" in card.gpu.unusable
+    entry = cluster_ledger.ledger.entry("GPU-n1-0")
+    assert entry is not None
+    assert entry.free == 16276 - 13000
+    assert "still recorded on Lease gpu-n1-1" in entry.gpu.unusable
 
     cluster_ledger.lease_deleted("gpu-n1-1", "lease-1")
-    card = cluster_ledger.ledger.card("GPU-n1-0")
-    assert card is not None
-    assert (card.free, card.gpu.unusable) == (16276 - 8000, "")
+    entry = cluster_ledger.ledger.entry("GPU-n1-0")
+    assert entry is not None
+    assert (entry.free, entry.gpu.unusable) == (16276 - 8000, "")
 
 
 @pytest.mark.parametrize("changed", [False, True], ids=["our own write", "the write of another"])
@@ -71,10 +71,10 @@ def test_what_the_watch_says_while_a_lease_is_written_counts(changed: bool) -> N
     with cluster_ledger.own_writes.writing(body, ours):
         cluster_ledger.on_lease(None, msgspec.convert({**said, "metadata": metadata}, Lease))
 
-    known, card = cluster_ledger.lease("gpu-n1-0"), cluster_ledger.ledger.card("GPU-n1-0")
-    assert known is not None and card is not None
+    known, entry = cluster_ledger.lease("gpu-n1-0"), cluster_ledger.ledger.entry("GPU-n1-0")
+    assert known is not None and entry is not None
     assert (known.record is ours) is not changed
-    assert card.free == 16276 - (5000 if changed else 8000)
+    assert entry.free == 16276 - (5000 if changed else 8000)
 
 
 def shown(lease: KnownLease, version: int) -> Lease:
@@ -113,7 +113,7 @@ def test_a_node_status_that_names_another_node_is_ignored() -> None:
     cluster_ledger.on_node_status(None, status(a_node("n1", memory=999_999), name="intruder"))
     cluster_ledger.on_node_status(status(a_node("n1"), name="intruder"), None)
 
-    assert [card.gpu.memory for card in cluster_ledger.ledger.cards("n1")] == [16276, 16276]
+    assert [entry.gpu.memory for entry in cluster_ledger.ledger.entries("n1")] == [16276, 16276]
     assert cluster_ledger.ledger.nodes == ("n1",)
 
 
@@ -130,7 +130,7 @@ def test_a_heartbeat_far_from_now_makes_a_node_unusable(off: timedelta) -> None:
 
 
 def test_an_index_that_cannot_be_in_a_lease_name_is_malformed() -> None:
-    cluster_ledger = ledger_with(Node("n1", (a_card("n1", 10_000),)))
+    cluster_ledger = ledger_with(Node("n1", (a_gpu("n1", 10_000),)))
 
     node = cluster_ledger.ledger.node("n1")
     assert node is not None
@@ -145,13 +145,13 @@ def test_a_promise_is_for_all_gpus_or_none() -> None:
     with pytest.raises(LedgerError):
         cluster_ledger.promise(both, holder("a"), "first")
 
-    assert [card.free for card in cluster_ledger.ledger.cards("n1")] == [16276, 0]
+    assert [entry.free for entry in cluster_ledger.ledger.entries("n1")] == [16276, 0]
 
 
 @pytest.mark.parametrize("when", ["promised", "withdrawn"])
 def test_a_listener_that_fails_keeps_no_promise_alive(when: str) -> None:
-    cluster_ledger = ledger_with(a_node("n1", cards=2))
-    both = Placement("n1", tuple(card.gpu for card in cluster_ledger.ledger.cards("n1")), whole(2))
+    cluster_ledger = ledger_with(a_node("n1", gpus=2))
+    both = Placement("n1", tuple(entry.gpu for entry in cluster_ledger.ledger.entries("n1")), whole(2))
 
     def fails(uids: object) -> None:
         raise RuntimeError("a defect of a listener")
@@ -171,16 +171,16 @@ def test_a_listener_that_fails_keeps_no_promise_alive(when: str) -> None:
 
 
 def test_only_the_owner_of_a_promise_withdraws_it() -> None:
-    cluster_ledger = ledger_with(a_node("n1", cards=1))
-    placement = Placement("n1", a_node("n1", cards=1).gpus, memory(1000))
+    cluster_ledger = ledger_with(a_node("n1", gpus=1))
+    placement = Placement("n1", a_node("n1", gpus=1).gpus, memory(1000))
     cluster_ledger.promise(placement, holder("a"), "old plan")
     cluster_ledger.promise(placement, holder("a"), "new plan")
 
     cluster_ledger.withdraw("uid-a", "old plan")
-    assert [card.free for card in cluster_ledger.ledger.cards("n1")] == [15276]
+    assert [entry.free for entry in cluster_ledger.ledger.entries("n1")] == [15276]
 
     cluster_ledger.withdraw("uid-a", "new plan")
-    assert [card.free for card in cluster_ledger.ledger.cards("n1")] == [16276]
+    assert [entry.free for entry in cluster_ledger.ledger.entries("n1")] == [16276]
 
 
 def test_a_node_whose_agent_uses_another_memory_unit_takes_no_new_pods() -> None:
@@ -206,14 +206,14 @@ def test_a_heartbeat_alone_changes_nothing_in_the_ledger() -> None:
     cluster_ledger.on_node_status(status(a_node("n1")), status(a_node("n1"), NOW + timedelta(seconds=30)))
     assert cluster_ledger.ledger.version == before
 
-    cluster_ledger.on_node_status(status(a_node("n1")), status(a_node("n1", cards=1), NOW + timedelta(seconds=60)))
-    assert [card.free for card in cluster_ledger.ledger.cards("n1")] == [16276 - 8000]
+    cluster_ledger.on_node_status(status(a_node("n1")), status(a_node("n1", gpus=1), NOW + timedelta(seconds=60)))
+    assert [entry.free for entry in cluster_ledger.ledger.entries("n1")] == [16276 - 8000]
 
 
 def test_a_pod_that_is_seen_after_the_report_which_names_it_holds_its_gpu_until_it_has_finished() -> None:
     state = a_state()
     cluster_ledger = state.cluster_ledger
-    body = gpuclaim.node_status(a_node("n1", cards=1), {"GPU-n1-0": ["uid-late"]}, NOW)
+    body = gpuclaim.node_status(a_node("n1", gpus=1), {"GPU-n1-0": ["uid-late"]}, NOW)
     cluster_ledger.on_node_status(None, msgspec.convert(body, GpuNodeStatus))
 
     def free_after(old: Pod | None, phase: str, node: str = "n1") -> tuple[Pod, int]:
@@ -221,9 +221,9 @@ def test_a_pod_that_is_seen_after_the_report_which_names_it_holds_its_gpu_until_
         new = msgspec.convert(late, Pod)
         state.pods.store.put(new)
         cluster_ledger.on_pod(old, new)
-        card = cluster_ledger.ledger.card("GPU-n1-0")
-        assert card is not None
-        return new, card.free
+        entry = cluster_ledger.ledger.entry("GPU-n1-0")
+        assert entry is not None
+        return new, entry.free
 
     unbound, free = free_after(None, "Pending", node="")
     assert free == 16276
@@ -236,13 +236,13 @@ def test_a_report_that_comes_before_all_pods_are_known_is_understood_again_with_
     late = {"metadata": {"name": "late", "uid": "uid-late"}, "spec": {"nodeName": "n1"}, "status": {"phase": "Running"}}
     state = a_state({PODS: [late]}, is_read=False)
     cluster_ledger = state.cluster_ledger
-    body = gpuclaim.node_status(a_node("n1", cards=1), {"GPU-n1-0": ["uid-late"]}, NOW)
+    body = gpuclaim.node_status(a_node("n1", gpus=1), {"GPU-n1-0": ["uid-late"]}, NOW)
     cluster_ledger.on_node_status(None, msgspec.convert(body, GpuNodeStatus))
 
-    card = cluster_ledger.ledger.card("GPU-n1-0")
-    assert card is not None and card.free > 0
+    entry = cluster_ledger.ledger.entry("GPU-n1-0")
+    assert entry is not None and entry.free > 0
     for reflector in (state.pods, state.claims, state.leases):
         asyncio.run(reflector.read_once())
 
-    card = cluster_ledger.ledger.card("GPU-n1-0")
-    assert card is not None and card.free == 0
+    entry = cluster_ledger.ledger.entry("GPU-n1-0")
+    assert entry is not None and entry.free == 0

@@ -49,13 +49,13 @@ async def test_a_terminating_pod_keeps_its_gpu_until_it_is_gone() -> None:
         await eventually(lambda: (pod := replica.pods.store.get("train", "lab")) and pod.metadata.deletion_timestamp)
 
         assert await freed(replica) == []
-        assert [card.free for card in replica.ledger.cards("n1")] == [8138, 16276]
+        assert [entry.free for entry in replica.ledger.entries("n1")] == [8138, 16276]
 
         await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
         await eventually(lambda: replica.pods.store.get("train", "lab") is None)
         assert await freed(replica) == ["the pod is gone"]
         assert await lab.held() == {}
-        assert [card.free for card in replica.ledger.cards("n1")] == [16276, 16276]
+        assert [entry.free for entry in replica.ledger.entries("n1")] == [16276, 16276]
 
 
 async def test_a_finished_pod_gives_its_gpu_back_although_it_still_exists() -> None:
@@ -99,7 +99,7 @@ async def test_an_outdated_cache_does_not_free_the_gpu_of_a_running_pod() -> Non
 
 
 async def test_other_pods_on_the_gpu_keep_their_shares() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await a_bound_pod(lab, replica, "goes")
         stays = await a_bound_pod(lab, replica, "stays")
         await lab.client.delete(PODS, "goes", "lab", how=DeleteOptions(grace_seconds=0))
@@ -131,7 +131,7 @@ async def test_a_bind_just_before_the_gpu_would_be_freed_keeps_the_gpu() -> None
 
 
 async def test_other_pods_on_the_gpu_do_not_delay_the_collection_of_a_failed_bind() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
         await _take_without_binding(replica, pod.metadata.uid)
         assert await freed(replica) == []
@@ -142,7 +142,7 @@ async def test_other_pods_on_the_gpu_do_not_delay_the_collection_of_a_failed_bin
 
 
 async def test_a_new_bind_of_a_pod_has_its_own_time_to_finish() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
         await _take_without_binding(replica, pod.metadata.uid)
         assert await freed(replica) == []
@@ -179,12 +179,12 @@ async def test_an_empty_lease_does_not_make_a_gpu_with_a_new_index_unusable() ->
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         record = LeaseRecord("n1", 0, "GPU-n1-1")
         await lab.client.create(LEASES, write_lease(record, "carrel", lab.clock()), "carrel")
-        await eventually(lambda: any(card.gpu.unusable for card in replica.ledger.cards("n1")))
+        await eventually(lambda: any(entry.gpu.unusable for entry in replica.ledger.entries("n1")))
 
         await replica.collector.collect()
 
         assert await _leases(lab) == []
-        assert not any(card.gpu.unusable for card in replica.ledger.cards("n1"))
+        assert not any(entry.gpu.unusable for entry in replica.ledger.entries("n1"))
 
 
 async def test_a_lost_node_frees_gpus_only_when_its_pods_are_gone() -> None:
@@ -268,7 +268,7 @@ async def _take_without_binding(replica: Replica, uid: str) -> None:
 
 
 async def test_a_gpu_is_kept_for_a_booked_pod_through_a_failed_bind_until_it_is_bound() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
         booked = Holder(pod.metadata.uid, "lab", "train")
         lease = write_lease(LeaseRecord("n1", 0, "GPU-n1-0", kept_for=booked), "carrel", lab.clock())
@@ -285,4 +285,4 @@ async def test_a_gpu_is_kept_for_a_booked_pod_through_a_failed_bind_until_it_is_
         await eventually(lambda: (seen := replica.pods.store.get("train", "lab")) and seen.spec.node_name)
         await replica.collector.collect()
         assert replica.ledger.kept_for(booked.uid) == frozenset()
-        assert [card.free for card in replica.ledger.cards("n1")] == [8138]
+        assert [entry.free for entry in replica.ledger.entries("n1")] == [8138]

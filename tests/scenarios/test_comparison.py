@@ -18,10 +18,10 @@ from tests.kit.lab import Lab, a_lab
 
 MEM, WHOLE = "aliyun.com/gpu-mem", "nvidia.com/gpu"
 INVENTORY = DeviceInventory(a_node("n1").gpus)
-OF_CARD_0 = tuple(device.id for device in INVENTORY.memory_devices()[:8138])
-OWN_CARDS = "metadata.annotations['carrel.dev/devices']"
+OF_GPU_0 = tuple(device.id for device in INVENTORY.memory_devices()[:8138])
+OWN_GPUS = "metadata.annotations['carrel.dev/devices']"
 BY_PLUGIN, ON_NODE = AllocationMode(), AllocationMode(memory_on_node=True)
-READS = {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": OWN_CARDS}}}
+READS = {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": OWN_GPUS}}}
 
 
 async def a_pod(
@@ -73,17 +73,17 @@ def leases_read(lab: Lab) -> int:
 @pytest.mark.parametrize(
     ("promised", "env", "resource", "devices", "words"),
     [
-        pytest.param("GPU-n1-0", [], MEM, OF_CARD_0, "", id="the promised GPU"),
+        pytest.param("GPU-n1-0", [], MEM, OF_GPU_0, "", id="the promised GPU"),
         pytest.param(
             "GPU-n1-1",
             [],
             MEM,
-            OF_CARD_0,
+            OF_GPU_0,
             "which was promised GPU-n1-1",
             id="another GPU",
         ),
-        pytest.param("GPU-n1-1", [READS], MEM, OF_CARD_0, "", id="it reads its GPU from its annotation"),
-        pytest.param("", [], MEM, OF_CARD_0, "which was promised no GPU", id="a GPU without a promise"),
+        pytest.param("GPU-n1-1", [READS], MEM, OF_GPU_0, "", id="it reads its GPU from its annotation"),
+        pytest.param("", [], MEM, OF_GPU_0, "which was promised no GPU", id="a GPU without a promise"),
         pytest.param("", [READS], WHOLE, ("GPU-n1-0",), "which was promised no GPU", id="no annotation"),
         pytest.param("GPU-n1-1", [], WHOLE, ("GPU-n1-0",), "which was promised GPU-n1-1", id="another whole GPU"),
         pytest.param("GPU-n1-1", [], "example.com/fpga", ("GPU-n1-0",), "", id="something else than a GPU"),
@@ -118,7 +118,7 @@ async def test_an_annotation_without_a_lease_is_a_mismatch_even_if_it_names_the_
     async with a_lab([]) as lab:
         honest = await a_pod(lab, "honest", "GPU-n1-0", [READS])
         forged = await a_pod(lab, "forged", "GPU-n1-0", env, forged=True)
-        rows = [AllocatedDevices("lab", name, "main", MEM, OF_CARD_0) for name in ("honest", "forged")]
+        rows = [AllocatedDevices("lab", name, "main", MEM, OF_GPU_0) for name in ("honest", "forged")]
         result = await compare(lab, [honest, forged], *rows)
 
     words = "the kubelet gave GPU-n1-0 to container main of lab/forged, whose annotation names GPU-n1-0, but no Lease"
@@ -177,7 +177,7 @@ async def test_what_could_not_be_compared_is_no_mismatch_but_is_reported() -> No
     async with a_lab([]) as lab:
         pod = await a_pod(lab, "a", "GPU-n1-0")
         comparison = Comparison(lab.client, LeaseCheck(Client(NoLeases(lab)), "n1", "carrel"), lab.clock)
-        row = AllocatedDevices("lab", "a", "main", MEM, OF_CARD_0)
+        row = AllocatedDevices("lab", "a", "main", MEM, OF_GPU_0)
         result = await comparison.compare([pod], [row], INVENTORY, BY_PLUGIN)
 
     assert result.mismatches == ()
@@ -303,7 +303,7 @@ async def test_removing_a_forged_annotation_later_hides_nothing() -> None:
         assert set((await comparison.compare(bare, (), INVENTORY, ON_NODE)).excluded()) == {"GPU-n1-1"}
 
 
-async def test_manifests_are_not_read_where_a_plugin_offers_memory() -> None:
+async def test_manifests_are_not_read_where_a_plugin_advertises_memory() -> None:
     async with a_lab([]) as lab:
         pod = await a_pod(lab, "a", "", [literal("all")], forged=True)
         assert (await compare(lab, [pod])).mismatches == ()

@@ -55,7 +55,7 @@ async def delete_by_force(lab: Lab, replica: Replica, uid: str) -> None:
 
 
 async def test_a_pod_that_was_deleted_by_force_holds_its_gpu_while_its_containers_run() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         uid = await a_running_pod(lab, replica)
         await delete_by_force(lab, replica, uid)
 
@@ -64,8 +64,8 @@ async def test_a_pod_that_was_deleted_by_force_holds_its_gpu_while_its_container
             await report(lab, uid, replica=replica)
             assert await freed(replica) == []
         assert await lab.held() == {"gpu-n1-0": {uid: None}}
-        (card,) = replica.ledger.cards("n1")
-        assert card.gpu.unusable == "the pod lab/train is gone, but its containers still run on n1"
+        (entry,) = replica.ledger.entries("n1")
+        assert entry.gpu.unusable == "the pod lab/train is gone, but its containers still run on n1"
 
         await report(lab, replica=replica)
         assert await freed(replica) == [], "this report may have been under way"
@@ -75,7 +75,7 @@ async def test_a_pod_that_was_deleted_by_force_holds_its_gpu_while_its_container
 
 
 async def test_a_pod_that_its_kubelet_has_ended_gives_its_gpu_back_at_once() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         uid = await a_running_pod(lab, replica)
         await lab.client.delete(PODS, "train", "lab")
         await set_status(lab, "train", {"phase": "Failed"})
@@ -85,7 +85,7 @@ async def test_a_pod_that_its_kubelet_has_ended_gives_its_gpu_back_at_once() -> 
 
 
 async def test_a_pod_with_a_finalizer_gives_its_gpu_back_when_its_containers_have_ended() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         uid = await a_running_pod(lab, replica)
         await lab.client.patch(PODS, "train", MergePatch({"metadata": {"finalizers": ["lab.example/never"]}}), "lab")
         await lab.client.delete(PODS, "train", "lab")
@@ -97,7 +97,7 @@ async def test_a_pod_with_a_finalizer_gives_its_gpu_back_when_its_containers_hav
 
 
 async def test_a_pod_that_was_never_bound_needs_no_confirmation() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await report(lab, replica=replica)
         pod = await replica.sees(await lab.pod("train", limits={"nvidia.com/gpu": "1"}))
         placement = place(replica.ledger, memory(8138), "n1")  # as a bind does that crashes before the Binding
@@ -109,7 +109,7 @@ async def test_a_pod_that_was_never_bound_needs_no_confirmation() -> None:
 
 
 async def test_a_new_leader_asks_the_node_again() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab:
+    async with a_lab([a_node("n1", gpus=1)]) as lab:
         async with lab.replica() as replica:
             uid = await a_running_pod(lab, replica)
             await delete_by_force(lab, replica, uid)
@@ -124,14 +124,14 @@ async def test_a_new_leader_asks_the_node_again() -> None:
 
 
 async def test_a_silent_agent_confirms_nothing_and_the_gpu_is_set_aside_with_the_reason() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
         uid = await a_running_pod(lab, replica)
         await delete_by_force(lab, replica, uid)
         lab.clock.now += timedelta(hours=48)
         replica.cluster_ledger.mark_silent_agents(lab.clock.now)
 
         assert await freed(replica) == []
-        unusable = [card.gpu.unusable for card in replica.ledger.cards("n1")]
+        unusable = [entry.gpu.unusable for entry in replica.ledger.entries("n1")]
         since = "node n1 has not reported since 2026-11-16T12:00:15Z"
         assert unusable == [f"{since}; the pod lab/train may still run there", ""]
 
@@ -140,23 +140,23 @@ async def test_a_silent_agent_confirms_nothing_and_the_gpu_is_set_aside_with_the
             replica.cluster_ledger.mark_silent_agents(lab.clock.now)
             last = await freed(replica)
         assert last == ["the pod is gone"]
-        assert [card.gpu.unusable for card in replica.ledger.cards("n1")] == ["", ""]
+        assert [entry.gpu.unusable for entry in replica.ledger.entries("n1")] == ["", ""]
 
 
 async def test_the_reason_is_there_also_for_a_pod_that_goes_while_its_node_is_silent() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         uid = await a_running_pod(lab, replica)
         lab.clock.now += timedelta(hours=1)
         replica.cluster_ledger.mark_silent_agents(lab.clock.now)
-        assert [card.gpu.unusable for card in replica.ledger.cards("n1")] == [""]
+        assert [entry.gpu.unusable for entry in replica.ledger.entries("n1")] == [""]
         await delete_by_force(lab, replica, uid)
 
-        assert "lab/train may still run there" in replica.ledger.cards("n1")[0].gpu.unusable
+        assert "lab/train may still run there" in replica.ledger.entries("n1")[0].gpu.unusable
 
 
 @pytest.mark.parametrize("why", ["the node is gone", "no agent sees containers"])
 async def test_where_nobody_can_confirm_the_api_servers_word_counts(why: str) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         uid = await a_running_pod(lab, replica)
         if why == "the node is gone":
             await lab.client.delete(NODES, "n1")
@@ -172,7 +172,7 @@ async def test_where_nobody_can_confirm_the_api_servers_word_counts(why: str) ->
 
 async def test_a_crash_or_a_lost_answer_frees_the_gpu_once() -> None:
     for plan in (FaultPlan(seed=0, crash_after_write=1), FaultPlan(seed=0, lose_answer=1.0)):
-        async with a_lab([a_node("n1", cards=1)]) as lab:
+        async with a_lab([a_node("n1", gpus=1)]) as lab:
             async with lab.replica() as replica:
                 uid = await a_running_pod(lab, replica)
                 await delete_by_force(lab, replica, uid)
@@ -188,4 +188,4 @@ async def test_a_crash_or_a_lost_answer_frees_the_gpu_once() -> None:
                     await report(lab, replica=second)
                     await second.collector.collect()
                 assert await lab.held() == {}
-                assert [card.free for card in second.ledger.cards("n1")] == [16276]
+                assert [entry.free for entry in second.ledger.entries("n1")] == [16276]

@@ -176,7 +176,7 @@ async def come_to_rest(lab: Lab) -> None:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_faults_break_no_promise_of_a_booking(seed: int) -> None:
-    async with a_lab([a_node(name, cards=2) for name in NODES]) as lab:
+    async with a_lab([a_node(name, gpus=2) for name in NODES]) as lab:
         run = BookingsRun(lab, seed)
         try:
             await run.run()
@@ -190,7 +190,7 @@ async def test_faults_break_no_promise_of_a_booking(seed: int) -> None:
 async def test_every_kind_of_change_happens_in_the_sweep() -> None:
     starts = bookings = pods = 0
     for seed in range(4):
-        async with a_lab([a_node(name, cards=2) for name in NODES]) as lab:
+        async with a_lab([a_node(name, gpus=2) for name in NODES]) as lab:
             run = BookingsRun(lab, seed)
             await run.run()
             starts, bookings, pods = starts + run.starts, bookings + run.bookings, pods + run.pods

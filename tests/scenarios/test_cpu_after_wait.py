@@ -49,7 +49,7 @@ async def a_full_lab(lab: Lab, replica: Replica) -> None:
 
 
 async def test_a_notebook_that_waits_for_a_minute_goes_on_without_a_gpu() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await a_full_lab(lab, replica)
         waiting = await lab.pod("notebook", limits=WHOLE, annotations=HUB)
         controller = controller_on(replica)
@@ -95,7 +95,7 @@ async def test_a_notebook_that_waits_for_a_minute_goes_on_without_a_gpu() -> Non
     ],
 )
 async def test_a_pod_waits_on(pod: dict[str, Any], options: dict[str, Any]) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await a_full_lab(lab, replica)
         await lab.book("soon@lab.example", start=NOON + timedelta(minutes=40), name="soon")
         before = await lab.pod("notebook", **{"limits": WHOLE, **pod})
@@ -107,7 +107,7 @@ async def test_a_pod_waits_on(pod: dict[str, Any], options: dict[str, Any]) -> N
 
 
 async def test_a_pod_waits_for_its_claim_however_long_and_then_as_long_as_others_for_a_gpu() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await a_full_lab(lab, replica)
         before = await lab.pod("notebook", annotations={**HUB, "gpu.scheduling/claim": "late"})
         controller = controller_on(replica)
@@ -132,7 +132,7 @@ async def test_a_pod_waits_for_its_claim_however_long_and_then_as_long_as_others
 
 
 async def test_a_pod_gets_its_gpu_when_its_claim_comes_and_one_is_free() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await lab.pod("notebook", annotations={**HUB, "gpu.scheduling/claim": "late"})
         controller = controller_on(replica)
         lab.clock.now += timedelta(minutes=30)
@@ -147,7 +147,7 @@ async def test_a_pod_gets_its_gpu_when_its_claim_comes_and_one_is_free() -> None
 
 
 async def test_a_pod_of_a_controller_waits_on() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await a_full_lab(lab, replica)
         before = await lab.pod("job-1", limits=WHOLE, annotations=HUB, owner=await an_owner(lab))
         lab.clock.now = NOON + timedelta(minutes=5)
@@ -159,7 +159,7 @@ async def test_a_pod_of_a_controller_waits_on() -> None:
 
 @pytest.mark.parametrize(("says", "has"), [("cpu", False), ("wait", True)])
 async def test_the_namespace_goes_before_the_setting(says: str, has: bool) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         note = MergePatch({"metadata": {"annotations": {"carrel.dev/when-full": says}}})
         await lab.client.patch(NAMESPACES, "lab", note)
         await a_full_lab(lab, replica)
@@ -172,7 +172,7 @@ async def test_the_namespace_goes_before_the_setting(says: str, has: bool) -> No
 
 
 async def test_with_zero_a_pod_waits_for_ever() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await a_full_lab(lab, replica)
         await lab.pod("notebook", limits=WHOLE, annotations=HUB)
         lab.clock.now = NOON + timedelta(days=1)
@@ -183,7 +183,7 @@ async def test_with_zero_a_pod_waits_for_ever() -> None:
 
 
 async def test_four_students_and_one_gpu_that_becomes_free_one_gets_it_and_three_go_on_without() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await a_full_lab(lab, replica)
         names = [f"notebook-{number}" for number in range(4)]
         for name in names:
@@ -206,7 +206,7 @@ async def test_four_students_and_one_gpu_that_becomes_free_one_gets_it_and_three
 
 
 async def test_a_pod_that_is_bound_at_this_moment_keeps_its_gpu() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await a_full_lab(lab, replica)
         waiting = await lab.pod("notebook", limits=WHOLE, annotations=HUB)
         controller = controller_on(replica)
@@ -225,7 +225,7 @@ async def test_a_pod_that_is_bound_at_this_moment_keeps_its_gpu() -> None:
 
 
 async def test_time_that_a_pod_was_held_back_does_not_count() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await a_full_lab(lab, replica)
         await lab.pod("notebook", limits=WHOLE, annotations=HUB, gates=["example.com/quota"])
         controller = controller_on(replica)
@@ -242,7 +242,7 @@ async def test_time_that_a_pod_was_held_back_does_not_count() -> None:
 
 
 async def test_one_pod_that_fails_does_not_stop_the_others() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await a_full_lab(lab, replica)
         for name in ("a", "b"):
             await lab.pod(name, limits=WHOLE, annotations=HUB)
@@ -256,7 +256,7 @@ async def test_one_pod_that_fails_does_not_stop_the_others() -> None:
 
 @pytest.mark.parametrize("crash_after", range(1, 8))
 async def test_a_crash_after_any_write_leaves_exactly_one_pod_and_it_has_no_gpu(crash_after: int) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab:
+    async with a_lab([a_node("n1", gpus=1)]) as lab:
         async with lab.replica() as replica:
             await a_full_lab(lab, replica)
             await lab.pod("notebook", limits=WHOLE, annotations=HUB)

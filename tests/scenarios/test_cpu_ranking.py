@@ -13,7 +13,7 @@ from tests.kit.eventually import eventually
 from tests.kit.gpus import A100, a_node
 from tests.kit.lab import Lab, Replica, a_lab
 
-NODES_OF_LAB = [a_node("n1", cards=4), a_node("n2", cards=4)]
+NODES_OF_LAB = [a_node("n1", gpus=4), a_node("n2", gpus=4)]
 
 
 def asking(cores: int, gpus: int = 1) -> dict[str, str]:
@@ -130,7 +130,7 @@ async def test_a_pod_without_a_gpu_is_ranked_only_for_the_profile_that_asks_for_
 
 
 async def test_a_pod_that_no_node_could_serve_does_not_change_what_is_usual() -> None:
-    async with a_lab([a_node("n1", cards=4, model=A100), a_node("n2", cards=4)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=4, model=A100), a_node("n2", gpus=4)]) as lab, lab.replica() as replica:
         await has_cores(lab, replica, n1=32, n2=32)
         for number in range(3):
             await replica.sees(await lab.pod(f"p{number}", limits=asking(8)))

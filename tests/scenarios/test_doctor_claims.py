@@ -67,12 +67,12 @@ async def test_where_all_is_well_it_says_so() -> None:
 async def test_without_dra_nothing_is_missed() -> None:
     async with a_claim_lab({}) as lab:
         assert await lab.found() == [
-            (OK, "ResourceClaims are not counted (dra.enabled), and no driver offers GPUs to them")
+            (OK, "ResourceClaims are not counted (dra.enabled), and no driver advertises GPUs to them")
         ]
 
 
 @pytest.mark.parametrize("env", [{}, {"CARREL_DRA": "true"}], ids=["nothing is counted", "only our own driver"])
-async def test_gpus_that_another_driver_offers_uncounted_are_a_failure(env: dict[str, str]) -> None:
+async def test_gpus_that_another_driver_advertises_uncounted_are_a_failure(env: dict[str, str]) -> None:
     async with a_claim_lab(env) as lab:
         await publish(lab.lab, N1)
         await publish(lab.lab, N1, driver="gpu.nvidia.com")
@@ -132,7 +132,7 @@ async def test_beside_nvidias_driver_gpus_that_no_agent_reports_are_named() -> N
         await lab.lab.client.create(DEVICE_CLASSES, _a_class("gpu.nvidia.com"))
         await publish(lab.lab, N1, driver="gpu.nvidia.com")
         assert await lab.found() == [(OK, "they get devices of gpu.nvidia.com, on 1 nodes")]
-        await publish(lab.lab, a_node("n2", cards=1), driver="gpu.nvidia.com")
+        await publish(lab.lab, a_node("n2", gpus=1), driver="gpu.nvidia.com")
         assert await lab.found() == [(FAIL, "no agent reports GPU-n2-0: every claim for it is refused")]
 
 

@@ -222,7 +222,7 @@ async def test_the_runtime_class(
 
 
 async def show(lab: Lab, **resources: str) -> None:
-    """What the kubelet of n1 offers."""
+    """What the kubelet of n1 advertises."""
     names = {"gpu": "nvidia.com/gpu", "memory": "aliyun.com/gpu-mem"}
     given = {names[each]: amount for each, amount in resources.items()}
     status = {"status": {"capacity": given, "allocatable": given}}
@@ -232,8 +232,10 @@ async def show(lab: Lab, **resources: str) -> None:
 @pytest.mark.parametrize(
     ("shown", "env", "state", "said"),
     [
-        pytest.param({"gpu": "2", "memory": "32552"}, {}, OK, "offers 2 nvidia.com/gpu", id="all is offered"),
-        pytest.param({"gpu": "0", "memory": "32552"}, {}, FAIL, "offers 0 nvidia.com/gpu", id="no plugin registered"),
+        pytest.param({"gpu": "2", "memory": "32552"}, {}, OK, "advertises 2 nvidia.com/gpu", id="all is advertised"),
+        pytest.param(
+            {"gpu": "0", "memory": "32552"}, {}, FAIL, "advertises 0 nvidia.com/gpu", id="no plugin registered"
+        ),
         pytest.param({"gpu": "1", "memory": "32552"}, {}, WARN, "and 2 GPUs are healthy", id="a GPU less"),
         pytest.param({"gpu": "2", "memory": "0"}, {}, FAIL, "no aliyun.com/gpu-mem", id="no memory"),
         pytest.param(
@@ -244,10 +246,14 @@ async def show(lab: Lab, **resources: str) -> None:
             id="coexist alone",
         ),
         pytest.param({"gpu": "2", "memory": "0"}, {"CARREL_MODE": "coexist"}, OK, "", id="beside NVIDIA's plugin"),
-        pytest.param({"gpu": "0", "memory": "0"}, {"CARREL_MODE": "report-only"}, OK, "", id="other plugins offer all"),
+        pytest.param(
+            {"gpu": "0", "memory": "0"}, {"CARREL_MODE": "report-only"}, OK, "", id="other plugins advertise all"
+        ),
     ],
 )
-async def test_what_each_kubelet_offers(shown: dict[str, str], env: dict[str, str], state: HopState, said: str) -> None:
+async def test_what_each_kubelet_advertises(
+    shown: dict[str, str], env: dict[str, str], state: HopState, said: str
+) -> None:
     async with a_lab([a_node("n1", 2)]) as lab:
         installed = InstalledLab(lab)
         await installed.component("agent", env)

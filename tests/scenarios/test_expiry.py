@@ -13,7 +13,7 @@ from tests.kit.gpus import a_node
 from tests.kit.lab import NOON, Lab, a_lab
 from tests.kit.tiers import BOOKED, WHOLE, TierController, an_opportunistic_pod, catch_up, pods_of, settle
 
-LAB = [a_node("n1", cards=1)]
+LAB = [a_node("n1", gpus=1)]
 
 
 def ends(text: str) -> dict[str, str]:
@@ -79,7 +79,7 @@ async def test_pods_that_do_not_expire_are_not_ended(pod: dict[str, Any]) -> Non
         {"limits": {"aliyun.com/gpu-mem": "8138"}},
         {"note": {"gpu-fraction": "0.5"}},
         {"note": {"gpu.scheduling/claim": "gone"}},
-        {"note": {"carrel.dev/gpu-cards": "1"}},
+        {"note": {"carrel.dev/gpu-gpus": "1"}},
     ],
     ids=["nvidia", "gpushare", "KAI", "a claim", "carrel"],
 )

@@ -31,7 +31,7 @@ KINDS: list[dict[str, dict[str, str]]] = [
     {"limits": {"nvidia.com/gpu": "2"}},
     {"annotations": {"gpu-fraction": "0.5"}},
     {"annotations": {"gpu.scheduling/claim": "pair"}},
-    {"annotations": {"carrel.dev/gpu-cards": "2", "carrel.dev/gpu-memory-mib": "100"}},
+    {"annotations": {"carrel.dev/gpu-gpus": "2", "carrel.dev/gpu-memory-mib": "100"}},
 ]
 
 
@@ -130,7 +130,7 @@ def _is_bound(replica: Replica, uid: str) -> bool:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_faults_lose_leak_and_duplicate_nothing(seed: int) -> None:
-    async with a_lab([a_node(name, cards=2, memory=MEMORY) for name in NODES]) as lab:
+    async with a_lab([a_node(name, gpus=2, memory=MEMORY) for name in NODES]) as lab:
         claim: Json = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": "pair"}}
         await lab.client.create(GPU_CLAIMS, {**claim, "spec": {"devices": {"count": 2}}}, "lab")
         run = SchedulingRun(lab, seed)
@@ -150,7 +150,7 @@ async def test_every_kind_of_fault_happens_in_the_sweep() -> None:
     """The sweep is worth something only if, over all seeds, there are binds, crashes and lost answers."""
     binds = starts = lost = 0
     for seed in range(5):
-        async with a_lab([a_node(name, cards=2, memory=MEMORY) for name in NODES]) as lab:
+        async with a_lab([a_node(name, gpus=2, memory=MEMORY) for name in NODES]) as lab:
             run = SchedulingRun(lab, seed)
             await run.run()
             binds, starts = binds + run.binds, starts + run.starts
@@ -162,7 +162,7 @@ async def test_every_kind_of_fault_happens_in_the_sweep() -> None:
 
 
 async def test_the_sweep_notices_a_lease_that_is_left_over() -> None:
-    async with a_lab([a_node("n1", cards=1, memory=MEMORY)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1, memory=MEMORY)]) as lab, lab.replica() as replica:
         assert await replica.bind(await lab.pod("p1", limits={"aliyun.com/gpu-mem": "300"}), "n1") is None
         lease = (await lab.client.list(LEASES, Selection("carrel"))).items[0]
         await lab.client.delete(LEASES, lease.metadata.name, "carrel")

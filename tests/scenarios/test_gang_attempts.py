@@ -27,7 +27,7 @@ async def delete(lab: Lab, pod: Json) -> None:
 
 
 async def test_a_member_that_asks_again_is_planned_elsewhere_for_half_a_minute() -> None:
-    async with a_lab([a_node("n1", cards=2), a_node("n2", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2), a_node("n2", gpus=2)]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 2)
         await ready(replica, pods)
 
@@ -41,7 +41,7 @@ async def test_a_member_that_asks_again_is_planned_elsewhere_for_half_a_minute()
 
 
 async def test_a_member_that_asks_again_gets_its_node_again_if_there_is_no_other() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 2)
         await ready(replica, pods)
 
@@ -51,7 +51,7 @@ async def test_a_member_that_asks_again_gets_its_node_again_if_there_is_no_other
 
 
 async def test_others_change_places_with_a_member_that_could_not_be_bound() -> None:
-    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1), a_node("n2", gpus=1)]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 2)
         await ready(replica, pods)
         first = await told(replica, pods[0])
@@ -63,7 +63,7 @@ async def test_others_change_places_with_a_member_that_could_not_be_bound() -> N
 
 
 async def test_members_that_wait_are_not_disturbed_if_another_that_failed_has_nowhere_else_to_go() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 2)
         await ready(replica, pods)
         waiting = asyncio.ensure_future(schedule(replica, pods[0], ["n1"]))
@@ -78,7 +78,7 @@ async def test_members_that_wait_are_not_disturbed_if_another_that_failed_has_no
 
 async def test_a_question_about_a_member_whose_bind_is_under_way_changes_nothing() -> None:
     """As after a restart of kube-scheduler, whose calls go on here."""
-    async with a_lab([a_node("n1", cards=2), a_node("n2", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2), a_node("n2", gpus=2)]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 2)
         await ready(replica, pods)
         waiting = asyncio.ensure_future(schedule(replica, pods[0], NAMES))
@@ -94,7 +94,7 @@ async def test_a_question_about_a_member_whose_bind_is_under_way_changes_nothing
 
 
 async def test_after_a_restart_of_kube_scheduler_all_members_ask_again_and_are_bound() -> None:
-    async with a_lab([a_node("n1", cards=4), a_node("n2", cards=4)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=4), a_node("n2", gpus=4)]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 4)
         await ready(replica, pods)
         for pod in pods:
@@ -112,7 +112,7 @@ async def test_after_a_restart_of_kube_scheduler_all_members_ask_again_and_are_b
 
 async def test_a_gang_of_which_one_member_fails_everywhere_lets_others_go_first_in_the_end() -> None:
     names = tuple(f"n{number}" for number in range(8))
-    async with a_lab([a_node(name, cards=1) for name in names]) as lab, lab.replica() as replica:
+    async with a_lab([a_node(name, gpus=1) for name in names]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 2)
         await ready(replica, pods)
 
@@ -128,7 +128,7 @@ async def test_a_gang_of_which_one_member_fails_everywhere_lets_others_go_first_
 
 async def test_members_do_not_avoid_their_nodes_because_another_was_late() -> None:
     async with (
-        a_lab([a_node("n1", cards=2), a_node("n2", cards=2)]) as lab,
+        a_lab([a_node("n1", gpus=2), a_node("n2", gpus=2)]) as lab,
         lab.replica(timeouts=HASTY) as replica,
     ):
         pods = await a_gang(lab, "job", 2)
@@ -141,7 +141,7 @@ async def test_members_do_not_avoid_their_nodes_because_another_was_late() -> No
 
 async def test_a_member_that_may_go_to_fewer_nodes_than_the_others_is_planned_there() -> None:
     async with (
-        a_lab([a_node("n1", cards=2), a_node("n2", cards=2)]) as lab,
+        a_lab([a_node("n1", gpus=2), a_node("n2", gpus=2)]) as lab,
         lab.replica(timeouts=HASTY) as replica,
     ):
         pods = await a_gang(lab, "job", 2)
@@ -156,7 +156,7 @@ async def test_a_member_that_may_go_to_fewer_nodes_than_the_others_is_planned_th
 
 @pytest.mark.parametrize("how", ["deleted", "finished", "in another gang", "bound by another replica"])
 async def test_a_plan_ends_with_one_of_its_members(how: str) -> None:
-    async with a_lab([a_node("n1", cards=2), a_node("n2", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2), a_node("n2", gpus=2)]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 2)
         await ready(replica, pods)
         waiting = asyncio.ensure_future(schedule(replica, pods[0], ["n1"]))
@@ -180,7 +180,7 @@ async def test_a_plan_ends_with_one_of_its_members(how: str) -> None:
 
 
 async def test_a_plan_that_is_made_later_has_all_the_time_although_one_before_it_failed() -> None:
-    async with a_lab([a_node("n1", cards=2), a_node("n2", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2), a_node("n2", gpus=2)]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 2)
         await ready(replica, pods)
         assert await told(replica, pods[0]) == ["n1"]
@@ -194,7 +194,7 @@ async def test_a_plan_that_is_made_later_has_all_the_time_although_one_before_it
 
 
 async def test_the_gpus_of_a_gang_that_is_deleted_are_free_at_once_and_its_successor_need_not_wait() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 2)
         await ready(replica, pods)
         assert await told(replica, pods[0], ("n1",)) == ["n1"]
@@ -225,7 +225,7 @@ async def tainted(lab: Lab, replica: Replica, name: str, *taints: Json) -> None:
 
 
 async def test_a_refused_bind_ends_the_promise_and_counts_as_a_failed_attempt() -> None:
-    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1), a_node("n2", gpus=1)]) as lab, lab.replica() as replica:
         pod, other = [await lab.pod(name, limits={"nvidia.com/gpu": "1"}) for name in ("train", "other")]
         assert await told(replica, pod) == ["n1"]
         await tainted(lab, replica, "n1", {"key": "broken", "effect": "NoSchedule"})
@@ -240,7 +240,7 @@ async def test_a_refused_bind_ends_the_promise_and_counts_as_a_failed_attempt() 
 
 
 async def test_a_refused_bind_of_a_member_ends_the_plan_of_its_gang() -> None:
-    async with a_lab([a_node("n1", cards=2), a_node("n2", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2), a_node("n2", gpus=2)]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 2)
         await ready(replica, pods)
         assert await told(replica, pods[0]) == ["n1"]
@@ -253,7 +253,7 @@ async def test_a_refused_bind_of_a_member_ends_the_plan_of_its_gang() -> None:
 
 
 async def test_a_second_bind_that_is_refused_does_not_end_the_first() -> None:
-    async with a_lab([a_node("n1", cards=2), a_node("n2", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2), a_node("n2", gpus=2)]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 2)
         await ready(replica, pods)
         waiting = asyncio.ensure_future(schedule(replica, pods[0], ["n1"]))
@@ -270,7 +270,7 @@ async def test_a_second_bind_that_is_refused_does_not_end_the_first() -> None:
 @pytest.mark.parametrize("how", ["deleted", "finished", "bound"])
 async def test_nothing_is_promised_to_a_pod_that_needs_nothing_any_more(how: str) -> None:
     """kube-scheduler learns of it later than Carrel."""
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
         pod = await lab.pod("train", limits={"nvidia.com/gpu": "1"})
         as_it_was = await replica.sees(pod)
         if how == "deleted":

@@ -72,7 +72,7 @@ async def becomes_known(replica: Replica, pods: Sequence[Json]) -> None:
 
 
 async def test_the_pods_of_a_job_wait_for_as_many_as_it_runs_at_once() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica() as replica:
         await a_claim(lab)
         owner = await a_maker(lab, JOBS, "train", a_job(3, completions=10))
         pods = await pods_by(lab, owner, ["train-a", "train-b"])
@@ -88,7 +88,7 @@ async def test_the_pods_of_a_job_wait_for_as_many_as_it_runs_at_once() -> None:
 
 
 async def test_a_gang_whose_size_becomes_known_wakes_its_pods() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica() as replica:
         await a_claim(lab)
         pods = await pods_by(lab, await a_maker(lab, JOBS, "train", a_job(2)), ["train-a", "train-b"])
         for pod in pods:
@@ -101,7 +101,7 @@ async def test_a_gang_whose_size_becomes_known_wakes_its_pods() -> None:
 
 
 async def test_a_member_that_kube_scheduler_saw_first_is_not_placed_as_if_it_were_alone() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica() as replica:
         await a_claim(lab)
         pods = await pods_by(lab, await a_maker(lab, JOBS, "train", a_job(2)), ["train-a"])
         await becomes_known(replica, pods)
@@ -116,7 +116,7 @@ async def test_a_member_that_kube_scheduler_saw_first_is_not_placed_as_if_it_wer
 
 
 async def test_a_job_that_has_few_completions_left_makes_a_smaller_gang() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica() as replica:
         await a_claim(lab)
         owner = await a_maker(lab, JOBS, "train", a_job(4, completions=8))
         await lab.client.patch(JOBS, "train", MergePatch({"status": {"succeeded": 6}}), "lab", subresource="status")
@@ -127,7 +127,7 @@ async def test_a_job_that_has_few_completions_left_makes_a_smaller_gang() -> Non
 
 
 async def test_the_size_never_is_the_number_of_claims() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica() as replica:
         await a_claim(lab)
         owner = await a_maker(lab, JOBS, "train", a_job(2))
         pods = await pods_by(lab, owner, ["train-a"])
@@ -137,7 +137,7 @@ async def test_the_size_never_is_the_number_of_claims() -> None:
 
 
 async def test_a_stateful_set_that_starts_in_parallel_makes_a_gang() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica() as replica:
         await a_claim(lab)
         spec = {"replicas": 2, "podManagementPolicy": "Parallel", "template": TEMPLATE}
         pods = await pods_by(lab, await a_maker(lab, STATEFUL_SETS, "train", spec), ["train-0", "train-1"])
@@ -147,7 +147,7 @@ async def test_a_stateful_set_that_starts_in_parallel_makes_a_gang() -> None:
 
 
 async def test_a_stateful_set_that_starts_one_pod_after_the_other_is_told_that_it_would_wait_for_ever() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica() as replica:
         await a_claim(lab)
         pods = await pods_by(
             lab, await a_maker(lab, STATEFUL_SETS, "train", {"replicas": 2, "template": TEMPLATE}), ["train-0"]
@@ -162,7 +162,7 @@ async def test_a_stateful_set_that_starts_one_pod_after_the_other_is_told_that_i
 
 
 async def test_the_surge_pod_of_a_rolling_update_does_not_complete_the_old_gang() -> None:
-    async with a_lab([a_node("n1", cards=8)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=8)]) as lab, lab.replica() as replica:
         await a_claim(lab)
         old = await a_maker(lab, REPLICA_SETS, "train-1", {"replicas": 3, "template": TEMPLATE})
         new = await a_maker(lab, REPLICA_SETS, "train-2", {"replicas": 1, "template": TEMPLATE})
@@ -175,7 +175,7 @@ async def test_the_surge_pod_of_a_rolling_update_does_not_complete_the_old_gang(
 
 
 async def test_the_jobs_of_a_job_set_make_one_gang() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica() as replica:
         await lab.client.create(CRDS, definition(JOB_SETS))
         await a_claim(lab)
         jobs = [
@@ -194,7 +194,7 @@ async def test_the_jobs_of_a_job_set_make_one_gang() -> None:
 
 
 async def test_each_group_of_a_leader_worker_set_is_a_gang() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica() as replica:
         await a_claim(lab)
         notes = {**CLAIMED, "leaderworkerset.sigs.k8s.io/size": "2"}
         labels = {"leaderworkerset.sigs.k8s.io/group-key": "a"}
@@ -209,7 +209,7 @@ async def test_each_group_of_a_leader_worker_set_is_a_gang() -> None:
 
 
 async def test_pods_that_nothing_made_are_a_gang_when_no_more_have_come_for_some_seconds() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica() as replica:
         await a_claim(lab)
         pods = await pods_by(lab, None, ["train-a"])
         await becomes_known(replica, pods)
@@ -226,7 +226,7 @@ async def test_pods_that_nothing_made_are_a_gang_when_no_more_have_come_for_some
 
 
 async def test_pods_that_are_all_there_are_woken_when_the_seconds_are_over() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica() as replica:
         await a_claim(lab)
         pods = await pods_by(lab, None, ["train-a", "train-b"])
         await becomes_known(replica, pods)
@@ -239,7 +239,7 @@ async def test_pods_that_are_all_there_are_woken_when_the_seconds_are_over() -> 
 
 
 async def test_pods_of_a_kind_of_maker_that_carrel_does_not_know_are_counted() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica() as replica:
         await a_claim(lab)
         owner = {"apiVersion": "example.com/v1", "kind": "Simulation", "name": "train", "uid": "1", "controller": True}
         pods = await pods_by(lab, owner, ["train-a"])
@@ -250,7 +250,7 @@ async def test_pods_of_a_kind_of_maker_that_carrel_does_not_know_are_counted() -
 
 @pytest.mark.parametrize("lost", [1, 2])
 async def test_a_gang_that_loses_a_node_gets_its_lost_pods_back_elsewhere(lost: int) -> None:
-    nodes = [a_node(name, cards=2) for name in ("n1", "n2", "n3")]
+    nodes = [a_node(name, gpus=2) for name in ("n1", "n2", "n3")]
     async with a_lab(nodes) as lab, lab.replica() as replica:
         await a_claim(lab)
         owner = await a_maker(lab, JOBS, "train", a_job(4))

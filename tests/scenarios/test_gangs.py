@@ -25,13 +25,13 @@ HASTY = GangTimeouts(together_s=0.3, back_off_s=0.0)
 NODES = ("n1", "n2", "n3", "n4")
 
 
-async def a_gang(lab: Lab, name: str, size: int, cards: int = 1) -> list[Json]:
+async def a_gang(lab: Lab, name: str, size: int, gpus: int = 1) -> list[Json]:
     """A claim that names the gang, and its pods."""
     claim = {
         "apiVersion": "gpu.scheduling/v1",
         "kind": "GpuClaim",
         "metadata": {"name": name},
-        "spec": {"devices": {"count": cards}, "gangRef": name, "gangSize": size},
+        "spec": {"devices": {"count": gpus}, "gangRef": name, "gangSize": size},
     }
     await lab.client.create(GPU_CLAIMS, claim, "lab")
     return [await a_member(lab, name, number) for number in range(size)]
@@ -57,8 +57,8 @@ async def ready(replica: Replica, pods: Sequence[Json]) -> None:
 
 
 async def test_a_gang_of_eight_over_four_nodes_is_bound_together() -> None:
-    async with a_lab([a_node(name, cards=4) for name in NODES]) as lab, lab.replica() as replica:
-        pods = await a_gang(lab, "job", 8, cards=2)
+    async with a_lab([a_node(name, gpus=4) for name in NODES]) as lab, lab.replica() as replica:
+        pods = await a_gang(lab, "job", 8, gpus=2)
         await ready(replica, pods)
 
         early = [asyncio.ensure_future(schedule(replica, pod, NODES)) for pod in pods[:7]]
@@ -72,7 +72,7 @@ async def test_a_gang_of_eight_over_four_nodes_is_bound_together() -> None:
 
 
 async def test_a_gang_waits_until_its_members_exist_and_says_how_many_are_missing() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 3)
         await ready(replica, pods)
         await lab.client.delete(PODS, "job-2", "lab")
@@ -84,7 +84,7 @@ async def test_a_gang_waits_until_its_members_exist_and_says_how_many_are_missin
 
 
 async def test_unschedulable_members_are_woken_when_the_gang_is_complete() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 2)
         await ready(replica, pods)
 
@@ -98,7 +98,7 @@ async def test_unschedulable_members_are_woken_when_the_gang_is_complete() -> No
 
 
 async def test_if_one_member_never_comes_all_give_everything_back() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica(timeouts=HASTY) as replica:
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica(timeouts=HASTY) as replica:
         pods = await a_gang(lab, "job", 3)
         await ready(replica, pods)
 
@@ -107,25 +107,25 @@ async def test_if_one_member_never_comes_all_give_everything_back() -> None:
         assert all(answer and "waited too long for 1 of its members" in answer.reason for answer in answers)
         assert await lab.held() == {}
         assert await lab.bound() == {}
-        assert [card.free for card in replica.ledger.cards("n1")] == [16276] * 4
+        assert [entry.free for entry in replica.ledger.entries("n1")] == [16276] * 4
         replica.ledger.audit()
 
 
 async def test_a_plan_without_binds_expires() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica(timeouts=HASTY) as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica(timeouts=HASTY) as replica:
         pods = await a_gang(lab, "job", 2)
         await ready(replica, pods)
         replica.filter(await replica.sees(pods[0]), ["n1"])
-        assert [card.free for card in replica.ledger.cards("n1")] == [0, 0]
+        assert [entry.free for entry in replica.ledger.entries("n1")] == [0, 0]
 
         lab.clock.now += timedelta(seconds=1)
         replica.scheduler.expire_promises()
 
-        assert [card.free for card in replica.ledger.cards("n1")] == [16276, 16276]
+        assert [entry.free for entry in replica.ledger.entries("n1")] == [16276, 16276]
 
 
 async def test_two_gangs_that_fit_only_one_after_the_other_both_run() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica(timeouts=HASTY) as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica(timeouts=HASTY) as replica:
         first, second = await a_gang(lab, "first", 2), await a_gang(lab, "second", 2)
         await ready(replica, [*first, *second])
         await eventually(lambda: len(replica.claims.store) == 2)
@@ -150,7 +150,7 @@ async def test_two_gangs_that_fit_only_one_after_the_other_both_run() -> None:
 
 
 async def test_if_a_node_is_lost_during_the_binds_everything_is_given_back_and_the_gang_is_placed_elsewhere() -> None:
-    nodes = [a_node(name, cards=2) for name in NODES]
+    nodes = [a_node(name, gpus=2) for name in NODES]
     async with a_lab(nodes) as lab, lab.replica(timeouts=HASTY) as replica:
         pods = await a_gang(lab, "job", 4)
         await ready(replica, pods)
@@ -170,7 +170,7 @@ async def test_if_a_node_is_lost_during_the_binds_everything_is_given_back_and_t
 @pytest.mark.parametrize("after", range(1, 7))
 async def test_after_a_crash_at_any_write_the_gang_continues_with_the_leases_it_has(after: int) -> None:
     """Two members: two pods are woken, two Leases taken, two Bindings written."""
-    async with a_lab([a_node("n1", cards=2)]) as lab:
+    async with a_lab([a_node("n1", gpus=2)]) as lab:
         pods = await a_gang(lab, "job", 2)
         async with lab.replica(Faulty(lab.api, FaultPlan(seed=1, crash_after_write=after)), HASTY) as replica:
             await ready(replica, pods)
@@ -192,7 +192,7 @@ async def test_after_a_crash_at_any_write_the_gang_continues_with_the_leases_it_
 
 
 async def test_a_late_member_joins_a_running_gang() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 2)
         await ready(replica, pods)
         assert await asyncio.gather(*(schedule(replica, pod, ["n1"]) for pod in pods)) == [None, None]
@@ -205,7 +205,7 @@ async def test_a_late_member_joins_a_running_gang() -> None:
 
 
 async def test_with_more_members_than_room_as_many_run_as_the_gang_needs() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica(timeouts=HASTY) as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica(timeouts=HASTY) as replica:
         pods = [*await a_gang(lab, "job", 2), await a_member(lab, "job", 2)]
         await ready(replica, pods)
 
@@ -216,7 +216,7 @@ async def test_with_more_members_than_room_as_many_run_as_the_gang_needs() -> No
 
 
 async def test_a_plan_is_made_again_when_a_member_is_gone() -> None:
-    async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=3)]) as lab, lab.replica() as replica:
         pods = [*await a_gang(lab, "job", 2), await a_member(lab, "job", 2)]
         await ready(replica, pods)
         replica.filter(await replica.sees(pods[0]), ["n1"])
@@ -228,7 +228,7 @@ async def test_a_plan_is_made_again_when_a_member_is_gone() -> None:
 
 
 async def test_if_one_member_cannot_write_its_lease_no_member_is_bound_and_nothing_is_held() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab:
+    async with a_lab([a_node("n1", gpus=2)]) as lab:
         pods = await a_gang(lab, "job", 2)
         plan = FaultPlan(seed=3, refuse=1.0)
         async with lab.replica(Faulty(lab.api, plan), HASTY) as replica:
@@ -242,7 +242,7 @@ async def test_if_one_member_cannot_write_its_lease_no_member_is_bound_and_nothi
 
 
 async def test_a_member_that_the_cache_does_not_know_yet_is_refused_with_the_reason() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
         pods = await a_gang(lab, "job", 2)
         await ready(replica, pods)
         stranger = msgspec.convert({**pods[0], "metadata": {**pods[0]["metadata"], "uid": "unheard-of"}}, Pod)
@@ -255,7 +255,7 @@ async def test_a_member_that_the_cache_does_not_know_yet_is_refused_with_the_rea
 
 
 async def test_the_gpus_of_a_member_whose_gang_runs_are_not_collected() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab:
+    async with a_lab([a_node("n1", gpus=2)]) as lab:
         pods = await a_gang(lab, "job", 2)
         # Two pods woken, two Leases, one Binding; then the process is away for longer than any bind takes.
         async with lab.replica(Faulty(lab.api, FaultPlan(seed=1, crash_after_write=5)), HASTY) as replica:
@@ -271,7 +271,7 @@ async def test_the_gpus_of_a_member_whose_gang_runs_are_not_collected() -> None:
 
 
 async def test_a_pod_group_gives_the_size_of_the_gang_where_kai_is_installed() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab:
+    async with a_lab([a_node("n1", gpus=4)]) as lab:
         await lab.client.create(CRDS, POD_GROUP_KIND)
         await lab.client.create(POD_GROUPS, a_pod_group("pg-job", 3), "lab")
         async with lab.replica() as replica:
@@ -294,7 +294,7 @@ SUB_GROUPS = [
 
 
 async def test_a_pod_group_with_sub_groups_is_placed_when_each_has_the_pods_that_it_needs() -> None:
-    async with a_lab([a_node("n1", cards=4)]) as lab:
+    async with a_lab([a_node("n1", gpus=4)]) as lab:
         await lab.client.create(CRDS, POD_GROUP_KIND)
         await lab.client.create(POD_GROUPS, a_pod_group("pg-job", minSubGroup=2, subGroups=SUB_GROUPS), "lab")
         async with lab.replica() as replica:
@@ -329,7 +329,7 @@ async def test_a_pod_whose_pod_group_has_no_known_size_is_placed_by_itself_when_
 async def test_pods_that_have_nothing_to_do_with_a_gang_are_not_read_to_find_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
         others = [await lab.pod(f"other-{number}", limits={"nvidia.com/gpu": "1"}) for number in range(20)]
         pods = await a_gang(lab, "job", 2)
         await ready(replica, [*others, *pods])

@@ -20,9 +20,9 @@ NAMES = tuple(f"n{number:03}" for number in range(120))
 FIRST, SECOND, THIRD = NAMES[:40], NAMES[40:80], NAMES[80:]
 
 
-def nodes_with(cards: int, elsewhere: int, *names: str) -> list[Node]:
+def nodes_with(gpus: int, elsewhere: int, *names: str) -> list[Node]:
     """So many GPUs on the nodes of these names, and so many on each of the others."""
-    return [a_node(name, cards=cards if name in names else elsewhere) for name in NAMES]
+    return [a_node(name, gpus=gpus if name in names else elsewhere) for name in NAMES]
 
 
 async def nominated(lab: Lab, pod: Json) -> str:
@@ -106,7 +106,7 @@ async def test_a_pod_is_nominated_and_woken_by_one_write() -> None:
 
 async def test_of_a_hundred_nodes_all_are_asked_about_and_nobody_is_nominated() -> None:
     names = NAMES[:100]
-    async with a_lab([a_node(name, cards=1) for name in names]) as lab, lab.replica(timeouts=HASTY) as replica:
+    async with a_lab([a_node(name, gpus=1) for name in names]) as lab, lab.replica(timeouts=HASTY) as replica:
         pods = await a_gang(lab, "job", 2)
         await ready(replica, pods)
         assert ask(replica, pods[0], names)[0]
@@ -150,7 +150,7 @@ async def test_members_that_wait_to_be_bound_are_refused_if_another_that_may_not
 async def test_free_nodes_that_no_question_has_together_are_found() -> None:
     """All but three nodes have one GPU, and the members need two."""
     async with a_lab(nodes_with(2, 1, "n005", "n070", "n110")) as lab, lab.replica() as replica:
-        pods = await a_gang(lab, "job", 3, cards=2)
+        pods = await a_gang(lab, "job", 3, gpus=2)
         await ready(replica, pods)
 
         ask(replica, pods[0], NAMES[10:60])
@@ -163,7 +163,7 @@ async def test_free_nodes_that_no_question_has_together_are_found() -> None:
 
 async def test_a_node_where_a_member_failed_is_left_out_although_no_other_was_in_the_question() -> None:
     async with a_lab(nodes_with(2, 1, "n005", "n070", "n110")) as lab, lab.replica() as replica:
-        pods = await a_gang(lab, "job", 2, cards=2)
+        pods = await a_gang(lab, "job", 2, gpus=2)
         await ready(replica, pods)
         ask(replica, pods[0], NAMES[:75])
         node = planned(replica, pods[0])
@@ -177,7 +177,7 @@ async def test_the_reason_counts_the_room_of_all_nodes() -> None:
     async with a_lab(nodes_with(2, 1, "n005", "n070", "n110")) as lab, lab.replica() as replica:
         other = await lab.pod("other", limits={"nvidia.com/gpu": "2"})
         assert await replica.bind(other, "n110") is None
-        pods = await a_gang(lab, "job", 3, cards=2)
+        pods = await a_gang(lab, "job", 3, gpus=2)
         await ready(replica, pods)
 
         assert ask(replica, pods[0], THIRD) == (
@@ -198,7 +198,7 @@ async def test_nobody_is_planned_on_a_node_outside_the_question_where_carrel_kno
     change: Json, what: str
 ) -> None:
     async with a_lab(nodes_with(2, 1, "n005", "n070", "n110")) as lab, lab.replica() as replica:
-        pods = await a_gang(lab, "job", 2, cards=2)
+        pods = await a_gang(lab, "job", 2, gpus=2)
         for pod in pods:
             await lab.client.delete(PODS, pod["metadata"]["name"], "lab")
         wants_cpu = [{"name": "main", "image": "work", "resources": {"requests": {"cpu": "2", "memory": "1Gi"}}}]

@@ -49,7 +49,7 @@ async def why(replica: Replica, pod: Json) -> str:
     ids=["one", "two"],
 )
 async def test_the_reason_of_a_gated_pod_names_its_gates_until_they_are_removed(gates: list[str], named: str) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         pod = await lab.pod("train", limits=WHOLE, gates=gates)
 
         assert f"lab/train is held back by {named}:" in await why(replica, pod)
@@ -60,14 +60,14 @@ async def test_the_reason_of_a_gated_pod_names_its_gates_until_they_are_removed(
 
 
 async def test_a_request_that_cannot_be_read_is_reported_before_the_gates() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         pod = await lab.pod("train", limits=WHOLE, annotations={"gpu-fraction": "0.5"}, gates=[QUOTA])
 
         assert "asks for GPUs in 2 ways" in await why(replica, pod)
 
 
 async def test_no_gpu_is_revoked_for_a_gated_pod_until_its_gates_are_removed() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         train = await an_opportunistic_pod(lab, replica, "train")
         urgent = await an_unschedulable_booked_pod(lab, "urgent", gates=[QUOTA])  # whatever its status says
         controller = TierController(replica)
@@ -86,7 +86,7 @@ async def test_no_gpu_is_revoked_for_a_gated_pod_until_its_gates_are_removed() -
 
 
 async def test_no_gpu_is_left_free_for_a_gated_pod() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await replica.sees(await lab.pod("urgent", limits=WHOLE, annotations=BOOKED, gates=[QUOTA]))
         greedy = await lab.pod("greedy", limits=WHOLE, annotations=OPPORTUNISTIC)
         assert await why(replica, greedy) == ""
@@ -99,8 +99,8 @@ async def test_no_gpu_is_left_free_for_a_gated_pod() -> None:
 
 
 async def test_a_gang_is_not_complete_while_a_member_is_gated_and_no_gpus_are_held() -> None:
-    gang = {"carrel.dev/gpu-cards": "1", "carrel.dev/gang-size": "3", "pod-group-name": "job"}
-    async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as replica:
+    gang = {"carrel.dev/gpu-gpus": "1", "carrel.dev/gang-size": "3", "pod-group-name": "job"}
+    async with a_lab([a_node("n1", gpus=3)]) as lab, lab.replica() as replica:
         early = [await lab.pod(f"job-{number}", annotations=gang) for number in range(2)]
         late = await lab.pod("job-2", annotations=gang, gates=[QUOTA])
         for pod in (*early, late):
@@ -124,7 +124,7 @@ async def _placed(replica: Replica, pod: Json) -> Refusal | None:
 
 
 async def test_the_claim_of_a_gated_pod_names_the_gates() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": "one"}}
         await lab.client.create(GPU_CLAIMS, {**body, "spec": {"devices": {"count": 1}}}, "lab")
         claim = await eventually(lambda: replica.claims.store.get("one", "lab"))
@@ -138,7 +138,7 @@ async def test_the_claim_of_a_gated_pod_names_the_gates() -> None:
 
 async def test_a_gated_pod_whose_booking_ends_gets_a_successor_with_the_remaining_gates() -> None:
     over = {"carrel.dev/tier": "booked", "terminate-at": "2026-11-16T11:00:00Z"}
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await lab.pod("train", limits=WHOLE, annotations=over, gates=[QUOTA, "a.example/b"])
         controller = TierController(replica)
         await catch_up(lab, replica)
@@ -184,7 +184,7 @@ async def nominate(lab: Lab, name: str, node: str) -> Json:
 
 
 async def test_a_nominated_pod_holds_nothing_and_may_be_placed_elsewhere() -> None:
-    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1), a_node("n2", gpus=1)]) as lab, lab.replica() as replica:
         await lab.pod("train", limits=WHOLE)
         train = await nominate(lab, "train", "n1")
         other = await lab.pod("other", limits=WHOLE)
@@ -197,7 +197,7 @@ async def test_a_nominated_pod_holds_nothing_and_may_be_placed_elsewhere() -> No
 
 
 async def test_a_nominated_booked_pod_still_waits_and_gets_a_gpu_by_revocation() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n2"}}
         await lab.client.create(NODES, node)  # without GPUs
         await an_opportunistic_pod(lab, replica, "train")
@@ -211,8 +211,8 @@ async def test_a_nominated_booked_pod_still_waits_and_gets_a_gpu_by_revocation()
 
 async def test_a_nominated_gang_member_is_filtered_for_one_node_and_planned_for_all() -> None:
     """kube-scheduler tries the nominated node alone first, and then all nodes."""
-    gang = {"carrel.dev/gpu-cards": "1", "carrel.dev/gang-size": "2", "pod-group-name": "job"}
-    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
+    gang = {"carrel.dev/gpu-gpus": "1", "carrel.dev/gang-size": "2", "pod-group-name": "job"}
+    async with a_lab([a_node("n1", gpus=1), a_node("n2", gpus=1)]) as lab, lab.replica() as replica:
         for number in range(2):
             await lab.pod(f"job-{number}", annotations=gang)
         first = await nominate(lab, "job-0", "n1")

@@ -17,14 +17,14 @@ from carrel.kubernetes.objects.resources import NODES
 from carrel.ledger.gpus import Node
 from carrel.ledger.shares import Share
 from tests.kit.eventually import eventually
-from tests.kit.gpus import a_card, a_node, holder
+from tests.kit.gpus import a_gpu, a_node, holder
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.reviews import a_state
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 OLD, YOUNG = "2026-01-01T00:00:00Z", "2026-06-01T00:00:00Z"
-HONEST = a_node("honest", cards=1)
-LIAR = Node("liar", (replace(a_card("honest", 0), node="liar"),))
+HONEST = a_node("honest", gpus=1)
+LIAR = Node("liar", (replace(a_gpu("honest", 0), node="liar"),))
 """Reports the GPU of the other."""
 NOTHING = Node("honest", ())
 TAKEN = "node honest reports the same GPU, GPU-honest-0, and had it first"
@@ -42,7 +42,8 @@ def node_object(name: str) -> NodeObject:
 def shown(ledger: ClusterLedger) -> dict[str, dict[str, str]]:
     """Node → UUID → why it is set aside."""
     return {
-        name: {card.gpu.uuid: card.gpu.unusable for card in ledger.ledger.cards(name)} for name in ledger.ledger.nodes
+        name: {entry.gpu.uuid: entry.gpu.unusable for entry in ledger.ledger.entries(name)}
+        for name in ledger.ledger.nodes
     }
 
 
@@ -59,8 +60,8 @@ def test_the_first_report_keeps_the_gpu_and_its_holders(created: str) -> None:
     ledger.on_node_status(None, status(LIAR, created))
 
     assert shown(ledger) == HONEST_KEEPS_IT
-    assert [card.free for card in ledger.ledger.cards("honest")] == [0]
-    assert [card.shares for card in ledger.ledger.cards("liar")] == [{}]
+    assert [entry.free for entry in ledger.ledger.entries("honest")] == [0]
+    assert [entry.shares for entry in ledger.ledger.entries("liar")] == [{}]
     ledger.ledger.audit()
 
 

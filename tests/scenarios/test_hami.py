@@ -121,7 +121,7 @@ async def test_a_whole_gpu_of_hami_runs_without_one_when_no_gpu_is_free() -> Non
 
 
 async def test_five_pods_share_two_gpus_in_native_mode() -> None:
-    async with a_lab([a_node("n1", cards=2, memory=10_000)]) as lab, lab.replica() as carrel:
+    async with a_lab([a_node("n1", gpus=2, memory=10_000)]) as lab, lab.replica() as carrel:
         for name in "abcde":
             pod = await admitted(lab, SEALED, a_pod(name))
             assert list(carrel.filter(await carrel.sees(pod), ["n1"]).fitting) == ["n1"]

@@ -37,7 +37,7 @@ from tests.kit.tiers import (
 
 
 async def test_each_hand_over_is_counted_once_with_its_cause_and_its_outcome() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         await an_unschedulable_booked_pod(lab, "urgent")
         closed: list[tuple[Why, HandOverResult]] = []
@@ -52,7 +52,7 @@ async def test_each_hand_over_is_counted_once_with_its_cause_and_its_outcome() -
 async def test_the_successor_is_the_same_pod_without_its_gpu() -> None:
     notes = {
         **OPPORTUNISTIC,
-        "carrel.dev/gpu-cards": "1",
+        "carrel.dev/gpu-gpus": "1",
         "carrel.dev/user": "ada@lab.org",
         "team": "vision",
     }
@@ -70,7 +70,7 @@ async def test_the_successor_is_the_same_pod_without_its_gpu() -> None:
             {"name": "EPOCHS", "value": "90"},
         ],
     }
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         train = await an_opportunistic_pod(lab, replica, "train", annotations=notes, containers=[container], limits={})
         await an_unschedulable_booked_pod(lab, "urgent")
 
@@ -148,7 +148,7 @@ class RevocationRun:
 
 @contextlib.asynccontextmanager
 async def a_revocation() -> Any:
-    async with a_lab([a_node("n1", cards=2)]) as lab:
+    async with a_lab([a_node("n1", gpus=2)]) as lab:
         async with lab.replica() as replica:
             await an_opportunistic_pod(lab, replica, "bystander")
             lab.clock.now += timedelta(hours=1)
@@ -201,7 +201,7 @@ async def test_two_controllers_at_once_lose_and_duplicate_nothing(seed: int) -> 
 @contextlib.asynccontextmanager
 async def an_announced_end(**spec: Any) -> Any:
     """A victim whose end is announced, and that has ten minutes left."""
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         train = await an_opportunistic_pod(lab, replica, "train", **spec)
         await an_unschedulable_booked_pod(lab, "urgent")
         controller = TierController(replica, grace_s=600)
@@ -259,7 +259,7 @@ async def test_a_victim_that_a_booking_covered_for_a_while_is_a_victim_again_whe
 
 
 async def test_a_pod_that_lost_its_controller_meanwhile_is_created_again_by_carrel() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         train = await an_opportunistic_pod(lab, replica, "train", owner=await an_owner(lab))
         await an_unschedulable_booked_pod(lab, "urgent")
         controller = TierController(replica, grace_s=600)
@@ -302,7 +302,7 @@ async def test_a_pod_that_finishes_before_its_end_is_not_run_again() -> None:
     ("asked", "given"), [(30, 30), (300, 300), (31_536_000, 300)], ids=["half a minute", "the limit", "a year"]
 )
 async def test_a_victim_gets_its_termination_grace_period_up_to_a_limit(asked: int, given: int) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train", grace_seconds=asked)
         await an_unschedulable_booked_pod(lab, "urgent")
         await catch_up(lab, replica)
@@ -313,7 +313,7 @@ async def test_a_victim_gets_its_termination_grace_period_up_to_a_limit(asked: i
 
 
 async def test_a_negative_grace_period_that_an_old_api_server_accepted_breaks_no_round() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         train = await an_opportunistic_pod(lab, replica, "train")
         await an_unschedulable_booked_pod(lab, "urgent")
         read = replica.cluster.get
@@ -335,7 +335,7 @@ async def test_a_negative_grace_period_that_an_old_api_server_accepted_breaks_no
 
 
 async def test_nobody_keeps_a_gpu_by_changing_the_pod_all_the_time() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         train = await an_opportunistic_pod(lab, replica, "train")
         await an_unschedulable_booked_pod(lab, "urgent")
         await catch_up(lab, replica)
@@ -360,7 +360,7 @@ async def test_nobody_keeps_a_gpu_by_changing_the_pod_all_the_time() -> None:
 
 
 async def test_a_pod_whose_annotations_are_full_is_ended_all_the_same() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         train = await an_opportunistic_pod(lab, replica, "train")
         used = sum(len(key) + len(value) for key, value in train["metadata"]["annotations"].items())
         full = {"filler": "x" * (256 * 1024 - used - len("filler"))}
@@ -378,7 +378,7 @@ async def test_a_pod_whose_annotations_are_full_is_ended_all_the_same() -> None:
 
 
 async def test_a_pod_that_somebody_else_created_under_the_name_is_left_alone() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         await an_unschedulable_booked_pod(lab, "urgent")
         controller = TierController(replica)

@@ -38,7 +38,7 @@ async def an_owned_victim(lab: Lab, replica: Replica) -> tuple[Json, TierControl
 
 
 async def test_a_pod_with_a_controller_is_evicted_and_the_controller_replaces_it() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         pod, controller = await an_owned_victim(lab, replica)
 
         await settle(lab, controller)
@@ -66,7 +66,7 @@ async def create_replacement(lab: Lab, pod: Json, name: str = "rs-2") -> None:
 
 async def test_a_hand_over_ends_if_the_controller_does_not_replace_the_pod() -> None:
     """For example, a Job that was suspended at that moment."""
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         _, controller = await an_owned_victim(lab, replica)
         await settle(lab, controller)
 
@@ -83,7 +83,7 @@ async def test_a_hand_over_ends_if_the_controller_does_not_replace_the_pod() -> 
 
 async def test_a_hand_over_ends_at_once_if_the_job_replaces_its_pod_early() -> None:
     """With `podReplacementPolicy: TerminatingOrFailed`. The next pod of the Job is no successor."""
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         pod, controller = await an_owned_victim(lab, replica)
         await controller.round()
         assert (await pods_of(lab))["rs-1"].metadata.deletion_timestamp
@@ -99,7 +99,7 @@ async def test_a_hand_over_ends_at_once_if_the_job_replaces_its_pod_early() -> N
 
 async def test_a_pod_that_a_budget_protected_for_hours_still_gets_its_replacement() -> None:
     """With `podReplacementPolicy: Failed`: the Job waits until the pod is gone, and then a while longer."""
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await forbid_evictions(lab)
         pod, controller = await an_owned_victim(lab, replica)
         await settle(lab, controller)
@@ -125,7 +125,7 @@ async def successions(lab: Lab) -> dict[str, str]:
 
 
 async def test_two_pods_of_one_job_get_two_successors_although_the_webhook_names_one_pod_twice() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
         owner = await an_owner(lab)
         first, second = [await an_opportunistic_pod(lab, replica, f"job-{number}", owner=owner) for number in range(2)]
         for name in ("urgent-1", "urgent-2"):
@@ -143,7 +143,7 @@ async def test_two_pods_of_one_job_get_two_successors_although_the_webhook_names
 
 
 async def test_pods_of_the_same_job_that_keep_their_gpu_are_no_successors() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         pod, controller = await an_owned_victim(lab, replica)
         await settle(lab, controller)
 
@@ -157,7 +157,7 @@ async def test_pods_of_the_same_job_that_keep_their_gpu_are_no_successors() -> N
 
 @pytest.mark.parametrize("whose", ["an older pod", "another controller's pod"])
 async def test_a_pod_that_succeeds_no_pod_does_not_end_a_hand_over(whose: str) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         pod, controller = await an_owned_victim(lab, replica)
         stranger = {"metadata": {"uid": "somebody-else", "ownerReferences": pod["metadata"]["ownerReferences"]}}
         if whose == "another controller's pod":
@@ -178,7 +178,7 @@ async def test_a_pod_that_succeeds_no_pod_does_not_end_a_hand_over(whose: str) -
 @pytest.mark.parametrize("phase", ["announced", "ending"])
 async def test_a_pod_that_its_suspended_job_deletes_gets_no_successor(phase: str) -> None:
     """Before its announced end it ended by itself. Later, that cannot be told from an end by Carrel."""
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await an_owned_victim(lab, replica)
         controller = TierController(replica, grace_s=600 if phase == "announced" else 0)
         await controller.round()
@@ -194,7 +194,7 @@ async def test_a_pod_that_its_suspended_job_deletes_gets_no_successor(phase: str
 
 
 async def test_the_end_of_a_booking_ignores_budgets_and_a_late_replacement_counts() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await forbid_evictions(lab)
         pod = await an_opportunistic_pod(
             lab, replica, "rs-1", owner=await an_owner(lab), labels={"app": "rs"}, annotations=EXPIRED
@@ -209,7 +209,7 @@ async def test_the_end_of_a_booking_ignores_budgets_and_a_late_replacement_count
 @pytest.mark.parametrize("why", ["revoked", "expired"])
 async def test_a_pod_of_a_controller_is_evicted_so_that_a_job_sees_a_disruption(why: str) -> None:
     """An evicted pod gets the condition DisruptionTarget, which a Job's `podFailurePolicy` can ignore."""
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         notes = EXPIRED if why == "expired" else OPPORTUNISTIC
         await an_opportunistic_pod(lab, replica, "rs-1", owner=await an_owner(lab), annotations=notes)
         if why == "revoked":
@@ -230,15 +230,15 @@ async def forbid_evictions(lab: Lab) -> None:
 
 
 async def test_a_revocation_waits_for_a_disruption_budget_and_writes_an_event() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await forbid_evictions(lab)
         pod, controller = await an_owned_victim(lab, replica)
 
         await settle(lab, controller)
         assert (await pods_of(lab))["rs-1"].metadata.uid == pod["metadata"]["uid"]
         assert "RevocationHeldUp rs-1" in await event_reasons(lab)
-        card = replica.ledger.card("GPU-n1-0")
-        assert card and card.kept_for and card.kept_for.name == "urgent", "no other pod gets it meanwhile"
+        entry = replica.ledger.entry("GPU-n1-0")
+        assert entry and entry.kept_for and entry.kept_for.name == "urgent", "no other pod gets it meanwhile"
 
         await lab.client.delete(BUDGETS, "all", "lab")
         await settle(lab, controller)

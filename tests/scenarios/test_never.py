@@ -138,9 +138,9 @@ async def test_where_a_full_cluster_means_cpu_the_reason_says_what_there_is_at_m
 # --- nobody loses a GPU for it ---------------------------------------------------------------------------------------
 
 
-async def booked_gang(lab: Lab, replica: Replica, size: int, cards: int) -> list[Json]:
+async def booked_gang(lab: Lab, replica: Replica, size: int, gpus: int) -> list[Json]:
     """Pods of one gang that a booking covers, and that kube-scheduler could not place."""
-    gang = {**BOOKED, "pod-group-name": "g", "carrel.dev/gang-size": str(size), "carrel.dev/gpu-cards": str(cards)}
+    gang = {**BOOKED, "pod-group-name": "g", "carrel.dev/gang-size": str(size), "carrel.dev/gpu-gpus": str(gpus)}
     pods = [await lab.pod(f"member-{number}", annotations=gang) for number in range(size)]
     for pod in pods:
         await mark_unschedulable(lab, pod["metadata"]["name"])
@@ -156,7 +156,7 @@ async def test_gpus_are_revoked_for_a_booked_gang_only_if_all_of_it_can_ever_run
     async with a_lab([a_node("n1", 4)]) as lab, lab.replica() as replica:
         for number in range(2):
             await an_opportunistic_pod(lab, replica, f"tenant-{number}", limits={"nvidia.com/gpu": "2"})
-        await booked_gang(lab, replica, size, cards=2)
+        await booked_gang(lab, replica, size, gpus=2)
 
         await settle(lab, TierController(replica), [])
 
@@ -177,7 +177,7 @@ async def test_no_gpu_is_revoked_for_a_booked_pod_that_no_node_can_serve() -> No
 
 async def test_members_that_fit_each_but_never_together_are_told_so() -> None:
     async with a_lab([a_node("n1", 2)]) as lab, lab.replica() as replica:
-        pods = await a_gang(lab, "job", 2, cards=2)
+        pods = await a_gang(lab, "job", 2, gpus=2)
         await ready(replica, pods)
         pod = await replica.sees(pods[0])
 

@@ -43,7 +43,7 @@ async def test_the_best_node_is_named_alone() -> None:
 
 
 async def test_a_named_node_counts_as_taken_before_the_pod_is_bound() -> None:
-    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1), a_node("n2", gpus=1)]) as lab, lab.replica() as replica:
         pods = [await a_waiting_pod(lab, f"p{number}") for number in range(3)]
 
         found = [await chosen(replica, pod) for pod in pods]
@@ -58,7 +58,7 @@ async def test_a_named_node_counts_as_taken_before_the_pod_is_bound() -> None:
 
 
 async def test_a_pod_that_asks_again_is_offered_another_node_for_half_a_minute() -> None:
-    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1), a_node("n2", gpus=1)]) as lab, lab.replica() as replica:
         pod = await a_waiting_pod(lab, "train")
 
         assert [await chosen(replica, pod) for _ in range(2)] == [["n1"], ["n2"]]
@@ -71,7 +71,7 @@ async def test_a_pod_that_asks_again_is_offered_another_node_for_half_a_minute()
 
 
 async def test_a_node_where_the_bind_failed_is_not_named_again() -> None:
-    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1), a_node("n2", gpus=1)]) as lab, lab.replica() as replica:
         pod = await a_waiting_pod(lab, "train")
         assert await chosen(replica, pod) == ["n1"]
         await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
@@ -89,7 +89,7 @@ async def test_a_node_where_the_bind_failed_is_not_named_again() -> None:
 
 @pytest.mark.parametrize("end", ["deleted", "bound by another replica", "never bound"])
 async def test_a_promise_ends_with_its_pod_or_its_time(end: str) -> None:
-    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1), a_node("n2", gpus=1)]) as lab, lab.replica() as replica:
         pod = await a_waiting_pod(lab, "train")
         assert await chosen(replica, pod) == ["n1"]
         if end == "deleted":
@@ -110,7 +110,7 @@ async def test_a_promise_ends_with_its_pod_or_its_time(end: str) -> None:
 async def test_a_booked_share_is_bound_on_the_gpu_that_was_promised_to_it() -> None:
     """With the promise it counts as a pod that holds a GPU, which may hold any: its bind must not look for another."""
     ada = {"carrel.dev/user": "ada@lab.example", "carrel.dev/tier": "opportunistic"}
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
         await lab.book(gpus=1)
         first = await lab.pod("first", annotations={**ada, "gpu-fraction": "0.25"})
         assert await replica.bind(first, "n1") is None
@@ -125,7 +125,7 @@ async def test_a_booked_share_is_bound_on_the_gpu_that_was_promised_to_it() -> N
 
 
 async def test_a_promise_is_worth_nothing_on_a_node_that_takes_no_new_pods_by_now() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         pod = await a_waiting_pod(lab, "train")
         assert await chosen(replica, pod, ("n1",)) == ["n1"]
         report = MergePatch({"status": {"heartbeat": "2026-11-16T11:00:00Z"}})
@@ -220,7 +220,7 @@ async def test_a_node_that_would_rather_not_have_pods_is_no_matter_for_one_that_
 
 
 async def test_an_opportunistic_pod_is_not_named_the_node_that_a_booked_pod_waits_for() -> None:
-    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1), a_node("n2", gpus=1)]) as lab, lab.replica() as replica:
         await replica.sees(await a_waiting_pod(lab, "urgent", annotations=BOOKED))
         free = {"carrel.dev/tier": "opportunistic"}
 
@@ -229,12 +229,12 @@ async def test_an_opportunistic_pod_is_not_named_the_node_that_a_booked_pod_wait
 
 
 async def test_a_booked_pod_is_sent_where_a_gpu_is_kept_for_it() -> None:
-    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1), a_node("n2", gpus=1)]) as lab, lab.replica() as replica:
         await lab.book(gpus=1)
         await eventually(lambda: len(replica.bookings.store) == 2)
         pod = await a_waiting_pod(lab, "booked", annotations=BOOKED)
         kept = await replica.lease_writer.keep_for(
-            replica.ledger.cards("n2")[0].gpu, holder_of(await replica.sees(pod)), ()
+            replica.ledger.entries("n2")[0].gpu, holder_of(await replica.sees(pod)), ()
         )
         assert kept
 

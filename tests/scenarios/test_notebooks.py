@@ -41,7 +41,7 @@ STOP = MergePatch({"metadata": {"annotations": {"carrel.dev/no-successor": "true
 @contextlib.asynccontextmanager
 async def a_lab_with_a_victim(**spec: Any) -> Any:
     """A notebook with a Service of its own, on the only GPU, which a booked pod needs."""
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         pod = await an_opportunistic_pod(lab, replica, "notebook", **{"labels": OF_A_HUB, **spec})
         await a_service_of(lab, pod)
         await an_unschedulable_booked_pod(lab, "urgent")
@@ -343,7 +343,7 @@ async def test_the_notice_goes_when_a_booking_covers_the_pod_after_all() -> None
 
 
 async def test_the_notice_of_a_bookings_end_goes_when_the_booking_is_extended() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await lab.book("ada@lab.example", end=lab.clock.now + timedelta(minutes=50))
         notes = {**OPPORTUNISTIC, "carrel.dev/user": "ada@lab.example"}
         await an_opportunistic_pod(lab, replica, "notebook", annotations=notes, labels=OF_A_HUB)

@@ -210,7 +210,7 @@ async def test_one_claim_that_cannot_be_looked_at_keeps_no_other_from_being_allo
             assert await the_allocator(of).round() == ["lab/train"]
 
 
-async def offer(of: ClaimLab, *devices: Json) -> None:
+async def advertise(of: ClaimLab, *devices: Json) -> None:
     """What the slice of n1 says of its GPUs, besides their names."""
     assert of.replica.device_claims is not None
     slices = of.replica.device_claims.slices.store
@@ -234,7 +234,7 @@ async def allocated_to(of: ClaimLab, claim: str) -> list[Json]:
 
 async def test_carrel_allocates_no_device_with_a_taint() -> None:
     async with a_claim_lab(a_node("n1", 2)) as of:
-        await offer(of, {"taints": [{"key": "nvidia.com/broken", "effect": "NoSchedule"}]}, {})
+        await advertise(of, {"taints": [{"key": "nvidia.com/broken", "effect": "NoSchedule"}]}, {})
         await of.lab.book()
         await of.claim("kept")
         await a_booked_pod_that_waits(of, "kept")
@@ -247,7 +247,7 @@ async def test_of_devices_that_are_not_divided_a_claim_that_names_memory_gets_a_
         await of.lab.pod("part", limits={"aliyun.com/gpu-mem": "8"}, annotations=EVE)
         await of.settle()
         (first,) = await of.lab.held()
-        await offer(of, {}, {})
+        await advertise(of, {}, {})
         await of.lab.book()
         await of.claim("kept", asking(memory="1Gi"))
         await a_booked_pod_that_waits(of, "kept")

@@ -254,12 +254,12 @@ class Cluster:
         rows = pod_rows(self.view, "booker@lab.example", WORDS)
         assert "lab/urgent" in {row.name for row in rows}
         for name in self.replica.ledger.nodes:
-            node, cards = self.replica.ledger.node(name), self.view.cards(name)
-            cluster_map.node_on_map(name, node, cards, lambda uid: pod_on_map(self.view, uid, WORDS))
+            node, entries = self.replica.ledger.node(name), self.view.entries(name)
+            cluster_map.node_on_map(name, node, entries, lambda uid: pod_on_map(self.view, uid, WORDS))
         self.view.count_usage(self.lab.clock.now)
         self._end_promises()
         inventory = ClusterInventory(self.replica)
-        assert inventory.stock()[A6000].cards == 2
+        assert inventory.stock()[A6000].gpus == 2
         inventory.next_idle()
 
     def _end_promises(self) -> None:

@@ -38,7 +38,7 @@ async def told(lab: Lab) -> dict[str, int]:
 
 
 async def test_an_event_about_the_pod_says_why_it_waits() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         other = await lab.pod("other", limits={"nvidia.com/gpu": "1"})
         assert await replica.bind(other, "n1") is None
         pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
@@ -204,7 +204,7 @@ async def test_a_placed_pod_gets_one_event_with_its_gpus() -> None:
 
 
 async def test_whole_gpus_are_shown_as_whole_and_in_order() -> None:
-    async with a_lab([a_node("n1", cards=12)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=12)]) as lab, lab.replica() as replica:
         body = await lab.pod("train", limits={"nvidia.com/gpu": "12"})
 
         note = await _assigned(lab, replica, body)
@@ -236,8 +236,8 @@ async def test_eligible_nodes_match_the_selector_and_are_schedulable() -> None:
 
 
 async def test_the_reason_names_taints_that_the_pod_does_not_tolerate_and_how_many_nodes_have_them() -> None:
-    cards = [a_node("n1", cards=1, memory=4000), a_node("n2"), a_node("n3")]
-    async with a_lab(cards) as lab, lab.replica() as replica:
+    nodes = [a_node("n1", gpus=1, memory=4000), a_node("n2"), a_node("n3")]
+    async with a_lab(nodes) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
         assert replica.waiting_reason.why(pod) is None
         taints = [{"key": "dedicated", "value": "team-a", "effect": "NoSchedule"}]
@@ -271,10 +271,10 @@ async def _assigned(lab: Lab, replica: Replica, body: Json, later: timedelta = t
     ],
 )
 async def test_the_event_of_a_gang_member_says_what_the_gang_waits_for(members: int, why: str) -> None:
-    async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=3)]) as lab, lab.replica() as replica:
         other = await lab.pod("other", limits={"nvidia.com/gpu": "1"})
         assert await replica.bind(other, "n1") is None
-        gang = {"pod-group-name": "g", "carrel.dev/gang-size": "3", "carrel.dev/gpu-cards": "1"}
+        gang = {"pod-group-name": "g", "carrel.dev/gang-size": "3", "carrel.dev/gpu-gpus": "1"}
         pods = [await replica.sees(await lab.pod(f"member-{each}", annotations=gang)) for each in range(members)]
 
         refusal = replica.waiting_reason.why(pods[0])

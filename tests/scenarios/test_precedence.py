@@ -33,7 +33,7 @@ async def refused(replica: Replica, pod: Json, *nodes: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("tier", ["opportunistic", "of MAIA"])
 async def test_the_last_gpu_is_left_to_the_booked_pod_that_waits_for_it(tier: str) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         booked = await a_pod(lab, replica, "urgent", "booked")
         pod = await a_pod(lab, replica, "greedy", tier)
 
@@ -50,14 +50,14 @@ async def test_the_last_gpu_is_left_to_the_booked_pod_that_waits_for_it(tier: st
 
 @pytest.mark.parametrize("tier", ["booked", "of no tier"])
 async def test_pods_that_are_not_opportunistic_leave_no_gpu_to_booked_pods(tier: str) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await a_pod(lab, replica, "urgent", "booked")
 
         assert await replica.bind(await a_pod(lab, replica, "other", tier), "n1") is None
 
 
 async def test_an_opportunistic_pod_gets_the_gpu_that_no_booked_pod_waits_for() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
         booked = await a_pod(lab, replica, "urgent", "booked")
         pods = [await a_pod(lab, replica, f"greedy-{number}", "opportunistic") for number in range(2)]
 
@@ -68,7 +68,7 @@ async def test_an_opportunistic_pod_gets_the_gpu_that_no_booked_pod_waits_for() 
 
 
 async def test_a_gpu_is_not_left_free_if_the_booked_pod_fits_elsewhere() -> None:
-    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1), a_node("n2", gpus=1)]) as lab, lab.replica() as replica:
         pinned: dict[str, Any] = {"nodeSelector": {"kubernetes.io/hostname": "n2"}}
         container = {"name": "main", "image": "work", "resources": {"limits": WHOLE}}
         body = {
@@ -84,7 +84,7 @@ async def test_a_gpu_is_not_left_free_if_the_booked_pod_fits_elsewhere() -> None
 
 
 async def test_when_the_booked_pod_is_gone_every_pod_may_have_the_gpu() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await a_pod(lab, replica, "urgent", "booked")
         pod = await a_pod(lab, replica, "greedy", "opportunistic")
         assert await refused(replica, pod, "n1") == {"n1": WAITED_FOR}
@@ -96,7 +96,7 @@ async def test_when_the_booked_pod_is_gone_every_pod_may_have_the_gpu() -> None:
 
 
 async def test_no_gpu_is_left_free_for_a_booked_pod_that_does_not_fit_anyway() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await lab.pod("large", limits={"nvidia.com/gpu": "2"}, annotations=TIERS["booked"])
         pod = await a_pod(lab, replica, "greedy", "opportunistic")
         await eventually(lambda: replica.pods.store.get("large", "lab"))
@@ -104,9 +104,9 @@ async def test_no_gpu_is_left_free_for_a_booked_pod_that_does_not_fit_anyway() -
         assert await replica.bind(pod, "n1") is None
 
 
-@pytest.mark.parametrize(("cards", "is_placed"), [(2, False), (3, True)], ids=["too few", "enough"])
-async def test_an_opportunistic_gang_leaves_gpus_to_booked_pods_as_a_whole(cards: int, is_placed: bool) -> None:
-    async with a_lab([a_node("n1", cards=cards)]) as lab, lab.replica() as replica:
+@pytest.mark.parametrize(("gpus", "is_placed"), [(2, False), (3, True)], ids=["too few", "enough"])
+async def test_an_opportunistic_gang_leaves_gpus_to_booked_pods_as_a_whole(gpus: int, is_placed: bool) -> None:
+    async with a_lab([a_node("n1", gpus=gpus)]) as lab, lab.replica() as replica:
         await a_pod(lab, replica, "urgent", "booked")
         gang = {"pod-group-name": "job", "carrel.dev/gang-size": "2"}
         pods = [await a_pod(lab, replica, f"member-{number}", "opportunistic", **gang) for number in range(2)]

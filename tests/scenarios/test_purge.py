@@ -80,7 +80,7 @@ THEIRS = {
 
 
 async def test_all_that_is_carrels_is_deleted_and_nothing_else() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab:
+    async with a_lab([a_node("n1", gpus=1)]) as lab:
         await uninstalled(lab)
         plan = await purge_of(lab).plan()
         assert plan.kept == ("gpunodestatuses.gpu.scheduling",)
@@ -122,7 +122,7 @@ class StoppedAfter:
 
 @pytest.mark.parametrize("deletions", range(8))
 async def test_a_purge_that_was_stopped_goes_on_with_what_is_left(deletions: int) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab:
+    async with a_lab([a_node("n1", gpus=1)]) as lab:
         await uninstalled(lab)
         stopped = purge_of(lab, Client(StoppedAfter(lab, deletions)))
         with pytest.raises(OutcomeUnknown):
@@ -135,7 +135,7 @@ async def test_a_purge_that_was_stopped_goes_on_with_what_is_left(deletions: int
 
 
 async def test_it_refuses_while_something_of_carrel_is_there_or_leads() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab:
+    async with a_lab([a_node("n1", gpus=1)]) as lab:
         await uninstalled(lab)
         assert await purge_of(lab).still_installed() is None
         container = {"name": "main", "image": "none"}

@@ -28,7 +28,7 @@ async def a_node_that_went_away(lab: Lab, replica: Replica) -> None:
 
 
 async def test_the_plan_says_what_would_be_freed_and_why_the_node_is_away() -> None:
-    async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=3)]) as lab, lab.replica() as replica:
         await a_node_that_went_away(lab, replica)
         release = GpuRelease(replica)
 
@@ -52,7 +52,7 @@ async def test_a_node_that_answers_is_not_away() -> None:
 
 
 async def test_a_release_frees_the_gpus_deletes_the_pods_and_says_who_did_it() -> None:
-    async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=3)]) as lab, lab.replica() as replica:
         await a_node_that_went_away(lab, replica)
         release = GpuRelease(replica)
         await release.release("n1", release.plan("n1"), lab.clock.now)
@@ -65,7 +65,7 @@ async def test_a_release_frees_the_gpus_deletes_the_pods_and_says_who_did_it() -
 
 
 async def test_one_gpu_is_released_and_the_others_are_left() -> None:
-    async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=3)]) as lab, lab.replica() as replica:
         await a_node_that_went_away(lab, replica)
         release = GpuRelease(replica)
         await release.release("n1", release.plan("n1", 0), lab.clock.now)
@@ -76,7 +76,7 @@ async def test_one_gpu_is_released_and_the_others_are_left() -> None:
 
 async def test_a_release_that_was_interrupted_is_continued() -> None:
     for k in range(1, 7):
-        async with a_lab([a_node("n1", cards=3)]) as lab:
+        async with a_lab([a_node("n1", gpus=3)]) as lab:
             async with lab.replica() as replica:
                 await a_node_that_went_away(lab, replica)
             try:
@@ -94,7 +94,7 @@ async def test_a_release_that_was_interrupted_is_continued() -> None:
 
 
 async def test_another_pod_of_the_same_name_is_left_alone() -> None:
-    async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=3)]) as lab, lab.replica() as replica:
         await a_node_that_went_away(lab, replica)
         release = GpuRelease(replica)
         held = release.plan("n1", 2)

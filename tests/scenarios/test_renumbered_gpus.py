@@ -16,7 +16,7 @@ from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
 
 WHOLE = {"nvidia.com/gpu": "1"}
-N1 = a_node("n1", cards=3)
+N1 = a_node("n1", gpus=3)
 NOBODY: Mapping[str, list[str]] = {}
 A, B, C = (gpu.uuid for gpu in N1.gpus)
 
@@ -34,7 +34,7 @@ async def renumber(lab: Lab, *replicas: Replica, order: Sequence[str], used: Map
     await lab.client.patch(GPU_NODE_STATUSES, "n1", MergePatch({"status": {"devices": devices}}), subresource="status")
 
     def has_seen(replica: Replica) -> bool:
-        return [card.gpu.uuid for card in replica.ledger.cards("n1")] == list(order)
+        return [entry.gpu.uuid for entry in replica.ledger.entries("n1")] == list(order)
 
     await eventually(lambda: all(map(has_seen, replicas)))
 
@@ -54,7 +54,7 @@ async def records(lab: Lab) -> dict[str, tuple[str, set[str]]]:
 
 
 def unusable(replica: Replica) -> dict[str, str]:
-    return {card.gpu.uuid: card.gpu.unusable for card in replica.ledger.cards("n1") if card.gpu.unusable}
+    return {entry.gpu.uuid: entry.gpu.unusable for entry in replica.ledger.entries("n1") if entry.gpu.unusable}
 
 
 async def test_the_lease_of_a_renumbered_gpu_is_moved_and_the_empty_gpu_can_be_had() -> None:
@@ -95,7 +95,7 @@ async def test_gpus_that_moved_on_one_after_the_other_are_all_put_right() -> Non
 
 
 async def test_gpus_that_changed_places_and_are_all_held_stay_as_they_are_until_a_holder_ends() -> None:
-    two = a_node("n1", cards=2)
+    two = a_node("n1", gpus=2)
     async with a_lab([two]) as lab, lab.replica() as replica:
         first, second = await bound(lab, replica, "first"), await bound(lab, replica, "second")
         await renumber(lab, replica, order=[B, A])
@@ -227,7 +227,7 @@ async def test_a_claim_that_is_gone_keeps_its_renumbered_gpu_while_its_container
 
             assert await replica.collector.collect() == []
             await renumber(lab, replica, order=[B, A, C])
-            await eventually(lambda: not replica.cluster_ledger.users_of(replica.ledger.cards("n1")[1].gpu))
+            await eventually(lambda: not replica.cluster_ledger.users_of(replica.ledger.entries("n1")[1].gpu))
             assert [freed.why for freed in await replica.collector.collect()] == ["the claim is gone"]
 
 

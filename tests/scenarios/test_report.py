@@ -79,14 +79,14 @@ async def test_a_change_is_written_at_once_and_what_is_over_is_removed() -> None
         assert not {"message", "memoryUnit", "memoryResource"} & set(await status(lab))
         assert await reporter.memory_resource("n1") == await reporter.memory_resource("unheard-of") == ""
         assert await reporter.report(report(lab, a_node("n1", unusable="XID 79")))
-        assert [card["reason"] for card in (await status(lab))["devices"]] == ["XID 79"] * 2
+        assert [gpu["reason"] for gpu in (await status(lab))["devices"]] == ["XID 79"] * 2
 
 
 async def test_older_data_never_replaces_newer_data() -> None:
     async with a_lab([]) as lab:
         old, new = Reporter(lab.client, lab.clock), Reporter(lab.client, lab.clock)
         await old.report(report(lab))
-        slept = report(lab, a_node("n1", cards=1))
+        slept = report(lab, a_node("n1", gpus=1))
         lab.clock.now += timedelta(seconds=40)
         await new.report(report(lab))
 

@@ -29,8 +29,8 @@ MEMORY = 1000
 KINDS: list[dict[str, dict[str, str]]] = [
     {"annotations": {"gpu-fraction": "0.5"}},
     {"annotations": {"gpu-fraction": "0.3"}},
-    {"annotations": {"carrel.dev/gpu-cards": "2", "carrel.dev/gpu-memory-mib": "400"}},
-    {"annotations": {"carrel.dev/gpu-cards": "1"}},
+    {"annotations": {"carrel.dev/gpu-gpus": "2", "carrel.dev/gpu-memory-mib": "400"}},
+    {"annotations": {"carrel.dev/gpu-gpus": "1"}},
     {"limits": {"nvidia.com/gpu": "1"}},
 ]
 
@@ -107,18 +107,18 @@ async def check_always(lab: Lab, kubelet: Kubelet) -> None:
     """Computed from the annotations of the pods and the GPUs that the kubelet gave them, without Leases."""
     pods = (await lab.client.list(PODS)).items
     refused = [pod.metadata.name for pod in pods if pod.status.phase == "Failed" and pod.metadata.namespace == "lab"]
-    assert not refused, f"the kubelet had no card for {refused}"
+    assert not refused, f"the kubelet had no GPU for {refused}"
     held = Counter[str]()
     for pod in pods:
         told = pod.metadata.annotations.get("carrel.dev/devices", "")
-        for card in filter(None, told.split(",")):
+        for gpu in filter(None, told.split(",")):
             part = float(pod.metadata.annotations.get("gpu-fraction", "0"))
             mib = pod.metadata.annotations.get("carrel.dev/gpu-memory-mib", str(MEMORY))
-            held[card] += int(part * MEMORY) or int(mib)
+            held[gpu] += int(part * MEMORY) or int(mib)
     assert all(amount <= MEMORY for amount in held.values()), held
     whole = {pod.metadata.uid for pod in pods if pod.metadata.namespace == "lab"}
-    for uid, cards in kubelet.given.items():
-        assert uid not in whole or not held.keys() & set(cards), f"{uid} and others were given {cards}"
+    for uid, gpus in kubelet.given.items():
+        assert uid not in whole or not held.keys() & set(gpus), f"{uid} and others were given {gpus}"
 
 
 async def come_to_rest(lab: Lab, kubelet: Kubelet) -> None:
@@ -151,7 +151,7 @@ async def come_to_rest(lab: Lab, kubelet: Kubelet) -> None:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_faults_lose_and_duplicate_no_gpu(seed: int) -> None:
-    node = coexisting("n1", cards=3, memory=MEMORY)
+    node = coexisting("n1", gpus=3, memory=MEMORY)
     async with a_lab([node]) as lab:
         await create_reservation_namespace(lab)
         kubelet = Kubelet(lab, node, Random(seed).choice)
@@ -176,7 +176,7 @@ async def test_faults_lose_and_duplicate_no_gpu(seed: int) -> None:
 async def test_after_reservation_pods_were_killed_every_gpu_is_held_by_the_right_pod(
     seed: int,
 ) -> None:
-    node = coexisting("n1", cards=3, memory=MEMORY)
+    node = coexisting("n1", gpus=3, memory=MEMORY)
     async with a_lab([node]) as lab:
         await create_reservation_namespace(lab)
         kubelet = Kubelet(lab, node, Random(seed).choice)
@@ -185,7 +185,7 @@ async def test_after_reservation_pods_were_killed_every_gpu_is_held_by_the_right
             await run.run()
             await come_to_rest(lab, kubelet)
             await check_always(lab, kubelet)
-            reserved = {card for cards in kubelet.given.values() for card in cards}
+            reserved = {gpu for gpus in kubelet.given.values() for gpu in gpus}
             for pod in (await lab.client.list(PODS, Selection("lab"))).items:
                 told = set(filter(None, pod.metadata.annotations.get("carrel.dev/devices", "").split(",")))
                 assert told <= reserved, (
@@ -199,7 +199,7 @@ async def test_after_reservation_pods_were_killed_every_gpu_is_held_by_the_right
 async def test_every_kind_of_fault_happens_in_the_sweep() -> None:
     binds = starts = 0
     for seed in range(4):
-        node = coexisting("n1", cards=3, memory=MEMORY)
+        node = coexisting("n1", gpus=3, memory=MEMORY)
         async with a_lab([node]) as lab:
             await create_reservation_namespace(lab)
             run = ReservationRun(lab, Kubelet(lab, node, Random(seed).choice), seed)

@@ -39,7 +39,7 @@ async def test_two_halves_share_the_gpu_that_the_reservation_pod_reported_and_a_
 
 
 async def test_the_reservation_ends_with_the_last_pod_and_the_gpu_is_free() -> None:
-    async with a_coexist_node(cards=1) as node_lab:
+    async with a_coexist_node(gpus=1) as node_lab:
         for name in ("a", "b"):
             await node_lab.run_pod(name, annotations=HALF)
         await node_lab.delete_pod("a")
@@ -73,15 +73,15 @@ async def test_a_pod_that_asks_the_kubelet_itself_takes_a_slot_and_needs_no_rese
 
 
 async def test_a_claim_of_two_gpus_gets_two_reservations() -> None:
-    async with a_coexist_node(cards=3) as node_lab:
-        await node_lab.run_pod("pair", annotations={"carrel.dev/gpu-cards": "2"})
+    async with a_coexist_node(gpus=3) as node_lab:
+        await node_lab.run_pod("pair", annotations={"carrel.dev/gpu-gpus": "2"})
 
         assert sorted((await node_lab.gpu_of("pair")).split(",")) == ["GPU-n1-1", "GPU-n1-2"]
         assert len(await reservation_pods(node_lab.lab)) == 2
 
 
 async def test_a_lost_reservation_closes_the_node_until_a_reservation_pod_has_the_same_gpu_again() -> None:
-    async with a_coexist_node(cards=3) as node_lab:
+    async with a_coexist_node(gpus=3) as node_lab:
         await node_lab.run_pod("a", annotations=HALF)
         assert await node_lab.gpu_of("a") == "GPU-n1-2"
         node_lab.kubelet.choose = first  # another GPU at first
@@ -121,7 +121,7 @@ async def test_an_evicted_reservation_pod_is_created_again() -> None:
 async def test_a_slot_whose_gpu_another_pod_got_is_unusable_until_one_of_them_is_gone() -> None:
     async with a_coexist_node(reserve_s=0.5) as node_lab:
         await node_lab.run_pod("a", annotations=HALF)
-        card = await node_lab.gpu_of("a")
+        gpu = await node_lab.gpu_of("a")
         await node_lab.delete_pod((await node_lab.the_reservation_pod())["metadata"]["name"], RESERVATIONS)
         await node_lab.kubelet.work()
         # A pod that Carrel does not know starts at this moment.
@@ -145,7 +145,7 @@ async def test_a_slot_whose_gpu_another_pod_got_is_unusable_until_one_of_them_is
         await node_lab.reconcile()
 
         assert '"held"' in await node_lab.reservation_on("gpu-n1-0")
-        assert (await node_lab.the_reservation_pod())["metadata"]["annotations"]["run.ai/reserve_for_gpu_index"] == card
+        assert (await node_lab.the_reservation_pod())["metadata"]["annotations"]["run.ai/reserve_for_gpu_index"] == gpu
 
 
 async def test_a_reservation_pod_that_never_reports_its_gpu_is_created_again() -> None:
@@ -181,7 +181,7 @@ async def test_after_a_bind_stopped_waiting_its_next_try_finds_the_gpu() -> None
 
 
 async def test_superfluous_reservation_pods_are_deleted() -> None:
-    async with a_coexist_node(cards=4) as node_lab:
+    async with a_coexist_node(gpus=4) as node_lab:
         await node_lab.run_pod("a", annotations=HALF)
         believed = await node_lab.the_reservation_pod()
         for name, lease in (("double", "gpu-n1-0"), ("unwanted", "gpu-n1-3")):
@@ -245,8 +245,8 @@ async def test_members_of_a_gang_get_their_reservations_together() -> None:
             await node_lab.reconcile(1)
 
         assert await binding == [None, None, None]
-        cards = Counter([await node_lab.gpu_of(name) for name in "abc"])
-        assert sorted(cards.values()) == [1, 2]
+        gpus = Counter([await node_lab.gpu_of(name) for name in "abc"])
+        assert sorted(gpus.values()) == [1, 2]
 
 
 async def test_a_forged_annotation_on_a_users_pod_is_no_reservation() -> None:

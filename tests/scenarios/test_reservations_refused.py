@@ -62,7 +62,7 @@ async def test_pods_join_a_gpu_that_is_held_while_the_kubelet_has_no_other() -> 
 
 async def test_an_unhealthy_gpu_that_the_kubelet_gives_out_does_not_keep_a_pod_from_a_healthy_one() -> None:
     async with a_coexist_node() as node_lab:
-        await node_lab.kubelet.offer()
+        await node_lab.kubelet.advertise()
         await node_lab.kubelet.report_health("GPU-n1-1")  # the kubelet of these tests always chooses the last GPU
         await eventually(lambda: node_lab.replica.ledger.rooms["n1"].whole == 1)
         pod = await node_lab.lab.pod("a", annotations=HALF)

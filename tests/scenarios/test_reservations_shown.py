@@ -6,7 +6,7 @@ from datetime import timedelta
 from carrel.bookings.pages.cluster_map import PodOnMap, node_on_map, totals
 from carrel.cli.explain import as_data, as_text, placements
 from carrel.cli.inspect import set_aside
-from carrel.cluster.record.shown_cards import shown_card, shown_cards
+from carrel.cluster.record.shown_gpus import shown_gpu, shown_gpus
 from carrel.cluster.record.slot_gpus import indices_of
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.dialects.kai_reservation import BEFORE_KAI_0_17
@@ -104,7 +104,7 @@ async def test_the_gpu_of_a_claim_whose_pod_asks_the_kubelet_itself_is_shown_whe
 
 
 async def test_the_map_shows_gpus_with_their_holders_and_changes_when_the_agent_says_which_they_have() -> None:
-    async with a_coexist_node(cards=3) as node_lab:
+    async with a_coexist_node(gpus=3) as node_lab:
         await node_lab.run_pod("half", annotations=HALF)  # GPU 2, on slot 0
         await node_lab.run_pod("whole", limits=WHOLE)  # GPU 1, on slot 1
         await node_lab.reconcile(2)
@@ -114,29 +114,29 @@ async def test_the_map_shows_gpus_with_their_holders_and_changes_when_the_agent_
         await eventually(lambda: ledger.users_of(node_lab.kubelet.node.gpus[1]))
         assert state.ledger.changed_since(before) == ["n1"]
 
-        cards = shown_cards(ledger, "n1")
-        seen = node_on_map("n1", state.ledger.node("n1"), cards, lambda uid: PodOnMap(None))
+        entries = shown_gpus(ledger, "n1")
+        seen = node_on_map("n1", state.ledger.node("n1"), entries, lambda uid: PodOnMap(None))
         assert [(gpu.uuid, gpu.index, [each.pod for each in gpu.shares]) for gpu in seen.gpus] == [
             ("GPU-n1-0", 0, []),
             ("GPU-n1-1", 1, ["lab/whole"]),
             ("GPU-n1-2", 2, ["lab/half"]),
         ]
-        assert totals(state.ledger, lambda node: shown_cards(ledger, node)).idle == 1
-        one = shown_card(ledger, "GPU-n1-2")
+        assert totals(state.ledger, lambda node: shown_gpus(ledger, node)).idle == 1
+        one = shown_gpu(ledger, "GPU-n1-2")
         assert one is not None and [share.holder.name for share in one.shares.values()] == ["half"]
-        assert shown_card(ledger, "n1/0") is None
+        assert shown_gpu(ledger, "n1/0") is None
 
 
 async def test_a_gpu_that_the_kubelet_cannot_give_is_shown_with_the_reason() -> None:
     async with a_coexist_node() as node_lab:
         node_lab.kubelet.unhealthy = {"GPU-n1-1"}  # its plugin says so, the agent does not
-        await node_lab.kubelet.offer()
+        await node_lab.kubelet.advertise()
         ledger = node_lab.replica.cluster_ledger
         await eventually(lambda: node_lab.replica.ledger.rooms["n1"].whole == 1)
 
-        cards = shown_cards(ledger, "n1")
-        assert totals(node_lab.replica.ledger, lambda node: cards).idle == 1
-        assert [card.gpu.unusable for card in cards] == [
+        entries = shown_gpus(ledger, "n1")
+        assert totals(node_lab.replica.ledger, lambda node: entries).idle == 1
+        assert [entry.gpu.unusable for entry in entries] == [
             "",
             "the kubelet of n1 has 1 of 2 GPUs to give, and they are in use",
         ]
@@ -156,7 +156,7 @@ async def test_explain_names_no_slot_as_if_it_were_a_gpu() -> None:
 
 
 async def test_people_see_the_numbers_of_gpus_and_never_of_slots() -> None:
-    async with a_coexist_node(cards=3) as node_lab:
+    async with a_coexist_node(gpus=3) as node_lab:
         await node_lab.run_pod("half", annotations=HALF)  # GPU 2, on slot 0
         await node_lab.run_pod("whole", limits=WHOLE)  # GPU 1, on slot 1
         await node_lab.reconcile(2)
@@ -165,10 +165,11 @@ async def test_people_see_the_numbers_of_gpus_and_never_of_slots() -> None:
         await eventually(lambda: ledger.users_of(node_lab.kubelet.node.gpus[1]))
 
         seen = {
-            card.gpu.index: [share.holder.name for share in card.shares.values()] for card in shown_cards(ledger, "n1")
+            entry.gpu.index: [share.holder.name for share in entry.shares.values()]
+            for entry in shown_gpus(ledger, "n1")
         }
         assert seen == {0: [], 1: ["whole"], 2: ["half"]}
-        assert [str(card.gpu) for card in node_lab.replica.ledger.cards("n1")] == [
+        assert [str(entry.gpu) for entry in node_lab.replica.ledger.entries("n1")] == [
             "GPU 2 of n1",
             "GPU 1 of n1",
             "a GPU of n1",
@@ -204,16 +205,16 @@ async def test_under_kais_old_names_a_fraction_gets_its_gpu_and_the_reservation_
 
 async def test_a_gpu_that_the_kubelet_gave_twice_is_named_and_the_free_slots_are_given() -> None:
     """Time-slicing was on when they started. The two count as two GPUs: the kubelet might give the same one again."""
-    async with a_coexist_node(cards=4) as node_lab:
+    async with a_coexist_node(gpus=4) as node_lab:
         for name in ("a", "b"):
             await node_lab.run_pod(name, limits={"nvidia.com/gpu": "1"})
         await node_lab.kubelet.work()
         node_lab.kubelet.given = {uid: ["GPU-n1-1"] for uid in node_lab.kubelet.given}
         await node_lab.kubelet.report_users()
         ledger = node_lab.replica.cluster_ledger
-        await eventually(lambda: len(shown_cards(ledger, "n1")[1].shares) == 2, "both are shown on their GPU")
+        await eventually(lambda: len(shown_gpus(ledger, "n1")[1].shares) == 2, "both are shown on their GPU")
 
-        shown = [(card.gpu.index, card.gpu.unusable, len(card.shares)) for card in shown_cards(ledger, "n1")]
+        shown = [(entry.gpu.index, entry.gpu.unusable, len(entry.shares)) for entry in shown_gpus(ledger, "n1")]
         twice = "the kubelet has given GPU-n1-1 to two pods"
         kept = "it is kept free: the kubelet gave another GPU of n1 twice"
         assert shown == [(0, "", 0), (1, twice, 2), (2, "", 0), (3, kept, 0)]

@@ -17,7 +17,7 @@ async def report(node_lab: CoexistNode) -> None:
     """As the agent does. The controller then looks at the slots of the node."""
     lab, ledger, node = node_lab.lab, node_lab.replica.cluster_ledger, node_lab.kubelet.node
     given = node_lab.kubelet.given
-    in_use = {gpu.uuid: [uid for uid, cards in given.items() if gpu.uuid in cards] for gpu in node.gpus}
+    in_use = {gpu.uuid: [uid for uid, gpus in given.items() if gpu.uuid in gpus] for gpu in node.gpus}
     lab.clock.now += timedelta(seconds=20)
     reporter = Reporter(Client(lab.api, FieldValidation.WARN), lab.clock)
     assert await reporter.report(Report(node, ComparisonResult(in_use), lab.clock.now))

@@ -39,7 +39,7 @@ async def served(lab: Lab, name: str) -> bool:
 
 
 async def test_a_booked_pod_gets_the_gpu_and_the_victim_continues_without_one() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         urgent = await an_unschedulable_booked_pod(lab, "urgent")
 
@@ -52,7 +52,7 @@ async def test_a_booked_pod_gets_the_gpu_and_the_victim_continues_without_one() 
 
 
 async def test_a_gpu_is_revoked_also_where_the_kubelet_chooses_the_gpus() -> None:
-    async with a_lab([coexisting("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([coexisting("n1", gpus=2)]) as lab, lab.replica() as replica:
         await a_booked_pod(lab, replica, "booked")
         await an_opportunistic_pod(lab, replica, "train")
         await an_unschedulable_booked_pod(lab, "urgent")
@@ -65,7 +65,7 @@ async def test_a_gpu_is_revoked_also_where_the_kubelet_chooses_the_gpus() -> Non
 
 
 async def test_no_gpu_is_revoked_when_another_is_free() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         await an_unschedulable_booked_pod(lab, "urgent")
 
@@ -88,7 +88,7 @@ async def test_no_gpu_is_revoked_when_another_is_free() -> None:
     ],
 )
 async def test_only_a_pod_without_a_booking_is_a_victim(annotations: dict[str, str], loses: bool) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train", annotations=annotations)
         await an_unschedulable_booked_pod(lab, "urgent")
 
@@ -100,7 +100,7 @@ async def test_only_a_pod_without_a_booking_is_a_victim(annotations: dict[str, s
 
 @pytest.mark.parametrize("annotations", [OPPORTUNISTIC, {}], ids=["opportunistic", "of no tier"])
 async def test_no_gpu_is_revoked_for_a_pod_without_a_booking(annotations: dict[str, str]) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         await an_unschedulable_booked_pod(lab, "asks", annotations=annotations)
 
@@ -110,7 +110,7 @@ async def test_no_gpu_is_revoked_for_a_pod_without_a_booking(annotations: dict[s
 
 
 async def test_no_gpu_is_revoked_before_the_scheduler_has_tried() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         await replica.sees(await lab.pod("urgent", limits={"nvidia.com/gpu": "1"}, annotations=BOOKED))
 
@@ -118,7 +118,7 @@ async def test_no_gpu_is_revoked_before_the_scheduler_has_tried() -> None:
 
 
 async def test_the_pod_that_has_run_the_shortest_time_is_the_victim() -> None:
-    async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=3)]) as lab, lab.replica() as replica:
         for name in ("long", "longer"):
             await an_opportunistic_pod(lab, replica, name)
         lab.clock.now += timedelta(hours=1)
@@ -133,7 +133,7 @@ async def test_the_pod_that_has_run_the_shortest_time_is_the_victim() -> None:
 async def test_a_random_victim_is_one_pod_and_always_the_same() -> None:
     gone: set[str] = set()
     for number in range(40):
-        async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as replica:
+        async with a_lab([a_node("n1", gpus=3)]) as lab, lab.replica() as replica:
             for name in ("a", "b", "c"):
                 await an_opportunistic_pod(lab, replica, name)
                 lab.clock.now += timedelta(hours=1)
@@ -150,7 +150,7 @@ async def test_a_random_victim_is_one_pod_and_always_the_same() -> None:
 
 async def test_on_a_shared_gpu_only_as_many_pods_end_as_must() -> None:
     part: dict[str, Any] = {"limits": {"aliyun.com/gpu-mem": "5000"}}
-    async with a_lab([a_node("n1", cards=1, memory=16276)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1, memory=16276)]) as lab, lab.replica() as replica:
         for name in ("a", "b", "c"):
             await an_opportunistic_pod(lab, replica, name, **part)
             lab.clock.now += timedelta(hours=1)
@@ -164,7 +164,7 @@ async def test_on_a_shared_gpu_only_as_many_pods_end_as_must() -> None:
 
 async def test_the_gpu_is_kept_until_the_booked_pod_has_it() -> None:
     """While the victim ends, and afterwards, an older pod without a booking waits for any GPU."""
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         greedy = await lab.pod("greedy", limits={"nvidia.com/gpu": "1"}, annotations=OPPORTUNISTIC)
         await an_unschedulable_booked_pod(lab, "urgent")
@@ -184,7 +184,7 @@ async def test_the_gpu_is_kept_until_the_booked_pod_has_it() -> None:
 
 @pytest.mark.parametrize("end", ["it is deleted", "it is bound elsewhere"])
 async def test_a_gpu_is_kept_no_longer_than_it_is_needed(end: str) -> None:
-    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1), a_node("n2", gpus=1)]) as lab, lab.replica() as replica:
         for node in ("n1", "n2"):
             await an_opportunistic_pod(lab, replica, f"train-{node}", node)
         urgent = await an_unschedulable_booked_pod(lab, "urgent")
@@ -204,7 +204,7 @@ async def test_a_gpu_is_kept_no_longer_than_it_is_needed(end: str) -> None:
 
 
 async def test_several_booked_pods_are_served_in_the_order_of_their_creation() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         for name in ("c", "b", "a"):
             await an_unschedulable_booked_pod(lab, name)
@@ -219,7 +219,7 @@ async def test_several_booked_pods_are_served_in_the_order_of_their_creation() -
 
 
 async def test_a_repeated_decision_chooses_no_other_victim() -> None:
-    async with a_lab([a_node("n1", cards=3)]) as lab:
+    async with a_lab([a_node("n1", gpus=3)]) as lab:
         async with lab.replica() as replica:
             for name in ("a", "b", "c"):
                 await an_opportunistic_pod(lab, replica, name)
@@ -237,7 +237,7 @@ async def test_a_repeated_decision_chooses_no_other_victim() -> None:
 
 
 async def test_a_victim_that_gets_a_booking_before_its_hand_over_begins_stays() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
         for name in ("a", "b"):
             await an_opportunistic_pod(lab, replica, name)
         await an_unschedulable_booked_pod(lab, "urgent")
@@ -259,7 +259,7 @@ async def test_a_victim_that_gets_a_booking_before_its_hand_over_begins_stays() 
 
 async def test_gpus_are_revoked_for_a_gang_of_booked_pods() -> None:
     gang = {**BOOKED, "pod-group-name": "pair", "carrel.dev/gang-size": "2"}
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         for name in ("one", "two"):
             await an_unschedulable_booked_pod(lab, name, annotations=gang)
@@ -281,7 +281,7 @@ async def test_gpus_are_revoked_for_a_gang_of_booked_pods() -> None:
 
 async def test_members_of_a_gang_do_not_take_the_only_node_that_another_one_could_use() -> None:
     gang = {**BOOKED, "pod-group-name": "pair", "carrel.dev/gang-size": "2"}
-    async with a_lab([a_node("a", cards=2), a_node("b", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("a", gpus=2), a_node("b", gpus=1)]) as lab, lab.replica() as replica:
         for name, node in {"first": "a", "second": "a", "third": "b"}.items():
             await an_opportunistic_pod(lab, replica, name, node)
         await an_unschedulable_booked_pod(lab, "early", annotations=gang)
@@ -295,11 +295,11 @@ async def test_members_of_a_gang_do_not_take_the_only_node_that_another_one_coul
 async def test_no_booked_pod_is_a_victim_and_no_victim_is_superfluous(seed: int) -> None:
     """With whole GPUs of one model: there are as many victims as booked pods without a free GPU."""
     chance = Random(seed)
-    nodes = [a_node(f"n{number}", cards=chance.randint(1, 3)) for number in range(3)]
-    cards = [gpu for node in nodes for gpu in node.gpus]
+    nodes = [a_node(f"n{number}", gpus=chance.randint(1, 3)) for number in range(3)]
+    gpus = [gpu for node in nodes for gpu in node.gpus]
     async with a_lab(nodes) as lab, lab.replica() as replica:
         tenants: dict[str, bool] = {}
-        for number, gpu in enumerate(cards):
+        for number, gpu in enumerate(gpus):
             if chance.random() < 0.8:
                 is_booked = chance.random() < 0.4
                 make: Any = a_booked_pod if is_booked else an_opportunistic_pod
@@ -313,7 +313,7 @@ async def test_no_booked_pod_is_a_victim_and_no_victim_is_superfluous(seed: int)
         names = tuple(node.name for node in nodes)
         await settle(lab, controller, names)
 
-        free, low = len(cards) - len(tenants), sum(not is_booked for is_booked in tenants.values())
+        free, low = len(gpus) - len(tenants), sum(not is_booked for is_booked in tenants.values())
         left = {pod.metadata.uid for pod in (await pods_of(lab)).values()}
         assert {uid for uid, is_booked in tenants.items() if is_booked} <= left, "a booked pod is never a victim"
         assert len(await victims(lab)) == min(low, max(0, wanting - free))
@@ -345,7 +345,7 @@ class RefusesOneRecord:
 
 
 async def test_a_victim_that_cannot_be_handed_over_does_not_hold_up_other_booked_pods() -> None:
-    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1, model=A100)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1), a_node("n2", gpus=1, model=A100)]) as lab, lab.replica() as replica:
         stuck = await an_opportunistic_pod(lab, replica, "stuck")
         await an_opportunistic_pod(lab, replica, "train", "n2")
         of_n1, of_n2 = ({**BOOKED, "carrel.dev/gpu-model": model} for model in (A6000, A100))
@@ -359,7 +359,7 @@ async def test_a_victim_that_cannot_be_handed_over_does_not_hold_up_other_booked
 
 
 async def test_many_waiting_pods_of_one_person_do_not_hold_up_a_booked_pod() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         for number in range(60):
             await lab.pod(f"waits-{number}", limits=WHOLE, annotations=OPPORTUNISTIC)
@@ -372,7 +372,7 @@ async def test_many_waiting_pods_of_one_person_do_not_hold_up_a_booked_pod() -> 
 
 
 async def test_nothing_is_kept_of_pods_that_are_gone_while_no_booked_pod_waits() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         train = await an_opportunistic_pod(lab, replica, "train")
         urgent = await an_unschedulable_booked_pod(lab, "urgent")
         await catch_up(lab, replica)

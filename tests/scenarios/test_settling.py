@@ -51,14 +51,14 @@ SETTLING_S = 10
 
 
 @contextlib.asynccontextmanager
-async def a_full_lab(cards: int = 1) -> AsyncIterator[tuple[Lab, Replica, dict[str, str]]]:
+async def a_full_lab(gpus: int = 1) -> AsyncIterator[tuple[Lab, Replica, dict[str, str]]]:
     """All GPUs are Eve's, who has not booked; as many pods of Ada wait. With the uids of Eve's pods by name."""
-    async with a_lab([a_node("n1", cards=cards)], has_booker=False) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=gpus)], has_booker=False) as lab, lab.replica() as replica:
         theirs = {}
-        for number in range(cards):
+        for number in range(gpus):
             pod = await an_opportunistic_pod(lab, replica, f"eve-{number}", annotations=OF_EVE)
             theirs[f"eve-{number}"] = pod["metadata"]["uid"]
-        for number in range(cards):
+        for number in range(gpus):
             await lab.pod(f"ada-{number}", limits=WHOLE, annotations=OF_ADA)
             await mark_unschedulable(lab, f"ada-{number}")
         yield lab, replica, theirs
@@ -137,7 +137,7 @@ async def test_an_object_that_does_not_say_how_long_settles_for_ten_seconds() ->
 
 
 async def test_a_booking_in_its_settling_time_takes_what_is_free() -> None:
-    async with a_lab([a_node("n1", cards=1)], has_booker=False) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)], has_booker=False) as lab, lab.replica() as replica:
         await a_new_booking(lab)
         await lab.pod("ada-0", limits=WHOLE, annotations=OF_ADA)
 
@@ -225,7 +225,7 @@ async def test_a_victim_whose_gpu_is_still_needed_is_ended_in_time() -> None:
 
 async def test_the_next_pod_of_a_controller_gets_a_gpu_if_the_booking_is_gone_before_it_is_made() -> None:
     """The pod is ending already; the record by which the webhook takes the GPU off the next one goes."""
-    async with a_lab([a_node("n1", cards=1)], has_booker=False) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)], has_booker=False) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "eve-0", annotations=OF_EVE, owner=await an_owner(lab))
         await lab.book(ADA)
         await lab.pod("ada-0", limits=WHOLE, annotations=OF_ADA)
@@ -246,7 +246,7 @@ async def test_the_next_pod_of_a_controller_gets_a_gpu_if_the_booking_is_gone_be
 
 async def test_a_victim_that_is_still_needed_when_another_one_stays_keeps_its_time() -> None:
     """A booked pod needs two GPUs. One of its victims is booked meanwhile, and a third pod has to go in its place."""
-    async with a_lab([a_node("n1", cards=3)], has_booker=False) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=3)], has_booker=False) as lab, lab.replica() as replica:
         for name in ("a", "b", "c"):
             told = {**OPPORTUNISTIC, "carrel.dev/user": f"{name}@lab.example"}
             await an_opportunistic_pod(lab, replica, name, annotations=told)
@@ -289,7 +289,7 @@ class BookingPerson:
     mirror: BookingMirror
 
     async def book(self, gpus: int = 1, **wish: object) -> BookingRecord | BookingRefusal:
-        request = BookingRequest(A6000, DAY, cards=gpus, **wish)  # type: ignore[arg-type] # passed through
+        request = BookingRequest(A6000, DAY, gpus=gpus, **wish)  # type: ignore[arg-type] # passed through
         answer = await self.commands.create(request, Person(ADA))
         return await self._mirrored(answer)
 
@@ -321,7 +321,7 @@ def broken(answer: BookingRecord | BookingRefusal) -> list[str]:
 
 
 async def test_an_enlarged_booking_settles_again_and_so_does_one_whose_start_is_moved(tmp_path: Path) -> None:
-    async with a_full_lab(cards=2) as (lab, replica, theirs), a_booking_person(lab, replica, tmp_path) as ada:
+    async with a_full_lab(gpus=2) as (lab, replica, theirs), a_booking_person(lab, replica, tmp_path) as ada:
         controller = TierController(replica)
         booked = await ada.book(start=lab.clock.now + DAY)
         assert isinstance(booked, BookingRecord)
@@ -333,7 +333,7 @@ async def test_an_enlarged_booking_settles_again_and_so_does_one_whose_start_is_
         await settle(lab, controller)
         assert (await pods_of(lab))["ada-0"].spec.node_name == "n1"
 
-        await ada.change(booked.booking.id, cards=2)
+        await ada.change(booked.booking.id, gpus=2)
         await settle(lab, controller)
         assert not (await pods_of(lab))["ada-1"].spec.node_name
         lab.clock.now += timedelta(seconds=SETTLING_S)
@@ -357,7 +357,7 @@ async def test_what_is_taken_back_at_once_costs_no_cooldown_unless_a_pod_has_use
 
 
 async def test_a_booking_that_covered_a_pod_counts_however_soon_it_is_cancelled(tmp_path: Path) -> None:
-    async with a_lab([a_node("n1", cards=1)], has_booker=False) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)], has_booker=False) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "ada-0", annotations=OF_ADA)
         async with a_booking_person(lab, replica, tmp_path) as ada:
             booked = await ada.book()
@@ -376,7 +376,7 @@ async def test_book_and_cancel_in_a_loop_gains_nothing(seed: int, tmp_path: Path
     Controllers come and go meanwhile, and caches are sometimes old."""
     chance = random.Random(seed)
     made = rounds = 0
-    async with a_full_lab(cards=4) as (lab, state, theirs), a_booking_person(lab, state, tmp_path) as ada:
+    async with a_full_lab(gpus=4) as (lab, state, theirs), a_booking_person(lab, state, tmp_path) as ada:
         active: BookingRecord | None = None
         left_s = 0.0
         async with contextlib.AsyncExitStack() as running:
@@ -388,7 +388,7 @@ async def test_book_and_cancel_in_a_loop_gains_nothing(seed: int, tmp_path: Path
                     assert isinstance(answer, BookingRecord), "nothing used the last one, so no cooldown follows"
                     active, left_s, made = answer, SETTLING_S - 1.0, made + 1
                 elif act == "enlarge" and active is not None:
-                    await ada.change(active.booking.id, cards=4)
+                    await ada.change(active.booking.id, gpus=4)
                 elif act == "cancel" and active is not None:
                     await ada.cancel(active.booking.id)
                     active = None

@@ -21,7 +21,7 @@ from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.lab import OURS, Lab, Replica, a_lab
 
-N1 = a_node("n1", cards=2)
+N1 = a_node("n1", gpus=2)
 SHARE = {"aliyun.com/gpu-mem": "4000"}
 OURS_ONLY = Selection(OURS, labels="carrel.dev/shadow=true")
 
@@ -186,7 +186,7 @@ async def test_a_gpu_that_is_set_aside_is_shown_as_full_unless_its_device_has_a_
         devices = [{**each, "health": "Unhealthy", "reason": "XID 79"} for each in status["status"]["devices"]]
         broken = MergePatch({"status": {"devices": devices}})
         await lab.client.patch(GPU_NODE_STATUSES, "n1", broken, subresource="status")
-        await eventually(lambda: all(card.gpu.unusable for card in shadows.replica.ledger.cards("n1")))
+        await eventually(lambda: all(entry.gpu.unusable for entry in shadows.replica.ledger.entries("n1")))
         found = (await lab.client.get(RESOURCE_SLICES, "n1-gpu.carrel.dev"))["spec"]["devices"]
         found[1]["taints"] = [{"key": "carrel.dev/unusable", "effect": "NoSchedule"}]
         await lab.client.patch(RESOURCE_SLICES, "n1-gpu.carrel.dev", MergePatch({"spec": {"devices": found}}))
@@ -284,7 +284,7 @@ async def test_where_claims_are_not_counted_any_more_the_shadows_are_deleted() -
 
 async def test_a_claim_that_was_deallocated_is_seen_by_its_shadowless_gpu() -> None:
     """A pod may take at once what a claim has given back, and its shadow follows."""
-    async with a_shadow_lab(a_node("n1", cards=1)) as shadows:
+    async with a_shadow_lab(a_node("n1", gpus=1)) as shadows:
         claim = await new_claim(shadows.lab, "train")
         gate = Gate(shadows.replica)
         assert await gate.allocate(shadows.lab, claim, {"n1/gpu-0": "16276Mi"}) is None

@@ -60,7 +60,7 @@ async def grace_of(lab: Lab, name: str) -> int:
 
 @pytest.mark.parametrize("grace_s", [A_YEAR_S, 10**11, 2**62], ids=["a year", "before all years", "after all years"])
 async def test_a_pod_told_to_end_within_a_year_or_more_is_warned_and_then_deleted_again(grace_s: int) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "sleepy", grace_seconds=grace_s)
         await delete_slowly(lab, "sleepy", grace_s)
         controller = TierController(replica)
@@ -76,7 +76,7 @@ async def test_a_pod_told_to_end_within_a_year_or_more_is_warned_and_then_delete
 
 async def test_whoever_comes_late_warns_first() -> None:
     """Also after a crash right after the warning: the next leader does not know of it."""
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "sleepy")
         await delete_slowly(lab, "sleepy")
         lab.clock.now += timedelta(hours=1)
@@ -93,7 +93,7 @@ async def test_whoever_comes_late_warns_first() -> None:
 
 @pytest.mark.parametrize("whose", ["a booked pod", "a pod of an exempt namespace", "a pod with a usual grace period"])
 async def test_others_end_in_their_own_time(whose: str) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         if whose == "a booked pod":
             await a_booked_pod(lab, replica, "sleepy")
         else:
@@ -111,7 +111,7 @@ async def test_others_end_in_their_own_time(whose: str) -> None:
 
 async def test_a_pod_that_is_deleted_again_is_replaced_by_nobody() -> None:
     """Its owner had deleted it: it does not come back without a GPU."""
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "sleepy")
         await delete_slowly(lab, "sleepy")
         controller = TierController(replica)
@@ -138,7 +138,7 @@ async def two_gpus_and_a_pod_that_does_not_end(lab: Lab, replica: Replica) -> Ti
 
 
 async def test_another_victim_is_chosen_when_one_does_not_end_in_time() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
         controller = await two_gpus_and_a_pod_that_does_not_end(lab, replica)
         await a_round(lab, controller)
         assert await hand_over_records(lab) == [], "a GPU is being freed: nobody has to lose one"
@@ -154,12 +154,12 @@ async def test_another_victim_is_chosen_when_one_does_not_end_in_time() -> None:
         assert there["stuck"].metadata.deletion_timestamp, "it stays told to end"
         held = {uid for shares in (await lab.held()).values() for uid in shares}
         assert held == {urgent.metadata.uid, there["stuck"].metadata.uid}, "what it may still use is not free"
-        assert [card.kept_for for card in replica.ledger.cards("n1")] == [None, None]
+        assert [entry.kept_for for entry in replica.ledger.entries("n1")] == [None, None]
 
 
 async def test_a_crash_after_any_write_chooses_no_third_victim() -> None:
     for k in range(1, 12):
-        async with a_lab([a_node("n1", cards=3)]) as lab:
+        async with a_lab([a_node("n1", gpus=3)]) as lab:
             async with lab.replica() as replica:
                 await an_opportunistic_pod(lab, replica, "third", annotations=of("ann"))
                 controller = await two_gpus_and_a_pod_that_does_not_end(lab, replica)
@@ -184,7 +184,7 @@ async def test_a_crash_after_any_write_chooses_no_third_victim() -> None:
 
 
 async def test_the_person_whose_pod_does_not_end_is_the_first_to_lose_another_gpu() -> None:
-    async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=3)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "also-eves", annotations=of("eve"))
         lab.clock.now += timedelta(hours=5)  # by the work that is lost, it would be the other one's
         controller = await two_gpus_and_a_pod_that_does_not_end(lab, replica)
@@ -198,16 +198,16 @@ async def test_the_person_whose_pod_does_not_end_is_the_first_to_lose_another_gp
 
 
 async def test_without_another_victim_the_booked_pod_gets_the_gpu_when_it_is_free() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         stuck = await an_opportunistic_pod(lab, replica, "stuck")
         await lab.client.patch(PODS, "stuck", MergePatch({"metadata": {"finalizers": ["lab.example/never"]}}), "lab")
         await an_unschedulable_booked_pod(lab, "urgent")
         controller = TierController(replica)
         for _ in range(4):
             await a_round(lab, controller, 600)
-        card = replica.ledger.card("GPU-n1-0")
-        assert card and card.kept_for and card.kept_for.name == "urgent", "nobody else gets it"
-        assert list(card.shares) == [stuck["metadata"]["uid"]]
+        entry = replica.ledger.entry("GPU-n1-0")
+        assert entry and entry.kept_for and entry.kept_for.name == "urgent", "nobody else gets it"
+        assert list(entry.shares) == [stuck["metadata"]["uid"]]
 
         ended = {"status": {"phase": "Failed"}}  # as the kubelet reports when the containers have ended
         await lab.client.patch(PODS, "stuck", MergePatch(ended), "lab", subresource="status")
@@ -222,7 +222,7 @@ async def test_an_event_that_is_refused_keeps_no_gpu(monkeypatch: pytest.MonkeyP
     async def refused(*_: object) -> None:
         raise Forbidden(403, "Forbidden", "exceeded quota: count/events")
 
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "sleepy", grace_seconds=A_YEAR_S)
         await delete_slowly(lab, "sleepy")
         controller = TierController(replica)
@@ -248,7 +248,7 @@ async def a_protected_pod(lab: Lab, replica: Replica) -> Json:
 
 
 async def test_a_budget_protects_a_pod_for_ten_minutes_if_no_other_will_do() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await forbid_evictions(lab)
         await a_protected_pod(lab, replica)
         await an_unschedulable_booked_pod(lab, "urgent")
@@ -266,7 +266,7 @@ async def test_a_budget_protects_a_pod_for_ten_minutes_if_no_other_will_do() -> 
 
 
 async def test_while_a_budget_protects_one_pod_another_one_loses_its_gpu() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
         await forbid_evictions(lab)
         protected = await a_protected_pod(lab, replica)
         lab.clock.now += timedelta(hours=5)
@@ -284,7 +284,7 @@ async def test_while_a_budget_protects_one_pod_another_one_loses_its_gpu() -> No
 
 async def test_two_budgets_protect_a_pod_no_longer_than_one() -> None:
     """Kubernetes answers 500 to an eviction of a pod that two budgets select."""
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         for name in ("one", "two"):
             budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name}}
             selector = {"matchLabels": {"app": "rs"}}
@@ -307,7 +307,7 @@ async def test_two_budgets_protect_a_pod_no_longer_than_one() -> None:
 
 async def test_who_has_a_budget_loses_gpus_too() -> None:
     """A booked pod comes every two hours; one person's pods have a budget, those of others have none."""
-    async with a_lab([a_node("n1", cards=4)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica() as replica:
         await forbid_evictions(lab)
         owner = await an_owner(lab)
         for number in range(2):
@@ -325,7 +325,7 @@ async def test_who_has_a_budget_loses_gpus_too() -> None:
 
 
 async def test_a_new_leader_gives_a_budget_no_more_time() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab:
+    async with a_lab([a_node("n1", gpus=1)]) as lab:
         async with lab.replica() as replica:
             await forbid_evictions(lab)
             await a_protected_pod(lab, replica)
@@ -371,7 +371,7 @@ async def test_an_owner_that_does_not_exist_counts_for_nothing() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_two_controllers_and_lost_answers_choose_one_other_victim(seed: int) -> None:
-    async with a_lab([a_node("n1", cards=3)]) as lab:
+    async with a_lab([a_node("n1", gpus=3)]) as lab:
         async with lab.replica() as replica:
             await an_opportunistic_pod(lab, replica, "third", annotations=of("ann"))
             controller = await two_gpus_and_a_pod_that_does_not_end(lab, replica)

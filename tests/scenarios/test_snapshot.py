@@ -15,7 +15,7 @@ from carrel.simulation.workload import HOUR_S, SimulatedCluster, SimulatedPod, T
 from tests.kit.claimed_pods import a_claim_lab, asking
 from tests.kit.coexist_node import HALF, a_coexist_node
 from tests.kit.eventually import eventually
-from tests.kit.gpus import A100, A6000, a_card, a_node
+from tests.kit.gpus import A100, A6000, a_gpu, a_node
 from tests.kit.lab import DAY, Lab, Replica, a_lab
 
 ONE = {"nvidia.com/gpu": "1"}
@@ -73,7 +73,7 @@ async def bound(lab: Lab, replica: Replica, name: str) -> Json:
 
 
 async def test_pods_hold_in_a_snapshot_the_gpus_that_they_hold_in_the_cluster() -> None:
-    async with a_lab([a_node("big", islands="aabb"), a_node("small", cards=1)], has_booker=False) as lab:
+    async with a_lab([a_node("big", islands="aabb"), a_node("small", gpus=1)], has_booker=False) as lab:
         await lab.book("ada@lab.example", gpus=2, model=A6000, start=lab.clock.now - DAY, end=lab.clock.now + DAY)
         async with lab.replica() as replica:
             await a_running_pod(lab, replica, "whole", "big", limits={"nvidia.com/gpu": "2"}, annotations=ADA)
@@ -130,8 +130,8 @@ async def test_nobody_is_named_in_a_snapshot() -> None:
 
 
 async def test_what_a_booking_allows_at_this_moment_is_not_kept() -> None:
-    cards = (a_card("n1", 0), a_card("n1", 1, model=A100))
-    async with a_lab([replace(a_node("n1"), gpus=cards)], has_booker=False) as lab, lab.replica() as replica:
+    gpus = (a_gpu("n1", 0), a_gpu("n1", 1, model=A100))
+    async with a_lab([replace(a_node("n1"), gpus=gpus)], has_booker=False) as lab, lab.replica() as replica:
         await lab.book("ada@lab.example", model=A100)
         pod = await replica.sees(await lab.pod("train", limits=ONE, annotations=ADA))
         await eventually(lambda: replica.covered_pods.of(pod.metadata.uid))
@@ -175,14 +175,14 @@ async def test_the_links_that_a_claim_asks_for_are_kept() -> None:
 
     request = found.named(1).request
     assert request is not None
-    assert (request.cards, request.policy) == (2, GpuPolicy.SPREAD)
+    assert (request.gpus, request.policy) == (2, GpuPolicy.SPREAD)
     assert request.topology == Topology(TopologyMode.REQUIRED, 300)
     assert [request.node_labels <= node.labels.items() for node in found.cluster.nodes] == [False, True]
 
 
 async def test_where_a_pod_may_run_by_labels_and_taints_is_kept() -> None:
-    nodes = [replace(a_node(name, cards=1), labels={"pool": pool}) for name, pool in (("n1", "a"), ("n2", "b"))]
-    async with a_lab([*nodes, a_node("n3", cards=1)]) as lab:
+    nodes = [replace(a_node(name, gpus=1), labels={"pool": pool}) for name, pool in (("n1", "a"), ("n2", "b"))]
+    async with a_lab([*nodes, a_node("n3", gpus=1)]) as lab:
         taint = {"taints": [{"key": "dedicated", "value": "x", "effect": "NoSchedule"}]}
         await lab.client.patch(NODES, "n3", MergePatch({"spec": taint}))
         async with lab.replica() as replica:
@@ -202,7 +202,7 @@ async def test_where_a_pod_may_run_by_labels_and_taints_is_kept() -> None:
 
 
 async def test_behind_slots_pods_hold_the_gpus_that_the_kubelet_chose() -> None:
-    async with a_coexist_node(cards=3) as node_lab:
+    async with a_coexist_node(gpus=3) as node_lab:
         await node_lab.run_pod("half", annotations=HALF)  # GPU 2, on slot 0
         node_lab.lab.clock.now += timedelta(seconds=1)
         await node_lab.run_pod("whole", limits=ONE)  # GPU 1, on slot 1
@@ -218,7 +218,7 @@ async def test_behind_slots_pods_hold_the_gpus_that_the_kubelet_chose() -> None:
 
 
 async def test_while_nobody_says_which_gpu_a_pod_has_it_holds_one_that_is_free() -> None:
-    async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=3)]) as lab, lab.replica() as replica:
         await a_placed_pod(lab, replica, "whole", "n1", limits=ONE)
         await a_placed_pod(lab, replica, "part", "n1", limits={"aliyun.com/gpu-mem": "9000"})
         told = {"ALIYUN_COM_GPU_MEM_IDX": "0"}
@@ -241,13 +241,13 @@ async def test_what_pods_hold_together_is_never_more_than_a_gpu_has() -> None:
 
 
 async def test_a_pod_keeps_the_part_of_its_gpus_that_is_still_reported() -> None:
-    async with a_lab([a_node("n1", cards=3)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=3)]) as lab, lab.replica() as replica:
         await a_running_pod(lab, replica, "two", "n1", limits={"nvidia.com/gpu": "2"})
         await a_running_pod(lab, replica, "one", "n1", limits=ONE)
         devices = (await lab.client.get(GPU_NODE_STATUSES, "n1"))["status"]["devices"]
         patch = MergePatch({"status": {"devices": devices[:1]}})
         await lab.client.patch(GPU_NODE_STATUSES, "n1", patch, subresource="status")
-        await eventually(lambda: len(replica.ledger.cards("n1")) == 1)
+        await eventually(lambda: len(replica.ledger.entries("n1")) == 1)
         found = taken(replica)
 
     assert found.holdings == [("node-1", ("node-1/0",), "1 whole GPU"), ("node-1", (), "")]

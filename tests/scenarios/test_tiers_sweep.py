@@ -90,7 +90,7 @@ async def come_to_rest(lab: Lab) -> None:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_faults_break_no_promise_of_the_two_tiers(seed: int) -> None:
-    async with a_lab([a_node(name, cards=2) for name in NODES]) as lab:
+    async with a_lab([a_node(name, gpus=2) for name in NODES]) as lab:
         run = TiersRun(lab, seed)
         try:
             await run.run()
@@ -104,7 +104,7 @@ async def test_faults_break_no_promise_of_the_two_tiers(seed: int) -> None:
 async def test_every_kind_of_fault_happens_in_the_sweep() -> None:
     starts = handed_over = 0
     for seed in range(8):
-        async with a_lab([a_node(name, cards=2) for name in NODES]) as lab:
+        async with a_lab([a_node(name, gpus=2) for name in NODES]) as lab:
             run = TiersRun(lab, seed)
             await run.run()
             await come_to_rest(lab)

@@ -54,7 +54,7 @@ async def an_unplaced_pod(lab: Lab, controller: TierController) -> None:
 
 
 async def test_what_is_kept_for_a_pod_that_is_not_placed_is_given_up_and_the_pod_is_told() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await an_unplaced_pod(lab, TierController(replica))
 
         assert await kept_for(lab) == []
@@ -67,7 +67,7 @@ async def test_what_is_kept_for_a_pod_that_is_not_placed_is_given_up_and_the_pod
 
 
 async def test_a_free_gpu_is_not_left_to_a_pod_that_is_not_placed_for_ever() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         controller = TierController(replica)
         for name, notes in (("urgent", BOOKED), ("other", OPPORTUNISTIC)):
             await lab.pod(name, limits=WHOLE, annotations=notes)
@@ -83,7 +83,7 @@ async def test_a_free_gpu_is_not_left_to_a_pod_that_is_not_placed_for_ever() -> 
 
 
 async def test_gpus_are_not_taken_again_as_long_as_the_scheduler_says_the_same() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await an_unplaced_pod(lab, TierController(replica))
         for _ in range(10):
             lab.clock.now += timedelta(hours=3)
@@ -94,7 +94,7 @@ async def test_gpus_are_not_taken_again_as_long_as_the_scheduler_says_the_same()
 
 
 async def test_when_the_pod_could_be_placed_a_gpu_is_taken_back_for_it() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         controller = TierController(replica)
         await an_unplaced_pod(lab, controller)
         await mark_unschedulable(lab, "urgent", why="0/1 nodes: 1 GPU 0 of n1 is in use")
@@ -110,7 +110,7 @@ async def test_when_the_pod_could_be_placed_a_gpu_is_taken_back_for_it() -> None
 
 @pytest.mark.parametrize("forged", ["", "{", "{}", '{"until": "2999-01-01T00:00:00Z"}', '{"until": 3, "times": "x"}'])
 async def test_an_odd_mark_on_a_pod_does_no_harm(forged: str) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         await lab.pod("urgent", limits=WHOLE, annotations={**BOOKED, LENT: forged})
         controller = TierController(replica)
@@ -126,7 +126,7 @@ async def test_an_odd_mark_on_a_pod_does_no_harm(forged: str) -> None:
 
 
 async def test_what_an_incomplete_booked_gang_could_use_is_lent_at_once() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         await lab.pod("one", limits=WHOLE, annotations=OF_A_PAIR)
         await lab.pod("other", limits=WHOLE, annotations=OPPORTUNISTIC)
@@ -150,7 +150,7 @@ async def a_complete_gang(lab: Lab, controller: TierController) -> None:
 
 
 async def test_gpus_are_revoked_when_the_gang_is_complete() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
         for name in ("a", "b"):
             await an_opportunistic_pod(lab, replica, name)
         controller = TierController(replica)
@@ -168,7 +168,7 @@ async def test_gpus_are_revoked_when_the_gang_is_complete() -> None:
 
 
 async def test_what_is_kept_for_a_gang_that_is_not_complete_any_more_is_given_up() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
         for name in ("a", "b"):
             await an_opportunistic_pod(lab, replica, name)
         controller = TierController(replica)
@@ -192,7 +192,7 @@ async def test_what_is_kept_for_a_gang_that_is_not_complete_any_more_is_given_up
 
 async def test_the_time_of_a_member_does_not_run_while_the_gpu_of_another_is_yet_to_come() -> None:
     """One victim has gone, the other has an hour."""
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
         slow: dict[str, Any] = {"metadata": {"annotations": {"carrel.dev/revocation-grace": "1h"}}}
         await lab.client.patch(NAMESPACES, "lab", MergePatch(slow))
         for name in ("a", "b"):
@@ -210,7 +210,7 @@ async def test_the_time_of_a_member_does_not_run_while_the_gpu_of_another_is_yet
 
 
 async def test_no_pod_is_ended_for_a_gang_that_is_not_complete_any_more() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
         for name in ("a", "b"):
             await an_opportunistic_pod(lab, replica, name)
         controller = TierController(replica, grace_s=60)
@@ -241,7 +241,7 @@ async def rounds(lab: Lab, controller: TierController) -> None:
 
 
 async def test_nobody_loses_a_gpu_to_a_gang_of_which_a_member_misses_a_cordoned_node() -> None:
-    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1), a_node("n2", gpus=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         await change(lab, replica, "n2", CORDONED)
         controller = TierController(replica)
@@ -258,7 +258,7 @@ async def test_nobody_loses_a_gpu_to_a_gang_of_which_a_member_misses_a_cordoned_
 
 async def test_a_gang_that_had_to_wait_for_a_booked_pod_gets_lent_gpus_back_when_they_are_enough() -> None:
     """kube-scheduler's words are those of the extender, and the same before and after."""
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
         await a_booked_pod(lab, replica, "busy")
         controller = TierController(replica)
         await lab.pod("other", limits=WHOLE, annotations=OPPORTUNISTIC)

@@ -56,7 +56,7 @@ async def used_by(lab: Lab, users: dict[int, list[str]]) -> None:
 
 def free(replica: Replica) -> list[int]:
     """MiB of each GPU of n1."""
-    return [card.free for card in replica.ledger.cards("n1")]
+    return [entry.free for entry in replica.ledger.entries("n1")]
 
 
 async def test_a_pod_of_gpushares_extender_holds_its_gpu_before_the_first_answer() -> None:
@@ -187,7 +187,7 @@ async def test_annotations_of_a_pod_that_is_not_bound_hold_nothing() -> None:
 
 
 async def test_a_pod_of_the_gpuclaim_scheduler_holds_the_gpus_that_it_was_told() -> None:
-    async with a_lab([a_node("n1", cards=3)]) as lab:
+    async with a_lab([a_node("n1", gpus=3)]) as lab:
         body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": "two"}}
         await lab.client.create(GPU_CLAIMS, {**body, "spec": {"devices": {"count": 2}}}, "lab")
         told = {"gpu.scheduling/claim": "two", "gpu.scheduling/allocated": "n1:0,2"}
@@ -239,19 +239,19 @@ async def test_a_pod_that_lost_one_of_its_leases_still_holds_all_its_gpus() -> N
 
 
 async def test_a_slot_that_another_pod_has_just_got_is_not_recorded_twice() -> None:
-    async with a_lab([coexisting("n1", cards=1)]) as lab, lab.replica() as replica:
-        await offers(lab, 1, 1)
+    async with a_lab([coexisting("n1", gpus=1)]) as lab, lab.replica() as replica:
+        await advertises(lab, 1, 1)
         await eventually(lambda: replica.ledger.rooms["n1"].whole == 1)
         assert await replica.bind(await lab.pod("a", limits=WHOLE), "n1") is None
-        (card,) = replica.ledger.cards("n1")
-        other = Share(Holder("u2", "lab", "b"), card.gpu.uuid, None, ShareState.ASSIGNED)
+        (entry,) = replica.ledger.entries("n1")
+        other = Share(Holder("u2", "lab", "b"), entry.gpu.uuid, None, ShareState.ASSIGNED)
 
-        assert not await replica.lease_writer.record_share(card.gpu, other)
+        assert not await replica.lease_writer.record_share(entry.gpu, other)
 
 
 async def test_a_foreign_pod_whose_request_cannot_be_read_counts_with_the_gpus_that_it_asks_the_kubelet_for() -> None:
     async with a_lab([a_node("n1")]) as lab:
-        await placed(lab, "old", limits=WHOLE, annotations={"carrel.dev/gpu-cards": "many"})
+        await placed(lab, "old", limits=WHOLE, annotations={"carrel.dev/gpu-gpus": "many"})
         async with lab.replica() as replica:
             (found,) = replica.cluster_ledger.unrecorded("n1")
             assert (found.count, found.is_known) == (1, False)
@@ -299,11 +299,11 @@ async def test_adoption_records_what_pods_hold_once() -> None:
 
 
 async def test_a_pod_that_is_half_recorded_holds_all_its_gpus_and_the_next_adoption_completes_it() -> None:
-    async with a_lab([a_node("n1", cards=3)]) as lab:
+    async with a_lab([a_node("n1", gpus=3)]) as lab:
         old = (await placed(lab, "old", limits={"nvidia.com/gpu": "2"}))["metadata"]["uid"]
         await used_by(lab, {0: [old], 2: [old]})
         async with lab.replica() as replica:
-            gpu, share = replica.ledger.card("GPU-n1-0"), replica.ledger.shares_of(old)["GPU-n1-0"]
+            gpu, share = replica.ledger.entry("GPU-n1-0"), replica.ledger.shares_of(old)["GPU-n1-0"]
             assert gpu is not None
             assert await replica.lease_writer.record_share(gpu.gpu, share)
         async with lab.replica() as replica:
@@ -314,8 +314,8 @@ async def test_a_pod_that_is_half_recorded_holds_all_its_gpus_and_the_next_adopt
 
 
 async def test_where_the_kubelet_chooses_a_slot_is_recorded_for_each_gpu_of_the_pod() -> None:
-    async with a_lab([coexisting("n1", cards=3)]) as lab:
-        await offers(lab, 3, 3)
+    async with a_lab([coexisting("n1", gpus=3)]) as lab:
+        await advertises(lab, 3, 3)
         old = (await placed(lab, "old", limits={"nvidia.com/gpu": "2"}))["metadata"]["uid"]
         async with lab.replica() as replica:
             await Adoption(replica.cluster_ledger, replica.lease_writer).record()
@@ -351,7 +351,7 @@ async def test_the_controller_adopts_pods_where_the_setting_says_so() -> None:
 # --- where the kubelet chooses the GPUs ------------------------------------------------------------------------------
 
 
-async def offers(lab: Lab, allocatable: int, capacity: int = 2) -> None:
+async def advertises(lab: Lab, allocatable: int, capacity: int = 2) -> None:
     """What the kubelet of n1 has to give."""
     amounts = {"capacity": {"nvidia.com/gpu": str(capacity)}, "allocatable": {"nvidia.com/gpu": str(allocatable)}}
     await lab.client.patch(NODES, "n1", MergePatch({"status": amounts}), subresource="status")
@@ -362,11 +362,11 @@ HALF = {"gpu-fraction": "0.5"}
 
 async def test_where_the_kubelet_chooses_a_pod_from_before_leaves_one_slot_less() -> None:
     async with a_lab([coexisting("n1")]) as lab:
-        await offers(lab, 2)
+        await advertises(lab, 2)
         await placed(lab, "old", limits=WHOLE)
         async with lab.replica() as replica:
             assert replica.ledger.rooms["n1"].whole == 1
-            two = await replica.sees(await lab.pod("two", annotations={"carrel.dev/gpu-cards": "2"}))
+            two = await replica.sees(await lab.pod("two", annotations={"carrel.dev/gpu-gpus": "2"}))
             refusal = replica.waiting_reason.why(two)
             assert refusal is not None
             assert "lab/old has GPUs of n1, and Carrel has not placed them there" in refusal.reason
@@ -375,7 +375,7 @@ async def test_where_the_kubelet_chooses_a_pod_from_before_leaves_one_slot_less(
 async def test_kais_own_reservation_pod_and_its_fractions_have_one_gpu_together() -> None:
     async with a_lab([coexisting("n1")]) as lab:
         await create_reservation_namespace(lab)
-        await offers(lab, 2)
+        await advertises(lab, 2)
         group = {"runai-gpu-group": "g1"}
         uuid = {"run.ai/reserve_for_gpu_index": "GPU-n1-1"}
         await placed(lab, "r", limits=WHOLE, labels=group, annotations=uuid, namespace="kai-resource-reservation")
@@ -394,13 +394,13 @@ async def test_kais_own_reservation_pod_and_its_fractions_have_one_gpu_together(
 )
 async def test_there_are_never_more_slots_than_the_kubelet_has_gpus_to_give(allocatable: int, words: str) -> None:
     async with a_lab([coexisting("n1")]) as lab:
-        await offers(lab, allocatable)
+        await advertises(lab, allocatable)
         async with lab.replica() as replica:
             assert replica.ledger.rooms["n1"].whole == allocatable
-            pod = await replica.sees(await lab.pod("two", annotations={"carrel.dev/gpu-cards": "2"}))
+            pod = await replica.sees(await lab.pod("two", annotations={"carrel.dev/gpu-gpus": "2"}))
             refusal = replica.waiting_reason.why(pod)
             assert refusal is not None
             assert words in refusal.reason
 
-            await offers(lab, 2)
+            await advertises(lab, 2)
             await eventually(lambda: replica.ledger.rooms["n1"].whole == 2)

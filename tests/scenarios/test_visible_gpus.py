@@ -147,7 +147,7 @@ async def test_a_pod_of_such_a_node_holds_its_gpu_also_when_its_lease_is_gone_an
             await lab.client.delete(LEASES, "gpu-n1-1", "carrel")
             await eventually(lambda: replica.cluster_ledger.lease("gpu-n1-1") is None)
             await replica.sees(await lab.client.get(PODS, "second", "lab"))
-            assert [card.gpu.index for card in replica.ledger.cards("n1") if not card.shares] == [2]
+            assert [entry.gpu.index for entry in replica.ledger.entries("n1") if not entry.shares] == [2]
 
             await lab.client.delete(PODS, "first", "lab", how=DeleteOptions(grace_seconds=0))
             await eventually(lambda: replica.pods.store.get("first", "lab") is None)

@@ -45,7 +45,7 @@ ADAS = {**OPPORTUNISTIC, "carrel.dev/user": "ada@lab.example"}
 )
 async def test_each_reason_has_its_word(spec: Spec, cause: WaitCause | None) -> None:
     async with (
-        a_lab([a_node("n1", cards=2)]) as lab,
+        a_lab([a_node("n1", gpus=2)]) as lab,
         lab.replica(tier_policy=TierPolicy(opportunistic_gpus=1)) as replica,
     ):
         await an_opportunistic_pod(lab, replica, "first", annotations=ADAS)
@@ -56,7 +56,7 @@ async def test_each_reason_has_its_word(spec: Spec, cause: WaitCause | None) -> 
 
 
 async def test_a_gpu_that_is_left_to_a_booked_pod_is_not_called_full() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await replica.sees(await an_unschedulable_booked_pod(lab, "booked"))
         pod = await replica.sees(await lab.pod("train", limits=WHOLE, annotations=OPPORTUNISTIC))
         waiting = replica.waiting_reason.of(pod)

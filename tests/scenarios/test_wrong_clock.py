@@ -44,7 +44,7 @@ class Dated:
 
 @pytest.mark.parametrize("ahead", [timedelta(hours=1), -timedelta(days=400)], ids=["an hour ahead", "a year behind"])
 async def test_a_pod_ends_when_the_api_server_says_so(ahead: timedelta) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         await lab.client.patch(PODS, "train", HALF_PAST, "lab")
         client = Client(Dated(lab), clock=ServerClock(lambda: lab.clock.now + ahead))

@@ -75,7 +75,7 @@
 {{/* Puts what the templates of the chart carrel are rendered with at .carrel. Takes root. */}}
 {{- define "gpu-booking.prepare" -}}
 {{- $root := .root -}}
-{{- /* A booking of MAIA's document is a GPU card. */ -}}
+{{- /* A booking of MAIA's document is one GPU. */ -}}
 {{- $ofDocument := dict "booking" (dict "env" (dict "CARREL_MAX_GPUS" "1")) -}}
 {{- $values := mustMergeOverwrite (fromYaml ($root.Files.Get "carrel-values.yaml")) $ofDocument (deepCopy ($root.Values.carrel | default dict)) -}}
 {{- $maia := dict "names" (dict "configuration" "gpu-booking-webhook" "service" "gpu-booking-mutating-webhook") -}}

@@ -100,17 +100,17 @@ class ClaimGate:
         gpus: dict[Gpu, MiB | None] = {}
         for place, memory in taken.items():
             uuid = self._device_claims.uuid_of(place)
-            card = self._state.ledger.card(uuid) if uuid else None
-            if card is None and uuid.startswith(dra.MIG):
+            entry = self._state.ledger.entry(uuid) if uuid else None
+            if entry is None and uuid.startswith(dra.MIG):
                 if (why := self._why_not_mig(place)) is not None:
                     return why
                 continue
-            if card is None:
+            if entry is None:
                 known = f"is {uuid}, which no agent of Carrel reports" if uuid else "is in no slice yet"
                 return Refusal(f"device {place} {known}; a scheduler tries again by itself")
-            gpus[card.gpu] = None if memory is None or memory >= card.gpu.memory else memory
-            if memory is not None and memory > card.gpu.memory:
-                return Refusal(f"{card.gpu} has {card.gpu.memory:,} MiB in all, {memory:,} MiB asked")
+            gpus[entry.gpu] = None if memory is None or memory >= entry.gpu.memory else memory
+            if memory is not None and memory > entry.gpu.memory:
+                return Refusal(f"{entry.gpu} has {entry.gpu.memory:,} MiB in all, {memory:,} MiB asked")
         nodes = sorted({gpu.node for gpu in gpus})
         if len(nodes) > 1:
             return Refusal(f"the allocation has GPUs of {' and '.join(nodes)}; a claim gets GPUs of one node")
@@ -120,10 +120,10 @@ class ClaimGate:
         """A MIG slice of a GPU that Carrel gives to nobody is not counted. NVIDIA's driver can also make slices of
         a GPU that is whole, and that Carrel may have promised."""
         parent = self._device_claims.uuid_of(place, dra.PARENT_UUID)
-        card = self._state.ledger.card(parent) if parent else None
-        if card is not None and card.gpu.unusable and not card.shares:
+        entry = self._state.ledger.entry(parent) if parent else None
+        if entry is not None and entry.gpu.unusable and not entry.shares:
             return None
-        of = f"{card.gpu}, which Carrel hands out as a whole" if card is not None else "a GPU that Carrel does not know"
+        of = f"{entry.gpu}, which Carrel hands out as a whole" if entry else "a GPU that Carrel does not know"
         return Refusal(f"device {place} is a MIG slice of {of}")
 
     def _placement(self, gpus: Mapping[Gpu, MiB | None], holder: Holder, pods: Sequence[Pod]) -> Placement | Refusal:

@@ -92,7 +92,7 @@ class ChangedPod:
             self._metadata["annotations"] = {**(self._metadata.get("annotations") or {}), **notes}
 
     def record(self, dialect: Dialect, pod: Pod) -> None:
-        """The request goes from the pod's resources, which no node offers, into an annotation."""
+        """The request goes from the pod's resources, which no node advertises, into an annotation."""
         if dialect.record_of is not None:
             self.annotate({dialect.recorded: dialect.record_of(pod)})
             gone = {*dialect.resources, *dialect.other_resources, *dialect.takes_over}

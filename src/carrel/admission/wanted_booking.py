@@ -55,5 +55,5 @@ class WantedBookingLookup:
     def _sizes_of(self, model: str) -> set[MiB]:
         """The memory of the GPUs of a model, as far as they are known; of all GPUs, if it is empty."""
         ledger = self._state.ledger
-        gpus = (card.gpu for node in ledger.nodes for card in ledger.cards(node))
+        gpus = (entry.gpu for node in ledger.nodes for entry in ledger.entries(node))
         return {gpu.memory for gpu in gpus if model in ("", gpu.model)}

@@ -20,7 +20,7 @@ class Maintenance:
     model: str
     start: datetime
     end: datetime
-    cards: int
+    gpus: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class Span:
     shares: int = 0
     """Free shares, those of wholly free GPUs included. 0 where only whole GPUs are booked."""
 
-    def has_room(self, cards: int, share: bool = False) -> bool:
-        return self.shares > 0 if share else self.free >= cards
+    def has_room(self, gpus: int, share: bool = False) -> bool:
+        return self.shares > 0 if share else self.free >= gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +89,19 @@ class Calendar:
     def __init__(
         self,
         model: str,
-        cards: int,
+        gpus: int,
         bookings: Iterable[Booking] = (),
         maintenance: Iterable[Maintenance] = (),
-        shares_per_card: int = 1,
+        shares_per_gpu: int = 1,
     ) -> None:
         self.model = model
-        self.cards = cards
-        self._shares_per_card = shares_per_card
+        self.gpus = gpus
+        self._shares_per_gpu = shares_per_gpu
         changes: dict[datetime, tuple[int, int]] = {}
         maintenance = [each for each in maintenance if each.model == model]
         self._closings = {each.start.astimezone(UTC) for each in maintenance}
-        taken = [(b.start, b.ends, b.cards, b.share) for b in bookings if b.model == model and b.counts]
-        taken += [(m.start.astimezone(UTC), m.end.astimezone(UTC), m.cards, False) for m in maintenance]
+        taken = [(b.start, b.ends, b.gpus, b.share) for b in bookings if b.model == model and b.counts]
+        taken += [(m.start.astimezone(UTC), m.end.astimezone(UTC), m.gpus, False) for m in maintenance]
         for start, end, count, share in taken:
             if start < end:
                 for instant, sign in ((start, 1), (end, -1)):
@@ -126,7 +126,7 @@ class Calendar:
 
     def free(self, start: datetime, end: datetime) -> int:
         """How many GPUs are free during all of [start, end)."""
-        return min((span.free for span in self.spans(start, end)), default=self.cards)
+        return min((span.free for span in self.spans(start, end)), default=self.gpus)
 
     def by_day(self, days: Sequence[Day]) -> Iterator[DayAvailability]:
         """The least that is free on each of several consecutive days, in one pass."""
@@ -143,11 +143,11 @@ class Calendar:
             yield DayAvailability(day.date, day.start, day.end, free, shares)
             first = last
 
-    def next_free(self, cards: int, length: timedelta, not_before: datetime, share: bool = False) -> datetime | None:
+    def next_free(self, gpus: int, length: timedelta, not_before: datetime, share: bool = False) -> datetime | None:
         """The first start from which so much is free for so long; None if there is none."""
         candidate = not_before.astimezone(UTC)
         for span in self.spans(candidate, _END_OF_TIME):
-            if not span.has_room(cards, share):
+            if not span.has_room(gpus, share):
                 candidate = span.end
             elif span.end - candidate >= length:
                 return candidate
@@ -164,12 +164,12 @@ class Calendar:
     def missing(self, wanted: Booking, parts: Iterable[tuple[datetime, datetime]]) -> Span | None:
         """The first time within these parts of a booking that has too little room for it; None: there is room. The
         booking is not in this calendar."""
-        if wanted.share and self._shares_per_card == 1:
+        if wanted.share and self._shares_per_gpu == 1:
             return None  # another rule says so
         found: Span | None = None
         for start, end in parts:
             for span in self.spans(start, end) if start < end else ():
-                if not span.has_room(wanted.cards, wanted.share):
+                if not span.has_room(wanted.gpus, wanted.share):
                     free = span.free if found is None else min(found.free, span.free)
                     found = Span(found.start if found else span.start, span.end, free)
                 elif found is not None:
@@ -179,9 +179,9 @@ class Calendar:
         return None
 
     def _span(self, start: datetime, end: datetime, whole: int, shares: int) -> Span:
-        per_card = self._shares_per_card
-        free = self.cards - whole - -(-shares // per_card)
-        return Span(start, end, free, (self.cards - whole) * per_card - shares if per_card > 1 else 0)
+        per_gpu = self._shares_per_gpu
+        free = self.gpus - whole - -(-shares // per_gpu)
+        return Span(start, end, free, (self.gpus - whole) * per_gpu - shares if per_gpu > 1 else 0)
 
 
 def days(first: date, count: int, zone: tzinfo) -> list[Day]:

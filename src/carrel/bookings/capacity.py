@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from carrel.bookings.rules import Booking
 from carrel.ledger.gpus import MiB, Node
-from carrel.ledger.ledger import Card
+from carrel.ledger.ledger import GpuEntry
 from carrel.ledger.refusals import Refusal
 
 MOST_REASONS = 3
@@ -17,7 +17,7 @@ class ModelCapacity:
     """The healthy GPUs of one model that can be booked."""
 
     model: str
-    cards: int
+    gpus: int
     memory: MiB
     """The memory of the GPU that has the least."""
     set_aside: int = 0
@@ -28,7 +28,7 @@ class ModelCapacity:
     @property
     def why_set_aside(self) -> str:
         """Why the others cannot be booked, in words; empty: all can be."""
-        total = self.cards + self.set_aside + len(self.out_of_use)
+        total = self.gpus + self.set_aside + len(self.out_of_use)
         parts = (
             (self.set_aside, "used by pods that no booking can displace"),
             (len(self.out_of_use), self.why_out_of_use),
@@ -57,7 +57,7 @@ def capacity_of(nodes: Iterable[Node], set_aside: Collection[str] = ()) -> dict[
             is_kept = is_healthy and gpu.uuid in set_aside
             found[gpu.model] = ModelCapacity(
                 gpu.model,
-                known.cards + (is_healthy and not is_kept),
+                known.gpus + (is_healthy and not is_kept),
                 min(known.memory, gpu.memory),
                 known.set_aside + is_kept,
                 (*known.out_of_use, out) if out else known.out_of_use,
@@ -65,9 +65,9 @@ def capacity_of(nodes: Iterable[Node], set_aside: Collection[str] = ()) -> dict[
     return dict(sorted(found.items()))
 
 
-def is_idle(card: Card, node: Node | None) -> bool:
+def is_idle(entry: GpuEntry, node: Node | None) -> bool:
     """Whether a new pod may get the whole GPU: it is healthy, no pod holds a part of it, and it is kept for none."""
-    return not (card.shares or card.kept_for or card.gpu.unusable or (node and node.out_of_use))
+    return not (entry.shares or entry.kept_for or entry.gpu.unusable or (node and node.out_of_use))
 
 
 def model_named(word: str, models: Collection[str]) -> str | Refusal:
@@ -92,4 +92,4 @@ def _plain(name: str) -> str:
 
 def booked_gpus(booking: Booking, shares_per_gpu: int) -> float:
     """How many GPUs a booking counts for: a share counts as its part of one GPU."""
-    return 1 / shares_per_gpu if booking.share else booking.cards
+    return 1 / shares_per_gpu if booking.share else booking.gpus

@@ -6,11 +6,11 @@ from datetime import datetime
 from carrel.bookings.records import PersonUsage
 from carrel.bookings.usage_counter import PodUser, UsageCounter, with_held
 from carrel.cluster.coverage.coverage_reader import CoverageReader
-from carrel.cluster.record.shown_cards import shown_card, shown_cards
+from carrel.cluster.record.shown_gpus import shown_gpu, shown_gpus
 from carrel.cluster.state import ClusterState
 from carrel.dialects.tier import person_of
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.ledger.ledger import Card
+from carrel.ledger.ledger import GpuEntry
 from carrel.ledger.shares import Share
 
 NOBODY = PodUser("", None)
@@ -31,13 +31,13 @@ class ClusterView:
     def is_synced(self) -> bool:
         return self._carrel.informers.is_synced
 
-    def cards(self, node: str) -> Sequence[Card]:
+    def entries(self, node: str) -> Sequence[GpuEntry]:
         """The GPUs of a node with their holders, as people number them: the ledger may have slots instead."""
-        return shown_cards(self._carrel.cluster_ledger, node)
+        return shown_gpus(self._carrel.cluster_ledger, node)
 
-    def card(self, uuid: str) -> Card | None:
+    def entry(self, uuid: str) -> GpuEntry | None:
         """One of them."""
-        return shown_card(self._carrel.cluster_ledger, uuid)
+        return shown_gpu(self._carrel.cluster_ledger, uuid)
 
     def pods(self) -> Iterable[Pod]:
         return self._carrel.pods.store.snapshot()
@@ -56,7 +56,7 @@ class ClusterView:
 
     def count_usage(self, now: datetime) -> None:
         """Call it every few seconds: the usage page shows what was held."""
-        self.usage.sample((card for name in self.ledger.nodes for card in self.cards(name)), self._user, now)
+        self.usage.sample((entry for name in self.ledger.nodes for entry in self.entries(name)), self._user, now)
 
     def _user(self, uid: str) -> PodUser:
         pod = self.pod(uid)

@@ -221,7 +221,7 @@ class BookingCommands:
             model=request.model if isinstance(model, Refusal) else model,
             start=start,
             end=end,
-            cards=request.cards,
+            gpus=request.gpus,
             share=request.share,
             group=request.group,
         )
@@ -231,9 +231,7 @@ class BookingCommands:
 
     async def _judge_change(self, reading: ReadTransaction, record: BookingRecord, changes: Changes) -> Preview:
         old = record.booking
-        new = replace(
-            old, start=changes.start or old.start, end=changes.end or old.end, cards=changes.cards or old.cards
-        )
+        new = replace(old, start=changes.start or old.start, end=changes.end or old.end, gpus=changes.gpus or old.gpus)
         given = await self._input(reading, new, self._queries.now(), old)
         if given.is_over:
             return Preview(new, broken_rules(given), given.earliest_start, HINT_LIST)
@@ -267,12 +265,12 @@ class BookingCommands:
         if not broken:
             return Preview(wanted, (), wanted.start)  # no need to read the bookings that lie ahead
         length = max(queries.rules.min_duration, min(given.length, queries.rules.max_duration))
-        most = queries.rules.most_gpus(bool(wanted.group)) or wanted.cards
+        most = queries.rules.most_gpus(bool(wanted.group)) or wanted.gpus
         legal = replace(
             wanted,
             start=given.earliest_start,
             end=given.earliest_start + length,
-            cards=min(wanted.cards, most),
+            gpus=min(wanted.gpus, most),
         )
         earliest = await queries.first_start(reading, legal)
         if given.old is not None:
@@ -355,7 +353,7 @@ class BookingCommands:
             "model": booking.model,
             "start": seconds(booking.start),
             "end": seconds(booking.ends if action == "cancelled" else booking.end),
-            "gpus": str(booking.cards),
+            "gpus": str(booking.gpus),
             "version": str(record.version),
             **({"share": "true"} if booking.share else {}),
             **({"group": booking.group} if booking.group else {}),
@@ -403,5 +401,5 @@ def _not_admin(by: Person) -> BookingRefusal | None:
 
 def _maintenance_entry(action: str, window: MaintenanceWindow, by: Person, now: datetime) -> LogEntry:
     m = window.maintenance
-    details = {"model": m.model, "start": seconds(m.start), "end": seconds(m.end), "gpus": str(m.cards)}
+    details = {"model": m.model, "start": seconds(m.start), "end": seconds(m.end), "gpus": str(m.gpus)}
     return LogEntry(now.astimezone(UTC), by.email, action, why=window.why, details=details)

@@ -36,7 +36,7 @@ class BookingMetrics(ComponentMetrics):
         self.seconds = Histogram(
             "carrel_booking_call_duration_seconds", "Duration of HTTP requests.", registry=self.registry
         )
-        self.cards = Gauge("carrel_bookable_gpus", "Healthy GPUs.", ["model"], registry=self.registry)
+        self.gpus = Gauge("carrel_bookable_gpus", "Healthy GPUs.", ["model"], registry=self.registry)
         self.free = Gauge("carrel_unbooked_gpus", "GPUs that are not booked now.", ["model"], registry=self.registry)
         self.overbooked = Gauge(
             "carrel_overbooked_gpus", "GPUs booked beyond those that there are.", ["model"], registry=self.registry
@@ -116,7 +116,7 @@ def install_health(app: FastAPI, service: ServiceParts, metrics: BookingMetrics)
     async def text() -> bytes:
         today = service.queries.today()
         for each in await service.queries.availability(today - timedelta(days=1), 0):
-            metrics.cards.labels(each.stock.model).set(each.stock.cards)
+            metrics.gpus.labels(each.stock.model).set(each.stock.gpus)
             metrics.free.labels(each.stock.model).set(max(0, each.now.unbooked))
             metrics.overbooked.labels(each.stock.model).set(each.overbooked)
             metrics.set_aside.labels(each.stock.model).set(each.stock.set_aside)

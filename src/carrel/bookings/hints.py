@@ -17,8 +17,8 @@ def hint_for(legal: Booking, problems: tuple[Broken, ...], earliest: datetime | 
     if earliest is None or any(problem.rule == "shares" for problem in problems):
         return HINT_FREE
     words_ = ["carrel book", legal.model.lower(), f"--days {days_of(legal.end - legal.start, given.rules)}"]
-    if legal.cards > 1:
-        words_.append(f"--gpus {legal.cards}")
+    if legal.gpus > 1:
+        words_.append(f"--gpus {legal.gpus}")
     if legal.share:
         words_.append("--share")
     if legal.group:
@@ -36,7 +36,7 @@ def hint_for_change(given: RuleInput, problems: tuple[Broken, ...], missing: Spa
         return f"carrel cancel {old.id}"
     later = [each.start - given.rules.cooldown for each in given.others if each.start >= old.start]
     latest = min([old.start + given.rules.max_duration, *later, *([missing.start] if missing else [])])
-    is_extension = (new.start, new.cards) == (old.start, old.cards)
+    is_extension = (new.start, new.gpus) == (old.start, old.gpus)
     if not is_extension or latest < old.end + timedelta(minutes=1) or names - {"max-duration", "cooldown", "capacity"}:
         return f"carrel show {old.id}"
     return f"carrel extend {old.id} --until {at_option(latest.replace(second=0, microsecond=0), given.zone)}"

@@ -23,7 +23,7 @@ class CalendarEvent:
 def booking_event(booking: Booking, version: int, description: str) -> CalendarEvent:
     """Return the event for the feed and for mails. One that was cancelled before it began is cancelled there, too."""
     end = booking.ends if booking.counts else booking.end
-    amount = "a share of " if booking.share else f"{booking.cards} × " if booking.cards > 1 else ""
+    amount = "a share of " if booking.share else f"{booking.gpus} × " if booking.gpus > 1 else ""
     return CalendarEvent(
         uid=f"{booking.id}@carrel",
         sequence=version,

@@ -108,8 +108,8 @@ class ClusterInventory:
 
     def _set_aside(self) -> set[str]:
         """The GPUs of which a pod holds a part that no booking can displace."""
-        cards = (card for name in self._ledger.nodes for card in self._ledger.cards(name) if card.shares)
-        return {card.gpu.uuid for card in cards if any(map(self._keeps_its_gpus, card.shares))}
+        entries = (entry for name in self._ledger.nodes for entry in self._ledger.entries(name) if entry.shares)
+        return {entry.gpu.uuid for entry in entries if any(map(self._keeps_its_gpus, entry.shares))}
 
     def _keeps_its_gpus(self, uid: str) -> bool:
         pod = self._carrel.claim_users.pod_of(uid)
@@ -123,11 +123,11 @@ def next_idle_gpus(carrel: ClusterState, models: Collection[str]) -> dict[str, d
     found: dict[str, datetime] = {}
     for name in ledger.nodes:
         node = ledger.node(name)
-        for card in ledger.cards(name) if models else ():
-            model = card.gpu.model
-            if model in models and card.shares and not card.gpu.unusable and not (node and node.out_of_use):
-                covered = [each for each in map(carrel.covered_pods.of, card.shares) if each is not None]
-                if len(covered) == len(card.shares):
+        for entry in ledger.entries(name) if models else ():
+            model = entry.gpu.model
+            if model in models and entry.shares and not entry.gpu.unusable and not (node and node.out_of_use):
+                covered = [each for each in map(carrel.covered_pods.of, entry.shares) if each is not None]
+                if len(covered) == len(entry.shares):
                     ends = max(each.entitlement.ends for each in covered)
                     found[model] = min(ends, found.get(model, ends))
     return found
@@ -138,6 +138,6 @@ def idle_gpus(ledger: Ledger) -> dict[str, int]:
     found: dict[str, int] = {}
     for name in ledger.nodes:
         node = ledger.node(name)
-        for card in ledger.cards(name):
-            found[card.gpu.model] = found.get(card.gpu.model, 0) + is_idle(card, node)
+        for entry in ledger.entries(name):
+            found[entry.gpu.model] = found.get(entry.gpu.model, 0) + is_idle(entry, node)
     return dict(sorted(found.items()))

@@ -124,7 +124,7 @@ class BookingMirror:
 
     def _terms(self, now: datetime, members: Members | None = None) -> MirrorTerms:
         rules = self._queries.rules
-        return MirrorTerms(now, rules.shares_per_card, members or {}, rules.settling_s)
+        return MirrorTerms(now, rules.shares_per_gpu, members or {}, rules.settling_s)
 
     async def _keep_comparing(self) -> None:
         while True:

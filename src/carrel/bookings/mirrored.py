@@ -51,7 +51,7 @@ def wanted_object(stored: BookingRecord, terms: MirrorTerms) -> dict[str, Any] |
         booking=booking.id,
         people=frozenset(filter(None, map(person_named, people))),
         model=booking.model,
-        gpus=booking.cards,
+        gpus=booking.gpus,
         start=booking.start,
         ends=booking.ends,
         share_of=terms.shares_per_gpu if booking.share else 1,

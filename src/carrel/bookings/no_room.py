@@ -30,9 +30,9 @@ class NoRoom:
 
     def sentences(self, zone: tzinfo) -> str:
         wanted, stock = self.wanted, self.stock
-        if not wanted.share and wanted.cards > stock.cards:
-            are = f"is {stock.cards} GPU" if stock.cards == 1 else f"are {stock.cards} GPUs"
-            return f"There {are} of {stock.model} to book; {wanted.cards} are asked for.{self._others}"
+        if not wanted.share and wanted.gpus > stock.gpus:
+            are = f"is {stock.gpus} GPU" if stock.gpus == 1 else f"are {stock.gpus} GPUs"
+            return f"There {are} of {stock.model} to book; {wanted.gpus} are asked for.{self._others}"
         return " ".join(self._sentences(zone))
 
     def _sentences(self, zone: tzinfo) -> Iterator[str]:
@@ -41,8 +41,8 @@ class NoRoom:
         if wanted.share:
             yield f"No share of a {self.stock.model} is free {when}.{self._others}"
         else:
-            gpus = f"{free} of {self.stock.cards} GPUs of {self.stock.model} {'is' if free == 1 else 'are'} free {when}"
-            yield f"{gpus}; {wanted.cards} {'is' if wanted.cards == 1 else 'are'} asked for.{self._others}"
+            gpus = f"{free} of {self.stock.gpus} GPUs of {self.stock.model} {'is' if free == 1 else 'are'} free {when}"
+            yield f"{gpus}; {wanted.gpus} {'is' if wanted.gpus == 1 else 'are'} asked for.{self._others}"
         if takers := self._takers(zone):
             more = len(takers) - MOST_NAMED
             named = [*takers[:MOST_NAMED], *([f"{more} more on the timeline"] * (more > 0))]
@@ -64,16 +64,14 @@ class NoRoom:
             return end, f"{who} from {moment(start, zone)} to {moment(end, zone)}"
 
         lines = [
-            line(
-                f"{_amount(each.cards)} by maintenance{f' ({window.why})' if window.why else ''}", each.start, each.end
-            )
+            line(f"{_amount(each.gpus)} by maintenance{f' ({window.why})' if window.why else ''}", each.start, each.end)
             for window in self.windows
             for each in [window.maintenance]
         ]
         for record in self.bookings:
             each = record.booking
             who = f"the group {each.group}" if each.group else each.user
-            amount = "a share" if each.share else _amount(each.cards)
+            amount = "a share" if each.share else _amount(each.gpus)
             lines.append(line(f"{amount} by {who}", each.start, each.ends))
         return [text for _, text in sorted(lines)]
 

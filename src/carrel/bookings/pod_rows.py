@@ -37,14 +37,14 @@ def pod_rows(cluster: ClusterView | None, email: str, words: CoverageWords) -> l
 
 def _pod_row(cluster: ClusterView, pod: Pod, words: CoverageWords) -> PodRow:
     told = cluster.coverage.of(pod)
-    cards = [cluster.ledger.card(uuid) for uuid in dict.fromkeys(share.gpu for share in cluster.shares_of(pod))]
+    entries = [cluster.ledger.entry(uuid) for uuid in dict.fromkeys(share.gpu for share in cluster.shares_of(pod))]
     why_waits = cluster.why_waits(pod) if told.waits and told.held_for is None else ""
     holders = cluster.coverage.holders(pod) if why_waits else []
     return PodRow(
         name=f"{pod.metadata.namespace}/{pod.metadata.name}",
         tier=told.tier.value if told.tier else "no tier",
         phase="Terminating" if pod.metadata.deletion_timestamp else pod.status.phase or "Pending",
-        gpus=", ".join(str(card.gpu) for card in cards if card),
+        gpus=", ".join(str(entry.gpu) for entry in entries if entry),
         coverage=words.about(told),
         is_beyond=told.asks and not told.waits and told.beyond is not None,
         why_waits=why_waits,

@@ -157,13 +157,13 @@ class BookingQueries:
         rules, idle = self.rules, self.inventory.idle()
         found = []
         for model in sorted(set(models or stock) & stock.keys()):
-            calendar = Calendar(model, stock[model].cards, bookings.get(model, ()), windows, rules.shares_per_card)
+            calendar = Calendar(model, stock[model].gpus, bookings.get(model, ()), windows, rules.shares_per_gpu)
             found.append(
                 Availability(
                     stock=stock[model],
                     now=calendar.free_now(now, rules.min_duration),
                     days=tuple(calendar.by_day(wanted)),
-                    shares_per_card=rules.shares_per_card,
+                    shares_per_gpu=rules.shares_per_gpu,
                     idle_now=idle.get(model, 0) if idle is not None else None,
                 )
             )
@@ -178,7 +178,7 @@ class BookingQueries:
         return tuple(FreeGpus(each.stock.model, gpus, None if gpus else each.now.next_start) for each, gpus in free)
 
     async def next_free(
-        self, subject: Subject, model: str, length: timedelta, cards: int = 1, share: bool = False
+        self, subject: Subject, model: str, length: timedelta, gpus: int = 1, share: bool = False
     ) -> datetime | BookingRefusal | None:
         """The first start that both the rules and the calendar allow; None if there is none."""
         named = self.model(model)
@@ -187,13 +187,13 @@ class BookingQueries:
         async with self.store.reading() as reading:
             own = await subject.bookings(reading, self.now() - self.rules.cooldown)
             start = earliest_start([record.booking for record in own], self.now(), self.rules)
-            wanted = Booking("", subject.user, named, start, start + length, cards, share=share, group=subject.group)
+            wanted = Booking("", subject.user, named, start, start + length, gpus, share=share, group=subject.group)
             return await self.first_start(reading, wanted)
 
     async def first_start(self, reading: ReadTransaction, wanted: Booking) -> datetime | None:
         """The first start, not before the wanted one, from which there is room for its length."""
         calendar = await self.calendar(reading, wanted.model, wanted.start, FOREVER, but=wanted.id)
-        return calendar.next_free(wanted.cards, wanted.end - wanted.start, wanted.start, wanted.share)
+        return calendar.next_free(wanted.gpus, wanted.end - wanted.start, wanted.start, wanted.share)
 
     async def calendar(
         self, reading: ReadTransaction, model: str, start: datetime, end: datetime, but: str = ""
@@ -202,7 +202,7 @@ class BookingQueries:
         stock = self.inventory.stock().get(model)
         windows = [window.maintenance for window in await reading.maintenance(start, end, model)]
         others = [booking for booking in await reading.promised(start, end, model) if booking.id != but]
-        return Calendar(model, stock.cards if stock else 0, others, windows, self.rules.shares_per_card)
+        return Calendar(model, stock.gpus if stock else 0, others, windows, self.rules.shares_per_gpu)
 
     # --- groups ------------------------------------------------------------------------------------------------------
 
@@ -238,11 +238,11 @@ class BookingQueries:
         for record in await self.within(start, end):
             booking = record.booking
             hours = (min(booking.ends, end) - max(booking.start, start)) / timedelta(hours=1)
-            gpus = booked_gpus(booking, self.rules.shares_per_card)
+            gpus = booked_gpus(booking, self.rules.shares_per_gpu)
             place = booking.user, booking.group, booking.model
             so_far = uses.get(place, PersonUsage(booking.user, booking.model, 0, 0.0, group=booking.group))
-            uses[place] = replace(so_far, bookings=so_far.bookings + 1, card_hours=so_far.card_hours + hours * gpus)
-        return tuple(sorted(uses.values(), key=lambda use: (-use.card_hours, use.user, use.group, use.model)))
+            uses[place] = replace(so_far, bookings=so_far.bookings + 1, gpu_hours=so_far.gpu_hours + hours * gpus)
+        return tuple(sorted(uses.values(), key=lambda use: (-use.gpu_hours, use.user, use.group, use.model)))
 
     async def feed(self, secret: str) -> Sequence[BookingRecord] | None:
         """The bookings of the feed's owner and of their groups; None if there is no such feed, or if it was revoked."""

@@ -31,7 +31,7 @@ class BookingRequest:
     """An instant, or the length from the start."""
     start: datetime | None = None
     """None: when it is accepted."""
-    cards: int = 1
+    gpus: int = 1
     share: bool = False
     user: str = ""
     """Empty: the caller. For another person it needs a role and a reason."""
@@ -51,7 +51,7 @@ class Changes:
 
     start: datetime | None = None
     end: datetime | None = None
-    cards: int | None = None
+    gpus: int | None = None
     note: str | None = None
     reason: str = ""
 
@@ -201,7 +201,7 @@ class Availability:
     stock: ModelCapacity
     now: FreeNow
     days: tuple[DayAvailability, ...] = ()
-    shares_per_card: int = 1
+    shares_per_gpu: int = 1
     idle_now: int | None = None
     """Held by no pod at this moment, booked or not; None without a cluster."""
 
@@ -265,7 +265,7 @@ class PersonUsage:
     """Empty: pods without a user."""
     model: str
     bookings: int
-    card_hours: float
+    gpu_hours: float
     """Booked."""
     covered_hours: float | None = None
     """GPU hours that pods held and a booking covered; None: there is no cluster."""

@@ -34,7 +34,7 @@ class Booking:
     model: str
     start: datetime
     end: datetime
-    cards: int = 1
+    gpus: int = 1
     """The number of GPUs."""
     cancelled_at: datetime | None = None
     share: bool = False
@@ -89,7 +89,7 @@ class BookingRules:
     """The most GPUs of one booking of a person. Zero: no limit."""
     group_max_gpus: int = 0
     """The most GPUs of one booking of a group. Zero: no limit."""
-    shares_per_card: int = 1
+    shares_per_gpu: int = 1
     """Into how many equal shares a GPU's memory may be booked. One: whole GPUs only."""
     settling_s: int = 10
     """So long after a booking was made nobody loses a GPU to it, and it may be taken back without a cooldown."""
@@ -164,7 +164,7 @@ class RuleInput:
         """The time that needs room in the calendar: of a change, what it adds; with more GPUs, all that lies ahead."""
         new, old = self.booking, self.old
         ahead = max(new.start, self.now)
-        if old is None or new.cards > old.cards:
+        if old is None or new.gpus > old.gpus:
             return [(ahead, new.end)]
         return [(ahead, min(new.end, old.start)), (max(ahead, old.end), new.end)]
 
@@ -246,20 +246,20 @@ def _max_duration(given: RuleInput) -> Iterable[str]:
 
 
 def _max_gpus(given: RuleInput) -> Iterable[str]:
-    most, asked = given.rules.most_gpus(given.is_group), given.booking.cards
-    is_less = given.is_shorter and given.old is not None and asked <= given.old.cards
+    most, asked = given.rules.most_gpus(given.is_group), given.booking.gpus
+    is_less = given.is_shorter and given.old is not None and asked <= given.old.gpus
     if 0 < most < asked and not is_less:
         whose = "A booking of a group" if given.is_group else "A booking"
-        is_longer = given.old is not None and asked == given.old.cards
+        is_longer = given.old is not None and asked == given.old.gpus
         what = "this one has more, and can only get shorter or smaller" if is_longer else f"{asked} are asked for"
         yield f"{whose} has at most {most} GPU{'s' * (most != 1)}; {what}."
 
 
 def _shares(given: RuleInput) -> Iterable[str]:
-    if given.booking.share and given.rules.shares_per_card < 2:
+    if given.booking.share and given.rules.shares_per_gpu < 2:
         yield "Only whole GPUs can be booked here, not shares of a GPU."
-    elif given.booking.share and given.booking.cards != 1:
-        yield f"A share is of one GPU; {given.booking.cards} are asked for."
+    elif given.booking.share and given.booking.gpus != 1:
+        yield f"A share is of one GPU; {given.booking.gpus} are asked for."
 
 
 def _begun(given: RuleInput) -> Iterable[str]:
@@ -407,7 +407,7 @@ RULES: tuple[Rule, ...] = (
             default=1,
             least=1,
             most=64,
-            field="shares_per_card",
+            field="shares_per_gpu",
         ),
     ),
     Rule("begun", "The booking has begun", _begun, shown_with="not-in-the-past"),

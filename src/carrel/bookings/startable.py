@@ -79,7 +79,7 @@ class StartableQuery:
             found = await reading.search(query, now)
             is_out = any(model.out_of_use for model in self.queries.inventory.stock().values())
             near = [record.booking for record in await reading.within(now, now + SOON)] if is_out else []
-        short = short_bookings(near, self.queries.inventory.stock(), self.queries.rules.shares_per_card, now)
+        short = short_bookings(near, self.queries.inventory.stock(), self.queries.rules.shares_per_gpu, now)
         usable = [self._usable(record, groups, now, is_short=record.booking.id in short) for record in found]
         return tuple(sorted(usable, key=lambda each: (not each.runs, each.booking.start, each.booking.id)))
 
@@ -105,7 +105,7 @@ class StartableQuery:
             if reminder(each.booking, now):
                 extend = f"; extend it at {self.url}/bookings/{each.booking.id}" if each.may_change else ""
                 yield f"{name} ends {moment_of(each.booking.ends, self.queries.zone)}{extend}"
-            if each.use and each.used >= each.booking.cards:
+            if each.use and each.used >= each.booking.gpus:
                 beyond = Beyond(entitlement, BeyondReason.IN_USE, each.use.pods)
                 yield f"{words.why_beyond(beyond)}; what you start now runs on what is free"
 
@@ -121,10 +121,10 @@ class StartableQuery:
             booking=booking.id,
             people=frozenset(),
             model=booking.model,
-            gpus=booking.cards,
+            gpus=booking.gpus,
             start=booking.start,
             ends=booking.ends,
-            share_of=self.queries.rules.shares_per_card if booking.share else 1,
+            share_of=self.queries.rules.shares_per_gpu if booking.share else 1,
             group=booking.group,
         )
 

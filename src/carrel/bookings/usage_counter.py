@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from carrel.bookings.records import PersonUsage
-from carrel.ledger.ledger import Card
+from carrel.ledger.ledger import GpuEntry
 from carrel.ledger.tiers import Tier
 
 HOUR = timedelta(hours=1)
@@ -107,7 +107,7 @@ class UsageCounter:
         """The first hour that was counted."""
         return min(self._hours, default=None)
 
-    def sample(self, cards: Iterable[Card], user_of: Callable[[str], PodUser], now: datetime) -> None:
+    def sample(self, entries: Iterable[GpuEntry], user_of: Callable[[str], PodUser], now: datetime) -> None:
         """Call it every few seconds. What is held now counts as held since the last sample.
 
         `user_of` says whose a pod is and which tier it has now, by the pod's UID.
@@ -121,12 +121,12 @@ class UsageCounter:
         part = (now - last) / HOUR
         hour = self._hour_of(now)
         hour.sampled += part
-        for card in cards:
-            for uid, share in card.shares.items():
-                held = part * card.held(share) / card.gpu.memory
-                hour.by_gpu[card.gpu.uuid] += held
+        for entry in entries:
+            for uid, share in entry.shares.items():
+                held = part * entry.held(share) / entry.gpu.memory
+                hour.by_gpu[entry.gpu.uuid] += held
                 user = user_of(uid)
-                key = (user.name, card.gpu.model)
+                key = (user.name, entry.gpu.model)
                 hour.by_user[key] = hour.by_user.get(key, NOTHING_HELD) + _held_in(user.tier, held)
 
     def _hour_of(self, now: datetime) -> _Hour:

@@ -13,7 +13,7 @@ from typing import Any
 from carrel.cli.snapshot_holdings import Holding, holdings
 from carrel.cluster.pod_progress import created_at, is_ending
 from carrel.cluster.pod_requests import request_in
-from carrel.cluster.record.shown_cards import shown_cards
+from carrel.cluster.record.shown_gpus import shown_gpus
 from carrel.cluster.state import ClusterState
 from carrel.dialects.booking_objects import person_named, read_entitlement
 from carrel.dialects.tier import counts_as, person_of
@@ -64,8 +64,8 @@ class _Taking:
     def __init__(self, carrel: ClusterState) -> None:
         self._carrel = carrel
         self._now = carrel.options.now()
-        cards = {name: shown_cards(carrel.cluster_ledger, name) for name in sorted(carrel.ledger.nodes)}
-        self._gpus = {name: [card.gpu for card in found] for name, found in cards.items() if found}
+        entries = {name: shown_gpus(carrel.cluster_ledger, name) for name in sorted(carrel.ledger.nodes)}
+        self._gpus = {name: [entry.gpu for entry in found] for name, found in entries.items() if found}
         self._nodes = dict(zip(self._gpus, _numbered("node", len(self._gpus)), strict=True))
         self._people = _Numbers("user")
         self._sets: dict[frozenset[str], str] = {}
@@ -131,7 +131,7 @@ class _Taking:
         saved = SimulatedPod(name, None, machine_of(pod), owner, created)
         if holding is not None:
             asked = asked or Request(len(holding.gpus), holding.amount)
-            request = replace(asked, cards=len(holding.gpus), amount=holding.amount)
+            request = replace(asked, gpus=len(holding.gpus), amount=holding.amount)
             node = self._nodes[holding.node]
             held = tuple(place_name(node, gpu.index) for gpu in holding.gpus)
             return replace(saved, request=self._kept_of(pod, request), node=node, held=held)

@@ -14,7 +14,7 @@ from carrel.process import cluster_access
 
 if TYPE_CHECKING:
     from carrel.cluster.state import ClusterState
-    from carrel.dialects.gpushare import InspectedCard, InspectedNode
+    from carrel.dialects.gpushare import InspectedGpu, InspectedNode
 
 NOTHING: Mapping[tuple[str, str], str] = {}
 NONE_SET_ASIDE: Mapping[str, Sequence[str]] = {}
@@ -40,7 +40,7 @@ def inspect(settings: InspectSettings) -> None:
       carrel inspect -o json
     """
     from carrel.cli.cluster_reader import read_cluster
-    from carrel.cluster.record.shown_cards import shown_cards
+    from carrel.cluster.record.shown_gpus import shown_gpus
     from carrel.dialects.gpushare import inspection
     from carrel.dialects.gpushare_inspect import inspected
 
@@ -51,7 +51,7 @@ def inspect(settings: InspectSettings) -> None:
         raise command_failed(f"No GPUs on {settings.node}", why, "carrel inspect", NOT_FOUND)
     only = [settings.node] if settings.node else None
     unit = carrel.one_unit()
-    nodes = inspected(ledger, unit, only, lambda name: shown_cards(carrel.cluster_ledger, name))
+    nodes = inspected(ledger, unit, only, lambda name: shown_gpus(carrel.cluster_ledger, name))
     if settings.output is not DataFormat.TABLE:
         print_data(inspection(nodes), settings.output)
         return
@@ -65,24 +65,24 @@ def inspect(settings: InspectSettings) -> None:
 
 
 def summary(nodes: "Sequence[InspectedNode]", addresses: dict[str, str], unit: "Unit") -> Iterable[str]:
-    most = max((len(node.cards) for node in nodes), default=0)
+    most = max((len(node.gpus) for node in nodes), default=0)
     head = ["NAME", "IPADDRESS", *(f"GPU{i}(Allocated/Total)" for i in range(most)), f"GPU Memory({unit.value})"]
     rows = [
         [
             node.name,
             addresses.get(node.name, ""),
-            *(f"{_used([card])}/{card.total}" for card in node.cards),
-            *["0/0"] * (most - len(node.cards)),
-            f"{_used(node.cards)}/{_total(node.cards)}",
+            *(f"{_used([gpu])}/{gpu.total}" for gpu in node.gpus),
+            *["0/0"] * (most - len(node.gpus)),
+            f"{_used(node.gpus)}/{_total(node.gpus)}",
         ]
         for node in nodes
     ]
     table = aligned([head, *rows])
-    cards = [card for node in nodes for card in node.cards]
+    gpus = [gpu for node in nodes for gpu in node.gpus]
     yield from table
     yield "-" * max(map(len, table))
     yield "Allocated/Total GPU Memory In Cluster:"
-    yield f"{_used(cards)}/{_total(cards)} ({_percent(cards)}%)"
+    yield f"{_used(gpus)}/{_total(gpus)} ({_percent(gpus)}%)"
 
 
 def details(
@@ -99,30 +99,30 @@ def details(
         yield f"NAME:       {node.name}"
         yield f"IPADDRESS:  {addresses.get(node.name, '')}"
         yield ""
-        pods = sorted({(pod.namespace, pod.name) for card in node.cards for pod in card.pods})
-        head = ["NAME", "NAMESPACE", *(f"GPU{card.index}(Allocated)" for card in node.cards)]
+        pods = sorted({(pod.namespace, pod.name) for gpu in node.gpus for pod in gpu.pods})
+        head = ["NAME", "NAMESPACE", *(f"GPU{gpu.index}(Allocated)" for gpu in node.gpus)]
         is_booked = any(pod in booked_until for pod in pods)
         head += ["BOOKED UNTIL"] * is_booked
         rows = [
             [
                 *(name, namespace),
-                *(str(_used_by(card, namespace, name)) for card in node.cards),
+                *(str(_used_by(gpu, namespace, name)) for gpu in node.gpus),
                 *([booked_until.get((namespace, name), "–")] * is_booked),
             ]
             for namespace, name in pods
         ]
         yield from aligned([head, *rows])
-        yield f"Allocated :  {_used(node.cards)} ({_percent(node.cards)}%)"
-        yield f"Total :      {_total(node.cards)}"
+        yield f"Allocated :  {_used(node.gpus)} ({_percent(node.gpus)}%)"
+        yield f"Total :      {_total(node.gpus)}"
         yield from set_aside.get(node.name, ())
 
 
 def set_aside(carrel: "ClusterState", name: str) -> list[str]:
-    from carrel.cluster.record.shown_cards import shown_cards
+    from carrel.cluster.record.shown_gpus import shown_gpus
 
     node = carrel.ledger.node(name)
     whole = [f"{name} takes no new GPU pods: {node.out_of_use}"] if node is not None and node.out_of_use else []
-    gpus = [card.gpu for card in shown_cards(carrel.cluster_ledger, name) if card.gpu.unusable]
+    gpus = [entry.gpu for entry in shown_gpus(carrel.cluster_ledger, name) if entry.gpu.unusable]
     return [*whole, *(f"GPU {gpu.index} is set aside: {gpu.unusable}" for gpu in gpus)]
 
 
@@ -147,18 +147,18 @@ def _addresses(carrel: "ClusterState") -> dict[str, str]:
     }
 
 
-def _used(cards: "Sequence[InspectedCard]") -> int:
-    return sum(pod.used for card in cards for pod in card.pods)
+def _used(gpus: "Sequence[InspectedGpu]") -> int:
+    return sum(pod.used for gpu in gpus for pod in gpu.pods)
 
 
-def _used_by(card: "InspectedCard", namespace: str, name: str) -> int:
-    return sum(pod.used for pod in card.pods if (pod.namespace, pod.name) == (namespace, name))
+def _used_by(gpu: "InspectedGpu", namespace: str, name: str) -> int:
+    return sum(pod.used for pod in gpu.pods if (pod.namespace, pod.name) == (namespace, name))
 
 
-def _total(cards: "Sequence[InspectedCard]") -> int:
-    return sum(card.total for card in cards)
+def _total(gpus: "Sequence[InspectedGpu]") -> int:
+    return sum(gpu.total for gpu in gpus)
 
 
-def _percent(cards: "Sequence[InspectedCard]") -> int:
-    total = _total(cards)
-    return _used(cards) * 100 // total if total else 0
+def _percent(gpus: "Sequence[InspectedGpu]") -> int:
+    total = _total(gpus)
+    return _used(gpus) * 100 // total if total else 0

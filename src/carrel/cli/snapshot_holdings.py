@@ -1,7 +1,7 @@
 """Which GPUs each pod holds, as a snapshot can say it: indexes that its node reports, and the same amount of each.
 
     what the ledger says                             what the snapshot says
-    slots, where the kubelet chooses                 the GPUs behind them, as `shown_cards` finds them
+    slots, where the kubelet chooses                 the GPUs behind them, as `shown_gpus` finds them
     a ResourceClaim                                  its first pod holds the GPUs; the others run beside it without
     a part of every GPU, because nobody knows which  as many GPUs as it has, the first with room
     different parts of several GPUs                  the smallest of them, of each
@@ -14,12 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from carrel.cluster.pod_requests import request_in
-from carrel.cluster.record.shown_cards import shown_cards
+from carrel.cluster.record.shown_gpus import shown_gpus
 from carrel.cluster.record.unrecorded_pods import UnrecordedPod
 from carrel.cluster.state import ClusterState
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.gpus import Gpu, MiB
-from carrel.ledger.ledger import Card
+from carrel.ledger.ledger import GpuEntry
 from carrel.ledger.requests import WHOLE, Amount, Memory, Request
 
 Parts = dict[Gpu, MiB | None]
@@ -40,9 +40,9 @@ def holdings(carrel: ClusterState, pods: Sequence[Pod]) -> dict[str, Holding]:
     found: dict[str, Holding] = {}
     order = {pod.metadata.uid: number for number, pod in enumerate(pods)}
     for name in carrel.ledger.nodes:
-        cards = shown_cards(carrel.cluster_ledger, name)
-        free = {card.gpu: int(card.gpu.memory) for card in cards}
-        parts, unknown = _parts(carrel, cards), _unknown(carrel, name)
+        entries = shown_gpus(carrel.cluster_ledger, name)
+        free = {entry.gpu: int(entry.gpu.memory) for entry in entries}
+        parts, unknown = _parts(carrel, entries), _unknown(carrel, name)
         for uid in sorted(order.keys() & parts.keys() - unknown.keys(), key=order.__getitem__):
             amount = _amount(request_in(carrel.requests.as_admitted(pods[order[uid]])), parts[uid])
             if _take(free, parts[uid], amount):
@@ -55,22 +55,22 @@ def holdings(carrel: ClusterState, pods: Sequence[Pod]) -> dict[str, Holding]:
     return found
 
 
-def _parts(carrel: ClusterState, cards: Iterable[Card]) -> dict[str, Parts]:
+def _parts(carrel: ClusterState, entries: Iterable[GpuEntry]) -> dict[str, Parts]:
     """What the pods hold, by themselves and by their claims."""
     parts: dict[str, Parts] = {}
-    for card in cards:
-        for uid, share in card.shares.items():
+    for entry in entries:
+        for uid, share in entry.shares.items():
             pod = carrel.claim_users.pod_of(uid)
             if pod is not None:
                 held = parts.setdefault(pod.metadata.uid, {})
-                before = held.get(card.gpu, MiB(0))
+                before = held.get(entry.gpu, MiB(0))
                 is_whole = share.memory is None or before is None
-                held[card.gpu] = None if is_whole else MiB((share.memory or 0) + (before or 0))
+                held[entry.gpu] = None if is_whole else MiB((share.memory or 0) + (before or 0))
     return parts
 
 
 def _unknown(carrel: ClusterState, node: str) -> Mapping[str, UnrecordedPod]:
-    """Of pods of which nobody has said yet which GPUs they have. Where there are slots, `shown_cards` knows."""
+    """Of pods of which nobody has said yet which GPUs they have. Where there are slots, `shown_gpus` knows."""
     if carrel.cluster_ledger.kubelet_chooses(node):
         return {}
     return {pod.holder.uid: pod for pod in carrel.cluster_ledger.unrecorded(node) if not pod.is_known}

@@ -185,7 +185,7 @@ def _last_words(pod: "Pod") -> str:
 
 
 def _gpus(carrel: "ReadCluster", pod: "Pod") -> str:
-    from carrel.cluster.record.shown_cards import shown_indices
+    from carrel.cluster.record.shown_gpus import shown_indices
 
     own = carrel.claim_users.holder_uids(pod)
     numbers = sorted({n for uid in own for n in shown_indices(carrel.cluster_ledger, pod.spec.node_name, uid)})

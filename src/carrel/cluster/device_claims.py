@@ -15,7 +15,7 @@ from carrel.dialects import dra, dra_shadows
 from carrel.dialects.claim_allocation import nodes_named
 from carrel.dialects.claim_selectors import model_of
 from carrel.dialects.dra import CLASSES, NOTHING_CLAIMED, ClaimedGpus, DevicePlace
-from carrel.dialects.dra_shadows import OfferedDevice
+from carrel.dialects.dra_shadows import AdvertisedDevice
 from carrel.dialects.gpuclaim import read_lease_name
 from carrel.dialects.registry import ALL, asked_in_ways, dialects_of
 from carrel.kubernetes.cluster import Cluster, NotFound
@@ -133,13 +133,13 @@ class DeviceClaims:
         return NOT_DIVIDED if dra.names_memory(spec, self.is_gpu_class) else None
 
     def with_slices(self, nodes: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of the nodes that offer GPUs by claims; the same object for the same nodes, until a slice changes."""
+        """Those nodes that advertise GPUs by claims; the same object for the same nodes, until a slice changes."""
         known = self._on_slices.get(id(nodes))
         if known is None or known[0] is not nodes:
             if len(self._on_slices) >= MOST_LOOKED_UP:
                 self._on_slices.clear()
-            offering = {each.spec.node_name for each in self.slices.store if each.spec.driver in self.drivers}
-            known = self._on_slices[id(nodes)] = (nodes, tuple(node for node in nodes if node in offering))
+            advertising = {each.spec.node_name for each in self.slices.store if each.spec.driver in self.drivers}
+            known = self._on_slices[id(nodes)] = (nodes, tuple(node for node in nodes if node in advertising))
         return known[1]
 
     def within_reach(
@@ -154,13 +154,13 @@ class DeviceClaims:
                 nodes = tuple(node for node in nodes if node in allowed)
         return nodes
 
-    def devices_on(self, node: str) -> dict[str, OfferedDevice]:
-        """The devices that slices offer there, by the UUID of their GPU; of drivers that are counted."""
+    def devices_on(self, node: str) -> dict[str, AdvertisedDevice]:
+        """The devices that slices advertise there, by the UUID of their GPU; of drivers that are counted."""
         return {
             each.uuid: each
             for found in self.slices.store.find(NODE_OF, node)
             if found.spec.driver in self.drivers
-            for each in dra_shadows.offered(found)
+            for each in dra_shadows.advertised(found)
             if self.uuid_of(each.place) == each.uuid  # else a newer slice replaces it
         }
 
@@ -246,7 +246,7 @@ class DeviceClaims:
         models = {each.model for each in asked}
         amount, topology = dra.largest([each.amount for each in asked]), asked[0].topology
         return Request(
-            sum(each.cards for each in asked), amount, min(models) if len(models) == 1 else "", topology=topology
+            sum(each.gpus for each in asked), amount, min(models) if len(models) == 1 else "", topology=topology
         )
 
     def why_unknown(self, pod: Pod) -> str:

@@ -161,7 +161,7 @@ def _of_gpus(observed: Observed) -> Iterator[Violation]:
     on_leases: dict[str, list[LeaseRecord]] = {}
     for lease in observed.leases:
         if lease.shares:
-            on_leases.setdefault(_card_of(lease), []).append(lease)
+            on_leases.setdefault(_gpu_of(lease), []).append(lease)
     for uuid, leases in on_leases.items():
         if len(leases) > 1:
             names = ", ".join(sorted(_name_of(lease) for lease in leases))
@@ -231,7 +231,7 @@ def _of_pods(observed: Observed) -> Iterator[Violation]:
     for uid, pod in observed.pods.items():
         if not pod.spec.node_name or not pod.metadata.annotations or pod.status.phase in FINISHED:
             continue
-        missing = carrel.told_cards(pod.metadata.annotations) - recorded.get(uid, set())
+        missing = carrel.bound_gpus(pod.metadata.annotations) - recorded.get(uid, set())
         if missing:
             words = f"pod {holder_of(pod)} runs with {', '.join(sorted(missing))}, and no Lease says so"
             yield Violation(Invariant.POD_WITHOUT_LEASE, uid, words)
@@ -252,7 +252,7 @@ def _of_users(observed: Observed) -> Iterator[Violation]:
                     yield Violation(Invariant.GPU_USED_WITHOUT_SHARE, f"{name}/{device.id} {uid}", words)
                 if pod is None or uuid is None or is_ending(pod) or uuid in recorded.get(uid, ()):
                     continue
-                if carrel.told_cards(pod.metadata.annotations):
+                if carrel.bound_gpus(pod.metadata.annotations):
                     words = f"pod {holder_of(pod)} uses GPU {device.id} of {name}, and no Lease gives it to this pod"
                     yield Violation(Invariant.GPU_USED_WITHOUT_SHARE, f"{name}/{device.id} {uid}", words)
 
@@ -278,7 +278,7 @@ def _of_bookings(observed: Observed) -> Iterator[Violation]:
             booking, pod = share.coverage.booking, observed.pods.get(share.holder.uid)
             entitlement = observed.bookings.get(booking)
             if entitlement is not None and entitlement.runs_at(observed.now):
-                covered.setdefault(booking, set()).add(_card_of(lease))
+                covered.setdefault(booking, set()).add(_gpu_of(lease))
             elif pod is not None and not is_ending(pod):
                 words = f"{share.holder} is recorded as covered by booking {booking}, which does not run"
                 yield Violation(Invariant.COVERED_WITHOUT_BOOKING, f"{_name_of(lease)} {share.holder.uid}", words)
@@ -291,9 +291,9 @@ def _of_bookings(observed: Observed) -> Iterator[Violation]:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def _card_of(lease: LeaseRecord) -> str:
+def _gpu_of(lease: LeaseRecord) -> str:
     """The GPU; or the slot, as long as nobody knows which GPU is behind it."""
-    return (lease.reservation.card if lease.reservation else "") or lease.gpu or _name_of(lease)
+    return (lease.reservation.gpu if lease.reservation else "") or lease.gpu or _name_of(lease)
 
 
 def _name_of(lease: LeaseRecord) -> str:

@@ -46,7 +46,7 @@ class PlacementRules(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         dialects, tiers = options.dialect_options, options.tier_policy
         return cls(
             memory_unit=dialects.memory_unit,
-            shared_claims_per_gpu=dialects.shared_claims_per_card,
+            shared_claims_per_gpu=dialects.shared_claims_per_gpu,
             opportunistic_gpus=tiers.opportunistic_gpus,
             revoke_older_pods=tiers.older_pods_are_revocable,
             claims_of=options.dra_driver if options.dra else None,

@@ -143,7 +143,7 @@ class SimulatedKubelets:
         return written
 
     def resources(self, node: Node) -> dict[str, str]:
-        """Return what the Node offers of GPUs: as kubelet, device plugin and agent write it together."""
+        """Return what the Node advertises of GPUs: as kubelet, device plugin and agent write it together."""
         healthy = [gpu for gpu in node.gpus if not gpu.unusable]
         memory = str(sum(gpu.memory for gpu in healthy))
         return {nvidia.GPU: str(len(healthy)), gpushare.GPU_COUNT: str(len(healthy)), gpushare.GPU_MEM: memory}

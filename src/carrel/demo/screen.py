@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from carrel.ledger.ledger import Card
+from carrel.ledger.ledger import GpuEntry
 from carrel.ledger.shares import ShareState
 
 BAR = 16
@@ -20,7 +20,7 @@ FILLS = {ShareState.ASSUMED: "▒", ShareState.ASSIGNED: "█", ShareState.RELEA
 
 @dataclass(frozen=True, slots=True)
 class DemoView:
-    gpus: Mapping[str, Sequence[Card]]
+    gpus: Mapping[str, Sequence[GpuEntry]]
     """Node → its GPUs."""
     waiting: Mapping[str, str]
     """Pod → why it waits."""
@@ -39,9 +39,9 @@ class DemoView:
 
 def render(view: DemoView, height: int) -> RenderableType:
     """Return what fits on a screen of that height: GPUs first, then who waits, then what happened."""
-    cards = _cards(view.gpus)
+    table = _table(view.gpus)
     about = [*_shortened(view.bookings), *_shortened(view.reservations)]
-    above = cards.row_count + 2 * len(view.taken_back) + len(about)
+    above = table.row_count + 2 * len(view.taken_back) + len(about)
     left = max(height - above - len(view.hints) - 10, 4)
     waiting = _waiting(view.waiting, max(left // 2, 2))
     messages = [
@@ -51,21 +51,21 @@ def render(view: DemoView, height: int) -> RenderableType:
     lines = [Text(hint, style="dim") for hint in view.hints]
     lines += [Text(line, no_wrap=True, overflow="ellipsis") for line in about]
     lines += [Text(line) for line in view.taken_back]  # in two lines if need be: who held how much is at the end
-    return Group(Text(view.headline, style="bold"), cards, legend, *lines, *waiting, Text(), *messages)
+    return Group(Text(view.headline, style="bold"), table, legend, *lines, *waiting, Text(), *messages)
 
 
 def plain(view: DemoView) -> Iterable[str]:
     """For pipes and logs: one line per GPU."""
     yield view.headline
     yield from (f"  {hint}" for hint in view.hints)
-    for node, cards in sorted(view.gpus.items()):
-        for card in cards:
+    for node, entries in sorted(view.gpus.items()):
+        for entry in entries:
             held = ", ".join(
-                f"{share.holder} {card.held(share):,} MiB{' (covered)' * bool(share.coverage)}"
-                for share in card.shares.values()
+                f"{share.holder} {entry.held(share):,} MiB{' (covered)' * bool(share.coverage)}"
+                for share in entry.shares.values()
             )
-            free = card.gpu.unusable or f"{max(card.free, 0):,} of {card.gpu.memory:,} MiB free"
-            yield f"  {node} GPU {card.gpu.index} {'; '.join(filter(None, (free, held)))}"
+            free = entry.gpu.unusable or f"{max(entry.free, 0):,} of {entry.gpu.memory:,} MiB free"
+            yield f"  {node} GPU {entry.gpu.index} {'; '.join(filter(None, (free, held)))}"
     for line in (*view.bookings, *view.reservations, *view.taken_back):
         yield f"  {line}"
     for pod, why in view.waiting.items():
@@ -78,45 +78,45 @@ def _shortened(lines: Sequence[str]) -> list[str]:
     return [*lines[:MOST_LINES], f"… and {len(lines) - MOST_LINES} more"]
 
 
-def _cards(gpus: Mapping[str, Sequence[Card]]) -> Table:
+def _table(gpus: Mapping[str, Sequence[GpuEntry]]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=True)
     for name in ("Node", "GPU", "Model", "Island"):
         table.add_column(name, no_wrap=True)
     table.add_column("Held", no_wrap=True)
     table.add_column("Free MiB", justify="right", no_wrap=True)
     table.add_column("By", no_wrap=True, overflow="ellipsis", ratio=1)
-    for node, cards in sorted(gpus.items()):
-        for card in cards:
-            first = card.gpu.index == 0
+    for node, entries in sorted(gpus.items()):
+        for entry in entries:
+            first = entry.gpu.index == 0
             table.add_row(
                 node if first else "",
-                str(card.gpu.index),
-                card.gpu.model.removeprefix("NVIDIA-"),
-                card.gpu.island,
-                _bar(card),
-                "" if card.gpu.unusable else f"{max(card.free, 0):,}",
-                _holders(card),
+                str(entry.gpu.index),
+                entry.gpu.model.removeprefix("NVIDIA-"),
+                entry.gpu.island,
+                _bar(entry),
+                "" if entry.gpu.unusable else f"{max(entry.free, 0):,}",
+                _holders(entry),
             )
     return table
 
 
-def _bar(card: Card) -> Text:
-    if card.gpu.unusable:
+def _bar(entry: GpuEntry) -> Text:
+    if entry.gpu.unusable:
         return Text("✗" * BAR, style="red")
     bar = Text()
-    for share in card.shares.values():
-        cells = max(1, round(BAR * card.held(share) / card.gpu.memory))
+    for share in entry.shares.values():
+        cells = max(1, round(BAR * entry.held(share) / entry.gpu.memory))
         bar.append(FILLS[share.state] * cells, style=STYLES[share.state])
     bar.truncate(BAR)
     bar.append("·" * (BAR - len(bar)), style="dim")
     return bar
 
 
-def _holders(card: Card) -> Text:
-    if card.gpu.unusable:
-        return Text(card.gpu.unusable, style="red")
+def _holders(entry: GpuEntry) -> Text:
+    if entry.gpu.unusable:
+        return Text(entry.gpu.unusable, style="red")
     text = Text()
-    for share in card.shares.values():
+    for share in entry.shares.values():
         text.append(f"{'✓' * bool(share.coverage)}{share.holder} ", style=STYLES[share.state])
         text.append("whole  " if share.memory is None else f"{share.memory:,}  ", style="dim")
     return text

@@ -20,7 +20,7 @@ from carrel.cluster.state import ClusterState
 from carrel.demo.bookings import DemoBooking
 from carrel.demo.workload import create_namespace, owner_of
 from carrel.dialects import carrel, kai, kai_reservation
-from carrel.dialects.carrel import GPU_CARDS, GPU_MODEL
+from carrel.dialects.carrel import GPU_COUNT, GPU_MODEL
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, ClusterError, Json
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
@@ -133,7 +133,7 @@ class Story:
         for person in (MANY, NEWCOMER, BOOKER):
             await create_namespace(self.cluster, person)
         gpus = _gpus_by_model(self.nodes)
-        wish = {GPU_CARDS: "1", GPU_MODEL: model}
+        wish = {GPU_COUNT: "1", GPU_MODEL: model}
         for number in range(1, gpus[model]):
             await self._start(MANY, f"train-{number}", wish)
         await asyncio.sleep(LATER_S)
@@ -143,13 +143,13 @@ class Story:
             await _until(lambda: bool(self.carrel.covered_pods.running_for(owner_of(BOOKER), BOOKER)))
         has_spare = gpus.total() > gpus[model]
         self.log(f"{BOOKER} has booked 1 {model}, and creates {'two pods' if has_spare else 'a pod'}")
-        await self._start(BOOKER, "train", {GPU_CARDS: "1"})
+        await self._start(BOOKER, "train", {GPU_COUNT: "1"})
         async with _in_time(f"a pod of {MANY} continues without a GPU"):
             await _until(lambda: any(map(how_lost, self._pods_of(MANY))))
         if any(map(how_lost, self._pods_of(NEWCOMER))):
             raise StoryFailed(f"{NEWCOMER}, who held one GPU, has lost it")
         if has_spare:
-            await self._start(BOOKER, "sweep", {GPU_CARDS: "1"})
+            await self._start(BOOKER, "sweep", {GPU_COUNT: "1"})
         self.log(f"a GPU of {MANY}, who held most, was taken back for {BOOKER}; {NEWCOMER}, who held one, keeps it")
 
     # --- pods --------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from carrel.cluster.coverage.coverage_words import WORDS
 from carrel.cluster.options import NAMESPACE, utc_now
 from carrel.cluster.placement_rules import PlacementRules, report_rules
 from carrel.cluster.pod_progress import SCHEDULED, holder_of, is_waiting
-from carrel.cluster.record.shown_cards import shown_cards, shown_indices
+from carrel.cluster.record.shown_gpus import shown_gpus, shown_indices
 from carrel.cluster.state import ClusterState
 from carrel.demo.bookings import bookings_of, has_one_model, history, make_bookings
 from carrel.demo.component_processes import RESERVATION, ComponentStarter, ComponentTokens, running_components
@@ -35,7 +35,7 @@ from carrel.kubernetes.cluster import ClusterError, Conflict, MergePatch, NotFou
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES, PODS, PRIORITY_CLASSES
 from carrel.ledger.gpus import Node
-from carrel.ledger.ledger import Card
+from carrel.ledger.ledger import GpuEntry
 from carrel.lifecycle.freeing.collection import LeaseCollector
 from carrel.lifecycle.handing_over.hand_over_notes import how_lost
 from carrel.lifecycle.revoking.revocation import UNSCHEDULABLE
@@ -106,7 +106,7 @@ class Demo:
     def view(self) -> DemoView:
         booking = f"book at {self.booking_url} · " if self.booking_url else ""
         headline = f"Carrel demo · {self._placed} pods placed · {booking}kubectl --server {self.url} get pods -A"
-        gpus = {node: shown_cards(self.carrel.cluster_ledger, node) for node in self.carrel.ledger.nodes}
+        gpus = {node: shown_gpus(self.carrel.cluster_ledger, node) for node in self.carrel.ledger.nodes}
         return DemoView(
             gpus,
             dict(self._waiting),
@@ -118,15 +118,15 @@ class Demo:
             (f"Sign in as {owner_of(NEW_PERSON)}: your pods are in the namespace {NEW_PERSON}.", HINTS[self._mode]),
         )
 
-    def _reservations(self, gpus: Mapping[str, Sequence[Card]]) -> list[str]:
+    def _reservations(self, gpus: Mapping[str, Sequence[GpuEntry]]) -> list[str]:
         lines = []
-        by_uuid = {card.gpu.uuid: card for cards in gpus.values() for card in cards}
+        by_uuid = {entry.gpu.uuid: entry for entries in gpus.values() for entry in entries}
         for pod in filter(kai_reservation.is_reservation, self.carrel.pods.store):
-            card = by_uuid.get(pod.metadata.annotations.get(kai_reservation.RESERVED_GPU, ""))
+            entry = by_uuid.get(pod.metadata.annotations.get(kai_reservation.RESERVED_GPU, ""))
             words = "has not been given a GPU yet"
-            if card is not None:
-                users = ", ".join(sorted(share.holder.full_name for share in card.shares.values()))
-                words = f"was given {card.gpu} and holds it for {users or 'nobody any more'}"
+            if entry is not None:
+                users = ", ".join(sorted(share.holder.full_name for share in entry.shares.values()))
+                words = f"was given {entry.gpu} and holds it for {users or 'nobody any more'}"
             lines.append(f"reservation pod {pod.metadata.name} {words}")
         return sorted(lines)
 

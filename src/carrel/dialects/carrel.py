@@ -1,7 +1,7 @@
 """Carrel's own words, all under `carrel.dev/`.
 
     a user asks, on a pod
-      carrel.dev/gpu-cards: "2"             so many GPUs of one node (1 if not said)
+      carrel.dev/gpu-gpus: "2"             so many GPUs of one node (1 if not said)
       carrel.dev/gpu-memory-mib: "8138"     on each of them; whole GPUs if not said
       carrel.dev/gpu-model: NVIDIA-A100-SXM4-80GB     for any dialect
       carrel.dev/gang-size: "4"             how many pods the gang has, for dialects that name a gang but not its size
@@ -90,7 +90,7 @@ from carrel.parsing.fields import Field, whole_number
 from carrel.parsing.malformed import Malformed
 from carrel.parsing.time import instant, micro_seconds
 
-GPU_CARDS = "carrel.dev/gpu-cards"
+GPU_COUNT = "carrel.dev/gpu-gpus"
 GPU_MEMORY = "carrel.dev/gpu-memory-mib"
 GPU_MODEL = "carrel.dev/gpu-model"
 GANG_SIZE = "carrel.dev/gang-size"
@@ -98,7 +98,7 @@ BOOKING = "carrel.dev/booking"
 NEXT = "next"
 """As the booking's id: the person's booking that starts next."""
 NO_SUCCESSOR = "carrel.dev/no-successor"
-ASKED = frozenset({GPU_CARDS, GPU_MEMORY, GPU_MODEL, GANG_SIZE, BOOKING, NO_SUCCESSOR})
+ASKED = frozenset({GPU_COUNT, GPU_MEMORY, GPU_MODEL, GANG_SIZE, BOOKING, NO_SUCCESSOR})
 """What a user may write."""
 EXEMPT = "carrel.dev/exempt"
 WHEN_FULL = "carrel.dev/when-full"
@@ -154,12 +154,12 @@ _RESERVATION_STATES = {state.value: state for state in ReservationState}
 
 def request_of(pod: Pod, reading: Reading) -> Request | None:
     notes, where = pod.metadata.annotations, subject(pod.metadata)
-    if GPU_CARDS not in notes and GPU_MEMORY not in notes:
+    if GPU_COUNT not in notes and GPU_MEMORY not in notes:
         return None
     amount: Amount = WHOLE
     if GPU_MEMORY in notes:
         amount = Memory(MiB(whole_number(notes[GPU_MEMORY], where, annotation_field(GPU_MEMORY), at_least=1)))
-    return Request(whole_number(notes.get(GPU_CARDS, "1"), where, annotation_field(GPU_CARDS), at_least=1), amount)
+    return Request(whole_number(notes.get(GPU_COUNT, "1"), where, annotation_field(GPU_COUNT), at_least=1), amount)
 
 
 def gang_size_of(pod: Pod) -> int | None:
@@ -205,7 +205,7 @@ def write_slots(slots: Sequence[str]) -> dict[str, str]:
     return {SLOTS: ",".join(slots)}
 
 
-def told_cards(annotations: Mapping[str, str]) -> frozenset[str]:
+def bound_gpus(annotations: Mapping[str, str]) -> frozenset[str]:
     """What the pod was bound with, as its Leases name it: slots, or GPUs. Only a copy."""
     text = annotations.get(SLOTS) or annotations.get(DEVICES, "")
     return frozenset(text.split(",")) if text else frozenset()
@@ -382,7 +382,7 @@ def write_lease(record: LeaseRecord, namespace: str, now: datetime) -> dict[str,
         annotations[LEASE_KEPT_FOR] = to_json(_keep(record, record.kept_for))
     if record.reservation is not None:
         known = {
-            "gpu": record.reservation.card,
+            "gpu": record.reservation.gpu,
             "pod": record.reservation.pod,
             "refused": record.reservation.refused,
             "until": micro_seconds(record.reservation.retry_at) if record.reservation.retry_at else "",
@@ -434,10 +434,10 @@ def _keep(record: LeaseRecord, holder: Holder) -> dict[str, Any]:
 
 DIALECT = Dialect(
     name="carrel",
-    words=f"{GPU_CARDS} or {GPU_MEMORY}",
+    words=f"{GPU_COUNT} or {GPU_MEMORY}",
     example="carrel-memory.yaml",
     request_of=request_of,
-    annotations=(GPU_CARDS, GPU_MEMORY),
+    annotations=(GPU_COUNT, GPU_MEMORY),
     other_annotations=(GPU_MODEL, GANG_SIZE, BOOKING),
     may_change=(GANG_SIZE,),
 )

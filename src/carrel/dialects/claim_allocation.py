@@ -9,7 +9,7 @@ from datetime import datetime
 
 from carrel.dialects import dra
 from carrel.dialects.dra import Json
-from carrel.dialects.dra_shadows import OfferedDevice
+from carrel.dialects.dra_shadows import AdvertisedDevice
 from carrel.kubernetes.objects.resource_claims import Allocation, ResourceClaim
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.ledger.requests import Memory
@@ -57,7 +57,7 @@ def given(wanted: Sequence[WantedGpu], gpus: Sequence[Gpu], held: Mapping[str, S
 def write_allocation(
     claim: ResourceClaim,
     gpus: Sequence[tuple[WantedGpu, Gpu]],
-    device_of: Mapping[str, OfferedDevice],
+    device_of: Mapping[str, AdvertisedDevice],
     now: datetime,
 ) -> Json:
     """`gpus`: of one node. `device_of`: GPU → its device."""

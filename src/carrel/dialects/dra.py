@@ -6,7 +6,7 @@
                                resource.kubernetes.io/extended-resource-claim: "true"     made for nvidia.com/gpu, or
     a pod asks                 resources deviceclass.resource.kubernetes.io/<class>: 1    a scheduler makes the claim
                                constraints: [{matchAttribute: gpu.carrel.dev/island}]     linked by NVLink
-    a ResourceSlice offers     driver gpu.carrel.dev, pool <node>, device gpu-<UUID>
+    a ResourceSlice advertises driver gpu.carrel.dev, pool <node>, device gpu-<UUID>
                                attributes uuid, model, index, island; capacity memory
                                taint carrel.dev/unusable: no pod may have it now, its GpuNodeStatus says why
     an allocation says         which devices a claim got, and how much of each (`consumedCapacity`)

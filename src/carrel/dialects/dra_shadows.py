@@ -34,7 +34,7 @@ _LONGEST_ANNOTATION = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class OfferedDevice:
+class AdvertisedDevice:
     """A device of a slice, as far as it matters here."""
 
     place: DevicePlace
@@ -45,12 +45,12 @@ class OfferedDevice:
     """Whether schedulers leave it alone already."""
 
 
-def offered(resource_slice: ResourceSlice) -> list[OfferedDevice]:
+def advertised(resource_slice: ResourceSlice) -> list[AdvertisedDevice]:
     """The devices of a slice that say which GPU they are."""
     spec, uuids = resource_slice.spec, dra.uuids_in(resource_slice)
     places = {device.name: DevicePlace(spec.driver, spec.pool.name, device.name) for device in spec.devices}
     return [
-        OfferedDevice(place, uuids[place], device.allow_multiple_allocations, bool(device.taints))
+        AdvertisedDevice(place, uuids[place], device.allow_multiple_allocations, bool(device.taints))
         for device in spec.devices
         if (place := places[device.name]) in uuids
     ]
@@ -60,7 +60,7 @@ def offered(resource_slice: ResourceSlice) -> list[OfferedDevice]:
 class Shadow:
     """What a scheduler must not give away of a device."""
 
-    device: OfferedDevice
+    device: AdvertisedDevice
     gpu: Gpu
     key: str
     """What it is for: one device has one shadow with that key and amount."""

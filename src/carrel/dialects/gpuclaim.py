@@ -13,7 +13,7 @@
 Carrel adds fields of its own, which may all be absent: to a claim `devices.memoryMiB` (a shared claim's part of each
 GPU) and `gangSize`; to a device `uuid`, `model`, `memoryMiB`, `numaNode` and `reason`; to a
 GpuNodeStatus `heartbeat`, `mode`, `memoryUnit` (what one `aliyun.com/gpu-mem` is there), `memoryResource` (`plugin` or
-`node`: how it is offered), `message`, `orphans` (pods that run although the cluster has them no more) and
+`node`: how it is advertised), `message`, `orphans` (pods that run although the cluster has them no more) and
 `preparedClaims` (which users are ResourceClaims).
 """
 
@@ -94,7 +94,7 @@ def claim_name(pod: Pod) -> str:
     return name
 
 
-def request_of(claim: GpuClaim, shared_claims_per_card: int) -> Request | Refusal:
+def request_of(claim: GpuClaim, shared_claims_per_gpu: int) -> Request | Refusal:
     """What a claim asks for, but for its gang. A shared claim that names no memory gets one n-th of each GPU."""
     where, devices, topology = subject(claim.metadata, "GpuClaim"), claim.spec.devices, claim.spec.topology
     if devices.exclusivity == "MIG":
@@ -103,11 +103,11 @@ def request_of(claim: GpuClaim, shared_claims_per_card: int) -> Request | Refusa
     _at_least(0, topology.min_bandwidth_gbps, where, "spec.topology.minBandwidthGBps")
     if claim.spec.gang_size is not None:
         _at_least(1, claim.spec.gang_size, where, "spec.gangSize")
-    for index, card in enumerate(devices.prefer_ids):
-        _at_least(0, card, where, f"spec.devices.preferIds[{index}]")
+    for index, gpu in enumerate(devices.prefer_ids):
+        _at_least(0, gpu, where, f"spec.devices.preferIds[{index}]")
     return Request(
-        cards=devices.count,
-        amount=_amount(claim, shared_claims_per_card),
+        gpus=devices.count,
+        amount=_amount(claim, shared_claims_per_gpu),
         policy=_one_of(POLICIES, devices.policy, where, "spec.devices.policy"),
         prefer_ids=tuple(devices.prefer_ids),
         topology=Topology(_one_of(MODES, topology.mode, where, "spec.topology.mode"), topology.min_bandwidth_gbps),
@@ -132,11 +132,11 @@ def claim_status(
     }
 
 
-def _amount(claim: GpuClaim, shared_claims_per_card: int) -> Amount:
+def _amount(claim: GpuClaim, shared_claims_per_gpu: int) -> Amount:
     where, devices = subject(claim.metadata, "GpuClaim"), claim.spec.devices
     if devices.exclusivity == "Shared":
         if devices.memory_mib is None:
-            return Portion(Fraction(1, shared_claims_per_card))
+            return Portion(Fraction(1, shared_claims_per_gpu))
         return Memory(MiB(_at_least(1, devices.memory_mib, where, "spec.devices.memoryMiB")))
     if devices.exclusivity not in ("", "Exclusive"):
         raise Malformed(where, "spec.devices.exclusivity", devices.exclusivity, "Exclusive, Shared or MIG")
@@ -355,14 +355,14 @@ def _one_of(words: Mapping[str, T], word: str, where: str, field: str) -> T:
 
 def _request_of(pod: Pod, reading: Reading) -> Request | Refusal:
     assert reading.claim is not None, "the registry looks the claim up"
-    claimed, limit = request_of(reading.claim, reading.options.shared_claims_per_card), nvidia.request_of(pod, reading)
+    claimed, limit = request_of(reading.claim, reading.options.shared_claims_per_gpu), nvidia.request_of(pod, reading)
     if isinstance(claimed, Refusal) or limit is None:
         return claimed
     where = f"{subject(pod.metadata)} names the GpuClaim {reading.claim.metadata.name!r}"
     if claimed.amount != WHOLE:
         return Refusal(f"{where} of shared GPUs and asks for whole ones by {nvidia.GPU}; leave {nvidia.GPU} out")
-    if limit.cards != claimed.cards:
-        counts = f"of {claimed.cards} GPU{'s' * (claimed.cards != 1)} and asks for {limit.cards} by {nvidia.GPU}"
+    if limit.gpus != claimed.gpus:
+        counts = f"of {claimed.gpus} GPU{'s' * (claimed.gpus != 1)} and asks for {limit.gpus} by {nvidia.GPU}"
         return Refusal(f"{where} {counts}; make the numbers equal, or leave {nvidia.GPU} out")
     return replace(claimed, containers=limit.containers, by_kubelet=limit.by_kubelet)
 

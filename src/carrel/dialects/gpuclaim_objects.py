@@ -77,7 +77,7 @@ class GpuNodeStatusStatus(ObjectPart):
     memory_unit: str = ""
     """Carrel's own field: what one unit of gpushare's memory is there; empty where another agent wrote it."""
     memory_resource: str = ""
-    """Carrel's own field: how that memory is offered, `plugin` or `node`."""
+    """Carrel's own field: how that memory is advertised, `plugin` or `node`."""
     message: str = ""
     """Carrel's own field: what an admin should know."""
     orphans: tuple[str, ...] | None = None

@@ -43,7 +43,7 @@ NO_ISOLATION_LABEL = "cgpu.disable.isolation"
 NO_ISOLATION = "CGPU_DISABLE"
 
 INDEX = "ALIYUN_COM_GPU_MEM_IDX"
-CARD_UNITS = "ALIYUN_COM_GPU_MEM_DEV"
+GPU_UNITS = "ALIYUN_COM_GPU_MEM_DEV"
 POD_UNITS = "ALIYUN_COM_GPU_MEM_POD"
 CONTAINER_UNITS = "ALIYUN_COM_GPU_MEM_CONTAINER"
 ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
@@ -54,7 +54,7 @@ GPU_ID = "ALIYUN_GPU_ID"
 WRITTEN = (
     INDEX,
     GPU_ID,
-    CARD_UNITS,
+    GPU_UNITS,
     POD_UNITS,
     ASSIGNED,
     ASSUME_TIME,
@@ -63,7 +63,7 @@ WRITTEN = (
 )
 """What only a scheduler writes on a pod."""
 
-TOLD = (INDEX, CARD_UNITS, POD_UNITS)
+TOLD = (INDEX, GPU_UNITS, POD_UNITS)
 """What a container is told in its environment as it is told on its pod."""
 
 PLUGIN_ACCOUNT = "system:serviceaccount:kube-system:gpushare-device-plugin"
@@ -83,7 +83,7 @@ class Assumption:
     """What the annotations of a placed pod say. In units, as they do."""
 
     index: int
-    card_units: int
+    gpu_units: int
     pod_units: int
     assigned: bool
     assumed_at_ns: int
@@ -120,7 +120,7 @@ def read_assumption(pod: Pod) -> Assumption | None:
     if notes.get(ASSIGNED) not in ("true", "false"):
         raise Malformed(where, annotation_field(ASSIGNED), notes.get(ASSIGNED), '"true" or "false"')
     return Assumption(
-        number(INDEX), number(CARD_UNITS), number(POD_UNITS), notes[ASSIGNED] == "true", number(ASSUME_TIME)
+        number(INDEX), number(GPU_UNITS), number(POD_UNITS), notes[ASSIGNED] == "true", number(ASSUME_TIME)
     )
 
 
@@ -142,7 +142,7 @@ def write_assumption(assumption: Assumption) -> dict[str, str]:
     return {
         INDEX: str(assumption.index),
         GPU_ID: str(assumption.index),
-        CARD_UNITS: str(assumption.card_units),
+        GPU_UNITS: str(assumption.gpu_units),
         POD_UNITS: str(assumption.pod_units),
         ASSIGNED: "true" if assumption.assigned else "false",
         ASSUME_TIME: str(assumption.assumed_at_ns),
@@ -153,7 +153,7 @@ def environment(assumption: Assumption, container_units: int) -> dict[str, str]:
     """What the plugin tells a container about its part of the GPU."""
     return {
         INDEX: str(assumption.index),
-        CARD_UNITS: str(assumption.card_units),
+        GPU_UNITS: str(assumption.gpu_units),
         POD_UNITS: str(assumption.pod_units),
         CONTAINER_UNITS: str(container_units),
     }
@@ -206,7 +206,7 @@ class InspectedPod:
 
 
 @dataclass(frozen=True, slots=True)
-class InspectedCard:
+class InspectedGpu:
     index: int
     total: int
     pods: Sequence[InspectedPod] = ()
@@ -215,7 +215,7 @@ class InspectedCard:
 @dataclass(frozen=True, slots=True)
 class InspectedNode:
     name: str
-    cards: Sequence[InspectedCard]
+    gpus: Sequence[InspectedGpu]
 
 
 def inspection(nodes: Sequence[InspectedNode], error: str = "") -> dict[str, Any]:
@@ -225,20 +225,20 @@ def inspection(nodes: Sequence[InspectedNode], error: str = "") -> dict[str, Any
 
 
 def _inspected(node: InspectedNode) -> dict[str, Any]:
-    cards = [
+    gpus = [
         {
-            "id": card.index,
-            "totalGPU": card.total,
-            "usedGPU": sum(pod.used for pod in card.pods),
-            "pods": [{"name": pod.name, "namespace": pod.namespace, "usedGPU": pod.used} for pod in card.pods],
+            "id": gpu.index,
+            "totalGPU": gpu.total,
+            "usedGPU": sum(pod.used for pod in gpu.pods),
+            "pods": [{"name": pod.name, "namespace": pod.namespace, "usedGPU": pod.used} for pod in gpu.pods],
         }
-        for card in node.cards
+        for gpu in node.gpus
     ]
     return {
         "name": node.name,
-        "totalGPU": sum(card.total for card in node.cards),
-        "usedGPU": sum(pod.used for card in node.cards for pod in card.pods),
-        "devs": cards,
+        "totalGPU": sum(gpu.total for gpu in node.gpus),
+        "usedGPU": sum(pod.used for gpu in node.gpus for pod in gpu.pods),
+        "devs": gpus,
     }
 
 
@@ -258,7 +258,7 @@ DIALECT = Dialect(
     variable_names=(*TOLD, CONTAINER_UNITS),
     variable_sources=(carrel.CGPU_DISABLE,),
     written_annotations=WRITTEN,
-    offers=(GPU_MEM,),
+    advertises=(GPU_MEM,),
     node_labels=(NODE_LABEL,),
     filtered_out=filtered_out,
 )

@@ -18,8 +18,8 @@
 
 A pod with `nvidia.com/gpu` and none of the other words asks for whole GPUs, in NVIDIA's dialect.
 
-No node offers these resources, and the kubelet would count a whole GPU for each pod. So the webhook takes all of them
-off the pod and records them in `carrel.dev/hami`, under its seal. From then on everybody reads the record.
+No node advertises these resources, and the kubelet would count a whole GPU for each pod. So the webhook takes all of
+them off the pod and records them in `carrel.dev/hami`, under its seal. From then on everybody reads the record.
 
 All containers of a pod that ask for a part get the same GPUs, and their parts are added up. What HAMi could do and
 Carrel cannot is refused: `nvidia.com/priority`, MIG and MPS by `nvidia.com/vgpu-mode`, `nvidia.com/numa-bind` for
@@ -133,14 +133,14 @@ def request_of(pod: Pod, reading: Reading) -> Request | Refusal | None:
     for each in asked.values():
         if isinstance(each, Refusal):
             return each
-    needs = {name: each for name, each in asked.items() if not isinstance(each, Refusal) and each.cards}
+    needs = {name: each for name, each in asked.items() if not isinstance(each, Refusal) and each.gpus}
     request = _together(pod, needs, where)
     if isinstance(request, Refusal):
         return request
-    if request.cards > 1 and _one_of(_YES_OR_NO, NUMA_BIND, requested, where):
-        return Refusal(f"{where} asks for {request.cards} GPUs of one NUMA node ({NUMA_BIND}), which Carrel cannot do")
+    if request.gpus > 1 and _one_of(_YES_OR_NO, NUMA_BIND, requested, where):
+        return Refusal(f"{where} asks for {request.gpus} GPUs of one NUMA node ({NUMA_BIND}), which Carrel cannot do")
     return Request(
-        request.cards,
+        request.gpus,
         request.amount,
         selector=GpuSelector(
             models=_list(USE_MODEL, requested, where),
@@ -185,29 +185,29 @@ def _together(pod: Pod, needs: Mapping[str, ContainerNeed], where: str) -> Reque
     """What the containers need at once."""
     inits = {each.name for each in pod.spec.init_containers if each.restart_policy != SIDECAR}
     order = [each.name for each in (*pod.spec.init_containers, *pod.spec.containers) if each.name in needs]
-    containers = tuple(ContainerNeed(name, needs[name].cards, needs[name].amount, init=name in inits) for name in order)
+    containers = tuple(ContainerNeed(name, needs[name].gpus, needs[name].amount, init=name in inits) for name in order)
     if not containers:
         return Refusal(f"{where} asks for a part of a GPU, but in no container for a GPU; add {nvidia.GPU}: 1")
     amounts = {need.amount for need in containers}
     if amounts == {WHOLE}:
         return Request(
-            most_at_once(pod, {need.container: need.cards for need in containers}), WHOLE, containers=containers
+            most_at_once(pod, {need.container: need.gpus for need in containers}), WHOLE, containers=containers
         )
     if WHOLE in amounts:
         return Refusal(f"{where} asks for a whole GPU in one container and for a part in another; ask for one of both")
     if len({type(amount) for amount in amounts}) > 1:
         return Refusal(f"{where} has {MEMORY} in one container and {PERCENTAGE} in another; keep one of them")
-    if len({need.cards for need in containers}) > 1:
+    if len({need.gpus for need in containers}) > 1:
         why = "all its containers get the same GPUs"
         return Refusal(f"{where} asks for different numbers of GPUs, but {why}; ask for the same number in each")
     memory = most_at_once(pod, {n.container: n.amount.mib for n in containers if isinstance(n.amount, Memory)})
     if memory:
-        return Request(containers[0].cards, Memory(MiB(memory)), containers=containers)
+        return Request(containers[0].gpus, Memory(MiB(memory)), containers=containers)
     parts = {n.container: int(n.amount.part * 100) for n in containers if isinstance(n.amount, Portion)}
     percent = most_at_once(pod, parts)
     if percent > 100:
         return Refusal(f"the containers of {where} ask for {percent} % of one GPU together; ask for at most 100 %")
-    return Request(containers[0].cards, Portion(Fraction(percent, 100)), containers=containers)
+    return Request(containers[0].gpus, Portion(Fraction(percent, 100)), containers=containers)
 
 
 def _list(key: str, requested: HamiRequest, where: str) -> tuple[str, ...]:

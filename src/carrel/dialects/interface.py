@@ -120,7 +120,7 @@ class Dialect:
     # --- what the webhook records ---
     recorded: str = ""
     """The annotation in which the webhook records the request of a pod, because it takes the resources off the pod:
-    for a dialect whose resources no node offers. The seal covers it. All readers then read the record."""
+    for a dialect whose resources no node advertises. The seal covers it. All readers then read the record."""
     record_of: Callable[[Pod], str] | None = None
     """The text of that annotation."""
 
@@ -145,8 +145,8 @@ class Dialect:
     written_label_prefixes: tuple[str, ...] = ()
     """Only a scheduler writes them; the webhook strips them from what users create."""
 
-    # --- what it offers on a node ---
-    offers: tuple[str, ...] = ()
+    # --- what it advertises on a node ---
+    advertises: tuple[str, ...] = ()
     """Resources of a node whose devices the kubelet hands over to containers."""
     node_labels: tuple[str, ...] = ()
     """Labels of nodes with GPUs. A pod that goes on without a GPU must not select nodes by them."""

@@ -85,8 +85,8 @@ def request_of(pod: Pod, reading: Reading) -> Request | Refusal | None:
         return Refusal(f"{where} has {NUM_DEVICES}, but neither {FRACTION} nor {MEMORY}; add one of them")
     else:
         return None
-    cards = whole_number(notes.get(NUM_DEVICES, "1"), where, annotation_field(NUM_DEVICES), at_least=1)
-    return Request(cards, amount, containers=(_need(pod, cards, amount),))
+    gpus = whole_number(notes.get(NUM_DEVICES, "1"), where, annotation_field(NUM_DEVICES), at_least=1)
+    return Request(gpus, amount, containers=(_need(pod, gpus, amount),))
 
 
 def gang_size_of(pod: Pod) -> int | None:
@@ -113,13 +113,13 @@ def _fraction(text: str, where: str) -> Fraction:
     return part
 
 
-def _need(pod: Pod, cards: int, amount: Amount) -> ContainerNeed:
+def _need(pod: Pod, gpus: int, amount: Amount) -> ContainerNeed:
     containers, inits = ([c.name for c in group] for group in (pod.spec.containers, pod.spec.init_containers))
     name = pod.metadata.annotations.get(CONTAINER_NAME) or next(iter(containers), "")
     if name not in containers and name not in inits:
         names = ", ".join(containers + inits) or "a container; the pod has none"
         raise Malformed(subject(pod.metadata), annotation_field(CONTAINER_NAME), name, names)
-    return ContainerNeed(name, cards, amount, init=name in inits)
+    return ContainerNeed(name, gpus, amount, init=name in inits)
 
 
 # --- what a pod was given --------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ class ReservationRequest:
 
 
 def reservation_pod(reservation: ReservationRequest, spelling: ReservationSpelling = KAI_0_17) -> dict[str, Any]:
-    one_card = {nvidia.GPU: "1"}
+    one_gpu = {nvidia.GPU: "1"}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -89,7 +89,7 @@ def reservation_pod(reservation: ReservationRequest, spelling: ReservationSpelli
                     "image": reservation.image,
                     "imagePullPolicy": "IfNotPresent",
                     "command": ["carrel", "reservation"],
-                    "resources": {"requests": one_card, "limits": one_card},
+                    "resources": {"requests": one_gpu, "limits": one_gpu},
                     "env": [_from_itself("POD_NAME", "name"), _from_itself("POD_NAMESPACE", "namespace")],
                 }
             ],

@@ -56,7 +56,7 @@ WRITERS: Mapping[str, frozenset[Writer]] = {
     gpuclaim.ALLOCATED: _BOTH,  # later, where the kubelet chooses
     gpushare.INDEX: _AT_BIND,
     gpushare.GPU_ID: _AT_BIND,
-    gpushare.CARD_UNITS: _AT_BIND,
+    gpushare.GPU_UNITS: _AT_BIND,
     gpushare.POD_UNITS: _AT_BIND,
     gpushare.ASSIGNED: _AT_BIND | {Writer.AGENT},
     gpushare.ASSUME_TIME: _AT_BIND | {Writer.AGENT},

@@ -178,7 +178,7 @@ class Tenancy:
     node: str
     cluster: str
     namespace: str
-    cards: str
+    gpus: str
     model: str
     size: str
     expiration: TerminateAt | None = None
@@ -204,7 +204,7 @@ def _tenancy(tenancy: Tenancy) -> dict[str, Any]:
         "node": tenancy.node,
         "cluster": tenancy.cluster,
         "namespace": tenancy.namespace,
-        "gpu": tenancy.cards,
+        "gpu": tenancy.gpus,
         "gpu_name": tenancy.model,
         "gpu_size": tenancy.size,
         "expiration": write_terminate_at(tenancy.expiration)[TERMINATE_AT] if tenancy.expiration else "",

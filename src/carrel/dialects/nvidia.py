@@ -105,6 +105,6 @@ DIALECT = Dialect(
     example="nvidia-model.yaml",
     request_of=request_of,
     resources=(GPU,),
-    offers=(GPU,),
+    advertises=(GPU,),
     node_labels=(PRODUCT, MEMORY),
 )

@@ -76,7 +76,7 @@ class DialectOptions:
 
     memory_unit: Unit = Unit.MIB
     """What one `aliyun.com/gpu-mem` is."""
-    shared_claims_per_card: int = 4
+    shared_claims_per_gpu: int = 4
     """How many shared GpuClaims that name no memory fit on one GPU."""
     gang_settle_s: float = 5.0
     """A gang whose size nothing says is as large as it is when no pod has come for so many seconds."""

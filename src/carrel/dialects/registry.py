@@ -61,7 +61,7 @@ class DialectTable:
         self.variable_names = frozenset(word for each in dialects for word in each.variable_names)
         self.variable_sources = frozenset(word for each in dialects for word in each.variable_sources)
         self.node_labels = frozenset(word for each in dialects for word in each.node_labels)
-        self.offers = frozenset(word for each in dialects for word in each.offers)
+        self.advertises = frozenset(word for each in dialects for word in each.advertises)
         self.scheduler_names = frozenset(word for each in dialects for word in each.scheduler_names)
 
 

@@ -115,7 +115,7 @@ def left_to_the_plugin(container: Mapping[str, Any]) -> Json:
     return _with(container, [])
 
 
-def cards_seen(pod: Mapping[str, Any], container: str, gpus: Sequence[Gpu]) -> frozenset[str]:
+def gpus_seen(pod: Mapping[str, Any], container: str, gpus: Sequence[Gpu]) -> frozenset[str]:
     """The GPUs that a container of a pod on their node can see, by its manifest. Where that does not say: all."""
     everything = frozenset(gpu.uuid for gpu in gpus)
     spec = pod.get("spec") or {}

@@ -40,7 +40,7 @@ def without_gpu(why: str, request: Request | None) -> WithoutGpu:
     """`why` ends the sentence. None: nobody can say any more what the pod asked for; then one GPU is assumed."""
     sentence = f"this pod runs without a GPU: {why}"
     short = sentence if len(sentence) <= LONGEST else f"{sentence[: LONGEST - 1]}…"
-    return WithoutGpu(short, request.cards, request.model) if request else WithoutGpu(short)
+    return WithoutGpu(short, request.gpus, request.model) if request else WithoutGpu(short)
 
 
 def write_without_gpu(mark: WithoutGpu) -> dict[str, str]:

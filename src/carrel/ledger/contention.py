@@ -49,7 +49,7 @@ def _without_cpu(mix: Mix) -> Iterable[tuple[Request, float]]:
     requests = {}
     for typical in mix.typical:
         request = typical.request
-        key = (request.cards, request.amount, request.model, request.selector)
+        key = (request.gpus, request.amount, request.model, request.selector)
         weights[key] = weights.get(key, 0.0) + typical.weight
         requests[key] = request
     return [(request, weights[key]) for key, request in requests.items()]
@@ -63,4 +63,4 @@ def _allows(request: Request, kind: GpuKind) -> bool:
 def _gpus(request: Request, there: Mapping[GpuKind, int]) -> float:
     """How many GPUs of these it would take, on average."""
     parts = sum(count * request.amount.on(memory) / memory for (_, memory), count in there.items())
-    return request.cards * parts / sum(there.values())
+    return request.gpus * parts / sum(there.values())

@@ -27,7 +27,7 @@ from itertools import islice
 from typing import TypeVar
 
 from carrel.ledger.gpu_choice import by_island
-from carrel.ledger.ledger import Card, Ledger
+from carrel.ledger.ledger import GpuEntry, Ledger
 from carrel.ledger.node_room import needs_one_island
 from carrel.ledger.placement import allows, selected, suits_by_nature
 from carrel.ledger.requests import WHOLE, Request
@@ -218,15 +218,15 @@ def _held(ledger: Ledger, pod: PersonsPod, model: str, *, is_recorded: bool) -> 
     """GPU → MiB; None if one is of another model. A GPU that no node reports now has the model that was recorded."""
     held: dict[str, int] = {}
     for gpu, share in (each for uid in pod.uids for each in ledger.shares_of(uid).items()):
-        card = ledger.card(gpu)
-        if (card is None and model and not is_recorded) or (card is not None and model not in ("", card.gpu.model)):
+        entry = ledger.entry(gpu)
+        if (entry is None and model and not is_recorded) or (entry is not None and model not in ("", entry.gpu.model)):
             return None
-        held[gpu] = held.get(gpu, 0) + (card.held(share) if card is not None else share.memory or 0)
+        held[gpu] = held.get(gpu, 0) + (entry.held(share) if entry is not None else share.memory or 0)
     return held
 
 
 def _memory_in(ledger: Ledger) -> Callable[[str], int | None]:
-    return lambda gpu: card.gpu.memory if (card := ledger.card(gpu)) is not None else None
+    return lambda gpu: entry.gpu.memory if (entry := ledger.entry(gpu)) is not None else None
 
 
 def _is_for(entitlement: Entitlement, pod: PersonsPod, uses: Uses) -> bool:
@@ -328,20 +328,20 @@ class RevocableRoom:
         node = self._ledger.node(name)
         return node is not None and (self._in_order or not node.unusable) and selected(node, request)
 
-    def on_card(self, card: Card) -> int:
+    def on_gpu(self, entry: GpuEntry) -> int:
         stays = (
-            card.held(share)
-            for uid, share in card.shares.items()
+            entry.held(share)
+            for uid, share in entry.shares.items()
             if share.state is not ShareState.RELEASING and not self._is_revocable(uid)
         )
-        return card.gpu.memory - sum(stays)
+        return entry.gpu.memory - sum(stays)
 
-    def card(self, gpu: str, request: Request) -> Card | None:
+    def entry(self, gpu: str, request: Request) -> GpuEntry | None:
         """None if no node reports it, or the request does not allow it."""
-        card = self._ledger.card(gpu)
-        if card is None or not self._is_open(card.gpu.node, request):
+        entry = self._ledger.entry(gpu)
+        if entry is None or not self._is_open(entry.gpu.node, request):
             return None
-        return card if self._suits(card.gpu, request) else None
+        return entry if self._suits(entry.gpu, request) else None
 
     def could_place(self, request: Request, nodes: tuple[str, ...], covered: Covered) -> bool:
         """On one of the nodes, on the booked GPUs."""
@@ -386,17 +386,17 @@ class RevocableRoom:
         if not self._is_open(node, request):
             return False
         suiting = (
-            card
-            for card in self._ledger.cards(node)
-            if model in ("", card.gpu.model)
-            and card.gpu.uuid not in not_on
-            and self._suits(card.gpu, request)
-            and (need := request.amount.on(card.gpu.memory)) <= card.gpu.memory // share_of
-            and need <= self.on_card(card)
+            entry
+            for entry in self._ledger.entries(node)
+            if model in ("", entry.gpu.model)
+            and entry.gpu.uuid not in not_on
+            and self._suits(entry.gpu, request)
+            and (need := request.amount.on(entry.gpu.memory)) <= entry.gpu.memory // share_of
+            and need <= self.on_gpu(entry)
         )
         if not needs_one_island(request):
-            return len(tuple(islice(suiting, request.cards))) == request.cards  # no more are looked at than needed
-        return any(island and len(found) >= request.cards for island, found in by_island(tuple(suiting)).items())
+            return len(tuple(islice(suiting, request.gpus))) == request.gpus  # no more are looked at than needed
+        return any(island and len(found) >= request.gpus for island, found in by_island(tuple(suiting)).items())
 
 
 _Question = tuple[Request, str, int, frozenset[str], int]
@@ -445,11 +445,11 @@ def _cover_waiting_pod(room: RevocableRoom, use: BookingUse, pod: PersonsPod, sh
         closed, used_up = shared.closed_to_further(entitlement), _used_up(room, use, asked)
         # The same object for thousands of pods, if it can be: an equal one of thousands of GPUs would be compared.
         covered = Covered(entitlement, not_on=closed | used_up if used_up else closed)
-    if use.count + asked.cards > entitlement.gpus or (entitlement.share_of > 1 and asked.amount == WHOLE):
+    if use.count + asked.gpus > entitlement.gpus or (entitlement.share_of > 1 and asked.amount == WHOLE):
         return None
     if not room.could_place(asked, nodes, covered):
         return None
-    use.coming += asked.cards
+    use.coming += asked.gpus
     return covered
 
 
@@ -457,12 +457,12 @@ def _used_up(room: RevocableRoom, use: BookingUse, request: Request) -> frozense
     """GPUs whose booked part has no room left for the request: there it would be more than was booked."""
     if use.entitlement.share_of == 1:
         return frozenset()
-    cards = [card for gpu in use.gpus if (card := room.card(gpu, request)) is not None]
-    return frozenset(card.gpu.uuid for card in cards if not _is_within(use, card, request))
+    entries = [entry for gpu in use.gpus if (entry := room.entry(gpu, request)) is not None]
+    return frozenset(entry.gpu.uuid for entry in entries if not _is_within(use, entry, request))
 
 
-def _is_within(use: BookingUse, card: Card, request: Request) -> bool:
-    return use.gpus[card.gpu.uuid] + request.amount.on(card.gpu.memory) <= use.limit_on(card.gpu.memory)
+def _is_within(use: BookingUse, entry: GpuEntry, request: Request) -> bool:
+    return use.gpus[entry.gpu.uuid] + request.amount.on(entry.gpu.memory) <= use.limit_on(entry.gpu.memory)
 
 
 def _on_covered_gpus(
@@ -471,16 +471,16 @@ def _on_covered_gpus(
     """GPUs of one node that the booking covers already and that have room, or can be given some; empty: too few."""
     together: dict[tuple[str, str], list[tuple[str, int]]] = {}
     for gpu in sorted(use.gpus):
-        card = room.card(gpu, request)
-        if card is None or shared.is_closed(gpu, use.entitlement) or card.gpu.node not in nodes:
+        entry = room.entry(gpu, request)
+        if entry is None or shared.is_closed(gpu, use.entitlement) or entry.gpu.node not in nodes:
             continue
-        need = request.amount.on(card.gpu.memory)
-        if _is_within(use, card, request) and need <= room.on_card(card) - use.promised.get(gpu, 0):
+        need = request.amount.on(entry.gpu.memory)
+        if _is_within(use, entry, request) and need <= room.on_gpu(entry) - use.promised.get(gpu, 0):
             # A GPU without a link is an island of its own.
-            island = (card.gpu.island or gpu) if needs_one_island(request) else ""
-            together.setdefault((card.gpu.node, island), []).append((gpu, need))
+            island = (entry.gpu.island or gpu) if needs_one_island(request) else ""
+            together.setdefault((entry.gpu.node, island), []).append((gpu, need))
     for _, found in sorted(together.items()):
-        if len(found) >= request.cards:
-            use.promise(dict(found[: request.cards]))
+        if len(found) >= request.gpus:
+            use.promise(dict(found[: request.gpus]))
             return frozenset(gpu for gpu, _ in found)
     return frozenset()

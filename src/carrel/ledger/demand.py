@@ -157,7 +157,7 @@ def _gpus(request: Request, supply: GpuSupply) -> float:
         part = float(request.amount.part)
     elif supply.mean_memory:
         part = min(request.amount.mib / supply.mean_memory, 1.0)
-    return min(request.cards, supply.most) * part
+    return min(request.gpus, supply.most) * part
 
 
 def _general(request: Request) -> Request:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.node_room import NO_ROOM, able
-from carrel.ledger.placement import Placement, able_cards, candidates, place, selected, suits_by_nature
+from carrel.ledger.placement import Placement, able_entries, candidates, place, selected, suits_by_nature
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
 
@@ -16,7 +16,7 @@ def why_waiting(ledger: Ledger, request: Request, nodes: Sequence[str], pod: str
     if candidates(ledger, request, nodes, pod).fitting:
         return None
     closest = _closest(ledger, request, nodes, pod)
-    if not ledger.cards(closest):
+    if not ledger.entries(closest):
         # Then it does not help to name it: the GPUs are where the pod may not run.
         have = f"none of the {len(nodes)} nodes where the pod may run has a"
         return Refusal(
@@ -38,7 +38,7 @@ def _closest(ledger: Ledger, request: Request, nodes: Iterable[str], pod: str) -
     def order(name: str) -> tuple[int, int, str]:
         room = rooms.get(name, NO_ROOM)
         # A summary leaves out what is kept, for whomever.
-        count = len(able_cards(ledger, request, name, pod)) if is_kept_for else able(room, request)
+        count = len(able_entries(ledger, request, name, pod)) if is_kept_for else able(room, request)
         return (-count, -room.largest, name)
 
     found, least = "", 4
@@ -53,11 +53,11 @@ def _closest(ledger: Ledger, request: Request, nodes: Iterable[str], pod: str) -
 
 def _unfitness(ledger: Ledger, request: Request, name: str) -> int:
     """What is wrong with the node even if nobody held a part of its GPUs. The worse, the higher; 0: nothing."""
-    node, gpus = ledger.node(name), [card.gpu for card in ledger.cards(name)]
+    node, gpus = ledger.node(name), [entry.gpu for entry in ledger.entries(name)]
     if not gpus:
         return 3
     need = request.amount.on
     suitable = sum(suits_by_nature(gpu, request) and need(gpu.memory) <= gpu.memory for gpu in gpus)
     if node is None or node.unusable or not selected(node, request) or not suitable:
         return 2
-    return int(suitable < request.cards)
+    return int(suitable < request.gpus)

@@ -73,7 +73,7 @@ class NodeFilter:
 def linked_first(ledger: Ledger, request: Request, nodes: tuple[str, ...]) -> tuple[str, ...]:
     """The nodes, those first where all GPUs of the request may be in one island, if it prefers that."""
     prefers = request.topology.mode is TopologyMode.PREFERRED
-    if request.cards == 1 or not prefers or request.policy in (GpuPolicy.SPREAD, GpuPolicy.PREFER_IDS):
+    if request.gpus == 1 or not prefers or request.policy in (GpuPolicy.SPREAD, GpuPolicy.PREFER_IDS):
         return nodes
     together = replace(request, topology=replace(request.topology, mode=TopologyMode.REQUIRED))
     rooms, fits = ledger.rooms, fit_test(together)

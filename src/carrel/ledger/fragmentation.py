@@ -76,7 +76,7 @@ class Fragmentation:
         by_gpus: dict[tuple[int, Amount, str, GpuSelector], _SameGpus] = {}
         for typical in mix.typical:
             request = typical.request
-            key = (request.cards, request.amount, request.model, request.selector)
+            key = (request.gpus, request.amount, request.model, request.selector)
             same = by_gpus.setdefault(key, _SameGpus(request, len(self._cpu_steps)))
             same.weights[bisect_right(self._cpu_steps, typical.cpu_milli)] += typical.weight
         self._same = tuple(by_gpus.values())
@@ -144,7 +144,7 @@ class _SameGpus:
         for model, memory, free in on_node.pieces:
             need = self._need(model, memory)
             able += sum(piece >= need for piece in free)
-        return able >= self._request.cards
+        return able >= self._request.gpus
 
     def fragments(self, on_node: FreePieces, step: int) -> float:
         able, useless = 0, 0.0
@@ -159,7 +159,7 @@ class _SameGpus:
                 able += len(free) - len(small)
                 useless += sum(small) / memory
         served = self._served[step]
-        if able < self._request.cards:
+        if able < self._request.gpus:
             useless = on_node.gpus
         return served * useless + (self._served[-1] - served) * on_node.gpus
 

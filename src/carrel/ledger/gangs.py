@@ -23,7 +23,7 @@ MOST_REMEMBERED = 1_000
 
 _NOTHING_KNOWN: Mapping[str, tuple[str, ...]] = {}
 _NONE_AVOIDED: Mapping[str, Collection[str]] = {}
-_LARGE_CARD = MiB(1 << 20)
+_LARGE_GPU = MiB(1 << 20)
 """Parts of a GPU and amounts of memory are compared on a GPU larger than any."""
 
 
@@ -65,7 +65,7 @@ def _line_up(members: Sequence[WaitingPod]) -> Sequence[WaitingPod]:
         if id(nodes) not in equal_to:  # a hash of thousands of names is not made for each member
             equal_to[id(nodes)] = lists.setdefault(nodes, len(lists))
         kind = kinds.setdefault((request, equal_to[id(nodes)]), len(kinds))
-        demands[member.holder.uid] = (len(nodes), -request.cards, -request.amount.on(_LARGE_CARD), kind)
+        demands[member.holder.uid] = (len(nodes), -request.gpus, -request.amount.on(_LARGE_GPU), kind)
     return sorted(members, key=lambda member: (demands[member.holder.uid], member.holder.uid))
 
 

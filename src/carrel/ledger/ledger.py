@@ -27,7 +27,7 @@ class LedgerError(Exception):
     """An attempt of Carrel itself to break a rule of the ledger: a defect of ours, not an error of a user."""
 
 
-class Card:
+class GpuEntry:
     """A GPU that a node reports, with the shares that are held of it. Only the ledger changes it."""
 
     __slots__ = ("free", "gpu", "kept_for", "shares")
@@ -48,31 +48,31 @@ class Card:
         """How much of the GPU is held by shares in that state."""
         return MiB(sum(self.held(share) for share in self.shares.values() if share.state is state))
 
-    def less(self, mib: int) -> "Card":
+    def less(self, mib: int) -> "GpuEntry":
         """The same, with so much less of it free."""
-        copy = Card.__new__(Card)
+        copy = GpuEntry.__new__(GpuEntry)
         copy.gpu, copy.shares, copy.kept_for, copy.free = self.gpu, self.shares, self.kept_for, self.free - mib
         return copy
 
 
-def room_on(cards: Iterable[Card]) -> NodeRoom:
+def room_on(entries: Iterable[GpuEntry]) -> NodeRoom:
     """The room on the GPUs of a node that is usable."""
-    return summarise((card.gpu, card.free) for card in cards if not card.kept_for and not card.gpu.unusable)
+    return summarise((entry.gpu, entry.free) for entry in entries if not entry.kept_for and not entry.gpu.unusable)
 
 
-class _NodeEntry:
+class _NodeRecord:
     """A node and its GPUs, as the ledger records them."""
 
-    __slots__ = ("cards", "node")
+    __slots__ = ("entries", "node")
 
-    def __init__(self, node: Node, cards: tuple[Card, ...]) -> None:
+    def __init__(self, node: Node, entries: tuple[GpuEntry, ...]) -> None:
         self.node = node
-        self.cards = cards
+        self.entries = entries
 
     def room(self) -> NodeRoom:
         if self.node.unusable:
             return NO_ROOM
-        return room_on(self.cards)
+        return room_on(self.entries)
 
 
 class Ledger:
@@ -82,9 +82,9 @@ class Ledger:
     """
 
     def __init__(self, nodes: Iterable[Node] = (), shares: Iterable[Share] = ()) -> None:
-        self._entries: dict[str, _NodeEntry] = {}
+        self._nodes: dict[str, _NodeRecord] = {}
         self._rooms: dict[str, NodeRoom] = {}
-        self._cards: dict[str, Card] = {}
+        self._entries: dict[str, GpuEntry] = {}
         self._unreported: dict[str, dict[str, Share]] = {}  # GPU that no node reports → uid → share
         self._shares: dict[str, dict[str, Share]] = {}  # uid → GPU → share, wherever the GPU is
         self._kept: dict[str, Holder] = {}  # GPU → the pod it is kept for
@@ -103,19 +103,19 @@ class Ledger:
 
     @property
     def nodes(self) -> Sequence[str]:
-        return tuple(self._entries)
+        return tuple(self._nodes)
 
     def node(self, name: str) -> Node | None:
-        entry = self._entries.get(name)
-        return entry.node if entry else None
+        record = self._nodes.get(name)
+        return record.node if record else None
 
-    def cards(self, node: str) -> Sequence[Card]:
+    def entries(self, node: str) -> Sequence[GpuEntry]:
         """In the order of their indices."""
-        entry = self._entries.get(node)
-        return entry.cards if entry else ()
+        record = self._nodes.get(node)
+        return record.entries if record else ()
 
-    def card(self, uuid: str) -> Card | None:
-        return self._cards.get(uuid)
+    def entry(self, uuid: str) -> GpuEntry | None:
+        return self._entries.get(uuid)
 
     @property
     def rooms(self) -> Mapping[str, NodeRoom]:
@@ -123,7 +123,7 @@ class Ledger:
         mapping does not see later changes."""
         if self._not_summed_up:
             for name in self._not_summed_up:
-                self._rooms[name] = self._entries[name].room()
+                self._rooms[name] = self._nodes[name].room()
             self._not_summed_up = {}
         return self._rooms
 
@@ -156,12 +156,12 @@ class Ledger:
 
     def nodes_held_by(self, uid: str) -> set[str]:
         """Where it holds something of a GPU that a node reports."""
-        return {self._cards[gpu].gpu.node for gpu in self._shares.get(uid, ()) if gpu in self._cards}
+        return {self._entries[gpu].gpu.node for gpu in self._shares.get(uid, ()) if gpu in self._entries}
 
     def holders_of(self, gpu: str) -> set[str]:
         """The uids of the pods that hold a part of the GPU, also if no node reports it at the moment."""
-        card = self._cards.get(gpu)
-        return set(card.shares if card is not None else self._unreported.get(gpu, ()))
+        entry = self._entries.get(gpu)
+        return set(entry.shares if entry is not None else self._unreported.get(gpu, ()))
 
     def holders(self) -> AbstractSet[str]:
         """The uids of all pods that hold something; it changes with the ledger."""
@@ -186,44 +186,44 @@ class Ledger:
         self._detach(node.name)
         self._inventory_version += 1
         for gpu in node.gpus:
-            elsewhere = self._cards.get(gpu.uuid)
+            elsewhere = self._entries.get(gpu.uuid)
             if elsewhere is not None:  # the GPU was moved to this machine
                 self._take_off(elsewhere)
-        cards = [
-            Card(gpu, self._unreported.pop(gpu.uuid, {}), self._kept.get(gpu.uuid))
+        entries = [
+            GpuEntry(gpu, self._unreported.pop(gpu.uuid, {}), self._kept.get(gpu.uuid))
             for gpu in sorted(node.gpus, key=lambda gpu: gpu.index)
         ]
-        self._cards.update((card.gpu.uuid, card) for card in cards)
-        self._entries[node.name] = _NodeEntry(node, tuple(cards))
+        self._entries.update((entry.gpu.uuid, entry) for entry in entries)
+        self._nodes[node.name] = _NodeRecord(node, tuple(entries))
         self._note_change(node.name)
 
     def remove_node(self, name: str) -> None:
         """The node is gone. What is held there stays recorded until the pods are gone too."""
         self._refuse_in_what_if()
-        if name in self._entries:
+        if name in self._nodes:
             self._detach(name)
             del self._changed_at[name]
             self._inventory_version += 1
             self._version = self._last_version = self._removed_at = self._last_version + 1
 
     def _detach(self, name: str) -> None:
-        entry = self._entries.pop(name, None)
+        record = self._nodes.pop(name, None)
         self._rooms.pop(name, None)
         self._not_summed_up.pop(name, None)
-        for card in entry.cards if entry else ():
-            self._lose(card)
+        for gpu in record.entries if record else ():
+            self._lose(gpu)
 
-    def _take_off(self, card: Card) -> None:
-        entry = self._entries[card.gpu.node]
-        entry.cards = tuple(other for other in entry.cards if other is not card)
-        entry.node = replace(entry.node, gpus=tuple(other.gpu for other in entry.cards))
-        self._note_change(card.gpu.node)
-        self._lose(card)
+    def _take_off(self, entry: GpuEntry) -> None:
+        record = self._nodes[entry.gpu.node]
+        record.entries = tuple(other for other in record.entries if other is not entry)
+        record.node = replace(record.node, gpus=tuple(other.gpu for other in record.entries))
+        self._note_change(entry.gpu.node)
+        self._lose(entry)
 
-    def _lose(self, card: Card) -> None:
-        del self._cards[card.gpu.uuid]
-        if card.shares:
-            self._unreported[card.gpu.uuid] = card.shares
+    def _lose(self, entry: GpuEntry) -> None:
+        del self._entries[entry.gpu.uuid]
+        if entry.shares:
+            self._unreported[entry.gpu.uuid] = entry.shares
 
     def _refuse_in_what_if(self) -> None:
         if self._undo is not None:
@@ -238,15 +238,15 @@ class Ledger:
             self._set_share(share.gpu, share.holder.uid, share)
 
     def _check(self, share: Share) -> None:
-        who, card = share.holder, self._cards.get(share.gpu)
-        if card is None:
+        who, entry = share.holder, self._entries.get(share.gpu)
+        if entry is None:
             raise LedgerError(f"{who} cannot hold a part of {share.gpu}: no node reports this GPU")
-        if who.uid in card.shares:
-            raise LedgerError(f"{who} holds a part of {card.gpu} already")
-        if card.kept_for is not None and not share.may_have(card.kept_for):
-            raise LedgerError(f"{who} cannot hold {card.gpu}: it is kept for {card.kept_for}")
-        if not 0 < card.held(share) <= card.free:
-            raise LedgerError(f"{who} cannot hold {card.held(share)} MiB of {card.gpu}: {card.free} MiB are free")
+        if who.uid in entry.shares:
+            raise LedgerError(f"{who} holds a part of {entry.gpu} already")
+        if entry.kept_for is not None and not share.may_have(entry.kept_for):
+            raise LedgerError(f"{who} cannot hold {entry.gpu}: it is kept for {entry.kept_for}")
+        if not 0 < entry.held(share) <= entry.free:
+            raise LedgerError(f"{who} cannot hold {entry.held(share)} MiB of {entry.gpu}: {entry.free} MiB are free")
         if share.state is ShareState.GONE:
             raise LedgerError(f"{who} cannot hold a share that is gone")
 
@@ -257,11 +257,11 @@ class Ledger:
                 raise LedgerError(f"a share of {share.holder} that is gone cannot be restored")
             self._set_share(share.gpu, share.holder.uid, share)
 
-    def set_card(self, uuid: str, shares: Iterable[Share], kept_for: Holder | None = None) -> Collection[str]:
+    def set_entry(self, uuid: str, shares: Iterable[Share], kept_for: Holder | None = None) -> Collection[str]:
         """Records all that is held of one GPU, as its Lease tells it; what it does not tell is gone. Returns the uids
         of those for whom something is different now: not for whom it was promised before the Lease was written."""
-        card = self._cards.get(uuid)
-        before = card.shares if card is not None else self._unreported.get(uuid, {})
+        entry = self._entries.get(uuid)
+        before = entry.shares if entry is not None else self._unreported.get(uuid, {})
         told = {share.holder.uid: share for share in shares}
         gone = [uid for uid in before if uid not in told]
         new = [uid for uid, share in told.items() if (known := before.get(uid)) is not share and known != share]
@@ -332,8 +332,8 @@ class Ledger:
 
     def _set_share(self, gpu: str, uid: str, share: Share | None) -> None:
         """What the pod holds of the GPU from now on. None: nothing."""
-        card = self._cards.get(gpu)
-        on_gpu = card.shares if card is not None else self._unreported.setdefault(gpu, {})
+        entry = self._entries.get(gpu)
+        on_gpu = entry.shares if entry is not None else self._unreported.setdefault(gpu, {})
         of_pod = self._shares.setdefault(uid, {})
         before = on_gpu.get(uid)
         if self._undo is not None:
@@ -345,10 +345,10 @@ class Ledger:
             of_pod.pop(gpu, None)
         if not of_pod:
             del self._shares[uid]
-        if card is not None:
-            card.free += card.held(before) if before is not None else 0
-            card.free -= card.held(share) if share is not None else 0
-            self._note_change(card.gpu.node)
+        if entry is not None:
+            entry.free += entry.held(before) if before is not None else 0
+            entry.free -= entry.held(share) if share is not None else 0
+            self._note_change(entry.gpu.node)
         elif not on_gpu:
             del self._unreported[gpu]
 
@@ -364,10 +364,10 @@ class Ledger:
         if holder is not None:
             self._kept[uuid] = holder
             self._kept_of.setdefault(holder.uid, set()).add(uuid)
-        card = self._cards.get(uuid)
-        if card is not None and card.kept_for != holder:
-            card.kept_for = holder
-            self._note_change(card.gpu.node)
+        entry = self._entries.get(uuid)
+        if entry is not None and entry.kept_for != holder:
+            entry.kept_for = holder
+            self._note_change(entry.gpu.node)
 
     def _note_change(self, node: str) -> None:
         self._version = self._last_version = self._last_version + 1
@@ -377,7 +377,7 @@ class Ledger:
 
     def touch(self, node: str) -> None:
         """Counts as a change: something else that people see of the node has changed."""
-        if node in self._entries:
+        if node in self._nodes:
             self._note_change(node)
 
     # --- self-check ---------------------------------------------------------------------------------------------------
@@ -385,23 +385,23 @@ class Ledger:
     def audit(self) -> None:
         """Counts everything again from the shares alone; raises if the ledger contradicts itself."""
         wrong = []
-        for name, entry in self._entries.items():
-            fresh = Ledger([entry.node])
-            for card in entry.cards:
-                fresh.restore(card.shares.values())
-                if card.kept_for is not None:
-                    fresh.keep(card.gpu.uuid, card.kept_for)
-            for card in entry.cards:
-                again = fresh._cards[card.gpu.uuid]
-                if card.free != again.free:
-                    wrong.append(f"{card.gpu} shows {card.free} MiB free, its shares leave {again.free}")
+        for name, record in self._nodes.items():
+            fresh = Ledger([record.node])
+            for entry in record.entries:
+                fresh.restore(entry.shares.values())
+                if entry.kept_for is not None:
+                    fresh.keep(entry.gpu.uuid, entry.kept_for)
+            for entry in record.entries:
+                again = fresh._entries[entry.gpu.uuid]
+                if entry.free != again.free:
+                    wrong.append(f"{entry.gpu} shows {entry.free} MiB free, its shares leave {again.free}")
             if self.rooms[name] != fresh.rooms[name]:
                 wrong.append(f"node {name} shows {self.rooms[name]}, its GPUs have {fresh.rooms[name]}")
-        by_card = [share for card in self._cards.values() for share in card.shares.values()]
-        by_card += [share for shares in self._unreported.values() for share in shares.values()]
+        by_gpu = [share for entry in self._entries.values() for share in entry.shares.values()]
+        by_gpu += [share for shares in self._unreported.values() for share in shares.values()]
         by_pod = [share for shares in self._shares.values() for share in shares.values()]
         wrong += [f"{uuid} is remembered for nobody" for uuid, shares in self._unreported.items() if not shares]
-        if Counter(by_card) != Counter(by_pod):
-            wrong.append(f"the GPUs know {Counter(by_card)}, the pods {Counter(by_pod)}")
+        if Counter(by_gpu) != Counter(by_pod):
+            wrong.append(f"the GPUs know {Counter(by_gpu)}, the pods {Counter(by_pod)}")
         if wrong:
             raise LedgerError("; ".join(wrong))

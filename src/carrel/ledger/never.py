@@ -99,7 +99,7 @@ def _could_serve(ledger: Ledger, request: Request, names: Iterable[str]) -> bool
     """Whether one of the nodes could; also one whose report cannot be read."""
     nodes = filter(None, map(ledger.node, names))
     return any(
-        _most(node, request) >= request.cards or (node.unusable and not node.gpus) for node in _kinds(nodes, request)
+        _most(node, request) >= request.gpus or (node.unusable and not node.gpus) for node in _kinds(nodes, request)
     )
 
 
@@ -129,7 +129,7 @@ def _most_members(node: Node, request: Request) -> int:
     for gpu in _able(node, request):
         need = gpu.memory if request.amount == WHOLE else request.amount.on(gpu.memory)
         parts[_together(gpu, request)] += MANY if need > gpu.memory else gpu.memory // need
-    return sum(count // request.cards for count in parts.values())
+    return sum(count // request.gpus for count in parts.values())
 
 
 def _by_island(node: Node, request: Request) -> Counter[str]:
@@ -209,7 +209,7 @@ def _why_none(request: Request, nodes: Sequence[Node], where: str) -> tuple[str,
 def _why_too_few(request: Request, nodes: Sequence[Node], where: str) -> tuple[str, str]:
     best = max(_kinds(nodes, request), key=lambda node: _most(node, request))
     most = _most(best, request)
-    wanted = f"{request.cards} {request.model or f'GPUs{request.selector}'}"
+    wanted = f"{request.gpus} {request.model or f'GPUs{request.selector}'}"
     wanted += f" with {request.amount} each" if isinstance(request.amount, Memory) else ""
     if needs_one_island(request):
         fact = f"No node{where} has {wanted} in one NVLink island; the largest island, of {best.name}, has {most}"

@@ -63,11 +63,11 @@ class NodeRoom:
 NO_ROOM = NodeRoom(largest=0, pieces=(), whole=0, groups=(), model=None, memory=MiB(0), together=0, slowest=0)
 
 
-def summarise(cards: Iterable[tuple[Gpu, int]]) -> NodeRoom:
+def summarise(gpus: Iterable[tuple[Gpu, int]]) -> NodeRoom:
     """The room on the given usable GPUs, each with its free MiB."""
     pieces: dict[tuple[str, str, MiB, int], list[int]] = {}
     whole = 0
-    usable, uuids = tuple(cards), set[str]()
+    usable, uuids = tuple(gpus), set[str]()
     for gpu, free in usable:
         pieces.setdefault((gpu.island, gpu.model, gpu.memory, gpu.bandwidth_gbps), []).append(free)
         whole += free == gpu.memory
@@ -95,35 +95,35 @@ def fit_test(request: Request) -> Callable[[NodeRoom], bool]:
     """The question "does it fit?" prepared for one request, to be asked of many nodes."""
     if request.selector.names_uuids:
         return _fit_test_by_uuid(request)
-    cards, amount = request.cards, request.amount
+    gpus, amount = request.gpus, request.amount
     models = _models_of(request)
     slowest = request.topology.min_bandwidth_gbps if request.topology.mode is TopologyMode.REQUIRED else 0
-    last = cards - 1
+    last = gpus - 1
     if needs_one_island(request):
         whole = amount == WHOLE
 
         def fits_an_island(room: NodeRoom) -> bool:
             if whole and room.model is not None and room.slowest >= slowest:
-                return room.together >= cards and (models is None or models[room.model])
-            return _most_cards(room, request, slowest) >= cards
+                return room.together >= gpus and (models is None or models[room.model])
+            return _most_gpus(room, request, slowest) >= gpus
 
         return fits_an_island
     if models is None and not slowest:
         if amount == WHOLE:
-            return lambda room: room.whole >= cards
+            return lambda room: room.whole >= gpus
         if isinstance(amount, Memory):
             mib = amount.mib
-            if cards == 1:
+            if gpus == 1:
                 return lambda room: room.largest >= mib
-            return lambda room: len(room.pieces) >= cards and room.pieces[last] >= mib
+            return lambda room: len(room.pieces) >= gpus and room.pieces[last] >= mib
     needs = _Needs(amount)
 
     def fits_the_node(room: NodeRoom) -> bool:
         if slowest or room.model is None:
-            return _most_cards(room, request, slowest) >= cards
+            return _most_gpus(room, request, slowest) >= gpus
         if models is not None and not models[room.model]:
             return False
-        return len(room.pieces) >= cards and room.pieces[last] >= needs[room.memory]
+        return len(room.pieces) >= gpus and room.pieces[last] >= needs[room.memory]
 
     return fits_the_node
 
@@ -156,7 +156,7 @@ def able(room: NodeRoom, request: Request) -> int:
 
 def needs_one_island(request: Request) -> bool:
     """One GPU is always together with itself."""
-    return request.cards > 1 and request.topology.mode is TopologyMode.REQUIRED
+    return request.gpus > 1 and request.topology.mode is TopologyMode.REQUIRED
 
 
 class _Needs(dict[MiB, MiB]):
@@ -186,7 +186,7 @@ def _models_of(request: Request) -> _Models | None:
     return _Models(request) if request.model or request.selector.names_models else None
 
 
-def _most_cards(room: NodeRoom, request: Request, slowest: int) -> int:
+def _most_gpus(room: NodeRoom, request: Request, slowest: int) -> int:
     """The most GPUs that could serve the request: on the node or, where they must be together, on its best island."""
     models, on = _models_of(request), request.amount.on
     islands: dict[str, int] = {}

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from carrel.ledger.gpu_choice import by_island, choose
 from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, MiB, Node
-from carrel.ledger.ledger import Card, Ledger
+from carrel.ledger.ledger import GpuEntry, Ledger
 from carrel.ledger.node_room import able, fit_test
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import ANY_GPU, WHOLE, GpuSelector, Request, TopologyMode, are_dealt_out
@@ -81,8 +81,8 @@ class Placement:
         dealt, is_dealt_out = 0, are_dealt_out(self.request.containers)
         for need in self.request.containers:
             first = dealt if is_dealt_out else 0
-            seen[need.container] = self.gpus[first : first + need.cards]
-            dealt += 0 if need.init else need.cards
+            seen[need.container] = self.gpus[first : first + need.gpus]
+            dealt += 0 if need.init else need.gpus
         return seen
 
 
@@ -101,7 +101,7 @@ def candidates(ledger: Ledger, request: Request, nodes: Sequence[str], pod: str 
     fitting = [name for name, room in zip(nodes, rooms, strict=True) if room is not None and fits(room)]
     if request.node_labels:
         fitting = [name for name in fitting if selected(ledger.node(name), request)]
-    kept = {card.gpu.node for card in map(ledger.card, ledger.kept_for(pod)) if card is not None}
+    kept = {entry.gpu.node for entry in map(ledger.entry, ledger.kept_for(pod)) if entry is not None}
     if kept:  # summaries leave kept GPUs out: on these few nodes, look at the GPUs themselves
         found = set(fitting).union(name for name in kept if isinstance(place(ledger, request, name, pod), Placement))
         fitting = [name for name in nodes if name in found]
@@ -121,18 +121,18 @@ def place(ledger: Ledger, request: Request, node: str, pod: str = "") -> Placeme
     if not selected(there, request):
         missing = _missing_labels(there, request)
         return Refusal(f"{node} does not have the label{'s' * (missing.count(',') > 0)} {missing}")
-    able = able_cards(ledger, request, node, pod)
-    chosen = choose(able, request) if len(able) >= request.cards else None
+    able = able_entries(ledger, request, node, pod)
+    chosen = choose(able, request) if len(able) >= request.gpus else None
     if chosen is None:
-        return _refusal(node, ledger.cards(node), able, request, pod)
-    return Placement(node, tuple(card.gpu for card in chosen), request)
+        return _refusal(node, ledger.entries(node), able, request, pod)
+    return Placement(node, tuple(entry.gpu for entry in chosen), request)
 
 
 def held_placement(ledger: Ledger, request: Request, holder: Holder) -> Placement | None:
     """The GPUs that the pod holds already, if they are just what it asks for; None if not."""
     held = ledger.shares_of(holder.uid)
-    gpus = [card.gpu for card in map(ledger.card, held) if card is not None]
-    if len(gpus) != request.cards or len({gpu.node for gpu in gpus}) != 1:
+    gpus = [entry.gpu for entry in map(ledger.entry, held) if entry is not None]
+    if len(gpus) != request.gpus or len({gpu.node for gpu in gpus}) != 1:
         return None
     placement = Placement(gpus[0].node, tuple(sorted(gpus, key=lambda gpu: gpu.index)), request)
     wanted = {share.gpu: share.memory for share in placement.shares(holder)}
@@ -155,15 +155,17 @@ def selected(node: Node | None, request: Request) -> bool:
     return node is not None and request.node_labels <= node.labels.items()
 
 
-def able_cards(ledger: Ledger, request: Request, node: str, pod: str) -> list[Card]:
+def able_entries(ledger: Ledger, request: Request, node: str, pod: str) -> list[GpuEntry]:
     """The GPUs of the node that would do, each by itself."""
     need = request.amount.on
-    return [card for card in ledger.cards(node) if card.free >= need(card.gpu.memory) and suits(card, request, pod)]
+    return [
+        entry for entry in ledger.entries(node) if entry.free >= need(entry.gpu.memory) and suits(entry, request, pod)
+    ]
 
 
-def suits(card: Card, request: Request, pod: str) -> bool:
+def suits(entry: GpuEntry, request: Request, pod: str) -> bool:
     """Whether the pod might have the GPU if nobody held a part of it."""
-    return (card.kept_for is None or card.kept_for.uid == pod) and suits_by_nature(card.gpu, request)
+    return (entry.kept_for is None or entry.kept_for.uid == pod) and suits_by_nature(entry.gpu, request)
 
 
 def suits_by_nature(gpu: Gpu, request: Request) -> bool:
@@ -197,51 +199,51 @@ def why_not(ledger: Ledger, request: Request, node: str, pod: str = "") -> str:
         return f"no new GPU pods: {there.unusable}"
     if not selected(there, request):
         return f"not labelled {_missing_labels(there, request)}"
-    cards = len(ledger.cards(node))
+    gpus = len(ledger.entries(node))
     # A summary leaves out what is kept, for whomever: only who has something kept for it looks at the GPUs themselves.
-    count = len(able_cards(ledger, request, node, pod)) if ledger.kept_for(pod) else able(ledger.rooms[node], request)
-    if count >= request.cards:
-        best = _most_together(able_cards(ledger, request, node, pod))
-        return f"room on {count} of {cards} GPUs, on {best} in one NVLink island"
-    return f"room on {count} of {cards} GPUs"
+    count = len(able_entries(ledger, request, node, pod)) if ledger.kept_for(pod) else able(ledger.rooms[node], request)
+    if count >= request.gpus:
+        best = _most_together(able_entries(ledger, request, node, pod))
+        return f"room on {count} of {gpus} GPUs, on {best} in one NVLink island"
+    return f"room on {count} of {gpus} GPUs"
 
 
-def _refusal(node: str, cards: Sequence[Card], able: Sequence[Card], request: Request, pod: str) -> Refusal:
-    details = tuple(f"{card.gpu} {_obstacle(card, request, pod) or 'would do'}" for card in cards)
-    if len(able) >= request.cards:
+def _refusal(node: str, entries: Sequence[GpuEntry], able: Sequence[GpuEntry], request: Request, pod: str) -> Refusal:
+    details = tuple(f"{entry.gpu} {_obstacle(entry, request, pod) or 'would do'}" for entry in entries)
+    if len(able) >= request.gpus:
         best = _most_together(able)
         return Refusal(
             f"{node} has {len(able)} GPUs that would do, but at most {best} of them in one NVLink island;"
-            f" {request.cards} in one island are asked",
+            f" {request.gpus} in one island are asked",
             details,
         )
-    if not cards:
+    if not entries:
         return Refusal(f"{node} has no GPU")
-    if len(cards) < request.cards:
-        return Refusal(f"{node} has {len(cards)} GPU{'s' * (len(cards) > 1)} in all; {request} asked", details)
-    if len(cards) == 1:
+    if len(entries) < request.gpus:
+        return Refusal(f"{node} has {len(entries)} GPU{'s' * (len(entries) > 1)} in all; {request} asked", details)
+    if len(entries) == 1:
         return Refusal(details[0])
     found = f"only {len(able)} of" if able else "none of"
     # A GPU that is not in use is more than a matter of waiting: somebody has to know why.
-    unusable = next((f"; {card.gpu.unusable}" for card in cards if card.gpu.unusable), "")
-    return Refusal(f"{node} has no room for {request}: {found} its {len(cards)} GPUs would do{unusable}", details)
+    unusable = next((f"; {entry.gpu.unusable}" for entry in entries if entry.gpu.unusable), "")
+    return Refusal(f"{node} has no room for {request}: {found} its {len(entries)} GPUs would do{unusable}", details)
 
 
 def _missing_labels(node: Node, request: Request) -> str:
     return ", ".join(f"{key}={value}" for key, value in sorted(request.node_labels - node.labels.items()))
 
 
-def _most_together(able: Sequence[Card]) -> int:
+def _most_together(able: Sequence[GpuEntry]) -> int:
     return max(len(found) if island else 1 for island, found in by_island(able).items())
 
 
-def _obstacle(card: Card, request: Request, pod: str) -> str:
+def _obstacle(entry: GpuEntry, request: Request, pod: str) -> str:
     """What keeps the pod from having this GPU, in words; empty if nothing does."""
-    gpu, topology, need = card.gpu, request.topology, request.amount.on(card.gpu.memory)
+    gpu, topology, need = entry.gpu, request.topology, request.amount.on(entry.gpu.memory)
     if gpu.unusable:
         return f"is not in use: {gpu.unusable}"
-    if card.kept_for is not None and card.kept_for.uid != pod:
-        return f"is kept for {card.kept_for}"
+    if entry.kept_for is not None and entry.kept_for.uid != pod:
+        return f"is kept for {entry.kept_for}"
     if request.model and gpu.model != request.model:
         return f"is a {gpu.model or 'GPU of unknown model'}, {request.model} asked"
     if not request.selector.allows_model(gpu.model):
@@ -255,20 +257,20 @@ def _obstacle(card: Card, request: Request, pod: str) -> str:
         return f"has an unknown amount of memory, {need:,} MiB asked: its node does not report it; {LACKS_FIELDS}"
     if need > gpu.memory:
         return f"has {gpu.memory:,} MiB in all, {need:,} MiB asked"
-    if card.free < need:
-        return f"has {max(card.free, 0):,} MiB free, {need:,} MiB asked; held by {_held_by(card)}"
+    if entry.free < need:
+        return f"has {max(entry.free, 0):,} MiB free, {need:,} MiB asked; held by {_held_by(entry)}"
     return ""
 
 
 def why_not_on(ledger: Ledger, gpu: Gpu, request: Request, pod: str = "") -> Refusal | None:
     """Why this one GPU, which somebody else has chosen, cannot be had; None if it can."""
-    there, card = ledger.node(gpu.node), ledger.card(gpu.uuid)
-    if there is None or card is None:
+    there, entry = ledger.node(gpu.node), ledger.entry(gpu.uuid)
+    if there is None or entry is None:
         return Refusal(f"{gpu} is none that Carrel knows of")
     if there.unusable:
         return Refusal(f"{gpu.node} takes no new GPU pods: {there.unusable}")
-    obstacle = _obstacle(card, request, pod)
-    return Refusal(f"{card.gpu} {obstacle}") if obstacle else None
+    obstacle = _obstacle(entry, request, pod)
+    return Refusal(f"{entry.gpu} {obstacle}") if obstacle else None
 
 
 def _why_not_this_uuid(gpu: Gpu, selector: GpuSelector) -> str:
@@ -281,6 +283,6 @@ def _why_not_this_uuid(gpu: Gpu, selector: GpuSelector) -> str:
     return "may turn out to be a GPU that the pod does not allow: the kubelet chooses GPUs on this node"
 
 
-def _held_by(card: Card, shown: int = 3) -> str:
-    holders = sorted(str(share.holder) for share in card.shares.values())
+def _held_by(entry: GpuEntry, shown: int = 3) -> str:
+    holders = sorted(str(share.holder) for share in entry.shares.values())
     return ", ".join(holders[:shown]) + (f" and {len(holders) - shown} more" if len(holders) > shown else "")

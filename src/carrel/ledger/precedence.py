@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 
 from carrel.ledger.filtering import FilterResult
 from carrel.ledger.gpu_choice import choose
-from carrel.ledger.ledger import Card, Ledger, room_on
+from carrel.ledger.ledger import GpuEntry, Ledger, room_on
 from carrel.ledger.node_room import NodeRoom, fit_test
 from carrel.ledger.placement import Placement, WaitingPod, selected, suits
 from carrel.ledger.requests import Memory, Request
@@ -115,8 +115,8 @@ class _TakenFirst:
         """Where something is taken."""
         self.steps_left = most_steps
         self._ledger = ledger
-        self._taken: dict[str, list[tuple[WaitingPod, list[Card]]]] = {}  # by node
-        self._cards: dict[str, tuple[Card, ...]] = {}  # of these nodes, as they would be
+        self._taken: dict[str, list[tuple[WaitingPod, list[GpuEntry]]]] = {}  # by node
+        self._entries: dict[str, tuple[GpuEntry, ...]] = {}  # of these nodes, as they would be
         self._most_free: dict[str, int] = {}  # the same, MiB of one GPU
         self._rooms: dict[str, NodeRoom] = {}  # the same, as far as anybody has asked
         self._alike: dict[tuple[Request, int], _Alike] = {}
@@ -125,19 +125,17 @@ class _TakenFirst:
     def shares_on(self, node: str = "") -> Sequence[Share]:
         """On all nodes, if none is given."""
         taken = {node: self._taken.get(node, [])} if node else self._taken
-        return [
-            share for name, there in taken.items() for booked, cards in there for share in _shares(booked, name, cards)
-        ]
+        return [share for name, there in taken.items() for booked, own in there for share in _shares(booked, name, own)]
 
     def room(self, node: str) -> NodeRoom:
         if node not in self._rooms:
-            self._rooms[node] = room_on(self._cards[node])
+            self._rooms[node] = room_on(self._entries[node])
         return self._rooms[node]
 
     def serve(self, booked: WaitingPod) -> None:
         """Takes GPUs for the pod, if there is room."""
         keeper = booked.keeper(self._ledger)
-        kept = {card.gpu.node for card in map(self._ledger.card, self._ledger.kept_for(keeper)) if card is not None}
+        kept = {entry.gpu.node for entry in map(self._ledger.entry, self._ledger.kept_for(keeper)) if entry is not None}
         for node in sorted(kept.intersection(self._nodes(booked).there) if kept else ()):
             if self._take(booked, node, keeper):
                 return
@@ -158,8 +156,8 @@ class _TakenFirst:
         """The nodes that have room as long as nobody takes anything, in order."""
         request, nodes = booked.request, self._nodes(booked)
         if request.selector.only:
-            cards = map(self._ledger.card, request.selector.only)
-            yield from sorted(nodes.there.intersection(card.gpu.node for card in cards if card is not None))
+            entries = map(self._ledger.entry, request.selector.only)
+            yield from sorted(nodes.there.intersection(entry.gpu.node for entry in entries if entry is not None))
             return
         if request.selector.names_uuids:
             yield from nodes.in_order  # there the summaries do not help
@@ -188,20 +186,24 @@ class _TakenFirst:
         self.steps_left -= STEPS_BY_GPU
         if there is None or there.unusable or not selected(there, request):
             return False
-        need, cards = request.amount.on, self._cards.get(node) or self._ledger.cards(node)
+        need, entries = request.amount.on, self._entries.get(node) or self._ledger.entries(node)
         able = [
-            card for card in cards if card.free and card.free >= need(card.gpu.memory) and suits(card, request, keeper)
+            entry
+            for entry in entries
+            if entry.free and entry.free >= need(entry.gpu.memory) and suits(entry, request, keeper)
         ]
-        chosen = choose(able, request) if len(able) >= request.cards else None
+        chosen = choose(able, request) if len(able) >= request.gpus else None
         if chosen is None:
             return False
         self.nodes.add(node)
         self._taken.setdefault(node, []).append((booked, chosen))
-        self._cards[node] = tuple(card.less(need(card.gpu.memory)) if card in chosen else card for card in cards)
-        self._most_free[node] = max(card.free for card in self._cards[node])
+        self._entries[node] = tuple(
+            entry.less(need(entry.gpu.memory)) if entry in chosen else entry for entry in entries
+        )
+        self._most_free[node] = max(entry.free for entry in self._entries[node])
         return True
 
 
-def _shares(booked: WaitingPod, node: str, cards: Sequence[Card]) -> Iterable[Share]:
+def _shares(booked: WaitingPod, node: str, entries: Sequence[GpuEntry]) -> Iterable[Share]:
     coverage = Coverage(booked.booking, SOME_INSTANT) if booked.booking else None
-    return Placement(node, tuple(card.gpu for card in cards), booked.request, coverage).shares(booked.holder)
+    return Placement(node, tuple(entry.gpu for entry in entries), booked.request, coverage).shares(booked.holder)

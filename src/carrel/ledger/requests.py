@@ -14,7 +14,7 @@ class Memory:
 
     mib: MiB
 
-    def on(self, card_memory: MiB) -> MiB:
+    def on(self, gpu_memory: MiB) -> MiB:
         return self.mib
 
     def __str__(self) -> str:
@@ -31,8 +31,8 @@ class Portion:
 
     part: Fraction
 
-    def on(self, card_memory: MiB) -> MiB:
-        return MiB(card_memory * self.part.numerator // self.part.denominator or card_memory + 1)
+    def on(self, gpu_memory: MiB) -> MiB:
+        return MiB(gpu_memory * self.part.numerator // self.part.denominator or gpu_memory + 1)
 
     def __hash__(self) -> int:
         """A Fraction's own is slow, and thousands of requests are looked up at once."""
@@ -96,7 +96,7 @@ class ContainerNeed:
     """The part of a pod's request that one container uses: a number of its GPUs, an amount of each."""
 
     container: str
-    cards: int
+    gpus: int
     amount: Amount
     init: bool = False
     """An init container runs before the others and uses GPUs that they will have: it does not add to them. A sidecar
@@ -177,9 +177,9 @@ def are_dealt_out(needs: Sequence[ContainerNeed]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a pod asks for: `cards` different GPUs of one node, `amount` of each, and which GPUs will do."""
+    """What a pod asks for: `gpus` different GPUs of one node, `amount` of each, and which GPUs will do."""
 
-    cards: int
+    gpus: int
     amount: Amount
     model: str = ""
     """As `nvidia.com/gpu.product` spells it. Empty: any."""
@@ -200,12 +200,12 @@ class Request:
     """Whether the emptiest node is preferred to the fullest one that fits. None: as the cluster is set."""
 
     def __post_init__(self) -> None:
-        if self.cards < 1:
-            raise ValueError(f"a request is for at least one GPU, not {self.cards}")
+        if self.gpus < 1:
+            raise ValueError(f"a request is for at least one GPU, not {self.gpus}")
 
     def __hash__(self) -> int:
         """By what makes most requests different: the hash of all parts would cost more than most of what it is for."""
-        return hash((self.cards, self.amount, self.model, self.selector.only))
+        return hash((self.gpus, self.amount, self.model, self.selector.only))
 
     def on_any_covered(self) -> "Request":
         """Without what `coverage` decided about single GPUs: it says that only of pods that wait."""
@@ -219,10 +219,10 @@ class Request:
     def __str__(self) -> str:
         where = f" of model {self.model}" if self.model else ""
         where += str(self.selector)
-        if self.cards > 1 and self.topology.mode is TopologyMode.REQUIRED:
+        if self.gpus > 1 and self.topology.mode is TopologyMode.REQUIRED:
             where += " in one NVLink island"
         if self.amount == WHOLE:
-            return f"{self.cards} whole GPU{'s' if self.cards > 1 else ''}{where}"
-        if self.cards == 1:
+            return f"{self.gpus} whole GPU{'s' if self.gpus > 1 else ''}{where}"
+        if self.gpus == 1:
             return f"{self.amount} on one GPU{where}"
-        return f"{self.amount} on each of {self.cards} GPUs{where}"
+        return f"{self.amount} on each of {self.gpus} GPUs{where}"

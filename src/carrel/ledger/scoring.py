@@ -150,8 +150,8 @@ class Ranking:
         own = self._where_gpus_are_kept(kind, pod) if pod and kind.request is not None else {}
         if not own or kind.request is None:
             return [NodeCost(0, cost, node) for node, cost in self._known(kind, nodes) if cost is not None]
-        cards = kind.request.cards
-        others = [NodeCost(cards, cost, name) for name, cost in self._known(kind, nodes) if cost and name not in own]
+        gpus = kind.request.gpus
+        others = [NodeCost(gpus, cost, name) for name, cost in self._known(kind, nodes) if cost and name not in own]
         return others + [cost for name, cost in own.items() if cost is not None and name in nodes]
 
     def _known(self, kind: _RequestKind, nodes: Iterable[str]) -> list[tuple[str, Cost | None]]:
@@ -209,8 +209,8 @@ class Ranking:
 
     def _where_gpus_are_kept(self, kind: _RequestKind, pod: str) -> dict[str, NodeCost | None]:
         """On these few nodes the pod may have what nobody else may."""
-        cards = map(self._ledger.card, self._ledger.kept_for(pod))
-        return {name: self._count_kept(kind, name, pod) for name in {card.gpu.node for card in cards if card}}
+        entries = map(self._ledger.entry, self._ledger.kept_for(pod))
+        return {name: self._count_kept(kind, name, pod) for name in {entry.gpu.node for entry in entries if entry}}
 
     # --- one node ----------------------------------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ class Ranking:
 
 def _takes_one_piece(request: Request) -> bool:
     return (
-        request.cards == 1
+        request.gpus == 1
         and request.policy is not GpuPolicy.PREFER_IDS
         and not request.selector.names_uuids
         and not request.topology.min_bandwidth_gbps

@@ -4,7 +4,7 @@ NVIDIA's plugin hands the GPUs over there, and nobody knows beforehand which. Wh
 a node has as many slots as GPUs, any slot may turn out to be any GPU, and no more slots are taken than there are
 GPUs, so that the kubelet has one for each. A slot is as large as the node's smallest GPU. The kubelet may have fewer
 GPUs to give than the node has: its plugin calls one unhealthy or is away, or pods that Carrel did not place have some.
-There are never more slots than that (`KubeletOffer`).
+There are never more slots than that (`KubeletCapacity`).
 
 Pods that ask the kubelet for whole GPUs by themselves need no more. For all others a reservation pod asks the kubelet
 for the GPU and says which it is. Its life, and what to do next, are decided here:
@@ -67,7 +67,7 @@ class Reservation:
     """The GPU behind a slot, held by a reservation pod, as the slot's Lease records it."""
 
     state: ReservationState = ReservationState.WANTED
-    card: str = ""
+    gpu: str = ""
     """UUID; empty as long as nobody knows. Pods are told this GPU, so it stays until the last of them has gone."""
     pod: str = ""
     """uid of the reservation pod that last had the GPU."""
@@ -79,8 +79,8 @@ class Reservation:
     def after(self, event: ReservationEvent) -> "Reservation":
         return replace(self, state=LIFE[self.state, event])
 
-    def found(self, card: str, pod: str) -> "Reservation":
-        return replace(self.after(ReservationEvent.FOUND), card=card, pod=pod, refused="", retry_at=None)
+    def found(self, gpu: str, pod: str) -> "Reservation":
+        return replace(self.after(ReservationEvent.FOUND), gpu=gpu, pod=pod, refused="", retry_at=None)
 
     def refused_until(self, why: str, retry_at: datetime) -> "Reservation":
         return replace(self, refused=why, retry_at=retry_at)
@@ -101,7 +101,7 @@ def slot_id(node: str, index: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class KubeletOffer:
+class KubeletCapacity:
     """How many GPUs the kubelet has to give, as the Node says, and what pods that Carrel did not place have of them."""
 
     allocatable: int | None = None
@@ -112,25 +112,25 @@ class KubeletOffer:
     """The pods that Carrel did not place, by their names."""
     devices_of_others: int = 0
     """How many of the kubelet's devices these pods have."""
-    cards_of_others: frozenset[str] = frozenset()
+    gpus_of_others: frozenset[str] = frozenset()
     """UUIDs of the GPUs that these pods have, where the agent says which."""
     unknown_of_others: int = 0
     """GPUs that they have, where nobody says which."""
 
 
-NO_LIMIT = KubeletOffer()
+NO_LIMIT = KubeletCapacity()
 
 
-def as_slots(node: Node, in_use: Mapping[int, Reservation | None], offer: KubeletOffer = NO_LIMIT) -> Node:
+def as_slots(node: Node, in_use: Mapping[int, Reservation | None], kubelet: KubeletCapacity = NO_LIMIT) -> Node:
     """The node with slots for GPUs. `in_use` has the slots that somebody holds a part of, with their reservations; of a
     pod that asked the kubelet itself, with its GPU as if it were reserved."""
     if not node.gpus:
         return node
     memory, models = min(gpu.memory for gpu in node.gpus), {gpu.model for gpu in node.gpus}
     model = models.pop() if len(models) == 1 else ""
-    why = _why_unusable(node, in_use, offer)
+    why = _why_unusable(node, in_use, kubelet)
     numbers = {gpu.uuid: gpu.index for gpu in node.gpus}
-    cards = {index: each.card for index, each in in_use.items() if each is not None}
+    uuids = {index: each.gpu for index, each in in_use.items() if each is not None}
     every = frozenset(numbers)
     slots = tuple(
         Gpu(
@@ -141,7 +141,7 @@ def as_slots(node: Node, in_use: Mapping[int, Reservation | None], offer: Kubele
             MiB(memory),
             unusable=why[gpu.index],
             may_be=_possible_uuids(in_use.get(gpu.index)) or every,
-            number=numbers.get(cards.get(gpu.index, "")),
+            number=numbers.get(uuids.get(gpu.index, "")),
         )
         for gpu in node.gpus
     )
@@ -152,28 +152,28 @@ def as_slots(node: Node, in_use: Mapping[int, Reservation | None], offer: Kubele
 def _why_closed(lost: Sequence[Reservation]) -> str:
     if not lost:
         return ""
-    first = min(lost, key=lambda each: each.card)
-    closed = f"{first.card} has lost its reservation pod; it is being taken back"
+    first = min(lost, key=lambda each: each.gpu)
+    closed = f"{first.gpu} has lost its reservation pod; it is being taken back"
     return f"{closed}; the last attempt failed: {first.refused}" if first.refused else closed
 
 
 def _possible_uuids(reservation: Reservation | None) -> frozenset[str]:
     """Empty: nobody knows yet."""
-    return frozenset((reservation.card,)) if reservation is not None and reservation.card else frozenset()
+    return frozenset((reservation.gpu,)) if reservation is not None and reservation.gpu else frozenset()
 
 
-def _why_unusable(node: Node, in_use: Mapping[int, Reservation | None], offer: KubeletOffer) -> dict[int, str]:
+def _why_unusable(node: Node, in_use: Mapping[int, Reservation | None], kubelet: KubeletCapacity) -> dict[int, str]:
     """By index; empty where the slot may be had. A slot whose GPU is known is as healthy as that GPU; of the others
     there are as many as the kubelet has healthy GPUs to give besides, those in use first."""
     health = {gpu.uuid: gpu.unusable for gpu in node.gpus}
-    known = {index: each for index, each in in_use.items() if each is not None and each.card}
-    room = _Room.of(node, {each.card for each in known.values()}, offer)
+    known = {index: each for index, each in in_use.items() if each is not None and each.gpu}
+    room = _Room.of(node, {each.gpu for each in known.values()}, kubelet)
     refused = next((each.refused for each in in_use.values() if each is not None and each.refused), "")
     answer, left = {}, room.left
     for index in sorted((gpu.index for gpu in node.gpus), key=lambda index: (index not in in_use, index)):
         reservation = in_use.get(index)
         if index in known:
-            answer[index] = health.get(known[index].card, "its node no longer reports its GPU")
+            answer[index] = health.get(known[index].gpu, "its node no longer reports its GPU")
         else:
             answer[index] = refused if left > 0 else room.why_none
             left -= 1
@@ -191,35 +191,37 @@ class _Room:
     """What is said of each slot beyond them."""
 
     @classmethod
-    def of(cls, node: Node, named: set[str], offer: KubeletOffer) -> "_Room":
+    def of(cls, node: Node, named: set[str], kubelet: KubeletCapacity) -> "_Room":
         """`named`: the GPUs behind slots that are in use."""
         health = {gpu.uuid: gpu.unusable for gpu in node.gpus}
-        taken = named | offer.cards_of_others
+        taken = named | kubelet.gpus_of_others
         healthy = sum(not unusable for uuid, unusable in health.items() if uuid not in taken)
-        cards = healthy - offer.unknown_of_others
+        gpus = healthy - kubelet.unknown_of_others
         broken = next((f"a GPU of {node.name} is not: {why}" for why in health.values() if why), "")
-        if offer.allocatable is None:
-            return cls(cards, _why_held(node, offer) or broken or "no GPU is left")
+        if kubelet.allocatable is None:
+            return cls(gpus, _why_held(node, kubelet) or broken or "no GPU is left")
         # A GPU that is in use although it is unhealthy is not among the allocatable ones, so it takes none of them.
-        unhealthy = min(offer.capacity - offer.allocatable, sum(bool(health.get(uuid)) for uuid in taken))
-        devices = offer.allocatable - offer.devices_of_others - len(named) + max(unhealthy, 0)
-        if devices >= cards:
-            return cls(cards, _why_held(node, offer) or broken or "no GPU is left")
-        return cls(devices, _why_kubelet_has_none(node, offer))
+        unhealthy = min(kubelet.capacity - kubelet.allocatable, sum(bool(health.get(uuid)) for uuid in taken))
+        devices = kubelet.allocatable - kubelet.devices_of_others - len(named) + max(unhealthy, 0)
+        if devices >= gpus:
+            return cls(gpus, _why_held(node, kubelet) or broken or "no GPU is left")
+        return cls(devices, _why_kubelet_has_none(node, kubelet))
 
 
-def _why_held(node: Node, offer: KubeletOffer) -> str:
-    if not offer.others:
+def _why_held(node: Node, kubelet: KubeletCapacity) -> str:
+    if not kubelet.others:
         return ""
-    has = "has GPUs" if len(offer.others) == 1 else "have GPUs"
-    return f"{_named(offer.others)} {has} of {node.name}, and Carrel has not placed them there"
+    has = "has GPUs" if len(kubelet.others) == 1 else "have GPUs"
+    return f"{_named(kubelet.others)} {has} of {node.name}, and Carrel has not placed them there"
 
 
-def _why_kubelet_has_none(node: Node, offer: KubeletOffer) -> str:
-    if not offer.allocatable:
+def _why_kubelet_has_none(node: Node, kubelet: KubeletCapacity) -> str:
+    if not kubelet.allocatable:
         return f"the kubelet of {node.name} has no GPUs to give: its device plugin is away, or calls all unhealthy"
-    words = f"the kubelet of {node.name} has {offer.allocatable} of {len(node.gpus)} GPUs to give, and they are in use"
-    return f"{words}; {_why_held(node, offer)}" if offer.others else words
+    words = (
+        f"the kubelet of {node.name} has {kubelet.allocatable} of {len(node.gpus)} GPUs to give, and they are in use"
+    )
+    return f"{words}; {_why_held(node, kubelet)}" if kubelet.others else words
 
 
 def _named(pods: Sequence[str]) -> str:
@@ -249,7 +251,7 @@ class ReservationPod:
     """It failed, or was evicted: it has no GPU any more."""
     is_stuck: bool = False
     """It had time enough to say which GPU it has."""
-    card: str = ""
+    gpu: str = ""
     """What it says, or the kubelet."""
     why: str = ""
     """Why it finished, or does not start, in the kubelet's words."""
@@ -263,9 +265,9 @@ class SlotObservation:
     """Somebody holds a part of the slot, or may do so in a moment."""
     pod: ReservationPod | None
     """None: the API server has none."""
-    cards: frozenset[str]
+    gpus: frozenset[str]
     """Those that the node reports."""
-    cards_of_others: frozenset[str] = frozenset()
+    gpus_of_others: frozenset[str] = frozenset()
     """Those that other slots of the node stand for."""
     has_other_user: bool = False
     """Another pod than ours is shown to have the slot's GPU."""
@@ -273,7 +275,7 @@ class SlotObservation:
     """Another slot of the node has lost its GPU: nobody may take one before that is found again."""
     others_are_refused: bool = False
     """The kubelet has refused the reservation pod of another slot, and it is too early for the next one."""
-    unusable_cards: frozenset[str] = frozenset()
+    unusable_gpus: frozenset[str] = frozenset()
     """Those that no new pod may have."""
     is_early: bool = False
     """After its last reservation pod was refused."""
@@ -312,7 +314,7 @@ def next_step(reservation: Reservation, observation: SlotObservation) -> Step:
         return Act.WAIT if state is ReservationState.WANTED and must_wait else Act.CREATE
     if pod.is_going or state is ReservationState.HELD:
         return Act.WAIT
-    if pod.is_finished or not pod.card:
+    if pod.is_finished or not pod.gpu:
         is_over = pod.is_finished or pod.is_stuck
         if is_over and observation.retry_at is not None:
             return reservation.refused_until(pod.why or "it has not said which GPU it has", observation.retry_at)
@@ -323,25 +325,25 @@ def next_step(reservation: Reservation, observation: SlotObservation) -> Step:
 def _keeps_unusable(reservation: Reservation, pod: ReservationPod | None, observation: SlotObservation) -> bool:
     """Nobody has a part of the slot, but the kubelet would give its GPU, which is not to be used, to the next pod."""
     is_held = reservation.state is ReservationState.HELD and _still_has(reservation, pod)
-    return is_held and reservation.card in observation.unusable_cards
+    return is_held and reservation.gpu in observation.unusable_gpus
 
 
 def _still_has(reservation: Reservation, pod: ReservationPod | None) -> bool:
     """A pod keeps its GPU as long as it lives, also if somebody takes its word off it."""
     if pod is None or pod.is_going or pod.is_finished:
         return False
-    return pod.card == reservation.card or (pod.uid == reservation.pod and not pod.card)
+    return pod.gpu == reservation.gpu or (pod.uid == reservation.pod and not pod.gpu)
 
 
 def _what_it_says(reservation: Reservation, pod: ReservationPod, observation: SlotObservation) -> Step:
     if reservation.state is ReservationState.WANTED:
-        if pod.card in observation.cards_of_others:
+        if pod.gpu in observation.gpus_of_others:
             return Act.DELETE  # the other slot must have it back
-        if pod.card in observation.cards:
-            return reservation.found(pod.card, pod.uid)
+        if pod.gpu in observation.gpus:
+            return reservation.found(pod.gpu, pod.uid)
         return Act.DELETE if pod.is_stuck else Act.WAIT  # the node may not have reported it yet
-    if pod.card == reservation.card:
-        return reservation.found(pod.card, pod.uid)
+    if pod.gpu == reservation.gpu:
+        return reservation.found(pod.gpu, pod.uid)
     if observation.has_other_user:
         # Nothing helps but that one of them goes. Meanwhile our pod keeps a GPU, so that the kubelet has one for all.
         is_known = reservation.state is ReservationState.DOUBLED

@@ -74,21 +74,21 @@ class EqualShare:
         for name in ledger.nodes:
             node = ledger.node(name)
             is_closed = node is None or bool(node.out_of_use)
-            for card in ledger.cards(name):
-                model = card.gpu.model
+            for entry in ledger.entries(name):
+                model = entry.gpu.model
                 if model not in allowed:
                     allowed[model] = request.allows_model(model)
-                if allowed[model] and card.gpu.memory > 0:
-                    in_question.append((card, is_closed))
+                if allowed[model] and entry.gpu.memory > 0:
+                    in_question.append((entry, is_closed))
         # One GPU is so many parts that every MiB of every GPU is a whole number of them.
-        whole = lcm(*{card.gpu.memory for card, _ in in_question})
+        whole = lcm(*{entry.gpu.memory for entry, _ in in_question})
         people: dict[str, int] = {}
         taken_with: dict[str, int] = {}
         uncovered = 0
-        for card, is_closed in in_question:
-            gpu, stays, revocable = card.gpu, 0, 0
+        for entry, is_closed in in_question:
+            gpu, stays, revocable = entry.gpu, 0, 0
             parts_of_mib = whole // gpu.memory
-            for uid, share in card.shares.items():
+            for uid, share in entry.shares.items():
                 part = gpu.memory if share.memory is None else min(share.memory, gpu.memory)
                 if uid in stuck:
                     person = stuck[uid].person
@@ -102,7 +102,7 @@ class EqualShare:
                     taken_with[uid] = taken_with.get(uid, 0) + part * parts_of_mib
                 else:
                     stays += part
-            is_open = not is_closed and card.kept_for is None and not gpu.unusable
+            is_open = not is_closed and entry.kept_for is None and not gpu.unusable
             uncovered += max(gpu.memory - stays if is_open else 0, revocable) * parts_of_mib
         # Instead of dividing what is not covered by the number of people, what they hold is multiplied by it.
         self.above = {person: max(0, held * len(people) - uncovered) for person, held in people.items()}

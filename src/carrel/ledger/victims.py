@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from carrel.ledger.gpu_choice import by_island
 from carrel.ledger.gpus import Gpu
-from carrel.ledger.ledger import Card, Ledger
+from carrel.ledger.ledger import GpuEntry, Ledger
 from carrel.ledger.node_room import needs_one_island
 from carrel.ledger.placement import Placement, WaitingPod, candidates, place, selected, suits
 from carrel.ledger.refusals import Refusal
@@ -102,31 +102,31 @@ class _Search:
     def bounds(self) -> Iterator[tuple[Cost, str]]:
         """Yield the nodes that could do, with what their victims cost at least."""
         request, only = self._request, self._request.selector.only
-        there = {card.gpu.node for card in map(self._ledger.card, only) if card is not None} if only else None
+        there = {entry.gpu.node for entry in map(self._ledger.entry, only) if entry is not None} if only else None
         for name in self._nodes:
             node = self._ledger.node(name)
             is_open = node is not None and not node.unusable and selected(node, request)
             if not is_open or (there is not None and name not in there):
                 continue
-            bounds = [bound for card in self._ledger.cards(name) if (bound := self._bound(card)) is not None]
-            if len(bounds) >= request.cards:
-                yield sum_of(sorted(bounds)[: request.cards]), name
+            bounds = [bound for entry in self._ledger.entries(name) if (bound := self._bound(entry)) is not None]
+            if len(bounds) >= request.gpus:
+                yield sum_of(sorted(bounds)[: request.gpus]), name
 
-    def _bound(self, card: Card) -> Cost | None:
+    def _bound(self, entry: GpuEntry) -> Cost | None:
         """What the victims on the GPU cost at least; None: there would be no room even if all were gone. The bounds of
         several GPUs may be added: a pod that holds several counts on each only in part."""
-        stuck, alone, several = self._pods.stuck, self._prices.alone, self._request.cards > 1
-        lack, parts, lowest = self._request.amount.on(card.gpu.memory) - card.free, list[int](), None
-        for uid, share in card.shares.items():
+        stuck, alone, several = self._pods.stuck, self._prices.alone, self._request.gpus > 1
+        lack, parts, lowest = self._request.amount.on(entry.gpu.memory) - entry.free, list[int](), None
+        for uid, share in entry.shares.items():
             if uid in stuck:
                 continue
             if share.state is ShareState.RELEASING:
-                lack -= card.held(share)
+                lack -= entry.held(share)
             elif uid in alone:
-                parts.append(card.held(share))
+                parts.append(entry.held(share))
                 price = self._price_on_one(uid) if several else alone[uid]
                 lowest = price if lowest is None or price < lowest else lowest
-        if not suits(card, self._request, self._keeper):
+        if not suits(entry, self._request, self._keeper):
             return None
         if lack <= 0 or lowest is None:
             return NOTHING if lack <= 0 else None
@@ -139,18 +139,20 @@ class _Search:
 
     def _price_on_one(self, uid: str) -> Cost:
         """The part of a pod's price that counts on each of the GPUs that it holds."""
-        price, gpus = self._prices.alone[uid], min(len(self._ledger.shares_of(uid)), self._request.cards)
+        price, gpus = self._prices.alone[uid], min(len(self._ledger.shares_of(uid)), self._request.gpus)
         return price if gpus == 1 else (price[0] // gpus, price[1] // gpus, price[2] // gpus, price[3] // gpus)
 
     def on(self, node: str) -> list[tuple[Cost, Revocation]]:
         """Return cheap victims on the node: of each island, where one is required."""
         ledger, request = self._ledger, self._request
-        cards = [card for card in ledger.cards(node) if suits(card, request, self._keeper)]
+        entries = [entry for entry in ledger.entries(node) if suits(entry, request, self._keeper)]
         # One island only where it is required: a preference is not worth a victim.
-        islands = [found for island, found in by_island(cards).items() if island]
-        ending = {uid for card in cards for uid, share in card.shares.items() if share.state is ShareState.RELEASING}
+        islands = [found for island, found in by_island(entries).items() if island]
+        ending = {
+            uid for entry in entries for uid, share in entry.shares.items() if share.state is ShareState.RELEASING
+        }
         answers = []
-        for pool in islands if needs_one_island(request) else [cards]:
+        for pool in islands if needs_one_island(request) else [entries]:
             with ledger.what_if():
                 for uid in ending - self._pods.stuck.keys():
                     ledger.give_back(uid)
@@ -159,13 +161,13 @@ class _Search:
                     answers.append(self._without_superfluous(node, held))
         return answers
 
-    def _free(self, pool: Iterable[Card]) -> dict[str, Mapping[str, Share]] | None:
+    def _free(self, pool: Iterable[GpuEntry]) -> dict[str, Mapping[str, Share]] | None:
         """Gives back pods until enough of the GPUs have room, and returns what they held; None: there are too few."""
         held: dict[str, Mapping[str, Share]] = {}
         taken: dict[str, int] = {}
-        left = {card.gpu.index: card for card in pool}
-        for _ in range(self._request.cards):
-            options = [(*found, index) for index, card in left.items() if (found := self._cheapest(card, taken))]
+        left = {entry.gpu.index: entry for entry in pool}
+        for _ in range(self._request.gpus):
+            options = [(*found, index) for index, entry in left.items() if (found := self._cheapest(entry, taken))]
             if not options:
                 return None
             _, uids, index = min(options)
@@ -176,15 +178,15 @@ class _Search:
                 self._ledger.give_back(uid)
         return held
 
-    def _cheapest(self, card: Card, taken: Mapping[str, int]) -> tuple[Cost, list[str]] | None:
+    def _cheapest(self, entry: GpuEntry, taken: Mapping[str, int]) -> tuple[Cost, list[str]] | None:
         """Return the cheapest pods that have to go from one GPU, and what they cost there; None: all are too little."""
         prices, taken, chosen = self._prices, dict(taken), list[_Candidate]()
-        lack = self._request.amount.on(card.gpu.memory) - card.free
+        lack = self._request.amount.on(entry.gpu.memory) - entry.free
         left = []
-        for uid, share in card.shares.items() if lack > 0 else ():
+        for uid, share in entry.shares.items() if lack > 0 else ():
             if uid in self._pods.victims and uid not in self._pods.stuck:
                 young, below, _, work = prices.of_next(uid, taken)
-                left.append(_Candidate(young, below, -card.held(share), work, uid))
+                left.append(_Candidate(young, below, -entry.held(share), work, uid))
         heapq.heapify(left)
         while lack > 0:
             if not left:

@@ -25,7 +25,7 @@ from carrel.cluster.pod_progress import could_not_be_scheduled, holder_of, is_wa
 from carrel.cluster.state import ClusterState
 from carrel.dialects.claim_allocation import WantedGpu, given, wanted_gpus, write_allocation, write_consumer
 from carrel.dialects.dra import DELETE_PROTECTION, holder_of_claim, is_for_extended_resource
-from carrel.dialects.dra_shadows import OfferedDevice
+from carrel.dialects.dra_shadows import AdvertisedDevice
 from carrel.dialects.lent_gpus import is_lent
 from carrel.kubernetes.cluster import Conflict, Forbidden, Invalid, MergePatch, NotFound
 from carrel.kubernetes.objects.kinds import Pod
@@ -117,11 +117,11 @@ class ClaimAllocator:
         """The GPUs of one node that the claims get: those that they hold already, and new ones."""
         ledger = self._state.ledger
         shares = [share for claim in claims for share in ledger.shares_of(claim.metadata.uid).values()]
-        held = [card.gpu for card in (ledger.card(share.gpu) for share in shares) if card is not None]
-        missing = waiting.request.cards - len(held)
+        held = [entry.gpu for entry in (ledger.entry(share.gpu) for share in shares) if entry is not None]
+        missing = waiting.request.gpus - len(held)
         if missing <= 0:
             return held
-        request, keeper = replace(waiting.request, cards=missing), waiting.keeper(ledger)
+        request, keeper = replace(waiting.request, gpus=missing), waiting.keeper(ledger)
         nodes = tuple({gpu.node for gpu in held}) or waiting.nodes
         for node in candidates(ledger, request, nodes, keeper).fitting:
             found = place(ledger, self._within_devices(request, node), node, keeper)
@@ -133,11 +133,11 @@ class ClaimAllocator:
         """Not on GPUs that no scheduler would give: tainted, in use where devices are not divided, or in no slice."""
         devices = self._device_claims.devices_on(node)
         unfit = {
-            card.gpu.uuid
-            for card in self._state.ledger.cards(node)
-            if (device := devices.get(card.gpu.uuid)) is None
+            entry.gpu.uuid
+            for entry in self._state.ledger.entries(node)
+            if (device := devices.get(entry.gpu.uuid)) is None
             or device.is_tainted
-            or (card.shares and not device.divides)
+            or (entry.shares and not device.divides)
         }
         selector = request.selector
         return replace(request, selector=replace(selector, not_on=selector.not_on | unfit)) if unfit else request
@@ -147,7 +147,7 @@ class ClaimAllocator:
         waiting: WaitingPod,
         claim: ResourceClaim,
         pairs: Sequence[tuple[WantedGpu, Gpu]],
-        devices: Mapping[str, OfferedDevice],
+        devices: Mapping[str, AdvertisedDevice],
     ) -> bool:
         holder, writer = holder_of_claim(claim), self._state.lease_writer
         placement = Placement(

@@ -145,8 +145,8 @@ class Reconciler:
     def _add_kept_leases(self, uid: str) -> None:
         """The pod is bound, or gone: GPUs that are kept for it become free for others."""
         ledger = self._state.ledger
-        for card in filter(None, map(ledger.card, ledger.kept_for(uid))):
-            self._leases_due.add(lease_name(card.gpu.node, card.gpu.index))
+        for entry in filter(None, map(ledger.entry, ledger.kept_for(uid))):
+            self._leases_due.add(lease_name(entry.gpu.node, entry.gpu.index))
 
     def _on_claim(self, old: GpuClaim | None, new: GpuClaim | None) -> None:
         if new is None:
@@ -181,9 +181,9 @@ class Reconciler:
         for name in self._collector.awaited_on(new.metadata.name) if new else ():
             self._leases_due.add(name)
         if old and new and users_by_gpu(old) != users_by_gpu(new):  # a claim may be prepared no more
-            for card in self._state.ledger.cards(new.metadata.name):
-                if any(share.holder.is_claim for share in card.shares.values()):
-                    self._leases_due.add(lease_name(card.gpu.node, card.gpu.index))
+            for entry in self._state.ledger.entries(new.metadata.name):
+                if any(share.holder.is_claim for share in entry.shares.values()):
+                    self._leases_due.add(lease_name(entry.gpu.node, entry.gpu.index))
             for pod in map(self._state.pods.store.by_uid, users_by_gpu(new).keys() - users_by_gpu(old).keys()):
                 if pod is not None:
                     self._add_claim_of(pod)

@@ -94,11 +94,11 @@ class ShadowClaims:
     # --- one node ----------------------------------------------------------------------------------------------------
 
     def nodes(self) -> set[str]:
-        """Those that offer devices, and those of shadows."""
+        """Those that advertise devices, and those of shadows."""
         drivers = self._device_claims.drivers
-        offering = {each.spec.node_name for each in self._device_claims.slices.store if each.spec.driver in drivers}
+        advertising = {each.spec.node_name for each in self._device_claims.slices.store if each.spec.driver in drivers}
         shadowed = {self._device_claims.shadowed_node(each) for each in self._device_claims.claims.store}
-        return (offering | shadowed) - {""}
+        return (advertising | shadowed) - {""}
 
     async def reconcile(self, node: str) -> int:
         """Writes what is missing, then removes what is too much. How many writes that took. If some of them failed, the
@@ -106,7 +106,7 @@ class ShadowClaims:
         there, ledger = {each.metadata.name: each for each in self._device_claims.shadows_on(node)}, self._state.ledger
         known = ledger.node(node)
         view = NodeView(
-            ledger.cards(node) if known is not None else (),
+            ledger.entries(node) if known is not None else (),
             self._device_claims.devices_on(node),
             known.unusable if known is not None else "",
             self._has_claims,

@@ -11,9 +11,9 @@ A device that has a taint already, because its own node says that no pod may hav
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from carrel.dialects.dra_shadows import OfferedDevice, Shadow
+from carrel.dialects.dra_shadows import AdvertisedDevice, Shadow
 from carrel.ledger.gpus import MiB
-from carrel.ledger.ledger import Card
+from carrel.ledger.ledger import GpuEntry
 
 REST = "rest"
 """The key of a shadow that stands for all that is free."""
@@ -23,9 +23,9 @@ REST = "rest"
 class NodeView:
     """What the plan of one node is made from."""
 
-    cards: Iterable[Card]
-    devices: Mapping[str, OfferedDevice]
-    """By UUID, as the node's slices offer them."""
+    entries: Iterable[GpuEntry]
+    devices: Mapping[str, AdvertisedDevice]
+    """By UUID, as the node's slices advertise them."""
     unusable: str = ""
     """Why no pod comes to the node."""
     has_claims: Callable[[str], bool] = lambda uid: False
@@ -36,25 +36,25 @@ def wanted_shadows(node: NodeView) -> dict[str, Shadow]:
     """By name."""
     found = (
         shadow
-        for card in node.cards
-        if (device := node.devices.get(card.gpu.uuid)) is not None
-        for shadow in _of_card(card, device, node)
+        for entry in node.entries
+        if (device := node.devices.get(entry.gpu.uuid)) is not None
+        for shadow in _of_gpu(entry, device, node)
     )
     return {shadow.name: shadow for shadow in found}
 
 
-def _of_card(card: Card, device: OfferedDevice, node: NodeView) -> Iterator[Shadow]:
-    pods = [share for share in card.shares.values() if not share.holder.is_claim]
-    why_none = "" if device.is_tainted else card.gpu.unusable or node.unusable
-    if card.kept_for is not None and not node.has_claims(card.kept_for.uid):
-        why_none = f"kept for {card.kept_for}"
+def _of_gpu(entry: GpuEntry, device: AdvertisedDevice, node: NodeView) -> Iterator[Shadow]:
+    pods = [share for share in entry.shares.values() if not share.holder.is_claim]
+    why_none = "" if device.is_tainted else entry.gpu.unusable or node.unusable
+    if entry.kept_for is not None and not node.has_claims(entry.kept_for.uid):
+        why_none = f"kept for {entry.kept_for}"
     if not device.divides:
-        has_claims = len(pods) < len(card.shares)
+        has_claims = len(pods) < len(entry.shares)
         if (pods or why_none) and not has_claims:
             words = ", ".join(sorted(share.holder.full_name for share in pods)) or why_none
-            yield Shadow(device, card.gpu, REST, None, words)
+            yield Shadow(device, entry.gpu, REST, None, words)
         return
     for share in pods:
-        yield Shadow(device, card.gpu, share.holder.uid, MiB(card.held(share)), share.holder.full_name)
-    if why_none and card.free > 0:
-        yield Shadow(device, card.gpu, REST, MiB(card.free), why_none)
+        yield Shadow(device, entry.gpu, share.holder.uid, MiB(entry.held(share)), share.holder.full_name)
+    if why_none and entry.free > 0:
+        yield Shadow(device, entry.gpu, REST, MiB(entry.free), why_none)

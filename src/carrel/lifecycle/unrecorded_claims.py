@@ -109,10 +109,10 @@ class UnrecordedClaims:
         if self._device_claims.is_shadow(claim) or self._is_recorded(claim):
             return
         for place, memory in dra.allocated(claim, self._device_claims.drivers).items():
-            card = self._state.ledger.card(self._device_claims.uuid_of(place))
-            if card is not None and claim.metadata.uid not in card.shares:
-                whole = memory is None or memory >= card.gpu.memory
-                yield UnrecordedClaim(claim, card.gpu, None if whole else memory)
+            entry = self._state.ledger.entry(self._device_claims.uuid_of(place))
+            if entry is not None and claim.metadata.uid not in entry.shares:
+                whole = memory is None or memory >= entry.gpu.memory
+                yield UnrecordedClaim(claim, entry.gpu, None if whole else memory)
 
     def _is_recorded(self, claim: ResourceClaim) -> bool:
         """Nearly all claims are, and there may be tens of thousands: this is cheaper than to read their amounts."""
@@ -121,10 +121,10 @@ class UnrecordedClaims:
         return bool(held) and all(self._device_claims.uuid_of(dra.place_of(each)) in held for each in results)
 
     async def _tell(self, claim: ResourceClaim, each: UnrecordedClaim) -> None:
-        card = self._state.ledger.card(each.gpu.uuid)
-        free = max(0, card.free) if card is not None else 0
+        entry = self._state.ledger.entry(each.gpu.uuid)
+        free = max(0, entry.free) if entry is not None else 0
         asked = each.gpu.memory if each.memory is None else each.memory
-        set_aside = card.gpu.unusable if card is not None else ""
+        set_aside = entry.gpu.unusable if entry is not None else ""
         why = f"is set aside: {set_aside}" if set_aside else f"has {free:,} MiB free, {asked:,} MiB asked"
         words = (
             f"{each.gpu} was allocated to ResourceClaim {claim.metadata.name} without Carrel, and {why};"

@@ -52,8 +52,8 @@ def policies() -> Iterator[dict[str, Any]]:
 
 def dra(*, for_embedded_api: bool = False, driver: str = DRIVER) -> Iterator[dict[str, Any]]:
     """What `--dra` needs: who asks the gate, the DeviceClass, and more permissions. The embedded API evaluates no CEL:
-    there the webhook is asked about every status of a claim. For another driver there is nothing of what agents offer
-    themselves; the chart leaves out the same."""
+    there the webhook is asked about every status of a claim. For another driver there is nothing of what agents
+    advertise themselves; the chart leaves out the same."""
     for document in _documents("dra.yaml"):
         for webhook in document.get("webhooks", ()):
             for condition in webhook["matchConditions"]:

@@ -12,7 +12,8 @@ Reading order:
     allocation_order allocation          which container gets which devices
     pod_cgroups                          which pods have processes on the machine
     comparison                           what the kubelet allocated, compared with what the Leases say
-    memory_offer_decision memory_offer   how memory is offered to the kubelet: the decision, and what follows from it
+    memory_mode_decision                 how memory is advertised to the kubelet
+    advertised_memory                    what follows from that on the Node and in the agent's report
     claim_files claim_preparation        ResourceClaims: the files for the container runtime, and the last gate
     device_slice slice_publisher         which GPUs claims may have
     node_claims                          what --dra adds to an agent

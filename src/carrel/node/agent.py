@@ -1,7 +1,7 @@
-"""The agent's loop: read the GPUs and the kubelet's allocations, compare, offer devices, report.
+"""The agent's loop: read the GPUs and the kubelet's allocations, compare, advertise devices, report.
 
 It runs when something may have changed, and every ten seconds. A part that fails is logged once and does not stop the
-others: without the API server devices are still offered, without the kubelet GPUs are still reported.
+others: without the API server devices are still advertised, without the kubelet GPUs are still reported.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, NODES, PODS
 from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, WatchTiming
 from carrel.ledger.gpus import Node
+from carrel.node.advertised_memory import AdvertisedMemory, NodeSnapshot
 from carrel.node.allocation import DeviceAllocation
 from carrel.node.comparison import AllocationMode, Comparison, ComparisonResult
 from carrel.node.device_names import SOCKETS, DeviceInventory
@@ -37,8 +38,7 @@ from carrel.node.interfaces import (
 )
 from carrel.node.kubelet import DevicePlugin, KubeletCheckpoint
 from carrel.node.lease_check import LeaseCheck
-from carrel.node.memory_offer import MemoryOffer, NodeSnapshot
-from carrel.node.memory_offer_decision import OfferMode
+from carrel.node.memory_mode_decision import MemoryMode
 from carrel.node.metrics import AgentMetrics
 from carrel.node.node_claims import NodeClaims
 from carrel.node.nvidia_socket import NvidiaPluginSocket
@@ -113,7 +113,9 @@ class Agent:
         if settings.dra and settings.dra_driver is DraDriver.CARREL:
             self.claims = NodeClaims(cluster, settings, lease_check, self._report_claims)
             self.claims.watch(self.informers, self._due.set)
-        self._offer = MemoryOffer(settings.offer_mode(), lambda: self._reporter.memory_resource(settings.node_name))
+        self._gpu_mem = AdvertisedMemory(
+            settings.memory_mode(), lambda: self._reporter.memory_resource(settings.node_name)
+        )
         self._allocation = DeviceAllocation(
             cluster,
             settings,
@@ -123,9 +125,9 @@ class Agent:
             isolation=self._isolation,
             when_answered=self._due.set,
         )
-        self._offered: tuple[DeviceInventory, OfferMode | None] | None = None
-        self.memory = self._device_plugin(gpushare.GPU_MEM, lambda: self._offer.mode is OfferMode.PLUGIN)
-        self.whole_gpus = self._device_plugin(nvidia.GPU, self._offers_whole_gpus)
+        self._advertised: tuple[DeviceInventory, MemoryMode | None] | None = None
+        self.memory = self._device_plugin(gpushare.GPU_MEM, lambda: self._gpu_mem.mode is MemoryMode.PLUGIN)
+        self.whole_gpus = self._device_plugin(nvidia.GPU, self._advertises_whole_gpus)
         self.metrics = AgentMetrics(
             {plugin.resource: lambda plugin=plugin: plugin.is_registered for plugin in (self.memory, self.whole_gpus)}  # type: ignore[misc] # bound now
         )
@@ -136,7 +138,7 @@ class Agent:
         socket, device_list = self._settings.plugin_folder / SOCKETS[resource], self._settings.device_list
         return DevicePlugin(resource, socket, self._allocation, is_wanted, device_list)
 
-    def _offers_whole_gpus(self) -> bool:
+    def _advertises_whole_gpus(self) -> bool:
         """Not beside NVIDIA's plugin: two plugins for one resource would allocate each GPU twice."""
         return not self._is_coexisting and not self._nvidia_plugin.is_served()
 
@@ -148,7 +150,9 @@ class Agent:
         reported_at = self._reporter.reported_at
         if reported_at is None or self._now() - reported_at > REPORT_OVERDUE:
             return self._troubles.get("report") or "this node's GPUs are not reported yet"
-        is_missing = not self._only_reports and self._offer.mode is OfferMode.PLUGIN and not self.memory.is_registered
+        is_missing = (
+            not self._only_reports and self._gpu_mem.mode is MemoryMode.PLUGIN and not self.memory.is_registered
+        )
         return "the device plugin is not registered with the kubelet yet" if is_missing else ""
 
     async def run(self) -> None:
@@ -209,11 +213,11 @@ class Agent:
         await self._ask_kubelet()
         found = DeviceInventory(state.gpus, self._settings.memory_unit)
         if not self._only_reports:
-            await self._try("offer_mode", self._offer.choose(self._snapshot(found)))
+            await self._try("memory_mode", self._gpu_mem.choose(self._snapshot(found)))
         rows = self._allocation.without_replaced_pods(self._allocated_devices)
         how = AllocationMode(
             kubelet_chooses=self._is_coexisting,
-            memory_on_node=self._offer.mode is OfferMode.NODE,
+            memory_on_node=self._gpu_mem.mode is MemoryMode.NODE,
             by_others=self._only_reports,
         )
         result = await self._comparison.compare(self._pods.store.snapshot(), rows, found, how)
@@ -227,10 +231,10 @@ class Agent:
         self._allocation.update(inventory, self._allocated_devices, node.metadata.labels if node else {})
         no_claims = self.claims.look(gpus, node, seen_at) if self.claims is not None else ""
         self._note("claims", no_claims)
-        await self._offer_devices(inventory)
+        await self._advertise_devices(inventory)
         await self._report(state, inventory, result, seen_at)
         self.metrics.update(state, gpus, len(result.mismatches), self._reporter.reported_at)
-        self.metrics.set_offer_mode(self._offer.mode)
+        self.metrics.set_memory_mode(self._gpu_mem.mode)
 
     def _snapshot(self, inventory: DeviceInventory) -> NodeSnapshot:
         is_told = self._pods.is_synced and self._nodes.is_synced
@@ -271,19 +275,19 @@ class Agent:
             return None
         return tuple(sorted(running - {pod.metadata.uid for pod in self._pods.store.snapshot()}))
 
-    async def _offer_devices(self, inventory: DeviceInventory) -> None:
-        offer = (inventory, self._offer.mode)
-        if offer != self._offered:
-            self._offered = offer
-            by_plugin = self._offer.mode is OfferMode.PLUGIN and inventory.fits
-            await self.memory.offer(inventory.memory_devices() if by_plugin else ())
-            await self.whole_gpus.offer(inventory.gpu_devices())
+    async def _advertise_devices(self, inventory: DeviceInventory) -> None:
+        wanted = (inventory, self._gpu_mem.mode)
+        if wanted != self._advertised:
+            self._advertised = wanted
+            by_plugin = self._gpu_mem.mode is MemoryMode.PLUGIN and inventory.fits
+            await self.memory.advertise(inventory.memory_devices() if by_plugin else ())
+            await self.whole_gpus.advertise(inventory.gpu_devices())
 
     async def _report(
         self, state: MachineState, inventory: DeviceInventory, result: ComparisonResult, seen_at: datetime
     ) -> None:
         node = Node(self._settings.node_name, inventory.gpus, kubelet_chooses=self._is_coexisting)
-        snapshot, mode = self._snapshot(inventory), self._offer.mode
+        snapshot, mode = self._snapshot(inventory), self._gpu_mem.mode
         socket = "" if self._is_coexisting or self._only_reports else self._nvidia_plugin.trouble()
         remarks = Remarks(
             memory_unit=inventory.unit.value,
@@ -293,7 +297,7 @@ class Agent:
                     None,
                     (
                         state.trouble,
-                        self._offer.message(snapshot),
+                        self._gpu_mem.message(snapshot),
                         self._reporter.unknown,
                         self._reporter.restored,
                         socket,
@@ -308,7 +312,7 @@ class Agent:
             await self._try("slice", self.claims.publish(replace(state, gpus=inventory.gpus), self._node()))
         is_unknown = self._nodes.is_synced and self._node() is None
         self._note("node", f"the cluster has no node {node.name}: is --node-name right?" if is_unknown else "")
-        memory = self._offer.amounts(snapshot, is_registered=self.memory.is_registered)
+        memory = self._gpu_mem.amounts(snapshot, is_registered=self.memory.is_registered)
         if not self._only_reports:
             amounts = {gpushare.GPU_COUNT: len(inventory.gpus), **memory}
             await self._try("amounts", self._reporter.show(self._node(), amounts))
@@ -319,7 +323,7 @@ class Agent:
         await self._try("mismatch", self._comparison.write_events(result.mismatches))
         self._note("promise", "; ".join(each.words for each in result.mismatches))
         self._note("comparison", result.unsure)
-        self._note("memory", self._offer.message(snapshot))
+        self._note("memory", self._gpu_mem.message(snapshot))
 
     async def _write_report(self, report: Report) -> None:
         async with self._reporting:

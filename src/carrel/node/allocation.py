@@ -109,24 +109,24 @@ class DeviceAllocation:
         _, waiting = found
         musts = frozenset(must)
         free = [device for device in available if device not in musts]
-        own, others = self._inventory.split_by_gpu(resource, free, waiting.cards)
+        own, others = self._inventory.split_by_gpu(resource, free, waiting.gpus)
         return [*must, *own, *others][:size]
 
     async def allocate(self, resource: str, devices: Sequence[str]) -> Mapping[str, str] | Refusal:
-        cards, unknown = self._inventory.gpus_of(resource, devices)
+        gpus, unknown = self._inventory.gpus_of(resource, devices)
         if not devices or unknown:
             what = f"{len(unknown)} unknown ones, such as {unknown[0]!r:.60}" if unknown else "none"
             return Refusal(f"{len(devices)} devices of {resource} are requested, {what}: this node does not have them")
         if len(set(devices)) != len(devices):
             return Refusal(f"some of the {len(devices)} devices of {resource} are named twice")
         async with self._one_at_a_time:
-            found = await self._find(resource, len(devices), cards)
+            found = await self._find(resource, len(devices), gpus)
             answer = found if isinstance(found, Refusal) else self._answer(resource, *found)
         self._when_answered()
         return answer
 
     def _answer(self, resource: str, pod: Pod, waiting: WaitingContainer) -> Mapping[str, str] | Refusal:
-        broken = [gpu for gpu in self._inventory.gpus if gpu.uuid in waiting.cards and gpu.unusable]
+        broken = [gpu for gpu in self._inventory.gpus if gpu.uuid in waiting.gpus and gpu.unusable]
         if broken:
             return Refusal(
                 f"{waiting.holder} was promised {broken[0]}, which has become unusable: {broken[0].unusable}"
@@ -138,30 +138,30 @@ class DeviceAllocation:
         self._answered.add((waiting.holder.uid, waiting.container))
         return environment
 
-    async def _find(self, resource: str, amount: int, cards: frozenset[str]) -> tuple[Pod, WaitingContainer] | Refusal:
+    async def _find(self, resource: str, amount: int, gpus: frozenset[str]) -> tuple[Pod, WaitingContainer] | Refusal:
         """The pod and the container that the call is for. The kubelet may know a pod a moment before our cache does."""
         deadline, pods = self._clock() + API_WAIT_S, tuple(self._pods)
         while True:
             try:
-                found = await self._confirmed(resource, amount, cards, pods)
+                found = await self._confirmed(resource, amount, gpus, pods)
                 if not isinstance(found, Refusal) and not found[1].is_answered:
                     return found  # one that was answered is more likely an equal pod that is not in our cache yet
                 here = Selection(fields=f"spec.nodeName={self._node}")
                 fresh = (await self._cluster.list(PODS, here)).items
                 # Leases are written before the Binding, so what the API server says now is final.
-                return await self._confirmed(resource, amount, cards, tuple(fresh))
+                return await self._confirmed(resource, amount, gpus, tuple(fresh))
             except ClusterError as error:
                 if self._clock() >= deadline:
                     return Refusal(f"which pod the {amount} of {resource} are for cannot be looked up: {error}")
                 await asyncio.sleep(RETRY_S)
 
     async def _confirmed(
-        self, resource: str, amount: int, cards: frozenset[str], pods: Sequence[Pod]
+        self, resource: str, amount: int, gpus: frozenset[str], pods: Sequence[Pod]
     ) -> tuple[Pod, WaitingContainer] | Refusal:
         by_uid = {pod.metadata.uid: pod for pod in pods}
-        waiting = candidates_in_order(self._waiting(resource, pods), amount, cards)
+        waiting = candidates_in_order(self._waiting(resource, pods), amount, gpus)
         for each in waiting:
-            if await self._lease_check.confirms(each.holder.uid, each.cards, self._inventory.gpus):
+            if await self._lease_check.confirms(each.holder.uid, each.gpus, self._inventory.gpus):
                 return by_uid[each.holder.uid], each
         names = ", ".join(sorted({each.holder.full_name for each in waiting}))
         why = f"no Lease gives {names} its GPUs" if waiting else self._why_nobody_waits(resource, amount, pods)
@@ -207,10 +207,10 @@ class DeviceAllocation:
         holder = holder_of(pod)
         for position, ask in self._unserved(resource, pod):
             named = carrel.read_devices(pod, ask.container) or carrel.read_devices(pod)
-            cards = uuids_named(named, self._inventory.gpus)
-            if cards:
+            gpus = uuids_named(named, self._inventory.gpus)
+            if gpus:
                 is_answered = (holder.uid, ask.container) in self._answered
-                yield WaitingContainer(holder, ask.container, position, ask.amount, cards, _since_ns(pod), is_answered)
+                yield WaitingContainer(holder, ask.container, position, ask.amount, gpus, _since_ns(pod), is_answered)
 
     def _unserved(self, resource: str, pod: Pod) -> Iterable[tuple[int, ContainerAsk]]:
         """The containers after the last recorded one: they are served in order, and the kubelet's records do not show
@@ -222,11 +222,11 @@ class DeviceAllocation:
     # --- what they get -----------------------------------------------------------------------------------------------
 
     def _environment(self, resource: str, pod: Pod, waiting: WaitingContainer) -> dict[str, str]:
-        visible = ",".join(waiting.cards)
+        visible = ",".join(waiting.gpus)
         environment = {nvidia.VISIBLE_DEVICES: visible, nvidia.CUDA_VISIBLE_DEVICES: visible}
         if self._cuda_devices is CudaDevices.INDEX:
             indices = {gpu.uuid: str(gpu.index) for gpu in self._inventory.gpus}
-            environment[nvidia.CUDA_VISIBLE_DEVICES] = ",".join(indices[card] for card in waiting.cards)
+            environment[nvidia.CUDA_VISIBLE_DEVICES] = ",".join(indices[gpu] for gpu in waiting.gpus)
         if resource == gpushare.GPU_MEM:
             assumption = gpushare.read_assumption(pod)
             if assumption is None:

@@ -22,7 +22,7 @@ class WaitingContainer:
     """In the pod: the kubelet serves its containers in order."""
     amount: int
     """Devices: units of memory, or GPUs."""
-    cards: tuple[str, ...]
+    gpus: tuple[str, ...]
     """UUIDs of the GPUs that the container was promised."""
     since_ns: int
     """When they were promised."""
@@ -30,12 +30,12 @@ class WaitingContainer:
 
 
 def candidates_in_order(
-    waiting: Iterable[WaitingContainer], amount: int, cards: Collection[str] = ()
+    waiting: Iterable[WaitingContainer], amount: int, gpus: Collection[str] = ()
 ) -> list[WaitingContainer]:
-    """Whom a call for so many devices may be for, the likeliest first. `cards`: UUIDs of the GPUs of the devices."""
+    """Whom a call for so many devices may be for, the likeliest first. `gpus`: UUIDs of the GPUs of the devices."""
 
     def order(each: WaitingContainer) -> tuple[bool, bool, int, str, int]:
-        is_elsewhere = bool(cards) and set(each.cards) != set(cards)
+        is_elsewhere = bool(gpus) and set(each.gpus) != set(gpus)
         return each.is_answered, is_elsewhere, each.since_ns, each.holder.uid, each.position
 
     return sorted((each for each in waiting if each.amount == amount), key=order)

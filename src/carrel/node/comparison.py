@@ -6,7 +6,7 @@ another GPU. Such a mismatch is reported by an Event, and its GPUs are excluded 
 is rewritten. An annotation that no Lease confirms is a mismatch too: its pod bypassed the scheduler, and has devices
 that were meant for an equal pod.
 
-Where memory is offered on the Node, the kubelet does not ask a plugin, and admits pods that bypassed the scheduler.
+Where memory is advertised on the Node, the kubelet does not ask a plugin, and admits pods that bypassed the scheduler.
 Then the pod's manifest says which GPUs it can see: those that no Lease gives it are excluded.
 """
 
@@ -16,7 +16,7 @@ from datetime import datetime
 
 from carrel.cluster.pod_progress import FINISHED
 from carrel.dialects import carrel, gpushare, nvidia, registry
-from carrel.dialects.visible_devices import cards_seen
+from carrel.dialects.visible_devices import gpus_seen
 from carrel.kubernetes.cluster import Cluster, ClusterError, Json
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.isolation import Isolation, title
@@ -51,8 +51,8 @@ class WrongDevices:
         name = f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
         had = "which was promised no GPU"
         if self.named:
-            cards = _joined(self.named)
-            had = f"which was promised {cards}" if self.is_promised else f"whose annotation names {cards}, but no Lease"
+            gpus = _joined(self.named)
+            had = f"which was promised {gpus}" if self.is_promised else f"whose annotation names {gpus}, but no Lease"
         return f"the kubelet gave {_joined(self.allocated_devices)} to container {self.container} of {name}, {had}"
 
     @property
@@ -61,7 +61,7 @@ class WrongDevices:
         return Note(OTHER_GPU, f"{self.words}; {cure}", WARNING)
 
     @property
-    def cards(self) -> frozenset[str]:
+    def gpus(self) -> frozenset[str]:
         return self.named | self.allocated_devices
 
 
@@ -70,14 +70,14 @@ class UnpromisedAccess:
     """A pod that holds memory and sees GPUs that no Lease gives it."""
 
     pod: Pod
-    cards: frozenset[str]
+    gpus: frozenset[str]
     promised: frozenset[str]
 
     @property
     def words(self) -> str:
         name = f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
         had = f"is promised {_joined(self.promised)} only" if self.promised else "is promised no GPU by any Lease"
-        return f"{name} holds {gpushare.GPU_MEM}, {had}, and can see {_joined(self.cards)}"
+        return f"{name} holds {gpushare.GPU_MEM}, {had}, and can see {_joined(self.gpus)}"
 
     @property
     def note(self) -> Note:
@@ -91,12 +91,12 @@ class TwoHolders:
 
     pod: Pod
     others: tuple[str, ...]
-    cards: frozenset[str]
+    gpus: frozenset[str]
 
     @property
     def words(self) -> str:
         name = f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
-        return f"the kubelet has given {_joined(self.cards)} to {name} and to {', '.join(self.others)}"
+        return f"the kubelet has given {_joined(self.gpus)} to {name} and to {', '.join(self.others)}"
 
     @property
     def note(self) -> Note:
@@ -117,7 +117,7 @@ class ComparisonResult:
 
     def excluded(self) -> dict[str, str]:
         """UUID → why no new pod may get the GPU."""
-        return {uuid: each.words for each in self.mismatches for uuid in each.cards}
+        return {uuid: each.words for each in self.mismatches for uuid in each.gpus}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class Comparison:
         mismatches: list[Mismatch] = []
         for each in allocated_devices:
             pod = running.get((each.namespace, each.pod))
-            if pod is None or each.resource not in registry.ALL.offers:
+            if pod is None or each.resource not in registry.ALL.advertises:
                 continue
             named = frozenset(_named(pod, inventory, each.container))
             has, _ = inventory.gpus_of(each.resource, each.devices)
@@ -187,7 +187,7 @@ class Comparison:
             mismatches += _given_twice(uses, running.values())
         self._forget_all_but({pod.metadata.uid for pod in running.values()})
         self._event_names &= {event_name(each.pod, each.note) for each in mismatches}
-        in_use = {gpu.uuid: sorted(uid for uid, cards in uses.items() if gpu.uuid in cards) for gpu in inventory.gpus}
+        in_use = {gpu.uuid: sorted(uid for uid, gpus in uses.items() if gpu.uuid in gpus) for gpu in inventory.gpus}
         return ComparisonResult(in_use, tuple(mismatches), self._unsure)
 
     async def _unpromised(self, pod: Pod, inventory: DeviceInventory) -> UnpromisedAccess | None:
@@ -198,13 +198,13 @@ class Comparison:
         # As it was at first and as it is now, so that changing an annotation hides nothing.
         changed = {"metadata": {"annotations": pod.metadata.annotations}, "spec": manifest.get("spec")}
 
-        def cards(_: Pod) -> set[str]:
+        def gpus(_: Pod) -> set[str]:
             versions = [(container, version) for container in asking for version in (manifest, changed)]
-            return {card for container, version in versions for card in cards_seen(version, container, inventory.gpus)}
+            return {gpu for container, version in versions for gpu in gpus_seen(version, container, inventory.gpus)}
 
         # A manifest that cannot be understood sets nothing aside: its author could stop the whole node by it.
-        seen = self._isolation.ask("comparison", pod, cards, set[str]())
-        promised = {card for card in sorted(seen) if await self._is_promised(pod, frozenset({card}), inventory)}
+        seen = self._isolation.ask("comparison", pod, gpus, set[str]())
+        promised = {gpu for gpu in sorted(seen) if await self._is_promised(pod, frozenset({gpu}), inventory)}
         return UnpromisedAccess(pod, frozenset(seen - promised), frozenset(promised)) if seen - promised else None
 
     async def write_events(self, mismatches: Iterable[Mismatch]) -> None:
@@ -239,10 +239,10 @@ class Comparison:
             self._manifests[uid] = manifest
         return self._manifests[uid]
 
-    async def _is_promised(self, pod: Pod, cards: frozenset[str], inventory: DeviceInventory) -> bool:
+    async def _is_promised(self, pod: Pod, gpus: frozenset[str], inventory: DeviceInventory) -> bool:
         """A pod keeps what it was promised, so a yes is remembered as long as the pod exists."""
-        key = (pod.metadata.uid, cards)
-        if cards and key not in self._promised:
+        key = (pod.metadata.uid, gpus)
+        if gpus and key not in self._promised:
             try:
                 promised = await self._leases_now.confirms(*key, inventory.gpus)
             except ClusterError as error:
@@ -265,7 +265,7 @@ def _given_twice(uses: Mapping[str, set[str]], running: Iterable[Pod]) -> list[T
         others = sorted(other for other in uses if other != uid and uses[other] & uses[uid])
         if others:
             names = tuple(f"{pods[each].metadata.namespace}/{pods[each].metadata.name}" for each in others)
-            shared = frozenset(card for other in others for card in uses[other] & uses[uid])
+            shared = frozenset(gpu for other in others for gpu in uses[other] & uses[uid])
             found.append(TwoHolders(pods[uid], names, shared))
     return found
 

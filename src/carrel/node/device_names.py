@@ -1,4 +1,4 @@
-"""Names that the kubelet and the agent share: the kubelet's sockets and files, and the devices that the agent offers.
+"""Names that the kubelet and the agent share: the kubelet's sockets and files, and the agent's devices.
 
     aliyun.com/gpu-mem    one device per unit of memory: `k3f9` + `2s` (the GPU, then a number, both in base 36)
     nvidia.com/gpu        one device per GPU: its UUID, as NVIDIA's own plugin and other tools name it
@@ -35,7 +35,7 @@ LONGEST_MESSAGE = 4 * 1024 * 1024
 
 _VERSION = re.compile(r"v1\.(\d{1,4})(\D.*)?")
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
-_CARD_DIGITS = 4
+_GPU_DIGITS = 4
 _AROUND_A_NAME = 15
 """Bytes of a device in the message besides its name: three tags with lengths, and the longer health word."""
 
@@ -48,17 +48,17 @@ class PluginDevice:
 
 @dataclass(frozen=True)
 class DeviceInventory:
-    """The devices that a node offers, and which GPU each belongs to."""
+    """The devices that a node advertises, and which GPU each belongs to."""
 
     gpus: tuple[Gpu, ...] = ()
     unit: Unit = Unit.MIB
     _names: Mapping[str, str] = field(init=False, repr=False, compare=False)
-    _cards: Mapping[str, Gpu] = field(init=False, repr=False, compare=False)
+    _by_digits: Mapping[str, Gpu] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         names = _short_names(gpu.uuid for gpu in self.gpus)
         object.__setattr__(self, "_names", names)
-        object.__setattr__(self, "_cards", {names[gpu.uuid]: gpu for gpu in self.gpus})
+        object.__setattr__(self, "_by_digits", {names[gpu.uuid]: gpu for gpu in self.gpus})
 
     @property
     def fits(self) -> bool:
@@ -72,7 +72,7 @@ class DeviceInventory:
 
     @property
     def units(self) -> dict[str, int]:
-        """Units of memory of each GPU, by UUID: one device each, where a plugin offers them."""
+        """Units of memory of each GPU, by UUID: one device each, where a plugin advertises them."""
         return {gpu.uuid: self.unit.from_memory(gpu.memory) for gpu in self.gpus}
 
     def memory_devices(self) -> list[PluginDevice]:
@@ -90,16 +90,16 @@ class DeviceInventory:
     def gpu_of(self, resource: str, device: str) -> Gpu | None:
         """None if unknown. NVIDIA's plugin may name a GPU by its index, or a replica of it by a suffix."""
         if resource == gpushare.GPU_MEM:
-            gpu = self._cards.get(device[:_CARD_DIGITS])
-            number = _from_base_36(device[_CARD_DIGITS:])
+            gpu = self._by_digits.get(device[:_GPU_DIGITS])
+            number = _from_base_36(device[_GPU_DIGITS:])
             return gpu if gpu and 0 <= number < self.unit.from_memory(gpu.memory) else None
-        card = device.partition("::")[0]
-        return next((gpu for gpu in self.gpus if card in (gpu.uuid, str(gpu.index))), None)
+        name = device.partition("::")[0]
+        return next((gpu for gpu in self.gpus if name in (gpu.uuid, str(gpu.index))), None)
 
     def split_by_gpu(self, resource: str, devices: Sequence[str], uuids: Iterable[str]) -> tuple[list[str], list[str]]:
         """The devices that belong to those GPUs, and the others. Fast: there may be a hundred thousand of them."""
         names = {self._names.get(uuid, uuid) if resource == gpushare.GPU_MEM else uuid for uuid in uuids}
-        length = _CARD_DIGITS if resource == gpushare.GPU_MEM else None
+        length = _GPU_DIGITS if resource == gpushare.GPU_MEM else None
         own = [device for device in devices if device[:length] in names]
         return own, [device for device in devices if device[:length] not in names]
 
@@ -142,12 +142,12 @@ def _short_names(uuids: Iterable[str]) -> dict[str, str]:
 
 
 def _digest(text: str) -> str:
-    number = int.from_bytes(sha256(text.encode()).digest()[:8]) % len(_DIGITS) ** _CARD_DIGITS
-    return _in_base_36(number).rjust(_CARD_DIGITS, "0")
+    number = int.from_bytes(sha256(text.encode()).digest()[:8]) % len(_DIGITS) ** _GPU_DIGITS
+    return _in_base_36(number).rjust(_GPU_DIGITS, "0")
 
 
 def _size(devices: int) -> int:
-    longest = _CARD_DIGITS + len(_in_base_36(max(devices - 1, 0)))
+    longest = _GPU_DIGITS + len(_in_base_36(max(devices - 1, 0)))
     return devices * (longest + _AROUND_A_NAME)
 
 

@@ -30,10 +30,10 @@ class LeaseCheck:
         once._read = {}
         return once
 
-    async def confirms(self, uid: str, cards: Collection[str], gpus: Sequence[Gpu]) -> bool:
+    async def confirms(self, uid: str, uuids: Collection[str], gpus: Sequence[Gpu]) -> bool:
         """Whether Leases give the pod all of these GPUs, and the node has them. Raises `ClusterError`."""
-        home = {gpu.index for gpu in gpus if gpu.uuid in cards}
-        missing = set(cards)
+        home = {gpu.index for gpu in gpus if gpu.uuid in uuids}
+        missing = set(uuids)
         if not missing or not missing <= {gpu.uuid for gpu in gpus}:
             return False
         # After a reboot a GPU may have another index than its Lease; and the Lease of a slot may be for any GPU.
@@ -56,7 +56,7 @@ class LeaseCheck:
         record = await self._record(index)
         if record is None or not any(share.holder.uid == uid for share in record.shares):
             return ""
-        return record.reservation.card if record.reservation else record.gpu
+        return record.reservation.gpu if record.reservation else record.gpu
 
     async def _record(self, index: int) -> LeaseRecord | None:
         """None: there is no Lease, or it cannot be read."""

@@ -9,14 +9,14 @@ from prometheus_client import Gauge
 from carrel.http.metrics import ComponentMetrics
 from carrel.ledger.gpus import Gpu
 from carrel.node.interfaces import MachineState
-from carrel.node.memory_offer_decision import OfferMode
+from carrel.node.memory_mode_decision import MemoryMode
 
 
 class AgentMetrics(ComponentMetrics):
     def __init__(self, is_registered: dict[str, Callable[[], bool]]) -> None:
         super().__init__()
         registry = self.registry
-        self._cards = Gauge("carrel_node_gpus", "GPUs of this node.", ["usable"], registry=registry)
+        self._gpus = Gauge("carrel_node_gpus", "GPUs of this node.", ["usable"], registry=registry)
         self._processes = Gauge(
             "carrel_node_gpu_processes", "Processes that compute on a GPU.", ["gpu"], registry=registry
         )
@@ -28,7 +28,7 @@ class AgentMetrics(ComponentMetrics):
         )
         self._ways = Gauge(
             "carrel_node_memory_resource",
-            "1 for the way in which memory is offered (plugin or node).",
+            "1 for the way in which memory is advertised (plugin or node).",
             ["way"],
             registry=registry,
         )
@@ -43,8 +43,8 @@ class AgentMetrics(ComponentMetrics):
 
     def update(self, state: MachineState, gpus: tuple[Gpu, ...], mismatches: int, reported_at: datetime | None) -> None:
         usable = sum(not gpu.unusable for gpu in gpus)
-        self._cards.labels("true").set(usable)
-        self._cards.labels("false").set(len(gpus) - usable)
+        self._gpus.labels("true").set(usable)
+        self._gpus.labels("false").set(len(gpus) - usable)
         self._mismatches.set(mismatches)
         self._processes.clear()
         for gpu in gpus:
@@ -53,8 +53,8 @@ class AgentMetrics(ComponentMetrics):
         if reported_at is not None:
             self._reported.set(reported_at.timestamp())
 
-    def set_offer_mode(self, mode: OfferMode | None) -> None:
-        for each in OfferMode:
+    def set_memory_mode(self, mode: MemoryMode | None) -> None:
+        for each in MemoryMode:
             self._ways.labels(each.value).set(each is mode)
 
 

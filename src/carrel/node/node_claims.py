@@ -1,7 +1,7 @@
-"""What `--dra` adds to an agent: the plugin that prepares claims, and the slice that offers the GPUs to them.
+"""What `--dra` adds to an agent: the plugin that prepares claims, and the slice that advertises the GPUs to them.
 
-Nothing is offered where another plugin chooses the GPUs, and where the container runtime would ignore the devices of a
-claim; the report says why.
+Nothing is advertised where another plugin chooses the GPUs, and where the container runtime would ignore the devices of
+a claim; the report says why.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -1,8 +1,8 @@
 """Whether NVIDIA's own device plugin serves this node, told by its socket in the kubelet's folder.
 
 A plugin that was killed leaves its socket behind. Nobody listens there, and as long as it counted as a plugin, nobody
-would offer whole GPUs. But a plugin that restarts is away for some seconds too: only a socket where nobody has listened
-for a while is taken for left over.
+would advertise whole GPUs. But a plugin that restarts is away for some seconds too: only a socket where nobody has
+listened for a while is taken for left over.
 """
 
 import socket

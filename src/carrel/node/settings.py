@@ -9,7 +9,7 @@ import typer
 
 from carrel.dialects.options import DeviceList
 from carrel.node.claim_files import CDI_FOLDER
-from carrel.node.memory_offer_decision import OfferMode
+from carrel.node.memory_mode_decision import MemoryMode
 from carrel.settings import CudaSettings, DeviceListSettings, DraSettings, MemoryUnitSettings, ServingSettings
 
 DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")
@@ -27,8 +27,8 @@ class MemoryResource(Enum):
     NODE = "node"
 
     @property
-    def mode(self) -> OfferMode | None:
-        return None if self is MemoryResource.AUTO else OfferMode(self.value)
+    def mode(self) -> MemoryMode | None:
+        return None if self is MemoryResource.AUTO else MemoryMode(self.value)
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class AgentSettings(CudaSettings, DeviceListSettings, DraSettings, MemoryUnitSet
     memory_resource: Annotated[
         MemoryResource,
         typer.Option(
-            help="How gpushare's memory resource is offered: as devices of a plugin, as a number on the Node's status, "
-            "or (auto) by a plugin if this kubelet can handle so many devices.",
+            help="How gpushare's memory resource is advertised: as devices of a plugin, as a number on the Node's "
+            "status, or (auto) by a plugin if this kubelet can handle so many devices.",
             envvar="CARREL_MEMORY_RESOURCE",
         ),
     ] = MemoryResource.AUTO
@@ -93,10 +93,10 @@ class AgentSettings(CudaSettings, DeviceListSettings, DraSettings, MemoryUnitSet
     def pod_resources(self) -> Path:
         return self.kubelet_folder / "pod-resources" / "kubelet.sock"
 
-    def offer_mode(self) -> OfferMode | None:
+    def memory_mode(self) -> MemoryMode | None:
         """None: whatever is safe. What the kubelet does not allocate, it cannot hand over."""
         if self.device_list is not DeviceList.VARIABLE and self.memory_resource is MemoryResource.AUTO:
-            return OfferMode.PLUGIN
+            return MemoryMode.PLUGIN
         return self.memory_resource.mode
 
     def mistakes(self) -> list[str]:

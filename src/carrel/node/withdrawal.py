@@ -14,7 +14,7 @@ from carrel.dialects.gpushare import GPU_COUNT, GPU_MEM
 from carrel.kubernetes.cluster import EVERYTHING, Cluster, MergePatch, NotFound
 from carrel.kubernetes.objects.kinds import NodeObject
 from carrel.kubernetes.objects.resources import NODES
-from carrel.node.memory_offer_decision import OfferMode
+from carrel.node.memory_mode_decision import MemoryMode
 
 WAIT_S = 15.0
 """A running agent writes everything again within ten seconds."""
@@ -55,7 +55,7 @@ class Withdrawal:
         return (await self._cluster.list(NODES, EVERYTHING)).items
 
     async def _written(self, node: NodeObject) -> list[str]:
-        """What our agent wrote there. Where a plugin offers the memory, the kubelet wrote that number."""
+        """What our agent wrote there. Where a plugin advertises the memory, the kubelet wrote that number."""
         shown = _shown(node)
         if not shown:
             return []
@@ -63,7 +63,7 @@ class Withdrawal:
             report = await self._cluster.get(GPU_NODE_STATUSES, node.metadata.name)
         except NotFound:
             return []  # not written by our agent
-        is_ours = (report.get("status") or {}).get(MEMORY_RESOURCE) == OfferMode.NODE.value
+        is_ours = (report.get("status") or {}).get(MEMORY_RESOURCE) == MemoryMode.NODE.value
         return sorted(shown if is_ours else shown - {GPU_MEM})
 
 

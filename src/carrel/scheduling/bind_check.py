@@ -48,7 +48,7 @@ class BindCheck:
         return found[0]
 
     def _may_just_have_got_a_claim(self, pod: Pod, node: str) -> bool:
-        """Whole GPUs of a node whose kubelet offers none are had by a ResourceClaim, which kube-scheduler makes and
+        """Whole GPUs of a node whose kubelet advertises none are had by a ResourceClaim, which kube-scheduler makes and
         notes on the pod right before the bind. With it the pod must not get others besides."""
         there = self.nodes.get(node)
         if there is None or there.status.allocatable.get(nvidia.GPU, "0") != "0":

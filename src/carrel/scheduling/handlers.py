@@ -19,7 +19,7 @@ from functools import partial
 
 import msgspec
 
-from carrel.cluster.record.shown_cards import shown_cards
+from carrel.cluster.record.shown_gpus import shown_gpus
 from carrel.cluster.state import ClusterState
 from carrel.dialects import gpushare, gpushare_inspect
 from carrel.dialects.interface import PodRequest
@@ -97,8 +97,8 @@ class ExtenderHandlers:
         words = pod_request.dialect.filtered_out if isinstance(pod_request, PodRequest) else None
         if words is None:
             return refused
-        cards = self._state.ledger.cards
-        return {node: words(node, why, bool(cards(node))) for node, why in refused.items()}
+        entries = self._state.ledger.entries
+        return {node: words(node, why, bool(entries(node))) for node, why in refused.items()}
 
     # --- prioritize --------------------------------------------------------------------------------------------------
 
@@ -194,7 +194,7 @@ class ExtenderHandlers:
         if node and ledger.node(node) is None:
             return _reply(gpushare.inspection((), f"{node} has no GPU that Carrel knows of"), 404)
         only, unit = [node] if node else None, self._state.options.dialect_options.memory_unit
-        shown = gpushare_inspect.inspected(ledger, unit, only, partial(shown_cards, self._state.cluster_ledger))
+        shown = gpushare_inspect.inspected(ledger, unit, only, partial(shown_gpus, self._state.cluster_ledger))
         return _reply(gpushare.inspection(shown))
 
     def why_not_ready(self) -> str:

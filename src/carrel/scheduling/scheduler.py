@@ -369,9 +369,9 @@ class Scheduler:
             pod = await self._state.cluster.get(PODS, target.pod, target.namespace)
         except NotFound:
             return False
-        annotated = carrel.told_cards(pod["metadata"].get("annotations", {}))
+        annotated = carrel.bound_gpus(pod["metadata"].get("annotations", {}))
         is_there = (pod["metadata"]["uid"], pod["spec"].get("nodeName")) == (target.uid, target.node)
-        return is_there and annotated == carrel.told_cards(target.annotations)
+        return is_there and annotated == carrel.bound_gpus(target.annotations)
 
 
 def _nowhere(nodes: Sequence[str], why: Refusal) -> FilterResult:

@@ -36,7 +36,7 @@ class CoveredPodsInRun:
     def __init__(self, state: ClusterInRun) -> None:
         self._ledger = state.ledger
         self._nodes = state.names
-        self._gpu_sizes = {card.gpu.memory for name in state.names for card in state.ledger.cards(name)}
+        self._gpu_sizes = {entry.gpu.memory for name in state.names for entry in state.ledger.entries(name)}
         self._running: dict[str, dict[str, Entitlement]] = {}  # person → their bookings that run
         self._holding: dict[str, dict[str, PersonsPod]] = {}  # person → name → a pod that holds GPUs
         self._waiting: dict[str, dict[Request, dict[str, PersonsPod]]] = {}  # person → the pods that wait, in order
@@ -171,4 +171,4 @@ class CoveredPodsInRun:
             on, per_gpu = request.amount.on, 1
             if request.amount != WHOLE:
                 per_gpu = max(memory // on(memory) for memory in self._gpu_sizes)
-            yield from islice(pods.values(), min(booked * per_gpu // request.cards, len(pods)))
+            yield from islice(pods.values(), min(booked * per_gpu // request.gpus, len(pods)))

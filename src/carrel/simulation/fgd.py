@@ -14,7 +14,7 @@ from carrel.ledger.demand import Mix, Typical
 from carrel.ledger.fragmentation import Fragmentation, FreePieces, Pieces, pieces_of, pieces_on
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.machines import ENOUGH
-from carrel.ledger.placement import Placement, able_cards, place
+from carrel.ledger.placement import Placement, able_entries, place
 from carrel.ledger.requests import Request
 from carrel.simulation.cluster import ClusterInRun
 from carrel.simulation.workload import SimulatedPod
@@ -45,13 +45,13 @@ class Fgd:
 
     def placement(self, pod: SimulatedPod, node: str) -> Placement | None:
         """Where fragmentation grows least; of equals, the fullest GPU, then the lowest index."""
-        if pod.request is None or pod.request.cards > 1:
+        if pod.request is None or pod.request.gpus > 1:
             return self._placed(pod, node)
         ways = self._ways(pod, node)
         growth = self._growth(pod, node, ways)
         taken = ways[growth.index(min(growth))].taken
-        able = able_cards(self._cluster.ledger, pod.request, node, "")
-        gpu = next(card.gpu for card in able if (card.gpu.model, card.gpu.memory, card.free) == taken)
+        able = able_entries(self._cluster.ledger, pod.request, node, "")
+        gpu = next(entry.gpu for entry in able if (entry.gpu.model, entry.gpu.memory, entry.free) == taken)
         return Placement(node, (gpu,), pod.request)
 
     def _growth(self, pod: SimulatedPod, node: str, ways: "Sequence[_Way]") -> list[float]:
@@ -67,7 +67,7 @@ class Fgd:
         free = self._fragmentation.free
         if request is None:
             return [_Way(free(pieces_of(room)))]
-        if request.cards > 1:
+        if request.gpus > 1:
             placement = self._placed(pod, node)
             assert placement is not None, "it asks for GPUs"
             return [_Way(free(_left(room.gpus, placement)))]
@@ -76,8 +76,8 @@ class Fgd:
         known = self._known.get((request, pieces)) if not request.selector.names_uuids else None
         if known is None:
             able = {
-                (card.gpu.model, card.gpu.memory, card.free): card.gpu
-                for card in able_cards(self._cluster.ledger, request, node, "")
+                (entry.gpu.model, entry.gpu.memory, entry.free): entry.gpu
+                for entry in able_entries(self._cluster.ledger, request, node, "")
             }
             by_size = sorted(able.items(), key=lambda item: item[0][2])
             known = self._known[request, pieces] = [

@@ -43,12 +43,12 @@ def read_nodes(text: str, source: str) -> SimulatedCluster:
     """Only nodes with GPUs. Raises `Malformed` with the line and the reason."""
     nodes, machines, lines = [], {}, dict[str, int]()
     for row in csv_rows(text, source, NODE_COLUMNS):
-        name, cards = row.name("sn", lines), row.number("gpu")
-        if not cards:
+        name, count = row.name("sn", lines), row.number("gpu")
+        if not count:
             continue
-        if cards > MOST_GPUS_OF_A_NODE:
+        if count > MOST_GPUS_OF_A_NODE:
             raise row.wrong("gpu", f"at most {MOST_GPUS_OF_A_NODE}")
-        gpus = (Gpu(f"{name}/{index}", name, index, row.text("model"), MiB(WHOLE_MILLI)) for index in range(cards))
+        gpus = (Gpu(f"{name}/{index}", name, index, row.text("model"), MiB(WHOLE_MILLI)) for index in range(count))
         nodes.append(Node(name, tuple(gpus)))
         machines[name] = MachineRoom(row.number("cpu_milli"), row.number("memory_mib"))
     if not nodes:
@@ -83,11 +83,11 @@ def _times(row: Row) -> tuple[float, float | None]:
 
 
 def _request(row: Row) -> Request | None:
-    cards, milli = row.number("num_gpu"), row.number("gpu_milli")
-    if not cards:
+    gpus, milli = row.number("num_gpu"), row.number("gpu_milli")
+    if not gpus:
         return None
     if not 0 < milli <= WHOLE_MILLI:
         raise row.wrong("gpu_milli", "1 to 1000")
     models = tuple(sorted({each for each in row.text("gpu_spec").split("|") if each}))
     selector = GpuSelector(models) if models else ANY_GPU
-    return Request(cards, WHOLE if milli == WHOLE_MILLI else Portion(Fraction(milli, WHOLE_MILLI)), selector=selector)
+    return Request(gpus, WHOLE if milli == WHOLE_MILLI else Portion(Fraction(milli, WHOLE_MILLI)), selector=selector)

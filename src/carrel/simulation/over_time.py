@@ -249,9 +249,9 @@ class _Run:
         """Of a pod that is there when the run begins."""
         if pod.request is None:
             return None
-        cards = [self._state.ledger.card(uuid) for uuid in pod.held]
-        gpus = tuple(card.gpu for card in cards if card is not None and card.gpu.node == pod.node)
-        assert len(gpus) == len(cards) == pod.request.cards, (
+        entries = [self._state.ledger.entry(uuid) for uuid in pod.held]
+        gpus = tuple(entry.gpu for entry in entries if entry is not None and entry.gpu.node == pod.node)
+        assert len(gpus) == len(entries) == pod.request.gpus, (
             f"{pod.name} holds GPUs of {pod.node}, as many as it asks for"
         )
         return Placement(pod.node, gpus, pod.request)

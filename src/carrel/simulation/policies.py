@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from carrel.ledger.placement import Placement, able_cards, place
+from carrel.ledger.placement import Placement, able_entries, place
 from carrel.ledger.requests import GpuPolicy, Request
 from carrel.ledger.scoring import Ranking
 from carrel.simulation.cluster import ClusterInRun, Kind
@@ -80,10 +80,10 @@ class RandomNode(Policy):
         return self._chance.choice(nodes) if nodes else None
 
     def _placed(self, pod: SimulatedPod, node: str) -> Choice:
-        if pod.request is None or pod.request.cards > 1:
+        if pod.request is None or pod.request.gpus > 1:
             return super()._placed(pod, node)
-        card = self._chance.choice(able_cards(self._cluster.ledger, pod.request, node, ""))
-        return Choice(node, Placement(node, (card.gpu,), pod.request))
+        entry = self._chance.choice(able_entries(self._cluster.ledger, pod.request, node, ""))
+        return Choice(node, Placement(node, (entry.gpu,), pod.request))
 
 
 class _Scores:
@@ -117,7 +117,7 @@ class _ByState(Policy):
         """By the state of this node, and nothing else."""
 
     def _free_gpus(self, node: str) -> float:
-        return sum(card.free / card.gpu.memory for card in self._cluster.ledger.cards(node))
+        return sum(entry.free / entry.gpu.memory for entry in self._cluster.ledger.entries(node))
 
 
 class BestFit(_ByState):
@@ -126,7 +126,7 @@ class BestFit(_ByState):
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
         ledger = self._cluster.ledger
-        self._most_gpus = max(len(ledger.cards(name)) for name in self._cluster.names)
+        self._most_gpus = max(len(ledger.entries(name)) for name in self._cluster.names)
         self._most_cpu = max((size.cpu_milli for size in self._cluster.sizes.values()), default=0) or 1
 
     def _score(self, pod: SimulatedPod, node: str) -> float:

@@ -109,7 +109,7 @@ def _saved_pod(pod: SimulatedPod, indexes: Mapping[str, int]) -> SavedPod:
 def _saved_request(request: Request) -> SavedRequest:
     amount = request.amount
     return SavedRequest(
-        min(request.cards, MOST),
+        min(request.gpus, MOST),
         str(amount.part) if isinstance(amount, Portion) else "",
         min(amount.mib, MOST) if isinstance(amount, Memory) else None,
         request.model,
@@ -238,7 +238,7 @@ class _Pods:
             )
 
     def _held(self, pod: SavedPod, request: Request | None, where: str) -> Iterator[str]:
-        wanted = request.cards if request is not None and pod.node else 0
+        wanted = request.gpus if request is not None and pod.node else 0
         if len(pod.held) != wanted:
             right = f"{wanted} indexes: as many as `request.gpus` of a pod with a node, else none"
             raise Malformed(self._source, f"{where}.held", list(pod.held), right)

@@ -83,7 +83,7 @@ class _OpenWish:
 
 class _Bookings:
     def __init__(self, cluster: SimulatedCluster, rules: BookingRules, times: BookingTimes) -> None:
-        self._cards = {model: each.cards for model, each in capacity_of(cluster.nodes).items()}
+        self._stock = {model: each.gpus for model, each in capacity_of(cluster.nodes).items()}
         self._rules = rules
         self._times = times
         self._numbers = count()
@@ -119,12 +119,12 @@ class _Bookings:
             is_active = any(booking.is_active(now) for booking in own)
             self._hear_later(each, "no-active-overlap" if is_active else "future-limit")
             return
-        cards = self._cards.get(wish.model, 0)
+        stock = self._stock.get(wish.model, 0)
         gpus = min(wish.gpus, rules.max_gpus) if rules.max_gpus else wish.gpus
         length = min(max(timedelta(seconds=wish.lasts_s), rules.min_duration), rules.max_duration)
-        calendar = Calendar(wish.model, cards, self._not_over(wish.model, now))
+        calendar = Calendar(wish.model, stock, self._not_over(wish.model, now))
         # Each turn starts later than the one before, and the booking service takes no later year.
-        while gpus <= cards and each.start.year <= LAST_YEAR:
+        while gpus <= stock and each.start.year <= LAST_YEAR:
             wanted = Booking(f"{each.number}", wish.user, wish.model, each.start, each.start + length, gpus)
             given = rule_input(wanted, own, now, rules)
             broken = [found.rule for found in broken_rules(given)] + ["capacity"] * bool(

@@ -29,8 +29,8 @@ class SimulatedPod:
             return 0.0
         amount = self.request.amount
         if isinstance(amount, Memory):
-            return self.request.cards * amount.mib / gpu_memory if gpu_memory else float(self.request.cards)
-        return self.request.cards * float(amount.part)
+            return self.request.gpus * amount.mib / gpu_memory if gpu_memory else float(self.request.gpus)
+        return self.request.gpus * float(amount.part)
 
 
 @dataclass(frozen=True, slots=True)

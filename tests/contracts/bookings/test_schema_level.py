@@ -50,7 +50,7 @@ async def test_tables_to_which_a_newer_version_only_added_are_used(
 
 
 async def test_tables_of_a_development_version_are_not_used(database: Database) -> None:
-    await run(database, "ALTER TABLE bookings RENAME COLUMN gpus TO cards", *NEWER[-1:])
+    await run(database, "ALTER TABLE bookings RENAME COLUMN gpus TO gpu_count", *NEWER[-1:])
 
     with pytest.raises(StoreUnavailable, match="made by a development version"):
         await database.migrate()

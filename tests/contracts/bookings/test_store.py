@@ -99,7 +99,7 @@ async def test_bookings_are_found_by_person_and_by_period(store: BookingStore) -
         assert names(await reading.within(NOW + DAY, NOW + 5 * DAY)) == ["bob's", "other model"]
         assert names(await reading.within(NOW, NOW + 9 * DAY, "A6000")) == ["bob's", "running", "later"]
         promised = await reading.promised(NOW, NOW + 9 * DAY, "A6000")
-        assert {(b.id, b.start, b.ends, b.cards) for b in promised} == {
+        assert {(b.id, b.start, b.ends, b.gpus) for b in promised} == {
             ("bob's", NOW - DAY, NOW + 2 * DAY, 1),
             ("running", NOW - DAY, NOW + DAY, 1),
             ("later", NOW + 5 * DAY, NOW + 6 * DAY, 1),

@@ -85,7 +85,7 @@ async def _state(opened: Opened, who: int) -> dict[str, int]:
 
 
 async def _caller(opened: Opened, who: int) -> Caller:
-    opened.inventory.cards[f"A6000-{who}"] = 1
+    opened.inventory.gpus[f"A6000-{who}"] = 1
     return await opened.caller(f"p{who}@lab.org")
 
 

@@ -312,7 +312,7 @@ async def test_a_caller_without_credentials_is_refused(opened: Opened) -> None:
 
 
 async def test_pages_follow_each_other_without_gaps(opened: Opened, eva: Caller) -> None:
-    opened.inventory.cards[A6000] = 10
+    opened.inventory.gpus[A6000] = 10
     for number in range(7):
         await made(eva, user=f"p{number}@lab.org", reason="test", start=at(1 + number % 2), days=2)
 
@@ -331,7 +331,7 @@ async def test_pages_follow_each_other_without_gaps(opened: Opened, eva: Caller)
 
 
 async def test_bookings_are_found_by_person_state_and_model(opened: Opened, ada: Caller, bob: Caller) -> None:
-    opened.inventory.cards[A100] = 1
+    opened.inventory.gpus[A100] = 1
     await made(ada, days=2)
     await made(bob, model="a100", start=at(2), days=2)
 
@@ -348,8 +348,8 @@ async def test_bookings_are_found_by_person_state_and_model(opened: Opened, ada:
 async def test_idle_gpus_are_those_that_no_pod_holds_booked_or_not(opened: Opened, ada: Caller) -> None:
     assert [m["idle_now"] for m in (await ada.get("/api/v1/models")).json["items"]] == [None]  # there is no cluster
 
-    ledger = Ledger([a_node("n1", cards=3, model=A6000)], [held("train", "n1", 0, 1000)])
-    opened.inventory.cards, opened.inventory.idle_gpus = {A6000: 3}, idle_gpus(ledger)
+    ledger = Ledger([a_node("n1", gpus=3, model=A6000)], [held("train", "n1", 0, 1000)])
+    opened.inventory.gpus, opened.inventory.idle_gpus = {A6000: 3}, idle_gpus(ledger)
 
     [told] = (await ada.get("/api/v1/models")).json["items"]
     assert (told["free_now"], told["idle_now"]) == (3, 2)
@@ -398,13 +398,13 @@ async def test_lost_gpus_leave_bookings_overbooked_and_new_ones_are_refused(
 ) -> None:
     booking = await made(bob, days=3, gpus=2)
 
-    opened.inventory.cards[A6000] = 1
+    opened.inventory.gpus[A6000] = 1
 
     model = (await ada.get("/api/v1/availability?days=2")).json["items"][0]
     assert (model["gpus"], model["free_now"], model["overbooked"]) == (1, 0, 1)
     assert (await ada.book(days=1)).codes == ["capacity"]
     assert (await bob.get(f"{BOOKINGS}/{booking['id']}")).json["state"] == "active"
-    opened.inventory.cards.clear()
+    opened.inventory.gpus.clear()
     assert (await ada.get("/api/v1/models")).json["items"][0]["overbooked"] == 2
     assert (await ada.book(days=1)).codes == ["unknown-model"]
 
@@ -435,8 +435,8 @@ async def test_maintenance_takes_gpus_out_of_the_calendar(ada: Caller, eva: Call
 
 async def test_shares_of_a_gpu_can_be_booked_if_the_lab_allows_them(opened: Opened, ada: Caller) -> None:
     assert (await ada.book(days=1, share=True)).codes == ["shares"]
-    shared = with_rules(opened, BookingRules(shares_per_card=2))
-    shared.inventory.cards[A6000] = 1
+    shared = with_rules(opened, BookingRules(shares_per_gpu=2))
+    shared.inventory.gpus[A6000] = 1
 
     answers = [await (await shared.caller(f"p{n}@lab.org")).book(days=1, share=True) for n in range(3)]
 

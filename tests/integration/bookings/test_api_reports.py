@@ -86,7 +86,7 @@ async def test_the_rules_are_shown_with_their_limits(ada: Caller) -> None:
 
 
 async def test_the_log_comes_in_pages_newest_first(opened: Opened, eva: Caller) -> None:
-    opened.inventory.cards[A6000] = 10
+    opened.inventory.gpus[A6000] = 10
     for number in range(5):
         await made(eva, user=f"p{number}@lab.org", reason=f"r{number}", days=1)
 

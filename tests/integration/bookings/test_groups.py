@@ -151,7 +151,7 @@ async def test_a_repeated_request_books_once_and_the_group_is_part_of_the_reques
 
 async def test_own_bookings_and_those_of_groups_do_not_block_each_other(vision: Opened, ada: Caller) -> None:
     await vision.manage("nlp", MEMBER)
-    vision.inventory.cards[A6000] = 3
+    vision.inventory.gpus[A6000] = 3
     await made(ada, days=2)
     await made(ada, days=2, group="vision")
     await made(ada, days=2, group="nlp")
@@ -182,7 +182,7 @@ async def test_the_cooldown_of_a_group_counts_whoever_of_its_managers_books(visi
 async def test_the_hint_for_too_many_gpus_works_also_for_a_name_with_a_space(opened: Opened, ada: Caller) -> None:
     await opened.manage("vision team", MEMBER)
     limited = with_rules(opened, BookingRules(max_gpus=1, group_max_gpus=2))
-    ada, opened.inventory.cards[A6000] = replace(ada, app=limited.app), 4
+    ada, opened.inventory.gpus[A6000] = replace(ada, app=limited.app), 4
 
     of_group = await ada.book(days=2, gpus=3, group="vision team")
     own = await ada.book(days=2, gpus=3)

@@ -38,7 +38,7 @@ class Slot:
     model: str
     start: int
     end: int
-    cards: int
+    gpus: int
 
     def holds(self, hour: int) -> bool:
         return self.start <= hour < self.end
@@ -47,7 +47,7 @@ class Slot:
 def is_full(slots: list[Slot], wish: Slot, capacity: int) -> bool:
     same = [slot for slot in slots if slot.model == wish.model]
     return any(
-        sum(slot.cards for slot in same if slot.holds(hour)) + wish.cards > capacity
+        sum(slot.gpus for slot in same if slot.holds(hour)) + wish.gpus > capacity
         for hour in range(wish.start, wish.end)
     )
 
@@ -66,8 +66,8 @@ def wrong(slots: list[Slot], wish: Slot, now: int, capacity: int, old: Slot | No
         "end-after-start": wish.end <= wish.start,
         "min-duration": 0 < wish.end - wish.start < 24,
         "group-max-gpus": wish.who == GROUP
-        and wish.cards > MOST_OF_A_GROUP
-        and not (is_smaller and old is not None and wish.cards <= old.cards),
+        and wish.gpus > MOST_OF_A_GROUP
+        and not (is_smaller and old is not None and wish.gpus <= old.gpus),
         "max-duration": wish.end - wish.start > 336 and not is_smaller,
         "begun": old is not None and old.start <= now and wish.start != old.start,
         "not-in-the-past": (wish.start < now and (old is None or (now < old.start and wish.start != old.start)))
@@ -75,8 +75,7 @@ def wrong(slots: list[Slot], wish: Slot, now: int, capacity: int, old: Slot | No
         "no-active-overlap": old is None and any(slot.holds(now) for slot in own),
         "future-limit": old is None and any(slot.start > now for slot in own),
         "cooldown": near(own, wish) and not is_smaller,
-        "capacity": is_full(others, wish, capacity)
-        and not (is_smaller and old is not None and wish.cards <= old.cards),
+        "capacity": is_full(others, wish, capacity) and not (is_smaller and old is not None and wish.gpus <= old.gpus),
     }
     return {code for code, is_so in found.items() if is_so}
 
@@ -91,8 +90,8 @@ class BookingMachine(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.database = Database(f"sqlite:///{self.folder.name}/carrel.db")
         self.opened = opened_on(self.database, BookingRules(group_max_gpus=MOST_OF_A_GROUP))
-        self.opened.inventory.cards.clear()
-        self.opened.inventory.cards.update(CAPACITY)
+        self.opened.inventory.gpus.clear()
+        self.opened.inventory.gpus.update(CAPACITY)
         self.now = 0
         self.slots: dict[str, Slot] = {}
         self.callers: dict[str, Caller] = {}
@@ -114,11 +113,11 @@ class BookingMachine(RuleBasedStateMachine):
         model=st.sampled_from(sorted(CAPACITY)),
         start=st.integers(-2, 400) | st.sampled_from((0, 24, 336)),
         length=st.integers(-1, 340) | st.sampled_from((24, 336)),
-        cards=st.integers(1, 3),
+        gpus=st.integers(1, 3),
     )
-    def book(self, who: str, model: str, start: int, length: int, cards: int) -> None:
-        wish = Slot(who, model, self.now + start, self.now + start + length, cards)
-        body = {"model": model, "start": _at(wish.start), "end": _at(wish.end), "gpus": cards}
+    def book(self, who: str, model: str, start: int, length: int, gpus: int) -> None:
+        wish = Slot(who, model, self.now + start, self.now + start + length, gpus)
+        body = {"model": model, "start": _at(wish.start), "end": _at(wish.end), "gpus": gpus}
         body |= {"group": GROUP} if who == GROUP else {}
         expected = wrong(list(self.slots.values()), wish, self.now, CAPACITY[model])
 
@@ -134,10 +133,10 @@ class BookingMachine(RuleBasedStateMachine):
             self.slots[answer.json["id"]] = wish
 
     def check_earliest(self, wish: Slot, said: str | None) -> None:
-        """The offered start would be accepted, unless a rule is broken that no other start helps."""
-        wish = replace(wish, cards=min(wish.cards, MOST_OF_A_GROUP)) if wish.who == GROUP else wish
+        """The suggested start would be accepted, unless a rule is broken that no other start helps."""
+        wish = replace(wish, gpus=min(wish.gpus, MOST_OF_A_GROUP)) if wish.who == GROUP else wish
         if said is None:
-            assert wish.cards > CAPACITY[wish.model]
+            assert wish.gpus > CAPACITY[wish.model]
             return
         start = next(hour for hour in range(self.now, self.now + 5000) if _at(hour) == said)
         length = max(24, min(336, wish.end - wish.start))
@@ -149,15 +148,15 @@ class BookingMachine(RuleBasedStateMachine):
         which=st.integers(0, 20),
         start=st.integers(-30, 30) | st.just(0),
         longer=st.integers(-200, 200),
-        cards=st.integers(1, 2),
+        gpus=st.integers(1, 2),
     )
-    def change(self, which: int, start: int, longer: int, cards: int) -> None:
+    def change(self, which: int, start: int, longer: int, gpus: int) -> None:
         if not self.slots:
             return
         id = list(self.slots)[which % len(self.slots)]  # by order: ids differ from run to run
         old = self.slots[id]
-        new = replace(old, start=old.start + start, end=old.end + longer, cards=cards)
-        body = {"start": _at(new.start), "end": _at(new.end), "gpus": cards}
+        new = replace(old, start=old.start + start, end=old.end + longer, gpus=gpus)
+        body = {"start": _at(new.start), "end": _at(new.end), "gpus": gpus}
         expected = wrong(list(self.slots.values()), new, self.now, CAPACITY[old.model], old)
 
         answer = self.loop.run(self.callers[old.who].patch(f"/api/v1/bookings/{id}", body))
@@ -196,7 +195,7 @@ class BookingMachine(RuleBasedStateMachine):
         for model, capacity in CAPACITY.items():
             mine = [slot for slot in self.slots.values() if slot.model == model]
             for hour in {slot.start for slot in mine}:
-                assert sum(slot.cards for slot in mine if slot.holds(hour)) <= capacity
+                assert sum(slot.gpus for slot in mine if slot.holds(hour)) <= capacity
 
 
 def _at(hour: int) -> str:

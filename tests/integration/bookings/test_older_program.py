@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from tests.integration.bookings.test_process import CARDS, TOKEN, ask_as_maia, opened
+from tests.integration.bookings.test_process import GPUS, TOKEN, ask_as_maia, opened
 from tests.integration.scheduling.test_process import carrel_process
 from tests.kit.next_release import next_level, next_release, present_level
 
@@ -11,9 +11,9 @@ BOOKED = (200, {"message": "Booking created successfully"})
 
 
 async def test_an_older_release_serves_beside_a_newer_one_and_after_it(tmp_path: Path, database_url: str) -> None:
-    (tmp_path / "cards.yaml").write_text(CARDS)
+    (tmp_path / "gpus.yaml").write_text(GPUS)
     newer = {"PYTHONPATH": f"{next_release(tmp_path / 'next')}:{os.environ.get('PYTHONPATH', '')}"}
-    options = ("booking", "--port", "0", "--inventory", str(tmp_path / "cards.yaml"), "--database", database_url)
+    options = ("booking", "--port", "0", "--inventory", str(tmp_path / "gpus.yaml"), "--database", database_url)
     token = {"CARREL_MAIA_TOKEN": TOKEN}
     async with carrel_process(*options, environment=token) as before:
         before_url = await opened(before)

@@ -39,11 +39,11 @@ async def lasting(opened: Opened, time: timedelta, *watches: OverbookedWatch) ->
 
 
 def cordon(opened: Opened, left: int = 0) -> None:
-    opened.inventory.cards[A6000], opened.inventory.out_of_use = left, CORDONED * (2 - left)
+    opened.inventory.gpus[A6000], opened.inventory.out_of_use = left, CORDONED * (2 - left)
 
 
 def uncordon(opened: Opened) -> None:
-    opened.inventory.cards[A6000], opened.inventory.out_of_use = 2, ()
+    opened.inventory.gpus[A6000], opened.inventory.out_of_use = 2, ()
 
 
 async def test_two_replicas_tell_once_that_gpus_are_missing_and_once_that_it_is_over(opened: Opened) -> None:

@@ -29,7 +29,7 @@ from tests.kit.gpus import A6000, a_node
 from tests.kit.lab import a_lab
 
 TOKEN = "known to this test only"
-CARDS = """
+GPUS = """
 nodes:
   - name: n1
     gpus: [{count: 2, model: NVIDIA-RTX-A6000, memoryMiB: 49140}]
@@ -57,8 +57,8 @@ async def opened(process: Process) -> str:
 
 
 async def test_an_acknowledged_booking_survives_kill_9_and_a_restart(tmp_path: Path, database_url: str) -> None:
-    (tmp_path / "cards.yaml").write_text(CARDS)
-    options = ("booking", "--port", "0", "--inventory", str(tmp_path / "cards.yaml"), "--database", database_url)
+    (tmp_path / "gpus.yaml").write_text(GPUS)
+    options = ("booking", "--port", "0", "--inventory", str(tmp_path / "gpus.yaml"), "--database", database_url)
     variables = {"CARREL_MAIA_TOKEN": TOKEN}
     async with (
         carrel_process(*options, environment=variables) as first,
@@ -78,7 +78,7 @@ async def test_an_acknowledged_booking_survives_kill_9_and_a_restart(tmp_path: P
 
 
 async def test_the_gpus_are_those_that_the_cluster_reports(tmp_path: Path) -> None:
-    node = a_node("n1", cards=2, model=A6000)
+    node = a_node("n1", gpus=2, model=A6000)
     async with a_lab([node], in_real_time=True) as lab, serve(lab.api) as server, carrel_process(
         *("booking", "--server", server.url, "--port", "0", "--database", f"sqlite:///{tmp_path}/carrel.db")
     ) as process:  # fmt: skip
@@ -158,9 +158,9 @@ async def test_mistakes_name_the_variable_and_the_token_must_be_ascii() -> None:
 
 
 async def test_without_its_database_it_ends_with_the_reason(tmp_path: Path) -> None:
-    (tmp_path / "cards.yaml").write_text(CARDS)
+    (tmp_path / "gpus.yaml").write_text(GPUS)
     async with carrel_process(
-        *("booking", "--port", "0", "--inventory", str(tmp_path / "cards.yaml")),
+        *("booking", "--port", "0", "--inventory", str(tmp_path / "gpus.yaml")),
         *("--database", f"sqlite:///{tmp_path}/no/such/folder/carrel.db"),
     ) as process:
         code, said = await process.wait_end()

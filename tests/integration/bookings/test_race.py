@@ -17,7 +17,7 @@ async def test_the_last_gpu_is_booked_exactly_once(database: Database) -> None:
     try:
         for time in range(TIMES):
             model = f"{A6000}-{time}"
-            one.inventory.cards[model] = other.inventory.cards[model] = 1
+            one.inventory.gpus[model] = other.inventory.gpus[model] = 1
             statuses = await asyncio.gather(
                 *(_wish(other if client % 2 else one, f"p{time}-{client}@lab.org", model) for client in range(CLIENTS))
             )
@@ -28,7 +28,7 @@ async def test_the_last_gpu_is_booked_exactly_once(database: Database) -> None:
 
 async def test_one_person_who_asks_many_times_at_once_gets_one_booking(database: Database) -> None:
     opened = opened_on(database)
-    opened.inventory.cards[A6000] = 100
+    opened.inventory.gpus[A6000] = 100
 
     statuses = await asyncio.gather(*(_wish(opened, "ada@lab.org", A6000) for _ in range(20)))
 

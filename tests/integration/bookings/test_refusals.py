@@ -59,7 +59,7 @@ async def test_more_gpus_than_there_are_is_never_possible(ada: Caller) -> None:
 
 
 async def test_of_many_bookings_a_few_are_named(opened: Opened, ada: Caller) -> None:
-    opened.inventory.cards[A6000] = 6
+    opened.inventory.gpus[A6000] = 6
     for number in range(6):
         await made(await opened.caller(f"p{number}@lab.org"), days=2 + number)
 
@@ -78,7 +78,7 @@ async def test_an_extension_needs_room_only_in_the_time_that_it_adds(opened: Ope
     path = f"{BOOKINGS}/{booking['id']}"
 
     assert (await ada.patch(path, {"end": at(5)})).status == 200
-    opened.inventory.cards[A6000] = 0  # all break
+    opened.inventory.gpus[A6000] = 0  # all break
     assert (await ada.patch(path, {"end": at(4)})).status == 200
     assert (await ada.patch(path, {"end": at(5)})).codes == ["capacity"]
 
@@ -128,7 +128,7 @@ async def test_a_booking_becomes_shorter_down_to_the_minimum_and_is_cancelled_be
 
 async def test_a_booking_that_lost_its_model_may_become_shorter(opened: Opened, ada: Caller) -> None:
     booking = await made(ada, days=3)
-    del opened.inventory.cards[A6000]
+    del opened.inventory.gpus[A6000]
 
     assert (await ada.patch(f"{BOOKINGS}/{booking['id']}", {"end": at(2)})).status == 200
     assert (await ada.patch(f"{BOOKINGS}/{booking['id']}", {"end": at(4)})).codes == ["unknown-model"]

@@ -56,7 +56,7 @@ async def entries(opened: Opened) -> list[LogEntry]:
 async def test_two_replicas_log_once_that_a_pod_lost_its_gpu(opened: Opened) -> None:
     outbox = opened.service.outbox
     async with (
-        a_lab([a_node("n1", cards=1)]) as lab,
+        a_lab([a_node("n1", gpus=1)]) as lab,
         lab.replica() as controller,
         hearing(a_replica(lab), outbox),
         hearing(a_replica(lab), outbox),
@@ -80,7 +80,7 @@ async def test_two_replicas_log_once_that_a_pod_lost_its_gpu(opened: Opened) -> 
 async def test_a_pod_without_an_owner_and_an_expired_pod_are_not_logged(opened: Opened) -> None:
     outbox = opened.service.outbox
     async with (
-        a_lab([a_node("n1", cards=2)]) as lab,
+        a_lab([a_node("n1", gpus=2)]) as lab,
         lab.replica() as controller,
         hearing(a_replica(lab), outbox),
     ):
@@ -119,7 +119,7 @@ class Recorder:
 
 
 async def test_the_role_of_the_booking_service_allows_what_it_calls_and_nothing_else(opened: Opened) -> None:
-    async with a_lab([a_node("n1", cards=1)], has_booker=False) as lab:
+    async with a_lab([a_node("n1", gpus=1)], has_booker=False) as lab:
         await lab.client.create(CRDS, POD_GROUP_KIND)
         recorder = Recorder(lab.api)
         client = Client(recorder)

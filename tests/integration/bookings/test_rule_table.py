@@ -24,8 +24,8 @@ MOST_AT_NIGHT = Limit(
 
 def _check(given: RuleInput) -> Iterable[str]:
     most = given.rules.limit(MOST_AT_NIGHT)
-    if given.booking.cards > int(str(most)):
-        yield f"A booking has at most {most} GPUs; {given.booking.cards} are asked for."
+    if given.booking.gpus > int(str(most)):
+        yield f"A booking has at most {most} GPUs; {given.booking.gpus} are asked for."
 
 
 NEW_ROW = Rule(
@@ -112,4 +112,4 @@ def test_a_limit_is_an_option_and_a_variable() -> None:
         ([], {"CARREL_SHARES_PER_GPU": "4"}),
     ):
         assert runner.invoke(app, options, env=variables).exit_code == 0
-    assert [rules.shares_per_card for rules in found] == [4, 4]
+    assert [rules.shares_per_gpu for rules in found] == [4, 4]

@@ -224,22 +224,22 @@ async def test_the_end_of_a_booking_is_told_in_time_and_a_new_one_is_not_greeted
     ]
 
 
-async def test_the_spawn_page_says_that_the_node_of_a_booking_is_cordoned_and_offers_no_gpu_there(
+async def test_the_spawn_page_says_that_the_node_of_a_booking_is_cordoned_and_shows_no_gpu_there(
     opened: Opened, ada: Caller
 ) -> None:
     await made(ada, days=5)
-    opened.inventory.cards[A6000], opened.inventory.idle_gpus = 0, {A6000: 0}
+    opened.inventory.gpus[A6000], opened.inventory.idle_gpus = 0, {A6000: 0}
     opened.inventory.out_of_use = ("dgx-1 is cordoned (kubectl uncordon dgx-1)",) * 2
 
-    offered = profiles_for(read_startable((await _asked(ada)).json), "Europe/Stockholm")
+    shown = profiles_for(read_startable((await _asked(ada)).json), "Europe/Stockholm")
 
-    assert [each["slug"] for each in offered][1:] == ["gpu-any", "no-gpu"], "no GPU is free now"
-    assert offered[0]["description"] == (
+    assert [each["slug"] for each in shown][1:] == ["gpu-any", "no-gpu"], "no GPU is free now"
+    assert shown[0]["description"] == (
         "Your notebook may have to wait: 2 of 2 are out of use: dgx-1 is cordoned (kubectl uncordon dgx-1)."
     )
-    opened.inventory.cards[A6000], opened.inventory.out_of_use = 2, ()
-    offered = profiles_for(read_startable((await _asked(ada)).json), "Europe/Stockholm")
-    assert offered[0]["description"] == "Nobody can take it away until then."
+    opened.inventory.gpus[A6000], opened.inventory.out_of_use = 2, ()
+    shown = profiles_for(read_startable((await _asked(ada)).json), "Europe/Stockholm")
+    assert shown[0]["description"] == "Nobody can take it away until then."
 
 
 async def test_without_a_cluster_the_calendar_says_what_is_free(opened: Opened, ada: Caller, bob: Caller) -> None:
@@ -253,7 +253,7 @@ async def test_without_a_cluster_the_calendar_says_what_is_free(opened: Opened, 
 async def test_the_answer_costs_the_same_however_many_groups_and_bookings_there_are(
     opened: Opened, ada: Caller
 ) -> None:
-    opened.inventory.idle_gpus, opened.inventory.cards = {A6000: 50}, {A6000: 50}
+    opened.inventory.idle_gpus, opened.inventory.gpus = {A6000: 50}, {A6000: 50}
     await made(ada, days=2)
     with statements() as with_one:
         assert len((await _asked(ada)).json["bookings"]) == 1

@@ -37,7 +37,7 @@ AWAY = MergePatch({"status": {"conditions": [LOST]}})
 async def a_full_lab() -> AsyncIterator[tuple[Lab, str]]:
     """lab/tenant has 12,000 MiB of GPU 0 of n1, lab/other a whole GPU of n2; lab/train waits for 9,000 MiB."""
     async with (
-        a_lab([a_node("n1", cards=1), a_node("n2", cards=1)], in_real_time=True) as lab,
+        a_lab([a_node("n1", gpus=1), a_node("n2", gpus=1)], in_real_time=True) as lab,
         serve(lab.api) as served,
     ):
         async with lab.replica() as replica:
@@ -90,7 +90,7 @@ async def test_why_says_which_booking_covers_a_pod_and_who_holds_what_until_when
     ada = {"carrel.dev/user": "ada@lab.example", "carrel.dev/tier": "opportunistic"}
     bob = {**ada, "carrel.dev/user": "bob@lab.example"}
     whole = {"nvidia.com/gpu": "1"}
-    async with a_lab([a_node("n1", cards=2)], in_real_time=True) as lab, serve(lab.api) as served:
+    async with a_lab([a_node("n1", gpus=2)], in_real_time=True) as lab, serve(lab.api) as served:
         booking = await lab.book(gpus=1)
         async with lab.replica() as replica:
             await replica.bind(await lab.pod("first", limits=whole, annotations=ada), "n1")
@@ -118,7 +118,7 @@ async def test_why_says_which_booking_covers_a_pod_and_who_holds_what_until_when
 async def test_why_knows_how_much_one_person_may_hold_without_a_booking() -> None:
     eve = {"carrel.dev/user": "eve@lab.example", "carrel.dev/tier": "opportunistic"}
     whole = {"nvidia.com/gpu": "1"}
-    async with a_lab([a_node("n1", cards=2)], in_real_time=True) as lab, serve(lab.api) as served:
+    async with a_lab([a_node("n1", gpus=2)], in_real_time=True) as lab, serve(lab.api) as served:
         async with lab.replica() as replica:
             await replica.bind(await lab.pod("first", limits=whole, annotations=eve), "n1")
         await lab.pod("second", limits=whole, annotations=eve)
@@ -410,7 +410,7 @@ async def test_a_trace_that_cannot_be_read_is_refused_with_its_line(tmp_path: Pa
 
 
 async def test_adopt_shows_and_records_the_pods_that_another_scheduler_placed() -> None:
-    async with a_lab([a_node("n1", cards=2)], in_real_time=True) as lab, serve(lab.api) as served:
+    async with a_lab([a_node("n1", gpus=2)], in_real_time=True) as lab, serve(lab.api) as served:
         told = {"ALIYUN_COM_GPU_MEM_IDX": "1"}
         old = await lab.pod("old", limits={"aliyun.com/gpu-mem": "2048"}, annotations=told)
         await lab.client.bind(BindTarget("lab", "old", old["metadata"]["uid"], "n1"))
@@ -450,7 +450,7 @@ IN_GIB = ClusterOptions(dialect_options=DialectOptions(Unit.GIB))
 
 @asynccontextmanager
 async def a_gib_lab() -> AsyncIterator[GiBLab]:
-    async with a_lab([a_node("n1", cards=1)], in_real_time=True) as lab, serve(lab.api) as served:
+    async with a_lab([a_node("n1", gpus=1)], in_real_time=True) as lab, serve(lab.api) as served:
         told = {"ALIYUN_COM_GPU_MEM_IDX": "0"}
         old = await lab.pod("old", limits={"aliyun.com/gpu-mem": "2"}, annotations=told)
         await lab.client.bind(BindTarget("lab", "old", old["metadata"]["uid"], "n1"))
@@ -526,7 +526,7 @@ async def test_no_command_guesses_settings_that_no_scheduler_has_reported(words:
 
 async def test_why_says_that_the_scheduler_wants_a_seal_or_does_not_serve_the_pod() -> None:
     """Whether a seal is genuine, this command cannot see: then the scheduler's last words count."""
-    async with a_lab([a_node("n1", cards=1)], in_real_time=True) as lab, serve(lab.api) as served:
+    async with a_lab([a_node("n1", gpus=1)], in_real_time=True) as lab, serve(lab.api) as served:
         await lab.report_rules(ClusterOptions(seal=Seal((b"secret",))))
         whole = {"nvidia.com/gpu": "1"}
         await lab.pod("bare", limits=whole)

@@ -98,7 +98,7 @@ async def test_a_token_that_is_of_no_use_is_refused_in_three_lines(
 async def test_why_asks_the_booking_service_where_the_cluster_cannot_be_read(
     opened: Opened, hub: HubProvider, tmp_path: Path
 ) -> None:
-    async with a_cluster(opened, cards=1) as seen, a_notebook(seen.opened, hub, tmp_path) as notebook:
+    async with a_cluster(opened, gpus=1) as seen, a_notebook(seen.opened, hub, tmp_path) as notebook:
         await _a_full_cluster(seen)
         all_waiting = await notebook.types("why")
         one = await notebook.types("why", "pod/mine")

@@ -34,7 +34,7 @@ async def versions(lab: Lab) -> list[str]:
 
 async def test_a_deleted_node_comes_back_with_the_next_beat() -> None:
     async with a_lab([]) as lab:
-        kubelets = kubelets_of(lab, a_node("n1", cards=2))
+        kubelets = kubelets_of(lab, a_node("n1", gpus=2))
         await kubelets.announce()
         await lab.client.delete(NODES, "n1")
         with pytest.raises(NotFound):
@@ -50,9 +50,9 @@ async def test_a_deleted_node_comes_back_with_the_next_beat() -> None:
 
 async def test_after_a_restart_with_other_gpus_the_node_says_so() -> None:
     async with a_lab([]) as lab:
-        await kubelets_of(lab, a_node("n1", cards=2)).announce()
+        await kubelets_of(lab, a_node("n1", gpus=2)).announce()
         uid = (await lab.client.get(NODES, "n1"))["metadata"]["uid"]
-        mixed = Node("n1", (*a_node("n1", cards=3).gpus, *a_node("n1", cards=1, model="other").gpus), {"zone": "lab"})
+        mixed = Node("n1", (*a_node("n1", gpus=3).gpus, *a_node("n1", gpus=1, model="other").gpus), {"zone": "lab"})
 
         await kubelets_of(lab, mixed).announce()
 
@@ -65,7 +65,7 @@ async def test_after_a_restart_with_other_gpus_the_node_says_so() -> None:
 
 async def test_where_nothing_changes_a_beat_writes_only_the_lease() -> None:
     async with a_lab([]) as lab:
-        kubelets = kubelets_of(lab, a_node("n1", cards=2))
+        kubelets = kubelets_of(lab, a_node("n1", gpus=2))
         await kubelets.announce()
         node, lease, report = await versions(lab)
 
@@ -89,7 +89,7 @@ async def test_where_nothing_changes_a_beat_writes_only_the_lease() -> None:
 async def test_a_bound_pod_runs_at_an_address_of_its_own() -> None:
     async with a_lab([]) as lab:
         informers = Informers(lab.client)
-        kubelets = SimulatedKubelets(lab.client, [a_node("n1", cards=2)], informers.watch(PODS), lab.clock)
+        kubelets = SimulatedKubelets(lab.client, [a_node("n1", gpus=2)], informers.watch(PODS), lab.clock)
         await kubelets.announce()
         for name in ("one", "two"):
             pod = await lab.pod(name)

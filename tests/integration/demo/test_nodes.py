@@ -17,7 +17,7 @@ from tests.kit.coexist import RESERVATIONS, create_reservation_namespace
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 
-NODE = a_node("n1", cards=2)
+NODE = a_node("n1", gpus=2)
 FIRST, LAST = (gpu.uuid for gpu in NODE.gpus)
 WHOLE = {"nvidia.com/gpu": "1"}
 

@@ -12,7 +12,7 @@ async def test_a_story_that_does_not_come_true_says_what_did_not_happen(monkeypa
     """No scheduler runs, so no pod gets a GPU."""
     monkeypatch.setattr(story, "STEP_S", 0.01)
     said: list[str] = []
-    nodes = [a_node("n1", cards=3)]
+    nodes = [a_node("n1", gpus=3)]
     async with a_lab(nodes) as lab, lab.replica() as replica:
         why = await Story(lab.client, replica, nodes, False, said.append, shown_s=0).run()
 

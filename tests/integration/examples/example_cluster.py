@@ -138,7 +138,7 @@ class ExampleCluster:
     def gpu(self, lease: str) -> Gpu:
         """The GPU that the Lease is for."""
         node, _, index = lease.removeprefix("gpu-").rpartition("-")
-        return next(card.gpu for card in self.replica.ledger.cards(node) if card.gpu.index == int(index))
+        return next(entry.gpu for entry in self.replica.ledger.entries(node) if entry.gpu.index == int(index))
 
 
 @asynccontextmanager

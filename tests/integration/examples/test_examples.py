@@ -266,7 +266,7 @@ def test_kais_old_names_get_the_rights_that_the_new_ones_have() -> None:
 async def test_the_agent_reports_the_simulated_gpus_of_a_node() -> None:
     text = (EXAMPLES / "node-gpus.yaml").read_text()
     assert len(read_gpus(text, "node-gpus.yaml", "n1")) == 3
-    async with a_lab([]) as lab, an_agent(lab, cards=documents("node-gpus.yaml")[0]["gpus"]) as running:
+    async with a_lab([]) as lab, an_agent(lab, gpus=documents("node-gpus.yaml")[0]["gpus"]) as running:
 
         async def reported() -> list[tuple[str, str]]:
             return [(each["model"], each["health"]) for each in await running.devices()]
@@ -275,7 +275,7 @@ async def test_the_agent_reports_the_simulated_gpus_of_a_node() -> None:
         await becomes(reported, [healthy, healthy, broken])
 
 
-async def test_the_booking_service_offers_the_gpus_of_the_cluster_file(tmp_path: Path) -> None:
+async def test_the_booking_service_lists_the_gpus_of_the_cluster_file(tmp_path: Path) -> None:
     options = ("--inventory", str(EXAMPLES / "cluster.yaml"), "--database", f"sqlite:///{tmp_path}/bookings.db")
     async with carrel_process("booking", "--port", "0", "--dev", *options) as process, asyncio.timeout(120):
         url = (await process.wait_line(r"listening url=(\S+)"))[1]

@@ -13,7 +13,7 @@ MODELS = ("A", "B", "C", "D", "E")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def bed() -> AsyncIterator[HubBed]:
-    nodes = [a_node(model.lower(), cards=1, model=model) for model in MODELS]
+    nodes = [a_node(model.lower(), gpus=1, model=model) for model in MODELS]
     # Polled often, so that polls fall between two pods.
     async with running_hub(nodes, poll_interval=1) as running:
         running.startable.update(a_startable(dict.fromkeys(MODELS, 1)))

@@ -133,14 +133,14 @@ async def test_stop_says_on_the_pod_that_no_successor_is_wanted(bed: HubBed) -> 
     await bed.is_gone("fay@lab.example")
 
 
-async def test_the_spawn_page_offers_the_booking_what_is_free_and_no_gpu(bed: HubBed) -> None:
+async def test_the_spawn_page_shows_the_booking_what_is_free_and_no_gpu(bed: HubBed) -> None:
     before = dict(bed.startable)
     end = datetime(2030, 11, 22, 17, 0, tzinfo=UTC)
     notices = ["Your booking <b>ends</b> soon."]
-    offer = a_startable(
+    choices = a_startable(
         {"A": 3, "B": 0}, bookings=[a_booking("E", end)], notices=notices, book_url="https://b.example/book"
     )
-    bed.startable.update(offer)
+    bed.startable.update(choices)
     async with SignedIn(bed, "hal@lab.example") as session:
         async with session.get(f"{bed.url}/hub/spawn") as answer:
             page = await answer.text()

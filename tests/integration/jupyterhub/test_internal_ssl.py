@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def bed() -> AsyncIterator[HubBed]:
-    async with running_hub([a_node("a", cards=1, model="A")], internal_ssl=True) as running:
+    async with running_hub([a_node("a", gpus=1, model="A")], internal_ssl=True) as running:
         running.kubelets.server = JUPYTER
         running.startable.update(a_startable({"A": 1}))
         yield running

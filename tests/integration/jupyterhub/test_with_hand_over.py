@@ -20,7 +20,7 @@ SERVICES: Resource[Any] = Resource(Object, "", "v1", "services", "Service")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def bed() -> AsyncIterator[HubBed]:
-    nodes = [a_node("a", cards=1, model="A"), a_node("b", cards=1, model="B"), a_node("c", cards=2, model="C")]
+    nodes = [a_node("a", gpus=1, model="A"), a_node("b", gpus=1, model="B"), a_node("c", gpus=2, model="C")]
     # A pod for which there is room is left to the scheduler, however short the wait.
     async with running_hub(nodes, controller=("--wait-before-cpu", "1"), services_enabled=True) as running:
         running.startable.update(a_startable({"A": 1, "B": 1, "C": 2}))

@@ -21,7 +21,7 @@ from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 
 LIMIT_S = 90.0
-WHOLE_CARD = {"aliyun.com/gpu-mem": "16276"}
+WHOLE_GPU = {"aliyun.com/gpu-mem": "16276"}
 
 
 @dataclass
@@ -111,10 +111,10 @@ async def events(lab: Lab, pod: str) -> dict[str, str]:
 async def test_a_notebook_that_finds_no_gpu_goes_on_without_one_and_is_told_once_also_by_the_next_controller() -> None:
     """Under the fence, with the default settings but for the time."""
     hub = {"hub.jupyter.org/username": "ada", "carrel.dev/tier": "opportunistic"}
-    async with a_stage([a_node("n1", cards=1)]) as stage:
+    async with a_stage([a_node("n1", gpus=1)]) as stage:
         lab = stage.lab
-        await a_bound_pod(lab, "busy", limits=WHOLE_CARD)
-        await lab.pod("notebook", limits=WHOLE_CARD, annotations=hub)
+        await a_bound_pod(lab, "busy", limits=WHOLE_GPU)
+        await lab.pod("notebook", limits=WHOLE_GPU, annotations=hub)
 
         async def told() -> list[str]:
             selection = Selection("lab", fields="involvedObject.name=notebook")
@@ -136,10 +136,10 @@ async def test_a_notebook_that_finds_no_gpu_goes_on_without_one_and_is_told_once
 
 
 async def test_the_gpu_of_a_pod_that_is_gone_is_freed_and_the_waiting_pod_is_woken() -> None:
-    async with a_stage([a_node("n1", cards=1)]) as stage, stage.controller():
+    async with a_stage([a_node("n1", gpus=1)]) as stage, stage.controller():
         lab = stage.lab
-        await a_bound_pod(lab, "first", limits=WHOLE_CARD)
-        await lab.pod("second", limits=WHOLE_CARD)
+        await a_bound_pod(lab, "first", limits=WHOLE_GPU)
+        await lab.pod("second", limits=WHOLE_GPU)
 
         placed = await becomes(lambda: events(lab, "first"), "the first pod gets an Event about its GPU")
         assert placed == {"GPUAssigned": "this pod got GPU 0 of n1, 16,276 MiB"}
@@ -160,7 +160,7 @@ async def test_the_gpu_of_a_pod_that_is_gone_is_freed_and_the_waiting_pod_is_wok
 
 
 async def test_a_claim_follows_its_pod_from_pending_to_bound_and_back() -> None:
-    async with a_stage([a_node("n1", cards=2)]) as stage, stage.controller():
+    async with a_stage([a_node("n1", gpus=2)]) as stage, stage.controller():
         lab = stage.lab
         body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": "two"}}
         await lab.client.create(GPU_CLAIMS, {**body, "spec": {"devices": {"count": 2}}}, "lab")
@@ -182,7 +182,7 @@ async def test_a_claim_follows_its_pod_from_pending_to_bound_and_back() -> None:
 async def test_when_the_leader_is_killed_the_other_replica_takes_over() -> None:
     async with a_stage([a_node("n1")]) as stage, stage.controller() as one, stage.controller() as other:
         lab = stage.lab
-        await a_bound_pod(lab, "train", limits=WHOLE_CARD)
+        await a_bound_pod(lab, "train", limits=WHOLE_GPU)
 
         async def the_leader() -> Controller | None:
             leaders = [each for each in (one, other) if await each.leads()]
@@ -227,7 +227,7 @@ async def test_it_is_ready_when_its_caches_are_complete_and_counts_its_work() ->
 
 async def test_its_metrics_say_what_gpus_are_used_for_why_pods_wait_and_which_invariant_is_broken() -> None:
     """Somebody has written by hand on the Lease of a GPU that two pods hold more of it than there is."""
-    async with a_stage([a_node("n1", cards=2, model="A")]) as stage:
+    async with a_stage([a_node("n1", gpus=2, model="A")]) as stage:
         await stage.lab.pod("train", limits={"aliyun.com/gpu-mem": "16277"})
         uids = {name: (await stage.lab.pod(name))["metadata"]["uid"] for name in ("one", "two")}
         for name, uid in uids.items():
@@ -259,8 +259,8 @@ async def test_its_metrics_say_what_gpus_are_used_for_why_pods_wait_and_which_in
 
 async def test_an_unschedulable_pod_that_has_room_now_is_woken() -> None:
     """As after an outage of the extender: the scheduler could not ask, and does not try again by itself."""
-    async with a_stage([a_node("n1", cards=1)]) as stage, stage.controller():
-        pod = await stage.lab.pod("train", limits=WHOLE_CARD)
+    async with a_stage([a_node("n1", gpus=1)]) as stage, stage.controller():
+        pod = await stage.lab.pod("train", limits=WHOLE_GPU)
         aside = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no answer"}
         patch = MergePatch({"status": {"conditions": [aside]}})
         await stage.lab.client.patch(PODS, "train", patch, "lab", subresource="status")

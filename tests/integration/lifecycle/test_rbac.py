@@ -142,7 +142,7 @@ async def open_the_agent(lab: Lab, recorder: Recorder) -> None:
     """Hands over a promised GPU and marks its pod; finds a pod that got a GPU without Carrel."""
     await lab.client.delete(GPU_NODE_STATUSES, "n1")
     async with an_agent(lab, recorder) as running, lab.replica() as extender:
-        await eventually(lambda: len(extender.ledger.cards("n1")) == 2)
+        await eventually(lambda: len(extender.ledger.entries("n1")) == 2)
         assert await extender.bind(await lab.pod("a", limits=GPU_MEM), "n1") is None
         ids = await running.kubelet.healthy("aliyun.com/gpu-mem")
         await running.kubelet.allocate("aliyun.com/gpu-mem", ids[:8138])
@@ -225,7 +225,7 @@ async def open_the_webhook(lab: Lab, recorder: Recorder) -> None:
 async def test_a_component_may_do_what_it_does_and_nothing_else(
     account_name: str, run: Callable[[Lab, Recorder], Awaitable[None]]
 ) -> None:
-    async with a_lab([a_node("n1", cards=1), a_node("n2", cards=1)], in_real_time=True) as lab:
+    async with a_lab([a_node("n1", gpus=1), a_node("n2", gpus=1)], in_real_time=True) as lab:
         await lab.client.create(CRDS, POD_GROUP_KIND)
         recorder = Recorder(lab.api)
         await run(lab, recorder)
@@ -249,7 +249,7 @@ async def _tell(lab: Lab, replica: Replica) -> None:
 
 async def _reserve(lab: Lab, replica: Replica) -> None:
     """Creates a reservation pod where the kubelet chooses, records its GPU, and writes KAI's labels on the pod."""
-    node = coexisting("n3", cards=1)
+    node = coexisting("n3", gpus=1)
     await SimulatedKubelets(lab.client, [node], Informers(lab.client).watch(PODS), lab.clock).announce()
     await create_reservation_namespace(lab)
     kubelet = Kubelet(lab, node)
@@ -327,7 +327,7 @@ async def _write_a_claim(lab: Lab, replica: Replica) -> None:
 async def _free_a_resource_claim(lab: Lab, replica: Replica) -> None:
     """Claims are not counted any more, and one that was holds a GPU."""
     gone = Holder("a-claim", "lab", "train", HolderKind.CLAIM)
-    gpu = next(card.gpu for card in replica.ledger.cards("n2"))
+    gpu = next(entry.gpu for entry in replica.ledger.entries("n2"))
     assert await replica.lease_writer.take(Placement("n2", (gpu,), Request(1, WHOLE)), gone) is None
     replica.lease_writer.finish_bind("a-claim")
     assert [each.why for each in await replica.collector.collect()] == ["the claim is gone"]

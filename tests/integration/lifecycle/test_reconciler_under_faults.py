@@ -45,17 +45,17 @@ async def test_after_faults_gpus_are_free_claims_are_right_and_running_pods_have
     plan = FaultPlan(
         seed, refuse=0.2, lose_answer=0.2, stale_list=0.2, drop_watch=0.1, double_event=0.1, expire_watch=0.1
     )
-    async with a_lab([a_node("n1", cards=4)], in_real_time=True) as lab:
+    async with a_lab([a_node("n1", gpus=4)], in_real_time=True) as lab:
         claim = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", "metadata": {"name": "one"}}
         await lab.client.create(GPU_CLAIMS, {**claim, "spec": {"devices": {"count": 1}}}, "lab")
         uids = {}
         async with lab.replica() as extender, a_leader(lab, plan) as transport:
             for name in ("goes", "claims", "goes-too", "stays"):
-                notes = {"gpu.scheduling/claim": "one"} if name == "claims" else {"carrel.dev/gpu-cards": "1"}
+                notes = {"gpu.scheduling/claim": "one"} if name == "claims" else {"carrel.dev/gpu-gpus": "1"}
                 pod = await lab.pod(name, annotations=notes)
                 uids[name] = pod["metadata"]["uid"]
                 assert await extender.bind(pod, "n1") is None
-            await lab.pod("waits", annotations={"carrel.dev/gpu-cards": "4"})
+            await lab.pod("waits", annotations={"carrel.dev/gpu-gpus": "4"})
             for name in ("goes", "goes-too"):
                 await lab.client.delete(PODS, name, "lab", how=DeleteOptions(grace_seconds=0))
 

@@ -43,7 +43,7 @@ async def a_leader(lab: Lab, kubelet: Kubelet) -> AsyncIterator[Leader]:
 
 
 async def test_a_reservation_pod_is_created_labelled_lost_created_again_and_deleted() -> None:
-    node = coexisting("n1", cards=1)
+    node = coexisting("n1", gpus=1)
     async with a_lab([node], in_real_time=True) as lab:
         await create_reservation_namespace(lab)
         async with a_leader(lab, Kubelet(lab, node)) as leader, lab.replica() as extender:
@@ -77,7 +77,7 @@ async def test_a_reservation_pod_is_created_labelled_lost_created_again_and_dele
 
 async def test_a_kubelet_without_gpus_is_asked_once_and_not_again_and_again() -> None:
     """The Node still says that it has them: its plugin has just gone, or calls them unhealthy."""
-    node = coexisting("n1", cards=2)
+    node = coexisting("n1", gpus=2)
     async with a_lab([node], in_real_time=True) as lab:
         await create_reservation_namespace(lab)
         kubelet = Kubelet(lab, node)
@@ -100,7 +100,7 @@ async def test_a_kubelet_without_gpus_is_asked_once_and_not_again_and_again() ->
 
 
 async def test_a_gpu_that_only_the_kubelet_knows_is_found_when_the_agent_reports_it() -> None:
-    node = coexisting("n1", cards=1)
+    node = coexisting("n1", gpus=1)
     async with a_lab([node], in_real_time=True) as lab:
         await create_reservation_namespace(lab)
         kubelet = Kubelet(lab, node)

@@ -65,7 +65,7 @@ async def calling(
 
 
 async def test_a_random_delete_hands_over_a_pod_without_a_booking() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         await a_booked_pod(lab, replica, "booked")
         async with calling(lab, replica) as maia:
@@ -82,7 +82,7 @@ async def test_a_random_delete_hands_over_a_pod_without_a_booking() -> None:
 
 
 async def test_a_booked_pod_is_never_ended_before_its_time() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await a_booked_pod(lab, replica, "booked")
         async with calling(lab, replica) as maia:
             assert await maia.post("/random-delete") == (200, {"status": "no expired pods found"})
@@ -93,7 +93,7 @@ async def test_a_booked_pod_is_never_ended_before_its_time() -> None:
 
 
 async def test_expired_pods_are_listed_and_ended_by_name() -> None:
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "low")
         await an_opportunistic_pod(lab, replica, "over", annotations=OVER)
         async with calling(lab, replica) as maia:
@@ -110,7 +110,7 @@ async def test_expired_pods_are_listed_and_ended_by_name() -> None:
 
 
 async def test_a_pod_with_maias_mark_that_another_scheduler_placed_is_ended_too() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         for name, limits in {"foreign": WHOLE, "cpu": {}}.items():
             container = {"name": "main", "image": "work", "resources": {"limits": limits}}
             metadata = {"name": name, "annotations": {"terminate-at": "1900-01-01T08:00:00Z"}}
@@ -128,7 +128,7 @@ async def test_a_pod_with_maias_mark_that_another_scheduler_placed_is_ended_too(
 
 
 async def test_the_caller_is_answered_when_the_pod_is_being_deleted() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         async with calling(lab, replica, answer_within_s=300) as maia:
             answer = asyncio.create_task(maia.post("/random-delete"))
@@ -144,7 +144,7 @@ async def test_the_caller_is_answered_when_the_pod_is_being_deleted() -> None:
 
 @pytest.mark.parametrize("sent", ["", "another-token", TOKEN[:-1], f"{TOKEN}x"], ids=["none", "wrong", "short", "long"])
 async def test_without_the_token_nothing_is_answered_or_done(sent: str) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         async with calling(lab, replica, sent=sent) as maia:
             for call in (maia.post("/random-delete"), maia.get("/get-expired-pods"), maia.post("/delete-expired-pod")):
@@ -157,7 +157,7 @@ async def test_without_the_token_nothing_is_answered_or_done(sent: str) -> None:
 
 
 async def test_if_the_setting_allows_all_callers_no_token_is_needed() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         async with calling(lab, replica, token="", sent="") as maia:
             assert (await maia.post("/random-delete"))[0] == 200
@@ -176,7 +176,7 @@ async def test_if_the_setting_allows_all_callers_no_token_is_needed() -> None:
     ],
 )
 async def test_bad_input_is_refused_with_the_reason(body: bytes, status: int) -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, lab.replica() as replica, calling(lab, replica) as maia:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica, calling(lab, replica) as maia:
         answer = await maia.post("/delete-expired-pod", body)
 
         assert answer[0] == status
@@ -194,7 +194,7 @@ async def was_handed_over(lab: Lab, name: str) -> bool:
 
 
 async def test_a_controller_revokes_a_gpu_for_a_booked_pod_and_wakes_the_scheduler() -> None:
-    async with a_stage([a_node("n1", cards=1)]) as stage, stage.controller() as controller:
+    async with a_stage([a_node("n1", gpus=1)]) as stage, stage.controller() as controller:
         lab = stage.lab
         assert not controller.terminator, "it is not enabled, so it does not listen"
         await a_bound_pod(lab, "train", limits=WHOLE, annotations=OPPORTUNISTIC)
@@ -213,7 +213,7 @@ async def test_a_controller_revokes_a_gpu_for_a_booked_pod_and_wakes_the_schedul
 
 async def test_a_replica_that_does_not_lead_writes_the_hand_over_and_the_leader_carries_it_out() -> None:
     options = ("--terminator-port", "0", "--terminator-for-all")
-    async with a_stage([a_node("n1", cards=1)]) as stage, stage.controller() as leader:
+    async with a_stage([a_node("n1", gpus=1)]) as stage, stage.controller() as leader:
         lab = stage.lab
         await becomes(leader.leads, "the first one leads")
         async with stage.controller(*options) as follower, aiohttp.ClientSession() as session:

@@ -49,7 +49,7 @@ async def wait_event(lab: Lab, name: str) -> None:
 
 
 async def test_a_gated_pod_gets_no_event_until_its_gates_are_removed() -> None:
-    async with a_lab([a_node("n1", cards=1)], in_real_time=True) as lab:
+    async with a_lab([a_node("n1", gpus=1)], in_real_time=True) as lab:
         for name, limits in (("gated", TOO_MUCH), ("has-room", {"nvidia.com/gpu": "1"})):
             await lab.pod(name, limits=limits, gates=["example.com/quota"])
             await set_status(lab, name, {"conditions": [GATED]})
@@ -64,7 +64,7 @@ async def test_a_gated_pod_gets_no_event_until_its_gates_are_removed() -> None:
 
 
 async def test_a_pod_that_waits_for_its_claim_says_so_and_is_tried_again_as_soon_as_the_claim_is_there() -> None:
-    async with a_lab([a_node("n1", cards=1)], in_real_time=True) as lab:
+    async with a_lab([a_node("n1", gpus=1)], in_real_time=True) as lab:
         await lab.pod("early", annotations={"gpu.scheduling/claim": "late"})
         async with a_leader(lab):
             await wait_event(lab, "early")

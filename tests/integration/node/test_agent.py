@@ -1,4 +1,4 @@
-"""The whole agent: what it reports, offers, allocates and excludes."""
+"""The whole agent: what it reports, advertises, allocates and excludes."""
 
 import socket
 from datetime import timedelta
@@ -22,17 +22,17 @@ from tests.kit.gpus import a_node
 from tests.kit.lab import a_lab
 
 MEM, WHOLE = "aliyun.com/gpu-mem", "nvidia.com/gpu"
-CARD = {"model": "Tesla-V100", "memoryMiB": 16276}
+GPU = {"model": "Tesla-V100", "memoryMiB": 16276}
 EIGHT_LARGE = [{"count": 8, "model": "NVIDIA-H100-80GB-HBM3", "memoryMiB": 81920}]
 
 
-async def test_it_reports_and_offers_its_gpus() -> None:
-    async with a_lab([a_node("n1", cards=1)]) as lab, an_agent(lab) as running:
+async def test_it_reports_and_advertises_its_gpus() -> None:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, an_agent(lab) as running:
         status = await running.status()
         assert (status["total"], status["memoryUnit"], status["mode"]) == (2, "MiB", "native")
         assert len(await running.kubelet.healthy(MEM)) == 32552
         await eventually(lambda: running.agent.whole_gpus.is_registered)
-        assert await running.kubelet.healthy(WHOLE) == [card["uuid"] for card in status["devices"]]
+        assert await running.kubelet.healthy(WHOLE) == [gpu["uuid"] for gpu in status["devices"]]
 
         async def counted() -> object:
             node = await lab.client.get(NODES, "n1")
@@ -47,7 +47,7 @@ async def test_a_container_gets_the_gpu_that_the_extender_promised_its_pod() -> 
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
         await lab.client.create(NODES, node)
         async with an_agent(lab) as running, lab.replica() as extender:
-            await eventually(lambda: extender.ledger.cards("n1"))
+            await eventually(lambda: extender.ledger.entries("n1"))
             pod = await lab.pod("a", limits={MEM: "8138"})
             assert await extender.bind(pod, "n1") is None
             ids = (await running.kubelet.healthy(MEM))[:8138]
@@ -66,7 +66,7 @@ async def test_a_container_gets_the_gpu_that_the_extender_promised_its_pod() -> 
             await lab.client.patch(PODS, "a", status, "lab", subresource="status")
 
             async def users() -> object:
-                return [card["inUseBy"] for card in await running.devices()]
+                return [entry["inUseBy"] for entry in await running.devices()]
 
             await becomes(users, [[pod["metadata"]["uid"]], []])
             with pytest.raises(grpc.aio.AioRpcError, match="no pod of this node waits for so many"):
@@ -77,32 +77,32 @@ async def test_an_unhealthy_gpu_is_withdrawn_and_returns_when_healthy() -> None:
     async with a_lab([]) as lab, an_agent(lab) as running:
 
         async def seen() -> object:
-            devices = [(card["health"], card.get("reason")) for card in await running.devices()]
+            devices = [(gpu["health"], gpu.get("reason")) for gpu in await running.devices()]
             return devices, len(await running.kubelet.healthy(MEM))
 
         well, failed = ("Healthy", None), ("Unhealthy", "XID 79")
         await becomes(seen, ([well, well], 32552))
-        running.simulate([CARD, {**CARD, "unusable": "XID 79"}])
+        running.simulate([GPU, {**GPU, "unusable": "XID 79"}])
         await becomes(seen, ([well, failed], 16276))
-        running.simulate([CARD, CARD])
+        running.simulate([GPU, GPU])
         await becomes(seen, ([well, well], 32552))
 
 
-async def test_memory_that_is_too_much_in_mib_is_not_offered_and_the_right_unit_is_named() -> None:
-    async with a_lab([]) as lab, an_agent(lab, cards=EIGHT_LARGE) as running:
+async def test_memory_that_is_too_much_in_mib_is_not_advertised_and_the_right_unit_is_named() -> None:
+    async with a_lab([]) as lab, an_agent(lab, gpus=EIGHT_LARGE) as running:
         status = await running.status()
-        assert status["memoryUnit"] == "MiB", "what a number on a pod means, whether it is offered or not"
+        assert status["memoryUnit"] == "MiB", "what a number on a pod means, whether it is advertised or not"
         assert status["message"] == (
-            "aliyun.com/gpu-mem is not offered: so much memory in MiB is more than the kubelet accepts in one message; "
-            "give this agent --memory-resource node, or every component of the cluster --memory-unit 4MiB"
+            "aliyun.com/gpu-mem is not advertised: so much memory in MiB is more than the kubelet accepts in one "
+            "message; give this agent --memory-resource node, or every component of the cluster --memory-unit 4MiB"
         )
         assert await running.kubelet.healthy(MEM) == []
         await eventually(lambda: running.agent.whole_gpus.is_registered)
         assert len(await running.kubelet.healthy(WHOLE)) == 8
 
 
-async def test_in_the_named_unit_all_memory_is_offered() -> None:
-    async with a_lab([]) as lab, an_agent(lab, cards=EIGHT_LARGE, memory_unit=Unit.MIB_4) as running:
+async def test_in_the_named_unit_all_memory_is_advertised() -> None:
+    async with a_lab([]) as lab, an_agent(lab, gpus=EIGHT_LARGE, memory_unit=Unit.MIB_4) as running:
         assert (await running.status())["memoryUnit"] == "4MiB"
         assert len(await running.kubelet.healthy(MEM)) == 8 * 81920 // 4
 
@@ -117,7 +117,7 @@ async def test_it_stops_for_nvidias_plugin_and_starts_again_after_it() -> None:
         await eventually(lambda: running.agent.whole_gpus.is_registered)
 
 
-async def test_beside_nvidias_plugin_whole_gpus_are_not_offered() -> None:
+async def test_beside_nvidias_plugin_whole_gpus_are_not_advertised() -> None:
     async with a_lab([]) as lab, an_agent(lab, mode=AgentMode.COEXIST) as running:
         assert (await running.status())["mode"] == "coexist"
         assert {each.resource_name for each in running.kubelet.registered} == {MEM}
@@ -125,14 +125,14 @@ async def test_beside_nvidias_plugin_whole_gpus_are_not_offered() -> None:
 
 async def test_both_gpus_of_a_pod_with_a_wrong_device_are_excluded_until_it_is_deleted() -> None:
     async with a_lab([]) as lab, an_agent(lab) as running:
-        first, second = (card["uuid"] for card in await running.devices())
+        first, second = (gpu["uuid"] for gpu in await running.devices())
         pod = await lab.pod("a", limits={MEM: "1"}, annotations={"carrel.dev/devices": second})
         ids = (await running.kubelet.healthy(MEM))[:1]
         running.kubelet.allocated_devices = [AllocatedDevices("lab", "a", "main", MEM, tuple(ids))]
         await lab.client.bind(BindTarget("lab", "a", pod["metadata"]["uid"], "n1"))
 
         async def reasons() -> object:
-            return [card.get("reason") for card in await running.devices()]
+            return [gpu.get("reason") for gpu in await running.devices()]
 
         words = f"the kubelet gave {first} to container main of lab/a, whose annotation names {second}, but no Lease"
         await becomes(reasons, [words, words])
@@ -149,7 +149,7 @@ async def test_a_gpu_that_an_admin_excludes_as_in_gpushare_is_withdrawn(caplog: 
         config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "unhealthy-gpu-n1"}}
 
         async def reasons() -> object:
-            return [card.get("reason") for card in await running.devices()]
+            return [gpu.get("reason") for gpu in await running.devices()]
 
         await lab.client.create(CONFIG_MAPS, {**config_map, "data": {"gpus": "1"}}, "kube-system")
         aside = [None, "excluded by ConfigMap kube-system/unhealthy-gpu-n1"]
@@ -157,9 +157,9 @@ async def test_a_gpu_that_an_admin_excludes_as_in_gpushare_is_withdrawn(caplog: 
         slip = MergePatch({"data": {"gpus": "1;"}})
         await lab.client.patch(CONFIG_MAPS, "unhealthy-gpu-n1", slip, "kube-system")
         await eventually(lambda: "data.gpus" in caplog.text)
-        running.simulate([{**CARD, "unusable": "XID 79"}, CARD])
+        running.simulate([{**GPU, "unusable": "XID 79"}, GPU])
         await becomes(reasons, ["XID 79", aside[1]])  # a typing error repairs no GPU
-        running.simulate([CARD, CARD])
+        running.simulate([GPU, GPU])
         await lab.client.delete(CONFIG_MAPS, "unhealthy-gpu-n1", "kube-system")
         await becomes(reasons, [None, None])
 
@@ -186,7 +186,7 @@ async def test_an_agent_without_permissions_says_so_and_recovers_with_them(caplo
             assert "carrel-agent cannot create it" in running.agent.trouble()
             assert len(await running.kubelet.healthy(MEM)) == 32552, "pods that were promised GPUs still get them"
             gate.is_open = True
-            running.simulate([CARD, CARD])  # something to report, so that the test need not wait for the next round
+            running.simulate([GPU, GPU])  # something to report, so that the test need not wait for the next round
             await eventually(lambda: running.agent.trouble() == "")
     assert caplog.text.count("trouble about=report") == 1
 
@@ -202,7 +202,7 @@ async def test_a_node_name_that_the_cluster_does_not_have_is_reported(caplog: py
 async def test_gpus_are_reported_while_the_kubelet_is_down() -> None:
     async with a_lab([]) as lab, an_agent(lab) as running:
         await running.kubelet.stop()
-        running.simulate([CARD])
+        running.simulate([GPU])
 
         async def total() -> object:
             return (await running.status())["total"]
@@ -251,7 +251,7 @@ async def test_an_agent_that_only_reports_registers_nothing_and_writes_nothing_o
 
             async def users() -> object:
                 await running.agent.run_once()
-                return [(card["inUseBy"], card["health"]) for card in await running.devices()]
+                return [(gpu["inUseBy"], gpu["health"]) for gpu in await running.devices()]
 
             await becomes(users, [([], "Healthy"), ([theirs["metadata"]["uid"]], "Healthy")])
             assert (await running.status())["memoryUnit"] == "GiB", "without it a number on a pod means nothing"
@@ -289,7 +289,7 @@ async def test_a_whole_gpu_is_handed_over_also_where_a_definition_drops_its_uuid
         await lab.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
         await forget_field(lab.client, "devices", "items", "uuid")
         async with an_agent(lab, fields=FieldValidation.WARN) as running, lab.replica() as extender:
-            await eventually(lambda: extender.ledger.cards("n1"))
+            await eventually(lambda: extender.ledger.entries("n1"))
             await eventually(lambda: running.agent.whole_gpus.is_registered)
             first, second = await running.kubelet.healthy(WHOLE)
             for name, gpu in (("a", first), ("b", second)):
@@ -305,10 +305,10 @@ async def test_a_whole_gpu_is_handed_over_also_where_a_definition_drops_its_uuid
                 await lab.client.patch(PODS, name, status, "lab", subresource="status")
 
                 async def users() -> object:
-                    return [len(card["inUseBy"]) for card in await running.devices()]
+                    return [len(entry["inUseBy"]) for entry in await running.devices()]
 
                 await becomes(users, [1, int(name == "b")])
-            assert all(card["health"] == "Healthy" for card in await running.devices())
+            assert all(entry["health"] == "Healthy" for entry in await running.devices())
 
 
 async def test_the_refusal_of_a_pod_that_another_scheduler_placed_says_so() -> None:
@@ -324,7 +324,7 @@ async def test_the_refusal_of_a_pod_that_another_scheduler_placed_says_so() -> N
                 await running.kubelet.allocate(MEM, ids)
 
 
-async def test_a_socket_that_nvidias_plugin_left_behind_does_not_keep_whole_gpus_from_being_offered(
+async def test_a_socket_that_nvidias_plugin_left_behind_does_not_keep_whole_gpus_from_being_advertised(
     tmp_path: Path,
 ) -> None:
     now = 0.0

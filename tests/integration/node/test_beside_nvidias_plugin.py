@@ -38,7 +38,7 @@ class CoexistMachine:
     def control(self) -> Path:
         return self.running.kubelet.folder / "nvidia.txt"
 
-    async def offer(self) -> None:
+    async def advertise(self) -> None:
         """The kubelet writes on its Node what the plugin has to give."""
         healthy = len(await self.running.kubelet.healthy(WHOLE))
         amounts = {"capacity": {WHOLE: "2"}, "allocatable": {WHOLE: str(healthy)}}
@@ -50,13 +50,13 @@ class CoexistMachine:
         for pod in (await self.lab.client.list(PODS, Selection(RESERVATIONS))).items:
             if pod.metadata.name in self.given:
                 continue
-            free = [card for card in await kubelet.healthy(WHOLE) if card not in self.given.values()]
+            free = [gpu for gpu in await kubelet.healthy(WHOLE) if gpu not in self.given.values()]
             answer = await kubelet.answer(WHOLE, free[-1:])
             self.given[pod.metadata.name] = free[-1]
             self.answers.append(visible_gpu(GpuSources(dict(answer.envs), kubelet.folder / "no-driver")))
             kubelet.allocated_devices = [
-                AllocatedDevices(RESERVATIONS, name, "resource-reservation", WHOLE, (card,))
-                for name, card in self.given.items()
+                AllocatedDevices(RESERVATIONS, name, "resource-reservation", WHOLE, (gpu,))
+                for name, gpu in self.given.items()
             ]
             patch = MergePatch({"status": {"phase": "Running"}})
             await self.lab.client.patch(PODS, pod.metadata.name, patch, RESERVATIONS, subresource="status")
@@ -93,7 +93,7 @@ async def test_a_fraction_gets_the_gpu_of_its_reservation_pod_whatever_the_plugi
             uuids = [device["uuid"] for device in await running.devices()]
             machine = await beside(lab, running, replica, strategy)
             async with nvidia_plugin.a_plugin(running.kubelet.folder, machine.control, uuids):
-                await machine.offer()
+                await machine.advertise()
                 for name in ("a", "b"):
                     assert await machine.bind(await lab.pod(name, annotations=HALF)) is None
 
@@ -113,7 +113,7 @@ async def test_a_gpu_that_only_nvidias_plugin_calls_unhealthy_is_promised_to_nob
             uuids = [device["uuid"] for device in await running.devices()]
             machine = await beside(lab, running, replica, nvidia_plugin.BY_CDI, uuids[1])
             async with nvidia_plugin.a_plugin(running.kubelet.folder, machine.control, uuids):
-                await machine.offer()
+                await machine.advertise()
                 assert await machine.bind(await lab.pod("a", annotations=HALF)) is None
                 assert (await lab.annotations("a"))["carrel.dev/devices"] == uuids[0]
                 refusal = await machine.bind(await lab.pod("b", annotations={"gpu-fraction": "0.9"}))
@@ -122,6 +122,6 @@ async def test_a_gpu_that_only_nvidias_plugin_calls_unhealthy_is_promised_to_nob
                 assert len(machine.given) == 1, "no reservation pod was made in vain"
 
                 machine.control.write_text(nvidia_plugin.BY_CDI)
-                await machine.offer()
+                await machine.advertise()
                 assert await machine.bind(await lab.pod("c", annotations={"gpu-fraction": "0.9"})) is None
                 assert (await lab.annotations("c"))["carrel.dev/devices"] == uuids[1]

@@ -78,8 +78,8 @@ async def node(folder: Path) -> AsyncIterator[ClaimNode]:
     async with a_claim_node(folder) as found:
         await found.kubelet.register()
         await becomes(lambda: _names(found), [FIRST, SECOND])
-        await eventually(lambda: len(found.replica.ledger.cards("n1")) == 2)
-        await eventually(lambda: found.replica.ledger.cards("n1")[0].gpu.model == "Tesla-V100", "the agent's report")
+        await eventually(lambda: len(found.replica.ledger.entries("n1")) == 2)
+        await eventually(lambda: found.replica.ledger.entries("n1")[0].gpu.model == "Tesla-V100", "the agent's report")
         yield found
 
 
@@ -183,7 +183,7 @@ async def test_where_nvidias_own_files_are_used_each_gpu_is_named_too(folder: Pa
     async with a_claim_node(folder, device_list=DeviceList.CDI) as node:
         await node.kubelet.register()
         await becomes(lambda: _names(node), [FIRST, SECOND])
-        await eventually(lambda: node.replica.ledger.cards("n1")[0].gpu.model == "Tesla-V100")
+        await eventually(lambda: node.replica.ledger.entries("n1")[0].gpu.model == "Tesla-V100")
         claim = await node.allocated("train", second="")
         uid, uuid = claim["metadata"]["uid"], (await node.devices())[1]["attributes"]["uuid"]["string"]
 
@@ -235,7 +235,7 @@ async def test_prepared_claims_are_known_after_a_restart_of_the_agent(folder: Pa
     async with a_claim_node(folder) as first:
         await first.kubelet.register()
         await becomes(lambda: _names(first), [FIRST, SECOND])
-        await eventually(lambda: first.replica.ledger.cards("n1")[0].gpu.model == "Tesla-V100")
+        await eventually(lambda: first.replica.ledger.entries("n1")[0].gpu.model == "Tesla-V100")
         claim = await first.allocated("train", second="")
         await first.kubelet.prepare(claim)
     async with a_claim_node(folder) as second:
@@ -256,7 +256,7 @@ async def test_prepared_claims_are_known_after_a_restart_of_the_agent(folder: Pa
         pytest.param("", {}, "its container runtime says its version in a way that is not known", id="no version"),
     ],
 )
-async def test_where_claims_would_be_ignored_nothing_is_offered(
+async def test_where_claims_would_be_ignored_nothing_is_advertised(
     folder: Path, version: str, settings: dict[str, Any], why: str
 ) -> None:
     async with a_claim_node(folder, version, **settings) as node:

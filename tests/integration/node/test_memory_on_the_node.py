@@ -19,7 +19,7 @@ from tests.kit.lab import Lab, a_lab
 from tests.kit.objects import pod
 
 MEM = "aliyun.com/gpu-mem"
-CARD = {"model": "Tesla-V100", "memoryMiB": 16276}
+GPU = {"model": "Tesla-V100", "memoryMiB": 16276}
 EIGHT_LARGE = [{"count": 8, "model": "NVIDIA-H100-80GB-HBM3", "memoryMiB": 81920}]
 ON_NODE: dict[str, Any] = {"memory_resource": MemoryResource.NODE}
 AUTO: dict[str, Any] = {"memory_resource": MemoryResource.AUTO}
@@ -47,26 +47,26 @@ async def write(lab: Lab, amount: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "cards", "mode"),
+    ("version", "gpus", "mode"),
     [
-        pytest.param("v1.37.1", [CARD], "node", id="too many devices for this kubelet"),
-        pytest.param("v1.35.4", [CARD], "plugin", id="an older one takes them"),
-        pytest.param("v1.37.1", [{**CARD, "memoryMiB": 1016}], "plugin", id="few devices"),
+        pytest.param("v1.37.1", [GPU], "node", id="too many devices for this kubelet"),
+        pytest.param("v1.35.4", [GPU], "plugin", id="an older one takes them"),
+        pytest.param("v1.37.1", [{**GPU, "memoryMiB": 1016}], "plugin", id="few devices"),
         pytest.param("v1.35.4", EIGHT_LARGE, "node", id="more than one message takes"),
     ],
 )
 async def test_auto_chooses_the_mode_that_is_safe_for_the_kubelet(
-    version: str, cards: list[dict[str, Any]], mode: str
+    version: str, gpus: list[dict[str, Any]], mode: str
 ) -> None:
     async with a_lab([]) as lab:
         await a_node_object(lab, version)
-        async with an_agent(lab, cards=cards, **AUTO) as running:
+        async with an_agent(lab, gpus=gpus, **AUTO) as running:
 
-            async def offered() -> object:
+            async def advertised() -> object:
                 status = await running.status()
                 return status.get("memoryResource"), status.get("memoryUnit")
 
-            await becomes(offered, (mode, "MiB"))
+            await becomes(advertised, (mode, "MiB"))
             await eventually(lambda: running.agent.whole_gpus.is_registered)
             assert (MEM in {each.resource_name for each in running.kubelet.registered}) is (mode == "plugin")
 
@@ -74,7 +74,7 @@ async def test_auto_chooses_the_mode_that_is_safe_for_the_kubelet(
 async def test_the_number_stays_on_the_node_and_eight_large_gpus_fit() -> None:
     async with a_lab([]) as lab:
         await a_node_object(lab)
-        async with an_agent(lab, cards=EIGHT_LARGE, **ON_NODE):
+        async with an_agent(lab, gpus=EIGHT_LARGE, **ON_NODE):
             await becomes(shown(lab), ["655360", "655360"])
             await write(lab, "0")  # as a kubelet does that has lost its checkpoint
             await becomes(shown(lab), ["655360", "655360"])
@@ -85,21 +85,21 @@ async def test_an_unhealthy_gpu_is_subtracted_but_not_what_pods_hold_of_it() -> 
     async with a_lab([]) as lab:
         await a_node_object(lab)
         async with an_agent(lab, **ON_NODE) as running, lab.replica() as extender:
-            await eventually(lambda: extender.ledger.cards("n1"))
+            await eventually(lambda: extender.ledger.entries("n1"))
             for name in ("a", "b"):
                 container = {"name": "main", "image": "work", "resources": {"limits": {MEM: "12207"}}}
                 told = gpushare.variables(pod(limits=[{MEM: "12207"}]), {**container, "name": "c0"})
                 admitted = visible_devices.shown(container, visible_devices.sight(CudaDevices.UUID), told)
                 assert await extender.bind(await lab.pod(name, containers=[admitted]), "n1") is None
-            running.simulate([CARD, {**CARD, "unusable": "XID 79"}])
+            running.simulate([GPU, {**GPU, "unusable": "XID 79"}])
             await becomes(shown(lab), ["28483", "28483"])  # 16276 of the healthy GPU, 12207 held of the other
-            running.simulate([{**CARD, "unusable": "XID 79"}] * 2)
+            running.simulate([{**GPU, "unusable": "XID 79"}] * 2)
             await becomes(shown(lab), ["24414", "24414"])
-            running.simulate([CARD, CARD])
+            running.simulate([GPU, GPU])
             await becomes(shown(lab), ["32552", "32552"])
 
 
-async def test_nothing_is_offered_while_the_kubelet_remembers_a_plugin_and_would_refuse_pods() -> None:
+async def test_nothing_is_advertised_while_the_kubelet_remembers_a_plugin_and_would_refuse_pods() -> None:
     async with a_lab([]) as lab:
         await a_node_object(lab)
         async with an_agent(lab, **ON_NODE) as running:
@@ -134,22 +134,22 @@ async def test_the_mode_does_not_change_while_a_pod_holds_memory_and_the_message
     async with a_lab([]) as lab:
         await a_node_object(lab)
         async with an_agent(lab, **ON_NODE), lab.replica() as extender:
-            await eventually(lambda: extender.ledger.cards("n1"))
+            await eventually(lambda: extender.ledger.entries("n1"))
             assert await extender.bind(await lab.pod("a", limits={MEM: "8138"}), "n1") is None
-        async with an_agent(lab, memory_resource=MemoryResource.AUTO, cards=[{**CARD, "memoryMiB": 1016}]) as running:
+        async with an_agent(lab, memory_resource=MemoryResource.AUTO, gpus=[{**GPU, "memoryMiB": 1016}]) as running:
 
-            async def offered() -> object:
+            async def advertised() -> object:
                 status = await running.status()
                 return status.get("memoryResource"), status.get("message", "")
 
             words = (
-                "aliyun.com/gpu-mem is offered by 'node', and will be offered by 'plugin' as soon as no pod of "
+                "aliyun.com/gpu-mem is advertised by 'node', and will be advertised by 'plugin' as soon as no pod of "
                 "this node holds any (pods that do: 1)"
             )
-            await becomes(offered, ("node", words))
+            await becomes(advertised, ("node", words))
             assert await shown(lab)() != [None, None]
             await lab.client.delete(PODS, "a", "lab", how=DeleteOptions(grace_seconds=0))
-            await becomes(offered, ("plugin", ""))
+            await becomes(advertised, ("plugin", ""))
             await eventually(lambda: running.agent.memory.is_registered)
             await becomes(shown(lab), [None, None])  # the kubelet writes its own
 
@@ -176,10 +176,10 @@ async def test_after_a_start_the_previous_mode_is_found_out(rows: bool, recorded
         kubelet.allocated_devices = [AllocatedDevices("lab", "a", "main", MEM, ("x0000",))] if rows else ()
         async with an_agent(lab, kubelet=kubelet, **AUTO) as running:
 
-            async def offered() -> object:
+            async def advertised() -> object:
                 return (await running.status()).get("memoryResource")
 
-            await becomes(offered, mode)
+            await becomes(advertised, mode)
 
 
 async def test_the_gpus_that_a_pod_sees_which_bypassed_the_scheduler_are_excluded() -> None:
@@ -188,13 +188,13 @@ async def test_the_gpus_that_a_pod_sees_which_bypassed_the_scheduler_are_exclude
         async with an_agent(lab, **ON_NODE) as running:
             pod = await lab.pod("a", limits={MEM: "100"})
             await lab.client.bind(BindTarget("lab", "a", pod["metadata"]["uid"], "n1"))
-            first, second = (card["uuid"] for card in await running.devices())
+            first, second = (gpu["uuid"] for gpu in await running.devices())
 
             async def reasons() -> object:
-                return [card.get("reason") for card in await running.devices()]
+                return [gpu.get("reason") for gpu in await running.devices()]
 
-            cards = ", ".join(sorted((first, second)))
-            words = f"lab/a holds aliyun.com/gpu-mem, is promised no GPU by any Lease, and can see {cards}"
+            gpus = ", ".join(sorted((first, second)))
+            words = f"lab/a holds aliyun.com/gpu-mem, is promised no GPU by any Lease, and can see {gpus}"
             await becomes(reasons, [words, words])
             await becomes(shown(lab), ["100", "100"])
             await lab.client.delete(PODS, "a", "lab", how=DeleteOptions(grace_seconds=0))
@@ -205,7 +205,7 @@ async def test_a_pod_is_marked_as_assigned_when_it_runs() -> None:
     async with a_lab([]) as lab:
         await a_node_object(lab)
         async with an_agent(lab, **ON_NODE), lab.replica() as extender:
-            await eventually(lambda: extender.ledger.cards("n1"))
+            await eventually(lambda: extender.ledger.entries("n1"))
             assert await extender.bind(await lab.pod("a", limits={MEM: "8138"}), "n1") is None
             status = MergePatch({"status": {"phase": "Running"}})
             await lab.client.patch(PODS, "a", status, "lab", subresource="status")

@@ -16,7 +16,7 @@ import pytest
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import NotFound
 from kubernetes_in_memory.http_server import serve
-from tests.kit.agent import TWO_CARDS, write_gpus
+from tests.kit.agent import TWO_GPUS, write_gpus
 from tests.kit.eventually import LIMIT_S, eventually
 from tests.kit.kubelet import a_kubelet
 from tests.kit.lab import Lab, a_lab
@@ -45,10 +45,10 @@ async def process(*options: str) -> AsyncIterator[tuple[asyncio.subprocess.Proce
 
 async def test_it_answers_probes_and_ends_on_sigterm() -> None:
     async with a_lab([], in_real_time=True) as lab, serve(lab.api) as server, a_kubelet() as kubelet:
-        write_gpus(kubelet.folder / "cards.yaml", TWO_CARDS)
+        write_gpus(kubelet.folder / "gpus.yaml", TWO_GPUS)
         where = ["--kubelet-folder", str(kubelet.root)]
-        cards = ["--simulate", str(kubelet.folder / "cards.yaml")]
-        options = ["--server", server.url, "--node-name", "n1", "--port", "0", *cards, *where, *BY_PLUGIN]
+        gpus = ["--simulate", str(kubelet.folder / "gpus.yaml")]
+        options = ["--server", server.url, "--node-name", "n1", "--port", "0", *gpus, *where, *BY_PLUGIN]
         async with process(*options) as (agent, url), aiohttp.ClientSession() as session:
             async with asyncio.timeout(LIMIT_S):
                 while (await session.get(f"{url}/readyz")).status != 200:  # noqa: ASYNC110 # it can only be polled
@@ -67,10 +67,10 @@ async def test_it_answers_probes_and_ends_on_sigterm() -> None:
 
 async def test_a_second_agent_waits_until_the_first_ends() -> None:
     async with a_lab([], in_real_time=True) as lab, serve(lab.api) as server, a_kubelet() as kubelet:
-        write_gpus(kubelet.folder / "cards.yaml", TWO_CARDS)
+        write_gpus(kubelet.folder / "gpus.yaml", TWO_GPUS)
         where = ["--kubelet-folder", str(kubelet.root)]
-        cards = ["--simulate", str(kubelet.folder / "cards.yaml")]
-        options = ["--server", server.url, "--node-name", "n1", "--port", "0", *cards, *where, *BY_PLUGIN]
+        gpus = ["--simulate", str(kubelet.folder / "gpus.yaml")]
+        options = ["--server", server.url, "--node-name", "n1", "--port", "0", *gpus, *where, *BY_PLUGIN]
         async with process(*options) as (first, _):
             await eventually(lambda: len(kubelet.registered) == 2)
             async with process(*options) as (second, _):
@@ -86,9 +86,9 @@ async def test_a_missing_folder_is_reported_and_waited_for() -> None:
     async with a_kubelet() as kubelet:
         folder = kubelet.folder / "not-yet"
         folder.write_text("a file")
-        write_gpus(kubelet.folder / "cards.yaml", TWO_CARDS)
-        cards = ["--simulate", str(kubelet.folder / "cards.yaml")]
-        options = ["--server", "http://127.0.0.1:1", "--node-name", "n1", "--port", "0", *cards]
+        write_gpus(kubelet.folder / "gpus.yaml", TWO_GPUS)
+        gpus = ["--simulate", str(kubelet.folder / "gpus.yaml")]
+        options = ["--server", "http://127.0.0.1:1", "--node-name", "n1", "--port", "0", *gpus]
         async with process(*options, "--kubelet-folder", str(folder)) as (agent, _):
             assert agent.stderr is not None
             assert b"waiting: [Errno 20] Not a directory" in await agent.stderr.readline()
@@ -129,7 +129,7 @@ async def test_without_a_driver_it_says_so_and_reports_no_gpus(tmp_path: Path) -
     ],
 )
 def test_bad_options_end_it_with_the_reason(tmp_path: Path, options: list[str], words: str) -> None:
-    bad = tmp_path / "cards.yaml"
+    bad = tmp_path / "gpus.yaml"
     bad.write_text("gpus:\n  - {model: T4, memoryMiB: lots}\n")
     given = [option.format(bad=bad, none=tmp_path / "none.yaml") for option in options]
     outcome = subprocess.run([*CARREL, *given], capture_output=True, text=True, check=False, timeout=LIMIT_S)

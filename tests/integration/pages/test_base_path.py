@@ -27,7 +27,7 @@ PAGES = ["/", "/timeline", "/timeline/table", "/timeline/verdict?model=a6000", "
 @pytest.fixture
 async def under(opened: Opened) -> AsyncIterator[Opened]:
     """The service under a base path, with a cluster that has one node."""
-    async with a_lab([a_node("n1", cards=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
         opened.clock.now = lab.clock.now
         authenticator = opened.service.authenticator
         options = replace(authenticator.options, base_path=BASE)
@@ -59,7 +59,7 @@ async def test_every_link_form_and_script_of_every_page_is_under_the_base_path(
 ) -> None:
     view = under.service.cluster_view
     assert view is not None
-    gpus = [f"/map/gpus/{card.gpu.uuid}" for card in view.ledger.cards("n1")]
+    gpus = [f"/map/gpus/{entry.gpu.uuid}" for entry in view.ledger.entries("n1")]
     changes = [f"/bookings/{booking}", f"/bookings/{booking}/verdict?end=2026-11-20T12:00"]
     seen: dict[str, list[str]] = {}
     for path in [*PAGES, *changes, *gpus]:

@@ -73,8 +73,8 @@ async def seen(opened: Opened) -> AsyncIterator[Seen]:
 
 
 @asynccontextmanager
-async def a_cluster(opened: Opened, cards: int = 2) -> AsyncIterator[Seen]:
-    async with a_lab([a_node("n1", cards)]) as lab, lab.replica() as replica:
+async def a_cluster(opened: Opened, gpus: int = 2) -> AsyncIterator[Seen]:
+    async with a_lab([a_node("n1", gpus)]) as lab, lab.replica() as replica:
         opened.clock.now = lab.clock.now
         opened.service = replace(opened.service, cluster_view=ClusterView(replica))
         opened.app = booking_app(opened.service)
@@ -307,7 +307,7 @@ async def test_without_a_cluster_no_pods_are_known(opened: Opened) -> None:
 
 
 async def test_gpus_of_pods_that_no_booking_can_displace_cannot_be_booked(opened: Opened) -> None:
-    async with a_cluster(opened, cards=3) as seen:
+    async with a_cluster(opened, gpus=3) as seen:
         clock = Clock(opened.clock.now)
         inventory = ClusterInventory(seen.replica, clock.seconds)
         queries = replace(seen.opened.service.queries, inventory=inventory)
@@ -325,6 +325,6 @@ async def test_gpus_of_pods_that_no_booking_can_displace_cannot_be_booked(opened
         await seen.lab.client.patch(NAMESPACES, "lab", exempt)
         await eventually(lambda: seen.replica.watches.is_exempt("lab"), "the exemption")
         clock.now += timedelta(seconds=5)
-        assert inventory.stock()[A6000].cards == 1
+        assert inventory.stock()[A6000].gpus == 1
         seen.replica.ledger.forget(old["metadata"]["uid"])
-        assert inventory.stock()[A6000].cards == 2
+        assert inventory.stock()[A6000].gpus == 2

@@ -97,7 +97,7 @@ async def test_the_first_possible_start_is_filled_in_with_the_reason(opened: Ope
     assert value_of(page, "start") == "2026-11-16T13:00"  # in Stockholm
     assert "You can book a GPU now." in page
 
-    where = await book(member, start="2026-11-16T13:00", end="2026-11-18T13:00", offered="2026-11-16T13:00")
+    where = await book(member, start="2026-11-16T13:00", end="2026-11-18T13:00", suggested="2026-11-16T13:00")
     opened.clock.now += DAY
     await member.send(f"{where}/cancel")
     opened.clock.now += DAY
@@ -147,7 +147,7 @@ async def test_a_booking_from_now_has_its_whole_length_although_the_minute_has_b
     opened: Opened, member: Visitor
 ) -> None:
     opened.clock.now = NOW + timedelta(seconds=40)
-    where = await book(member, start="2026-11-16T13:00", end="2026-11-17T13:00", offered="2026-11-16T13:00")
+    where = await book(member, start="2026-11-16T13:00", end="2026-11-17T13:00", suggested="2026-11-16T13:00")
 
     assert "<dd>1 d</dd>" in text_of(await member.get(where))
 
@@ -294,7 +294,7 @@ async def test_usage_can_be_downloaded_as_csv(opened: Opened, member: Visitor) -
 
 
 async def test_usage_counts_bookings_only_until_now(opened: Opened, member: Visitor) -> None:
-    await book(member, start="2026-11-16T13:00", end="2026-11-18T13:00", offered="2026-11-16T13:00")
+    await book(member, start="2026-11-16T13:00", end="2026-11-18T13:00", suggested="2026-11-16T13:00")
     opened.clock.now = NOW + timedelta(minutes=15)
 
     assert (await member.get("/usage.csv")).body.decode().splitlines()[1].endswith(",0.25,,")
@@ -364,7 +364,7 @@ async def test_a_lab_admin_books_on_the_page_for_e_mail_addresses_only(admin: Vi
 # --- groups ----------------------------------------------------------------------------------------------------------
 
 
-async def test_the_form_offers_the_groups_that_one_may_book_for(
+async def test_the_form_suggests_the_groups_that_one_may_book_for(
     opened: Opened, member: Visitor, admin: Visitor
 ) -> None:
     await opened.manage("vision", MEMBER)

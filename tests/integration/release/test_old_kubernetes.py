@@ -10,7 +10,7 @@ from kubernetes_in_memory.messages import HttpResponse, RequestLike
 from tests.integration.scheduling.test_process import carrel_process
 from tests.kit.lab import a_lab
 
-CARDS = "gpus: [{count: 1, model: Tesla-T4, memoryMiB: 15360}]"
+GPUS = "gpus: [{count: 1, model: Tesla-T4, memoryMiB: 15360}]"
 
 
 class AsRelease:
@@ -26,9 +26,9 @@ class AsRelease:
 
 @pytest.mark.parametrize("component", ["agent", "booking", "controller", "extender", "webhook"])
 async def test_a_component_ends_with_the_reason(component: str, tmp_path: Path) -> None:
-    (tmp_path / "cards.yaml").write_text(CARDS)
+    (tmp_path / "gpus.yaml").write_text(GPUS)
     options = {
-        "agent": ("--node-name", "n1", "--simulate", str(tmp_path / "cards.yaml"), "--kubelet-folder", str(tmp_path)),
+        "agent": ("--node-name", "n1", "--simulate", str(tmp_path / "gpus.yaml"), "--kubelet-folder", str(tmp_path)),
         "booking": ("--database", f"sqlite:///{tmp_path}/bookings.db"),
     }
     async with (

@@ -137,7 +137,7 @@ PodName PodNamespace PodUID Node aliyun.com/gpu-mem nvidia.com/gpu gpu-fraction 
 """
 ASKED = """
 gpu-fraction gpu-memory gpu-fraction-num-devices gpu.scheduling/claim pod-group-name
-carrel.dev/gpu-cards carrel.dev/gpu-memory-mib carrel.dev/gang-size
+carrel.dev/gpu-gpus carrel.dev/gpu-memory-mib carrel.dev/gang-size
 """
 words = st.sampled_from(WORDS.split())
 values = st.recursive(

@@ -5,7 +5,7 @@ from tests.kit.gpus import a_node
 
 
 async def test_gpushares_sentence_comes_before_carrels_reason() -> None:
-    async with a_served_extender([a_node("n1", cards=1)]) as extender:
+    async with a_served_extender([a_node("n1", gpus=1)]) as extender:
         first = await extender.lab.pod("first", limits={"aliyun.com/gpu-mem": "10000"})
         assert await extender.caller.bind(first, "n1", "gpushare-scheduler") == ""
         pod = await extender.lab.pod("train", limits={"aliyun.com/gpu-mem": "8138"})
@@ -24,7 +24,7 @@ async def test_gpushares_sentence_comes_before_carrels_reason() -> None:
 
 
 async def test_a_pod_of_another_dialect_gets_carrels_reason_alone() -> None:
-    async with a_served_extender([a_node("n1", cards=2)]) as extender:
+    async with a_served_extender([a_node("n1", gpus=2)]) as extender:
         first = await extender.lab.pod("first", limits={"aliyun.com/gpu-mem": "10000"})
         assert await extender.caller.bind(first, "n1", "gpushare-scheduler") == ""
         pod = await extender.lab.pod("train", limits={"nvidia.com/gpu": "2"})
@@ -35,7 +35,7 @@ async def test_a_pod_of_another_dialect_gets_carrels_reason_alone() -> None:
 
 
 async def test_inspect_answers_exactly_what_the_kubectl_plugin_reads() -> None:
-    async with a_served_extender([a_node("n1", cards=2), a_node("n2", cards=1)]) as extender:
+    async with a_served_extender([a_node("n1", gpus=2), a_node("n2", gpus=1)]) as extender:
         pod = await extender.lab.pod("train", limits={"aliyun.com/gpu-mem": "8138"})
         assert await extender.caller.bind(pod, "n1", "gpushare-scheduler") == ""
 
@@ -55,7 +55,7 @@ async def test_inspect_answers_exactly_what_the_kubectl_plugin_reads() -> None:
 
 
 async def test_a_bind_is_answered_exactly_as_by_gpushare_but_a_refusal_has_status_200() -> None:
-    async with a_served_extender([a_node("n1", cards=1)]) as extender:
+    async with a_served_extender([a_node("n1", gpus=1)]) as extender:
         pod = await extender.lab.pod("train", limits={"aliyun.com/gpu-mem": "8138"})
         names = {"PodName": "train", "PodNamespace": "lab", "PodUID": pod["metadata"]["uid"]}
 

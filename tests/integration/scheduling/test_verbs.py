@@ -28,7 +28,7 @@ NODES = ["n1", "n2", "n3"]
 async def extender() -> AsyncIterator[ServedExtender]:
     """n1 and n2 have two GPUs of 16,276 MiB each, n3 has one of 8,000. All would rather have no pods: so
     kube-scheduler chooses among those that have room."""
-    nodes = [a_node("n1"), a_node("n2"), a_node("n3", cards=1, memory=8000)]
+    nodes = [a_node("n1"), a_node("n2"), a_node("n3", gpus=1, memory=8000)]
     async with a_served_extender(nodes) as extender:
         reluctant = MergePatch({"spec": {"taints": [{"key": "old", "effect": "PreferNoSchedule"}]}})
         for node in nodes:

@@ -19,12 +19,12 @@ def day(number: float) -> datetime:
     return DAY0 + number * DAY
 
 
-def booked(start: float, end: float, cards: int = 1, model: str = A6000, user: str = "ada", name: str = "b") -> Booking:
-    return Booking(name, user, model, day(start), day(end), cards)
+def booked(start: float, end: float, gpus: int = 1, model: str = A6000, user: str = "ada", name: str = "b") -> Booking:
+    return Booking(name, user, model, day(start), day(end), gpus)
 
 
 def test_bookings_of_other_models_do_not_count() -> None:
-    calendar = Calendar(A6000, 2, [booked(0, 5, model=A100, cards=8), booked(0, 5)])
+    calendar = Calendar(A6000, 2, [booked(0, 5, model=A100, gpus=8), booked(0, 5)])
 
     assert calendar.free(day(0), day(5)) == 1
 
@@ -37,7 +37,7 @@ def test_a_gpu_is_free_again_at_the_instant_a_booking_ends() -> None:
 
 
 def test_the_fewest_free_gpus_of_a_period_count() -> None:
-    calendar = Calendar(A6000, 3, [booked(1, 2), booked(3, 4, cards=2)])
+    calendar = Calendar(A6000, 3, [booked(1, 2), booked(3, 4, gpus=2)])
 
     assert calendar.free(day(0), day(5)) == 1
     assert list(calendar.spans(day(0), day(5))) == [
@@ -63,11 +63,11 @@ def test_maintenance_takes_gpus_away_and_cancelled_bookings_give_them_back() -> 
 
 
 def test_free_gpus_are_negative_when_more_are_booked_than_there_are() -> None:
-    assert Calendar(A6000, 1, [booked(0, 1, cards=3)]).free(day(0), day(1)) == -2
+    assert Calendar(A6000, 1, [booked(0, 1, gpus=3)]).free(day(0), day(1)) == -2
 
 
 @pytest.mark.parametrize(
-    ("cards", "length", "not_before", "expected"),
+    ("gpus", "length", "not_before", "expected"),
     [
         pytest.param(1, 1, 0, 0, id="at once"),
         pytest.param(2, 1, 0, 0, id="in the gap before the first booking"),
@@ -77,10 +77,10 @@ def test_free_gpus_are_negative_when_more_are_booked_than_there_are() -> None:
         pytest.param(3, 1, 0, None, id="more GPUs than there are"),
     ],
 )
-def test_the_next_free_start(cards: int, length: float, not_before: float, expected: float | None) -> None:
+def test_the_next_free_start(gpus: int, length: float, not_before: float, expected: float | None) -> None:
     calendar = Calendar(A6000, 2, [booked(1, 3), booked(5, 8)])
 
-    found = calendar.next_free(cards, length * DAY, day(not_before))
+    found = calendar.next_free(gpus, length * DAY, day(not_before))
 
     assert found == (None if expected is None else day(expected))
 
@@ -98,17 +98,17 @@ stretches = st.tuples(st.integers(0, 30), st.integers(1, 10), st.integers(1, 2))
 
 @given(st.lists(stretches, max_size=8), st.integers(0, 40), st.integers(1, 5), st.integers(1, 3))
 def test_the_next_free_start_is_free_and_no_whole_day_before_it_is(
-    bookings: list[Booking], not_before: int, length: int, cards: int
+    bookings: list[Booking], not_before: int, length: int, gpus: int
 ) -> None:
     calendar = Calendar(A6000, 3, bookings)
 
-    found = calendar.next_free(cards, length * DAY, day(not_before))
+    found = calendar.next_free(gpus, length * DAY, day(not_before))
 
     assert found is not None
-    assert calendar.free(found, found + length * DAY) >= cards
+    assert calendar.free(found, found + length * DAY) >= gpus
     earlier = day(not_before)
     while earlier < found:
-        assert calendar.free(earlier, earlier + length * DAY) < cards
+        assert calendar.free(earlier, earlier + length * DAY) < gpus
         earlier += DAY
 
 
@@ -118,7 +118,7 @@ def shared(start: float, end: float) -> Booking:
 
 def test_shares_fill_gpus_one_after_the_other() -> None:
     bookings = [booked(0, 9), shared(0, 4), shared(1, 4), shared(2, 3)]
-    calendar = Calendar(A6000, 3, bookings, shares_per_card=2)
+    calendar = Calendar(A6000, 3, bookings, shares_per_gpu=2)
 
     assert [(span.free, span.shares) for span in calendar.spans(day(0), day(5))] == [
         (1, 3), (1, 2), (0, 1), (1, 2), (2, 4),
@@ -130,16 +130,16 @@ def test_shares_fill_gpus_one_after_the_other() -> None:
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
-        pytest.param(booked(0, 1, cards=1), None, id="there is room"),
-        pytest.param(booked(0, 2, cards=2), (1, 2, 1), id="not for all of them"),
-        pytest.param(booked(0, 2, cards=3), (0, 2, 1), id="never for all of them"),
+        pytest.param(booked(0, 1, gpus=1), None, id="there is room"),
+        pytest.param(booked(0, 2, gpus=2), (1, 2, 1), id="not for all of them"),
+        pytest.param(booked(0, 2, gpus=3), (0, 2, 1), id="never for all of them"),
         pytest.param(booked(3, 4), (3, 4, -1), id="overbooked"),
-        pytest.param(booked(0, 9, cards=2), (1, 2, 1), id="the first of two times"),
+        pytest.param(booked(0, 9, gpus=2), (1, 2, 1), id="the first of two times"),
         pytest.param(booked(2, 2), None, id="of no length: another rule says so"),
     ],
 )
 def test_where_room_is_missing(wanted: Booking, expected: tuple[float, float, int] | None) -> None:
-    calendar = Calendar(A6000, 2, [booked(1, 2), booked(3, 4, cards=3)])
+    calendar = Calendar(A6000, 2, [booked(1, 2), booked(3, 4, gpus=3)])
     found = calendar.missing(wanted, [(wanted.start, wanted.end)])
 
     assert found == (Span(day(expected[0]), day(expected[1]), expected[2]) if expected else None)
@@ -152,7 +152,7 @@ def test_only_the_given_parts_of_a_booking_need_room() -> None:
     assert calendar.missing(wanted, [(day(0), day(1)), (day(4), day(7))]) == Span(day(5), day(6), 0)
 
 
-CLOSED = Maintenance(A6000, day(0.8), day(1.2), cards=5)
+CLOSED = Maintenance(A6000, day(0.8), day(1.2), gpus=5)
 
 
 @pytest.mark.parametrize(
@@ -160,28 +160,28 @@ CLOSED = Maintenance(A6000, day(0.8), day(1.2), cards=5)
     [
         pytest.param(Calendar(A6000, 5), DAY, FreeNow(5, 5, next_start=day(0)), "", id="nothing is booked"),
         pytest.param(
-            Calendar(A6000, 5, [booked(0, 9, cards=2)], [CLOSED]),
+            Calendar(A6000, 5, [booked(0, 9, gpus=2)], [CLOSED]),
             DAY,
             FreeNow(3, 0, day(0.8), "maintenance", day(1.2)),
             "3 free until 0.8 (maintenance); bookable from 1.2",
             id="maintenance begins before the shortest booking would end",
         ),
         pytest.param(
-            Calendar(A6000, 5, [booked(0, 9, cards=2)], [CLOSED]),
+            Calendar(A6000, 5, [booked(0, 9, gpus=2)], [CLOSED]),
             0.8 * DAY,
             FreeNow(3, 3, next_start=day(0)),
             "",
             id="a shorter booking ends before the maintenance",
         ),
         pytest.param(
-            Calendar(A6000, 5, [booked(0.5, 9, cards=4)]),
+            Calendar(A6000, 5, [booked(0.5, 9, gpus=4)]),
             DAY,
             FreeNow(5, 1, day(0.5), "booked from then", day(0)),
             "5 free until 0.5 (booked from then)",
             id="one of five is free for long enough",
         ),
         pytest.param(
-            Calendar(A6000, 2, [booked(0, 3, cards=2)]),
+            Calendar(A6000, 2, [booked(0, 3, gpus=2)]),
             DAY,
             FreeNow(0, 0, next_start=day(3)),
             "bookable from 3",
@@ -189,7 +189,7 @@ CLOSED = Maintenance(A6000, day(0.8), day(1.2), cards=5)
         ),
         pytest.param(
             Calendar(
-                A6000, 1, [booked(0, 3, cards=2)], [Maintenance(A6000, day(1), datetime.max.replace(tzinfo=UTC), 1)]
+                A6000, 1, [booked(0, 3, gpus=2)], [Maintenance(A6000, day(1), datetime.max.replace(tzinfo=UTC), 1)]
             ),
             DAY,
             FreeNow(-1, 0, next_start=None),
@@ -212,7 +212,7 @@ def test_what_is_free_by_day_equals_what_is_free_on_each_day_alone(
     bookings: list[Booking], first: int, count: int
 ) -> None:
     """The days are local ones, which begin and end inside bookings."""
-    calendar = Calendar(A6000, 3, bookings, shares_per_card=2)
+    calendar = Calendar(A6000, 3, bookings, shares_per_gpu=2)
     wanted = days(day(first).date(), count, ZoneInfo("Europe/Stockholm"))
 
     found = list(calendar.by_day(wanted))

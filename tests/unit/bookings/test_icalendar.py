@@ -15,8 +15,8 @@ def lines(event: CalendarEvent) -> list[str]:
     return calendar([event], NOON).split("\r\n")
 
 
-def a_booking(cards: int = 1, cancelled_at: datetime | None = None, share: bool = False) -> Booking:
-    return Booking("b1", "ada@lab.org", "A6000", NOON, NOON + 5 * DAY, cards, cancelled_at, share)
+def a_booking(gpus: int = 1, cancelled_at: datetime | None = None, share: bool = False) -> Booking:
+    return Booking("b1", "ada@lab.org", "A6000", NOON, NOON + 5 * DAY, gpus, cancelled_at, share)
 
 
 def test_an_event_has_its_times_in_utc() -> None:
@@ -44,7 +44,7 @@ def test_lines_have_at_most_75_octets_and_no_character_is_cut() -> None:
     ("booking", "summary"),
     [
         pytest.param(a_booking(), "GPU: A6000", id="one GPU"),
-        pytest.param(a_booking(cards=2), "GPU: 2 × A6000", id="several"),
+        pytest.param(a_booking(gpus=2), "GPU: 2 × A6000", id="several"),
         pytest.param(a_booking(share=True), "GPU: a share of A6000", id="a share"),
     ],
 )

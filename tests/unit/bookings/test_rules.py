@@ -126,21 +126,21 @@ def test_messages_about_a_groups_bookings_name_the_group() -> None:
     ],
 )
 def test_people_and_groups_have_their_own_most_gpus(group: str, gpus: int, expected: list[str]) -> None:
-    wanted = replace(a_request(), cards=gpus, group=group)
+    wanted = replace(a_request(), gpus=gpus, group=group)
 
     assert broken(wanted, rules=BookingRules(max_gpus=2, group_max_gpus=4)) == expected
     assert broken(wanted, rules=BookingRules(max_gpus=0)) == [], "0: no limit"
 
 
 def test_by_default_a_person_books_up_to_four_gpus_and_a_group_any_number() -> None:
-    assert broken(replace(a_request(), cards=4)) == []
-    assert broken(replace(a_request(), cards=5)) == ["max-gpus"]
-    assert broken(replace(a_request(), cards=500, group="vision")) == []
+    assert broken(replace(a_request(), gpus=4)) == []
+    assert broken(replace(a_request(), gpus=5)) == ["max-gpus"]
+    assert broken(replace(a_request(), gpus=500, group="vision")) == []
 
 
 def test_a_booking_with_more_gpus_than_are_allowed_by_now_may_become_smaller_or_shorter() -> None:
     rules = BookingRules(max_gpus=2)
-    old = replace(PLANNED, cards=8)
+    old = replace(PLANNED, gpus=8)
 
     def changed(**changes: Any) -> list[str]:
         given = rule_input(replace(old, **changes), [old], NOW, rules, old=old)
@@ -148,11 +148,11 @@ def test_a_booking_with_more_gpus_than_are_allowed_by_now_may_become_smaller_or_
         return [problem.rule for problem in broken_rules(given)]
 
     messages: list[str] = []
-    assert changed(cards=4) == []
+    assert changed(gpus=4) == []
     assert changed(end=old.end - DAY) == []
     assert changed(end=old.end + DAY) == ["max-gpus"]
-    assert changed(cards=9) == ["max-gpus"]
-    assert changed(end=old.end + DAY, cards=2) == []
+    assert changed(gpus=9) == ["max-gpus"]
+    assert changed(end=old.end + DAY, gpus=2) == []
     assert messages == [
         "A booking has at most 2 GPUs; this one has more, and can only get shorter or smaller.",
         "A booking has at most 2 GPUs; 9 are asked for.",
@@ -285,8 +285,8 @@ def test_the_time_that_needs_room_is_what_a_change_adds() -> None:
     assert added(around, old) == [(around.start, old.start), (old.end, around.end)]
     assert added(moved, old) == [(moved.start, moved.end)]
     assert added(replace(old, end=NOW + 19 * DAY), old) == []
-    assert added(replace(old, cards=2), old) == [(old.start, old.end)], "each of its days needs one more GPU"
-    assert added(replace(old, cards=2), old, now=NOW + 15 * DAY) == [(NOW + 15 * DAY, old.end)], "not in the past"
+    assert added(replace(old, gpus=2), old) == [(old.start, old.end)], "each of its days needs one more GPU"
+    assert added(replace(old, gpus=2), old, now=NOW + 15 * DAY) == [(NOW + 15 * DAY, old.end)], "not in the past"
 
 
 def test_a_booking_that_was_cancelled_or_is_over_cannot_be_changed() -> None:
@@ -298,11 +298,11 @@ def test_a_booking_that_was_cancelled_or_is_over_cannot_be_changed() -> None:
 
 def test_a_share_is_of_one_gpu_and_only_if_the_lab_allows_shares() -> None:
     share = Booking("s", "ada@lab.org", A6000, NOW, NOW + DAY, share=True)
-    shares = Booking("s", "ada@lab.org", A6000, NOW, NOW + DAY, cards=2, share=True)
+    shares = Booking("s", "ada@lab.org", A6000, NOW, NOW + DAY, gpus=2, share=True)
 
     assert broken(share) == ["shares"]
-    assert broken(share, rules=BookingRules(shares_per_card=4)) == []
-    assert broken(shares, rules=BookingRules(shares_per_card=4)) == ["shares"]
+    assert broken(share, rules=BookingRules(shares_per_gpu=4)) == []
+    assert broken(shares, rules=BookingRules(shares_per_gpu=4)) == ["shares"]
 
 
 def test_every_rule_that_can_be_broken_has_a_title() -> None:

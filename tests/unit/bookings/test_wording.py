@@ -102,7 +102,7 @@ def test_a_day_that_cannot_be_shown_is_ignored(text: str) -> None:
 def test_a_form_is_read() -> None:
     wanted = read_booking_form(FORM, STOCKHOLM, NOW)
 
-    assert (wanted.model, wanted.cards) == ("a6000", 2)
+    assert (wanted.model, wanted.gpus) == ("a6000", 2)
     assert wanted.start == datetime(2026, 11, 20, 8, tzinfo=UTC)
     assert wanted.end == datetime(2026, 11, 25, 8, tzinfo=UTC)
 
@@ -115,7 +115,7 @@ def test_everything_that_is_wrong_with_a_form_is_reported_at_once() -> None:
 
 
 def test_an_unchanged_start_in_the_current_minute_means_now_for_the_whole_length() -> None:
-    form = {**FORM, "offered": "2026-11-16T13:00", "start": "2026-11-16T13:00", "end": "2026-11-17T13:00"}
+    form = {**FORM, "suggested": "2026-11-16T13:00", "start": "2026-11-16T13:00", "end": "2026-11-17T13:00"}
 
     wanted = read_booking_form(form, STOCKHOLM, NOW)
 
@@ -123,8 +123,8 @@ def test_an_unchanged_start_in_the_current_minute_means_now_for_the_whole_length
     assert wanted.end == timedelta(days=1)
 
 
-def test_a_past_start_that_was_not_offered_stays_in_the_past() -> None:
-    wanted = read_booking_form({**FORM, "start": "2026-11-16T08:00", "offered": "2026-11-16T13:00"}, STOCKHOLM, NOW)
+def test_a_past_start_that_was_not_suggested_stays_in_the_past() -> None:
+    wanted = read_booking_form({**FORM, "start": "2026-11-16T08:00", "suggested": "2026-11-16T13:00"}, STOCKHOLM, NOW)
 
     assert wanted.start == datetime(2026, 11, 16, 7, tzinfo=UTC)
 
@@ -145,7 +145,7 @@ def availability(model: str, *free: int) -> Availability:
     return Availability(ModelCapacity(model, 4, MiB(1)), FreeNow(free[0], free[0]), tuple(days))
 
 
-def test_the_model_that_is_first_free_for_the_whole_length_is_offered() -> None:
+def test_the_model_that_is_first_free_for_the_whole_length_is_suggested() -> None:
     soon = availability("soon", 1, 1, 1, 1)
     gone_tomorrow = availability("gone tomorrow", 3, 0, 3, 3)
     never = availability("never", 0, 0, 0, 0)
@@ -165,11 +165,11 @@ def test_the_model_that_is_first_free_for_the_whole_length_is_offered() -> None:
         pytest.param("2027-10-31T01:30:00", "2027-10-31T02:00:00", id="02:30 for the second time: the next hour"),
     ],
 )
-def test_an_offered_start_is_a_time_that_a_form_can_express(start: str, shown: str) -> None:
-    offered = whole_minute(datetime.fromisoformat(start).replace(tzinfo=UTC), NOW, STOCKHOLM)
+def test_an_suggested_start_is_a_time_that_a_form_can_express(start: str, shown: str) -> None:
+    suggested = whole_minute(datetime.fromisoformat(start).replace(tzinfo=UTC), NOW, STOCKHOLM)
 
-    assert offered == datetime.fromisoformat(shown).replace(tzinfo=UTC)
-    assert local_instant(offered.astimezone(STOCKHOLM).strftime("%Y-%m-%dT%H:%M"), STOCKHOLM) == offered
+    assert suggested == datetime.fromisoformat(shown).replace(tzinfo=UTC)
+    assert local_instant(suggested.astimezone(STOCKHOLM).strftime("%Y-%m-%dT%H:%M"), STOCKHOLM) == suggested
 
 
 # --- rule checks -----------------------------------------------------------------------------------------------------

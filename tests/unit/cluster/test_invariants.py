@@ -19,7 +19,7 @@ from tests.kit.gpus import a_node, holder
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
-N1 = a_node("n1", cards=2, memory=16000)
+N1 = a_node("n1", gpus=2, memory=16000)
 
 
 def a_pod(name: str, node: str = "n1", devices: str = "", phase: str = "Running", **metadata: Any) -> Pod:

@@ -21,10 +21,10 @@ NOW = datetime(2025, 6, 1, 8, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("annotations", "request_"),
     [
-        pytest.param({"carrel.dev/gpu-cards": "2"}, Request(2, WHOLE), id="two whole GPUs"),
+        pytest.param({"carrel.dev/gpu-gpus": "2"}, Request(2, WHOLE), id="two whole GPUs"),
         pytest.param({"carrel.dev/gpu-memory-mib": "8138"}, Request(1, Memory(MiB(8138))), id="8138 MiB of one"),
         pytest.param(
-            {"carrel.dev/gpu-cards": "2", "carrel.dev/gpu-memory-mib": "8138"},
+            {"carrel.dev/gpu-gpus": "2", "carrel.dev/gpu-memory-mib": "8138"},
             Request(2, Memory(MiB(8138))),
             id="2 GPUs, 8138 MiB on each",
         ),
@@ -36,7 +36,7 @@ def test_a_vector_request_is_read(annotations: dict[str, str], request_: Request
     assert carrel.request_of(pod(annotations), Reading()) == request_
 
 
-@pytest.mark.parametrize("key", ["carrel.dev/gpu-cards", "carrel.dev/gpu-memory-mib"])
+@pytest.mark.parametrize("key", ["carrel.dev/gpu-gpus", "carrel.dev/gpu-memory-mib"])
 @pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "two", "1e3", "99999999999999999999"])
 def test_a_malformed_request_is_named(key: str, text: str) -> None:
     with pytest.raises(Malformed, match=key):
@@ -211,7 +211,7 @@ def test_what_a_scheduler_writes_nobody_else_may(key: str) -> None:
 @pytest.mark.parametrize(
     "key",
     [
-        "carrel.dev/gpu-cards",
+        "carrel.dev/gpu-gpus",
         "carrel.dev/gpu-memory-mib",
         "carrel.dev/gpu-model",
         "carrel.dev/gang-size",

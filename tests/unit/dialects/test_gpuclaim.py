@@ -61,7 +61,7 @@ from tests.kit.objects import claim, gpu_node_status
     ],
 )
 def test_a_claim_is_a_request(spec: dict[str, Any], request_: Request) -> None:
-    assert gpuclaim.request_of(claim(spec), shared_claims_per_card=4) == request_
+    assert gpuclaim.request_of(claim(spec), shared_claims_per_gpu=4) == request_
 
 
 def test_mig_is_refused_with_a_reason() -> None:
@@ -97,7 +97,7 @@ def test_mig_is_refused_with_a_reason() -> None:
 )
 def test_a_malformed_claim_is_named_with_its_field(spec: dict[str, Any], complaint: str) -> None:
     with pytest.raises(Malformed, match=f"GpuClaim lab/my-gpu-request: .*{complaint}"):
-        gpuclaim.request_of(claim(spec), shared_claims_per_card=4)
+        gpuclaim.request_of(claim(spec), shared_claims_per_gpu=4)
 
 
 def test_the_status_of_a_claim_says_which_gpus_on_which_node() -> None:
@@ -174,9 +174,9 @@ def test_what_another_agent_does_not_say_comes_from_the_nodes_labels() -> None:
 
 
 def test_a_gpu_of_unknown_size_can_only_be_had_whole() -> None:
-    card = gpuclaim.node_of(gpu_node_status(OF_A_PEER), {}).gpus[0]
-    assert WHOLE.on(card.memory) == card.memory
-    assert Portion(Fraction(1, 2)).on(card.memory) > card.memory
+    gpu = gpuclaim.node_of(gpu_node_status(OF_A_PEER), {}).gpus[0]
+    assert WHOLE.on(gpu.memory) == gpu.memory
+    assert Portion(Fraction(1, 2)).on(gpu.memory) > gpu.memory
 
 
 def test_carrels_agent_writes_what_carrel_reads() -> None:

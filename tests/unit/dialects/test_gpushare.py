@@ -3,7 +3,7 @@
 import pytest
 
 from carrel.dialects import gpushare
-from carrel.dialects.gpushare import Assumption, InspectedCard, InspectedNode, InspectedPod
+from carrel.dialects.gpushare import Assumption, InspectedGpu, InspectedNode, InspectedPod
 from carrel.dialects.interface import Reading
 from carrel.dialects.options import DialectOptions, Unit
 from carrel.ledger.gpus import MiB
@@ -123,9 +123,9 @@ def test_a_forged_annotation_is_malformed(key: str, value: str) -> None:
         gpushare.read_assumption(pod({**PLACED, key: value}))
 
 
-@pytest.mark.parametrize(("text", "cards"), [("0,2", {0, 2}), ("1", {1}), ("", set()), (" ", set()), ("0, 2", {0, 2})])
-def test_the_gpus_an_admin_has_set_aside_are_read(text: str, cards: set[int]) -> None:
-    assert gpushare.read_unhealthy(config_map("unhealthy-gpu-n1", {"gpus": text})) == cards
+@pytest.mark.parametrize(("text", "gpus"), [("0,2", {0, 2}), ("1", {1}), ("", set()), (" ", set()), ("0, 2", {0, 2})])
+def test_the_gpus_an_admin_has_set_aside_are_read(text: str, gpus: set[int]) -> None:
+    assert gpushare.read_unhealthy(config_map("unhealthy-gpu-n1", {"gpus": text})) == gpus
 
 
 @pytest.mark.parametrize("text", ["0,,2", "all", "-1"])
@@ -135,8 +135,8 @@ def test_a_malformed_list_of_gpus_is_named(text: str) -> None:
 
 
 def test_the_inspection_is_what_the_kubectl_plugin_reads() -> None:
-    cards = [InspectedCard(0, 16276, [InspectedPod("train", "lab", 8138)]), InspectedCard(1, 16276)]
-    assert gpushare.inspection([InspectedNode("n1", cards)]) == {
+    gpus = [InspectedGpu(0, 16276, [InspectedPod("train", "lab", 8138)]), InspectedGpu(1, 16276)]
+    assert gpushare.inspection([InspectedNode("n1", gpus)]) == {
         "nodes": [
             {
                 "name": "n1",

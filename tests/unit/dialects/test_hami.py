@@ -30,7 +30,7 @@ def asked(**spelling: Any) -> Request:
 
 
 @pytest.mark.parametrize(
-    ("limits", "cards", "amount"),
+    ("limits", "gpus", "amount"),
     [
         pytest.param(PART, 1, Memory(MiB(3000)), id="memory of one GPU"),
         pytest.param({**PART, "nvidia.com/gpu": "2"}, 2, Memory(MiB(3000)), id="memory of each of two GPUs"),
@@ -44,8 +44,8 @@ def asked(**spelling: Any) -> Request:
         pytest.param({**PART, "nvidia.com/gpucores": "100"}, 1, WHOLE, id="all cores are a GPU of its own"),
     ],
 )
-def test_the_resources_are_read(limits: dict[str, str], cards: int, amount: Amount) -> None:
-    assert asked(limits=[limits]) == Request(cards, amount)
+def test_the_resources_are_read(limits: dict[str, str], gpus: int, amount: Amount) -> None:
+    assert asked(limits=[limits]) == Request(gpus, amount)
 
 
 def test_whole_gpus_without_a_word_of_hami_are_nvidias_dialect() -> None:
@@ -126,7 +126,7 @@ def test_percentages_are_added_up() -> None:
 
 def test_whole_gpus_are_dealt_out_to_containers() -> None:
     request = asked(annotations={"nvidia.com/use-gputype": "T4"}, limits=[{"nvidia.com/gpu": "1"}] * 2)
-    assert (request.cards, request.amount) == (2, WHOLE)
+    assert (request.gpus, request.amount) == (2, WHOLE)
 
 
 # --- what cannot be honoured -----------------------------------------------------------------------------------------

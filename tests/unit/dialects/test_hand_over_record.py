@@ -138,7 +138,7 @@ ASKS = {
     "gpu-fraction-num-devices": "2",
     "gpu-fraction-container-name": "main",
     "pod-group-name": "gang",
-    "carrel.dev/gpu-cards": "2",
+    "carrel.dev/gpu-gpus": "2",
     "carrel.dev/gpu-memory-mib": "100",
     "carrel.dev/gpu-model": "NVIDIA-A100",
     "carrel.dev/gang-size": "2",

@@ -17,7 +17,7 @@ from tests.kit.objects import init_container, pod, pod_from
 
 
 @pytest.mark.parametrize(
-    ("annotations", "cards", "amount"),
+    ("annotations", "gpus", "amount"),
     [
         pytest.param({"gpu-fraction": "0.5"}, 1, Portion(Fraction(1, 2)), id="half a GPU"),
         pytest.param({"gpu-fraction": ".25"}, 1, Portion(Fraction(1, 4)), id="without the zero"),
@@ -35,11 +35,11 @@ from tests.kit.objects import init_container, pod, pod_from
         ),
     ],
 )
-def test_a_fraction_is_a_request(annotations: dict[str, str], cards: int, amount: Amount) -> None:
+def test_a_fraction_is_a_request(annotations: dict[str, str], gpus: int, amount: Amount) -> None:
     request = kai.request_of(pod(annotations), Reading())
-    assert request == Request(cards, amount)
+    assert request == Request(gpus, amount)
     assert isinstance(request, Request)
-    assert request.containers == (ContainerNeed("c0", cards, amount),)
+    assert request.containers == (ContainerNeed("c0", gpus, amount),)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ SPELLINGS: dict[Dialect, dict[str, Any]] = {
     gpushare.DIALECT: {"limits": [{"aliyun.com/gpu-mem": "8138"}]},
     gpuclaim.DIALECT: {"annotations": {"gpu.scheduling/claim": "my-gpu-request"}},
     kai.DIALECT: {"annotations": {"gpu-fraction": "0.5"}},
-    carrel.DIALECT: {"annotations": {"carrel.dev/gpu-cards": "2", "carrel.dev/gpu-memory-mib": "8138"}},
+    carrel.DIALECT: {"annotations": {"carrel.dev/gpu-gpus": "2", "carrel.dev/gpu-memory-mib": "8138"}},
     hami.DIALECT: {"limits": [{"nvidia.com/gpumem": "3000"}]},
 }
 WORDS = {
@@ -30,7 +30,7 @@ WORDS = {
     gpushare.DIALECT: "aliyun.com/gpu-mem",
     gpuclaim.DIALECT: "gpu.scheduling/claim",
     kai.DIALECT: "gpu-fraction",
-    carrel.DIALECT: "carrel.dev/gpu-cards",
+    carrel.DIALECT: "carrel.dev/gpu-gpus",
     hami.DIALECT: "nvidia.com/gpumem",
 }
 REQUESTS = {
@@ -123,7 +123,7 @@ ONE, TWO = {"nvidia.com/gpu": "1"}, {"nvidia.com/gpu": "2"}
 
 
 @pytest.mark.parametrize(
-    ("init", "cards"),
+    ("init", "gpus"),
     [
         pytest.param([init_container("s", ONE, "Always")], 2, id="a sidecar adds to the containers"),
         pytest.param([init_container("i", TWO)], 2, id="an init container does not"),
@@ -141,11 +141,11 @@ ONE, TWO = {"nvidia.com/gpu": "1"}, {"nvidia.com/gpu": "2"}
         ),
     ],
 )
-def test_sidecars_count_as_kubernetes_counts_them(init: list[dict[str, Any]], cards: int) -> None:
+def test_sidecars_count_as_kubernetes_counts_them(init: list[dict[str, Any]], gpus: int) -> None:
     """In k8s.io/component-helpers, `AggregateContainerRequests`."""
     ask = request_of(pod(limits=[ONE], init=init), claims())
     assert isinstance(ask, PodRequest)
-    assert ask.request.cards == cards
+    assert ask.request.gpus == gpus
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_requests_count_where_there_are_no_limits() -> None:
 
 
 def test_the_terms_of_the_cluster_are_used() -> None:
-    dialect_options = DialectOptions(memory_unit=Unit.GIB, shared_claims_per_card=10)
+    dialect_options = DialectOptions(memory_unit=Unit.GIB, shared_claims_per_gpu=10)
     shared = claims({"devices": {"count": 1, "exclusivity": "Shared"}})
     assert request_of(
         pod(limits=[{"aliyun.com/gpu-mem": "8"}]), claims(), dialect_options=dialect_options
@@ -201,7 +201,7 @@ def test_a_refusal_of_a_dialect_is_passed_on() -> None:
         pytest.param({"annotations": {"gpu-fraction": "2"}}, id="a fraction of two"),
         pytest.param({"limits": [{"nvidia.com/gpu": "0.5"}]}, id="half a GPU, plainly"),
         pytest.param({"limits": [{"aliyun.com/gpu-mem": "-1"}]}, id="less than nothing"),
-        pytest.param({"annotations": {"carrel.dev/gpu-cards": "many"}}, id="many GPUs"),
+        pytest.param({"annotations": {"carrel.dev/gpu-gpus": "many"}}, id="many GPUs"),
         pytest.param(
             {"limits": [{"nvidia.com/gpu": "1"}], "annotations": {"pod-group-name": "pg", "carrel.dev/gang-size": "0"}},
             id="a gang of nobody",

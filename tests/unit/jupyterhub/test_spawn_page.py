@@ -55,7 +55,7 @@ A6000 = FreeModel("NVIDIA-RTX-A6000", 3)
         pytest.param(None, ["A GPU if one is free", "No GPU"], id="the booking service is away"),
     ],
 )
-def test_the_page_offers(startable: Answered | None, shown: list[str]) -> None:
+def test_the_page_shows(startable: Answered | None, shown: list[str]) -> None:
     assert titles(startable) == shown
 
 
@@ -93,7 +93,7 @@ class ASpawner:
         return self._startable
 
 
-async def offered(startable: Answered | None, profile: str, pending: str | None) -> dict[str, Profile]:
+async def choices(startable: Answered | None, profile: str, pending: str | None) -> dict[str, Profile]:
     return {each["slug"]: each for each in await carrel_profiles()(ASpawner(startable, profile, pending))}
 
 
@@ -111,10 +111,10 @@ async def offered(startable: Answered | None, profile: str, pending: str | None)
         pytest.param("gpu-any", Answered((), free=(A6000,)), ("1", None), id="a GPU of any model"),
     ],
 )
-async def test_a_choice_that_is_not_offered_any_more_still_starts(
+async def test_a_choice_that_is_not_shown_any_more_still_starts(
     chosen: str, startable: Answered | None, asked: tuple[str, str | None]
 ) -> None:
-    profile = (await offered(startable, chosen, "spawn"))[chosen]
+    profile = (await choices(startable, chosen, "spawn"))[chosen]
     override = profile["kubespawner_override"]
 
     limit, model = (
@@ -123,11 +123,11 @@ async def test_a_choice_that_is_not_offered_any_more_still_starts(
     )
     assert (limit, model) == asked
     if chosen != "gpu-any":
-        assert chosen not in await offered(startable, chosen, None), "and the page does not show it"
+        assert chosen not in await choices(startable, chosen, None), "and the page does not show it"
 
 
 async def test_a_choice_that_never_was_is_refused_by_kubespawner() -> None:
-    assert "all-gpus" not in await offered(Answered((), ()), "all-gpus", "spawn")
+    assert "all-gpus" not in await choices(Answered((), ()), "all-gpus", "spawn")
 
 
 def test_what_others_wrote_is_escaped() -> None:

@@ -63,8 +63,8 @@ def test_foreign_spellings_are_read() -> None:
 
 
 def test_nulls_are_read_as_absent_and_nothing_else_is_lost() -> None:
-    event = read(EVENTS, {"metadata": {"name": "e"}, "reason": "NoCard", "lastTimestamp": None, "involvedObject": None})
-    assert (event.metadata.name, event.reason, event.last_timestamp) == ("e", "NoCard", "")
+    event = read(EVENTS, {"metadata": {"name": "e"}, "reason": "NoGpu", "lastTimestamp": None, "involvedObject": None})
+    assert (event.metadata.name, event.reason, event.last_timestamp) == ("e", "NoGpu", "")
     pod = read(PODS, {"spec": {"nodeName": "n1", "containers": [None, {"name": "main", "resources": None}]}})
     assert (pod.spec.node_name, [container.name for container in pod.spec.containers]) == ("n1", ["main"])
 

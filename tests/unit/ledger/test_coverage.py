@@ -23,7 +23,7 @@ from carrel.ledger.placement import Placement, place
 from carrel.ledger.requests import GpuSelector, Portion, Request, Topology, TopologyMode
 from carrel.ledger.shares import Coverage, Holder, Share, ShareState
 from carrel.ledger.slots import as_slots
-from tests.kit.gpus import A100, A6000, a_card, a_node, memory, whole
+from tests.kit.gpus import A100, A6000, a_gpu, a_node, memory, whole
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -270,7 +270,7 @@ def test_a_booking_covers_only_what_it_is_for(other: Entitlement, why: str) -> N
 
 
 def test_a_booking_without_a_model_covers_every_model_and_leaves_the_pod_its_own_wish() -> None:
-    nodes = (Node("n1", (a_card("n1", 0, model=A100), a_card("n1", 1))),)
+    nodes = (Node("n1", (a_gpu("n1", 0, model=A100), a_gpu("n1", 1))),)
     assert World(booking(), nodes=nodes).holds("a", 0).by() == {"a": "b"}
     asked = whole(model=A6000)
     waiting = World(booking(), nodes=nodes).waits("w", asked).covered()["w"]
@@ -278,7 +278,7 @@ def test_a_booking_without_a_model_covers_every_model_and_leaves_the_pod_its_own
 
 
 def test_a_covered_pod_without_a_wish_goes_to_the_booked_model() -> None:
-    nodes = (Node("n1", (a_card("n1", 0), a_card("n1", 1, model=A100))),)
+    nodes = (Node("n1", (a_gpu("n1", 0), a_gpu("n1", 1, model=A100))),)
     covered = World(booking(model=A100), nodes=nodes).waits("w").covered()["w"]
     assert covered.narrowed(whole()) == whole(model=A100)
 
@@ -289,7 +289,7 @@ def test_a_pod_that_asks_for_another_model_is_not_covered_and_does_not_use_the_b
 
 
 def test_a_pod_on_gpus_of_two_models_is_not_covered_by_a_booking_of_one() -> None:
-    nodes = (Node("n1", (a_card("n1", 0), a_card("n1", 1, model=A100))),)
+    nodes = (Node("n1", (a_gpu("n1", 0), a_gpu("n1", 1, model=A100))),)
     assert World(booking(gpus=2, model=A100), nodes=nodes).holds("a", 0, 1).by() == {}
 
 

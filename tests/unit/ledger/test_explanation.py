@@ -13,7 +13,7 @@ from tests.kit.gpus import A100, A6000, a_ledger, a_node, held, memory, whole
 
 
 def test_the_closest_node_is_named_with_what_it_lacks() -> None:
-    ledger = a_ledger(a_node("full", cards=2), a_node("nearly", cards=2), a_node("small", cards=1))
+    ledger = a_ledger(a_node("full", gpus=2), a_node("nearly", gpus=2), a_node("small", gpus=1))
     for node, index in (("full", 0), ("full", 1), ("nearly", 0), ("small", 0)):
         ledger.hold(held(f"{node}-{index}", node, index, None))
 
@@ -25,7 +25,7 @@ def test_the_closest_node_is_named_with_what_it_lacks() -> None:
 
 
 def test_on_one_node_its_own_reason_is_enough() -> None:
-    ledger = a_ledger(a_node("n1", cards=1))
+    ledger = a_ledger(a_node("n1", gpus=1))
     ledger.hold(held("a", "n1", 0, 16000))
 
     answer = why_waiting(ledger, memory(8138), ["n1"])
@@ -63,7 +63,7 @@ def closest(answer: Refusal | None) -> str:
     ],
 )
 def test_a_full_node_of_the_right_kind_is_closer_than(others: list[Node], request_: Request) -> None:
-    ledger = a_ledger(a_node("z", cards=2), *others)
+    ledger = a_ledger(a_node("z", gpus=2), *others)
     for index in range(2):
         ledger.hold(held(f"z-{index}", "z", index, None))
 

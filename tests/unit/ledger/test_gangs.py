@@ -28,17 +28,17 @@ def plan(ledger: Ledger, *requests: Request, **more: int) -> GangPlan | Refusal:
 
 
 def test_a_gang_of_eight_over_four_nodes_fills_them() -> None:
-    ledger = a_ledger(*(a_node(name, cards=4) for name in NODES))
+    ledger = a_ledger(*(a_node(name, gpus=4) for name in NODES))
 
     answer = plan(ledger, *[whole(2)] * 8)
 
     assert isinstance(answer, GangPlan)
-    cards = [gpu.uuid for placement in answer.placements.values() for gpu in placement.gpus]
-    assert len(set(cards)) == 16
+    gpus = [gpu.uuid for placement in answer.placements.values() for gpu in placement.gpus]
+    assert len(set(gpus)) == 16
 
 
 def test_a_gang_with_one_gpu_too_few_gets_none_and_says_how_far_it_came() -> None:
-    ledger = a_ledger(*(a_node(name, cards=4) for name in NODES))
+    ledger = a_ledger(*(a_node(name, gpus=4) for name in NODES))
     ledger.hold(held("tenant", "n3", 1, None))
 
     answer = plan(ledger, *[whole(2)] * 8)
@@ -58,14 +58,14 @@ def test_a_gang_with_one_gpu_too_few_gets_none_and_says_how_far_it_came() -> Non
     ],
 )
 def test_a_gang_waits_until_its_members_exist(here: int, words: str) -> None:
-    ledger = a_ledger(a_node("n1", cards=4))
+    ledger = a_ledger(a_node("n1", gpus=4))
 
     assert plan_gang(ledger, Gang("lab/job", 4), members(*[whole()] * here)) == Refusal(words)
 
 
 def test_a_gang_of_unequal_members_is_tried_in_more_than_one_way() -> None:
     # First fit would put the member that may go anywhere onto n1, where alone the picky one can go.
-    ledger = a_ledger(a_node("n1", cards=2), a_node("n2", cards=2))
+    ledger = a_ledger(a_node("n1", gpus=2), a_node("n2", gpus=2))
     picky = WaitingPod(holder("picky"), whole(2), ("n1",))
     easy = WaitingPod(holder("easy"), whole(2), ("n1", "n2"))
 
@@ -79,7 +79,7 @@ def test_a_gang_of_unequal_members_is_tried_in_more_than_one_way() -> None:
 
 
 def test_large_members_are_placed_before_small_ones_take_their_room() -> None:
-    ledger = a_ledger(a_node("n1", cards=2, memory=1000))
+    ledger = a_ledger(a_node("n1", gpus=2, memory=1000))
 
     answer = plan(ledger, memory(600), memory(400), memory(1000))
 
@@ -99,7 +99,7 @@ def test_every_member_keeps_its_own_topology() -> None:
 
 
 def test_a_hopeless_search_ends() -> None:
-    ledger = a_ledger(*(a_node(name, cards=8, memory=1000) for name in NODES))
+    ledger = a_ledger(*(a_node(name, gpus=8, memory=1000) for name in NODES))
     sizes = [memory(340 + number) for number in range(80)]
 
     answer = plan(ledger, *sizes, steps=500)
@@ -110,7 +110,7 @@ def test_a_hopeless_search_ends() -> None:
 def test_a_thousand_members_of_41_kinds_are_refused_after_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the search could go back 2,000 times, this took more than ten seconds."""
     nodes = tuple(f"n{number:03}" for number in range(30))
-    ledger = a_ledger(*(a_node(name, cards=8, memory=81_920) for name in nodes))
+    ledger = a_ledger(*(a_node(name, gpus=8, memory=81_920) for name in nodes))
     looks = 0
 
     def counted(*question: Any) -> Placement | Refusal:
@@ -119,7 +119,7 @@ def test_a_thousand_members_of_41_kinds_are_refused_after_few_looks(monkeypatch:
         return place(*question)
 
     monkeypatch.setattr(gangs, "place", counted)
-    kinds = [memory(20_000 + number % 41 * 1_000, cards=1 + number % 4) for number in range(1_000)]
+    kinds = [memory(20_000 + number % 41 * 1_000, gpus=1 + number % 4) for number in range(1_000)]
 
     answer = plan_gang(ledger, Gang("lab/job", 1_000), members(*kinds, nodes=nodes))
 
@@ -128,7 +128,7 @@ def test_a_thousand_members_of_41_kinds_are_refused_after_few_looks(monkeypatch:
 
 
 def test_a_refusal_is_looked_for_again_only_when_something_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = a_ledger(*(a_node(name, cards=1) for name in NODES))
+    ledger = a_ledger(*(a_node(name, gpus=1) for name in NODES))
     planner, gang = GangPlanner(ledger), Gang("lab/job", 5)
     waiting = GangMembers([(holder(f"m{number}"), whole()) for number in range(5)], 0)
     plans = 0
@@ -144,7 +144,7 @@ def test_a_refusal_is_looked_for_again_only_when_something_has_changed(monkeypat
         "gang lab/job has room for 4 of its 5 members; all or none are placed"
     }
     assert plans == 1
-    ledger.set_node(a_node("n4", cards=2))
+    ledger.set_node(a_node("n4", gpus=2))
     assert isinstance(planner.plan(gang, waiting, NODES), GangPlan)
     with ledger.what_if():
         ledger.hold(held("tenant", "n4", 1, None))
@@ -153,14 +153,14 @@ def test_a_refusal_is_looked_for_again_only_when_something_has_changed(monkeypat
 
 
 def test_a_gang_larger_than_python_may_recurse_is_planned() -> None:
-    ledger = a_ledger(*(a_node(name, cards=8, memory=100_000) for name in NODES))
+    ledger = a_ledger(*(a_node(name, gpus=8, memory=100_000) for name in NODES))
 
     assert isinstance(plan(ledger, *[memory(50)] * 1500), GangPlan)
 
 
 def test_equal_members_are_not_tried_in_every_order() -> None:
     nodes = tuple(f"n{number}" for number in range(16))
-    ledger = a_ledger(*(a_node(name, cards=1) for name in nodes))
+    ledger = a_ledger(*(a_node(name, gpus=1) for name in nodes))
 
     answer = plan_gang(ledger, Gang("lab/job", 17), members(*[whole()] * 17, nodes=nodes), steps=1)
 
@@ -170,7 +170,7 @@ def test_equal_members_are_not_tried_in_every_order() -> None:
 
 def test_who_may_go_to_few_nodes_is_placed_first() -> None:
     nodes = tuple(f"n{number:02}" for number in range(12))
-    ledger = a_ledger(*(a_node(name, cards=1) for name in nodes))
+    ledger = a_ledger(*(a_node(name, gpus=1) for name in nodes))
     easy = members(*[whole()] * 11, nodes=nodes)
     picky = WaitingPod(holder("picky"), whole(), ("n00",))
 
@@ -188,7 +188,7 @@ def test_who_may_go_to_few_nodes_is_placed_first() -> None:
 )
 def test_members_go_first_where_their_gpus_are_linked(request_: Request, expected: set[str]) -> None:
     ledger = a_ledger(
-        a_node("n1", cards=4),
+        a_node("n1", gpus=4),
         a_node("n2", islands="aabb", bandwidth_gbps=50),
         a_node("n3", islands="aabb", bandwidth_gbps=600),
     )
@@ -201,7 +201,7 @@ def test_members_go_first_where_their_gpus_are_linked(request_: Request, expecte
 
 
 def test_members_take_gpus_that_are_not_linked_where_no_others_are_left() -> None:
-    ledger = a_ledger(a_node("n1", cards=4), a_node("n2", islands="aabb"))
+    ledger = a_ledger(a_node("n1", gpus=4), a_node("n2", islands="aabb"))
     waiting = [(holder(f"m{i}"), whole(2)) for i in range(3)]
 
     answer = GangPlanner(ledger).plan(Gang("lab/job", 3), GangMembers(waiting, 0), ["n1", "n2"])

@@ -7,14 +7,14 @@ import pytest
 
 from carrel.ledger import ledger as module
 from carrel.ledger.gpus import MiB, Node
-from carrel.ledger.ledger import Card, Ledger, LedgerError, room_on
+from carrel.ledger.ledger import GpuEntry, Ledger, LedgerError, room_on
 from carrel.ledger.node_room import NodeRoom
 from carrel.ledger.shares import LIFE, Share, ShareEvent, ShareState
-from tests.kit.gpus import a_card, a_ledger, a_node, held, holder
+from tests.kit.gpus import a_gpu, a_ledger, a_node, held, holder
 
 
 def free(ledger: Ledger, node: str = "n1") -> list[int]:
-    return [card.free for card in ledger.cards(node)]
+    return [entry.free for entry in ledger.entries(node)]
 
 
 def test_a_held_share_is_no_longer_free_and_a_forgotten_one_is() -> None:
@@ -31,15 +31,15 @@ def test_a_held_share_is_no_longer_free_and_a_forgotten_one_is() -> None:
 
 
 def test_a_terminating_pod_still_holds_its_gpu() -> None:
-    ledger = a_ledger(a_node("n1", cards=1))
+    ledger = a_ledger(a_node("n1", gpus=1))
     ledger.hold(held("a", "n1", 0, None))
     ledger.assign("uid-a")
     ledger.release("uid-a")
 
-    card = ledger.cards("n1")[0]
-    assert card.free == 0
-    assert card.memory_in(ShareState.RELEASING) == 16276
-    assert card.memory_in(ShareState.ASSIGNED) == 0
+    entry = ledger.entries("n1")[0]
+    assert entry.free == 0
+    assert entry.memory_in(ShareState.RELEASING) == 16276
+    assert entry.memory_in(ShareState.ASSIGNED) == 0
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_the_ledger_refuses_to_promise_a_gpu_twice(second: Share, why: str) -> N
 
 
 def test_a_whole_gpu_excludes_all_others() -> None:
-    ledger = a_ledger(a_node("n1", cards=1))
+    ledger = a_ledger(a_node("n1", gpus=1))
     ledger.hold(held("a", "n1", 0, None))
 
     with pytest.raises(LedgerError):
@@ -99,13 +99,13 @@ def test_what_the_lease_of_a_gpu_tells_replaces_what_was_known_of_the_gpu() -> N
     ledger.hold(held("goes", "n1", 0, 1000))
     ledger.hold(held("goes", "n1", 1, 1000))
 
-    ledger.set_card("GPU-n1-0", [held("stays", "n1", 0, 1000), held("comes", "n1", 0, 2000)], holder("booked"))
+    ledger.set_entry("GPU-n1-0", [held("stays", "n1", 0, 1000), held("comes", "n1", 0, 2000)], holder("booked"))
 
     assert free(ledger) == [13276, 15276]
     assert set(ledger.shares_of("uid-goes")) == {"GPU-n1-1"}
     assert ledger.kept_for("uid-booked") == {"GPU-n1-0"}
 
-    ledger.set_card("GPU-n1-0", [])
+    ledger.set_entry("GPU-n1-0", [])
     assert free(ledger) == [16276, 15276]
     assert ledger.kept_for("uid-booked") == frozenset()
     ledger.audit()
@@ -113,7 +113,7 @@ def test_what_the_lease_of_a_gpu_tells_replaces_what_was_known_of_the_gpu() -> N
 
 def test_shares_are_known_before_their_node_reports_its_gpus() -> None:
     ledger = Ledger(shares=[held("a", "n1", 0, 8138)])
-    assert ledger.card("GPU-n1-0") is None
+    assert ledger.entry("GPU-n1-0") is None
 
     ledger.set_node(a_node("n1"))
 
@@ -155,20 +155,20 @@ def test_shares_follow_the_uuid_when_indices_change_after_a_reboot() -> None:
 
     ledger.set_node(Node("n1", (replace(first, index=1), replace(second, index=0))))
 
-    assert [(card.gpu.uuid, card.free) for card in ledger.cards("n1")] == [("GPU-n1-1", 16276), ("GPU-n1-0", 8138)]
+    assert [(entry.gpu.uuid, entry.free) for entry in ledger.entries("n1")] == [("GPU-n1-1", 16276), ("GPU-n1-0", 8138)]
     ledger.audit()
 
 
 def test_a_gpu_that_is_moved_to_another_machine_is_there_and_no_longer_here() -> None:
     ledger = a_ledger(a_node("n1"))
     ledger.hold(held("a", "n1", 0, 8138))
-    moved = replace(a_card("n1", 0), node="n2")
+    moved = replace(a_gpu("n1", 0), node="n2")
 
     ledger.set_node(Node("n2", (moved,)))
 
     assert free(ledger, "n2") == [8138]
-    assert [card.gpu.uuid for card in ledger.cards("n1")] == ["GPU-n1-1"]
-    assert [card.gpu.uuid for card in ledger.cards("n2")] == ["GPU-n1-0"]
+    assert [entry.gpu.uuid for entry in ledger.entries("n1")] == ["GPU-n1-1"]
+    assert [entry.gpu.uuid for entry in ledger.entries("n2")] == ["GPU-n1-0"]
     assert ledger.rooms["n1"].whole == 1
     ledger.audit()
 
@@ -177,7 +177,7 @@ def test_a_lost_gpu_takes_its_shares_out_of_the_room_but_not_out_of_the_book() -
     ledger = a_ledger(a_node("n1"))
     ledger.hold(held("a", "n1", 0, 8138))
 
-    ledger.set_node(Node("n1", (a_card("n1", 1),)))
+    ledger.set_node(Node("n1", (a_gpu("n1", 1),)))
 
     assert free(ledger) == [16276]
     assert set(ledger.shares_of("uid-a")) == {"GPU-n1-0"}
@@ -185,10 +185,10 @@ def test_a_lost_gpu_takes_its_shares_out_of_the_room_but_not_out_of_the_book() -
 
 
 def test_a_gpu_that_reports_less_memory_than_is_held_gives_nothing_away() -> None:
-    ledger = a_ledger(a_node("n1", cards=1))
+    ledger = a_ledger(a_node("n1", gpus=1))
     ledger.hold(held("a", "n1", 0, 16000))
 
-    ledger.set_node(a_node("n1", cards=1, memory=15000))
+    ledger.set_node(a_node("n1", gpus=1, memory=15000))
 
     assert free(ledger) == [-1000]
     with pytest.raises(LedgerError):
@@ -196,14 +196,14 @@ def test_a_gpu_that_reports_less_memory_than_is_held_gives_nothing_away() -> Non
 
 
 def test_an_unhealthy_gpu_keeps_its_pods_and_takes_no_new_ones() -> None:
-    ledger = a_ledger(a_node("n1", cards=1))
+    ledger = a_ledger(a_node("n1", gpus=1))
     ledger.hold(held("a", "n1", 0, 8138))
 
-    ledger.set_node(Node("n1", (a_card("n1", 0, unusable="unhealthy: XID 79"),)))
+    ledger.set_node(Node("n1", (a_gpu("n1", 0, unusable="unhealthy: XID 79"),)))
     assert ledger.rooms["n1"].largest == 0
-    assert "uid-a" in ledger.cards("n1")[0].shares
+    assert "uid-a" in ledger.entries("n1")[0].shares
 
-    ledger.set_node(a_node("n1", cards=1))
+    ledger.set_node(a_node("n1", gpus=1))
     assert ledger.rooms["n1"].largest == 8138
 
 
@@ -211,7 +211,7 @@ def test_one_gpu_reported_twice_is_refused_and_changes_nothing() -> None:
     ledger = a_ledger(a_node("n1"))
 
     with pytest.raises(LedgerError, match="more than once"):
-        ledger.set_node(Node("n1", (a_card("n1", 0), replace(a_card("n1", 0), index=1))))
+        ledger.set_node(Node("n1", (a_gpu("n1", 0), replace(a_gpu("n1", 0), index=1))))
 
     assert free(ledger) == [16276, 16276]
 
@@ -270,25 +270,25 @@ def test_the_inventory_cannot_change_inside_a_what_if() -> None:
 
 
 def _miscount(ledger: Ledger) -> None:
-    ledger.cards("n1")[0].free = 5
+    ledger.entries("n1")[0].free = 5
 
 
-def _lose_a_share_of_the_card(ledger: Ledger) -> None:
-    card = ledger.cards("n1")[0]
-    card.shares.clear()
-    card.free = card.gpu.memory
+def _lose_a_share_of_the_gpu(ledger: Ledger) -> None:
+    entry = ledger.entries("n1")[0]
+    entry.shares.clear()
+    entry.free = entry.gpu.memory
 
 
-def _forget_that_a_card_is_kept(ledger: Ledger) -> None:
-    ledger.cards("n1")[1].kept_for = None
+def _forget_that_a_gpu_is_kept(ledger: Ledger) -> None:
+    ledger.entries("n1")[1].kept_for = None
 
 
 @pytest.mark.parametrize(
     ("tamper", "complaint"),
     [
         (_miscount, "shows 5 MiB free, its shares leave 8138"),
-        (_lose_a_share_of_the_card, "the GPUs know"),
-        (_forget_that_a_card_is_kept, "node n1 shows"),
+        (_lose_a_share_of_the_gpu, "the GPUs know"),
+        (_forget_that_a_gpu_is_kept, "node n1 shows"),
     ],
 )
 def test_the_audit_finds_a_book_that_disagrees_with_itself(tamper: Callable[[Ledger], None], complaint: str) -> None:
@@ -316,9 +316,9 @@ def test_a_node_is_summed_up_once_for_many_changes(monkeypatch: pytest.MonkeyPat
     assert list(ledger.rooms) == ["n1", "n2"]
     summed_up: list[str] = []
 
-    def note(cards: Sequence[Card]) -> NodeRoom:
-        summed_up.append(cards[0].gpu.node)
-        return room_on(cards)
+    def note(entries: Sequence[GpuEntry]) -> NodeRoom:
+        summed_up.append(entries[0].gpu.node)
+        return room_on(entries)
 
     monkeypatch.setattr(module, "room_on", note)
 

@@ -22,7 +22,7 @@ def test_costs_are_right_after_a_machine_is_gone_and_forgotten() -> None:
     machines = Machines()
     for name in ("n1", "n2"):
         machines.set_node(name, MachineRoom(1000, 1000))
-    ranking = Ranking(a_ledger(a_node("n1"), a_node("n2", cards=4)), machines)
+    ranking = Ranking(a_ledger(a_node("n1"), a_node("n2", gpus=4)), machines)
     asked, names = memory(MiB(100)), frozenset({"n1", "n2"})
     before = ranking.best(asked, names, machine=SIZE)
     assert before is not None

@@ -19,7 +19,7 @@ from carrel.ledger.requests import (
     Topology,
     TopologyMode,
 )
-from tests.kit.gpus import A100, A6000, a_card, a_ledger, a_node, held, holder, memory, whole
+from tests.kit.gpus import A100, A6000, a_gpu, a_ledger, a_node, held, holder, memory, whole
 
 REQUIRED = Topology(TopologyMode.REQUIRED)
 IGNORE = Topology(TopologyMode.IGNORE)
@@ -119,19 +119,19 @@ def test_whole_gpus_are_chosen_by_policy_and_topology(
         pytest.param([0, 100, 200], memory(500), [2], id="the fullest GPU that fits"),
         pytest.param([0, 100, 600], memory(500), [1], id="the fullest GPU is passed over if it is too full"),
         pytest.param([100, 0, 200], memory(500, policy=GpuPolicy.SPREAD), [1], id="spread takes the emptiest"),
-        pytest.param([0, 100, 200], memory(500, cards=2), [1, 2], id="a vector request takes the two fullest"),
+        pytest.param([0, 100, 200], memory(500, gpus=2), [1, 2], id="a vector request takes the two fullest"),
         pytest.param([0, 0, 1], Request(2, Portion(Fraction(1, 2))), [0, 2], id="halves of two GPUs, packed"),
         pytest.param([999, 1, 0], whole(), [2], id="a whole GPU is one that nobody holds a part of"),
     ],
 )
 def test_memory_is_taken_from_the_right_gpus(used: list[int], request_: Request, expected: list[int]) -> None:
-    ledger = a_ledger(a_node("n1", cards=3, memory=1000), held_memory={"n1": used})
+    ledger = a_ledger(a_node("n1", gpus=3, memory=1000), held_memory={"n1": used})
 
     assert indices(place(ledger, request_, "n1")) == expected
 
 
 def test_a_fraction_means_more_memory_on_a_larger_gpu() -> None:
-    node = Node("n1", (a_card("n1", 0, 16276), a_card("n1", 1, 81920)))
+    node = Node("n1", (a_gpu("n1", 0, 16276), a_gpu("n1", 1, 81920)))
     ledger = Ledger([node], [held("a", "n1", 0, 8139)])
 
     answer = place(ledger, Request(1, Portion(Fraction(1, 2))), "n1")
@@ -142,7 +142,7 @@ def test_a_fraction_means_more_memory_on_a_larger_gpu() -> None:
 
 
 def test_two_halves_of_a_gpu_with_an_odd_number_of_mib_fit_on_it() -> None:
-    ledger = a_ledger(a_node("n1", cards=1, memory=16277))
+    ledger = a_ledger(a_node("n1", gpus=1, memory=16277))
     half = Request(1, Portion(Fraction(1, 2)))
     for name in ("a", "b"):
         answer = place(ledger, half, "n1")
@@ -150,11 +150,11 @@ def test_two_halves_of_a_gpu_with_an_odd_number_of_mib_fit_on_it() -> None:
         for share in answer.shares(holder(name)):
             ledger.hold(share)
 
-    assert [card.free for card in ledger.cards("n1")] == [1]
+    assert [entry.free for entry in ledger.entries("n1")] == [1]
 
 
 def test_a_part_that_comes_to_nothing_cannot_be_had() -> None:
-    ledger = a_ledger(a_node("n1", cards=1, memory=2))
+    ledger = a_ledger(a_node("n1", gpus=1, memory=2))
     quarter = Request(1, Portion(Fraction(1, 4)))
 
     assert candidates(ledger, quarter, ["n1"]).fitting == []
@@ -163,7 +163,7 @@ def test_a_part_that_comes_to_nothing_cannot_be_had() -> None:
 
 def test_a_gpu_whose_memory_nobody_reports_can_be_had_whole_and_its_refusal_says_what_is_missing() -> None:
     """It counts as 1 MiB."""
-    ledger = a_ledger(a_node("n1", cards=1, memory=1))
+    ledger = a_ledger(a_node("n1", gpus=1, memory=1))
 
     assert candidates(ledger, whole(), ["n1"]).fitting == ["n1"]
     words = "GPU 0 of n1 has an unknown amount of memory, 2,048 MiB asked: its node does not report it"
@@ -189,16 +189,16 @@ def test_a_gpu_whose_memory_nobody_reports_can_be_had_whole_and_its_refusal_says
 def test_a_gpu_that_does_not_suit_is_refused_with_its_reason(
     change: dict[str, object], request_: Request, words: str
 ) -> None:
-    card = replace(a_card("n1", 0), **change)  # type: ignore[arg-type] # the table names fields of a GPU
-    ledger = Ledger([Node("n1", (card,))])
+    gpu = replace(a_gpu("n1", 0), **change)  # type: ignore[arg-type] # the table names fields of a GPU
+    ledger = Ledger([Node("n1", (gpu,))])
 
     assert candidates(ledger, request_, ["n1"]).refused == ["n1"]
     assert reason(place(ledger, request_, "n1")).startswith(f"GPU 0 of n1 {words}")
 
 
 def test_required_bandwidth_excludes_slow_islands() -> None:
-    fast = [a_card("n1", index, island="fast", bandwidth_gbps=600) for index in (2, 3)]
-    slow = [a_card("n1", index, island="slow", bandwidth_gbps=64) for index in (0, 1)]
+    fast = [a_gpu("n1", index, island="fast", bandwidth_gbps=600) for index in (2, 3)]
+    slow = [a_gpu("n1", index, island="slow", bandwidth_gbps=64) for index in (0, 1)]
     ledger = Ledger([Node("n1", (*slow, *fast))])
 
     assert indices(place(ledger, whole(2, topology=Topology(TopologyMode.REQUIRED, 300)), "n1")) == [2, 3]
@@ -217,14 +217,14 @@ def test_a_required_island_without_room_says_how_many_gpus_it_lacks() -> None:
 
 
 def test_gpus_without_links_are_never_one_island() -> None:
-    ledger = a_ledger(a_node("n1", cards=8))
+    ledger = a_ledger(a_node("n1", gpus=8))
 
     assert candidates(ledger, whole(2, topology=REQUIRED), ["n1"]).fitting == []
     assert indices(place(ledger, whole(1, topology=REQUIRED), "n1")) == [0]
 
 
 def test_a_gpu_kept_for_a_booked_pod_is_given_to_it_alone() -> None:
-    ledger = a_ledger(a_node("n1", cards=1), a_node("n2", cards=2))
+    ledger = a_ledger(a_node("n1", gpus=1), a_node("n2", gpus=2))
     booked = holder("booked")
     ledger.keep("GPU-n1-0", booked)
 
@@ -235,7 +235,7 @@ def test_a_gpu_kept_for_a_booked_pod_is_given_to_it_alone() -> None:
 
 
 def test_a_booked_pod_takes_the_gpu_that_is_kept_for_it_before_others() -> None:
-    ledger = a_ledger(a_node("n1", cards=3))
+    ledger = a_ledger(a_node("n1", gpus=3))
     ledger.keep("GPU-n1-2", holder("booked"))
 
     assert indices(place(ledger, whole(), "n1", "uid-booked")) == [2]
@@ -259,7 +259,7 @@ def test_a_booked_pod_takes_the_gpu_that_is_kept_for_it_before_others() -> None:
             id="node not selected",
         ),
         pytest.param(
-            a_node("n1", cards=2),
+            a_node("n1", gpus=2),
             whole(3),
             "n1 has 2 GPUs in all; 3 whole GPUs asked",
             id="too few GPUs",
@@ -281,7 +281,7 @@ def test_a_selected_node_takes_the_pod() -> None:
 
 
 def test_many_holders_are_named_up_to_three() -> None:
-    ledger = a_ledger(a_node("n1", cards=1, memory=1000))
+    ledger = a_ledger(a_node("n1", gpus=1, memory=1000))
     for number in range(5):
         ledger.hold(held(f"p{number}", "n1", 0, 200))
 
@@ -290,17 +290,17 @@ def test_many_holders_are_named_up_to_three() -> None:
     )
 
 
-def an_init(name: str, cards: int) -> ContainerNeed:
-    return ContainerNeed(name, cards, WHOLE, init=True)
+def an_init(name: str, gpus: int) -> ContainerNeed:
+    return ContainerNeed(name, gpus, WHOLE, init=True)
 
 
-def a_container(name: str, cards: int) -> ContainerNeed:
+def a_container(name: str, gpus: int) -> ContainerNeed:
     """Or a sidecar: it runs beside the others, too."""
-    return ContainerNeed(name, cards, WHOLE)
+    return ContainerNeed(name, gpus, WHOLE)
 
 
 @pytest.mark.parametrize(
-    ("cards", "needs", "expected"),
+    ("gpus", "needs", "expected"),
     [
         pytest.param(
             3,
@@ -329,13 +329,13 @@ def a_container(name: str, cards: int) -> ContainerNeed:
     ],
 )
 def test_whole_gpus_are_dealt_out_to_the_containers(
-    cards: int, needs: list[ContainerNeed], expected: dict[str, list[int]]
+    gpus: int, needs: list[ContainerNeed], expected: dict[str, list[int]]
 ) -> None:
-    request = replace(whole(cards), containers=tuple(needs))
-    answer = place(a_ledger(a_node("n1", cards=cards)), request, "n1")
+    request = replace(whole(gpus), containers=tuple(needs))
+    answer = place(a_ledger(a_node("n1", gpus=gpus)), request, "n1")
     assert isinstance(answer, Placement)
 
-    assert {name: [gpu.index for gpu in gpus] for name, gpus in answer.by_container().items()} == expected
+    assert {name: [gpu.index for gpu in own] for name, own in answer.by_container().items()} == expected
 
 
 def test_containers_that_share_a_gpu_see_the_same_one() -> None:
@@ -359,7 +359,7 @@ def test_a_request_for_no_gpu_is_a_mistake_of_the_caller() -> None:
 
 def test_requests_are_said_in_words() -> None:
     assert str(memory(8138)) == "8,138 MiB on one GPU"
-    assert str(memory(8138, cards=2, model=A6000)) == "8,138 MiB on each of 2 GPUs of model NVIDIA-RTX-A6000"
+    assert str(memory(8138, gpus=2, model=A6000)) == "8,138 MiB on each of 2 GPUs of model NVIDIA-RTX-A6000"
     assert str(whole()) == "1 whole GPU"
     assert str(whole(2, topology=REQUIRED)) == "2 whole GPUs in one NVLink island"
     assert str(whole(1, topology=REQUIRED)) == "1 whole GPU"

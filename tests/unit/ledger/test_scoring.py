@@ -23,7 +23,7 @@ def ranked(ledger: Ledger, request: Request, *seen: Request, nodes: tuple[str, .
 
 
 def test_a_small_pod_goes_where_a_gpu_is_partly_used() -> None:
-    ledger = a_ledger(a_node("n1", cards=1), a_node("n2", cards=1))
+    ledger = a_ledger(a_node("n1", gpus=1), a_node("n2", gpus=1))
     ledger.hold(held("a", "n2", 0, 4069))
 
     assert ranked(ledger, memory(4069), whole()) == ["n2", "n1"]
@@ -31,14 +31,14 @@ def test_a_small_pod_goes_where_a_gpu_is_partly_used() -> None:
 
 def test_a_pod_that_would_leave_a_useless_rest_goes_elsewhere() -> None:
     # On n1 it would leave 4,138 MiB, which nobody asks for; on n2 it fills the GPU.
-    ledger = a_ledger(a_node("n1", cards=1, memory=12276), a_node("n2", cards=1, memory=16276))
+    ledger = a_ledger(a_node("n1", gpus=1, memory=12276), a_node("n2", gpus=1, memory=16276))
     ledger.hold(held("a", "n2", 0, 8138))
 
     assert ranked(ledger, memory(8138), memory(8138)) == ["n2", "n1"]
 
 
 def test_of_equal_nodes_the_one_with_the_least_left_over_is_first_then_the_name() -> None:
-    ledger = a_ledger(a_node("n2", cards=4), a_node("n1", cards=4), a_node("n3", cards=1))
+    ledger = a_ledger(a_node("n2", gpus=4), a_node("n1", gpus=4), a_node("n3", gpus=1))
 
     assert ranked(ledger, whole(), nodes=("n2", "n1", "n3")) == ["n3", "n1", "n2"]
 
@@ -52,7 +52,7 @@ def test_a_node_where_the_gpus_are_in_one_island_comes_first() -> None:
 
 
 def test_a_node_where_the_gpus_are_neighbours_comes_first_for_who_wants_that() -> None:
-    ledger = a_ledger(a_node("n1", cards=3), a_node("n2", cards=4))
+    ledger = a_ledger(a_node("n1", gpus=3), a_node("n2", gpus=4))
     ledger.hold(held("a", "n1", 1, None))  # GPUs 0 and 2 are left
 
     assert ranked(ledger, whole(2, policy=GpuPolicy.CONTIGUOUS)) == ["n2", "n1"]
@@ -80,18 +80,18 @@ def test_bandwidth_comes_before_islands_as_on_one_node() -> None:
 
 @pytest.mark.parametrize("policy", [GpuPolicy.PACK, GpuPolicy.SPREAD, GpuPolicy.PREFER_IDS])
 def test_one_gpu_goes_where_it_has_the_bandwidth_that_is_asked(policy: GpuPolicy) -> None:
-    ledger = a_ledger(a_node("n1", cards=1, bandwidth_gbps=64), a_node("n2", cards=4, bandwidth_gbps=600))
+    ledger = a_ledger(a_node("n1", gpus=1, bandwidth_gbps=64), a_node("n2", gpus=4, bandwidth_gbps=600))
 
     assert ranked(ledger, whole(policy=policy, topology=Topology(min_bandwidth_gbps=100))) == ["n2", "n1"]
     assert ranked(ledger, whole(policy=policy)) == ["n1", "n2"]
 
 
 def test_nodes_that_will_not_do_are_left_out() -> None:
-    assert ranked(a_ledger(a_node("n1", cards=1)), whole(2), nodes=("n1", "nowhere")) == []
+    assert ranked(a_ledger(a_node("n1", gpus=1)), whole(2), nodes=("n1", "nowhere")) == []
 
 
 def test_what_is_remembered_is_forgotten_when_the_room_changes() -> None:
-    ledger = a_ledger(a_node("n1", cards=1), a_node("n2", cards=2))
+    ledger = a_ledger(a_node("n1", gpus=1), a_node("n2", gpus=2))
     ranking = Ranking(ledger)
     ranking.demand.saw(whole())
     assert [cost.node for cost in ranking.costs(whole(), ["n1", "n2"])] == ["n1", "n2"]
@@ -102,7 +102,7 @@ def test_what_is_remembered_is_forgotten_when_the_room_changes() -> None:
 
 
 def test_a_gpu_that_is_kept_counts_for_its_pod_alone() -> None:
-    ledger = a_ledger(a_node("n1", cards=1))
+    ledger = a_ledger(a_node("n1", gpus=1))
     ledger.keep("GPU-n1-0", holder("booked"))
     ranking = Ranking(ledger)
 
@@ -112,7 +112,7 @@ def test_a_gpu_that_is_kept_counts_for_its_pod_alone() -> None:
 
 def test_a_pod_goes_where_gpus_are_kept_for_it() -> None:
     # By everything else n1 is better: its two GPUs are linked, and less is left over.
-    ledger = a_ledger(a_node("n1", islands="aa"), a_node("n2", cards=4), a_node("n3", cards=2))
+    ledger = a_ledger(a_node("n1", islands="aa"), a_node("n2", gpus=4), a_node("n3", gpus=2))
     ledger.keep("GPU-n2-1", holder("booked"))
     ledger.keep("GPU-n2-3", holder("booked"))
     ledger.keep("GPU-n3-0", holder("booked"))
@@ -147,7 +147,7 @@ def test_fragments_are_counted_in_gpus() -> None:
 
 def test_a_pod_that_would_run_anywhere_leaves_alone_what_others_can_use_only() -> None:
     # By fragmentation alone, n1 would be better: there the least is left over.
-    ledger = a_ledger(a_node("n1", cards=1, model=A100), a_node("n2", cards=8, model=A6000))
+    ledger = a_ledger(a_node("n1", gpus=1, model=A100), a_node("n2", gpus=8, model=A6000))
     named = [whole(model=A100), whole(model=A6000), whole()]
 
     assert ranked(ledger, whole()) == ["n1", "n2"]
@@ -156,7 +156,7 @@ def test_a_pod_that_would_run_anywhere_leaves_alone_what_others_can_use_only() -
 
 
 def test_a_small_share_leaves_alone_the_gpus_with_the_memory_that_large_ones_need() -> None:
-    ledger = a_ledger(a_node("n1", cards=1, memory=81920), a_node("n2", cards=1, memory=16276))
+    ledger = a_ledger(a_node("n1", gpus=1, memory=81920), a_node("n2", gpus=1, memory=16276))
     ledger.hold(held("a", "n1", 0, 20000), held("b", "n2", 0, 4069))
 
     assert ranked(ledger, memory(8138), memory(8138), memory(40000)) == ["n2", "n1"]
@@ -186,19 +186,19 @@ def test_a_request_that_no_gpu_allows_changes_nothing() -> None:
 
 
 def test_which_gpus_there_are_is_counted_anew_when_nodes_come() -> None:
-    ledger = a_ledger(a_node("n1", cards=1, model=A100))
+    ledger = a_ledger(a_node("n1", gpus=1, model=A100))
     ranking = Ranking(ledger)
     for request in (whole(model=A100), whole(model=A6000), whole()):
         ranking.demand.saw(request)
     assert ranking.best(whole(), ["n1"])
 
-    ledger.set_node(a_node("n2", cards=8, model=A6000))
+    ledger.set_node(a_node("n2", gpus=8, model=A6000))
 
     assert [cost.node for cost in ranking.costs(whole(), ["n1", "n2"])] == ["n2", "n1"]
 
 
 def test_which_gpus_there_are_is_counted_anew_when_they_are_replaced() -> None:
-    ledger = a_ledger(*(a_node(f"n{number}", cards=1, model=A100) for number in range(9)), a_node("old", model=A6000))
+    ledger = a_ledger(*(a_node(f"n{number}", gpus=1, model=A100) for number in range(9)), a_node("old", model=A6000))
     ranking = Ranking(ledger)
     for request in (whole(model=A100), whole(model=A6000), whole()):
         ranking.demand.saw(request)
@@ -206,7 +206,7 @@ def test_which_gpus_there_are_is_counted_anew_when_they_are_replaced() -> None:
     assert [cost.node for cost in ranking.costs(whole(), names)] == names
 
     for number in range(8):  # A100s are rare now
-        ledger.set_node(a_node(f"n{number}", cards=1, model=A6000))
+        ledger.set_node(a_node(f"n{number}", gpus=1, model=A6000))
 
     assert [cost.node for cost in ranking.costs(whole(), names)] == names
     assert [cost.node for cost in ranking.costs(whole(), ["n8", "n0"])] == names
@@ -230,7 +230,7 @@ def on_cpu(cores: int) -> MachineRoom:
 
 
 def test_a_pod_with_much_cpu_goes_where_it_leaves_cpu_for_the_other_gpus() -> None:
-    ledger = a_ledger(a_node("n1", cards=4), a_node("n2", cards=4))
+    ledger = a_ledger(a_node("n1", gpus=4), a_node("n2", gpus=4))
     ranking = Ranking(ledger, machines(n1=32, n2=64))
     ranking.demand.saw(whole(), on_cpu(8))
 
@@ -239,7 +239,7 @@ def test_a_pod_with_much_cpu_goes_where_it_leaves_cpu_for_the_other_gpus() -> No
 
 
 def test_memory_is_looked_at_as_cpu_is() -> None:
-    ranking = Ranking(a_ledger(a_node("n1", cards=4), a_node("n2", cards=4)))
+    ranking = Ranking(a_ledger(a_node("n1", gpus=4), a_node("n2", gpus=4)))
     ranking.machines.set_node("n1", MachineRoom(100_000, 40_000))
     ranking.machines.set_node("n2", MachineRoom(100_000, 80_000))
     ranking.demand.saw(whole(), MachineRoom(1000, 10_000))
@@ -251,7 +251,7 @@ def test_memory_is_looked_at_as_cpu_is() -> None:
 
 
 def test_a_pod_without_a_gpu_goes_to_a_machine_without_gpus_then_where_no_gpu_loses_its_cpu() -> None:
-    ledger = a_ledger(a_node("n1", cards=4), a_node("n2", cards=4))
+    ledger = a_ledger(a_node("n1", gpus=4), a_node("n2", gpus=4))
     ranking = Ranking(ledger, machines(n1=32, n2=64, n3=8))
     ranking.demand.saw(whole(), on_cpu(8))
 
@@ -262,7 +262,7 @@ def test_a_pod_without_a_gpu_goes_to_a_machine_without_gpus_then_where_no_gpu_lo
 
 def test_costs_follow_what_becomes_free_on_a_machine() -> None:
     found = machines(n1=32, n2=32)
-    ranking = Ranking(a_ledger(a_node("n1", cards=4), a_node("n2", cards=4)), found)
+    ranking = Ranking(a_ledger(a_node("n1", gpus=4), a_node("n2", gpus=4)), found)
     ranking.demand.saw(whole(), on_cpu(8))
     assert best_of(ranking) == "n1"
 
@@ -283,7 +283,7 @@ def best_of(ranking: Ranking, cores: int = 8) -> str:
 @pytest.mark.parametrize("needed", [on_cpu(4), MachineRoom(0, 2000)], ids=["CPU", "memory"])
 def test_a_machine_with_too_little_for_the_pod_comes_after_all_others(needed: MachineRoom) -> None:
     # The GPU of n1 is of no use already, so to take it would waste nothing.
-    ranking = Ranking(a_ledger(a_node("n1", cards=1), a_node("n2", cards=4)))
+    ranking = Ranking(a_ledger(a_node("n1", gpus=1), a_node("n2", gpus=4)))
     ranking.machines.set_node("n1", MachineRoom(1000, 1000))
     ranking.machines.set_node("n2", MachineRoom(64_000, 64_000))
     ranking.demand.saw(whole(), MachineRoom(8000, 8000))
@@ -293,7 +293,7 @@ def test_a_machine_with_too_little_for_the_pod_comes_after_all_others(needed: Ma
 
 
 def test_a_node_whose_machine_is_not_known_has_enough() -> None:
-    ranking = Ranking(a_ledger(a_node("n1", cards=1), a_node("n2", cards=2)))
+    ranking = Ranking(a_ledger(a_node("n1", gpus=1), a_node("n2", gpus=2)))
     ranking.demand.saw(whole(), on_cpu(8))
 
     assert [cost.node for cost in ranking.costs(whole(), ["n1", "n2"], machine=on_cpu(64))] == ["n1", "n2"]
@@ -353,10 +353,10 @@ def test_cpu_per_gpu_counts_mib_as_the_part_of_a_gpu_that_they_are() -> None:
 
 
 def test_who_floods_the_cluster_with_odd_pods_is_forgotten_again_and_costs_little() -> None:
-    ranking = Ranking(a_ledger(a_node("n1", cards=4), a_node("n2", cards=4)), machines(n1=32, n2=64))
+    ranking = Ranking(a_ledger(a_node("n1", gpus=4), a_node("n2", gpus=4)), machines(n1=32, n2=64))
     demand, mixes = ranking.demand, set[int]()
     for number in range(5000):
-        demand.saw(memory(1 + number % 16000, cards=1 + number % 4), MachineRoom(1000 + number, 1), f"odd-{number}")
+        demand.saw(memory(1 + number % 16000, gpus=1 + number % 4), MachineRoom(1000 + number, 1), f"odd-{number}")
         mixes.add(id(demand.mix))
         assert number % 500 or ranking.best(whole(), ["n1", "n2"], machine=on_cpu(8)), "all the time pods are placed"
     assert len(demand.mix.typical) <= 128
@@ -392,7 +392,7 @@ def test_more_gpus_than_a_node_has_count_as_a_node() -> None:
     ],
 )
 def test_a_pod_that_no_node_could_serve_were_it_empty_does_not_count(request_: Request, machine: MachineRoom) -> None:
-    ledger = a_ledger(a_node("n1", islands="aabb", model=A100), a_node("n2", cards=4))
+    ledger = a_ledger(a_node("n1", islands="aabb", model=A100), a_node("n2", gpus=4))
     ledger.hold(held("a", "n1", 0, None), held("b", "n1", 1, None), held("c", "n1", 2, None))
     ranking = Ranking(ledger, machines(n1=32, n2=64))
     ranking.demand.saw(whole(2, model=A100, topology=Topology(TopologyMode.REQUIRED)), on_cpu(64))  # if n1 were empty
@@ -400,18 +400,18 @@ def test_a_pod_that_no_node_could_serve_were_it_empty_does_not_count(request_: R
     for number in range(3):
         ranking.demand.saw(request_, machine, f"uid-{number}")
 
-    assert [typical.request.cards for typical in ranking.demand.mix.typical] == [2]
+    assert [typical.request.gpus for typical in ranking.demand.mix.typical] == [2]
 
 
 def test_a_pod_counts_as_soon_as_a_node_comes_that_could_serve_it() -> None:
-    ledger = a_ledger(*(a_node(f"n{number}", cards=1) for number in range(100)))
+    ledger = a_ledger(*(a_node(f"n{number}", gpus=1) for number in range(100)))
     ranking = Ranking(ledger)
     for each in (whole(), whole(8)):
         ranking.demand.saw(each, uid=f"uid-{each}")
         assert ranking.best(whole(), ["n1"])
     assert [typical.request for typical in ranking.demand.mix.typical] == [whole()]
 
-    ledger.set_node(a_node("large", cards=8))
+    ledger.set_node(a_node("large", gpus=8))
     ranking.demand.saw(whole(8), uid="uid-again")
 
     assert {typical.request for typical in ranking.demand.mix.typical} == {whole(), whole(8)}
@@ -456,7 +456,7 @@ def test_as_many_kinds_of_pods_as_the_mix_holds_and_more_are_counted_once(monkey
 def test_what_is_remembered_of_odd_amounts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("carrel.ledger.fragmentation.REMEMBERED_STATES", 50)
     monkeypatch.setattr("carrel.ledger.scoring.SHARED_COSTS", 50)
-    ranking = Ranking(a_ledger(*(a_node(f"n{number}", cards=1 + number) for number in range(10))), remembered=20)
+    ranking = Ranking(a_ledger(*(a_node(f"n{number}", gpus=1 + number) for number in range(10))), remembered=20)
     names = frozenset(f"n{number}" for number in range(10))
     gc.freeze()  # what other tests have left does not count
     for mib in range(1, 120):

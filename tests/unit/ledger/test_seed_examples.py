@@ -33,8 +33,8 @@ def test_free_memory_split_over_two_gpus_is_not_room_and_the_reason_says_so() ->
 
 
 def test_of_four_gpus_with_12207_8138_4069_16276_free_the_least_that_fits_is_chosen() -> None:
-    ledger = a_ledger(a_node("N1", cards=4), held_memory={"N1": [4069, 8138, 12207, 0]})
-    assert [card.free for card in ledger.cards("N1")] == [12207, 8138, 4069, 16276]
+    ledger = a_ledger(a_node("N1", gpus=4), held_memory={"N1": [4069, 8138, 12207, 0]})
+    assert [entry.free for entry in ledger.entries("N1")] == [12207, 8138, 4069, 16276]
 
     answer = place(ledger, memory(8138), "N1")
 

@@ -10,7 +10,7 @@ from carrel.ledger.slots import (
     LIFE,
     WANTED,
     Act,
-    KubeletOffer,
+    KubeletCapacity,
     Reservation,
     ReservationEvent,
     ReservationPod,
@@ -64,8 +64,8 @@ def test_no_model_can_be_requested_on_a_mixed_node() -> None:
         pytest.param({1: None}, [False, True], id="who has a slot has the GPU that is left"),
         pytest.param({0: HELD}, [True, False], id="the slot of the healthy GPU is known"),
         pytest.param({1: HELD}, [False, True], id="under whatever index"),
-        pytest.param({0: replace(HELD, card="GPU-b")}, [False, True], id="the slot of the broken GPU is known"),
-        pytest.param({0: replace(HELD, card="GPU-z")}, [False, True], id="its GPU is no longer reported"),
+        pytest.param({0: replace(HELD, gpu="GPU-b")}, [False, True], id="the slot of the broken GPU is known"),
+        pytest.param({0: replace(HELD, gpu="GPU-z")}, [False, True], id="its GPU is no longer reported"),
     ],
 )
 def test_there_are_as_many_usable_slots_as_healthy_gpus(
@@ -77,24 +77,28 @@ def test_there_are_as_many_usable_slots_as_healthy_gpus(
 
 
 @pytest.mark.parametrize(
-    ("offer", "in_use", "broken", "usable"),
+    ("kubelet", "in_use", "broken", "usable"),
     [
-        pytest.param(KubeletOffer(2, 2), {}, "", 2, id="the kubelet has both"),
-        pytest.param(KubeletOffer(0, 2), {}, "", 0, id="its plugin is away"),
-        pytest.param(KubeletOffer(1, 2), {}, "", 1, id="its plugin calls one unhealthy"),
-        pytest.param(KubeletOffer(1, 2), {0: HELD}, "", 1, id="and the other one is held: only its slot"),
-        pytest.param(KubeletOffer(2, 2, ("lab/x",), 1, frozenset({"GPU-b"})), {}, "", 1, id="another pod has one"),
-        pytest.param(KubeletOffer(2, 2, ("lab/x",), 1, frozenset(), 1), {}, "", 1, id="nobody says which"),
-        pytest.param(KubeletOffer(8, 8, ("lab/x",), 1, frozenset({"GPU-b"})), {}, "", 1, id="time-slicing counts more"),
-        pytest.param(KubeletOffer(1, 2), {0: HELD}, "a", 1, id="both call the held one unhealthy: the other is free"),
-        pytest.param(KubeletOffer(2, 2), {0: HELD}, "a", 1, id="only Carrel calls the held one unhealthy"),
-        pytest.param(KubeletOffer(), {}, "", 2, id="the Node is not known yet: no limit"),
+        pytest.param(KubeletCapacity(2, 2), {}, "", 2, id="the kubelet has both"),
+        pytest.param(KubeletCapacity(0, 2), {}, "", 0, id="its plugin is away"),
+        pytest.param(KubeletCapacity(1, 2), {}, "", 1, id="its plugin calls one unhealthy"),
+        pytest.param(KubeletCapacity(1, 2), {0: HELD}, "", 1, id="and the other one is held: only its slot"),
+        pytest.param(KubeletCapacity(2, 2, ("lab/x",), 1, frozenset({"GPU-b"})), {}, "", 1, id="another pod has one"),
+        pytest.param(KubeletCapacity(2, 2, ("lab/x",), 1, frozenset(), 1), {}, "", 1, id="nobody says which"),
+        pytest.param(
+            KubeletCapacity(8, 8, ("lab/x",), 1, frozenset({"GPU-b"})), {}, "", 1, id="time-slicing counts more"
+        ),
+        pytest.param(
+            KubeletCapacity(1, 2), {0: HELD}, "a", 1, id="both call the held one unhealthy: the other is free"
+        ),
+        pytest.param(KubeletCapacity(2, 2), {0: HELD}, "a", 1, id="only Carrel calls the held one unhealthy"),
+        pytest.param(KubeletCapacity(), {}, "", 2, id="the Node is not known yet: no limit"),
     ],
 )
 def test_there_are_never_more_slots_than_the_kubelet_has_gpus_to_give(
-    offer: KubeletOffer, in_use: dict[int, Reservation | None], broken: str, usable: int
+    kubelet: KubeletCapacity, in_use: dict[int, Reservation | None], broken: str, usable: int
 ) -> None:
-    node = as_slots(a_node(100, 100, broken=broken), in_use, offer)
+    node = as_slots(a_node(100, 100, broken=broken), in_use, kubelet)
 
     assert sum(not gpu.unusable for gpu in node.gpus) == usable
 
@@ -125,8 +129,8 @@ def test_a_reservation_in_trouble_keeps_others_away(reservation: Reservation, is
 
 # --- what is next ----------------------------------------------------------------------------------------------------
 
-SAYS_A = ReservationPod("pod-1", card="GPU-a")
-SAYS_B = ReservationPod("pod-2", card="GPU-b")
+SAYS_A = ReservationPod("pod-1", gpu="GPU-a")
+SAYS_B = ReservationPod("pod-2", gpu="GPU-b")
 SILENT = ReservationPod("pod-2")
 
 
@@ -140,12 +144,10 @@ SILENT = ReservationPod("pod-2")
         pytest.param(WANTED, replace(SILENT, is_finished=True), {}, Act.DELETE, id="it failed"),
         pytest.param(WANTED, SAYS_A, {}, HELD, id="it says which GPU"),
         pytest.param(
-            WANTED, SAYS_A, {"cards_of_others": frozenset({"GPU-a"})}, Act.DELETE, id="the GPU is another slot's"
+            WANTED, SAYS_A, {"gpus_of_others": frozenset({"GPU-a"})}, Act.DELETE, id="the GPU is another slot's"
         ),
-        pytest.param(
-            WANTED, ReservationPod("p", card="GPU-z"), {}, Act.WAIT, id="a GPU that the node has not reported"
-        ),
-        pytest.param(WANTED, ReservationPod("p", card="GPU-z", is_stuck=True), {}, Act.DELETE, id="and never does"),
+        pytest.param(WANTED, ReservationPod("p", gpu="GPU-z"), {}, Act.WAIT, id="a GPU that the node has not reported"),
+        pytest.param(WANTED, ReservationPod("p", gpu="GPU-z", is_stuck=True), {}, Act.DELETE, id="and never does"),
         pytest.param(WANTED, replace(SAYS_A, is_going=True), {}, Act.WAIT, id="it is going already"),
         pytest.param(HELD, SAYS_A, {}, Act.WAIT, id="all is well"),
         pytest.param(HELD, ReservationPod("pod-1"), {}, Act.WAIT, id="somebody took its word off it"),
@@ -153,7 +155,7 @@ SILENT = ReservationPod("pod-2")
         pytest.param(HELD, replace(SAYS_A, is_going=True), {}, LOST, id="it is going"),
         pytest.param(HELD, replace(SAYS_A, is_finished=True), {}, LOST, id="it was evicted"),
         pytest.param(HELD, SILENT, {}, LOST, id="another pod has its name"),
-        pytest.param(HELD, ReservationPod("pod-1", card="GPU-b"), {}, LOST, id="after a restart it has another GPU"),
+        pytest.param(HELD, ReservationPod("pod-1", gpu="GPU-b"), {}, LOST, id="after a restart it has another GPU"),
         pytest.param(LOST, None, {}, Act.CREATE, id="lost: it is made again"),
         pytest.param(LOST, SAYS_B, {}, Act.DELETE, id="with another GPU: the next one may have the right one"),
         pytest.param(LOST, SAYS_B, {"has_other_user": True}, DOUBLED, id="somebody else has the right one"),

@@ -16,7 +16,7 @@ from carrel.ledger.requests import GpuSelector, Request, Topology, TopologyMode
 from carrel.ledger.shares import Holder, Share
 from carrel.ledger.victim_prices import NEVER, OpportunisticPod
 from carrel.ledger.victims import Revocation
-from tests.kit.gpus import A100, a_card, a_ledger, a_node, held, holder, memory, whole
+from tests.kit.gpus import A100, a_gpu, a_ledger, a_node, held, holder, memory, whole
 from tests.kit.victims import an_opportunist, revoke
 
 BOOKED = holder("booked")
@@ -36,8 +36,8 @@ def victims(answer: Placement | Revocation | Refusal) -> list[str]:
     return [victim.name for victim in answer.victims]
 
 
-def busy(*shares: Share, nodes: int = 1, cards: int = 2) -> Ledger:
-    ledger = a_ledger(*(a_node(f"n{number}", cards=cards, memory=1000) for number in range(1, nodes + 1)))
+def busy(*shares: Share, nodes: int = 1, gpus: int = 2) -> Ledger:
+    ledger = a_ledger(*(a_node(f"n{number}", gpus=gpus, memory=1000) for number in range(1, nodes + 1)))
     for share in shares:
         ledger.hold(share)
     return ledger
@@ -90,7 +90,7 @@ def test_gpus_of_ending_pods_are_used_before_victims_are_chosen() -> None:
 def test_no_victim_is_superfluous_when_one_pod_holds_both_gpus() -> None:
     ledger = busy(held("wide", "n1", 0, 600), held("wide", "n1", 1, 600), held("narrow", "n1", 0, 400))
 
-    assert victims(revoke(ledger, waiting(memory(600, cards=2)), opportunists(wide=50, narrow=1))) == ["wide"]
+    assert victims(revoke(ledger, waiting(memory(600, gpus=2)), opportunists(wide=50, narrow=1))) == ["wide"]
 
 
 def test_a_required_island_is_freed_where_that_costs_least() -> None:
@@ -111,7 +111,7 @@ def test_a_preferred_island_is_not_worth_a_victim() -> None:
 
 
 def test_of_equal_nodes_the_first_by_name_is_taken() -> None:
-    ledger = busy(held("x", "n2", 0, None), held("y", "n1", 0, None), nodes=2, cards=1)
+    ledger = busy(held("x", "n2", 0, None), held("y", "n1", 0, None), nodes=2, gpus=1)
 
     assert victims(revoke(ledger, waiting(whole(), "n2", "n1"), opportunists(x=1, y=1))) == ["y"]
 
@@ -136,7 +136,7 @@ def test_no_eligible_node_is_a_refusal(nodes: tuple[str, ...]) -> None:
 
 def a_lab_with_a_newcomer() -> tuple[Ledger, list[OpportunisticPod]]:
     """Ada has held eight GPUs for a week; Bob has got his only one an hour ago."""
-    ledger = busy(*(held(f"ada-{number}", "n1", number, None) for number in range(8)), cards=9)
+    ledger = busy(*(held(f"ada-{number}", "n1", number, None) for number in range(8)), gpus=9)
     ledger.hold(held("bob", "n1", 8, None))
     return ledger, [
         *(an_opportunist(f"ada-{number}", "ada", hours=168) for number in range(8)),
@@ -151,7 +151,7 @@ def test_one_of_many_gpus_is_taken_before_a_newcomers_only_one() -> None:
 
 
 def test_more_victims_are_taken_if_that_spares_people_below_the_equal_share() -> None:
-    ledger = busy(*(held(f"ada-{half}", "n1", 0, 500) for half in range(2)), held("bob", "n1", 1, None), cards=5)
+    ledger = busy(*(held(f"ada-{half}", "n1", 0, 500) for half in range(2)), held("bob", "n1", 1, None), gpus=5)
     for index in range(2, 5):
         ledger.hold(held(f"ada-{index}", "n1", index, None))
     pods = [*(an_opportunist(f"ada-{half}", "ada") for half in range(2)), an_opportunist("bob", "bob")]
@@ -164,7 +164,7 @@ def test_more_victims_are_taken_if_that_spares_people_below_the_equal_share() ->
 
 
 def test_nobody_is_taken_far_below_the_equal_share_while_others_have_more() -> None:
-    ledger = busy(*(held(f"ada-{number}", "n1", number, None) for number in range(3)), cards=6)
+    ledger = busy(*(held(f"ada-{number}", "n1", number, None) for number in range(3)), gpus=6)
     for number in range(3):
         ledger.hold(held(f"bob-{number}", "n1", 3 + number, None))
     pods = [an_opportunist(f"ada-{number}", "ada", hours=number) for number in range(3)]
@@ -178,8 +178,8 @@ def test_nobody_is_taken_far_below_the_equal_share_while_others_have_more() -> N
 
 
 def test_only_gpus_of_the_models_in_question_count_for_the_equal_share() -> None:
-    new = [a_card("n1", index, 1000, model=A100) for index in range(4)]
-    old = Node("n2", tuple(a_card("n2", index, 1000) for index in range(20)))
+    new = [a_gpu("n1", index, 1000, model=A100) for index in range(4)]
+    old = Node("n2", tuple(a_gpu("n2", index, 1000) for index in range(20)))
     ledger = a_ledger(Node("n1", tuple(new)), old)
     for index, name in enumerate(("ada-0", "ada-1", "ada-2", "bob")):
         ledger.hold(held(name, "n1", index, None))
@@ -193,7 +193,7 @@ def test_only_gpus_of_the_models_in_question_count_for_the_equal_share() -> None
 
 
 def test_the_part_of_a_gpu_that_booked_pods_leave_counts_for_the_equal_share() -> None:
-    ledger = busy(cards=3)
+    ledger = busy(gpus=3)
     for index, name in enumerate(("ada-0", "ada-1", "bob")):
         ledger.hold(held(f"booked-{index}", "n1", index, 500))
         ledger.hold(held(name, "n1", index, 500))
@@ -208,7 +208,7 @@ def test_the_part_of_a_gpu_that_booked_pods_leave_counts_for_the_equal_share() -
 
 def test_what_is_ending_already_is_no_longer_held_by_its_person() -> None:
     ledger = busy(
-        *(held(f"ada-{number}", "n1", number, None) for number in range(2)), held("bob", "n1", 2, None), cards=3
+        *(held(f"ada-{number}", "n1", number, None) for number in range(2)), held("bob", "n1", 2, None), gpus=3
     )
     pods = [
         an_opportunist("ada-0", "ada"),
@@ -250,19 +250,19 @@ def test_a_gpu_that_is_kept_for_the_booking_is_for_its_pods_only() -> None:
 
 def test_many_small_pods_on_one_gpu_do_not_make_the_search_long() -> None:
     """Without bounds there would be more than 10 ** 15 sets to try."""
-    ledger = busy(*(held(f"p{number}", "n1", 0, 10 + number % 7) for number in range(60)), cards=1)
+    ledger = busy(*(held(f"p{number}", "n1", 0, 10 + number % 7) for number in range(60)), gpus=1)
     pods = [an_opportunist(f"p{number}", f"person-{number % 5}", hours=number * 37 % 11) for number in range(60)]
 
     answer = revoke(ledger, waiting(memory(600)), pods)
 
     assert isinstance(answer, Revocation)
     gone = sum(10 + int(victim.name[1:]) % 7 for victim in answer.victims)
-    assert gone + ledger.cards("n1")[0].free >= 600
+    assert gone + ledger.entries("n1")[0].free >= 600
 
 
 def test_of_pods_that_are_alike_those_that_lose_least_work_go() -> None:
     """12 of 24 pods: there are 2,704,156 ways to choose them."""
-    ledger = busy(*(held(f"p{number:02}", "n1", 0, 40) for number in range(24)), cards=1)
+    ledger = busy(*(held(f"p{number:02}", "n1", 0, 40) for number in range(24)), gpus=1)
     pods = [an_opportunist(f"p{number:02}", f"person-{number % 2}", hours=24 - number) for number in range(24)]
 
     assert victims(revoke(ledger, waiting(memory(500)), pods)) == [f"p{number}" for number in range(12, 24)]
@@ -271,7 +271,7 @@ def test_of_pods_that_are_alike_those_that_lose_least_work_go() -> None:
 def test_of_two_pods_on_a_gpu_that_are_enough_the_one_that_loses_least_work_goes() -> None:
     """Ada is far above the equal share, so both cost nothing but their work."""
     shares = (held("large", "n1", 0, 600), held("small", "n1", 0, 400), held("bob", "n1", 3, 900))
-    ledger = busy(*shares, *(held(f"ada-{index}", "n1", index, None) for index in (1, 2)), cards=4)
+    ledger = busy(*shares, *(held(f"ada-{index}", "n1", index, None) for index in (1, 2)), gpus=4)
     others = [*(an_opportunist(f"ada-{index}", "ada", hours=99) for index in (1, 2)), an_opportunist("bob", "bob")]
 
     for large, small, victim in ((9, 1, "small"), (1, 9, "large")):
@@ -281,15 +281,15 @@ def test_of_two_pods_on_a_gpu_that_are_enough_the_one_that_loses_least_work_goes
 
 def test_thousands_of_pods_on_one_node_do_not_end_the_search_with_an_error() -> None:
     ledger = busy(
-        *(held(f"p{card}-{number}", "n1", card, 1) for card in range(2) for number in range(1000)), nodes=1, cards=2
+        *(held(f"p{gpu}-{number}", "n1", gpu, 1) for gpu in range(2) for number in range(1000)), nodes=1, gpus=2
     )
-    pods = [an_opportunist(f"p{card}-{number}", f"person-{number % 5}") for card in range(2) for number in range(1000)]
+    pods = [an_opportunist(f"p{gpu}-{number}", f"person-{number % 5}") for gpu in range(2) for number in range(1000)]
 
-    assert len(victims(revoke(ledger, waiting(memory(900, cards=2)), pods))) == 1800
+    assert len(victims(revoke(ledger, waiting(memory(900, gpus=2)), pods))) == 1800
 
 
 def test_only_nodes_that_may_be_the_best_are_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = busy(*(held(f"p{node}", f"n{node}", 0, None) for node in range(1, 10)), nodes=9, cards=1)
+    ledger = busy(*(held(f"p{node}", f"n{node}", 0, None) for node in range(1, 10)), nodes=9, gpus=1)
     pods = [an_opportunist(f"p{node}", f"person-{node}", hours=10 - node) for node in range(1, 10)]
     looked_into: list[str] = []
     give_back = Ledger.give_back
@@ -305,7 +305,7 @@ def test_only_nodes_that_may_be_the_best_are_looked_into(monkeypatch: pytest.Mon
 
 
 def test_a_booked_pod_that_can_get_no_gpu_costs_no_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger = busy(held("other-booked", "n1", 0, None), held("low", "n2", 0, None), nodes=2, cards=1)
+    ledger = busy(held("other-booked", "n1", 0, None), held("low", "n2", 0, None), nodes=2, gpus=1)
     monkeypatch.delattr(Ledger, "what_if")
 
     assert isinstance(revoke(ledger, waiting(whole(2), "n1", "n2"), opportunists(low=1)), Refusal)

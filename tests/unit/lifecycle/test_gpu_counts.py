@@ -8,7 +8,7 @@ from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.shares import Coverage, Share
 from carrel.lifecycle.reporting.gpu_counts import GpuCounts
-from tests.kit.gpus import a_card, a_node, held, holder
+from tests.kit.gpus import a_gpu, a_node, held, holder
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 COVERED = Coverage("b", NOON)
@@ -26,9 +26,9 @@ def lines(metrics: ComponentMetrics) -> dict[str, float]:
 
 
 def test_each_gpu_is_counted_once_by_what_it_is_used_for() -> None:
-    gpus = [a_card("n1", index, memory=1000, model="A") for index in range(5)]
-    broken = a_card("n1", 5, memory=1000, model="A", unusable="unhealthy: XID 79")
-    ledger = Ledger([Node("n1", (*gpus, broken)), a_node("n2", cards=1, memory=2000, model="B")])
+    gpus = [a_gpu("n1", index, memory=1000, model="A") for index in range(5)]
+    broken = a_gpu("n1", 5, memory=1000, model="A", unusable="unhealthy: XID 79")
+    ledger = Ledger([Node("n1", (*gpus, broken)), a_node("n2", gpus=1, memory=2000, model="B")])
     ledger.restore(
         [
             Share(holder("a"), "GPU-n1-0", None, coverage=COVERED),
@@ -63,13 +63,13 @@ def test_each_gpu_is_counted_once_by_what_it_is_used_for() -> None:
 
 
 def test_the_counts_follow_the_ledger_through_every_change() -> None:
-    ledger = Ledger([a_node("n1", model="A"), a_node("n2", cards=1, model="B")])
+    ledger = Ledger([a_node("n1", model="A"), a_node("n2", gpus=1, model="B")])
     metrics = counted(ledger)
     assert lines(metrics)['carrel_gpus{model="A",state="free"}'] == 2
     ledger.hold(held("a", "n1", 0, 8138))
     ledger.hold(held("b", "n2", 0, None))
     assert lines(metrics) == lines(counted(ledger))
-    ledger.set_card("GPU-n1-0", [Share(holder("a"), "GPU-n1-0", None, coverage=COVERED)])
+    ledger.set_entry("GPU-n1-0", [Share(holder("a"), "GPU-n1-0", None, coverage=COVERED)])
     assert lines(metrics)['carrel_gpus{model="A",state="covered"}'] == 1, "its booking has started"
     ledger.keep("GPU-n1-1", holder("c"))
     ledger.remove_node("n2")
@@ -78,5 +78,5 @@ def test_the_counts_follow_the_ledger_through_every_change() -> None:
 
 
 def test_a_model_that_nobody_reports_is_called_unknown() -> None:
-    seen = lines(counted(Ledger([a_node("n1", cards=1, model="")])))
+    seen = lines(counted(Ledger([a_node("n1", gpus=1, model="")])))
     assert seen['carrel_gpus{model="unknown",state="free"}'] == 1

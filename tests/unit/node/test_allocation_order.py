@@ -7,9 +7,9 @@ from carrel.ledger.shares import Holder
 from carrel.node.allocation_order import WaitingContainer, candidates_in_order
 
 
-def waiting(pod: str, amount: int = 8138, card: str = "GPU-0", since: int = 1, **more: object) -> WaitingContainer:
+def waiting(pod: str, amount: int = 8138, gpu: str = "GPU-0", since: int = 1, **more: object) -> WaitingContainer:
     fields: dict[str, object] = {"container": "main", "position": 0, "is_answered": False, **more}
-    return WaitingContainer(holder=Holder(pod, "lab", pod), amount=amount, cards=(card,), since_ns=since, **fields)  # type: ignore[arg-type] # passed through
+    return WaitingContainer(holder=Holder(pod, "lab", pod), amount=amount, gpus=(gpu,), since_ns=since, **fields)  # type: ignore[arg-type] # passed through
 
 
 def names(turns: list[WaitingContainer]) -> list[str]:
@@ -25,7 +25,7 @@ def test_among_equals_the_oldest_promise_comes_first() -> None:
 
 
 def test_the_container_of_that_gpu_comes_before_an_older_one() -> None:
-    pods = [waiting("old", card="GPU-0", since=1), waiting("young", card="GPU-1", since=2)]
+    pods = [waiting("old", gpu="GPU-0", since=1), waiting("young", gpu="GPU-1", since=2)]
     assert names(candidates_in_order(pods, 8138, {"GPU-1"})) == ["young", "old"]
 
 
@@ -46,7 +46,7 @@ WAITING = st.builds(
     container=st.sampled_from(["main", "side"]),
     position=st.integers(0, 3),
     amount=st.integers(1, 3),
-    cards=st.sampled_from(["GPU-0", "GPU-1"]).map(lambda card: (card,)),
+    gpus=st.sampled_from(["GPU-0", "GPU-1"]).map(lambda gpu: (gpu,)),
     since_ns=st.integers(0, 3),
     is_answered=st.booleans(),
 )
@@ -64,9 +64,9 @@ def test_the_order_does_not_depend_on_how_pods_are_listed(
 
 @given(st.lists(WAITING), st.integers(1, 3), st.sets(st.sampled_from(["GPU-0", "GPU-1"])))
 def test_every_fitting_container_is_a_candidate_and_no_other_is(
-    pods: list[WaitingContainer], amount: int, cards: set[str]
+    pods: list[WaitingContainer], amount: int, gpus: set[str]
 ) -> None:
-    turns = candidates_in_order(pods, amount, cards)
+    turns = candidates_in_order(pods, amount, gpus)
     assert len(turns) == sum(each.amount == amount for each in pods)
     assert all(each.amount == amount for each in turns)
     if any(not each.is_answered for each in turns):
@@ -78,12 +78,12 @@ def test_serving_the_first_candidate_each_time_serves_every_container_once(pods:
     """The kubelet calls once for each container: each is served, whatever the order of promises."""
     unserved = {
         (each.holder.uid, each.container, each.position): each
-        for each in (WaitingContainer(e.holder, e.container, e.position, 1, e.cards, e.since_ns) for e in pods)
+        for each in (WaitingContainer(e.holder, e.container, e.position, 1, e.gpus, e.since_ns) for e in pods)
     }
     served: list[tuple[str, str, int]] = []
     while len(served) < len(unserved):
         now = [
-            WaitingContainer(e.holder, e.container, e.position, 1, e.cards, e.since_ns, is_answered=key in served)
+            WaitingContainer(e.holder, e.container, e.position, 1, e.gpus, e.since_ns, is_answered=key in served)
             for key, e in unserved.items()
         ]
         first = candidates_in_order(now, 1)[0]

@@ -1,4 +1,4 @@
-"""Where the kubelet hands GPUs over, memory is offered by a plugin; and what a container sees is said in one line."""
+"""Where the kubelet hands GPUs over, a plugin advertises memory; and what a container sees is said in one line."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from carrel.dialects.options import DeviceList
-from carrel.node.memory_offer_decision import OfferMode
+from carrel.node.memory_mode_decision import MemoryMode
 from carrel.node.nvidia.visible_gpu import GpuSources, shown_by_driver
 from carrel.node.settings import AgentSettings, MemoryResource
 from carrel.node.visible_gpus import VisibleGpusSettings, visible_gpus
@@ -17,17 +17,17 @@ from carrel.node.visible_gpus.run import device_files
     ("device_list", "asked", "mode", "wrong"),
     [
         pytest.param(DeviceList.VARIABLE, MemoryResource.AUTO, None, False, id="whatever is safe"),
-        pytest.param(DeviceList.VARIABLE, MemoryResource.NODE, OfferMode.NODE, False, id="as the admin says"),
-        pytest.param(DeviceList.MOUNTS, MemoryResource.AUTO, OfferMode.PLUGIN, False, id="only a plugin hands over"),
-        pytest.param(DeviceList.CDI, MemoryResource.PLUGIN, OfferMode.PLUGIN, False, id="a plugin, by name"),
-        pytest.param(DeviceList.CDI, MemoryResource.NODE, OfferMode.NODE, True, id="a number hands nothing over"),
+        pytest.param(DeviceList.VARIABLE, MemoryResource.NODE, MemoryMode.NODE, False, id="as the admin says"),
+        pytest.param(DeviceList.MOUNTS, MemoryResource.AUTO, MemoryMode.PLUGIN, False, id="only a plugin hands over"),
+        pytest.param(DeviceList.CDI, MemoryResource.PLUGIN, MemoryMode.PLUGIN, False, id="a plugin, by name"),
+        pytest.param(DeviceList.CDI, MemoryResource.NODE, MemoryMode.NODE, True, id="a number hands nothing over"),
     ],
 )
-def test_memory_is_offered_so_that_it_can_be_handed_over(
-    device_list: DeviceList, asked: MemoryResource, mode: OfferMode | None, wrong: bool
+def test_memory_is_advertised_so_that_it_can_be_handed_over(
+    device_list: DeviceList, asked: MemoryResource, mode: MemoryMode | None, wrong: bool
 ) -> None:
     settings = AgentSettings(device_list=device_list, memory_resource=asked)
-    assert settings.offer_mode() is mode
+    assert settings.memory_mode() is mode
     assert bool(settings.mistakes()) is wrong
 
 

@@ -11,17 +11,17 @@ from carrel.ledger.gpus import Gpu, MiB
 from carrel.node.device_names import LONGEST_MESSAGE, DeviceInventory, minor_of, remembered_resources
 from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2 as wire
 from carrel.parsing.malformed import Malformed
-from tests.kit.gpus import a_card
+from tests.kit.gpus import a_gpu
 
 MEM, WHOLE = "aliyun.com/gpu-mem", "nvidia.com/gpu"
 
 
-def cards(*memories: int) -> tuple[Gpu, ...]:
-    return tuple(a_card("n1", index, memory) for index, memory in enumerate(memories))
+def gpus(*memories: int) -> tuple[Gpu, ...]:
+    return tuple(a_gpu("n1", index, memory) for index, memory in enumerate(memories))
 
 
 def test_two_gpus_of_16276_mib_are_32552_devices_and_each_belongs_to_its_gpu() -> None:
-    inventory = DeviceInventory(cards(16276, 16276))
+    inventory = DeviceInventory(gpus(16276, 16276))
     devices = inventory.memory_devices()
 
     assert len({device.id for device in devices}) == 32552
@@ -32,7 +32,7 @@ def test_two_gpus_of_16276_mib_are_32552_devices_and_each_belongs_to_its_gpu() -
 
 
 def test_a_device_keeps_its_name_when_its_gpu_gets_another_index() -> None:
-    before = DeviceInventory(cards(100, 200))
+    before = DeviceInventory(gpus(100, 200))
     after = DeviceInventory(tuple(replace(gpu, index=1 - gpu.index) for gpu in before.gpus))
     assert {device.id for device in before.memory_devices()} == {device.id for device in after.memory_devices()}
     assert after.gpu_of(MEM, before.memory_devices()[0].id) == replace(before.gpus[0], index=1)
@@ -44,17 +44,17 @@ def test_a_device_keeps_its_name_when_its_gpu_gets_another_index() -> None:
         pytest.param("", id="empty"),
         pytest.param("GPU-n1-0-_-0", id="as gpushare names them"),
         pytest.param("zzzz0", id="of no GPU"),
-        pytest.param("{card}", id="no number"),
-        pytest.param("{card}-1", id="a negative number"),
-        pytest.param("{card}01", id="a leading zero"),
-        pytest.param("{card}2s", id="one more than the GPU has"),
-        pytest.param("{card}" + "9" * 10_000, id="an endless number"),
-        pytest.param("{card}٣", id="a digit of another script"),
+        pytest.param("{gpu}", id="no number"),
+        pytest.param("{gpu}-1", id="a negative number"),
+        pytest.param("{gpu}01", id="a leading zero"),
+        pytest.param("{gpu}2s", id="one more than the GPU has"),
+        pytest.param("{gpu}" + "9" * 10_000, id="an endless number"),
+        pytest.param("{gpu}٣", id="a digit of another script"),
     ],
 )
 def test_unknown_device_names_belong_to_no_gpu(device: str) -> None:
-    inventory = DeviceInventory(cards(100))
-    assert inventory.gpu_of(MEM, device.format(card=inventory.memory_devices()[0].id[:4])) is None
+    inventory = DeviceInventory(gpus(100))
+    assert inventory.gpu_of(MEM, device.format(gpu=inventory.memory_devices()[0].id[:4])) is None
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_unknown_device_names_belong_to_no_gpu(device: str) -> None:
     ],
 )
 def test_whole_gpus_are_named_as_nvidias_plugin_does(device: str, index: int | None) -> None:
-    gpu = DeviceInventory(cards(100, 100)).gpu_of(WHOLE, device)
+    gpu = DeviceInventory(gpus(100, 100)).gpu_of(WHOLE, device)
     assert (gpu.index if gpu else None) == index
 
 
@@ -84,13 +84,13 @@ def test_whole_gpus_are_named_as_nvidias_plugin_does(device: str, index: int | N
     ],
 )
 def test_the_smallest_unit_that_fits_is_named(memories: list[int], unit: str) -> None:
-    inventory = DeviceInventory(cards(*memories))
+    inventory = DeviceInventory(gpus(*memories))
     assert inventory.smallest_unit.value == unit
     assert inventory.fits == (unit == "MiB")
 
 
 def test_what_fits_also_fits_when_every_gpu_is_unhealthy() -> None:
-    largest = DeviceInventory(cards(*[81920] * 2))
+    largest = DeviceInventory(gpus(*[81920] * 2))
     assert largest.fits
     devices = largest.memory_devices()
     longest = max(devices, key=lambda device: len(device.id))
@@ -99,8 +99,8 @@ def test_what_fits_also_fits_when_every_gpu_is_unhealthy() -> None:
 
 
 @given(st.lists(st.integers(0, 3000), max_size=4), st.sampled_from(Unit))
-def test_never_more_is_offered_than_there_is(memories: list[int], unit: Unit) -> None:
-    inventory = DeviceInventory(cards(*memories), unit)
+def test_never_more_is_advertised_than_there_is(memories: list[int], unit: Unit) -> None:
+    inventory = DeviceInventory(gpus(*memories), unit)
     assert len(inventory.memory_devices()) * unit.mib <= sum(memories)
     assert len(inventory.memory_devices()) == sum(unit.from_memory(MiB(memory)) for memory in memories)
 

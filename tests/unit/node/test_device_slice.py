@@ -1,4 +1,4 @@
-"""What a node offers to ResourceClaims."""
+"""What a node advertises to ResourceClaims."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from carrel.dialects.cdi import why_no_cdi
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.node.device_slice import ServerAbility, ability_of, devices_of, same_devices, written
 from carrel.node.interfaces import GpuDetails
-from tests.kit.gpus import a_card
+from tests.kit.gpus import a_gpu
 
 ALL, WHOLE_ONLY, NO_TAINTS = ServerAbility(), ServerAbility(divides_memory=False), ServerAbility(keeps_taints=False)
 
@@ -43,7 +43,7 @@ def names(gpus: list[Gpu], ability: ServerAbility) -> list[str]:
 
 
 def test_a_gpu_that_nobody_may_have_is_tainted_or_left_out() -> None:
-    gpus = [a_card("n1", 1), a_card("n1", 0, unusable="XID 79")]
+    gpus = [a_gpu("n1", 1), a_gpu("n1", 0, unusable="XID 79")]
     assert names(gpus, ALL) == ["gpu-n1-0", "gpu-n1-1"]
     assert [each.get("taints") for each in devices_of(gpus, ALL, {})] == [
         [{"key": "carrel.dev/unusable", "effect": "NoSchedule"}],
@@ -58,7 +58,7 @@ def test_a_gpu_without_a_uuid_is_left_out() -> None:
 
 
 def test_where_memory_cannot_be_divided_gpus_are_had_whole() -> None:
-    (device,) = devices_of([a_card("n1", 0, island="a")], WHOLE_ONLY, {})
+    (device,) = devices_of([a_gpu("n1", 0, island="a")], WHOLE_ONLY, {})
     assert device["capacity"] == {
         "memory": {"value": "16276Mi"},
         "gpu.nvidia.com/memory": {"value": "16276Mi"},
@@ -68,7 +68,7 @@ def test_where_memory_cannot_be_divided_gpus_are_had_whole() -> None:
 
 
 def test_claims_that_were_written_for_nvidias_driver_find_what_they_choose_by() -> None:
-    gpu = a_card("n1", 0)
+    gpu = a_gpu("n1", 0)
     details = GpuDetails("Tesla V100-SXM2-16GB", (7, 0), "0000:3b:00.0", "470.57.02", "12.4")
     (device,) = devices_of([gpu], ALL, {gpu.uuid: details})
     said = {name.partition("/")[2]: value for name, value in device["attributes"].items() if "/" in name}
@@ -88,9 +88,9 @@ def test_claims_that_were_written_for_nvidias_driver_find_what_they_choose_by() 
 
 
 def test_what_is_not_known_is_not_said() -> None:
-    (device,) = devices_of([a_card("n1", 0)], ALL, {})
+    (device,) = devices_of([a_gpu("n1", 0)], ALL, {})
     said = {name.partition("/")[2]: value["string"] for name, value in device["attributes"].items() if "/" in name}
-    assert said == {"type": "gpu", "uuid": a_card("n1", 0).uuid, "productName": a_card("n1", 0).model}
+    assert said == {"type": "gpu", "uuid": a_gpu("n1", 0).uuid, "productName": a_gpu("n1", 0).model}
 
 
 def without(device: dict[str, Any], *keys: str) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def without(device: dict[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def test_what_the_api_server_dropped_is_not_sent_again() -> None:
-    sent = devices_of([a_card("n1", 0, unusable="XID 79")], ALL, {})
+    sent = devices_of([a_gpu("n1", 0, unusable="XID 79")], ALL, {})
     assert ability_of(sent, sent, ALL) == ALL
     assert ability_of(sent, [without(sent[0], "allowMultipleAllocations")], ALL) == WHOLE_ONLY
     assert ability_of(sent, [without(sent[0], "taints")], ALL) == NO_TAINTS
@@ -106,7 +106,7 @@ def test_what_the_api_server_dropped_is_not_sent_again() -> None:
 
 
 def test_the_time_that_the_api_server_adds_to_a_taint_is_no_difference() -> None:
-    sent = devices_of([a_card("n1", 0, unusable="XID 79")], ALL, {})
+    sent = devices_of([a_gpu("n1", 0, unusable="XID 79")], ALL, {})
     stored = [{**sent[0], "taints": [{**sent[0]["taints"][0], "timeAdded": "2026-11-16T12:00:00Z"}]}]
     assert same_devices(sent, stored)
     assert not same_devices(sent, [without(sent[0], "taints")])

@@ -23,7 +23,7 @@ def edit(file: Path, text: str) -> None:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    path = tmp_path / "cards.yaml"
+    path = tmp_path / "gpus.yaml"
     path.write_text(GOOD)
     return path
 
@@ -47,7 +47,7 @@ async def test_a_malformed_file_is_reported_with_its_line_and_the_gpus_stay_as_t
     good = (await machine.read_state()).gpus
 
     for text, words in (
-        (BAD, "cards.yaml: line 2 ($.gpus[0].memoryMiB) is 'lots'; expected a whole number"),
+        (BAD, "gpus.yaml: line 2 ($.gpus[0].memoryMiB) is 'lots'; expected a whole number"),
         ("gpus: [", "line 1"),
         ("gpus:\n  - {model: x, memoryMiB: 2026-13-45}", "line 2 is 'month must be in 1..12'"),
         ("gpus: " + "[" * 5000, "expected YAML that is nested less deeply"),
@@ -59,7 +59,7 @@ async def test_a_malformed_file_is_reported_with_its_line_and_the_gpus_stay_as_t
         assert state.gpus == good
         assert words in state.trouble
     file.write_bytes(b"gpus:\n  - \xff")  # noqa: ASYNC240 # a moment
-    assert (await machine.read_state()).trouble == r"cards.yaml: line 2 is b'\xff'; expected text in UTF-8"
+    assert (await machine.read_state()).trouble == r"gpus.yaml: line 2 is b'\xff'; expected text in UTF-8"
     file.rename(file.with_suffix(".moved"))  # noqa: ASYNC240 # a moment
     assert (await machine.read_state()).gpus == good
     edit(file, FAILED)
@@ -78,7 +78,7 @@ async def test_a_malformed_file_is_reported_with_its_line_and_the_gpus_stay_as_t
         pytest.param('gpus:\n  - {model: "", memoryMiB: 1}', id="a GPU without a name"),
         pytest.param("gpus:\n  - {model: x}", id="a missing field"),
         pytest.param("gpus:\n  - {model: x, memoryMiB: 1, colour: red}", id="an unknown field"),
-        pytest.param("\tcards: []", id="not YAML"),
+        pytest.param("\tgpus: []", id="not YAML"),
         pytest.param("gpus: [] # \x00", id="a control character"),
     ],
 )

@@ -36,7 +36,7 @@ def a_booking(user: str, start: float, hours: float = 24, gpus: int = 1) -> Book
 def simulated(
     pods: tuple[SimulatedPod, ...], bookings: tuple[BookingWish, ...], *nodes: Node, policy: str = "carrel"
 ) -> TimedResult:
-    cluster = SimulatedCluster(nodes or (a_node("n1", cards=1),))
+    cluster = SimulatedCluster(nodes or (a_node("n1", gpus=1),))
     return run_over_time(cluster, Trace(pods, bookings), policy, 42, RULES)
 
 
@@ -64,13 +64,13 @@ def test_a_pod_goes_on_if_another_booking_covers_it_when_its_own_ends() -> None:
 def test_at_a_bookings_end_pods_that_it_did_not_cover_stay() -> None:
     pods = (a_pod("covered", "ada"), a_pod("further", "ada"), a_pod("other", "hal"))
 
-    found = simulated(pods, (a_booking("ada", 0),), a_node("n1", cards=3))
+    found = simulated(pods, (a_booking("ada", 0),), a_node("n1", gpus=3))
 
     assert counts(found) == {"placed": 3, "ended": 1}
 
 
 def test_a_covered_pod_that_waits_for_cpu_ends_with_its_booking() -> None:
-    cluster = SimulatedCluster((a_node("n1", cards=2),), {"n1": MachineRoom(1000, 0)})
+    cluster = SimulatedCluster((a_node("n1", gpus=2),), {"n1": MachineRoom(1000, 0)})
     pods = tuple(
         replace(pod, machine=MachineRoom(1000, 0)) for pod in (a_pod("hal", hours=30), a_pod("ada", "ada", at=1))
     )
@@ -99,7 +99,7 @@ def test_two_halves_of_one_gpu_count_as_one_booked_gpu() -> None:
 def test_halves_that_arrive_together_share_the_booked_gpu() -> None:
     pods = (a_pod("hal"), *(a_pod(f"half-{number}", "ada", at=2, request=HALF) for number in range(3)))
 
-    found = simulated(pods, (a_booking("ada", 1),), a_node("n1", cards=1))
+    found = simulated(pods, (a_booking("ada", 1),), a_node("n1", gpus=1))
 
     assert counts(found) == {"placed": 4, "revoked": 1, "ended": 2}, "the third waited until the booking had ended"
     assert found.waited_hours == {NO_GPU: 23 / 4}
@@ -108,7 +108,7 @@ def test_halves_that_arrive_together_share_the_booked_gpu() -> None:
 def test_a_covered_pod_without_a_model_goes_to_the_booked_model() -> None:
     pods = (a_pod("hal-1"), a_pod("hal-2"), a_pod("ada", "ada", at=2, hours=10, request=ANY_GPU))
 
-    found = simulated(pods, (a_booking("ada", 1),), a_node("a", cards=2, model=A100), a_node("b", cards=2))
+    found = simulated(pods, (a_booking("ada", 1),), a_node("a", gpus=2, model=A100), a_node("b", gpus=2))
 
     assert counts(found) == {"placed": 3, "revoked": 1}, "the A100s are free, but A6000s were booked"
 
@@ -117,7 +117,7 @@ def test_a_running_pod_is_covered_when_its_booking_starts_and_is_no_victim() -> 
     pods = (a_pod("hal", "hal"), a_pod("ada", "ada", at=0.5), a_pod("bob", "bob", at=5, hours=5))
     bookings = (a_booking("ada", 1), a_booking("bob", 1))
 
-    found = simulated(pods, bookings, a_node("n1", cards=2))
+    found = simulated(pods, bookings, a_node("n1", gpus=2))
 
     # Without its cover ada's pod, the younger one, would be the victim.
     assert counts(found) == {"placed": 3, "revoked": 1, "ended": 1}
@@ -143,7 +143,7 @@ def test_when_a_covered_pod_ends_the_next_one_of_the_person_is_covered() -> None
 def test_a_booking_covers_no_more_gpus_than_were_booked() -> None:
     pods = (a_pod("hal-1"), a_pod("hal-2"), *(a_pod(f"ada-{number}", "ada", at=1) for number in range(2)))
 
-    found = simulated(pods, (a_booking("ada", 0),), a_node("n1", cards=2))
+    found = simulated(pods, (a_booking("ada", 0),), a_node("n1", gpus=2))
 
     assert (found.revoked, found.placed) == (1, 4), "the second got the GPU when the first ended with the booking"
     assert found.waited_hours == {NO_GPU: 23 / 4}
@@ -152,14 +152,14 @@ def test_a_booking_covers_no_more_gpus_than_were_booked() -> None:
 def test_a_pod_that_has_just_got_its_gpu_keeps_it_if_another_will_do() -> None:
     pods = (a_pod("old", "hal"), a_pod("young", "hal", at=1.9), a_pod("ada", "ada", at=2, hours=1))
 
-    found = simulated(pods, (a_booking("ada", 0),), a_node("n1", cards=2))
+    found = simulated(pods, (a_booking("ada", 0),), a_node("n1", gpus=2))
 
     assert found.revoked == 1
     assert found.allocated == pytest.approx(100 * (2 + 22.1 + 1) / 48), "the old one lost its GPU after two hours"
 
 
 def test_the_cpu_of_pods_that_lose_their_gpus_counts_for_the_booked_pod() -> None:
-    cluster = SimulatedCluster((a_node("n1", cards=2),), {"n1": MachineRoom(8000, 0)})
+    cluster = SimulatedCluster((a_node("n1", gpus=2),), {"n1": MachineRoom(8000, 0)})
     small, large = MachineRoom(4000, 0), MachineRoom(5000, 0)
     others = (replace(a_pod("hal-1"), machine=small), replace(a_pod("hal-2"), machine=small))
 
@@ -180,8 +180,8 @@ def test_every_policy_places_booked_pods_on_booked_gpus(policy: str) -> None:
     )
     bookings = (a_booking("ada", 9, gpus=2), a_booking("bob", 9, gpus=3))
 
-    found = simulated(pods, bookings, a_node("n1", cards=4), a_node("n2", cards=4), policy=policy)
+    found = simulated(pods, bookings, a_node("n1", gpus=4), a_node("n2", gpus=4), policy=policy)
 
     assert found.ended == 10, "four halves of ada's and six of bob's were covered"
-    again = simulated(pods, bookings, a_node("n1", cards=4), a_node("n2", cards=4), policy=policy)
+    again = simulated(pods, bookings, a_node("n1", gpus=4), a_node("n2", gpus=4), policy=policy)
     assert found == again

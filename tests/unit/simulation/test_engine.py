@@ -15,10 +15,10 @@ from tests.kit.gpus import a_node
 HALF = Request(1, Portion(Fraction(1, 2)))
 
 
-def a_cluster(nodes: int = 4, cards: int = 2, cores: int = 16) -> SimulatedCluster:
+def a_cluster(nodes: int = 4, gpus: int = 2, cores: int = 16) -> SimulatedCluster:
     names = [f"n{number}" for number in range(nodes)]
     return SimulatedCluster(
-        tuple(a_node(name, cards=cards, memory=1000) for name in names),
+        tuple(a_node(name, gpus=gpus, memory=1000) for name in names),
         {name: MachineRoom(cores * 1000, 64_000) for name in names},
     )
 
@@ -80,7 +80,7 @@ def test_carrel_leaves_whole_gpus_whole_where_random_does_not() -> None:
 def test_where_cpu_pods_are_ranked_they_keep_fewer_gpus_from_being_used() -> None:
     trace = [*pods((Request(1, WHOLE), 8), each=16), *pods((None, 8), each=6)]
     cluster = SimulatedCluster(
-        (*a_cluster(nodes=4).nodes, *(a_node(f"m{number}", cards=1, memory=1000) for number in range(4))),
+        (*a_cluster(nodes=4).nodes, *(a_node(f"m{number}", gpus=1, memory=1000) for number in range(4))),
         {f"n{number}": MachineRoom(16_000, 64_000) for number in range(4)}
         | {f"m{number}": MachineRoom(16_000, 64_000) for number in range(4)},
     )

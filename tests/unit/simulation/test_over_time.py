@@ -25,8 +25,8 @@ def a_wish(user: str, day: float, days: float = 1, gpus: int = 1, asked: float =
     return BookingWish(user, A6000, gpus, asked * DAY_S, day * DAY_S, days * DAY_S)
 
 
-def simulated(workload: Trace, cards: int = 2, cores: int = 64, rules: BookingRules | None = None) -> TimedResult:
-    cluster = SimulatedCluster((a_node("n1", cards=cards),), {"n1": MachineRoom(cores * 1000, 1000)})
+def simulated(workload: Trace, gpus: int = 2, cores: int = 64, rules: BookingRules | None = None) -> TimedResult:
+    cluster = SimulatedCluster((a_node("n1", gpus=gpus),), {"n1": MachineRoom(cores * 1000, 1000)})
     return run_over_time(cluster, workload, "carrel", 42, rules or BookingRules())
 
 
@@ -74,7 +74,7 @@ def test_a_shorter_cooldown_lets_a_person_book_earlier() -> None:
 
 def test_a_limit_of_gpus_lets_others_book_at_once() -> None:
     wishes = (a_wish("ada", day=1, gpus=2), a_wish("eve", day=1))
-    cluster = SimulatedCluster((a_node("n1", cards=2),))
+    cluster = SimulatedCluster((a_node("n1", gpus=2),))
 
     usual = granted(cluster, wishes, BookingRules())
     limited = granted(cluster, wishes, replace(BookingRules(), max_gpus=1))
@@ -85,7 +85,7 @@ def test_a_limit_of_gpus_lets_others_book_at_once() -> None:
 
 
 def test_a_wish_for_more_gpus_than_there_are_is_refused() -> None:
-    (outcome,) = granted(SimulatedCluster((a_node("n1", cards=2),)), (a_wish("ada", day=1, gpus=3),), BookingRules())
+    (outcome,) = granted(SimulatedCluster((a_node("n1", gpus=2),)), (a_wish("ada", day=1, gpus=3),), BookingRules())
 
     assert outcome.start_s is None
 

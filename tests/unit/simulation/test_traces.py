@@ -40,7 +40,7 @@ def test_openbs_pods_ask_for_nothing_a_part_whole_gpus_or_certain_models(tmp_pat
     assert b.request is not None
     assert (b.request.amount, b.machine) == (Portion(Fraction(47, 100)), MachineRoom(4000, 1024))
     assert c.request is not None
-    assert (c.request.cards, c.request.amount) == (8, WHOLE)
+    assert (c.request.gpus, c.request.amount) == (8, WHOLE)
     assert d.request is not None
     assert d.request.selector == GpuSelector(("V100M16", "V100M32"))
 

@@ -14,7 +14,7 @@ from carrel.simulation.waiting_pods import NO_GPU, NO_MACHINE, NO_SUCH_GPU
 from carrel.simulation.workload import HOUR_S, BookingWish, SimulatedCluster, SimulatedPod, Trace
 from tests.kit.gpus import A100, A6000, a_node
 
-ONE_GPU = SimulatedCluster((a_node("n1", cards=1),))
+ONE_GPU = SimulatedCluster((a_node("n1", gpus=1),))
 
 
 def a_pod(name: str, at: float = 0, hours: float | None = None, gpus: int = 1, owner: str = "hal") -> SimulatedPod:
@@ -67,7 +67,7 @@ def test_of_booked_pods_of_the_same_moment_the_first_in_the_trace_is_covered() -
 
 
 def test_a_pod_that_asks_for_less_cpu_than_those_that_wait_is_placed_at_once() -> None:
-    cluster = SimulatedCluster((a_node("n1", cards=3),), {"n1": MachineRoom(3000, 0)})
+    cluster = SimulatedCluster((a_node("n1", gpus=3),), {"n1": MachineRoom(3000, 0)})
     pods = (
         replace(a_pod("first", hours=10), machine=MachineRoom(2000, 0)),
         replace(a_pod("large", at=1, hours=1), machine=MachineRoom(2000, 0)),
@@ -121,7 +121,7 @@ def test_a_pod_that_could_never_fit_waits_because_there_is_no_such_gpu(request_:
 
 
 def test_a_pod_that_runs_when_the_run_begins_keeps_the_gpus_that_it_holds() -> None:
-    cluster = SimulatedCluster((a_node("n1", cards=2),))
+    cluster = SimulatedCluster((a_node("n1", gpus=2),))
     pods = (running(a_pod("runs", hours=5), 1), running(a_pod("runs-too", hours=3), 0), a_pod("waits", at=1, hours=1))
 
     found = simulated(Trace(pods), cluster)

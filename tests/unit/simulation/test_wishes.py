@@ -12,8 +12,8 @@ from carrel.simulation.workload import HOUR_S, BookingWish, SimulatedCluster, Tr
 from tests.kit.gpus import A6000, a_node
 
 DAY_S = 24 * HOUR_S
-ONE_GPU = SimulatedCluster((a_node("n1", cards=1),))
-TWO_GPUS = SimulatedCluster((a_node("n1", cards=2),))
+ONE_GPU = SimulatedCluster((a_node("n1", gpus=1),))
+TWO_GPUS = SimulatedCluster((a_node("n1", gpus=2),))
 NO_COOLDOWN = replace(BookingRules(), cooldown=timedelta(0))
 
 

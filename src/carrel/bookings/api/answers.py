@@ -17,7 +17,7 @@ def _what_is_booked(booking: Booking) -> dict[str, Any]:
         "model": booking.model,
         "start": seconds(booking.start),
         "end": seconds(booking.end),
-        "gpus": booking.cards,
+        "gpus": booking.gpus,
         "share": booking.share,
         "group": booking.group,
     }
@@ -70,7 +70,7 @@ def window_out(window: MaintenanceWindow) -> WindowOut:
         model=m.model,
         start=seconds(m.start),
         end=seconds(m.end),
-        gpus=m.cards,
+        gpus=m.gpus,
         why=window.why,
         created_by=window.created_by,
     )
@@ -88,7 +88,7 @@ def use_out(use: PersonUsage) -> UseOut:
         user=use.user,
         model=use.model,
         bookings=use.bookings,
-        gpu_hours=round(use.card_hours, 2),
+        gpu_hours=round(use.gpu_hours, 2),
         group=use.group,
         covered_gpu_hours=_rounded(use.covered_hours),
         opportunistic_gpu_hours=_rounded(use.opportunistic_hours),

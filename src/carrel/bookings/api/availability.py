@@ -83,7 +83,7 @@ async def rules(service: CurrentService, person: CurrentPerson) -> RulesOut:
         max_hours=rules.max_duration / HOUR,
         cooldown_hours=rules.cooldown / HOUR,
         planned=rules.planned,
-        shares_per_gpu=rules.shares_per_card,
+        shares_per_gpu=rules.shares_per_gpu,
         zone=str(service.queries.zone),
         rules=[_rule_out(row, rules) for row in rules.rows],
     )
@@ -136,7 +136,7 @@ def _rule_out(row: Rule, rules: BookingRules) -> RuleOut:
 def _model_out(found: Availability) -> ModelOut:
     return ModelOut(
         model=found.stock.model,
-        gpus=found.stock.cards,
+        gpus=found.stock.gpus,
         set_aside=found.stock.set_aside,
         out_of_use=len(found.stock.out_of_use),
         why_set_aside=found.stock.why_set_aside,
@@ -148,7 +148,7 @@ def _model_out(found: Availability) -> ModelOut:
         idle_now=found.idle_now,
         next_free=seconds(found.now.next_start) if found.now.next_start else None,
         overbooked=found.overbooked,
-        shares_per_gpu=found.shares_per_card,
+        shares_per_gpu=found.shares_per_gpu,
         days=[
             DayOut(day=d.day, free=max(0, d.free), shares=max(0, d.shares), overbooked=d.overbooked) for d in found.days
         ],

@@ -101,8 +101,8 @@ def _tenancies(service: ServiceParts) -> Iterable[maia.Tenancy]:
     def tenancy(pod: Pod) -> maia.Tenancy | None:
         shares = view.shares_of(pod)
         gpus = {share.gpu for share in shares}
-        card = ledger.card(min(gpus)) if gpus else None
-        if card is None:
+        entry = ledger.entry(min(gpus)) if gpus else None
+        if entry is None:
             return None
         try:
             until = maia.read_terminate_at(pod)
@@ -110,11 +110,11 @@ def _tenancies(service: ServiceParts) -> Iterable[maia.Tenancy]:
             until = None
         return maia.Tenancy(
             user=pod.metadata.annotations.get(carrel.USER, ""),
-            node=card.gpu.node,
+            node=entry.gpu.node,
             cluster="",
             namespace=pod.metadata.namespace,
-            cards=str(len(gpus)),
-            model=card.gpu.model,
+            gpus=str(len(gpus)),
+            model=entry.gpu.model,
             size=str(sum(_size(ledger, share) for share in shares)),
             expiration=until,
             expired=until is not None and not isinstance(until, maia.Revocable) and until <= now,
@@ -130,8 +130,8 @@ def _bearer(request: Request) -> str:
 
 
 def _size(ledger: Ledger, share: Share) -> int:
-    card = ledger.card(share.gpu)
-    return share.memory if share.memory is not None else card.gpu.memory if card else 0
+    entry = ledger.entry(share.gpu)
+    return share.memory if share.memory is not None else entry.gpu.memory if entry else 0
 
 
 def _answer(body: dict[str, Any], status: int = 200) -> Response:

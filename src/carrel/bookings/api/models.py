@@ -134,7 +134,7 @@ class BookingIn(_RequestModel):
             model=self.model,
             end=end,
             start=self.start,
-            cards=self.gpus,
+            gpus=self.gpus,
             share=self.share,
             user=self.user,
             namespace=self.namespace,

@@ -100,7 +100,7 @@ def _booking_out(each: UsableBooking) -> UsableBookingOut:
     return UsableBookingOut(
         id=booking.id,
         model=booking.model,
-        gpus=booking.cards,
+        gpus=booking.gpus,
         used=each.used,
         group=booking.group,
         start=seconds(booking.start),

@@ -45,4 +45,4 @@ async def booking_status(
     booking = await service.queries.active_booking(question.user, question.namespace)
     if booking is None:
         return write_status(BookingStatus())
-    return write_status(BookingStatus(booking.ends, booking.model, booking.cards, booking.id))
+    return write_status(BookingStatus(booking.ends, booking.model, booking.gpus, booking.id))

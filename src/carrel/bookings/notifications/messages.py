@@ -75,7 +75,7 @@ def due_reminder(start: datetime, ends: datetime, now: datetime) -> Occasion | N
 
 
 def facts_of(booking: Booking) -> dict[str, str]:
-    facts = {"model": booking.model, "gpus": str(booking.cards), "start": booking.start.isoformat()}
+    facts = {"model": booking.model, "gpus": str(booking.gpus), "start": booking.start.isoformat()}
     facts |= {"end": booking.ends.astimezone(UTC).isoformat()}
     return facts | ({"group": booking.group} if booking.group else {})
 

@@ -34,14 +34,14 @@ ACTOR = "the cluster"
 
 
 def short_bookings(
-    bookings: Collection[Booking], stock: Mapping[str, ModelCapacity], shares_per_card: int, now: datetime
+    bookings: Collection[Booking], stock: Mapping[str, ModelCapacity], shares_per_gpu: int, now: datetime
 ) -> set[str]:
     """The ids of the bookings at whose time more is booked than there is, from now on until `SOON`."""
     found = set()
     for model in {booking.model for booking in bookings}:
         there = stock.get(model)
-        gpus = there.cards + there.set_aside if there else 0
-        spans = Calendar(model, gpus, bookings, shares_per_card=shares_per_card).spans(now, now + SOON)
+        gpus = there.gpus + there.set_aside if there else 0
+        spans = Calendar(model, gpus, bookings, shares_per_gpu=shares_per_gpu).spans(now, now + SOON)
         for short in (span for span in spans if span.free < 0):
             touching = (each for each in bookings if each.start < short.end and short.start < each.ends)
             found |= {booking.id for booking in touching if booking.model == model}
@@ -74,7 +74,7 @@ class OverbookedWatch:
         async with self._queries.store.reading() as reading:
             bookings = [record.booking for record in await reading.within(now, now + SOON)]
         told = {name.removeprefix(MARK) for name in await self._outbox.marks(MARK)}
-        short = short_bookings(bookings, stock, self._queries.rules.shares_per_card, now)
+        short = short_bookings(bookings, stock, self._queries.rules.shares_per_gpu, now)
         states = {each.id: (each.id, each.id in short, each.id in told) for each in bookings}
         self._since = {state: self._since.get(state, now) for state in states.values()}
         for booking in bookings:

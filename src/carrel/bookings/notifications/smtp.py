@@ -148,7 +148,7 @@ def _event(notification: Notification, zone: tzinfo) -> CalendarEvent | None:
         model=facts.get("model", ""),
         start=start,
         end=end,
-        cards=int(facts.get("gpus", "1")),
+        gpus=int(facts.get("gpus", "1")),
         share=facts.get("share") == "true",
         group=facts.get("group", ""),
     )

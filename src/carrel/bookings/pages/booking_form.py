@@ -28,7 +28,7 @@ class FormFeedback:
 def read_booking_form(given: Mapping[str, str], zone: tzinfo, now: datetime) -> BookingRequest:
     """Raises `InvalidForm` with everything that is wrong.
 
-    The form offers the first start that the rules allow. If the person leaves it unchanged and that minute has begun,
+    The form suggests the first start that the rules allow. If the person leaves it unchanged and that minute has begun,
     the booking starts now and keeps its length.
     """
     problems: list[str] = []
@@ -38,9 +38,9 @@ def read_booking_form(given: Mapping[str, str], zone: tzinfo, now: datetime) -> 
             instants[name] = form_fields.local_instant(given.get(name, ""), zone)
         except InvalidForm as invalid:
             problems += [f"{name.capitalize()}: {problem}" for problem in invalid.problems]
-    cards = 1
+    gpus = 1
     try:
-        cards = form_fields.gpu_count(given)
+        gpus = form_fields.gpu_count(given)
     except InvalidForm as invalid:
         problems += invalid.problems
     if not given.get("model"):
@@ -48,12 +48,12 @@ def read_booking_form(given: Mapping[str, str], zone: tzinfo, now: datetime) -> 
     if problems:
         raise InvalidForm(*problems)
     start, end = instants["start"], instants["end"]
-    starts_now = given.get("offered") == given.get("start") and start <= now
+    starts_now = given.get("suggested") == given.get("start") and start <= now
     return BookingRequest(
         model=given["model"],
         start=None if starts_now else start,
         end=end - start if starts_now else end,
-        cards=cards,
+        gpus=gpus,
         share=bool(given.get("share")),
         user=given.get("user", ""),
         note=given.get("note", ""),
@@ -77,7 +77,7 @@ def idempotency_of(given: Mapping[str, str]) -> IdempotencyKey | None:
 
 
 def feedback_on(answer: Preview | BookingRefusal, wanted: BookingRequest, rules: BookingRules) -> FormFeedback:
-    checks = judged(rules, answer.problems, wanted.cards, is_group=bool(wanted.group))
+    checks = judged(rules, answer.problems, wanted.gpus, is_group=bool(wanted.group))
     if isinstance(answer, BookingRefusal):
         return FormFeedback(checks, answer.messages, answer.earliest_start, answer.hint, wanted)
     return FormFeedback(
@@ -91,7 +91,7 @@ def feedback_on(answer: Preview | BookingRefusal, wanted: BookingRequest, rules:
 
 
 def why_earliest(answer: Preview | BookingRefusal) -> str:
-    """Why the offered start is the earliest: the rules that a start now would break."""
+    """Why the suggested start is the earliest: the rules that a start now would break."""
     if isinstance(answer, BookingRefusal):
         return answer.message
     names = {problem.rule for problem in answer.problems}

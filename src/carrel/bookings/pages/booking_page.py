@@ -76,7 +76,7 @@ class BookingPage(Page):
             return FormFeedback((), [answer.message])
         booking = record.booking
         is_group = bool(booking.group)
-        checks = judged(self._queries.rules, answer.problems, booking.cards, is_change=True, is_group=is_group)
+        checks = judged(self._queries.rules, answer.problems, booking.gpus, is_change=True, is_group=is_group)
         problems = [problem.message for problem in answer.problems]
         return FormFeedback(checks, problems, hint=answer.hint, is_allowed=answer.is_allowed)
 

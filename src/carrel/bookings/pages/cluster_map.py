@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 from carrel.bookings import wording
 from carrel.bookings.capacity import is_idle
 from carrel.ledger.gpus import Node
-from carrel.ledger.ledger import Card, Ledger
+from carrel.ledger.ledger import GpuEntry, Ledger
 from carrel.ledger.shares import Share, ShareState
 from carrel.ledger.tiers import Tier
 
@@ -139,20 +139,20 @@ class Totals:
         return round(100 * self.held_memory / self.memory) if self.memory else 0
 
 
-def node_on_map(name: str, node: Node | None, cards: Iterable[Card], pod_of: PodOf) -> NodeOnMap:
-    gpus = tuple(gpu_on_map(card, pod_of) for card in cards)
+def node_on_map(name: str, node: Node | None, entries: Iterable[GpuEntry], pod_of: PodOf) -> NodeOnMap:
+    gpus = tuple(gpu_on_map(entry, pod_of) for entry in entries)
     return NodeOnMap(name, node.out_of_use if node else "the node is gone", gpus)
 
 
-def gpu_on_map(card: Card, pod_of: PodOf) -> GpuOnMap:
+def gpu_on_map(entry: GpuEntry, pod_of: PodOf) -> GpuOnMap:
     def share_on_map(share: Share) -> ShareOnMap:
         pod = pod_of(share.holder.uid)
         whole = share.memory is None
         state = STATES[share.state]
         name = f"{share.holder} of {pod.name}" if share.holder.is_claim and pod.name else str(share.holder)
-        return ShareOnMap(name, pod.tier, pod.user, card.held(share), whole, state, pod.coverage)
+        return ShareOnMap(name, pod.tier, pod.user, entry.held(share), whole, state, pod.coverage)
 
-    gpu = card.gpu
+    gpu = entry.gpu
     return GpuOnMap(
         uuid=gpu.uuid,
         node=gpu.node,
@@ -161,20 +161,20 @@ def gpu_on_map(card: Card, pod_of: PodOf) -> GpuOnMap:
         memory=gpu.memory,
         island=gpu.island,
         unusable=gpu.unusable,
-        kept_for=str(card.kept_for) if card.kept_for else "",
-        shares=tuple(share_on_map(share) for _, share in sorted(card.shares.items())),
+        kept_for=str(entry.kept_for) if entry.kept_for else "",
+        shares=tuple(share_on_map(share) for _, share in sorted(entry.shares.items())),
     )
 
 
-def totals(ledger: Ledger, cards_of: Callable[[str], Iterable[Card]]) -> Totals:
+def totals(ledger: Ledger, entries_of: Callable[[str], Iterable[GpuEntry]]) -> Totals:
     """Sums up the whole cluster. It is computed at every change, so it reads only the GPUs, not the pods."""
     nodes = [ledger.node(name) for name in ledger.nodes]
-    cards = [(node, card) for node in nodes if node for card in cards_of(node.name)]
+    entries = [(node, entry) for node in nodes if node for entry in entries_of(node.name)]
     return Totals(
-        gpus=len(cards),
-        idle=sum(is_idle(card, node) for node, card in cards),
-        held_memory=sum(card.gpu.memory - max(card.free, 0) for _, card in cards),
-        memory=sum(card.gpu.memory for _, card in cards),
+        gpus=len(entries),
+        idle=sum(is_idle(entry, node) for node, entry in entries),
+        held_memory=sum(entry.gpu.memory - max(entry.free, 0) for _, entry in entries),
+        memory=sum(entry.gpu.memory for _, entry in entries),
     )
 
 

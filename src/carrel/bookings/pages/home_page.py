@@ -23,7 +23,7 @@ class RunningBooking:
 
     id: str
     model: str
-    cards: int
+    gpus: int
     share: bool
     start: datetime
     ends: datetime
@@ -87,7 +87,7 @@ class HomePage(Page):
             planned=[record for record in records if record.state(now) is State.PLANNED],
             ends_soon=[each for each in running if each.ends_soon(now)],
             used=sum(each.use.used for each in running if each.use),
-            booked=sum(each.cards for each in running),
+            booked=sum(each.gpus for each in running),
             is_use_known=any(each.use for each in running),
             beyond=[pod.name for pod in pods if pod.is_beyond],
             models=models,
@@ -110,7 +110,7 @@ class HomePage(Page):
             booking = record.booking
             use = coverage.use_of(booking.id) if coverage else None
             group = use.entitlement.group if use else ""
-            what = (booking.id, booking.model, booking.cards, booking.share, booking.start, booking.ends)
+            what = (booking.id, booking.model, booking.gpus, booking.share, booking.start, booking.ends)
             found.append(RunningBooking(*what, group, record, use))
         known = {each.id for each in found}
         for right in coverage.running_for(person.email) if coverage else ():

@@ -163,17 +163,19 @@ class MapPage(Page):
 
     def _nodes(self, cluster: ClusterView, names: Sequence[str]) -> list[NodeOnMap]:
         pod_of = self._pod_of(cluster)
-        return [cluster_map.node_on_map(name, cluster.ledger.node(name), cluster.cards(name), pod_of) for name in names]
+        return [
+            cluster_map.node_on_map(name, cluster.ledger.node(name), cluster.entries(name), pod_of) for name in names
+        ]
 
     def _gpu(self, cluster: ClusterView, uuid: str) -> GpuOnMap | None:
-        card = cluster.card(uuid)
-        return cluster_map.gpu_on_map(card, self._pod_of(cluster)) if card else None
+        gpu = cluster.entry(uuid)
+        return cluster_map.gpu_on_map(gpu, self._pod_of(cluster)) if gpu else None
 
     def _totals(self, cluster: ClusterView) -> Totals:
         """Computed once per change of the ledger, for all streams."""
         moment = cluster.ledger.version
         if self._counted is None or self._counted[0] != moment:
-            self._counted = (moment, cluster_map.totals(cluster.ledger, cluster.cards))
+            self._counted = (moment, cluster_map.totals(cluster.ledger, cluster.entries))
         return self._counted[1]
 
     def _events(self, cluster: ClusterView, names: Sequence[str], changed: Sequence[str] | None) -> Iterator[str]:

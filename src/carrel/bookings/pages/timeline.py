@@ -40,7 +40,7 @@ class Bar:
     kind: BarKind
     start: datetime
     end: datetime
-    cards: int
+    gpus: int
     label: str
     title: str
     """The full description, for the tooltip and for screen readers."""
@@ -54,7 +54,7 @@ class ModelRow:
     """One model."""
 
     model: str
-    cards: int
+    gpus: int
     bars: Sequence[Bar]
     free: Sequence[int]
     """How many GPUs are free during each whole day. Below zero: overbooked."""
@@ -149,13 +149,13 @@ def assign_lanes(bars: Iterable[Bar], shares: int = 1) -> list[tuple[Bar, list[S
     for bar in sorted(bars, key=lambda bar: (bar.start, bar.end, bar.kind.value, bar.title)):
         slots: list[Slot] = []
         for number, lane in enumerate(lanes):
-            if len(slots) == bar.cards:
+            if len(slots) == bar.gpus:
                 break
             if lane.until <= bar.start:
                 slots.append((number, 0))
             elif bar.is_share and (share := lane.free_share(bar.start)) is not None:
                 slots.append((number, share))
-        while len(slots) < bar.cards:
+        while len(slots) < bar.gpus:
             slots.append((len(lanes), 0))
             lanes.append(_Lane([bar.start] * shares))
         for number, share in slots:
@@ -189,7 +189,7 @@ def draw(row: ModelRow, window: DateRange, viewer: Viewer) -> Markup:
     """The picture of one model."""
     shown = (bar for bar in row.bars if bar.end > window.start and bar.start < window.end)
     placed = assign_lanes(shown, row.shares)
-    lanes = max([row.cards, *(lane + 1 for _, slots in placed for lane, _ in slots)])
+    lanes = max([row.gpus, *(lane + 1 for _, slots in placed for lane, _ in slots)])
     top = AXIS + STRIP + GAP
     height = top + lanes * LANE + GAP
     parts = [
@@ -229,7 +229,7 @@ def _days(row: ModelRow, window: DateRange, viewer: Viewer, height: int) -> Iter
     for number, (when, free, (left, right)) in enumerate(days):
         position = f'x="{left:.3f}%" width="{right - left:.3f}%"'
         middle = f'x="{(left + right) / 2:.3f}%" text-anchor="middle"'
-        state = "over" if free < 0 else "none" if free == 0 else "some" if free < row.cards else "all"
+        state = "over" if free < 0 else "none" if free == 0 else "some" if free < row.gpus else "all"
         if when.weekday() >= 5:
             yield f'<rect class="weekend" {position} y="0" height="{height}"/>'
         if when.day == 1 or number == 0 or when.weekday() == 0:
@@ -239,7 +239,7 @@ def _days(row: ModelRow, window: DateRange, viewer: Viewer, height: int) -> Iter
         if when < today:
             yield f'<text class="free past" {middle} y="{AXIS + 18}">{_signed(free)}</text>'
             continue
-        label = f"{wording.day(when)}: {max(free, 0)} of {row.cards} free all day. Book from this day."
+        label = f"{wording.day(when)}: {max(free, 0)} of {row.gpus} free all day. Book from this day."
         iso = when.isoformat()
         yield (
             f'<a class="day {state}" href="{base}&amp;day={iso}" data-day="{iso}" tabindex="{0 if first else -1}"'
@@ -289,8 +289,8 @@ def _lane_lines(lanes: int, top: int) -> Iterable[str]:
 def _capacity_line(row: ModelRow, lanes: int, top: int) -> Iterable[str]:
     """Drawn over the bars."""
     # Shares may take a lane more than there are GPUs although moved they would fit: that is not overbooked.
-    if lanes > row.cards and min(row.free, default=0) < 0:
-        y = top + row.cards * LANE
+    if lanes > row.gpus and min(row.free, default=0) < 0:
+        y = top + row.gpus * LANE
         yield f'<line class="limit" x1="0" x2="100%" y1="{y}" y2="{y}"/>'
         yield f'<text class="over" x="4" y="{y + 16}">Overbooked</text>'
 

@@ -51,7 +51,7 @@ STATUS = {
 """Broken rules are 422."""
 
 
-EMPTY_FORM = dict.fromkeys(("model", "share", "start", "end", "offered", "why", "user", "reason", "group"), "") | {
+EMPTY_FORM = dict.fromkeys(("model", "share", "start", "end", "suggested", "why", "user", "reason", "group"), "") | {
     "gpus": "1"
 }
 
@@ -173,7 +173,7 @@ class TimelinePage(Page):
         chosen = whole_minute(start, queries.now(), queries.zone)
         since = f"The first possible start is {wording.at(chosen, queries.zone)}. " if start > queries.now() else ""
         asked["why"] = since + why_earliest(from_now)
-        asked["offered"] = self._renderer.field(chosen)
+        asked["suggested"] = self._renderer.field(chosen)
         day = form_fields.day(asked.get("day", ""))
         if day is not None and day != start.astimezone(queries.zone).date():
             chosen = datetime.combine(day, time(), queries.zone).astimezone(UTC)
@@ -236,7 +236,7 @@ class TimelinePage(Page):
     def _booking_row(self, booking: Booking, person: Person) -> TableRow:
         shown = self._shown(booking)
         who = f"{booking.group}, booked by {booking.user}" if booking.group else booking.user
-        return TableRow(booking.model, who, booking.cards, booking.start, booking.ends, shown.use, shown.link(person))
+        return TableRow(booking.model, who, booking.gpus, booking.start, booking.ends, shown.use, shown.link(person))
 
     def _feedback_values(self, feedback: FormFeedback, window: timeline.DateRange) -> dict[str, Any]:
         drawn = self._selection(feedback)
@@ -254,11 +254,11 @@ class TimelinePage(Page):
         length = max(rules.min_duration, min(asked_end - asked_start, rules.max_duration))
         fields = {
             "model": wanted.model,
-            "gpus": min(wanted.cards, rules.most_gpus(bool(wanted.group)) or wanted.cards),
+            "gpus": min(wanted.gpus, rules.most_gpus(bool(wanted.group)) or wanted.gpus),
             "share": "1" if wanted.share else "",
             "start": self._renderer.field(start),
             "end": self._renderer.field(start + length),
-            "offered": self._renderer.field(start),
+            "suggested": self._renderer.field(start),
             "group": wanted.group,
             "user": wanted.user,
         }
@@ -310,7 +310,7 @@ def rows_by_month(rows: Iterable[TableRow], zone: tzinfo) -> list[tuple[str, lis
 def maintenance_row(window: MaintenanceWindow) -> TableRow:
     closed = window.maintenance
     who = f"Maintenance: {window.why}" if window.why else "Maintenance"
-    return TableRow(closed.model, who, closed.cards, closed.start, closed.end)
+    return TableRow(closed.model, who, closed.gpus, closed.start, closed.end)
 
 
 def rows_of(
@@ -331,10 +331,10 @@ def rows_of(
     return [
         ModelRow(
             model=each.stock.model,
-            cards=each.stock.cards,
+            gpus=each.stock.gpus,
             bars=bars[each.stock.model],
             free=[day.free for day in each.days],
-            shares=each.shares_per_card,
+            shares=each.shares_per_gpu,
         )
         for each in seen.models
     ]
@@ -345,15 +345,15 @@ def _bar(shown: ShownBooking, person: Person) -> Bar:
     is_own = booking.user == person.email
     name = booking.group or ("You" if is_own else wording.short_name(booking.user))
     who = f"booked by {booking.user}, " if booking.group else "" if is_own else f"{booking.user}, "
-    amount = "a share" if booking.share else wording.count(booking.cards, "GPU")
+    amount = "a share" if booking.share else wording.count(booking.gpus, "GPU")
     length = wording.span(booking.ends - booking.start)
-    label = name if booking.cards == 1 else f"{name} · {booking.cards}"
+    label = name if booking.gpus == 1 else f"{name} · {booking.gpus}"
     label = f"{label} · {shown.use}" if shown.use else label
     return Bar(
         kind=BarKind.MINE if is_mine else BarKind.OTHER,
         start=booking.start,
         end=booking.ends,
-        cards=booking.cards,
+        gpus=booking.gpus,
         label=label,
         # It begins with what is seen: people who speak to the page say that.
         title=f"{label}: {who}{amount} of {wording.model(booking.model)}, {length}",
@@ -364,6 +364,6 @@ def _bar(shown: ShownBooking, person: Person) -> Bar:
 
 def _maintenance_bar(window: MaintenanceWindow) -> Bar:
     closed = window.maintenance
-    amount = wording.count(closed.cards, "GPU")
+    amount = wording.count(closed.gpus, "GPU")
     title = f"Maintenance of {amount}: {window.why}" if window.why else f"Maintenance of {amount}"
-    return Bar(BarKind.MAINTENANCE, closed.start, closed.end, closed.cards, "Maintenance", title)
+    return Bar(BarKind.MAINTENANCE, closed.start, closed.end, closed.gpus, "Maintenance", title)

@@ -55,10 +55,10 @@ class UsagePage(Page):
         visible = [use for use in uses if use.is_seen_by(person)]
         models = await queries.availability(end.astimezone(queries.zone).date(), 1)
         stock = {each.stock.model: each.stock for each in models}
-        rows = booked_by_model(await queries.within(start, now), stock, start, now, queries.rules.shares_per_card)
-        hours = sum(use.card_hours for use in uses)
+        rows = booked_by_model(await queries.within(start, now), stock, start, now, queries.rules.shares_per_gpu)
+        hours = sum(use.gpu_hours for use in uses)
         held = held_by_gpu(cluster, start, end) if cluster else []
-        possible = sum(each.cards for each in stock.values()) * ((now - start) / HOUR)
+        possible = sum(each.gpus for each in stock.values()) * ((now - start) / HOUR)
         return self._renderer.page(
             request,
             person,
@@ -68,7 +68,7 @@ class UsagePage(Page):
             start=start,
             end=end,
             uses=visible,
-            most=max((use.card_hours for use in visible), default=1.0) or 1.0,
+            most=max((use.gpu_hours for use in visible), default=1.0) or 1.0,
             hours=hours,
             percent=100 * hours / possible if possible else 0.0,
             rows=rows,
@@ -105,8 +105,8 @@ def _held_by(cluster: ClusterView, person: Person, start: datetime) -> Mapping[s
 
 def held_by_gpu(cluster: ClusterView, start: datetime, end: datetime) -> Sequence[HourlyUsage]:
     """If there are too many GPUs, those that were held most."""
-    cards = [card.gpu for name in sorted(cluster.ledger.nodes) for card in cluster.cards(name)]
-    named = {gpu.uuid: f"{gpu.node} · {gpu.index}" for gpu in cards}
+    gpus = [entry.gpu for name in sorted(cluster.ledger.nodes) for entry in cluster.entries(name)]
+    named = {gpu.uuid: f"{gpu.node} · {gpu.index}" for gpu in gpus}
     rows = cluster.usage.by_gpu(named, start, int((end - start) / HOUR))
     return sorted(rows, key=lambda row: -row.mean)[:MAX_GPUS] if len(rows) > MAX_GPUS else rows
 
@@ -131,7 +131,7 @@ def booked_by_model(
         for hour in range(int(since), min(int(until) + 1, hours)):
             row[hour] += gpus * max(min(until, hour + 1) - max(since, hour), 0.0)
     return [
-        HourlyUsage(wording.model(model), [min(part / max(stock[model].cards, 1), 1.0) for part in parts])
+        HourlyUsage(wording.model(model), [min(part / max(stock[model].gpus, 1), 1.0) for part in parts])
         for model, parts in booked.items()
     ]
 
@@ -139,17 +139,17 @@ def booked_by_model(
 def fragmentation(ledger: Ledger) -> list[FragmentationRow]:
     """For each usual size and for a whole GPU: where it fits, and which free memory is too small."""
     usable = [name for name in ledger.nodes if (node := ledger.node(name)) and not node.out_of_use]
-    cards = [card for name in usable for card in ledger.cards(name) if not (card.gpu.unusable or card.kept_for)]
-    largest = max((card.gpu.memory for card in cards), default=0)
+    entries = [entry for name in usable for entry in ledger.entries(name) if not (entry.gpu.unusable or entry.kept_for)]
+    largest = max((entry.gpu.memory for entry in entries), default=0)
     found = []
     for size in (size for size in SIZES if size <= largest):
-        lost = [card.free for card in cards if 0 < card.free < size]
+        lost = [entry.free for entry in entries if 0 < entry.free < size]
         found.append(
-            FragmentationRow(wording.memory(size), sum(card.free >= size for card in cards), len(lost), sum(lost))
+            FragmentationRow(wording.memory(size), sum(entry.free >= size for entry in entries), len(lost), sum(lost))
         )
-    lost = [card.free for card in cards if card.shares and card.free > 0]
-    whole = sum(not card.shares for card in cards)
-    return [*found, FragmentationRow("a whole GPU", whole, len(lost), sum(lost))] if cards else []
+    lost = [entry.free for entry in entries if entry.shares and entry.free > 0]
+    whole = sum(not entry.shares for entry in entries)
+    return [*found, FragmentationRow("a whole GPU", whole, len(lost), sum(lost))] if entries else []
 
 
 def as_csv(uses: Iterable[PersonUsage], start: datetime, end: datetime) -> str:
@@ -159,7 +159,7 @@ def as_csv(uses: Iterable[PersonUsage], start: datetime, end: datetime) -> str:
         ["from", "until", "person", "model", "bookings", "gpu_hours", "covered_hours", "opportunistic_hours"]
     )
     for use in uses:
-        hours = [use.card_hours, use.covered_hours, use.opportunistic_hours]
+        hours = [use.gpu_hours, use.covered_hours, use.opportunistic_hours]
         written = ["" if each is None else f"{each:.2f}" for each in hours]
         row = [_safe(use.user), _safe(use.model), use.bookings, *written]
         writer.writerow([start.isoformat(), end.isoformat(), *row])

@@ -83,8 +83,8 @@ class SqlReading:
     async def promised(self, start: datetime, end: datetime, model: str) -> Sequence[Booking]:
         rows = await self._connection.execute(_PROMISED, {"model": model, "start": start, "end": end})
         return [
-            Booking(id, "", model, starts_at, ends_at, cards, share=share)
-            for id, starts_at, ends_at, cards, share in rows
+            Booking(id, "", model, starts_at, ends_at, gpus, share=share)
+            for id, starts_at, ends_at, gpus, share in rows
         ]
 
     async def made_with_key(self, actor: str, key: str) -> BookingRecord | None:
@@ -160,7 +160,7 @@ class SqlWriting(SqlReading):
 
     async def add_maintenance(self, window: MaintenanceWindow) -> None:
         m = window.maintenance
-        values = {"id": window.id, "model": m.model, "starts_at": m.start, "ends_at": m.end, "gpus": m.cards}
+        values = {"id": window.id, "model": m.model, "starts_at": m.start, "ends_at": m.end, "gpus": m.gpus}
         values |= {"why": window.why, "created_by": window.created_by}
         await self._connection.execute(insert(tables.maintenance).values(values))
 
@@ -270,10 +270,10 @@ _WRITE_LOG = insert(tables.log)
 def _record(row: Row[Any]) -> BookingRecord:
     # In the order of the table's columns: a timeline reads a thousand of these, and by name each takes twice as long.
     cells: tuple[Any, ...] = tuple(row)
-    id, person, model, start, planned_end, _, cards, share, cancelled_at = cells[:9]
+    id, person, model, start, planned_end, _, gpus, share, cancelled_at = cells[:9]
     namespace, note, reason, created_at, created_by, version, once_key, once_fingerprint, group = cells[9:]
     return BookingRecord(
-        Booking(id, person, model, start, planned_end, cards, cancelled_at, share, group),
+        Booking(id, person, model, start, planned_end, gpus, cancelled_at, share, group),
         created_at,
         created_by,
         version,
@@ -293,7 +293,7 @@ def _row(record: BookingRecord) -> dict[str, Any]:
         "starts_at": booking.start,
         "planned_end": booking.end,
         "ends_at": booking.ends,
-        "gpus": booking.cards,
+        "gpus": booking.gpus,
         "share": booking.share,
         "cancelled_at": booking.cancelled_at,
         "namespace": record.namespace,

@@ -8,10 +8,10 @@ definitions     custom resource definitions, policies, priority classes, the web
 admission       a GPU pod as a dry run
 scheduler       the leaders; whether kube-scheduler asks the extender
 components      whether each answers; their clocks
-nodes           the agents' reports, and what the kubelets offer
+nodes           the agents' reports, and what the kubelets advertise
 bookings        booking service, database, the objects of bookings
 invariants      what must always hold, counted again
-resource_claims  what kube-apiserver asks about ResourceClaims, and what nodes offer for them
+resource_claims  what kube-apiserver asks about ResourceClaims, and what nodes advertise for them
 hub maia        the accounts and addresses of others
 runtime         RuntimeClass, and how GPUs are shown to containers
 given_settings  settings whose wrong value nobody notices

@@ -1,4 +1,4 @@
-"""The agents' reports, and what the kubelets offer."""
+"""The agents' reports, and what the kubelets advertise."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -16,7 +16,7 @@ from carrel.parsing.time import seconds
 
 MODE = "CARREL_MODE"
 STALLS_ABOVE = 2048
-"""Devices of a plugin, as `node.memory_offer_decision` says."""
+"""Devices of a plugin, as `node.memory_mode_decision` says."""
 STALLS_SINCE = 36
 """The first minor version of a kubelet that stalls on more."""
 
@@ -59,14 +59,14 @@ async def kubelets(of: Installation) -> Sequence[Finding]:
         if report.status.devices:
             hop = f"kubelet of {name}"
             wrong = list(_of_kubelet(of, report, nodes.get(name), agents_by_node.get(name), hop))
-            found += wrong or [ok(_offered(nodes[name].status.allocatable), hop)]
+            found += wrong or [ok(_advertised(nodes[name].status.allocatable), hop)]
     return found or [ok("no node has GPUs")]
 
 
-def _offered(allocatable: Mapping[str, str]) -> str:
+def _advertised(allocatable: Mapping[str, str]) -> str:
     names = (nvidia.GPU, gpushare.GPU_COUNT, gpushare.GPU_MEM)
     shown = [f"{allocatable[name]} {name}" for name in names if amount(allocatable, name)]
-    return f"offers {', '.join(shown)}" if shown else "offers nothing, as it should"
+    return f"advertises {', '.join(shown)}" if shown else "advertises nothing, as it should"
 
 
 def _of_kubelet(
@@ -76,26 +76,27 @@ def _of_kubelet(
         yield fail("the cluster has no such node: is the agent's --node-name right?", "kubectl get nodes", hop)
         return
     mode = (agent.given(MODE) if agent else "") or report.status.mode or "native"
-    offered = {name: amount(node.status.allocatable, name) for name in (nvidia.GPU, gpushare.GPU_MEM)}
+    advertised = {name: amount(node.status.allocatable, name) for name in (nvidia.GPU, gpushare.GPU_MEM)}
     healthy = sum(1 for gpu in report.status.devices if not gpu.reason)
     logs = of.kubectl(f"logs daemonset/carrel-agent; kubectl describe node {node.metadata.name}")
     if mode == "report-only":
         return
     if mode == "coexist":
-        if not offered[nvidia.GPU]:
-            text = f"it offers no {nvidia.GPU}: in coexist mode NVIDIA's plugin must run there"
+        if not advertised[nvidia.GPU]:
+            text = f"it advertises no {nvidia.GPU}: in coexist mode NVIDIA's plugin must run there"
             yield fail(text, of.with_values("mode=native") + ", or install NVIDIA's plugin", hop)
         return
-    if healthy and offered[nvidia.GPU] < healthy:
+    if healthy and advertised[nvidia.GPU] < healthy:
         text = (
-            f"it offers {offered[nvidia.GPU]} {nvidia.GPU}, and {healthy} GPUs are healthy: a plugin is not registered"
+            f"it advertises {advertised[nvidia.GPU]} {nvidia.GPU}, and {healthy} GPUs are healthy: "
+            "a plugin is not registered"
         )
-        yield (warn if offered[nvidia.GPU] else fail)(text, logs, hop)
+        yield (warn if advertised[nvidia.GPU] else fail)(text, logs, hop)
     is_given = report.status.memory_resource and gpushare.GPU_MEM not in report.status.message
-    if is_given and not offered[gpushare.GPU_MEM]:
-        yield fail(f"it offers no {gpushare.GPU_MEM}, which the agent gives it", logs, hop)
-    if report.status.memory_resource == "plugin" and _stalls(node, offered[gpushare.GPU_MEM]):
-        text = f"{offered[gpushare.GPU_MEM]:,} devices of {gpushare.GPU_MEM} make this kubelet stall for minutes"
+    if is_given and not advertised[gpushare.GPU_MEM]:
+        yield fail(f"it advertises no {gpushare.GPU_MEM}, which the agent gives it", logs, hop)
+    if report.status.memory_resource == "plugin" and _stalls(node, advertised[gpushare.GPU_MEM]):
+        text = f"{advertised[gpushare.GPU_MEM]:,} devices of {gpushare.GPU_MEM} make this kubelet stall for minutes"
         yield warn(text, of.with_values("memoryUnit=GiB"), hop)
 
 

@@ -1,4 +1,4 @@
-"""Dynamic Resource Allocation: what kube-apiserver asks the gate, the DeviceClass, and what slices offer on nodes."""
+"""Dynamic Resource Allocation: what kube-apiserver asks the gate, the DeviceClass, and what slices advertise."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -30,7 +30,7 @@ async def resource_claims(of: Installation) -> Sequence[Finding]:
     slices = await _slices(of)
     foreign = list(_not_counted(of, slices, driver if counts else ""))
     if not counts:
-        return foreign or [ok("ResourceClaims are not counted (dra.enabled), and no driver offers GPUs to them")]
+        return foreign or [ok("ResourceClaims are not counted (dra.enabled), and no driver advertises GPUs to them")]
     release = await of.client.release()
     if release < SINCE:
         text = f"ResourceClaims are to be counted, and Kubernetes {release[0]}.{release[1]} has none; 1.34 has"
@@ -104,16 +104,16 @@ async def _of_nodes(of: Installation, slices: Sequence[ResourceSlice], driver: s
     if driver != dra.DRIVER:
         return list(_reported(of, slices, reports))
     agents = {each.spec.node_name: each for each in await component_pods(of, "agent")}
-    offered = {each.spec.node_name for each in slices}
+    advertised = {each.spec.node_name for each in slices}
     return [
         finding
         for report in reports
         if (name := report.metadata.name) in nodes and any(not gpu.reason for gpu in report.status.devices)
-        for finding in _of_node(of, nodes[name], agents.get(name), is_offered=name in offered)
+        for finding in _of_node(of, nodes[name], agents.get(name), has_slice=name in advertised)
     ]
 
 
-def _of_node(of: Installation, node: NodeObject, agent: ComponentPod | None, *, is_offered: bool) -> Iterator[Finding]:
+def _of_node(of: Installation, node: NodeObject, agent: ComponentPod | None, *, has_slice: bool) -> Iterator[Finding]:
     name, runtime = node.metadata.name, node.status.node_info.container_runtime_version
     hop = f"claims on {name}"
     mode = (agent.given(MODE) if agent is not None else "") or "native"
@@ -121,7 +121,7 @@ def _of_node(of: Installation, node: NodeObject, agent: ComponentPod | None, *, 
         yield ok(f"they get no GPUs there: the agent runs in mode {mode}", hop)
     elif why := why_no_cdi(runtime):
         yield warn(f"they get no GPUs there: {why}", "docs/dra.md says what is needed", hop)
-    elif not is_offered:
+    elif not has_slice:
         look = of.kubectl(f"logs daemonset/carrel-agent; kubectl get gpunodestatus {name} --output yaml")
         yield fail("they get no GPUs there: it has no ResourceSlice of Carrel's driver", look, hop)
     elif runtime.startswith(CDI_UNSEEN):

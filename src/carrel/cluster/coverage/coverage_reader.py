@@ -16,7 +16,7 @@ from carrel.dialects.without_gpu import WithoutGpu
 from carrel.kubernetes.objects.kinds import Namespace, Pod
 from carrel.kubernetes.objects.pods import gates_of
 from carrel.ledger.coverage import Entitlement
-from carrel.ledger.ledger import Card
+from carrel.ledger.ledger import GpuEntry
 from carrel.ledger.placement import selected, suits_by_nature
 from carrel.ledger.requests import WHOLE, Request
 from carrel.ledger.tiers import Tier
@@ -98,20 +98,20 @@ class CoverageReader:
         is_silent = self._carrel.cluster_ledger.why_silent
         there = filter(None, map(ledger.node, self._carrel.eligible_nodes.nodes_for(pod)))
         nodes = [node for node in there if not node.unusable or is_silent(node.name)]
-        cards = [
-            card
+        entries = [
+            entry
             for node in nodes
             if selected(node, request)
-            for card in ledger.cards(node.name)
-            if suits_by_nature(card.gpu, request)
+            for entry in ledger.entries(node.name)
+            if suits_by_nature(entry.gpu, request)
         ]
         own = self._carrel.claim_users.holder_uids(pod)
-        found = [each for card in cards for each in self._holders_of(card) if each[0] not in own]
+        found = [each for entry in entries for each in self._holders_of(entry) if each[0] not in own]
         return [holder for _, holder in sorted(found, key=lambda each: _order(each[1]))]
 
-    def _holders_of(self, card: Card) -> Iterable[tuple[str, GpuHolder]]:
-        silent = self._carrel.cluster_ledger.why_silent(card.gpu.node)
-        for uid, share in sorted(card.shares.items()):
+    def _holders_of(self, entry: GpuEntry) -> Iterable[tuple[str, GpuHolder]]:
+        silent = self._carrel.cluster_ledger.why_silent(entry.gpu.node)
+        for uid, share in sorted(entry.shares.items()):
             pod = self._carrel.claim_users.pod_of(uid)
             is_there = pod is not None or share.holder.is_claim
             gone = "" if is_there else "it is gone, and its node has not confirmed its end"
@@ -119,13 +119,13 @@ class CoverageReader:
             yield (
                 uid,
                 GpuHolder(
-                    gpu=str(card.gpu),
-                    model=card.gpu.model,
+                    gpu=str(entry.gpu),
+                    model=entry.gpu.model,
                     pod=self._carrel.claim_users.described(share.holder),
                     user=person_of(pod) if pod is not None else "",
                     tier=self._carrel.covered_pods.tier(pod) if pod is not None else None,
                     until=covered.entitlement.ends if covered is not None else None,
-                    unsure=f"{card.gpu.node} does not answer, {silent}" if silent else gone,
+                    unsure=f"{entry.gpu.node} does not answer, {silent}" if silent else gone,
                 ),
             )
 
@@ -161,11 +161,11 @@ class CoverageReader:
         """The models that the pod holds or asks for, and how many GPUs."""
         ledger = self._carrel.ledger
         if held := {share.gpu for share in self._carrel.pod_facts.shares_of(pod)}:
-            return {card.gpu.model for card in map(ledger.card, held) if card is not None}, len(held)
+            return {entry.gpu.model for entry in map(ledger.entry, held) if entry is not None}, len(held)
         asked = self._carrel.pod_facts.asked(pod)
         if not isinstance(asked, PodRequest):
             return set(), 0
-        return {asked.request.model} - {""}, asked.request.cards
+        return {asked.request.model} - {""}, asked.request.gpus
 
     def _held_for(self, pod: Pod) -> Entitlement | None:
         """A scheduling gate of the same name as the annotation holds it until the booking starts."""

@@ -8,8 +8,8 @@ Reading order:
     release            frees GPUs by the word of an admin
 
     gpu_nodes silent_agents    which node a GPU belongs to; whether its agent has reported lately
-    unrecorded_pods node_offers adoption   pods that have GPUs without a Lease; what kubelets offer; records them
+    unrecorded_pods allocatable_gpus adoption   pods with GPUs and without a Lease; what kubelets have; records them
     confirmed_ends     whether a pod that is gone has really ended on its node
     slot_gpus          which GPU is behind a slot, where the kubelet chooses; waits until it has one
-    shown_cards        GPUs and their holders by the numbers that people know
+    shown_gpus         GPUs and their holders by the numbers that people know
 """

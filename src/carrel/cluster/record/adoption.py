@@ -95,9 +95,9 @@ class Adoption:
         """What goes on Leases: its GPUs, or as many slots as the kubelet gave it GPUs."""
         if not self._cluster_ledger.kubelet_chooses(node):
             return pod.gpus
-        cards = self._cluster_ledger.ledger.cards(node)
-        own = [card.gpu for card in cards if pod.holder.uid in card.shares]
-        free = [card.gpu for card in cards if not self._cluster_ledger.has_lease(card.gpu)]
+        entries = self._cluster_ledger.ledger.entries(node)
+        own = [entry.gpu for entry in entries if pod.holder.uid in entry.shares]
+        free = [entry.gpu for entry in entries if not self._cluster_ledger.has_lease(entry.gpu)]
         return [*own, *reversed(free)][: pod.devices]
 
 

@@ -14,9 +14,9 @@ from datetime import datetime
 
 from carrel.cluster.closed_nodes import ClosedNodes
 from carrel.cluster.pod_progress import is_ending, slot_of, state_of
+from carrel.cluster.record.allocatable_gpus import AllocatableGpus
 from carrel.cluster.record.gpu_nodes import GpuNodes
 from carrel.cluster.record.known_lease import KnownLease, OwnWrites, slots_in_use
-from carrel.cluster.record.node_offers import NodeOffers
 from carrel.cluster.record.silent_agents import why_silent
 from carrel.cluster.record.unrecorded_pods import UnrecordedPod, users_by_gpu, why_set_aside
 from carrel.cluster.watches import Watches
@@ -61,7 +61,7 @@ class ClusterLedger:
         self._closed_nodes = closed_nodes
         self._memory_unit = dialect_options.memory_unit
         self._isolation = isolation
-        self._offers = NodeOffers(watches, dialect_options)
+        self._kubelets = AllocatableGpus(watches, dialect_options)
         self._gpu_nodes = GpuNodes(watches, self)
         self._statuses: dict[str, GpuNodeStatus] = {}
         self._labels: dict[str, Mapping[str, str]] = {}
@@ -104,7 +104,7 @@ class ClusterLedger:
     def on_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
         if new is not None:
             name = new.metadata.name
-            is_new, there = self._offers.on_node(new), self.ledger.node(name)
+            is_new, there = self._kubelets.on_node(new), self.ledger.node(name)
             is_new = is_new or (there is not None and there.closed != self._closed_nodes.why(name))
             if is_new or self._labels.get(name) != new.metadata.labels:
                 is_first = name not in self._labels
@@ -112,7 +112,7 @@ class ClusterLedger:
                 self._refresh_all({name} | (self._gpu_nodes.on_node(name) if is_first else set()))
         elif old is not None:
             self._labels.pop(old.metadata.name, None)
-            self._offers.forget_node(old.metadata.name)
+            self._kubelets.forget_node(old.metadata.name)
             self._refresh_all({old.metadata.name} | self._gpu_nodes.on_node(old.metadata.name))
 
     def labels_of(self, node: str) -> Mapping[str, str]:
@@ -172,10 +172,11 @@ class ClusterLedger:
         if not self._watches.are_holders_read:
             self._to_refresh.add(name)  # who uses its GPUs without a Lease is not known yet
         unrecorded = self.unrecorded(name)
-        self._hold_unrecorded(name, self._offers.shares(node, unrecorded))
+        self._hold_unrecorded(name, self._kubelets.shares(node, unrecorded))
         set_aside = ""
         if node.kubelet_chooses:
-            node = as_slots(node, slots_in_use(node, self._leases, self.users_of), self._offers.offer(name, unrecorded))
+            in_use = slots_in_use(node, self._leases, self.users_of)
+            node = as_slots(node, in_use, self._kubelets.capacity(name, unrecorded))
         else:
             set_aside = why_set_aside(unrecorded, name)
         gpus = tuple(self._unless_unsure(gpu) for gpu in node.gpus)
@@ -194,7 +195,7 @@ class ClusterLedger:
         return any(lease.record.node == node and lease.record.shares for lease in self._leases_with(uuid))
 
     def _holders_on(self, node: str) -> set[str]:
-        return {uid for card in self.ledger.cards(node) for uid in card.shares}
+        return {uid for entry in self.ledger.entries(node) for uid in entry.shares}
 
     def _unless_unsure(self, gpu: Gpu) -> Gpu:
         """The GPU; unusable, if its records contradict each other."""
@@ -248,7 +249,7 @@ class ClusterLedger:
         status, reported = self._statuses.get(node), self._reported.get(node)
         if status is None or reported is None or not self._watches.are_holders_read:
             return ()
-        return self._offers.unrecorded(reported, status, self._is_recorded)
+        return self._kubelets.unrecorded(reported, status, self._is_recorded)
 
     def on_complete(self) -> None:
         """All pods, claims and Leases may be here now. To be called before the first answer."""
@@ -264,17 +265,17 @@ class ClusterLedger:
     def _is_recorded(self, pod: Pod) -> bool:
         if names := self._lease_names.get(pod.metadata.uid):
             # Some of its Leases may be missing: one was deleted by somebody, or `adoption` has not written it yet.
-            told = carrel.told_cards(pod.metadata.annotations)
+            told = carrel.bound_gpus(pod.metadata.annotations)
             if told:
                 return told <= {self._leases[name].record.gpu for name in names if name in self._leases}
-            return len(names) >= self._offers.count_of(pod)
+            return len(names) >= self._kubelets.count_of(pod)
         lease = self._leases.get(slot_of(pod)) if is_reservation(pod) else None
         return lease is not None and lease.record.reservation is not None
 
     def _hold_unrecorded(self, node: str, held: Mapping[str, dict[str, Share]]) -> None:
         """Sets what pods of the node hold without a Lease: GPU → uid → share."""
-        before = self._offers.held_on(node)
-        self._offers.set_held(node, held)
+        before = self._kubelets.held_on(node)
+        self._kubelets.set_held(node, held)
         for gpu in before.keys() | held.keys():
             if before.get(gpu) != held.get(gpu):
                 self._unrecorded.pop(gpu, None)
@@ -392,7 +393,7 @@ class ClusterLedger:
             if not names:
                 self._lease_names.pop(uid, None)
         pods = filter(None, map(self._pods.by_uid, had ^ has))
-        self._refresh_if_complete({pod.spec.node_name for pod in pods if self._offers.has_pods(pod.spec.node_name)})
+        self._refresh_if_complete({pod.spec.node_name for pod in pods if self._kubelets.has_pods(pod.spec.node_name)})
 
     def _unrecord(self, lease: KnownLease) -> None:
         names = self._recorded_on.get(lease.record.gpu, set())
@@ -410,14 +411,13 @@ class ClusterLedger:
         shares |= {share.holder.uid: share for record in records for share in record.shares}
         kept_for = next((record.kept_for for record in records if record.kept_for), None)
         now = [share.in_state(state_of(share, self._claim_users.pod_of(share.holder.uid))) for share in shares.values()]
-        if changed := self.ledger.set_card(gpu, now, kept_for):
+        if changed := self.ledger.set_entry(gpu, now, kept_for):
             self._tell_shares(changed)
 
     def _refresh_if_unsure(self, lease: KnownLease) -> None:
         """A Lease of a GPU that moved, or whose records contradicted each other, changes which GPUs are unusable."""
-        record = lease.record
-        cards = self.ledger.cards(record.node)
-        matching = [card for card in cards if card.gpu.uuid == record.gpu and card.gpu.index == record.index]
+        record, entries = lease.record, self.ledger.entries(lease.record.node)
+        matching = [entry for entry in entries if entry.gpu.uuid == record.gpu and entry.gpu.index == record.index]
         is_unsure = not matching or matching[0].gpu.unusable or len(self._recorded_on.get(record.gpu, ())) > 1
         is_unsure = is_unsure or self._has_prepared_claims(record.node)
         # The GPU behind one slot limits which GPU may be behind another.
@@ -427,9 +427,9 @@ class ClusterLedger:
 
     def _refresh_elsewhere(self, record: LeaseRecord) -> None:
         """A GPU that was moved to another node may not be used there while a Lease of its old place records it."""
-        card = self.ledger.card(record.gpu)
-        if card is not None and card.gpu.node != record.node:
-            self._refresh(card.gpu.node)
+        entry = self.ledger.entry(record.gpu)
+        if entry is not None and entry.gpu.node != record.node:
+            self._refresh(entry.gpu.node)
 
     def _has_prepared_claims(self, node: str) -> bool:
         return node in self._statuses and bool(self._statuses[node].status.prepared_claims)
@@ -440,7 +440,7 @@ class ClusterLedger:
         """A pod that is gone still holds its GPUs in the ledger, until its share is removed from the Lease."""
         pod = new or old
         report = self._statuses.get(pod.spec.node_name) if pod is not None else None
-        self._refresh_if_complete(self._offers.on_pod(old, new, report, self._is_recorded))
+        self._refresh_if_complete(self._kubelets.on_pod(old, new, report, self._is_recorded))
         if pod is not None and self.ledger.shares_of(pod.metadata.uid):
             if new is None or is_ending(new):
                 self.ledger.release(pod.metadata.uid)

@@ -284,14 +284,14 @@ class LeaseWriter:
 
     def _why_no_room(self, gpu: Gpu, share: Share) -> Refusal | None:
         """None if the GPU, which had room when it was chosen, still has it."""
-        card = self._cluster_ledger.ledger.card(gpu.uuid)
-        if card is None or card.gpu.unusable:
-            return Refusal(f"{gpu} is no longer in use" + (f": {card.gpu.unusable}" if card else ""))
-        if card.kept_for is not None and not share.may_have(card.kept_for):
-            return Refusal(f"{gpu} is now kept for {card.kept_for}")
-        if share.holder.uid not in card.shares:
+        entry = self._cluster_ledger.ledger.entry(gpu.uuid)
+        if entry is None or entry.gpu.unusable:
+            return Refusal(f"{gpu} is no longer in use" + (f": {entry.gpu.unusable}" if entry else ""))
+        if entry.kept_for is not None and not share.may_have(entry.kept_for):
+            return Refusal(f"{gpu} is now kept for {entry.kept_for}")
+        if share.holder.uid not in entry.shares:
             return Refusal(f"{gpu} is no longer promised to {share.holder}")
-        if card.free < 0:  # our own promise is counted in
+        if entry.free < 0:  # our own promise is counted in
             return Refusal(f"{gpu} was taken by another pod in the meantime")
         return None
 

@@ -19,7 +19,7 @@ from carrel.ledger.refusals import Refusal
 from carrel.ledger.slots import Reservation, ReservationState
 
 
-def card_used_by(cluster_ledger: ClusterLedger, node: str, uid: str) -> str:
+def gpu_used_by(cluster_ledger: ClusterLedger, node: str, uid: str) -> str:
     """UUID of the one GPU that the kubelet gave to a pod, as the agent says; empty if it does not, or if its report
     has lost the UUIDs: a place in their stead would match no GPU when they are back."""
     reported = cluster_ledger.reported(node)
@@ -37,9 +37,9 @@ def gpus_of_slots(cluster_ledger: ClusterLedger, placement: Placement) -> Placem
     reported = cluster_ledger.reported(placement.node)
     if reported is None or not reported.kubelet_chooses:
         return placement
-    cards = {gpu.uuid: gpu for gpu in reported.gpus}
+    by_uuid = {gpu.uuid: gpu for gpu in reported.gpus}
     known = _reservations(cluster_ledger, placement)
-    gpus = [cards[each.card] for each in known if each.state is ReservationState.HELD and each.card in cards]
+    gpus = [by_uuid[each.gpu] for each in known if each.state is ReservationState.HELD and each.gpu in by_uuid]
     return replace(placement, gpus=tuple(gpus)) if len(gpus) == len(placement.gpus) else None
 
 
@@ -52,9 +52,9 @@ def indices_of(cluster_ledger: ClusterLedger, leases: Iterable[KnownLease], uid:
         if reported is None or not reported.kubelet_chooses:
             indices.add(record.index)
             continue
-        card = record.reservation.card if record.reservation else ""
+        uuid = record.reservation.gpu if record.reservation else ""
         for gpu in reported.gpus:
-            if gpu.uuid == card if card else uid in cluster_ledger.users_of(gpu):
+            if gpu.uuid == uuid if uuid else uid in cluster_ledger.users_of(gpu):
                 indices.add(gpu.index)
     return tuple(sorted(indices))
 

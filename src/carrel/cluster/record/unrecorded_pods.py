@@ -29,7 +29,7 @@ from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Amount, Memory
 from carrel.ledger.shares import Holder, Share, ShareState
-from carrel.ledger.slots import KubeletOffer
+from carrel.ledger.slots import KubeletCapacity
 from carrel.parsing import Malformed
 
 RequestOf = Callable[[Pod], PodRequest | Refusal | None]
@@ -117,18 +117,18 @@ def _unrecorded(node: Node, pod: Pod, used: frozenset[int], request_of: RequestO
     if by_kubelet:
         return UnrecordedPod(holder, request.amount, len(by_kubelet), by_kubelet, devices)
     told = _told_by_carrel(node, pod)
-    if len(told) == request.cards:
-        return UnrecordedPod(holder, request.amount, request.cards, told, devices)
+    if len(told) == request.gpus:
+        return UnrecordedPod(holder, request.amount, request.gpus, told, devices)
     parts = _told_by_peers(node, pod)
     if isinstance(request.amount, Memory) and parts and all(parts.values()):
-        memory = _divided(MiB(request.amount.mib * request.cards), parts)
+        memory = _divided(MiB(request.amount.mib * request.gpus), parts)
         return UnrecordedPod(holder, request.amount, len(parts), tuple(parts), devices, memory)
-    has = tuple(parts) if len(parts) == request.cards else ()
-    return UnrecordedPod(holder, request.amount, request.cards, has, devices)
+    has = tuple(parts) if len(parts) == request.gpus else ()
+    return UnrecordedPod(holder, request.amount, request.gpus, has, devices)
 
 
 def _told_by_carrel(node: Node, pod: Pod) -> tuple[Gpu, ...]:
-    told = carrel.told_cards(pod.metadata.annotations)
+    told = carrel.bound_gpus(pod.metadata.annotations)
     return tuple(gpu for gpu in node.gpus if gpu.uuid in told)
 
 
@@ -167,10 +167,10 @@ def _gpus(count: int) -> str:
     return "a GPU" if count == 1 else f"{count} GPUs"
 
 
-def offer_of(pods: Iterable[UnrecordedPod], allocatable: int | None, capacity: int) -> KubeletOffer:
+def kubelet_capacity_of(pods: Iterable[UnrecordedPod], allocatable: int | None, capacity: int) -> KubeletCapacity:
     """Where the kubelet chooses the GPUs: what it has to give, and what these pods have of it."""
     others = tuple(pods)
-    return KubeletOffer(
+    return KubeletCapacity(
         allocatable,
         capacity,
         tuple(str(pod.holder) for pod in others),

@@ -46,9 +46,9 @@ class FreeAgain:
     def _holds_one(self, uid: str, request: Request, nodes: Collection[str]) -> bool:
         """Whether the pod holds a GPU, or a part of one, that would do."""
         ledger = self._state.ledger
-        for card in filter(None, map(ledger.card, ledger.shares_of(uid))):
-            node = ledger.node(card.gpu.node)
+        for entry in filter(None, map(ledger.entry, ledger.shares_of(uid))):
+            node = ledger.node(entry.gpu.node)
             is_there = node is not None and node.name in nodes and not node.unusable and selected(node, request)
-            if is_there and not card.gpu.unusable and suits_by_nature(card.gpu, request):
+            if is_there and not entry.gpu.unusable and suits_by_nature(entry.gpu, request):
                 return True
         return False

@@ -77,7 +77,7 @@ class PersonLimit:
         held = self.held_by(person)
         is_first = request.gang is not None and not self._members_of(request.gang).bound
         pods = request.gang.size if request.gang is not None and is_first else 1
-        asked = request.cards * pods if request.amount == WHOLE else 0
+        asked = request.gpus * pods if request.amount == WHOLE else 0
         if held + asked <= self._gpus and held < self._gpus:
             return None
         return Refusal(
@@ -94,6 +94,6 @@ class PersonLimit:
             is_counted = uid not in covered and not self._covered_pods.is_exempt(pod)
             for holder in self._watches.claim_users.holder_uids(pod) if is_counted else ():
                 for gpu, share in self._ledger.shares_of(holder).items():
-                    memory = card.gpu.memory if (card := self._ledger.card(gpu)) is not None else 0
+                    memory = entry.gpu.memory if (entry := self._ledger.entry(gpu)) is not None else 0
                     held += Fraction(share.memory, memory) if share.memory is not None and memory else 1
         return held

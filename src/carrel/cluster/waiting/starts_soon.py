@@ -29,7 +29,7 @@ def why_never_covers(
         return f"is not for {request.model or f'a GPU{request.selector}'}"
     if not is_known:
         return ""
-    if request.cards > entitlement.gpus:
+    if request.gpus > entitlement.gpus:
         return f"is for fewer GPUs than this pod asks for ({request})"
     if entitlement.share_of > 1 and request.amount == WHOLE:
         return f"is for a part of a GPU, and this pod asks for {request}"

@@ -151,9 +151,9 @@ class WaitingReason:
 
     def _would_do(self, node: str, request: Request) -> bool:
         """Whether the node would do if it were empty and in order."""
-        gpus = (card.gpu for card in self._ledger.cards(node))
+        gpus = (entry.gpu for entry in self._ledger.entries(node))
         fitting = sum(allows(gpu, request) and request.amount.on(gpu.memory) <= gpu.memory for gpu in gpus)
-        return fitting >= request.cards and selected(self._ledger.node(node), request)
+        return fitting >= request.gpus and selected(self._ledger.node(node), request)
 
     def _why_gang_waits(self, gang: Gang, facts: PodFacts, nodes: Sequence[str]) -> Refusal | None:
         """None if all members could be placed now, or some are bound already."""

@@ -134,7 +134,7 @@ class LeaseCollector:
         change it: the Leases of the GPUs that a pod was bound with have the mark of one bind in common.
         """
         pod, uid, record = self._pod_by_uid(holder.uid), holder.uid, lease.record
-        annotated = carrel.told_cards(pod.metadata.annotations) if pod else frozenset()
+        annotated = carrel.bound_gpus(pod.metadata.annotations) if pod else frozenset()
         others = [each.record for each in self._cluster_ledger.leases_of(uid) if each.record.gpu in annotated]
         if not annotated or record.gpu in annotated or {each.gpu for each in others} != annotated:
             return False

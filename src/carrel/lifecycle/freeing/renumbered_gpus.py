@@ -43,13 +43,13 @@ class RenumberedGpus:
 
     def _other_index(self, lease: KnownLease) -> int | None:
         record, state = lease.record, self._state
-        card = state.ledger.card(record.gpu) if record.shares else None
-        if card is None or (card.gpu.node, card.gpu.index) == (record.node, record.index):
+        entry = state.ledger.entry(record.gpu) if record.shares else None
+        if entry is None or (entry.gpu.node, entry.gpu.index) == (record.node, record.index):
             return None
         is_sure = not state.cluster_ledger.kubelet_chooses(record.node) and not state.cluster_ledger.why_silent(
             record.node
         )
-        return card.gpu.index if card.gpu.node == record.node and is_sure else None
+        return entry.gpu.index if entry.gpu.node == record.node and is_sure else None
 
     async def move(self, names: list[str]) -> list[str]:
         """The names of those that were moved. One that waits for the name of another is tried again after that."""

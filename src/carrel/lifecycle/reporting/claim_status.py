@@ -148,7 +148,7 @@ class ClaimStatusWriter:
 def _why_impossible(claim: GpuClaim, dialect_options: DialectOptions) -> str:
     """Why the claim can never be met as it is written; empty if it can."""
     try:
-        request = gpuclaim.request_of(claim, dialect_options.shared_claims_per_card)
+        request = gpuclaim.request_of(claim, dialect_options.shared_claims_per_gpu)
     except Malformed as malformed:
         return str(malformed)
     return request.reason if isinstance(request, Refusal) else ""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from carrel.ledger.coverage import Entitlement
-from carrel.ledger.ledger import Card, Ledger
+from carrel.ledger.ledger import GpuEntry, Ledger
 from carrel.ledger.shares import ShareState
 
 BYTES_PER_MIB = 1024 * 1024
@@ -115,20 +115,20 @@ class GpuCounts:
 def _count(ledger: Ledger, name: str) -> _Count:
     count, node = _Count(), ledger.node(name)
     is_usable = node is not None and not node.out_of_use
-    for card in ledger.cards(name):
-        model, state = card.gpu.model or UNKNOWN, _state(card, is_node_usable=is_usable)
+    for entry in ledger.entries(name):
+        model, state = entry.gpu.model or UNKNOWN, _state(entry, is_node_usable=is_usable)
         count.gpus[model, state] += 1
-        count.memory[model, "free"] += max(card.free, 0)
-        for share in card.shares.values():
-            count.memory[model, share.state.value] += card.held(share)
-        if state != "unusable" and card.kept_for is None:
-            count.free[model, "part" if card.shares else "whole"] += max(card.free, 0)
+        count.memory[model, "free"] += max(entry.free, 0)
+        for share in entry.shares.values():
+            count.memory[model, share.state.value] += entry.held(share)
+        if state != "unusable" and entry.kept_for is None:
+            count.free[model, "part" if entry.shares else "whole"] += max(entry.free, 0)
     return count
 
 
-def _state(card: Card, *, is_node_usable: bool) -> str:
-    if card.gpu.unusable or not is_node_usable:
+def _state(entry: GpuEntry, *, is_node_usable: bool) -> str:
+    if entry.gpu.unusable or not is_node_usable:
         return "unusable"
-    if not card.shares:
-        return "free" if card.kept_for is None else "kept"
-    return "covered" if any(share.coverage for share in card.shares.values()) else "opportunistic"
+    if not entry.shares:
+        return "free" if entry.kept_for is None else "kept"
+    return "covered" if any(share.coverage for share in entry.shares.values()) else "opportunistic"

@@ -95,16 +95,16 @@ def assigned_note(pod: Pod, leases: Sequence[KnownLease], now: datetime) -> Note
     by_index = sorted(here, key=lambda lease: lease.record.index)
     parts = {_part(lease, pod.metadata.uid) for lease in by_index}
     if len(parts) == 1:
-        cards = ", ".join(_card(lease.record, pod) for lease in by_index)
-        return Note(ASSIGNED, f"this pod got {cards} of {pod.spec.node_name}, {parts.pop()}", NORMAL)
-    cards = ", ".join(f"{_card(lease.record, pod)} ({_part(lease, pod.metadata.uid)})" for lease in by_index)
-    return Note(ASSIGNED, f"this pod got {cards} of {pod.spec.node_name}", NORMAL)
+        gpus = ", ".join(_gpu(lease.record, pod) for lease in by_index)
+        return Note(ASSIGNED, f"this pod got {gpus} of {pod.spec.node_name}, {parts.pop()}", NORMAL)
+    gpus = ", ".join(f"{_gpu(lease.record, pod)} ({_part(lease, pod.metadata.uid)})" for lease in by_index)
+    return Note(ASSIGNED, f"this pod got {gpus} of {pod.spec.node_name}", NORMAL)
 
 
-def _card(record: LeaseRecord, pod: Pod) -> str:
+def _gpu(record: LeaseRecord, pod: Pod) -> str:
     """By its index; where that is only the number of a slot, by its UUID, once it is known."""
-    if record.reservation is not None and record.reservation.card:
-        return record.reservation.card
+    if record.reservation is not None and record.reservation.gpu:
+        return record.reservation.gpu
     # A GPU whose UUID nobody reports is named like a slot; but its pod was told which it is.
     is_slot = record.gpu == slot_id(record.node, record.index) and carrel.DEVICES not in pod.metadata.annotations
     return "a GPU that the kubelet chooses" if is_slot else f"GPU {record.index}"

@@ -47,7 +47,7 @@ class KaiMetadataWriter:
         ]
         if not isinstance(asked, PodRequest) or kai.CONFIG_MAP_PREFIX not in asked.dialect.written_annotations:
             return False
-        if len(leases) != asked.request.cards or not all(map(self._visible_name, leases)):
+        if len(leases) != asked.request.gpus or not all(map(self._visible_name, leases)):
             return False
         for need in asked.request.containers:
             await self._write_maps(pod, need, leases)
@@ -62,7 +62,7 @@ class KaiMetadataWriter:
     async def _write_maps(self, pod: Pod, need: ContainerNeed, leases: Sequence[KnownLease]) -> None:
         containers = pod.spec.init_containers if need.init else pod.spec.containers
         place = [container.name for container in containers].index(need.container)
-        slot = self._cluster_ledger.ledger.card(leases[0].record.gpu)
+        slot = self._cluster_ledger.ledger.entry(leases[0].record.gpu)
         amount = need.amount
         part = (
             amount.part
@@ -80,9 +80,9 @@ class KaiMetadataWriter:
         record, reservation = lease.record, lease.record.reservation
         if self._cluster_ledger.kubelet_chooses(record.node):
             is_held = reservation is not None and reservation.state is ReservationState.HELD
-            return reservation.card if reservation is not None and is_held else ""
-        card = self._cluster_ledger.ledger.card(record.gpu)
-        return nvidia.visible_name(card.gpu) if card is not None else ""
+            return reservation.gpu if reservation is not None and is_held else ""
+        entry = self._cluster_ledger.ledger.entry(record.gpu)
+        return nvidia.visible_name(entry.gpu) if entry is not None else ""
 
 
 def _config_map(name: str, shared: kai.SharedGpu, pod: Pod) -> Json:

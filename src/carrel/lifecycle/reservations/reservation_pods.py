@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 
 from carrel.cluster.pod_progress import FINISHED, is_ending, slot_of
 from carrel.cluster.record.known_lease import KnownLease
-from carrel.cluster.record.slot_gpus import card_used_by
+from carrel.cluster.record.slot_gpus import gpu_used_by
 from carrel.cluster.state import ClusterState
 from carrel.cluster.watches import NAMESPACE_OF, SLOT_OF
 from carrel.dialects import carrel, kai_reservation
@@ -150,12 +150,12 @@ class ReservationPods:
         return SlotObservation(
             is_needed=bool(record.shares) or self._may_be_needed(lease.name, reservation, seen),
             pod=seen,
-            cards=frozenset(gpu.uuid for gpu in node.gpus) if node else frozenset(),
-            cards_of_others=frozenset(each.card for each in in_use if each.card),
+            gpus=frozenset(gpu.uuid for gpu in node.gpus) if node else frozenset(),
+            gpus_of_others=frozenset(each.gpu for each in in_use if each.gpu),
             has_other_user=self._is_used_by_another(record.node, reservation, seen),
             others_are_lost=any(each.state is ReservationState.LOST for each in neighbours),
             others_are_refused=any(map(self._is_early, neighbours)),
-            unusable_cards=frozenset(gpu.uuid for gpu in node.gpus if gpu.unusable) if node else frozenset(),
+            unusable_gpus=frozenset(gpu.uuid for gpu in node.gpus if gpu.unusable) if node else frozenset(),
             is_early=self._is_early(reservation),
             retry_at=self._retry_at(lease, reservation, seen),
         )
@@ -164,8 +164,8 @@ class ReservationPods:
         """The reservation with the UUID of its GPU, if it was recorded by its place and the node reports it now."""
         reported = self._cluster_ledger.reported(node)
         for gpu in reported.gpus if reported else ():
-            if gpu.has_uuid and reservation.card == place_name(node, gpu.index):
-                return replace(reservation, card=gpu.uuid)
+            if gpu.has_uuid and reservation.gpu == place_name(node, gpu.index):
+                return replace(reservation, gpu=gpu.uuid)
         return None
 
     def _is_early(self, reservation: Reservation) -> bool:
@@ -213,18 +213,18 @@ class ReservationPods:
             return None
         metadata, phase, now = pod["metadata"], pod.get("status", {}).get("phase"), self._clock()
         try:
-            card = kai_reservation.reserved_in(metadata.get("annotations", {}), f"pod {metadata['name']}")
+            gpu = kai_reservation.reserved_in(metadata.get("annotations", {}), f"pod {metadata['name']}")
         except Malformed as malformed:
             log.warning("reservation_unreadable: %s", malformed)
-            card = ""
+            gpu = ""
         is_stuck = now - self._first_seen.setdefault(metadata["uid"], now) > UUID_TIMEOUT_S
         is_deleted = bool(metadata.get("deletionTimestamp"))
         # The kubelet's own list is better than what the program in the pod has found: it may see no GPU at all, where
         # the container runtime is told by index, by mounts or by CDI.
-        card = card_used_by(self._cluster_ledger, node, metadata["uid"]) or card
+        gpu = gpu_used_by(self._cluster_ledger, node, metadata["uid"]) or gpu
         is_finished = phase in FINISHED
         why = f"the kubelet of {node} gave no GPU: {_kubelet_words(pod)}" if is_finished or is_stuck else ""
-        return ReservationPod(metadata["uid"], is_deleted, is_finished, is_stuck, card, why)
+        return ReservationPod(metadata["uid"], is_deleted, is_finished, is_stuck, gpu, why)
 
     def _may_be_needed(self, name: str, reservation: Reservation, pod: ReservationPod | None) -> bool:
         """No pod holds a part of the slot; but a bind may have stopped waiting only because this took so long."""
@@ -236,8 +236,8 @@ class ReservationPods:
     def _is_used_by_another(self, node: str, reservation: Reservation, ours: ReservationPod | None) -> bool:
         """Whether the kubelet shows the slot's GPU with another pod that still exists."""
         reported = self._cluster_ledger.reported(node)
-        card = next((gpu for gpu in reported.gpus if gpu.uuid == reservation.card), None) if reported else None
-        users = (self._state.pods.store.by_uid(uid) for uid in (self._cluster_ledger.users_of(card) if card else ()))
+        held = next((gpu for gpu in reported.gpus if gpu.uuid == reservation.gpu), None) if reported else None
+        users = (self._state.pods.store.by_uid(uid) for uid in (self._cluster_ledger.users_of(held) if held else ()))
         mine = {reservation.pod, ours.uid if ours else ""}
         return any(user is not None and not is_ending(user) and user.metadata.uid not in mine for user in users)
 
@@ -247,7 +247,7 @@ class ReservationPods:
         if not await self._lease_writer.set_reservation(lease, reservation):
             return ReservationStep(SOON_S)  # the Lease has changed: read it again
         is_trouble = reservation.state in (ReservationState.LOST, ReservationState.DOUBLED)
-        words = "reservation_%s lease=%s gpu=%s", reservation.state.value, lease.name, reservation.card or "unknown"
+        words = "reservation_%s lease=%s gpu=%s", reservation.state.value, lease.name, reservation.gpu or "unknown"
         log.log(logging.WARNING if is_trouble else logging.INFO, *words)
         is_found = reservation.state is ReservationState.HELD
         if is_found:
@@ -340,4 +340,4 @@ def _is_healthy(lease: KnownLease, pods: Mapping[str, Pod]) -> bool:
     if reservation is None or pod is None or not lease.record.shares or is_ending(pod):
         return False
     said = pod.metadata.annotations.get(kai_reservation.RESERVED_GPU)
-    return reservation.state is ReservationState.HELD and said == reservation.card
+    return reservation.state is ReservationState.HELD and said == reservation.gpu

@@ -257,7 +257,7 @@ class Revoker:
         # Those first that have the least choice: each takes the first node with room.
         booked = sorted(
             (each for each in waiting if each.request.gang == gang),
-            key=lambda each: (len(each.nodes), -each.request.cards),
+            key=lambda each: (len(each.nodes), -each.request.gpus),
         )
         ledger, stuck = self._cluster_ledger.ledger, self._opportunists.stuck
         ending = [uid for uid in ledger.holders() if _is_released(ledger, uid)]
@@ -280,12 +280,12 @@ class Revoker:
     def _is_enough_kept(self, waiting: WaitingPod, ledger: Ledger) -> bool:
         """Whether the GPUs that are kept for the pod are enough, once all victims are gone."""
         keeper = waiting.keeper(ledger)
-        kept = [card for card in map(ledger.card, ledger.kept_for(keeper)) if card is not None]
+        kept = [entry for entry in map(ledger.entry, ledger.kept_for(keeper)) if entry is not None]
         with ledger.what_if():
-            for share in [share for card in kept for share in card.shares.values()]:
+            for share in [share for entry in kept for share in entry.shares.values()]:
                 if share.state is ShareState.RELEASING and share.holder.uid not in self._opportunists.stuck:
                     ledger.give_back(share.holder.uid)
-            nodes = {card.gpu.node for card in kept}.intersection(waiting.nodes)
+            nodes = {entry.gpu.node for entry in kept}.intersection(waiting.nodes)
             return any(isinstance(place(ledger, waiting.request, node, keeper), Placement) for node in nodes)
 
     def would_fit(self, waiting: Iterable[WaitingPod]) -> set[str]:

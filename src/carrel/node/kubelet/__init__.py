@@ -1,6 +1,6 @@
 """The node's kubelet: the device plugin that it calls, and what it says about which container has which device.
 
-device_plugin    offers devices to the kubelet, and answers its calls
+device_plugin    advertises devices to the kubelet, and answers its calls
 claim_plugin     prepares ResourceClaims for the kubelet
 claim_health     tells the kubelet which GPUs of claims are well
 pod_resources    which devices the kubelet has allocated to which container

@@ -1,4 +1,4 @@
-"""A device plugin for one resource: offers devices to the kubelet, and answers when the kubelet allocates them.
+"""A device plugin for one resource: advertises devices to the kubelet, and answers when the kubelet allocates them.
 
 It registers again when the kubelet was restarted (its socket is another one), when our own socket is missing (the
 kubelet removes it when it starts), or when the kubelet does not watch our devices: a kubelet that registered us and
@@ -54,19 +54,19 @@ class DevicePlugin(calls.DevicePluginServicer):
         self._is_wanted = is_wanted
         self._device_list = device_list
         self._trouble = ""
-        self._offered: Sequence[PluginDevice] = ()
+        self._advertised: Sequence[PluginDevice] = ()
         self._message = wire.ListAndWatchResponse()
         self._changed = asyncio.Condition()
         self._listeners = 0
         self._no_listener_since = 0.0
 
-    async def offer(self, devices: Sequence[PluginDevice]) -> None:
+    async def advertise(self, devices: Sequence[PluginDevice]) -> None:
         """All devices that there are from now on."""
-        if devices == self._offered:
+        if devices == self._advertised:
             return
         words = {True: HEALTHY, False: UNHEALTHY}
         async with self._changed:
-            self._offered = devices
+            self._advertised = devices
             self._message = wire.ListAndWatchResponse(
                 devices=[wire.Device(ID=device.id, health=words[device.is_healthy]) for device in devices]
             )

@@ -40,7 +40,7 @@ class DeviceAllocator:
 
     async def allocate(self, resource: str, devices: Sequence[str]) -> Mapping[str, str] | Refusal:
         return (
-            {"CARD": "a"} if list(devices) == ["a"] else Refusal(f"no container waits for {len(devices)} of {resource}")
+            {"GPU": "a"} if list(devices) == ["a"] else Refusal(f"no container waits for {len(devices)} of {resource}")
         )
 
 
@@ -48,7 +48,7 @@ class DeviceAllocator:
 async def running(kubelet: FakeKubelet, wanted: list[bool] | None = None) -> AsyncIterator[DevicePlugin]:
     is_wanted = wanted if wanted is not None else [True]
     plugin = DevicePlugin(MEM, kubelet.folder / "ours.sock", DeviceAllocator(), lambda: is_wanted[0])
-    await plugin.offer(TWO)
+    await plugin.advertise(TWO)
     task = asyncio.ensure_future(plugin.run())
     try:
         yield plugin
@@ -58,7 +58,7 @@ async def running(kubelet: FakeKubelet, wanted: list[bool] | None = None) -> Asy
         assert not (kubelet.folder / "ours.sock").exists(), "it leaves nothing behind"
 
 
-async def test_it_registers_and_offers_its_devices() -> None:
+async def test_it_registers_and_advertises_its_devices() -> None:
     async with a_kubelet() as kubelet, running(kubelet) as plugin:
         await eventually(lambda: plugin.is_registered)
         (request,) = kubelet.registered
@@ -74,7 +74,9 @@ async def test_an_unhealthy_device_is_withdrawn_and_returns_when_healthy() -> No
             messages = calls.ListAndWatch(wire.Empty(), timeout=60).__aiter__()
             seen = []
             for health in ([True, True], [True, False], [True, True]):
-                await plugin.offer([PluginDevice(name, is_well) for name, is_well in zip("ab", health, strict=True)])
+                await plugin.advertise(
+                    [PluginDevice(name, is_well) for name, is_well in zip("ab", health, strict=True)]
+                )
                 seen.append([device.health for device in (await messages.__anext__()).devices])
     assert seen == [["Healthy", "Healthy"], ["Healthy", "Unhealthy"], ["Healthy", "Healthy"]]
 
@@ -82,7 +84,7 @@ async def test_an_unhealthy_device_is_withdrawn_and_returns_when_healthy() -> No
 async def test_devices_are_allocated_and_preferred_as_the_allocator_says() -> None:
     async with a_kubelet() as kubelet, running(kubelet) as plugin:
         await eventually(lambda: plugin.is_registered)
-        assert await kubelet.allocate(MEM, ["a"]) == {"CARD": "a"}
+        assert await kubelet.allocate(MEM, ["a"]) == {"GPU": "a"}
         async with kubelet.plugin(MEM) as calls:
             asked = wire.ContainerPreferredAllocationRequest(available_deviceIDs=["b", "a"], allocation_size=1)
             answer = await calls.GetPreferredAllocation(wire.PreferredAllocationRequest(container_requests=[asked]))
@@ -192,7 +194,7 @@ async def test_the_container_runtime_learns_the_gpus_in_the_chosen_way(
 ) -> None:
     async with a_kubelet() as kubelet:
         plugin = DevicePlugin(MEM, kubelet.folder / "ours.sock", GpuAllocator(), device_list=device_list)
-        await plugin.offer(TWO)
+        await plugin.advertise(TWO)
         task = asyncio.ensure_future(plugin.run())
         try:
             await eventually(lambda: plugin.is_registered)

@@ -1,15 +1,15 @@
-/* Stands in for NVIDIA's management library, so that its real Python binding runs without a card.
+/* Stands in for NVIDIA's management library, so that its real Python binding runs without a GPU.
  *
  * Every call reads the file $NVML_STUB anew; a line is one fact:
  *
  *     driver gone                                                  there is a library, and no driver
- *     card <uuid> <bus id> <MiB> <processes> <name with spaces>    in the order of their indices
- *     lost <card>                                                  it does not answer any more
- *     remap <card>                                                 memory rows wait for a reset
- *     mig <card>                                                   it is cut into slices
- *     secret <card>                                                its processes are told to nobody
- *     link <card> <bus id of the other end>                        NVLink, 25,000 MB/s each way
- *     xid <card> <number>                                          an error; each is told once
+ *     gpu <uuid> <bus id> <MiB> <processes> <name with spaces>    in the order of their indices
+ *     lost <gpu>                                                  it does not answer any more
+ *     remap <gpu>                                                 memory rows wait for a reset
+ *     mig <gpu>                                                   it is cut into slices
+ *     secret <gpu>                                                its processes are told to nobody
+ *     link <gpu> <bus id of the other end>                        NVLink, 25,000 MB/s each way
+ *     xid <gpu> <number>                                          an error; each is told once
  *
  * Compiled with OLD_DRIVER it lacks what drivers of before 2020 lack.
  */
@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 enum { OK, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15 };
-enum { CARDS = 16, LINKS = 18, XIDS = 64, XID_EVENTS = 8, SPEED_COMMON = 90 };
+enum { GPUS = 16, LINKS = 18, XIDS = 64, XID_EVENTS = 8, SPEED_COMMON = 90 };
 
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } Pci;
 typedef struct { unsigned long long total, free, used; } Memory;
@@ -31,9 +31,9 @@ typedef struct {
     unsigned long long mib;
     unsigned processes, links;
     int lost, remap, mig, secret;
-} Card;
+} Gpu;
 
-static struct { Card cards[CARDS]; int count, gone, xids, xid_card[XIDS], xid[XIDS]; } now;
+static struct { Gpu gpus[GPUS]; int count, gone, xids, xid_gpu[XIDS], xid[XIDS]; } now;
 static int told; /* how many errors the caller has heard of */
 
 static void look(void) {
@@ -42,33 +42,33 @@ static void look(void) {
     memset(&now, 0, sizeof now);
     if (!file) { now.gone = 1; return; }
     while (fgets(line, sizeof line, file)) {
-        Card card = {0};
+        Gpu gpu = {0};
         char end[32];
         int index, number;
         if (!strncmp(line, "driver gone", 11)) now.gone = 1;
-        if (sscanf(line, "card %95s %31s %llu %u %95[^\n]", card.uuid, card.bus_id, &card.mib, &card.processes, card.name) == 5)
-            now.cards[now.count++] = card;
-        if (sscanf(line, "lost %d", &index) == 1) now.cards[index].lost = 1;
-        if (sscanf(line, "remap %d", &index) == 1) now.cards[index].remap = 1;
-        if (sscanf(line, "mig %d", &index) == 1) now.cards[index].mig = 1;
-        if (sscanf(line, "secret %d", &index) == 1) now.cards[index].secret = 1;
-        if (sscanf(line, "link %d %31s", &index, end) == 2) strcpy(now.cards[index].ends[now.cards[index].links++], end);
-        if (sscanf(line, "xid %d %d", &index, &number) == 2) { now.xid_card[now.xids] = index; now.xid[now.xids++] = number; }
+        if (sscanf(line, "gpu %95s %31s %llu %u %95[^\n]", gpu.uuid, gpu.bus_id, &gpu.mib, &gpu.processes, gpu.name) == 5)
+            now.gpus[now.count++] = gpu;
+        if (sscanf(line, "lost %d", &index) == 1) now.gpus[index].lost = 1;
+        if (sscanf(line, "remap %d", &index) == 1) now.gpus[index].remap = 1;
+        if (sscanf(line, "mig %d", &index) == 1) now.gpus[index].mig = 1;
+        if (sscanf(line, "secret %d", &index) == 1) now.gpus[index].secret = 1;
+        if (sscanf(line, "link %d %31s", &index, end) == 2) strcpy(now.gpus[index].ends[now.gpus[index].links++], end);
+        if (sscanf(line, "xid %d %d", &index, &number) == 2) { now.xid_gpu[now.xids] = index; now.xid[now.xids++] = number; }
     }
     fclose(file);
 }
 
 /* A handle is the index plus one, so that none is null. */
-static int card_of(void *handle, Card **card) {
+static int gpu_of(void *handle, Gpu **gpu) {
     look();
     long index = (long)handle - 1;
     if (now.gone) return UNINITIALIZED;
     if (index < 0 || index >= now.count) return INVALID_ARGUMENT;
-    *card = &now.cards[index];
-    return (*card)->lost ? GPU_IS_LOST : OK;
+    *gpu = &now.gpus[index];
+    return (*gpu)->lost ? GPU_IS_LOST : OK;
 }
 
-#define CARD Card *card; int no = card_of(handle, &card); if (no) return no;
+#define GPU Gpu *gpu; int no = gpu_of(handle, &gpu); if (no) return no;
 
 int nvmlInitWithFlags(unsigned flags) { (void)flags; look(); return now.gone ? DRIVER_NOT_LOADED : OK; }
 int nvmlShutdown(void) { return OK; }
@@ -86,25 +86,25 @@ const char *nvmlErrorString(int error) {
 
 int nvmlDeviceGetCount_v2(unsigned *count) { look(); *count = now.count; return now.gone ? UNINITIALIZED : OK; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
-    Card *card;
+    Gpu *gpu;
     *handle = (void *)((long)index + 1);
-    return card_of(*handle, &card);
+    return gpu_of(*handle, &gpu);
 }
-int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned size) { CARD snprintf(uuid, size, "%s", card->uuid); return OK; }
-int nvmlDeviceGetName(void *handle, char *name, unsigned size) { CARD snprintf(name, size, "%s", card->name); return OK; }
-int nvmlDeviceGetMemoryInfo(void *handle, Memory *memory) { CARD memory->total = card->mib << 20; return OK; }
-int nvmlDeviceGetPciInfo_v3(void *handle, Pci *pci) { CARD strcpy(pci->bus_id, card->bus_id); return OK; }
+int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned size) { GPU snprintf(uuid, size, "%s", gpu->uuid); return OK; }
+int nvmlDeviceGetName(void *handle, char *name, unsigned size) { GPU snprintf(name, size, "%s", gpu->name); return OK; }
+int nvmlDeviceGetMemoryInfo(void *handle, Memory *memory) { GPU memory->total = gpu->mib << 20; return OK; }
+int nvmlDeviceGetPciInfo_v3(void *handle, Pci *pci) { GPU strcpy(pci->bus_id, gpu->bus_id); return OK; }
 
 int nvmlEventSetCreate(void **set) { *set = &told; return OK; }
-int nvmlDeviceGetSupportedEventTypes(void *handle, unsigned long long *types) { CARD *types = XID_EVENTS; return OK; }
-int nvmlDeviceRegisterEvents(void *handle, unsigned long long types, void *set) { CARD (void)types; (void)set; return OK; }
+int nvmlDeviceGetSupportedEventTypes(void *handle, unsigned long long *types) { GPU *types = XID_EVENTS; return OK; }
+int nvmlDeviceRegisterEvents(void *handle, unsigned long long types, void *set) { GPU (void)types; (void)set; return OK; }
 int nvmlEventSetWait_v2(void *set, Event *event, unsigned timeout_ms) {
     (void)set;
     for (unsigned waited = 0; waited <= timeout_ms; waited += 20) {
         look();
         if (now.gone) return UNINITIALIZED;
         if (told < now.xids) {
-            event->device = (void *)((long)now.xid_card[told] + 1);
+            event->device = (void *)((long)now.xid_gpu[told] + 1);
             event->type = XID_EVENTS;
             event->data = now.xid[told++];
             return OK;
@@ -117,16 +117,16 @@ int nvmlEventSetWait_v2(void *set, Event *event, unsigned timeout_ms) {
 #ifndef OLD_DRIVER
 int nvmlSystemGetDriverVersion(char *version, unsigned size) { snprintf(version, size, "550.54.15"); return OK; }
 int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = 12040; return OK; }
-int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) { CARD *major = 8; *minor = 0; return OK; }
+int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) { GPU *major = 8; *minor = 0; return OK; }
 int nvmlDeviceGetNvLinkState(void *handle, unsigned link, unsigned *active) {
-    CARD
+    GPU
     if (link >= LINKS) return INVALID_ARGUMENT;
-    *active = link < card->links;
-    return card->links ? OK : NOT_SUPPORTED;
+    *active = link < gpu->links;
+    return gpu->links ? OK : NOT_SUPPORTED;
 }
-int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *handle, unsigned link, Pci *pci) { CARD strcpy(pci->bus_id, card->ends[link]); return OK; }
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *handle, unsigned link, Pci *pci) { GPU strcpy(pci->bus_id, gpu->ends[link]); return OK; }
 int nvmlDeviceGetFieldValues(void *handle, int count, Field *fields) {
-    CARD
+    GPU
     for (int i = 0; i < count; i++) {
         fields[i].result = fields[i].id == SPEED_COMMON ? OK : NOT_SUPPORTED;
         fields[i].value.ui = 25000;
@@ -134,18 +134,18 @@ int nvmlDeviceGetFieldValues(void *handle, int count, Field *fields) {
     return OK;
 }
 int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, void *infos) {
-    CARD
-    if (card->secret) return NO_PERMISSION;
-    if (infos) memset(infos, 0, 24 * card->processes);
-    int is_too_small = *count < card->processes;
-    *count = card->processes;
+    GPU
+    if (gpu->secret) return NO_PERMISSION;
+    if (infos) memset(infos, 0, 24 * gpu->processes);
+    int is_too_small = *count < gpu->processes;
+    *count = gpu->processes;
     return is_too_small ? 7 : OK;
 }
 int nvmlDeviceGetRemappedRows(void *handle, unsigned *right, unsigned *wrong, unsigned *pending, unsigned *failed) {
-    CARD
+    GPU
     *right = *wrong = *failed = 0;
-    *pending = card->remap;
+    *pending = gpu->remap;
     return OK;
 }
-int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending) { CARD *current = *pending = card->mig; return OK; }
+int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending) { GPU *current = *pending = gpu->mig; return OK; }
 #endif

@@ -83,7 +83,7 @@ def test_none_or_several_gpus_are_refused_with_the_reason(
 def test_nvml_is_asked_where_the_driver_shows_no_files(tmp_path: Path) -> None:
     library, machine = tmp_path / "libnvidia-ml.so.1", tmp_path / "machine"
     subprocess.run([*c_compiler(), "-shared", "-fPIC", "-o", library, STUB], check=True)
-    machine.write_text("card GPU-n 00000000:3B:00.0 81920 0 NVIDIA A100-SXM4-80GB\n")
+    machine.write_text("gpu GPU-n 00000000:3B:00.0 81920 0 NVIDIA A100-SXM4-80GB\n")
     look = f"""
 from pathlib import Path
 from carrel.node.nvidia.visible_gpu import GpuSources, visible_gpu
@@ -99,7 +99,7 @@ SETTINGS = ReservationSettings(pod_name="holds", pod_namespace="lab")
 
 
 async def wait_reported(lab: Lab) -> str:
-    """The card, once it is written on the pod."""
+    """The GPU, once it is written on the pod."""
     async with lab.replica() as carrel:
 
         def gpu() -> str:

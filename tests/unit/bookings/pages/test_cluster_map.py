@@ -18,7 +18,7 @@ from carrel.bookings.usage_counter import HourlyUsage
 from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.tiers import Tier
-from tests.kit.gpus import A6000, a_card, a_node, held, holder
+from tests.kit.gpus import A6000, a_gpu, a_node, held, holder
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -33,7 +33,7 @@ def booked(uid: str) -> PodOnMap:
 
 
 def seen_on_map(ledger: Ledger, pod_of: PodOf) -> NodeOnMap:
-    return node_on_map("n1", ledger.node("n1"), ledger.cards("n1"), pod_of)
+    return node_on_map("n1", ledger.node("n1"), ledger.entries("n1"), pod_of)
 
 
 def a_record(user: str, start: datetime, days: float, id: str = "b", is_share: bool = False) -> BookingRecord:
@@ -62,8 +62,8 @@ def test_the_fill_shows_the_held_memory_and_the_pattern_the_tier() -> None:
 
 
 def test_an_unhealthy_gpu_and_a_kept_one_look_different_and_are_not_idle() -> None:
-    node = a_node("n1", cards=3)
-    unhealthy = replace(node, gpus=(*node.gpus[:2], a_card("n1", 2, unusable="unhealthy: XID 79")))
+    node = a_node("n1", gpus=3)
+    unhealthy = replace(node, gpus=(*node.gpus[:2], a_gpu("n1", 2, unusable="unhealthy: XID 79")))
     ledger = Ledger([unhealthy])
     ledger.keep("GPU-n1-1", holder("urgent"))
     seen = seen_on_map(ledger, nobody)
@@ -87,8 +87,8 @@ def test_an_overcommitted_gpu_is_drawn_inside_its_outline() -> None:
 
     assert gpu.free == 0
     assert all(float(rect.get("y", "0")) >= 0 for rect in picture.iter("rect"))
-    assert totals(ledger, ledger.cards).held_percent == 50
-    assert totals(Ledger(), Ledger().cards).held_percent == 0
+    assert totals(ledger, ledger.entries).held_percent == 50
+    assert totals(Ledger(), Ledger().entries).held_percent == 0
 
 
 def test_the_description_says_by_which_booking_a_pod_is_covered_and_until_when() -> None:
@@ -113,7 +113,7 @@ def test_a_stream_continues_from_the_version_that_the_browser_has() -> None:
 
 
 def test_nodes_of_a_large_cluster_are_filtered_by_name() -> None:
-    ledger = Ledger([a_node(f"n-{number:04}", cards=1) for number in range(300)])
+    ledger = Ledger([a_node(f"n-{number:04}", gpus=1) for number in range(300)])
 
     assert nodes_shown(ledger, "")[-1] == "n-0199"
     assert nodes_shown(ledger, "-029") == [f"n-{number:04}" for number in range(290, 300)]
@@ -158,7 +158,7 @@ def test_more_usage_has_a_darker_shade(part: float, shade: int) -> None:
 
 
 def test_free_memory_that_is_too_small_is_counted_for_each_size() -> None:
-    ledger = Ledger([a_node("n1", cards=3)], [held("a", "n1", 0, 10000), held("b", "n1", 1, None)])
+    ledger = Ledger([a_node("n1", gpus=3)], [held("a", "n1", 0, 10000), held("b", "n1", 1, None)])
 
     found = {each.size: (each.fitting, each.lost, each.lost_memory) for each in fragmentation(ledger)}
 

@@ -29,15 +29,15 @@ NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-def a_bar(start: int, end: int, cards: int = 1, **more: object) -> Bar:
+def a_bar(start: int, end: int, gpus: int = 1, **more: object) -> Bar:
     """Start and end are hours after the first Monday."""
     zero = datetime(2026, 11, 16, tzinfo=UTC)
     fields = {"kind": BarKind.OTHER, "label": "bob", "title": f"{start} to {end}", **more}
-    return Bar(start=zero + start * HOUR, end=zero + end * HOUR, cards=cards, **fields)  # type: ignore[arg-type] # passed through
+    return Bar(start=zero + start * HOUR, end=zero + end * HOUR, gpus=gpus, **fields)  # type: ignore[arg-type] # passed through
 
 
-def a_row(*bars: Bar, cards: int = 2, **more: object) -> ModelRow:
-    return ModelRow(**{"model": "NVIDIA-RTX-A6000", "cards": cards, "bars": bars, "free": [cards] * 14, **more})  # type: ignore[arg-type] # passed through
+def a_row(*bars: Bar, gpus: int = 2, **more: object) -> ModelRow:
+    return ModelRow(**{"model": "NVIDIA-RTX-A6000", "gpus": gpus, "bars": bars, "free": [gpus] * 14, **more})  # type: ignore[arg-type] # passed through
 
 
 def a_window(first: date = MONDAY, days: int = 14) -> DateRange:
@@ -64,14 +64,14 @@ def test_bars_never_overlap(bars: list[tuple[int, ...]], lanes: list[list[int]])
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 30), st.integers(1, 3)), max_size=30))
 def test_no_more_lanes_are_used_than_gpus_are_booked_at_once(times: list[tuple[int, int, int]]) -> None:
-    bars = [a_bar(start, start + length, cards) for start, length, cards in times]
+    bars = [a_bar(start, start + length, gpus) for start, length, gpus in times]
     placed = assign_lanes(bars)
 
     lanes = max((lane + 1 for _, slots in placed for lane, _ in slots), default=0)
-    busiest = max((sum(b.cards for b in bars if b.start <= bar.start < b.end) for bar in bars), default=0)
+    busiest = max((sum(b.gpus for b in bars if b.start <= bar.start < b.end) for bar in bars), default=0)
     assert lanes == busiest
     for bar, slots in placed:
-        assert len(set(slots)) == bar.cards
+        assert len(set(slots)) == bar.gpus
         for other, taken in placed:
             if other is not bar and other.start < bar.end and bar.start < other.end:
                 assert not set(slots) & set(taken)

@@ -1,8 +1,8 @@
-"""Offers the memory of this node's GPUs: chooses the mode (`node.memory_offer_decision`) and what the Node shows.
+"""Advertises the memory of this node's GPUs: chooses the mode (`node.memory_mode_decision`) and what the Node shows.
 
 After each start it finds out the mode until then: from the kubelet's allocations, else from the last report. Where
-neither can be read, nothing is offered yet: to leave a mode takes the kubelet minutes, because it remembers a plugin
-that has ended, offers nothing for it, and refuses pods that ask for its resource.
+neither can be read, nothing is advertised yet: to leave a mode takes the kubelet minutes, because it remembers a plugin
+that has ended, advertises nothing for it, and refuses pods that ask for its resource.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,10 +15,10 @@ from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.kubernetes.objects.pods import resource_asked
 from carrel.node.device_names import DeviceInventory, minor_of
 from carrel.node.interfaces import AllocatedDevices
-from carrel.node.memory_offer_decision import UNDECIDED, OfferInputs, OfferMode, PodMemory, decide_offer, units_offered
+from carrel.node.memory_mode_decision import UNDECIDED, MemoryMode, ModeInputs, PodMemory, decide_mode, units_advertised
 from carrel.parsing import Malformed
 
-OFFER_MODES = {mode.value: mode for mode in OfferMode}
+MEMORY_MODES = {mode.value: mode for mode in MemoryMode}
 NOTHING: Mapping[str, int | None] = {}
 
 
@@ -40,8 +40,8 @@ class NodeSnapshot:
         return self.remembered is not None and GPU_MEM in self.remembered
 
 
-class MemoryOffer:
-    def __init__(self, setting: OfferMode | None, recorded: Callable[[], Awaitable[str]]) -> None:
+class AdvertisedMemory:
+    def __init__(self, setting: MemoryMode | None, recorded: Callable[[], Awaitable[str]]) -> None:
         """`setting`: None is whatever is safe. `recorded`: the mode in the last report; it may raise `ClusterError`."""
         self._setting = setting
         self._recorded = recorded
@@ -49,7 +49,7 @@ class MemoryOffer:
         self._is_started = False
 
     @property
-    def mode(self) -> OfferMode | None:
+    def mode(self) -> MemoryMode | None:
         return self._decision.mode
 
     async def choose(self, snapshot: NodeSnapshot) -> None:
@@ -57,14 +57,14 @@ class MemoryOffer:
         before = self.mode
         if not self._is_started:
             if _has_devices(snapshot):
-                before = OfferMode.PLUGIN
+                before = MemoryMode.PLUGIN
             elif snapshot.pods is None:
                 return
             else:
-                before = OFFER_MODES.get(await self._recorded()) or _shown_mode(snapshot)
+                before = MEMORY_MODES.get(await self._recorded()) or _shown_mode(snapshot)
             self._is_started = True
-        self._decision = decide_offer(
-            OfferInputs(
+        self._decision = decide_mode(
+            ModeInputs(
                 setting=self._setting,
                 devices=sum(snapshot.inventory.units.values()),
                 fits=snapshot.inventory.fits,
@@ -76,11 +76,11 @@ class MemoryOffer:
 
     def amounts(self, snapshot: NodeSnapshot, *, is_registered: bool) -> Mapping[str, int | None]:
         """What the Node must show; None: remove the resource. `is_registered`: the kubelet knows our plugin."""
-        if self.mode is OfferMode.NODE and not snapshot.is_managed_by_plugin and snapshot.pods is not None:
+        if self.mode is MemoryMode.NODE and not snapshot.is_managed_by_plugin and snapshot.pods is not None:
             usable = {gpu.uuid for gpu in snapshot.inventory.gpus if not gpu.unusable}
-            return {GPU_MEM: units_offered(snapshot.inventory.units, usable, _holders(snapshot.pods))}
+            return {GPU_MEM: units_advertised(snapshot.inventory.units, usable, _holders(snapshot.pods))}
         if (
-            self.mode is OfferMode.PLUGIN
+            self.mode is MemoryMode.PLUGIN
             and not is_registered
             and snapshot.remembered is not None
             and not snapshot.is_managed_by_plugin
@@ -90,18 +90,18 @@ class MemoryOffer:
 
     def message(self, snapshot: NodeSnapshot) -> str:
         """What an admin should know; empty: nothing."""
-        if self.mode is OfferMode.NODE and snapshot.is_managed_by_plugin:
+        if self.mode is MemoryMode.NODE and snapshot.is_managed_by_plugin:
             return (
-                f"{GPU_MEM} is not offered yet: the kubelet remembers a device plugin for it, and would refuse pods; "
-                "it forgets a plugin five minutes after the plugin has ended"
+                f"{GPU_MEM} is not advertised yet: the kubelet remembers a device plugin for it, and would refuse "
+                "pods; it forgets a plugin five minutes after the plugin has ended"
             )
         parts = []
-        if self.mode is OfferMode.PLUGIN and not snapshot.inventory.fits:
+        if self.mode is MemoryMode.PLUGIN and not snapshot.inventory.fits:
             parts.append(_too_many_devices(snapshot.inventory))
         if self._decision.later is not None and self.mode is not None:
             holders = len(_holders(snapshot.pods)) if snapshot.pods is not None else 0
             parts.append(
-                f"{GPU_MEM} is offered by '{self.mode.value}', and will be offered by "
+                f"{GPU_MEM} is advertised by '{self.mode.value}', and will be advertised by "
                 f"'{self._decision.later.value}' as soon as no pod of this node holds any (pods that do: {holders})"
             )
         return "; ".join(parts)
@@ -129,17 +129,17 @@ def _has_devices(snapshot: NodeSnapshot) -> bool:
     return any(each.resource == GPU_MEM for each in snapshot.allocated_devices)
 
 
-def _shown_mode(snapshot: NodeSnapshot) -> OfferMode | None:
+def _shown_mode(snapshot: NodeSnapshot) -> MemoryMode | None:
     """The mode, where no report says it: after an update, or if the report was deleted."""
     if snapshot.is_managed_by_plugin:
-        return OfferMode.PLUGIN
+        return MemoryMode.PLUGIN
     shown = snapshot.node.status.capacity.get(GPU_MEM, "0") if snapshot.node else "0"
-    return OfferMode.NODE if shown != "0" else None
+    return MemoryMode.NODE if shown != "0" else None
 
 
 def _too_many_devices(inventory: DeviceInventory) -> str:
     return (
-        f"{GPU_MEM} is not offered: so much memory in {inventory.unit.value} is more than the kubelet accepts in one "
-        "message; give this agent --memory-resource node, or every component of the cluster "
+        f"{GPU_MEM} is not advertised: so much memory in {inventory.unit.value} is more than the kubelet accepts in "
+        "one message; give this agent --memory-resource node, or every component of the cluster "
         f"--memory-unit {inventory.smallest_unit.value}"
     )

@@ -1,20 +1,20 @@
-"""How memory is offered: which mode is safe for the kubelet, when it may change, and the amount on the Node."""
+"""How memory is advertised: which mode is safe for the kubelet, when it may change, and the amount on the Node."""
 
 from dataclasses import replace
 
 import pytest
 
-from carrel.node.memory_offer_decision import (
-    OfferDecision,
-    OfferInputs,
-    OfferMode,
+from carrel.node.memory_mode_decision import (
+    MemoryMode,
+    ModeDecision,
+    ModeInputs,
     PodMemory,
-    decide_offer,
-    units_offered,
+    decide_mode,
+    units_advertised,
 )
 
-PLUGIN, NODE = OfferMode.PLUGIN, OfferMode.NODE
-FRESH = OfferInputs(setting=None, devices=65_536, fits=True, kubelet_minor=37, holders=0, before=None)
+PLUGIN, NODE = MemoryMode.PLUGIN, MemoryMode.NODE
+FRESH = ModeInputs(setting=None, devices=65_536, fits=True, kubelet_minor=37, holders=0, before=None)
 
 
 @pytest.mark.parametrize(
@@ -33,30 +33,30 @@ FRESH = OfferInputs(setting=None, devices=65_536, fits=True, kubelet_minor=37, h
         pytest.param({"setting": NODE, "devices": 2}, NODE, id="the admin wants the Node"),
     ],
 )
-def test_the_first_mode_of_a_node(changes: dict[str, object], mode: OfferMode | None) -> None:
-    assert decide_offer(replace(FRESH, **changes)) == OfferDecision(mode)  # type: ignore[arg-type] # fields by name
+def test_the_first_mode_of_a_node(changes: dict[str, object], mode: MemoryMode | None) -> None:
+    assert decide_mode(replace(FRESH, **changes)) == ModeDecision(mode)  # type: ignore[arg-type] # fields by name
 
 
 @pytest.mark.parametrize(
     ("changes", "decision"),
     [
-        pytest.param({"holders": 0}, OfferDecision(NODE), id="no pod holds any: it changes"),
-        pytest.param({"holders": 1}, OfferDecision(PLUGIN, later=NODE), id="one pod holds some: it waits"),
-        pytest.param({"holders": None}, OfferDecision(PLUGIN, later=NODE), id="not known whether one does: it waits"),
+        pytest.param({"holders": 0}, ModeDecision(NODE), id="no pod holds any: it changes"),
+        pytest.param({"holders": 1}, ModeDecision(PLUGIN, later=NODE), id="one pod holds some: it waits"),
+        pytest.param({"holders": None}, ModeDecision(PLUGIN, later=NODE), id="not known whether one does: it waits"),
         pytest.param(
-            {"holders": 1, "setting": NODE}, OfferDecision(PLUGIN, later=NODE), id="also if the admin wants it"
+            {"holders": 1, "setting": NODE}, ModeDecision(PLUGIN, later=NODE), id="also if the admin wants it"
         ),
-        pytest.param({"holders": 1, "devices": 2000}, OfferDecision(PLUGIN), id="no change is due"),
-        pytest.param({"devices": 0}, OfferDecision(PLUGIN), id="no GPU is known for a while"),
-        pytest.param({"kubelet_minor": None}, OfferDecision(PLUGIN), id="the Node is not known for a while"),
-        pytest.param({"before": NODE, "devices": 2000, "holders": 3}, OfferDecision(NODE, later=PLUGIN), id="and back"),
+        pytest.param({"holders": 1, "devices": 2000}, ModeDecision(PLUGIN), id="no change is due"),
+        pytest.param({"devices": 0}, ModeDecision(PLUGIN), id="no GPU is known for a while"),
+        pytest.param({"kubelet_minor": None}, ModeDecision(PLUGIN), id="the Node is not known for a while"),
+        pytest.param({"before": NODE, "devices": 2000, "holders": 3}, ModeDecision(NODE, later=PLUGIN), id="and back"),
     ],
 )
-def test_the_mode_changes_only_while_no_pod_holds_memory(changes: dict[str, object], decision: OfferDecision) -> None:
-    assert decide_offer(replace(FRESH, **{"before": PLUGIN, **changes})) == decision  # type: ignore[arg-type] # fields by name
+def test_the_mode_changes_only_while_no_pod_holds_memory(changes: dict[str, object], decision: ModeDecision) -> None:
+    assert decide_mode(replace(FRESH, **{"before": PLUGIN, **changes})) == decision  # type: ignore[arg-type] # fields by name
 
 
-CARDS = {"a": 1000, "b": 1000}
+GPUS = {"a": 1000, "b": 1000}
 
 
 @pytest.mark.parametrize(
@@ -76,5 +76,5 @@ CARDS = {"a": 1000, "b": 1000}
     ],
 )
 def test_the_amount_on_the_node(usable: str, pods: list[tuple[int, str]], units: int) -> None:
-    held = [PodMemory(amount, frozenset(card)) for amount, card in pods]
-    assert units_offered(CARDS, set(usable), held) == units
+    held = [PodMemory(amount, frozenset(gpu)) for amount, gpu in pods]
+    assert units_advertised(GPUS, set(usable), held) == units

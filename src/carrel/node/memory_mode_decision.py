@@ -1,9 +1,9 @@
-"""Decides how a node offers the memory of its GPUs: as devices of a plugin, or as one number on the Node. Pure.
+"""Decides how a node advertises the memory of its GPUs: as devices of a plugin, or as one number on the Node. Pure.
 
 A plugin lists every unit of memory as a device. A kubelet of 1.36 or newer compares each device that is new or changed
-with all allocated ones, and does nothing else meanwhile. So a large number of devices is offered as a number instead.
+with all allocated ones, and does nothing else meanwhile. So many devices are advertised as a number instead.
 The mode changes only while no pod holds any of the memory: after a reboot the kubelet cannot admit a pod with devices
-where no plugin offers them, nor one without devices where a plugin does.
+where no plugin advertises them, nor one without devices where a plugin does.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -17,14 +17,14 @@ SAFE_DEVICES = 2048
 GPUs of 256 GiB in GiB. On a machine with six times the load, six times as long was measured."""
 
 
-class OfferMode(Enum):
+class MemoryMode(Enum):
     PLUGIN = "plugin"
     NODE = "node"
 
 
 @dataclass(frozen=True, slots=True)
-class OfferInputs:
-    setting: OfferMode | None
+class ModeInputs:
+    setting: MemoryMode | None
     """The admin's choice; None: whatever is safe."""
     devices: int
     """Number of devices that the memory of all GPUs would be."""
@@ -34,37 +34,37 @@ class OfferInputs:
     """Of its version 1.x; None: not known."""
     holders: int | None
     """How many pods hold some of the memory; None: not known."""
-    before: OfferMode | None
+    before: MemoryMode | None
     """The mode until now."""
 
 
 @dataclass(frozen=True, slots=True)
-class OfferDecision:
-    mode: OfferMode | None = None
-    """None: not known yet, so nothing is offered."""
-    later: OfferMode | None = None
+class ModeDecision:
+    mode: MemoryMode | None = None
+    """None: not known yet, so nothing is advertised."""
+    later: MemoryMode | None = None
     """The mode that it changes to once no pod holds any memory. None: no change is due."""
 
 
-UNDECIDED = OfferDecision()
+UNDECIDED = ModeDecision()
 
 
-def decide_offer(inputs: OfferInputs) -> OfferDecision:
+def decide_mode(inputs: ModeInputs) -> ModeDecision:
     wanted, before = _wanted(inputs), inputs.before
     if wanted is None or wanted is before:
-        return OfferDecision(before)
+        return ModeDecision(before)
     if before is None:
-        return OfferDecision(wanted)
-    return OfferDecision(wanted) if inputs.holders == 0 else OfferDecision(before, later=wanted)
+        return ModeDecision(wanted)
+    return ModeDecision(wanted) if inputs.holders == 0 else ModeDecision(before, later=wanted)
 
 
-def _wanted(inputs: OfferInputs) -> OfferMode | None:
+def _wanted(inputs: ModeInputs) -> MemoryMode | None:
     if inputs.setting is not None:
         return inputs.setting
     if not inputs.devices or inputs.kubelet_minor is None:
         return None  # GPUs may appear late after a boot, and to leave a mode takes the kubelet minutes
     is_safe = inputs.kubelet_minor < COMPARES_SINCE or inputs.devices <= SAFE_DEVICES
-    return OfferMode.PLUGIN if inputs.fits and is_safe else OfferMode.NODE
+    return MemoryMode.PLUGIN if inputs.fits and is_safe else MemoryMode.NODE
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ class PodMemory:
     """What one pod of the node holds."""
 
     units: int
-    cards: frozenset[str]
+    gpus: frozenset[str]
     """The GPUs it was promised, by UUID. Empty: not known."""
 
 
-def units_offered(cards: Mapping[str, int], usable: Collection[str], pods: Iterable[PodMemory]) -> int:
-    """The amount on the Node. `cards`: the units of each GPU, by UUID.
+def units_advertised(gpus: Mapping[str, int], usable: Collection[str], pods: Iterable[PodMemory]) -> int:
+    """The amount on the Node. `gpus`: the units of each GPU, by UUID.
 
     Pods keep what they hold of an unusable GPU. That much is added; otherwise it would be missing for pods that ask for
     the other GPUs. The amount is never less than what is held, because a restarted kubelet admits its running pods
@@ -86,6 +86,6 @@ def units_offered(cards: Mapping[str, int], usable: Collection[str], pods: Itera
     held, stranded = 0, 0
     for pod in pods:
         held += pod.units
-        if not pod.cards or not pod.cards <= set(usable):
+        if not pod.gpus or not pod.gpus <= set(usable):
             stranded += pod.units
-    return max(held, stranded + sum(units for uuid, units in cards.items() if uuid in usable))
+    return max(held, stranded + sum(units for uuid, units in gpus.items() if uuid in usable))

@@ -1,4 +1,4 @@
-"""What each node has to give besides what Leases say: how many GPUs its kubelet offers, and which pods have GPUs
+"""What each node has to give besides what Leases say: how many GPUs its kubelet advertises, and which pods have GPUs
 without a Lease. `cluster_ledger` asks whenever something of a node has changed."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from carrel.cluster.pod_progress import FINISHED
 from carrel.cluster.record.unrecorded_pods import (
     UnrecordedPod,
+    kubelet_capacity_of,
     may_have_gpus,
-    offer_of,
     unrecorded_pods,
     users_by_gpu,
 )
@@ -23,7 +23,7 @@ from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE
 from carrel.ledger.shares import Share
-from carrel.ledger.slots import KubeletOffer
+from carrel.ledger.slots import KubeletCapacity
 from carrel.parsing import Malformed
 
 Held = Mapping[str, dict[str, Share]]
@@ -31,7 +31,7 @@ Held = Mapping[str, dict[str, Share]]
 NOTHING: Held = {}
 
 
-class NodeOffers:
+class AllocatableGpus:
     def __init__(self, watches: Watches, dialect_options: DialectOptions) -> None:
         self._watches = watches
         self._dialect_options = dialect_options
@@ -42,7 +42,7 @@ class NodeOffers:
     # --- changes -----------------------------------------------------------------------------------------------------
 
     def on_node(self, node: NodeObject) -> bool:
-        """Whether its kubelet offers another number of GPUs than before."""
+        """Whether its kubelet advertises another number of GPUs than before."""
         amounts = (_amount(node.status.allocatable), _amount(node.status.capacity))
         is_new = self._amounts.get(node.metadata.name) != amounts
         self._amounts[node.metadata.name] = amounts
@@ -110,16 +110,16 @@ class NodeOffers:
             asked = self._request_of(pod)
         except Malformed:
             return 0
-        return asked.request.cards if isinstance(asked, PodRequest) else 0
+        return asked.request.gpus if isinstance(asked, PodRequest) else 0
 
     def _request_of(self, pod: Pod) -> PodRequest | Refusal | None:
         """What the pod asks for in a dialect: the GPUs of its ResourceClaims are held by these. Raises `Malformed`."""
         return request_of(pod, self._watches.claim_named, dialect_options=self._dialect_options)
 
-    def offer(self, node: str, unrecorded: Iterable[UnrecordedPod]) -> KubeletOffer:
+    def capacity(self, node: str, unrecorded: Iterable[UnrecordedPod]) -> KubeletCapacity:
         """Of a node where the kubelet chooses the GPUs."""
         allocatable, capacity = self._amounts.get(node, (None, 0))
-        return offer_of(unrecorded, allocatable, capacity)
+        return kubelet_capacity_of(unrecorded, allocatable, capacity)
 
     def shares(self, node: Node, unrecorded: Iterable[UnrecordedPod]) -> Held:
         """What they hold, where Carrel gives the GPUs. Where the kubelet chooses, they only leave fewer slots."""

@@ -10,20 +10,20 @@ from dataclasses import replace
 
 from carrel.cluster.record.cluster_ledger import ClusterLedger
 from carrel.ledger.gpus import Gpu
-from carrel.ledger.ledger import Card
+from carrel.ledger.ledger import GpuEntry
 from carrel.ledger.shares import Holder, Share
 
 
-def shown_cards(cluster_ledger: ClusterLedger, node: str) -> Sequence[Card]:
+def shown_gpus(cluster_ledger: ClusterLedger, node: str) -> Sequence[GpuEntry]:
     reported = cluster_ledger.reported(node)
     if reported is None or not cluster_ledger.kubelet_chooses(node):
-        return cluster_ledger.ledger.cards(node)
+        return cluster_ledger.ledger.entries(node)
     held: dict[str, dict[str, Share]] = {gpu.uuid: {} for gpu in reported.gpus}
     kept: dict[str, Holder | None] = {}
     unknown: list[tuple[Iterable[Share], Holder | None]] = []
     spare: list[str] = []  # of each free slot, why it cannot be had
-    for slot in cluster_ledger.ledger.cards(node):
-        uuid = _card_of(cluster_ledger, slot, reported.gpus, held)
+    for slot in cluster_ledger.ledger.entries(node):
+        uuid = _gpu_of(cluster_ledger, slot, reported.gpus, held)
         if uuid:
             _show(slot.shares.values(), uuid, held)
             kept[uuid] = slot.kept_for
@@ -45,27 +45,29 @@ def shown_cards(cluster_ledger: ClusterLedger, node: str) -> Sequence[Card]:
     spare += [f"it is kept free: the kubelet gave another GPU of {node} twice"] * (len(left) - len(spare))
     closed = dict(zip(left[spare.count("") :], filter(None, spare), strict=False))
     return [
-        Card(replace(gpu, unusable=gpu.unusable or closed.get(gpu.uuid, "")), held[gpu.uuid], kept.get(gpu.uuid))
+        GpuEntry(replace(gpu, unusable=gpu.unusable or closed.get(gpu.uuid, "")), held[gpu.uuid], kept.get(gpu.uuid))
         for gpu in reported.gpus
     ]
 
 
-def shown_card(cluster_ledger: ClusterLedger, uuid: str) -> Card | None:
+def shown_gpu(cluster_ledger: ClusterLedger, uuid: str) -> GpuEntry | None:
     """The GPU with this UUID; None if no node reports it."""
-    card = cluster_ledger.ledger.card(uuid)
-    if card is not None and not cluster_ledger.kubelet_chooses(card.gpu.node):
-        return card
+    entry = cluster_ledger.ledger.entry(uuid)
+    if entry is not None and not cluster_ledger.kubelet_chooses(entry.gpu.node):
+        return entry
     nodes = filter(cluster_ledger.kubelet_chooses, cluster_ledger.ledger.nodes)
-    shown = (card for node in nodes for card in shown_cards(cluster_ledger, node))
-    return next((card for card in shown if card.gpu.uuid == uuid), None)
+    shown = (entry for node in nodes for entry in shown_gpus(cluster_ledger, node))
+    return next((entry for entry in shown if entry.gpu.uuid == uuid), None)
 
 
 def shown_indices(cluster_ledger: ClusterLedger, node: str, uid: str) -> tuple[int, ...]:
     """The numbers of the GPUs of a pod."""
-    return tuple(card.gpu.index for card in shown_cards(cluster_ledger, node) if uid in card.shares)
+    return tuple(entry.gpu.index for entry in shown_gpus(cluster_ledger, node) if uid in entry.shares)
 
 
-def _card_of(cluster_ledger: ClusterLedger, slot: Card, gpus: Sequence[Gpu], held: dict[str, dict[str, Share]]) -> str:
+def _gpu_of(
+    cluster_ledger: ClusterLedger, slot: GpuEntry, gpus: Sequence[Gpu], held: dict[str, dict[str, Share]]
+) -> str:
     """The UUID of the GPU behind a slot; empty if it is not known."""
     if len(slot.gpu.possible_uuids) == 1 and not slot.gpu.possible_uuids.isdisjoint(held):
         return next(iter(slot.gpu.possible_uuids))
