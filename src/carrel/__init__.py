@@ -10,7 +10,7 @@ A folder is a part of the product, named after what it is for. Reading order:
     jupyterhub/                       for the image of a JupyterHub: its spawner and its spawn page
     simulation/                       PURE: what would happen, by traces and policies
     cli/ demo/ cluster_file           commands for people; everything on one machine; a simulated cluster from a file
-    settings caller_settings          the settings that several components share
+    option_fields settings caller_settings     how a setting is declared; those that several components share
     process log_lines command_errors  a component as a process: its signals, its log, how it fails
     __main__                          the command `carrel`
 

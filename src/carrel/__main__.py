@@ -1,6 +1,7 @@
 """The one command: `carrel <component>`. A component imports what it needs only when it runs, so `--help` is fast."""
 
 import logging
+from typing import Annotated
 
 import typer
 
@@ -14,8 +15,9 @@ from carrel.log_lines import log_lines
 from carrel.node.entry_point import AgentSettings, agent, withdraw
 from carrel.node.reservation import ReservationSettings, reservation
 from carrel.node.visible_gpus import VisibleGpusSettings, visible_gpus
+from carrel.option_fields import command
 from carrel.scheduling.entry_point import ExtenderSettings, extender
-from carrel.settings import ClusterSettings, command
+from carrel.settings import ClusterSettings
 from kubernetes_in_memory.command import api_command
 
 app = typer.Typer(
@@ -42,6 +44,21 @@ for _name, _settings, _run in COMMANDS:
 def version() -> None:
     """Print the version."""
     typer.echo(__version__)
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def every_command(
+    is_version_asked: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """What comes before the name of a command."""
 
 
 def main() -> None:

@@ -6,11 +6,10 @@ import ssl
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from carrel.command_errors import USAGE, command_failed
+from carrel.option_fields import setting
 from carrel.parsing.secret_settings import why_weak
 
 if TYPE_CHECKING:
@@ -22,15 +21,12 @@ _IN_A_PATH = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
 @dataclass(frozen=True)
 class PathSecretSettings:
-    path_secret: Annotated[
-        str,
-        typer.Option(
-            help="Secret that callers put into the path, or send as the password of the address; after a comma, an"
-            " older one that is still accepted.",
-            envvar="CARREL_PATH_SECRET",
-            show_default=False,
-        ),
-    ] = ""
+    path_secret: str = setting(
+        "",
+        "Secret that callers put into the path, or send as the password of the address; after a comma, an"
+        " older one that is still accepted.",
+        show_default=False,
+    )
     """For callers that cannot show a certificate. Better in the environment: every user of the machine sees options."""
 
     def path_secrets(self) -> Sequence[bytes]:
@@ -43,13 +39,9 @@ class PathSecretSettings:
 
 @dataclass(frozen=True)
 class CallerSettings(PathSecretSettings):
-    client_ca: Annotated[
-        Path | None,
-        typer.Option(
-            help="PEM file of the authority that signs the certificates of callers, read again when it changes.",
-            envvar="CARREL_CLIENT_CA",
-        ),
-    ] = None
+    client_ca: Path | None = setting(
+        None, "PEM file of the authority that signs the certificates of callers, read again when it changes."
+    )
     """An authority of its own: whoever has a certificate that it signed may call."""
 
     def caller_rules(self, command: str, bind_address: str, *, has_tls: bool) -> "CallerRules":

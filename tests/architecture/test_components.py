@@ -57,7 +57,7 @@ LEVELS = (
     ("carrel.cluster",),
     ("carrel.kubernetes", "carrel.http", "carrel.manifests"),
     ("carrel.dialects", "carrel.cluster_file"),
-    ("carrel.kubernetes.objects", "carrel.command_errors", "carrel.log_lines"),
+    ("carrel.kubernetes.objects", "carrel.command_errors", "carrel.log_lines", "carrel.option_fields"),
     ("carrel.ledger", "carrel.parsing"),
     ("carrel",),
 )
@@ -79,6 +79,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "carrel.manifests": (),
     "carrel.command_errors": ("carrel.parsing",),
     "carrel.log_lines": ("carrel.parsing",),
+    "carrel.option_fields": (),
     "carrel.process": (
         "carrel.command_errors",
         "carrel.installation",
@@ -87,8 +88,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "carrel.parsing",
         "carrel.settings",
     ),
-    "carrel.caller_settings": ("carrel.command_errors", "carrel.http", "carrel.parsing"),
-    "carrel.settings": ("carrel.dialects", "carrel.kubernetes", "carrel.ledger", "carrel.parsing"),
+    "carrel.caller_settings": ("carrel.command_errors", "carrel.http", "carrel.option_fields", "carrel.parsing"),
+    "carrel.settings": (
+        "carrel.dialects",
+        "carrel.kubernetes",
+        "carrel.ledger",
+        "carrel.option_fields",
+        "carrel.parsing",
+    ),
     **{f"carrel.{component}": (*SHARED, "carrel.bookings.client") for component in COMPONENTS},
     "carrel.bookings.client": SHARED,
     "carrel.jupyterhub": ("carrel.dialects",),

@@ -3,12 +3,11 @@
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from carrel.caller_settings import CallerSettings
 from carrel.dialects.options import HideFrom
+from carrel.option_fields import option, setting
 from carrel.settings import CudaSettings, DeviceListSettings, HubSettings, PodSettings
 
 if TYPE_CHECKING:
@@ -26,57 +25,32 @@ class PluginMode(Enum):
 
 @dataclass(frozen=True)
 class WebhookSettings(HubSettings, CallerSettings, CudaSettings, DeviceListSettings, PodSettings):
-    port: Annotated[
-        int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
-    ] = 8443
+    port: int = setting(8443, "Port to listen on; 0: any free one.", min=0, max=65535)
     """Its Service maps 443 to it: no privilege is needed to listen here."""
-    trusted: Annotated[
-        str,
-        typer.Option(
-            help="Users who may write what only Carrel writes, joined by commas.", envvar="CARREL_TRUSTED_USERS"
-        ),
-    ] = ""
+    trusted: str = option(
+        "", "Users who may write what only Carrel writes, joined by commas.", envvar="CARREL_TRUSTED_USERS"
+    )
     """Besides Carrel's own controller. The policies have the same list."""
-    owner_annotation: Annotated[
-        str, typer.Option(help="Annotation of a Namespace that names its owner.", envvar="CARREL_OWNER_ANNOTATION")
-    ] = "owner"
+    owner_annotation: str = setting("owner", "Annotation of a Namespace that names its owner.")
     """The owner of pods that a Deployment or a Job creates. Only users who may write Namespaces can set it."""
-    username_prefix: Annotated[
-        str,
-        typer.Option(help="What the API server puts before people's names, as oidc:.", envvar="CARREL_USERNAME_PREFIX"),
-    ] = ""
+    username_prefix: str = setting("", "What the API server puts before people's names, as oidc:.")
     """Bookings are made under the name without it."""
-    strict: Annotated[
-        bool, typer.Option("--strict/--lenient", help="Refuse GPU pods without an owner.", envvar="CARREL_STRICT")
-    ] = False
+    strict: bool = setting(False, "Refuse GPU pods without an owner.", "--strict/--lenient")
     """Lenient: such a pod is opportunistic, and no booking covers it."""
-    mode: Annotated[
-        PluginMode,
-        typer.Option(
-            help="Which device plugin hands out whole GPUs: Carrel's (native), or NVIDIA's (coexist).",
-            envvar="CARREL_MODE",
-        ),
-    ] = PluginMode.NATIVE
+    mode: PluginMode = setting(
+        PluginMode.NATIVE, "Which device plugin hands out whole GPUs: Carrel's (native), or NVIDIA's (coexist)."
+    )
     """NVIDIA's plugin tells the containers which GPU they have; the webhook must not write that variable then."""
-    hide_gpus_from: Annotated[
-        HideFrom,
-        typer.Option(
-            help="Which containers are told to see no GPU: the others of GPU pods; also those of other pods that "
-            "NVIDIA's runtime may show one; or those of all other pods.",
-            envvar="CARREL_HIDE_GPUS_FROM",
-        ),
-    ] = HideFrom.NVIDIA_PODS
+    hide_gpus_from: HideFrom = setting(
+        HideFrom.NVIDIA_PODS,
+        "Which containers are told to see no GPU: the others of GPU pods; also those of other pods that "
+        "NVIDIA's runtime may show one; or those of all other pods.",
+    )
     """All pods: needed where NVIDIA's runtime is the default one of the nodes, because then an image alone may use any
     GPU. The webhook configuration must call the webhook for these pods: docs/admission.md."""
-    tls_folder: Annotated[
-        Path | None,
-        typer.Option(help="Folder with tls.crt and tls.key that others renew.", envvar="CARREL_TLS_FOLDER"),
-    ] = None
+    tls_folder: Path | None = setting(None, "Folder with tls.crt and tls.key that others renew.")
     """For cert-manager, whose injector also tells the API server whom to trust. Without it, Carrel does both."""
-    configuration: Annotated[
-        str,
-        typer.Option(help="Name of the webhook configuration that gets the authority.", envvar="CARREL_CONFIGURATION"),
-    ] = CONFIGURATION
+    configuration: str = setting(CONFIGURATION, "Name of the webhook configuration that gets the authority.")
     """MAIA's is called gpu-booking-webhook."""
 
     def cluster_options(self) -> "ClusterOptions":

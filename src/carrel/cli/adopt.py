@@ -3,13 +3,12 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from carrel.cli.options import ClusterQuerySettings, DataFormat
 from carrel.cli.output import aligned, print_data, print_lines
 from carrel.command_errors import FORBIDDEN, UNAVAILABLE, command_failed
+from carrel.option_fields import option
 from carrel.process import cluster_access
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AdoptSettings(ClusterQuerySettings):
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be recorded.")] = False
+    dry_run: bool = option(False, "Only show what would be recorded.", "--dry-run")
     """Without a record these pods hold their GPUs too, so there is no hurry."""
 
 

@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 import typer
 
 from carrel.cli.options import BookingOutputSettings
+from carrel.option_fields import option
 
 if TYPE_CHECKING:
     from carrel.cli.booking_client import BookingClient
@@ -19,24 +20,17 @@ EXAMPLE = "carrel book a6000 --days 5 --from 2026-12-12"
 @dataclass(frozen=True, kw_only=True)
 class BookSettings(BookingOutputSettings):
     model: Annotated[str, typer.Argument(help="GPU model; a part of the name is enough if it means one model.")]
-    days: Annotated[float | None, typer.Option(help="Length, in days of 24 hours.", min=0.01)] = None
-    until: Annotated[str, typer.Option(help="End, instead of --days.")] = ""
-    start: Annotated[
-        str,
-        typer.Option("--from", help="Start: 2026-12-12 (midnight in the lab) or 2026-12-12T09:00; default: now."),
-    ] = ""
-    gpus: Annotated[int, typer.Option(help="Number of GPUs.", min=1)] = 1
-    share: Annotated[bool, typer.Option("--share", help="Book a share of one GPU's memory, not whole GPUs.")] = False
-    user: Annotated[str, typer.Option("--for", help="Book for this person; needs the role lab-admin and --reason.")] = (
-        ""
-    )
-    group: Annotated[
-        str, typer.Option(help="Book for this group, whose members share the GPUs; you must be its manager.")
-    ] = ""
-    reason: Annotated[str, typer.Option(help="Why you book for another person; they see it.")] = ""
-    note: Annotated[str, typer.Option(help="A note for yourself and the lab admins.")] = ""
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace of your pods.")] = ""
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check; change nothing.")] = False
+    days: float | None = option(None, "Length, in days of 24 hours.", min=0.01)
+    until: str = option("", "End, instead of --days.")
+    start: str = option("", "Start: 2026-12-12 (midnight in the lab) or 2026-12-12T09:00; default: now.", "--from")
+    gpus: int = option(1, "Number of GPUs.", min=1)
+    share: bool = option(False, "Book a share of one GPU's memory, not whole GPUs.", "--share")
+    user: str = option("", "Book for this person; needs the role lab-admin and --reason.", "--for")
+    group: str = option("", "Book for this group, whose members share the GPUs; you must be its manager.")
+    reason: str = option("", "Why you book for another person; they see it.")
+    note: str = option("", "A note for yourself and the lab admins.")
+    namespace: str = option("", "Namespace of your pods.", "--namespace", "-n")
+    dry_run: bool = option(False, "Only check; change nothing.", "--dry-run")
 
 
 def book(settings: BookSettings) -> None:

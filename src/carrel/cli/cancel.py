@@ -1,12 +1,11 @@
 """`carrel cancel`."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-import typer
-
 from carrel.cli.options import ListFormat, OneBookingSettings
+from carrel.option_fields import option
 
 if TYPE_CHECKING:
     from carrel.cli.booking_client import BookingClient, ServiceAnswer
@@ -15,9 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CancelSettings(OneBookingSettings):
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False
-    reason: Annotated[str, typer.Option(help="Why, if the booking is another person's.")] = ""
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the consequence; change nothing.")] = False
+    yes: bool = option(False, "Do not ask for confirmation.", "--yes", "-y")
+    reason: str = option("", "Why, if the booking is another person's.")
+    dry_run: bool = option(False, "Only show the consequence; change nothing.", "--dry-run")
 
 
 def cancel(settings: CancelSettings) -> None:

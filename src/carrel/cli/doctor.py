@@ -5,12 +5,13 @@ import contextlib
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from carrel.cli.options import DataFormat
 from carrel.command_errors import UNAVAILABLE, command_failed
+from carrel.option_fields import option
 from carrel.process import connect
 from carrel.settings import ClusterSettings
 
@@ -26,18 +27,14 @@ FIELDS = ("hop", "text", "advice", "page")
 
 @dataclass(frozen=True)
 class DoctorSettings(ClusterSettings):
-    output: Annotated[DataFormat, typer.Option("--output", "-o", help="Output format.")] = DataFormat.TABLE
+    output: DataFormat = option(DataFormat.TABLE, "Output format.", "--output", "-o")
     """JSON and YAML are for programs: their fields do not change without notice."""
-    probe: Annotated[
-        bool, typer.Option("--probe", help="Also start two short pods that say what a container really sees.")
-    ] = False
+    probe: bool = option(False, "Also start two short pods that say what a container really sees.", "--probe")
     """Without it nothing in the cluster changes. One of the pods takes a free GPU for some seconds, as a pod without a
     booking; both are removed afterwards, also after Ctrl-C."""
-    probe_namespace: Annotated[str, typer.Option(help="Namespace of these pods.")] = "default"
+    probe_namespace: str = option("default", "Namespace of these pods.")
     """Not Carrel's own, whose pods may see every GPU."""
-    probe_image: Annotated[str, typer.Option(help="Image of these pods, with Carrel in it; default: Carrel's own.")] = (
-        ""
-    )
+    probe_image: str = option("", "Image of these pods, with Carrel in it; default: Carrel's own.")
     """For namespaces that pull images from elsewhere."""
 
 

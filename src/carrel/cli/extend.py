@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-import typer
-
 from carrel.cli.options import OneBookingSettings
+from carrel.option_fields import option
 
 if TYPE_CHECKING:
     from carrel.cli.booking_client import BookingClient
@@ -18,10 +17,10 @@ EXAMPLE = "carrel extend --until 2026-12-20"
 
 @dataclass(frozen=True)
 class ExtendSettings(OneBookingSettings):
-    days: Annotated[float | None, typer.Option(help="Days to add; a negative number shortens the booking.")] = None
-    until: Annotated[str, typer.Option(help="New end, instead of --days.")] = ""
-    reason: Annotated[str, typer.Option(help="Why, if the booking is another person's.")] = ""
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check; change nothing.")] = False
+    days: float | None = option(None, "Days to add; a negative number shortens the booking.")
+    until: str = option("", "New end, instead of --days.")
+    reason: str = option("", "Why, if the booking is another person's.")
+    dry_run: bool = option(False, "Only check; change nothing.", "--dry-run")
 
 
 def extend(settings: ExtendSettings) -> None:

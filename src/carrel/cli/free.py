@@ -1,12 +1,11 @@
 """`carrel free`."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-import typer
-
 from carrel.cli.options import BookingOutputSettings
+from carrel.option_fields import argument, option
 
 if TYPE_CHECKING:
     from carrel.cli.booking_client import BookingClient
@@ -15,10 +14,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FreeSettings(BookingOutputSettings):
-    model: Annotated[str, typer.Argument(help="One model, or a part of its name; default: all.")] = ""
-    days: Annotated[
-        int, typer.Option(help="Show how many GPUs are free all day, on each of so many days.", min=0, max=366)
-    ] = 0
+    model: str = argument("", "One model, or a part of its name; default: all.")
+    days: int = option(0, "Show how many GPUs are free all day, on each of so many days.", min=0, max=366)
 
 
 def free(settings: FreeSettings) -> None:

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from carrel.cli.options import ClusterQuerySettings, DataFormat
 from carrel.cli.output import aligned, print_data, print_lines
 from carrel.command_errors import NOT_FOUND, command_failed
 from carrel.dialects.options import Unit
+from carrel.option_fields import argument, option
 from carrel.process import cluster_access
 
 if TYPE_CHECKING:
@@ -24,8 +23,8 @@ NONE_SET_ASIDE: Mapping[str, Sequence[str]] = {}
 class InspectSettings(ClusterQuerySettings):
     """With `-o json` the output is what gpushare's extender answers, byte for byte."""
 
-    node: Annotated[str, typer.Argument(help="One node; default: all.")] = ""
-    details: Annotated[bool, typer.Option("--details", "-d", help="Also show the pods of each node.")] = False
+    node: str = argument("", "One node; default: all.")
+    details: bool = option(False, "Also show the pods of each node.", "--details", "-d")
 
 
 def inspect(settings: InspectSettings) -> None:

@@ -1,12 +1,13 @@
 """`carrel list`."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import typer
 
 from carrel.cli.options import BookingOutputSettings, ListFormat, Words
+from carrel.option_fields import option
 
 if TYPE_CHECKING:
     from carrel.cli.booking_client import BookingClient
@@ -18,16 +19,12 @@ PAGE = 500
 
 @dataclass(frozen=True)
 class ListSettings(BookingOutputSettings):
-    everybody: Annotated[
-        bool, typer.Option("--all", "-A", help="Bookings of all people and groups, not only yours.")
-    ] = False
-    group: Annotated[str, typer.Option(help="Bookings of this group.")] = ""
-    model: Annotated[str, typer.Option(help="Only this model.")] = ""
-    state: Annotated[Words, typer.Option(help="Only this state: planned, active, ended or cancelled.")] = None
-    search: Annotated[
-        str, typer.Option("--search", "-q", help="Part of the person, the group, the model or the note.")
-    ] = ""
-    limit: Annotated[int, typer.Option(help="Number of bookings, at most.", min=1, max=10_000)] = 100
+    everybody: bool = option(False, "Bookings of all people and groups, not only yours.", "--all", "-A")
+    group: str = option("", "Bookings of this group.")
+    model: str = option("", "Only this model.")
+    state: Words = option(None, "Only this state: planned, active, ended or cancelled.")
+    search: str = option("", "Part of the person, the group, the model or the note.", "--search", "-q")
+    limit: int = option(100, "Number of bookings, at most.", min=1, max=10_000)
 
 
 def list_bookings(settings: ListSettings) -> None:

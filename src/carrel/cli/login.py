@@ -1,20 +1,18 @@
 """`carrel login`. The work is done in `browser_login`."""
 
 from dataclasses import dataclass
-from typing import Annotated
-
-import typer
 
 from carrel.cli.options import BookingServiceSettings, Words
+from carrel.option_fields import argument, option
 
 
 @dataclass(frozen=True)
 class LoginSettings(BookingServiceSettings):
-    address: Annotated[str, typer.Argument(help="URL of the booking service, such as https://gpus.lab.org.")] = ""
-    scope: Annotated[Words, typer.Option(help="What it may do: read, book, admin; default: read and book.")] = None
+    address: str = argument("", "URL of the booking service, such as https://gpus.lab.org.")
+    scope: Words = option(None, "What it may do: read, book, admin; default: read and book.")
     """Admins do not need admin rights for everyday work."""
-    browser: Annotated[bool, typer.Option(help="Open a browser; otherwise only print the URL.")] = True
-    forget: Annotated[bool, typer.Option("--forget", help="Log out: revoke the token and delete the login.")] = False
+    browser: bool = option(True, "Open a browser; otherwise only print the URL.")
+    forget: bool = option(False, "Log out: revoke the token and delete the login.", "--forget")
 
 
 def login(settings: LoginSettings) -> None:

@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated
 
-import typer
-
+from carrel.option_fields import argument, option, setting
 from carrel.settings import ClusterSettings
 
 Words = list[str] | None
@@ -29,47 +27,36 @@ class DataFormat(Enum):
 class BookingServiceSettings:
     """Which booking service, and as whom."""
 
-    server: Annotated[
-        str, typer.Option(help="URL of the booking service; default: the last login.", envvar="CARREL_URL")
-    ] = ""
-    token: Annotated[
-        str,
-        typer.Option(help="Token to use instead of the login; better in the environment.", envvar="CARREL_TOKEN"),
-    ] = ""
+    server: str = option("", "URL of the booking service; default: the last login.", envvar="CARREL_URL")
+    token: str = setting("", "Token to use instead of the login; better in the environment.")
     """Everybody who may list processes can see options."""
-    insecure: Annotated[
-        bool,
-        typer.Option(help="Send the token without TLS, even to another machine.", envvar="CARREL_INSECURE"),
-    ] = False
+    insecure: bool = setting(False, "Send the token without TLS, even to another machine.")
     """Whoever reads the traffic could book in your name. Within a cluster that may be nobody."""
-    hub_token: Annotated[
-        str,
-        typer.Option(help="Token of a notebook, if there is no login.", envvar="JUPYTERHUB_API_TOKEN", hidden=True),
-    ] = ""
+    hub_token: str = option(
+        "", "Token of a notebook, if there is no login.", envvar="JUPYTERHUB_API_TOKEN", hidden=True
+    )
     """JupyterHub gives it to each notebook server: there, nobody needs to log in."""
 
 
 @dataclass(frozen=True)
 class BookingOutputSettings(BookingServiceSettings):
-    output: Annotated[ListFormat, typer.Option("--output", "-o", help="Output format.")] = ListFormat.TABLE
+    output: ListFormat = option(ListFormat.TABLE, "Output format.", "--output", "-o")
     """JSON, YAML and CSV are for programs: their fields do not change without notice."""
 
 
 @dataclass(frozen=True)
 class OneBookingSettings(BookingOutputSettings):
-    booking: Annotated[str, typer.Argument(help="Id of the booking; default: your active or planned one.")] = ""
+    booking: str = argument("", "Id of the booking; default: your active or planned one.")
 
 
 @dataclass(frozen=True)
 class ClusterQuerySettings(ClusterSettings):
     """Which cluster. By which rules its pods are read, its scheduler says there."""
 
-    output: Annotated[DataFormat, typer.Option("--output", "-o", help="Output format.")] = DataFormat.TABLE
+    output: DataFormat = option(DataFormat.TABLE, "Output format.", "--output", "-o")
     """JSON and YAML are for programs: their fields do not change without notice."""
 
 
 @dataclass(frozen=True)
 class PodQuerySettings(ClusterQuerySettings):
-    namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Namespace of the pod; default: that of the kubeconfig.")
-    ] = ""
+    namespace: str = option("", "Namespace of the pod; default: that of the kubeconfig.", "--namespace", "-n")

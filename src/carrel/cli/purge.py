@@ -5,13 +5,14 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from carrel.cli.options import DataFormat
 from carrel.cli.output import aligned, is_confirmed, print_data, print_lines
 from carrel.command_errors import CONFLICT, FORBIDDEN, REFUSED, UNAVAILABLE, command_failed
+from carrel.option_fields import option
 from carrel.process import connect
 from carrel.settings import ClusterSettings
 
@@ -23,9 +24,9 @@ NAMES_SHOWN = 3
 
 @dataclass(frozen=True)
 class PurgeSettings(ClusterSettings):
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False
-    output: Annotated[DataFormat, typer.Option("--output", "-o", help="Output format.")] = DataFormat.TABLE
+    yes: bool = option(False, "Do not ask for confirmation.", "--yes", "-y")
+    dry_run: bool = option(False, "Only show what would be deleted.", "--dry-run")
+    output: DataFormat = option(DataFormat.TABLE, "Output format.", "--output", "-o")
     """JSON and YAML are for programs: their fields do not change without notice."""
 
 

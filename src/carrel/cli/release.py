@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from carrel.cli.options import ClusterQuerySettings, DataFormat
 from carrel.cli.output import aligned, is_confirmed, print_data
 from carrel.command_errors import FORBIDDEN, NOT_FOUND, REFUSED, UNAVAILABLE, USAGE, command_failed
+from carrel.option_fields import argument, option
 from carrel.process import cluster_access
 
 if TYPE_CHECKING:
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReleaseSettings(ClusterQuerySettings):
-    gpu: Annotated[str, typer.Argument(help="A node, or one GPU of it as NODE/NUMBER.", show_default=False)] = ""
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False
-    force: Annotated[bool, typer.Option("--force", help="Also if the node answers.")] = False
+    gpu: str = argument("", "A node, or one GPU of it as NODE/NUMBER.", show_default=False)
+    yes: bool = option(False, "Do not ask for confirmation.", "--yes", "-y")
+    force: bool = option(False, "Also if the node answers.", "--force")
     """Then its pods may be running, and others would get the same GPUs."""
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be freed.")] = False
+    dry_run: bool = option(False, "Only show what would be freed.", "--dry-run")
 
 
 def release(settings: ReleaseSettings) -> None:

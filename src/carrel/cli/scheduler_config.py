@@ -1,41 +1,31 @@
 """`carrel scheduler-config`."""
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import typer
 
 from carrel.caller_settings import PathSecretSettings
 from carrel.command_errors import USAGE, command_failed
+from carrel.option_fields import option
 
 
 @dataclass(frozen=True)
 class SchedulerConfigSettings(PathSecretSettings):
-    url: Annotated[str, typer.Option(help="Where kube-scheduler finds the extender.")] = "http://127.0.0.1:39999"
+    url: str = option("http://127.0.0.1:39999", "Where kube-scheduler finds the extender.")
     """In the same pod."""
-    kubeconfig: Annotated[str, typer.Option(help="Path of kube-scheduler's own kubeconfig.")] = ""
+    kubeconfig: str = option("", "Path of kube-scheduler's own kubeconfig.")
     """Without it kube-scheduler uses its ServiceAccount."""
-    peers: Annotated[
-        bool,
-        typer.Option("--peers/--no-peers", help="Serve the names of peers' schedulers too, such as kai-scheduler."),
-    ] = True
+    peers: bool = option(True, "Serve the names of peers' schedulers too, such as kai-scheduler.", "--peers/--no-peers")
     """A pod without a GPU that names one would wait for ever where the peer does not run. Where it runs: --no-peers."""
 
-    cpu: Annotated[
-        bool,
-        typer.Option(
-            "--cpu", help="Of another kube-scheduler, for pods without a GPU: profile carrel-cpu, asks for scores only."
-        ),
-    ] = False
+    cpu: bool = option(
+        False, "Of another kube-scheduler, for pods without a GPU: profile carrel-cpu, asks for scores only.", "--cpu"
+    )
     """Such pods take the CPU that GPUs need. By default Carrel is not asked about them."""
 
-    server_ca: Annotated[
-        str, typer.Option(help="Path of the authority of the extender's certificate, as kube-scheduler sees it.")
-    ] = ""
-    client_certificate: Annotated[
-        str, typer.Option(help="Path of the certificate that kube-scheduler shows to the extender.")
-    ] = ""
-    client_key: Annotated[str, typer.Option(help="Path of the key of that certificate.")] = ""
+    server_ca: str = option("", "Path of the authority of the extender's certificate, as kube-scheduler sees it.")
+    client_certificate: str = option("", "Path of the certificate that kube-scheduler shows to the extender.")
+    client_key: str = option("", "Path of the key of that certificate.")
     """For an extender with --client-ca."""
 
 

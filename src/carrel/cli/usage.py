@@ -1,11 +1,10 @@
 """`carrel usage`."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from carrel.cli.options import BookingOutputSettings
+from carrel.option_fields import option
 
 if TYPE_CHECKING:
     from carrel.cli.booking_client import BookingClient
@@ -16,8 +15,8 @@ EXAMPLE = "carrel usage --since 2026-11-01 --until 2026-12-01"
 
 @dataclass(frozen=True)
 class UsageSettings(BookingOutputSettings):
-    since: Annotated[str, typer.Option(help="First day; default: 30 days ago.")] = ""
-    until: Annotated[str, typer.Option(help="End; default: now.")] = ""
+    since: str = option("", "First day; default: 30 days ago.")
+    until: str = option("", "End; default: now.")
 
 
 def usage(settings: UsageSettings) -> None:

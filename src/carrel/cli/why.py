@@ -1,11 +1,10 @@
 """`carrel why`: the same words as in the pod's Event, which booking covers the pod, and who holds what would do."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from carrel.cli.options import BookingServiceSettings, DataFormat, PodQuerySettings
+from carrel.option_fields import argument, option, setting
 
 MOST_HOLDERS = 8
 """Who are named in a table."""
@@ -17,26 +16,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WhySettings(PodQuerySettings):
-    pod: Annotated[str, typer.Argument(help="The pod, as pod/NAME or NAME; default: all pods that wait.")] = ""
-    all_namespaces: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Pods of all namespaces.")] = False
-    booking_service: Annotated[
-        str,
-        typer.Option(
-            help="URL of the booking service, which is asked if the cluster cannot be; default: the last login.",
-            envvar="CARREL_URL",
-        ),
-    ] = ""
+    pod: str = argument("", "The pod, as pod/NAME or NAME; default: all pods that wait.")
+    all_namespaces: bool = option(False, "Pods of all namespaces.", "--all-namespaces", "-A")
+    booking_service: str = option(
+        "",
+        "URL of the booking service, which is asked if the cluster cannot be; default: the last login.",
+        envvar="CARREL_URL",
+    )
     """In a notebook nobody may read the cluster. The booking service knows the person's own pods."""
-    token: Annotated[
-        str, typer.Option(help="Token for the booking service.", envvar="CARREL_TOKEN", show_default=False)
-    ] = ""
-    insecure: Annotated[
-        bool, typer.Option(help="Send the token without TLS, even to another machine.", envvar="CARREL_INSECURE")
-    ] = False
-    hub_token: Annotated[
-        str,
-        typer.Option(help="Token of a notebook, if there is no login.", envvar="JUPYTERHUB_API_TOKEN", hidden=True),
-    ] = ""
+    token: str = setting("", "Token for the booking service.", show_default=False)
+    insecure: bool = setting(False, "Send the token without TLS, even to another machine.")
+    hub_token: str = option(
+        "", "Token of a notebook, if there is no login.", envvar="JUPYTERHUB_API_TOKEN", hidden=True
+    )
 
     def booking_settings(self) -> BookingServiceSettings:
         return BookingServiceSettings(self.booking_service, self.token, self.insecure, self.hub_token)

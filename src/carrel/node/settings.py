@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from carrel.dialects.options import DeviceList
 from carrel.node.claim_files import CDI_FOLDER
 from carrel.node.memory_mode_decision import MemoryMode
+from carrel.option_fields import option, setting
 from carrel.settings import CudaSettings, DeviceListSettings, DraSettings, MemoryUnitSettings, ServingSettings
 
 DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")
@@ -33,52 +31,32 @@ class MemoryResource(Enum):
 
 @dataclass(frozen=True)
 class AgentSettings(CudaSettings, DeviceListSettings, DraSettings, MemoryUnitSettings, ServingSettings):
-    port: Annotated[
-        int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
-    ] = 39996
+    port: int = setting(39996, "Port to listen on; 0: any free one.", min=0, max=65535)
     """Probes and Prometheus ask there. Each component has its own default: docs/cli.md lists them."""
-    node_name: Annotated[
-        str, typer.Option(help="The name of this node in the cluster.", envvar="NODE_NAME", show_default=False)
-    ] = ""
+    node_name: str = option("", "The name of this node in the cluster.", envvar="NODE_NAME", show_default=False)
     """Must be given: a host's name is not always its node's. The DaemonSet passes it in by the downward API."""
-    mode: Annotated[
-        AgentMode,
-        typer.Option(
-            help="Which device plugin allocates GPUs: Carrel's, or NVIDIA's for whole GPUs (coexist), or others for "
-            "everything (report-only: nothing is registered with the kubelet, nor written on the Node).",
-            envvar="CARREL_MODE",
-        ),
-    ] = AgentMode.NATIVE
+    mode: AgentMode = setting(
+        AgentMode.NATIVE,
+        "Which device plugin allocates GPUs: Carrel's, or NVIDIA's for whole GPUs (coexist), or others for "
+        "everything (report-only: nothing is registered with the kubelet, nor written on the Node).",
+    )
     """In native mode Carrel decides which GPU a container gets; beside NVIDIA's plugin the kubelet does. Only to report
     is for a node that gpushare's own plugin and extender serve: GPUs, their health and who has them are known."""
-    memory_resource: Annotated[
-        MemoryResource,
-        typer.Option(
-            help="How gpushare's memory resource is advertised: as devices of a plugin, as a number on the Node's "
-            "status, or (auto) by a plugin if this kubelet can handle so many devices.",
-            envvar="CARREL_MEMORY_RESOURCE",
-        ),
-    ] = MemoryResource.AUTO
+    memory_resource: MemoryResource = setting(
+        MemoryResource.AUTO,
+        "How gpushare's memory resource is advertised: as devices of a plugin, as a number on the Node's "
+        "status, or (auto) by a plugin if this kubelet can handle so many devices.",
+    )
     """A kubelet of 1.36 and newer stalls for minutes on tens of thousands of devices. It changes only while no pod of
     the node holds any memory."""
-    simulate: Annotated[
-        Path | None,
-        typer.Option(help="A file that describes the GPUs, instead of a driver.", envvar="CARREL_SIMULATE"),
-    ] = None
+    simulate: Path | None = setting(None, "A file that describes the GPUs, instead of a driver.")
     """For tests, CI and trying it out. It is read again whenever it changes."""
-    kubelet_folder: Annotated[
-        Path, typer.Option(help="The kubelet's own folder, its --root-dir.", envvar="CARREL_KUBELET_FOLDER")
-    ] = Path("/var/lib/kubelet")
+    kubelet_folder: Path = setting(Path("/var/lib/kubelet"), "The kubelet's own folder, its --root-dir.")
     """Its sockets are there, and those of the agent's plugins, which the kubelet must see by the same path. Some
     distributions move it."""
-    cdi_folder: Annotated[
-        Path,
-        typer.Option(help="Where the container runtime reads the devices of claims.", envvar="CARREL_CDI_FOLDER"),
-    ] = Path(CDI_FOLDER)
+    cdi_folder: Path = setting(Path(CDI_FOLDER), "Where the container runtime reads the devices of claims.")
     """With --dra. Runtimes also read /etc/cdi, which outlives a reboot; claims do not."""
-    cgroups: Annotated[
-        Path, typer.Option(help="Where the host's control groups are mounted.", envvar="CARREL_CGROUPS")
-    ] = Path("/sys/fs/cgroup")
+    cgroups: Path = setting(Path("/sys/fs/cgroup"), "Where the host's control groups are mounted.")
     """They tell which pods run, also pods that were deleted by force. In a container they must be mounted from the
     host, read-only. Where they cannot be seen, a GPU is free as soon as its pod is gone from the API server."""
 

@@ -3,11 +3,10 @@
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from carrel.caller_settings import CallerSettings
+from carrel.option_fields import option, setting
 from carrel.settings import (
     CudaSettings,
     DialectSettings,
@@ -42,30 +41,17 @@ class ExtenderSettings(
     CallerSettings,
     ServingSettings,
 ):
-    port: Annotated[
-        int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar=["CARREL_PORT", "PORT"])
-    ] = 39999
+    port: int = option(39999, "Port to listen on; 0: any free one.", envvar=["CARREL_PORT", "PORT"], min=0, max=65535)
     """gpushare's own port and variable, so that a scheduler that is configured for gpushare finds this extender."""
-    tls_folder: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder with tls.crt and tls.key, read again when they change; without it: plain HTTP.",
-            envvar="CARREL_TLS_FOLDER",
-        ),
-    ] = None
+    tls_folder: Path | None = setting(
+        None, "Folder with tls.crt and tls.key, read again when they change; without it: plain HTTP."
+    )
     """Where kube-scheduler runs beside the extender, in one pod, nobody is between them."""
-    placement: Annotated[
-        PlacementStyle,
-        typer.Option(help="Fill nodes and GPUs up, or keep them evenly free.", envvar="CARREL_PLACEMENT"),
-    ] = PlacementStyle.PACK
+    placement: PlacementStyle = setting(PlacementStyle.PACK, "Fill nodes and GPUs up, or keep them evenly free.")
     """Packing keeps whole GPUs and islands free for pods that need them. They are KAI's `gpupack` and `gpuspread`."""
-    health_address: Annotated[
-        str,
-        typer.Option(
-            help="Where probes and Prometheus find this process besides, such as 0.0.0.0:39995; empty: nowhere else.",
-            envvar="CARREL_HEALTH_ADDRESS",
-        ),
-    ] = ""
+    health_address: str = setting(
+        "", "Where probes and Prometheus find this process besides, such as 0.0.0.0:39995; empty: nowhere else."
+    )
     """Whoever reaches the extender may place pods, so beside kube-scheduler it listens on loopback. Probes come from
     outside of the pod."""
 

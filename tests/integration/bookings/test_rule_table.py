@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from carrel.bookings.limits import Limit
 from carrel.bookings.rules import RULES, BookingRules, Rule, RuleInput
 from carrel.bookings.settings import rule_settings
-from carrel.settings import command
+from carrel.option_fields import command
 from tests.kit.booking import MEMBER, Opened, at, with_rules
 from tests.kit.gpus import A6000
 

@@ -6,9 +6,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from enum import Enum
-from typing import Any, get_type_hints
-
-import typer.models
+from typing import Any
 
 from carrel import settings as shared
 from carrel.admission.settings import WebhookSettings
@@ -17,6 +15,7 @@ from carrel.cli.checks.component_pods import FROM_SECRET, ComponentPod, componen
 from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
 from carrel.lifecycle.settings import ControllerSettings
 from carrel.node.settings import AgentSettings
+from carrel.option_fields import options_of
 from carrel.scheduling.settings import ExtenderSettings
 
 SETTINGS: Mapping[str, type[Any]] = {
@@ -59,14 +58,9 @@ async def given_settings(of: Installation) -> Sequence[Finding]:
 
 
 def environment_names(settings: type[Any]) -> dict[str, tuple[str, ...]]:
-    """Setting → the variables that give it."""
-    found: dict[str, tuple[str, ...]] = {}
-    for name, hint in get_type_hints(settings, include_extras=True).items():
-        options = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, typer.models.OptionInfo)]
-        for option in options:
-            names = option.envvar or ()
-            found[name] = (names,) if isinstance(names, str) else tuple(names)
-    return found
+    """Return for each setting the variables that give it."""
+    named = {name: option.envvar or () for name, option in options_of(settings).items()}
+    return {name: (names,) if isinstance(names, str) else tuple(names) for name, names in named.items()}
 
 
 def _different(of: Installation, pods: Mapping[str, ComponentPod]) -> Iterator[Finding]:

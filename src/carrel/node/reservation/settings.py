@@ -1,22 +1,16 @@
 """The settings of the program in a reservation pod."""
 
 from dataclasses import dataclass
-from typing import Annotated
 
-import typer
-
+from carrel.option_fields import option, setting
 from carrel.settings import ClusterSettings, LogLevel
 
 
 @dataclass(frozen=True)
 class ReservationSettings(ClusterSettings):
-    pod_name: Annotated[str, typer.Option(help="The pod of this process.", envvar="POD_NAME", show_default=False)] = ""
+    pod_name: str = option("", "The pod of this process.", envvar="POD_NAME", show_default=False)
     """From the downward API. The variables have KAI's names, so that its manifests work."""
-    pod_namespace: Annotated[
-        str, typer.Option(help="The namespace of that pod.", envvar="POD_NAMESPACE", show_default=False)
-    ] = ""
+    pod_namespace: str = option("", "The namespace of that pod.", envvar="POD_NAMESPACE", show_default=False)
     """As above."""
-    log_level: Annotated[LogLevel, typer.Option(help="How much is logged on stderr.", envvar="CARREL_LOG_LEVEL")] = (
-        LogLevel.INFO
-    )
+    log_level: LogLevel = setting(LogLevel.INFO, "How much is logged on stderr.")
     """As for every component."""

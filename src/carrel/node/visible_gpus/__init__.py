@@ -5,18 +5,15 @@ run     looks, and says it
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from carrel.option_fields import option
 
 __all__ = ["VisibleGpusSettings", "visible_gpus"]
 
 
 @dataclass(frozen=True)
 class VisibleGpusSettings:
-    write: Annotated[Path | None, typer.Option(help="File to write it to as well, such as /dev/termination-log.")] = (
-        None
-    )
+    write: Path | None = option(None, "File to write it to as well, such as /dev/termination-log.")
     """The kubelet shows what is in that file as the message of a container that has ended."""
 
 

@@ -1,0 +1,65 @@
+"""Fields of settings: each is an option of a command, with its default, its help and the variable that may give it too.
+
+    port: int = setting(39998, "Port to listen on; 0: any free one.", min=0, max=65535)
+
+`setting` is for components, which are configured by their environment: the variable is CARREL_ and the field's name.
+`option` and `argument` are for commands that people type. Words besides the help are names of the option, as
+`--output`, `-o`; what is named by keyword is typer's. Nothing else reads the environment; an option wins over it.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import field, fields
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+import typer
+from typer.models import ArgumentInfo, OptionInfo
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+INFO = "option"
+OF_FIELD = "CARREL_"
+
+
+def setting(default: T, help: str, *names: str, **more: Any) -> T:
+    return option(default, help, *names, envvar=OF_FIELD, **more)
+
+
+def option(default: T, help: str, *names: str, **more: Any) -> T:
+    made: T = field(default=default, metadata={INFO: typer.Option(*names, help=help, **more)})
+    return made
+
+
+def argument(default: T, help: str, **more: Any) -> T:
+    made: T = field(default=default, metadata={INFO: typer.Argument(help=help, **more)})
+    return made
+
+
+def options_of(settings: type[Any]) -> dict[str, OptionInfo | ArgumentInfo]:
+    """Return what typer knows of each field, also of one whose type is annotated with it."""
+    hints = get_type_hints(settings, include_extras=True)
+    found: dict[str, OptionInfo | ArgumentInfo] = {}
+    for each in fields(settings):
+        info = each.metadata.get(INFO) or next(iter(getattr(hints[each.name], "__metadata__", ())), typer.Option())
+        if info.envvar == OF_FIELD:
+            info.envvar = f"{OF_FIELD}{each.name.upper()}"
+        found[each.name] = info
+    return found
+
+
+def command(settings: type[S], run: Callable[[S], None]) -> Callable[..., None]:
+    """Return the command of a component: its options are the fields of its settings, its help is `run`'s docstring."""
+
+    def run_with_options(**options: object) -> None:
+        run(settings(**options))
+
+    hints = get_type_hints(settings)
+    hints |= {name: Annotated[hints[name], info] for name, info in options_of(settings).items()}
+    run_with_options.__doc__ = run.__doc__
+    run_with_options.__name__ = run.__name__
+    run_with_options.__annotations__ = hints
+    signature = inspect.signature(settings)
+    parameters = [each.replace(annotation=hints[each.name]) for each in signature.parameters.values()]
+    run_with_options.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined] # for typer
+    return run_with_options
