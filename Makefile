@@ -65,7 +65,7 @@ lock: $(READY)  ## Write requirements.lock and that of the image from pyproject.
 
 stubs: $(READY)  ## Write the gRPC stubs of the kubelet's calls from our .proto files
 	@$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src --grpc_python_out=src \
-		src/carrel/node/kubelet/grpc_stubs/*.proto
+		src/carrel/node/kubelet/grpc_stubs/*.proto src/carrel/resource_claims/node/grpc_stubs/*.proto
 
 clean:  ## Remove what the tasks created
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

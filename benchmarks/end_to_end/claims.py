@@ -41,7 +41,7 @@ from carrel.kubernetes.objects.resources import (
     VALIDATING_WEBHOOKS,
 )
 from carrel.manifests import dra
-from carrel.node.device_slice import ServerAbility, devices_of, slice_of
+from carrel.resource_claims.node.device_slice import ServerAbility, devices_of, slice_of
 from testbed.processes import Process
 
 PROFILE = "default-scheduler"

@@ -3,8 +3,8 @@
 A folder is a part of the product, named after what it is for. Reading order:
 
     ledger/ dialects/ parsing/        PURE: who holds which GPU; how pods ask for GPUs; reading what others wrote
-    kubernetes/ cluster/ http/         shared: the client and its watches; the ledger's record in the cluster; HTTP
-    manifests/ installation           what is installed in a cluster, and that it is installed once
+    kubernetes/ cluster/ http/        shared: the client and its watches; what is known of the cluster; HTTP
+    resource_claims/ manifests/ installation    ResourceClaims (--dra); what is installed in a cluster, once
     admission/ scheduling/            components: the webhook, the extender,
     lifecycle/ node/ bookings/        the controller, the agent, the booking service
     jupyterhub/                       for the image of a JupyterHub: its spawner and its spawn page

@@ -46,6 +46,8 @@ PURE_MODULES = (
     "carrel.node.allocation_order",
     "carrel.node.device_names",
     "carrel.node.memory_mode_decision",
+    "carrel.resource_claims.gate.allocation_retries",
+    "carrel.resource_claims.shadows.shadow_plan",
 )
 """The decisions of a component, beside the code that acts on them."""
 
@@ -54,6 +56,7 @@ COMPONENTS = ("admission", "bookings", "lifecycle", "node", "scheduling")
 LEVELS = (
     ("carrel.process",),
     ("carrel.installation", "carrel.settings", "carrel.caller_settings"),
+    ("carrel.resource_claims",),
     ("carrel.cluster",),
     ("carrel.kubernetes", "carrel.http", "carrel.manifests"),
     ("carrel.dialects", "carrel.cluster_file"),
@@ -75,6 +78,21 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "carrel.http": (),
     "carrel.cluster_file": ("carrel.ledger", "carrel.parsing"),
     "carrel.cluster": ("carrel.dialects", "carrel.kubernetes", "carrel.ledger", "carrel.parsing"),
+    "carrel.resource_claims": (
+        "carrel.cluster",
+        "carrel.dialects",
+        "carrel.kubernetes",
+        "carrel.ledger",
+        "carrel.parsing",
+    ),
+    "carrel.resource_claims.gate": ("carrel.resource_claims", *SHARED, "carrel.admission.review"),
+    "carrel.resource_claims.node": (
+        "carrel.resource_claims",
+        *SHARED,
+        "carrel.node.interfaces",
+        "carrel.node.lease_check",
+        "carrel.node.settings",
+    ),
     "carrel.installation": ("carrel.dialects", "carrel.kubernetes"),
     "carrel.manifests": (),
     "carrel.command_errors": ("carrel.parsing",),
@@ -123,8 +141,8 @@ LIBRARIES = {
     "alembic": ("carrel.bookings.store",),
     "cryptography": ("carrel.admission", "carrel.kubernetes", "kubernetes_in_memory"),
     "fastapi": ("carrel.bookings",),
-    "google": ("carrel.node.kubelet.grpc_stubs",),
-    "grpc": ("carrel.node.kubelet",),
+    "google": ("carrel.node.kubelet.grpc_stubs", "carrel.resource_claims.node.grpc_stubs"),
+    "grpc": ("carrel.node.kubelet", "carrel.resource_claims.node"),
     "grpc_tools": (),
     "httptools": (),
     "jinja2": ("carrel.bookings.pages",),

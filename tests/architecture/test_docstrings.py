@@ -11,7 +11,7 @@ from pathlib import Path
 from tools.ratchets import leaning_docstrings
 
 LEFT = {
-    "admission": 8,
+    "admission": 7,
     "bookings": 3,
     "cli": 9,
     "cluster": 27,
@@ -19,8 +19,8 @@ LEFT = {
     "jupyterhub": 0,
     "kubernetes": 10,
     "ledger": 23,
-    "lifecycle": 16,
-    "node": 6,
+    "lifecycle": 11,
+    "node": 4,
     "parsing": 5,
     "scheduling": 4,
     "simulation": 11,

@@ -13,7 +13,7 @@ from carrel.kubernetes.objects.kinds import NodeObject
 from carrel.kubernetes.objects.resources import CRDS, NAMESPACES
 from carrel.manifests import crds
 from carrel.node.interfaces import MachineState
-from carrel.node.slice_publisher import SlicePublisher
+from carrel.resource_claims.node.slice_publisher import SlicePublisher
 from testbed.control_plane import ApiServer, Shape
 from testbed.control_plane import api_server as start_api_server
 from testbed.fixtures import shown_run

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from carrel.ledger.gpus import Node
-from carrel.node.device_slice import ServerAbility, devices_of, slice_of
+from carrel.resource_claims.node.device_slice import ServerAbility, devices_of, slice_of
 from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster
 from tests.e2e.carrel_node import MEM
 from tests.e2e.claim_node import since_1_36

@@ -6,11 +6,11 @@ from pathlib import Path
 import grpc
 
 from carrel.kubernetes.cluster import Json
-from carrel.node.kubelet.grpc_stubs import claims_pb2 as wire
-from carrel.node.kubelet.grpc_stubs import claims_pb2_grpc as calls
-from carrel.node.kubelet.grpc_stubs import health_pb2 as health
-from carrel.node.kubelet.grpc_stubs import pluginregistration_pb2 as registration
-from carrel.node.kubelet.grpc_stubs import pluginregistration_pb2_grpc as registration_calls
+from carrel.resource_claims.node.grpc_stubs import claims_pb2 as wire
+from carrel.resource_claims.node.grpc_stubs import claims_pb2_grpc as calls
+from carrel.resource_claims.node.grpc_stubs import health_pb2 as health
+from carrel.resource_claims.node.grpc_stubs import pluginregistration_pb2 as registration
+from carrel.resource_claims.node.grpc_stubs import pluginregistration_pb2_grpc as registration_calls
 from tests.kit.eventually import eventually
 
 CALL_S = 60

@@ -11,7 +11,7 @@ from carrel.dialects.carrel import LeaseRecord, read_lease
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, Selection
 from carrel.kubernetes.objects.resources import LEASES, PODS, RESOURCE_CLAIMS
 from carrel.ledger.tiers import AtEnd
-from carrel.lifecycle.claim_allocator import ClaimAllocator
+from carrel.resource_claims.allocation.claim_allocator import ClaimAllocator
 from tests.kit.claimed_pods import ADA, EVE, ClaimLab, a_claim_lab, asking
 from tests.kit.dra import allocated, deallocate, sees_claim, store
 from tests.kit.gpus import A100, A6000, a_node

@@ -8,7 +8,7 @@ from carrel.kubernetes.cluster import AlreadyExists, Json, MergePatch
 from carrel.kubernetes.objects.resources import EVENTS, LEASES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from carrel.kubernetes.transport import ApiRequest, ApiResponse, ResponseLike
 from carrel.lifecycle.freeing.renumbered_gpus import RenumberedGpus
-from carrel.lifecycle.unrecorded_claims import UnrecordedClaims
+from carrel.resource_claims.allocation.unrecorded_claims import UnrecordedClaims
 from kubernetes_in_memory import EmbeddedApi
 from tests.kit.dra import Gate, allocated, delete_claim, new_claim, sees_claim, store
 from tests.kit.eventually import eventually

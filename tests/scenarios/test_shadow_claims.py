@@ -14,7 +14,7 @@ from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import LEASES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from carrel.kubernetes.reflector import Reflector
 from carrel.ledger.gpus import Node
-from carrel.lifecycle.shadow_claims import ShadowClaims, ShadowRemoval
+from carrel.resource_claims.shadows.shadow_claims import ShadowClaims, ShadowRemoval
 from tests.kit.agent import becomes
 from tests.kit.dra import Gate, allocated, deallocate, new_claim, publish
 from tests.kit.eventually import eventually

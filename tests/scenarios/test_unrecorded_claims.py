@@ -10,7 +10,7 @@ from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import Json, MergePatch, Selection
 from carrel.kubernetes.objects.resources import EVENTS, LEASES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from carrel.ledger.gpus import Gpu
-from carrel.lifecycle.unrecorded_claims import ClaimOutcome, UnrecordedClaims
+from carrel.resource_claims.allocation.unrecorded_claims import ClaimOutcome, UnrecordedClaims
 from tests.kit.dra import Gate, allocated, deallocate, new_claim, publish, sees_claim, store
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node

@@ -31,7 +31,7 @@ def page() -> Page:
             row = _row(module, call, known, missing)
             if row:
                 sections.setdefault(component(module) or module.folder, []).append(row)
-    names = [*COMPONENTS.values(), *(name for name in sections if name not in COMPONENTS.values())]
+    names = dict.fromkeys((*COMPONENTS.values(), *sections))
     parts = [
         f"## {_title(name)}\n\n" + table(["metric", "kind", "labels", "meaning"], sorted(sections[name]))
         for name in names

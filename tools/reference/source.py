@@ -15,6 +15,10 @@ COMPONENTS = {
     "bookings": "booking",
     "lifecycle": "controller",
     "node": "agent",
+    "resource_claims/allocation": "controller",
+    "resource_claims/gate": "webhook",
+    "resource_claims/node": "agent",
+    "resource_claims/shadows": "controller",
     "scheduling": "extender",
 }
 """Folder → the command that runs it."""
@@ -31,9 +35,10 @@ class Module:
 
     @property
     def folder(self) -> str:
-        """The folder of `src/carrel` that it is in; empty for what lies beside them."""
-        parts = self.path.relative_to(SOURCE).parts
-        return parts[0] if len(parts) > 1 else ""
+        """The folder of `src/carrel` that it is in; empty for what lies beside them. `resource_claims` has a folder for
+        each component."""
+        parts = self.path.relative_to(SOURCE).parts[:-1]
+        return "/".join(parts[: 2 if parts[:1] == ("resource_claims",) else 1])
 
     @property
     def docstring(self) -> str:

@@ -6,8 +6,6 @@ Reading order:
     options pod_owner hub_reports          whose pod it is; which hubs and users an admin should look at
     asked_gpus wanted_booking pod_tier     what it asks for, for which booking, and which tier it gets
     pod_size hand_overs pod_changes admission   what is changed on a pod: tier, gate, environment, protected keys
-    allocation_retries claim_terms claim_gate   whether an allocation of a ResourceClaim may be stored
-    claim_requests                         what a new ResourceClaim cannot ask for in this cluster
     review review_decoding handlers app metrics   kube-apiserver's calls over HTTP
     certificates certificate_renewal served_certificate   its TLS certificates
     assembly run settings entry_point          one process

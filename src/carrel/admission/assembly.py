@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from carrel.admission.admission import PodAdmission
 from carrel.admission.app import webhook_app
-from carrel.admission.claim_gate import ClaimGate
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
 from carrel.admission.options import AdmissionOptions
@@ -13,6 +12,7 @@ from carrel.bookings.client.cache import BookingCache, CacheTiming
 from carrel.bookings.client.interface import BookingService
 from carrel.cluster.state import ClusterState
 from carrel.http.asgi import AsgiApp
+from carrel.resource_claims.gate.claim_gate import ClaimGate
 
 SERVICE_TIMING = CacheTiming(fresh_s=60.0)
 """How long the answer of another booking service counts. As often, the controller mirrors its bookings."""

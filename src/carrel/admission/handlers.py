@@ -15,8 +15,6 @@ import msgspec
 
 from carrel.admission import review
 from carrel.admission.admission import PodAdmission
-from carrel.admission.claim_gate import ClaimGate
-from carrel.admission.claim_requests import why_not_claimed
 from carrel.admission.hub_reports import HubReports
 from carrel.admission.metrics import WebhookMetrics
 from carrel.admission.review import AdmissionRequest
@@ -26,6 +24,8 @@ from carrel.http.post_routes import JsonReply
 from carrel.kubernetes.cluster import ClusterError
 from carrel.kubernetes.objects import json_patch
 from carrel.parsing import Malformed
+from carrel.resource_claims.gate.claim_gate import ClaimGate
+from carrel.resource_claims.gate.claim_requests import why_not_claimed
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,6 @@ Reading order:
     reservations/                   pods that hold a GPU for others, where the kubelet chooses
     reporting/                      writes statuses and Events, and counts for Prometheus
 
-    claim_ends claim_allocator      frees the GPUs of ResourceClaims; allocates those of booked pods
-    unrecorded_claims               records ResourceClaims that have GPUs without a Lease
-    shadow_plan shadow_claims       shows to schedulers, by ResourceClaims, what pods hold
     booking_enquiries               writes what a booking service elsewhere says into the cluster
     metrics assembly run settings entry_point        one process
 """

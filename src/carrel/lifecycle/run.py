@@ -33,10 +33,10 @@ from carrel.lifecycle.reporting.waiting_pods import WaitingPods
 from carrel.lifecycle.reservations.reservation_pods import ReservationPods
 from carrel.lifecycle.reservations.slot_reconciler import SlotReconciler
 from carrel.lifecycle.settings import ControllerSettings
-from carrel.lifecycle.shadow_claims import ShadowClaims, ShadowRemoval
 from carrel.lifecycle.tier_reconciler import TierReconciler
-from carrel.lifecycle.unrecorded_claims import UnrecordedClaims
 from carrel.process import connect, run_with_cluster
+from carrel.resource_claims.allocation.unrecorded_claims import UnrecordedClaims
+from carrel.resource_claims.shadows.shadow_claims import ShadowClaims, ShadowRemoval
 
 log = logging.getLogger(__name__)
 

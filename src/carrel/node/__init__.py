@@ -14,9 +14,6 @@ Reading order:
     comparison                           what the kubelet allocated, compared with what the Leases say
     memory_mode_decision                 how memory is advertised to the kubelet
     advertised_memory                    what follows from that on the Node and in the agent's report
-    claim_files claim_preparation        ResourceClaims: the files for the container runtime, and the last gate
-    device_slice slice_publisher         which GPUs claims may have
-    node_claims                          what --dra adds to an agent
     nvidia_socket                        whether NVIDIA's own plugin serves the node
     report                               writes the node's GPUs to the API server
     agent                                the loop that does all of this

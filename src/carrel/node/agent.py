@@ -40,12 +40,12 @@ from carrel.node.kubelet import DevicePlugin, KubeletCheckpoint
 from carrel.node.lease_check import LeaseCheck
 from carrel.node.memory_mode_decision import MemoryMode
 from carrel.node.metrics import AgentMetrics
-from carrel.node.node_claims import NodeClaims
 from carrel.node.nvidia_socket import NvidiaPluginSocket
 from carrel.node.pod_cgroups import PodCgroups
 from carrel.node.report import Report, Reporter
 from carrel.node.settings import AgentMode, AgentSettings
 from carrel.parsing import Malformed
+from carrel.resource_claims.node.node_claims import NodeClaims
 
 log = logging.getLogger(__name__)
 

@@ -67,35 +67,6 @@ class PodResources(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class NamedClaim:
-    """A ResourceClaim as the kubelet names it."""
-
-    namespace: str
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedDevice:
-    """A device of a claim, as the kubelet is told of it."""
-
-    requests: tuple[str, ...]
-    """The requests of the claim that it is for."""
-    pool: str
-    device: str
-    cdi_ids: tuple[str, ...]
-    """By which names the container runtime knows what it has to do."""
-
-
-class ClaimKeeper(Protocol):
-    """What the kubelet asks about claims. `node.claim_preparation` implements it, and a fake in tests."""
-
-    async def prepare(self, named: NamedClaim) -> Sequence[PreparedDevice] | Refusal: ...
-
-    async def unprepare(self, uid: str) -> None: ...
-
-
 class DeviceAllocator(Protocol):
     """What the device plugins ask when the kubelet calls them. `node.allocation` implements it, and a fake in tests."""
 

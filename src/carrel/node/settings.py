@@ -5,9 +5,9 @@ from enum import Enum
 from pathlib import Path
 
 from carrel.dialects.options import DeviceList
-from carrel.node.claim_files import CDI_FOLDER
 from carrel.node.memory_mode_decision import MemoryMode
 from carrel.option_fields import option, setting
+from carrel.resource_claims.node.claim_files import CDI_FOLDER
 from carrel.settings import CudaSettings, DeviceListSettings, DraSettings, MemoryUnitSettings, ServingSettings
 
 DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")

@@ -37,9 +37,9 @@ from carrel.lifecycle.handing_over.hand_over import HandOverResult
 from carrel.lifecycle.reporting.claim_status import ClaimStatusWriter
 from carrel.lifecycle.reporting.pod_events import PodEventWriter, waiting_note
 from carrel.lifecycle.reservations.kai_metadata import KaiMetadataWriter
-from carrel.lifecycle.shadow_claims import ShadowRemoval
 from carrel.manifests import rbac, webhooks
 from carrel.node.interfaces import AllocatedDevices
+from carrel.resource_claims.shadows.shadow_claims import ShadowRemoval
 from kubernetes_in_memory import EmbeddedApi
 from kubernetes_in_memory.auth import ADMIN
 from kubernetes_in_memory.request_info import call_of

@@ -23,8 +23,8 @@ from carrel.dialects import carrel
 from carrel.kubernetes.cluster import Json, NotFound
 from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.shares import Holder
-from carrel.lifecycle.claim_ends import TIME_TO_STORE_S, ClaimEnds
 from carrel.lifecycle.revoking.kept_gpus import KeptGpus, is_kept_for_next
+from carrel.resource_claims.allocation.claim_ends import TIME_TO_STORE_S, ClaimEnds
 
 KEPT_FOR_NEXT = timedelta(minutes=15)
 """How long a GPU that was taken back for a booking is kept when the pod that it was taken back for is gone. A notebook

@@ -1,16 +1,13 @@
 """The node's kubelet: the device plugin that it calls, and what it says about which container has which device.
 
 device_plugin    advertises devices to the kubelet, and answers its calls
-claim_plugin     prepares ResourceClaims for the kubelet
-claim_health     tells the kubelet which GPUs of claims are well
 pod_resources    which devices the kubelet has allocated to which container
 checkpoint       which device plugins the kubelet remembers
 grpc_stubs/      generated from the kubelet's .proto files
 """
 
 from carrel.node.kubelet.checkpoint import KubeletCheckpoint
-from carrel.node.kubelet.claim_plugin import ClaimPlugin
 from carrel.node.kubelet.device_plugin import DevicePlugin
 from carrel.node.kubelet.pod_resources import KubeletPodResources
 
-__all__ = ["ClaimPlugin", "DevicePlugin", "KubeletCheckpoint", "KubeletPodResources"]
+__all__ = ["DevicePlugin", "KubeletCheckpoint", "KubeletPodResources"]

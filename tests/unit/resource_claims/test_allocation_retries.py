@@ -1,6 +1,6 @@
 """A claim whose allocation is approved again and again, and never stored, has to wait for a while."""
 
-from carrel.admission.allocation_retries import AllocationRetries
+from carrel.resource_claims.gate.allocation_retries import AllocationRetries
 
 
 def is_approved(retries: AllocationRetries, uid: str, now: float) -> bool:

@@ -21,7 +21,7 @@ def why_not_claimed(request: AdmissionRequest, device_claims: DeviceClaims) -> R
 
 
 def _spec(document: Mapping[str, Any]) -> ResourceClaimSpec:
-    """Of a claim, or of the claims that a template makes. What cannot be read, the API server itself refuses."""
+    """Read the spec of a claim, or of a template's claims. What cannot be read, the API server itself refuses."""
     spec = document.get("spec") or {}
     try:
         return msgspec.convert(spec.get("spec", spec), ResourceClaimSpec)

@@ -6,8 +6,8 @@ import pytest
 
 from carrel.dialects.cdi import why_no_cdi
 from carrel.ledger.gpus import Gpu, MiB
-from carrel.node.device_slice import ServerAbility, ability_of, devices_of, same_devices, written
 from carrel.node.interfaces import GpuDetails
+from carrel.resource_claims.node.device_slice import ServerAbility, ability_of, devices_of, same_devices, written
 from tests.kit.gpus import a_gpu
 
 ALL, WHOLE_ONLY, NO_TAINTS = ServerAbility(), ServerAbility(divides_memory=False), ServerAbility(keeps_taints=False)

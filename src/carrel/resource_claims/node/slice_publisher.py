@@ -9,8 +9,8 @@ from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, NotFound
 from carrel.kubernetes.objects.kinds import NodeObject
 from carrel.kubernetes.objects.resource_claims import ResourceSlice
 from carrel.kubernetes.objects.resources import RESOURCE_SLICES
-from carrel.node.device_slice import ServerAbility, ability_of, devices_of, same_devices, slice_of
 from carrel.node.interfaces import MachineState
+from carrel.resource_claims.node.device_slice import ServerAbility, ability_of, devices_of, same_devices, slice_of
 
 Json = dict[str, Any]
 

@@ -25,10 +25,11 @@ from carrel.kubernetes.objects.resource_claims import ResourceClaim
 from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.ledger.shares import Share, ShareState
-from carrel.lifecycle.reporting.pod_events import COMPONENT
 
 log = logging.getLogger(__name__)
 
+COMPONENT = "carrel-controller"
+"""Who reports the Events."""
 EVERY_S = 5.0
 NO_LEASE = "GPUWithoutLease"
 
@@ -80,7 +81,7 @@ class UnrecordedClaims:
             await asyncio.sleep(EVERY_S)
 
     def found(self) -> list[UnrecordedClaim]:
-        """By the caches."""
+        """Return what the caches show."""
         allocated = (each for each in self._device_claims.claims.store if each.status.allocation is not None)
         listed = self._state.isolation.found("unrecorded_claim", allocated, lambda claim: list(self._missing(claim)))
         return [each for several in listed for each in several]

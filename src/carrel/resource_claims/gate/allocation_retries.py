@@ -2,7 +2,7 @@
 
 After the gate's yes another webhook may refuse the write. The scheduler tries again after some seconds, each yes holds
 the GPU a little longer, and nobody else gets it. So after a while the gate says no, for long enough that the collector
-frees the GPU (`lifecycle.claim_ends`): then others have their turn, and the claim may try again.
+frees the GPU (`allocation.claim_ends`): then others have their turn, and the claim may try again.
 """
 
 from collections import OrderedDict

@@ -31,7 +31,7 @@ from carrel.kubernetes.objects.resource_claims import ResourceClaim, ResourceSli
 from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
 from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
-from carrel.lifecycle.shadow_plan import NodeView, wanted_shadows
+from carrel.resource_claims.shadows.shadow_plan import NodeView, wanted_shadows
 
 log = logging.getLogger(__name__)
 

@@ -61,7 +61,7 @@ class ClaimEnds:
         self._stored = {key: marks for key, marks in self._stored.items() if key[0] in kept}
 
     def seems_over(self, holder: Holder, record: LeaseRecord) -> bool:
-        """By the caches: a reason to ask."""
+        """Whether the caches give a reason to ask."""
         if self._device_claims is None:
             return True
         claim = self._device_claims.claims.store.get(holder.name, holder.namespace)
@@ -71,7 +71,7 @@ class ClaimEnds:
         return False
 
     async def end_of(self, holder: Holder, record: LeaseRecord) -> ClaimEnd:
-        """As the API server says now."""
+        """Ask the API server whether the holder still has the GPU."""
         if holder.uid in self._cluster_ledger.users_on(record):
             return HOLDS
         try:
@@ -90,7 +90,8 @@ class ClaimEnds:
         return self._end_of(msgspec.convert(found, ResourceClaim), holder, record)
 
     async def _is_used(self, holder: Holder, record: LeaseRecord) -> bool:
-        """As the node's agent says. A cache may be older than the end of the claim, which another watch reports."""
+        """Ask whether the node's agent names it as a user. A cache may be older than the end
+        of the claim, which another watch reports."""
         try:
             found = msgspec.convert(await self._cluster.get(GPU_NODE_STATUSES, record.node), GpuNodeStatus)
         except NotFound:

@@ -103,7 +103,7 @@ def _semantic(version: str) -> str:
 
 
 def written(memory: MiB) -> str:
-    """As the API server writes it: 16384Mi is 16Gi."""
+    """Write an amount as the API server does: 16384Mi is 16Gi."""
     amount, units = int(memory), ["Mi", "Gi", "Ti"]
     while len(units) > 1 and amount % 1024 == 0:
         amount, units = amount // 1024, units[1:]

@@ -7,7 +7,7 @@ and the extender, decide by the Leases' versions.
 
 - Asked again about the same claim, because an answer was lost or the write had a conflict, the gate says the same.
 - After a yes the write may still fail. The claim then holds a GPU that it does not have, until its next allocation or
-  until the collector frees it (`lifecycle.claim_ends`); the GPU is never promised twice. If it fails again and again,
+  until the collector frees it (`allocation.claim_ends`); the GPU is never promised twice. If it fails again and again,
   the claim has to wait (`allocation_retries`).
 - A dry run gets the same answer and takes nothing. Admin access takes nothing.
 """
@@ -20,8 +20,6 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from carrel.admission.allocation_retries import AllocationRetries
-from carrel.admission.claim_terms import ClaimTermsLookup
 from carrel.admission.review import AdmissionRequest
 from carrel.cluster.device_claims import DeviceClaims
 from carrel.cluster.state import ClusterState
@@ -41,6 +39,8 @@ from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Request
 from carrel.ledger.shares import Holder
 from carrel.parsing import Malformed
+from carrel.resource_claims.gate.allocation_retries import AllocationRetries
+from carrel.resource_claims.gate.claim_terms import ClaimTermsLookup
 
 
 class ClaimGate:

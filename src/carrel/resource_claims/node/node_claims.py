@@ -15,13 +15,13 @@ from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import NodeObject
 from carrel.kubernetes.objects.resources import RESOURCE_SLICES
 from carrel.ledger.gpus import Gpu
-from carrel.node.claim_files import ClaimFiles
-from carrel.node.claim_preparation import ClaimPreparation
 from carrel.node.interfaces import MachineState
-from carrel.node.kubelet import ClaimPlugin
 from carrel.node.lease_check import LeaseCheck
 from carrel.node.settings import AgentMode, AgentSettings
-from carrel.node.slice_publisher import SlicePublisher
+from carrel.resource_claims.node.claim_files import ClaimFiles
+from carrel.resource_claims.node.claim_plugin import ClaimPlugin
+from carrel.resource_claims.node.claim_preparation import ClaimPreparation
+from carrel.resource_claims.node.slice_publisher import SlicePublisher
 
 NOT_SEEN = "its Node is not known yet"
 

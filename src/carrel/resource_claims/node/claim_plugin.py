@@ -17,13 +17,13 @@ import grpc
 from carrel.dialects.dra import DRIVER
 from carrel.kubernetes.cluster import ClusterError
 from carrel.ledger.refusals import Refusal
-from carrel.node.interfaces import ClaimKeeper, NamedClaim
-from carrel.node.kubelet.claim_health import OLD_SERVICE, ClaimHealth
-from carrel.node.kubelet.grpc_stubs import claims_pb2 as wire
-from carrel.node.kubelet.grpc_stubs import claims_pb2_grpc as calls
-from carrel.node.kubelet.grpc_stubs import pluginregistration_pb2 as registration
-from carrel.node.kubelet.grpc_stubs import pluginregistration_pb2_grpc as registration_calls
 from carrel.parsing import Malformed
+from carrel.resource_claims.node.claim_health import OLD_SERVICE, ClaimHealth
+from carrel.resource_claims.node.claim_preparation import ClaimPreparation, NamedClaim
+from carrel.resource_claims.node.grpc_stubs import claims_pb2 as wire
+from carrel.resource_claims.node.grpc_stubs import claims_pb2_grpc as calls
+from carrel.resource_claims.node.grpc_stubs import pluginregistration_pb2 as registration
+from carrel.resource_claims.node.grpc_stubs import pluginregistration_pb2_grpc as registration_calls
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +37,12 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class ClaimPlugin(calls.DRAPluginServicer, registration_calls.RegistrationServicer):
-    def __init__(self, kubelet_folder: Path, keeper: ClaimKeeper, is_wanted: Callable[[], bool]) -> None:
+    def __init__(self, kubelet_folder: Path, preparation: ClaimPreparation, is_wanted: Callable[[], bool]) -> None:
         self.is_registered = False
         self.health = ClaimHealth()
         self._registration = kubelet_folder / "plugins_registry" / f"{DRIVER}-reg.sock"
         self._socket = kubelet_folder / "plugins" / DRIVER / "dra.sock"
-        self._keeper = keeper
+        self._preparation = preparation
         self._is_wanted = is_wanted
         self._trouble = ""
 
@@ -132,7 +132,7 @@ class ClaimPlugin(calls.DRAPluginServicer, registration_calls.RegistrationServic
 
     async def _prepared(self, claim: NamedClaim) -> wire.NodePrepareResourceResponse:
         try:
-            prepared = await self._keeper.prepare(claim)
+            prepared = await self._preparation.prepare(claim)
         except (ClusterError, Malformed, OSError) as error:
             prepared = Refusal(f"it cannot be prepared now: {error}")
         except Exception:
@@ -155,7 +155,7 @@ class ClaimPlugin(calls.DRAPluginServicer, registration_calls.RegistrationServic
 
     async def _unprepared(self, uid: str) -> wire.NodeUnprepareResourceResponse:
         try:
-            await self._keeper.unprepare(uid)
+            await self._preparation.unprepare(uid)
         except ClusterError as error:
             # Its file is gone. Until the next report says so, the claim keeps its GPUs, and nothing is lost by that.
             log.warning("claim_not_reported uid=%s: %s", uid, error)

@@ -14,8 +14,8 @@ import grpc
 
 from carrel.dialects import dra
 from carrel.ledger.gpus import Gpu
-from carrel.node.kubelet.grpc_stubs import health_pb2 as wire
-from carrel.node.kubelet.grpc_stubs import health_pb2_grpc as calls
+from carrel.resource_claims.node.grpc_stubs import health_pb2 as wire
+from carrel.resource_claims.node.grpc_stubs import health_pb2_grpc as calls
 
 OLD_SERVICE = "v1alpha1.DRAResourceHealth"
 """What kubelets before 1.37 call: the same format, without the message."""

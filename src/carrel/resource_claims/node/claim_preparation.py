@@ -16,9 +16,29 @@ from carrel.kubernetes.objects.resource_claims import AllocatedDevice, ResourceC
 from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.refusals import Refusal
-from carrel.node.claim_files import ClaimFiles, device_id
-from carrel.node.interfaces import NamedClaim, PreparedDevice
 from carrel.node.lease_check import LeaseCheck
+from carrel.resource_claims.node.claim_files import ClaimFiles, device_id
+
+
+@dataclass(frozen=True, slots=True)
+class NamedClaim:
+    """A ResourceClaim as the kubelet names it."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedDevice:
+    """A device of a claim, as the kubelet is told of it."""
+
+    requests: tuple[str, ...]
+    """The requests of the claim that it is for."""
+    pool: str
+    device: str
+    cdi_ids: tuple[str, ...]
+    """By which names the container runtime knows what it has to do."""
 
 
 async def _nothing() -> None:
@@ -27,7 +47,7 @@ async def _nothing() -> None:
 
 @dataclass(slots=True)
 class ClaimPreparation:
-    """Of the claims of one node."""
+    """Hands the GPUs of one node over to claims."""
 
     cluster: Cluster
     node: str

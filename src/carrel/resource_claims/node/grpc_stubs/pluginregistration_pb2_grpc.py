@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from carrel.node.kubelet.grpc_stubs import claims_pb2 as carrel_dot_node_dot_kubelet_dot_grpc__stubs_dot_claims__pb2
+from carrel.resource_claims.node.grpc_stubs import pluginregistration_pb2 as carrel_dot_resource__claims_dot_node_dot_grpc__stubs_dot_pluginregistration__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in carrel/node/kubelet/grpc_stubs/claims_pb2_grpc.py depends on'
+        + ' but the generated code in carrel/resource_claims/node/grpc_stubs/pluginregistration_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class DRAPluginStub:
+class RegistrationStub:
     """Missing associated documentation comment in .proto file."""
 
     def __init__(self, channel):
@@ -34,59 +34,59 @@ class DRAPluginStub:
         Args:
             channel: A grpc.Channel.
         """
-        self.NodePrepareResources = channel.unary_unary(
-                '/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources',
-                request_serializer=carrel_dot_node_dot_kubelet_dot_grpc__stubs_dot_claims__pb2.NodePrepareResourcesRequest.SerializeToString,
-                response_deserializer=carrel_dot_node_dot_kubelet_dot_grpc__stubs_dot_claims__pb2.NodePrepareResourcesResponse.FromString,
+        self.GetInfo = channel.unary_unary(
+                '/pluginregistration.Registration/GetInfo',
+                request_serializer=carrel_dot_resource__claims_dot_node_dot_grpc__stubs_dot_pluginregistration__pb2.InfoRequest.SerializeToString,
+                response_deserializer=carrel_dot_resource__claims_dot_node_dot_grpc__stubs_dot_pluginregistration__pb2.PluginInfo.FromString,
                 _registered_method=True)
-        self.NodeUnprepareResources = channel.unary_unary(
-                '/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodeUnprepareResources',
-                request_serializer=carrel_dot_node_dot_kubelet_dot_grpc__stubs_dot_claims__pb2.NodeUnprepareResourcesRequest.SerializeToString,
-                response_deserializer=carrel_dot_node_dot_kubelet_dot_grpc__stubs_dot_claims__pb2.NodeUnprepareResourcesResponse.FromString,
+        self.NotifyRegistrationStatus = channel.unary_unary(
+                '/pluginregistration.Registration/NotifyRegistrationStatus',
+                request_serializer=carrel_dot_resource__claims_dot_node_dot_grpc__stubs_dot_pluginregistration__pb2.RegistrationStatus.SerializeToString,
+                response_deserializer=carrel_dot_resource__claims_dot_node_dot_grpc__stubs_dot_pluginregistration__pb2.RegistrationStatusResponse.FromString,
                 _registered_method=True)
 
 
-class DRAPluginServicer:
+class RegistrationServicer:
     """Missing associated documentation comment in .proto file."""
 
-    def NodePrepareResources(self, request, context):
+    def GetInfo(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def NodeUnprepareResources(self, request, context):
+    def NotifyRegistrationStatus(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
 
-def add_DRAPluginServicer_to_server(servicer, server):
+def add_RegistrationServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'NodePrepareResources': grpc.unary_unary_rpc_method_handler(
-                    servicer.NodePrepareResources,
-                    request_deserializer=carrel_dot_node_dot_kubelet_dot_grpc__stubs_dot_claims__pb2.NodePrepareResourcesRequest.FromString,
-                    response_serializer=carrel_dot_node_dot_kubelet_dot_grpc__stubs_dot_claims__pb2.NodePrepareResourcesResponse.SerializeToString,
+            'GetInfo': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetInfo,
+                    request_deserializer=carrel_dot_resource__claims_dot_node_dot_grpc__stubs_dot_pluginregistration__pb2.InfoRequest.FromString,
+                    response_serializer=carrel_dot_resource__claims_dot_node_dot_grpc__stubs_dot_pluginregistration__pb2.PluginInfo.SerializeToString,
             ),
-            'NodeUnprepareResources': grpc.unary_unary_rpc_method_handler(
-                    servicer.NodeUnprepareResources,
-                    request_deserializer=carrel_dot_node_dot_kubelet_dot_grpc__stubs_dot_claims__pb2.NodeUnprepareResourcesRequest.FromString,
-                    response_serializer=carrel_dot_node_dot_kubelet_dot_grpc__stubs_dot_claims__pb2.NodeUnprepareResourcesResponse.SerializeToString,
+            'NotifyRegistrationStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.NotifyRegistrationStatus,
+                    request_deserializer=carrel_dot_resource__claims_dot_node_dot_grpc__stubs_dot_pluginregistration__pb2.RegistrationStatus.FromString,
+                    response_serializer=carrel_dot_resource__claims_dot_node_dot_grpc__stubs_dot_pluginregistration__pb2.RegistrationStatusResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
-            'k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin', rpc_method_handlers)
+            'pluginregistration.Registration', rpc_method_handlers)
     server.add_generic_rpc_handlers((generic_handler,))
-    server.add_registered_method_handlers('k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin', rpc_method_handlers)
+    server.add_registered_method_handlers('pluginregistration.Registration', rpc_method_handlers)
 
 
  # This class is part of an EXPERIMENTAL API.
-class DRAPlugin:
+class Registration:
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod
-    def NodePrepareResources(request,
+    def GetInfo(request,
             target,
             options=(),
             channel_credentials=None,
@@ -99,9 +99,9 @@ class DRAPlugin:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources',
-            carrel_dot_node_dot_kubelet_dot_grpc__stubs_dot_claims__pb2.NodePrepareResourcesRequest.SerializeToString,
-            carrel_dot_node_dot_kubelet_dot_grpc__stubs_dot_claims__pb2.NodePrepareResourcesResponse.FromString,
+            '/pluginregistration.Registration/GetInfo',
+            carrel_dot_resource__claims_dot_node_dot_grpc__stubs_dot_pluginregistration__pb2.InfoRequest.SerializeToString,
+            carrel_dot_resource__claims_dot_node_dot_grpc__stubs_dot_pluginregistration__pb2.PluginInfo.FromString,
             options,
             channel_credentials,
             insecure,
@@ -113,7 +113,7 @@ class DRAPlugin:
             _registered_method=True)
 
     @staticmethod
-    def NodeUnprepareResources(request,
+    def NotifyRegistrationStatus(request,
             target,
             options=(),
             channel_credentials=None,
@@ -126,9 +126,9 @@ class DRAPlugin:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodeUnprepareResources',
-            carrel_dot_node_dot_kubelet_dot_grpc__stubs_dot_claims__pb2.NodeUnprepareResourcesRequest.SerializeToString,
-            carrel_dot_node_dot_kubelet_dot_grpc__stubs_dot_claims__pb2.NodeUnprepareResourcesResponse.FromString,
+            '/pluginregistration.Registration/NotifyRegistrationStatus',
+            carrel_dot_resource__claims_dot_node_dot_grpc__stubs_dot_pluginregistration__pb2.RegistrationStatus.SerializeToString,
+            carrel_dot_resource__claims_dot_node_dot_grpc__stubs_dot_pluginregistration__pb2.RegistrationStatusResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -33,7 +33,7 @@ class NodeView:
 
 
 def wanted_shadows(node: NodeView) -> dict[str, Shadow]:
-    """By name."""
+    """Return the shadows by name."""
     found = (
         shadow
         for entry in node.entries
