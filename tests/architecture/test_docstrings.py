@@ -19,7 +19,7 @@ LEFT = {
     "jupyterhub": 0,
     "kubernetes": 10,
     "ledger": 23,
-    "lifecycle": 11,
+    "lifecycle": 8,
     "node": 4,
     "parsing": 5,
     "scheduling": 4,

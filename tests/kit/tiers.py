@@ -12,10 +12,9 @@ from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, PODS, SECRE
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.tiers import AtEnd
 from carrel.lifecycle.assembly import tier_parts_on
-from carrel.lifecycle.freeing.end_limits import DEFAULT_END_LIMITS, EndLimits
 from carrel.lifecycle.handing_over.hand_over import HandOverResult
 from carrel.lifecycle.revoking.opportunistic_pods import OpportunisticPods
-from carrel.lifecycle.tier_options import TierOptions
+from carrel.lifecycle.tier_options import DEFAULT_END_LIMITS, EndLimits, TierOptions
 from tests.kit.eventually import eventually
 from tests.kit.lab import BOOKER, Lab, Replica
 

@@ -35,6 +35,8 @@ REQUESTS = (
     memory(500),
     memory(700, gpus=2),
     memory(300, gpus=3),
+    whole(5),
+    memory(500, gpus=4),
     Request(1, Portion(Fraction(1, 2)), model=A100),
     memory(600, selector=GpuSelector(only=frozenset({"GPU-n1-0", "GPU-n2-1"}))),
 )
@@ -47,11 +49,11 @@ gpus = st.tuples(
     st.sampled_from(["", "x"]),
     st.sampled_from(["", "", "", "unhealthy"]),
 )
-nodes = st.lists(gpus, min_size=1, max_size=3)
+nodes = st.lists(gpus, min_size=1, max_size=8)
 parts = st.sampled_from([None, 100, 250, 300, 400, 500, 500, 700])
 shares = st.tuples(
     *(
-        st.lists(st.lists(st.tuples(st.sampled_from(pods), parts), min_size=1, max_size=4), min_size=3, max_size=3)
+        st.lists(st.lists(st.tuples(st.sampled_from(pods), parts), min_size=1, max_size=4), min_size=8, max_size=8)
         for pods in PODS.values()
     )
 )

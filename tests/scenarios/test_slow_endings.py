@@ -9,7 +9,7 @@ from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Forbidden, Js
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import PODS, Resource
-from carrel.lifecycle.handing_over.pod_controllers import real_controller_of
+from carrel.lifecycle.handing_over.successors import real_controller_of
 from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.faults import Faulty
 from tests.kit.gpus import a_node

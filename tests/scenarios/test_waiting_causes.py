@@ -6,7 +6,7 @@ import pytest
 
 from carrel.cluster.waiting.waiting_reason import WaitCause
 from carrel.ledger.tiers import Tier, TierPolicy
-from carrel.lifecycle.reporting.waiting_pods import WaitingPods
+from carrel.lifecycle.metrics import WaitingPods
 from tests.kit.gpus import a_node
 from tests.kit.lab import a_lab
 from tests.kit.tiers import OPPORTUNISTIC, WHOLE, an_opportunistic_pod, an_unschedulable_booked_pod

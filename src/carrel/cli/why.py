@@ -147,7 +147,7 @@ def why_text(carrel: "ReadCluster", pod: "Pod") -> str:
     from carrel.cluster.coverage.coverage_reader import CoverageReader
     from carrel.cluster.coverage.coverage_words import WORDS
     from carrel.dialects.without_gpu import read_without_gpu
-    from carrel.lifecycle.handing_over.hand_over_notes import how_lost
+    from carrel.lifecycle.handing_over.notices import how_lost
 
     name = full_name(pod)
     wants_gpus = carrel.pod_facts.asked(pod) is not None

@@ -25,7 +25,7 @@ from carrel.kubernetes.cluster import AlreadyExists, Cluster, ClusterError, Json
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.gpus import Node
-from carrel.lifecycle.handing_over.hand_over_notes import how_lost
+from carrel.lifecycle.handing_over.notices import how_lost
 
 MANY, NEWCOMER, BOOKER = "hal", "nia", "cleo"
 SHARERS = ("ivy", "tom")

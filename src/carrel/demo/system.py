@@ -37,7 +37,7 @@ from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, NAMESPA
 from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import GpuEntry
 from carrel.lifecycle.freeing.collection import LeaseCollector
-from carrel.lifecycle.handing_over.hand_over_notes import how_lost
+from carrel.lifecycle.handing_over.notices import how_lost
 from carrel.lifecycle.revoking.revocation import UNSCHEDULABLE
 from carrel.manifests import crds, priority_classes, webhooks
 from carrel.node.settings import AgentMode

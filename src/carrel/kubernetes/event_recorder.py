@@ -4,15 +4,18 @@ An Event is named after what it says (`objects.events`). So the same note about 
 records it and however often, also after a restart or by another leader.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from carrel.kubernetes.cluster import AlreadyExists, Cluster, Forbidden, MergePatch, NotFound, Selection
+from carrel.kubernetes.cluster import AlreadyExists, Cluster, ClusterError, Forbidden, MergePatch, NotFound, Selection
 from carrel.kubernetes.objects import events
 from carrel.kubernetes.objects.events import Note
 from carrel.kubernetes.objects.kinds import EventObject, Object
 from carrel.kubernetes.objects.resources import EVENTS, PODS, Resource
+
+log = logging.getLogger(__name__)
 
 
 class EventRecorder:
@@ -40,6 +43,14 @@ class EventRecorder:
                 raise
             return False
         return True
+
+    async def try_record(self, about: Object, note: Note) -> None:
+        """An Event that cannot be written must not delay what it is about: that is only logged."""
+        try:
+            await self.record(about, note)
+        except ClusterError as error:
+            where = f"{about.metadata.namespace}/{about.metadata.name}"
+            log.info("event_not_written object=%s reason=%s: %s", where, note.reason, error)
 
     async def recorded(self, pod: Object) -> Sequence[EventObject]:
         """What this component has recorded about the pod, as far as Kubernetes has not deleted it yet."""

@@ -7,7 +7,8 @@ which two bounds the difference of the clocks lies. Within the bounds, and a lit
 The median counts, with one voice for each watch and one for all other calls together: of several API servers, one
 whose clock is wrong decides nothing, even if most calls go to it. Every watch opens a connection of its own, to
 whichever API server the cluster chooses. If as many say one thing as another, the one nearer to the own clock is
-believed.
+believed. What was said some minutes ago does not count any more: the clock of the API server itself may have been set,
+and a watch stays open for half an hour.
 """
 
 import logging
@@ -16,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from statistics import median_high, median_low
+from typing import NamedTuple
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +29,19 @@ SLOWEST = timedelta(seconds=10)
 """An answer that took longer says too little."""
 VOICES = 5
 """The last answer of each of the last so many voices counts."""
+COUNTS_FOR_S = 300.0
+"""How long an answer counts. So late at most the time is right after the API server's own clock was set; and so long
+one API server whose clock is wrong decides nothing, although all calls go to it."""
 
 
 def machine_time() -> datetime:
     return datetime.now(UTC)
+
+
+class _HeardTime(NamedTuple):
+    ahead: timedelta
+    at: float
+    """By the steady clock."""
 
 
 class ServerClock:
@@ -41,7 +52,7 @@ class ServerClock:
         self.machine = machine
         """The clock of this machine."""
         self._monotonic = monotonic or (lambda: self.machine().timestamp())
-        self._ahead: dict[str, timedelta] = {}  # by voice, the latest answer at the end
+        self._answers: dict[str, _HeardTime] = {}  # by voice, the latest at the end
         self._correction = ZERO
         self._steadily = ZERO  # how far the machine's clock was ahead of the steady one
 
@@ -59,14 +70,13 @@ class ServerClock:
         at = _read_date(date)
         if at is None or not ZERO <= received - sent <= SLOWEST:
             return
-        self._forget_if_jumped(received)
-        said_before = self._ahead.pop(voice, None)
-        self._ahead[voice] = ahead = server_ahead(at, sent, received)
-        if said_before == ahead:
-            return
-        if len(self._ahead) > VOICES:
-            del self._ahead[next(iter(self._ahead))]
-        said = self._ahead.values()
+        steady = self._monotonic()
+        self._forget_if_jumped(received, steady)
+        self._answers.pop(voice, None)
+        self._answers[voice] = _HeardTime(server_ahead(at, sent, received), steady)
+        while len(self._answers) > VOICES or next(iter(self._answers.values())).at < steady - COUNTS_FOR_S:
+            del self._answers[next(iter(self._answers))]
+        said = [answer.ahead for answer in self._answers.values()]
         before, after = self._correction, min(median_low(said), median_high(said), key=abs)
         self._correction = after if abs(after) > TOLERATED else ZERO
         if self._correction and not before:
@@ -74,11 +84,11 @@ class ServerClock:
         elif before and not self._correction:
             log.info("clock_skew_over")
 
-    def _forget_if_jumped(self, now: datetime) -> None:
+    def _forget_if_jumped(self, now: datetime, steady: float) -> None:
         """What was seen before the machine's clock was set says nothing any more."""
-        before, self._steadily = self._steadily, timedelta(seconds=now.timestamp() - self._monotonic())
+        before, self._steadily = self._steadily, timedelta(seconds=now.timestamp() - steady)
         if abs(self._steadily - before) > TOLERATED:
-            self._ahead.clear()
+            self._answers.clear()
 
 
 @lru_cache(maxsize=4)

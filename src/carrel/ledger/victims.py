@@ -13,14 +13,15 @@ With a random choice, chance takes the place of 2 and 4. No victim is superfluou
 pod would not fit on the node. GPUs of pods that are ending anyway count as free, unless such a pod should be gone by
 now.
 
-Nodes are looked into in the order of what their victims cost at least. On a node, the GPU that costs least is freed,
-then the next, until there are enough; on a GPU, the cheapest pods go, of equally cheap ones the largest first. Then
-those are taken back that were superfluous. Not all sets are tried: the best one may have one pod less, or spare one
-more young pod.
+Nodes are looked into in the order of what their victims cost at least. On a node two ways are tried, and the cheaper
+result counts. By GPU: the one that costs least is freed, then the next, until there are enough; on a GPU, the cheapest
+pods go, of equally cheap ones the largest first. By pod, if some hold several GPUs: the cheapest go, of equally cheap
+ones those that hold the most. Then those are taken back that were superfluous. Not all sets are tried: the best one may
+have one pod less, or spare one more young pod.
 """
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from random import Random
 from typing import NamedTuple
@@ -56,12 +57,23 @@ def revoke(
     With `rng` the victims are chosen at random among the fewest, whosever they are and whatever work they lose; young
     pods are spared all the same.
     """
+    placement = place_anywhere(ledger, booked)
+    return placement or choose_victims(ledger, pods, booked, Prices(ledger, pods, booked.request, now, rng))
+
+
+def place_anywhere(ledger: Ledger, booked: WaitingPod) -> Placement | None:
+    """Place the pod on the first of its nodes that has room; None: there is none."""
     keeper = booked.keeper(ledger)
     for node in candidates(ledger, booked.request, booked.nodes, keeper).fitting:
         answer = place(ledger, booked.request, node, keeper)
         if isinstance(answer, Placement):
             return answer
-    search = _Search(ledger, pods, booked, Prices(ledger, pods, booked.request, now, rng))
+    return None
+
+
+def choose_victims(ledger: Ledger, pods: Opportunists, booked: WaitingPod, prices: Prices) -> Revocation | Refusal:
+    """Choose who loses GPUs to a booked pod for which there is no room."""
+    search = _Search(ledger, pods, booked, prices)
     best: tuple[Cost, str, Revocation] | None = None
     for number, (bound, node) in enumerate(sorted(search.bounds())):
         if best is not None and ((bound, node) >= best[:2] or number >= MOST_NODES):
@@ -151,17 +163,43 @@ class _Search:
         ending = {
             uid for entry in entries for uid, share in entry.shares.items() if share.state is ShareState.RELEASING
         }
+        # By GPU, what a pod holds of the others is not seen.
+        has_large_pods = any(len(ledger.shares_of(uid)) > 1 for entry in entries for uid in entry.shares)
         answers = []
         for pool in islands if needs_one_island(request) else [entries]:
-            with ledger.what_if():
-                for uid in ending - self._pods.stuck.keys():
-                    ledger.give_back(uid)
-                held = self._free(pool)
-                if held is not None:
-                    answers.append(self._without_superfluous(node, held))
+            for free in (self._free_gpus, self._free_pods) if has_large_pods else (self._free_gpus,):
+                with ledger.what_if():
+                    for uid in ending - self._pods.stuck.keys():
+                        ledger.give_back(uid)
+                    held = free(pool)
+                    if held is not None:
+                        answers.append(self._without_superfluous(node, held))
         return answers
 
-    def _free(self, pool: Iterable[GpuEntry]) -> dict[str, Mapping[str, Share]] | None:
+    def _free_pods(self, pool: Sequence[GpuEntry]) -> dict[str, Mapping[str, Share]] | None:
+        """Gives back the cheapest pods, of equally cheap ones those first that hold the most of the GPUs that lack
+        room, until enough of these have it; None: there are too few."""
+        held: dict[str, Mapping[str, Share]] = {}
+        taken: dict[str, int] = {}
+        amount, pods = self._request.amount, self._pods
+        while True:
+            lacks = {each.gpu.index: lack for each in pool if (lack := amount.on(each.gpu.memory) - each.free) > 0}
+            if len(pool) - len(lacks) >= self._request.gpus:
+                return held
+            gains: dict[str, int] = {}
+            for entry in pool:
+                for uid, share in entry.shares.items() if entry.gpu.index in lacks else ():
+                    if uid in pods.victims and uid not in pods.stuck:
+                        gains[uid] = gains.get(uid, 0) + min(entry.held(share), lacks[entry.gpu.index])
+            options = [(*self._prices.of_next(uid, taken)[:2], -gain, uid) for uid, gain in gains.items()]
+            if not options:
+                return None
+            *_, uid = min(options)
+            self._prices.take(uid, taken)
+            held[uid] = dict(self._ledger.shares_of(uid))
+            self._ledger.give_back(uid)
+
+    def _free_gpus(self, pool: Sequence[GpuEntry]) -> dict[str, Mapping[str, Share]] | None:
         """Gives back pods until enough of the GPUs have room, and returns what they held; None: there are too few."""
         held: dict[str, Mapping[str, Share]] = {}
         taken: dict[str, int] = {}

@@ -6,7 +6,6 @@ from carrel.bookings.client.interface import BookingService
 from carrel.cluster.state import ClusterState
 from carrel.kubernetes.cluster import Cluster
 from carrel.lifecycle.booking_enquiries import BookingEnquiries
-from carrel.lifecycle.freeing.end_limits import DEFAULT_END_LIMITS, EndLimits
 from carrel.lifecycle.freeing.expiry import Expiry
 from carrel.lifecycle.freeing.slow_endings import SlowEndings
 from carrel.lifecycle.freeing.terminator import ANSWER_WITHIN_S, Terminator
@@ -16,7 +15,7 @@ from carrel.lifecycle.handing_over.notices import Notices
 from carrel.lifecycle.reporting.coverage_correction import CoverageCorrection
 from carrel.lifecycle.revoking.revocation import Revoker
 from carrel.lifecycle.revoking.unplaced_pods import UnplacedPods
-from carrel.lifecycle.tier_options import TierOptions
+from carrel.lifecycle.tier_options import DEFAULT_END_LIMITS, EndLimits, TierOptions
 from carrel.resource_claims.allocation.claim_allocator import ClaimAllocator
 
 

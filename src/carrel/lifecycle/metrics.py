@@ -7,21 +7,42 @@ from prometheus_client import Counter, Gauge
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from carrel.cluster.invariants import Invariant
+from carrel.cluster.waiting.waiting_reason import WaitCause
 from carrel.dialects.hand_over_record import Why
 from carrel.http.metrics import ComponentMetrics
 from carrel.kubernetes.server_clock import ServerClock
 from carrel.ledger.slots import ReservationState
+from carrel.ledger.tiers import Tier
 from carrel.lifecycle.handing_over.hand_over import HandOverResult
+
+NO_TIER = "none"
+
+
+class WaitingPods:
+    """Which pods wait, and why, as the leader last found."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[str, str]] = {}  # uid → cause and tier
+
+    def note(self, uid: str, cause: WaitCause, tier: Tier | None) -> None:
+        self._found[uid] = (cause.value, tier.value if tier is not None else NO_TIER)
+
+    def forget(self, uid: str) -> None:
+        self._found.pop(uid, None)
+
+    def clear(self) -> None:
+        """This process does not lead any more."""
+        self._found.clear()
+
+    def counts(self) -> Mapping[tuple[str, str], int]:
+        """By cause and tier: all that there are, also those that no pod has now."""
+        tiers = [*(tier.value for tier in Tier), NO_TIER]
+        none = {(cause.value, tier): 0 for cause in WaitCause for tier in tiers}
+        return {**none, **Counts(self._found.values())}
 
 
 class ControllerMetrics(ComponentMetrics):
-    def __init__(
-        self,
-        is_leading: Callable[[], bool],
-        waiting: Callable[[], Mapping[tuple[str, str], int]] = dict,
-        clock: ServerClock | None = None,
-    ) -> None:
-        """`waiting`: how many pods wait, by cause and tier."""
+    def __init__(self, is_leading: Callable[[], bool], clock: ServerClock | None = None) -> None:
         super().__init__()
         registry = self.registry
         skew = Gauge(
@@ -81,7 +102,7 @@ class ControllerMetrics(ComponentMetrics):
             "carrel_reservations", "Slots with a reservation, beside NVIDIA's plugin.", ["state"], registry=registry
         )
 
-        self._waiting = waiting
+        self.waiting_pods = WaitingPods()
         self.read_on_scrape(self._of_waiting_pods)
 
     def show_agents(self, is_silent: Callable[[], Sequence[bool]]) -> None:
@@ -106,7 +127,7 @@ class ControllerMetrics(ComponentMetrics):
             "Pods that wait for a GPU, by why they wait and by tier, on the replica that leads.",
             labels=["reason", "tier"],
         )
-        for labels, count in self._waiting().items():
+        for labels, count in self.waiting_pods.counts().items():
             gauge.add_metric(labels, count)
         yield gauge
 

@@ -42,7 +42,6 @@ from carrel.lifecycle.reporting.pod_events import (
     waiting_note,
     without_gpu_note,
 )
-from carrel.lifecycle.reporting.waiting_pods import WaitingPods
 
 log = logging.getLogger(__name__)
 
@@ -64,13 +63,7 @@ class ClaimKey(NamedTuple):
 
 
 class Reconciler:
-    def __init__(
-        self,
-        state: ClusterState,
-        schedulers: frozenset[str],
-        metrics: ControllerMetrics,
-        waiting_pods: WaitingPods | None = None,
-    ) -> None:
+    def __init__(self, state: ClusterState, schedulers: frozenset[str], metrics: ControllerMetrics) -> None:
         self._state = state
         self._schedulers = schedulers
         self._metrics = metrics
@@ -80,7 +73,6 @@ class Reconciler:
         self._coverage_reader = CoverageReader(state)
         self._wake_limiter = WakeLimiter(state.options.clock)
         self._waiting: set[str] = set()
-        self._waiting_pods = waiting_pods or WaitingPods()
         self._open_queues()
         self._close_queues()
         state.pods.on_change(self._on_pod)
@@ -111,7 +103,7 @@ class Reconciler:
                 tasks.create_task(self._sweep())
         finally:
             self._close_queues()
-            self._waiting_pods.clear()
+            self._metrics.waiting_pods.clear()
 
     def _open_queues(self) -> None:
         self._leases_due: WorkQueue[str] = WorkQueue(backoff=RETRY)
@@ -262,7 +254,7 @@ class Reconciler:
             self._events.forget(uid)
             self._wake_limiter.forget(uid)
             self._waiting.discard(uid)
-            self._waiting_pods.forget(uid)
+            self._metrics.waiting_pods.forget(uid)
         elif self._is_gpu_pod_of_carrel(pod):
             if await self._events.tell_without_effect(pod, without_effect(pod)):
                 self._metrics.events.labels(WITHOUT_EFFECT).inc()
@@ -274,7 +266,7 @@ class Reconciler:
     async def _reconcile_waiting_pod(self, pod: Pod) -> None:
         uid, waiting = pod.metadata.uid, self._state.waiting_reason.of(pod)
         cause = waiting.cause if waiting is not None else WaitCause.KUBE_SCHEDULER
-        self._waiting_pods.note(uid, cause, self._state.covered_pods.tier(pod))
+        self._metrics.waiting_pods.note(uid, cause, self._state.covered_pods.tier(pod))
         if waiting is not None:
             self._waiting.add(uid)
             await self._tell(pod, waiting_note(waiting.refusal, self._why_beyond(pod)), lambda: self._held_by(pod))
@@ -306,9 +298,9 @@ class Reconciler:
         self._waiting.discard(uid)
         self._wake_limiter.forget(uid)
         if gates_of(pod) and not is_ending(pod):
-            self._waiting_pods.note(uid, WaitCause.SCHEDULING_GATE, self._state.covered_pods.tier(pod))
+            self._metrics.waiting_pods.note(uid, WaitCause.SCHEDULING_GATE, self._state.covered_pods.tier(pod))
         else:
-            self._waiting_pods.forget(uid)
+            self._metrics.waiting_pods.forget(uid)
         leases = self._state.cluster_ledger.leases_of(uid)
         note = assigned_note(pod, leases, self._state.options.now())
         if note is not None:

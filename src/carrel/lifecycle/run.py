@@ -29,7 +29,6 @@ from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reconciler import Reconciler
 from carrel.lifecycle.reporting.gpu_counts import GpuCounts
 from carrel.lifecycle.reporting.invariant_check import InvariantCheck
-from carrel.lifecycle.reporting.waiting_pods import WaitingPods
 from carrel.lifecycle.reservations.reservation_pods import ReservationPods
 from carrel.lifecycle.reservations.slot_reconciler import SlotReconciler
 from carrel.lifecycle.settings import ControllerSettings
@@ -75,14 +74,13 @@ def run(settings: ControllerSettings) -> None:
 async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Event) -> None:
     fence = WriteFence()
     state = ClusterState(client.guarded(fence.require), replace(settings.options(), now=client.clock.now))
-    waiting_pods = WaitingPods()
-    metrics = ControllerMetrics(fence.is_leading, waiting_pods.counts, client.clock)
+    metrics = ControllerMetrics(fence.is_leading, client.clock)
     metrics.show_api_calls(client.calls)
     agents, why_silent = state.node_statuses.store, state.cluster_ledger.why_silent
     metrics.show_agents(lambda: [bool(why_silent(each.metadata.name)) for each in agents])
     metrics.read_on_scrape(GpuCounts(state.ledger, state.covered_pods.running).read)
     state.isolation.on_failure = metrics.count_object_failure
-    pods_and_leases = Reconciler(state, frozenset(settings.scheduler_names()), metrics, waiting_pods)
+    pods_and_leases = Reconciler(state, frozenset(settings.scheduler_names()), metrics)
     elsewhere = BookingStatusClient(BookingAddress(settings.api_url, settings.api_token)) if settings.api_url else None
     tiers = TierReconciler(state, tier_parts_on(state, settings.tier_options(), elsewhere), metrics)
     runtime_class = RuntimeClasses(state.informers, settings.runtime_class)

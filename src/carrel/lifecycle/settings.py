@@ -92,8 +92,7 @@ class ControllerSettings(PodSettings):
         return self.terminator_for_all or bool(self.terminator_token)
 
     def tier_options(self) -> "TierOptions":
-        from carrel.lifecycle.freeing.end_limits import EndLimits
-        from carrel.lifecycle.tier_options import TierOptions
+        from carrel.lifecycle.tier_options import EndLimits, TierOptions
 
         return TierOptions(
             schedulers=frozenset(self.scheduler_names()),

@@ -112,6 +112,21 @@ def test_after_the_machines_clock_was_set_the_first_answer_counts_again() -> Non
     assert abs(clock.now() - NOON) <= timedelta(seconds=1)
 
 
+@pytest.mark.parametrize(("later_s", "is_corrected"), [(60, False), (301, True)])
+def test_after_the_api_servers_own_clock_was_set_watches_that_stay_open_count_for_five_minutes(
+    later_s: float, is_corrected: bool
+) -> None:
+    now = NOON
+    clock = ServerClock(lambda: now)
+    for voice in ("", "pods", "nodes", "leases"):
+        clock.observe(date_of(now + HOUR), now, voice)
+    now += timedelta(seconds=later_s)
+
+    clock.observe(date_of(now), now)
+
+    assert clock.now() == now + HOUR * (not is_corrected)
+
+
 def test_a_skew_is_logged_when_it_begins_and_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     ahead = timedelta(minutes=5)

@@ -28,7 +28,6 @@ from carrel.parsing import Malformed
 
 Held = Mapping[str, dict[str, Share]]
 """GPU → uid → share."""
-NOTHING: Held = {}
 
 
 class AllocatableGpus:
@@ -37,7 +36,6 @@ class AllocatableGpus:
         self._dialect_options = dialect_options
         self._amounts: dict[str, tuple[int, int]] = {}  # node → allocatable GPUs, and all that its kubelet knows
         self._pods: dict[str, dict[str, Pod]] = {}  # node → uid → pod that may have GPUs there
-        self._held: dict[str, Held] = {}
 
     # --- changes -----------------------------------------------------------------------------------------------------
 
@@ -77,15 +75,6 @@ class AllocatableGpus:
 
     def has_pods(self, node: str) -> bool:
         return bool(self._pods.get(node))
-
-    def held_on(self, node: str) -> Held:
-        return self._held.get(node, NOTHING)
-
-    def set_held(self, node: str, held: Held) -> None:
-        if held:
-            self._held[node] = held
-        else:
-            self._held.pop(node, None)
 
     # --- questions ---------------------------------------------------------------------------------------------------
 

@@ -73,6 +73,7 @@ class ClusterLedger:
         self.own_writes = OwnWrites()
         self._promised: dict[str, dict[str, _Promise]] = {}  # GPU → uid → what is about to be written on its Lease
         self._unrecorded: dict[str, dict[str, Share]] = {}  # GPU → uid → what a pod holds without a Lease
+        self._held_on: dict[str, Mapping[str, dict[str, Share]]] = {}  # the same by node
         self._lease_names: dict[str, set[str]] = {}  # uid → the Leases that give it a share
         self._to_refresh: set[str] = set()
         self._when_shares_change: list[Callable[[Iterable[str]], None]] = []
@@ -109,11 +110,11 @@ class ClusterLedger:
             if is_new or self._labels.get(name) != new.metadata.labels:
                 is_first = name not in self._labels
                 self._labels[name] = new.metadata.labels
-                self._refresh_all({name} | (self._gpu_nodes.on_node(name) if is_first else set()))
+                self._refresh(*{name} | (self._gpu_nodes.on_node(name) if is_first else set()))
         elif old is not None:
             self._labels.pop(old.metadata.name, None)
             self._kubelets.forget_node(old.metadata.name)
-            self._refresh_all({old.metadata.name} | self._gpu_nodes.on_node(old.metadata.name))
+            self._refresh(*{old.metadata.name} | self._gpu_nodes.on_node(old.metadata.name))
 
     def labels_of(self, node: str) -> Mapping[str, str]:
         return self._labels.get(node, {})
@@ -135,31 +136,25 @@ class ClusterLedger:
         status = self._statuses.get(node)
         return gpuclaim.why_other_unit(status, self._memory_unit) if status is not None else ""
 
-    def _refresh(self, name: str) -> None:
+    def _refresh(self, *names: str) -> None:
         """A node whose report, pods or Leases cannot be understood takes no new pods; the others are not concerned."""
-        if not self._isolation.ask("node", name, self._is_refreshed, False):
-            self.ledger.set_node(Node(name, (), self._labels.get(name, {}), unusable=NOT_UNDERSTOOD))
-
-    def _refresh_all(self, names: Iterable[str]) -> None:
         for name in sorted(names):
-            self._refresh(name)
+            if not self._isolation.ask("node", name, self._is_read, False):
+                self.ledger.set_node(Node(name, (), self._labels.get(name, {}), unusable=NOT_UNDERSTOOD))
 
-    def _is_refreshed(self, name: str) -> bool:
-        self._read_node(name)
-        return True
-
-    def _read_node(self, name: str) -> None:
+    def _is_read(self, name: str) -> bool:
+        """Sets the node in the ledger, as it is known now."""
         status = self._statuses.get(name)
         if status is None:
             if name not in self._reported and self.ledger.node(name) is None:
-                return  # nothing is known of its GPUs, as of all nodes while a process starts
+                return True  # nothing is known of its GPUs, as of all nodes while a process starts
             self._reported.pop(name, None)
             self._hold_unrecorded(name, {})
             holders = self._holders_on(name)
             self.ledger.remove_node(name)
             self._tell_shares(holders)
-            self._refresh_all(self._gpu_nodes.forget(name))
-            return
+            self._refresh(*self._gpu_nodes.forget(name))
+            return True
         labels = self._labels.get(name, {})
         try:
             node = gpuclaim.node_of(status, labels)
@@ -179,14 +174,18 @@ class ClusterLedger:
             node = as_slots(node, in_use, self._kubelets.capacity(name, unrecorded))
         else:
             set_aside = why_set_aside(unrecorded, name)
-        gpus = tuple(self._unless_unsure(gpu) for gpu in node.gpus)
+        gpus = tuple(
+            replace(gpu, unusable=why) if not gpu.unusable and (why := self._why_unsure(gpu)) else gpu
+            for gpu in node.gpus
+        )
         unusable = node.unusable or self._stale.get(name, "") or self.why_other_unit(name) or set_aside
         node = replace(node, gpus=gpus, unusable=unusable, closed=self._closed_nodes.why(name))
         if node != self.ledger.node(name):  # most reports are only a heartbeat
             holders = self._holders_on(name)
             self.ledger.set_node(node)
             self._tell_shares(holders | self._holders_on(name))
-        self._refresh_all(others)
+        self._refresh(*others)
+        return True
 
     def has_node(self, node: str) -> bool:
         return node in self._labels
@@ -196,11 +195,6 @@ class ClusterLedger:
 
     def _holders_on(self, node: str) -> set[str]:
         return {uid for entry in self.ledger.entries(node) for uid in entry.shares}
-
-    def _unless_unsure(self, gpu: Gpu) -> Gpu:
-        """The GPU; unusable, if its records contradict each other."""
-        why = "" if gpu.unusable else self._why_unsure(gpu)
-        return replace(gpu, unusable=why) if why else gpu
 
     def _why_unsure(self, gpu: Gpu) -> str:
         """Why the records of a GPU contradict each other; empty if they do not."""
@@ -214,33 +208,26 @@ class ClusterLedger:
             return f"Lease {name} still records another GPU, {other}{WHILE_RENUMBERED}"
         if elsewhere:
             return f"it is still recorded on Lease {min(elsewhere)}: its index has changed{WHILE_RENUMBERED}"
-        return self._why_still_used(gpu) or self._why_claimed(gpu)
+        return self._why_in_use(gpu)
 
-    def _why_claimed(self, gpu: Gpu) -> str:
-        """Why a GPU is in use by a ResourceClaim that no Lease names, because somebody deleted it; empty if not."""
-        claims = self._statuses[gpu.node].status.prepared_claims
-        if not claims:
-            return ""
-        holders = {share.holder.uid for lease in self._leases_with(gpu.uuid) for share in lease.record.shares}
-        users = (uid for uid in self.users_of(gpu) if uid in claims and uid not in holders)
+    def _why_in_use(self, gpu: Gpu) -> str:
+        """Why a GPU may be in use by a pod that has ended as far as the API server knows, or by a ResourceClaim that no
+        Lease names, because somebody deleted it; empty if it is not."""
+        status = self._statuses[gpu.node].status
+        shares = {share.holder.uid: share for lease in self._leases_with(gpu.uuid) for share in lease.record.shares}
+        if status.orphans is not None:
+            pods = {uid: self._pods.by_uid(uid) for uid in sorted(shares) if not shares[uid].holder.is_claim}
+            ending = [shares[uid] for uid, pod in pods.items() if pod is None or is_ending(pod)]
+            if ending and self._stale.get(gpu.node):
+                may_run = f"the pod {ending[0].holder.full_name} may still run there"
+                return f"node {gpu.node} has not reported since {status.heartbeat}; {may_run}"
+            for share in ending:
+                if share.holder.uid in status.orphans and share.memory is None:
+                    return f"the pod {share.holder.full_name} is gone, but its containers still run on {gpu.node}"
+        claims = status.prepared_claims
+        users = (uid for uid in self.users_of(gpu) if uid in claims and uid not in shares) if claims else iter(())
         found = next(users, None)
         return f"{self._claim_users.name_of(found)} uses it, and no Lease says so" if found else ""
-
-    def _why_still_used(self, gpu: Gpu) -> str:
-        """Why a GPU may be in use by a pod that has ended as far as the API server knows; empty if it is not."""
-        status = self._statuses[gpu.node].status
-        if status.orphans is None:
-            return ""
-        shares = {share.holder.uid: share for lease in self._leases_with(gpu.uuid) for share in lease.record.shares}
-        pods = {uid: self._pods.by_uid(uid) for uid in sorted(shares) if not shares[uid].holder.is_claim}
-        ending = [shares[uid] for uid, pod in pods.items() if pod is None or is_ending(pod)]
-        if ending and self._stale.get(gpu.node):
-            may_run = f"the pod {ending[0].holder.full_name} may still run there"
-            return f"node {gpu.node} has not reported since {status.heartbeat}; {may_run}"
-        for share in ending:
-            if share.holder.uid in status.orphans and share.memory is None:
-                return f"the pod {share.holder.full_name} is gone, but its containers still run on {gpu.node}"
-        return ""
 
     # --- pods without a Lease ----------------------------------------------------------------------------------------
 
@@ -259,8 +246,7 @@ class ClusterLedger:
         self._to_refresh.update(nodes)
         if self._to_refresh and self._watches.are_holders_read:
             due, self._to_refresh = self._to_refresh, set()
-            for name in due:
-                self._refresh(name)
+            self._refresh(*due)
 
     def _is_recorded(self, pod: Pod) -> bool:
         if names := self._lease_names.get(pod.metadata.uid):
@@ -274,8 +260,9 @@ class ClusterLedger:
 
     def _hold_unrecorded(self, node: str, held: Mapping[str, dict[str, Share]]) -> None:
         """Sets what pods of the node hold without a Lease: GPU → uid → share."""
-        before = self._kubelets.held_on(node)
-        self._kubelets.set_held(node, held)
+        before = self._held_on.pop(node, {})
+        if held:
+            self._held_on[node] = held
         for gpu in before.keys() | held.keys():
             if before.get(gpu) != held.get(gpu):
                 self._unrecorded.pop(gpu, None)
@@ -364,11 +351,11 @@ class ClusterLedger:
         self._unreadable.pop((lease.record.node, lease.record.index), None)
         if before is not None and before.record.gpu != lease.record.gpu:
             self._unrecord(before)
-            self._refresh_elsewhere(before.record)
+            self._refresh_if_unsure(before)
         self._recorded_on.setdefault(lease.record.gpu, set()).add(lease.name)
         self._update_ledger(lease.record.gpu)
         self._name_holders(lease.name, before.record if before else None, lease.record)
-        self._refresh_all(self._gpu_nodes.on_lease(lease.record.gpu))
+        self._refresh(*self._gpu_nodes.on_lease(lease.record.gpu))
         self._refresh_if_unsure(lease)
 
     def _remove_lease(self, name: str) -> None:
@@ -401,7 +388,7 @@ class ClusterLedger:
         if not names:
             self._recorded_on.pop(lease.record.gpu, None)
         self._update_ledger(lease.record.gpu)
-        self._refresh_all(self._gpu_nodes.on_lease(lease.record.gpu))
+        self._refresh(*self._gpu_nodes.on_lease(lease.record.gpu))
 
     def _update_ledger(self, gpu: str) -> None:
         """Sets all shares of a GPU: those recorded on any Lease, and those about to be written."""
@@ -419,20 +406,15 @@ class ClusterLedger:
         record, entries = lease.record, self.ledger.entries(lease.record.node)
         matching = [entry for entry in entries if entry.gpu.uuid == record.gpu and entry.gpu.index == record.index]
         is_unsure = not matching or matching[0].gpu.unusable or len(self._recorded_on.get(record.gpu, ())) > 1
-        is_unsure = is_unsure or self._has_prepared_claims(record.node)
+        status = self._statuses.get(record.node)
+        is_unsure = is_unsure or (status is not None and bool(status.status.prepared_claims))
         # The GPU behind one slot limits which GPU may be behind another.
         if is_unsure or self.kubelet_chooses(record.node):
             self._refresh(record.node)
-        self._refresh_elsewhere(record)
-
-    def _refresh_elsewhere(self, record: LeaseRecord) -> None:
-        """A GPU that was moved to another node may not be used there while a Lease of its old place records it."""
+        # A GPU that was moved to another node may not be used there while a Lease of its old place records it.
         entry = self.ledger.entry(record.gpu)
         if entry is not None and entry.gpu.node != record.node:
             self._refresh(entry.gpu.node)
-
-    def _has_prepared_claims(self, node: str) -> bool:
-        return node in self._statuses and bool(self._statuses[node].status.prepared_claims)
 
     # --- how far the holders are -------------------------------------------------------------------------------------
 

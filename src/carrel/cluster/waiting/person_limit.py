@@ -4,8 +4,8 @@ A part of a GPU counts as that part. Pods without a person are, together, those 
 (`dialects.tier.counts_as`).
 
 A pod that was deleted by force holds its GPUs until its node confirms that it has ended
-(`cluster.record.confirmed_ends`). Until then they count as its person's: otherwise who deletes by force could hold any
-number of GPUs. A pod that had finished is not remembered: its GPUs are free within seconds. What was deleted while this
+(`lifecycle.freeing.collection`). Until then they count as its person's: otherwise who deletes by force could hold any
+number of GPUs. A pod that had finished does not count: its GPUs are free within seconds. What was deleted while this
 process did not run is not known to it, and counts for nobody.
 """
 
@@ -34,13 +34,14 @@ class GoneHolders:
     def on_pod(self, old: Pod | None, new: Pod | None) -> None:
         if new is not None:
             self._pods.pop(new.metadata.uid, None)  # a watch that began again had missed it
-        elif old is not None and old.status.phase not in FINISHED and self._ledger.shares_of(old.metadata.uid):
+        elif old is not None and self._ledger.shares_of(old.metadata.uid):
             self._pods = {uid: pod for uid, pod in self._pods.items() if self._ledger.shares_of(uid)}
             self._pods[old.metadata.uid] = old
 
     def counted_as(self, person: str) -> Iterable[Pod]:
         """The pods of a person, or of a namespace that counts as one. Some may hold nothing any more."""
-        return [pod for pod in self._pods.values() if counts_as(pod) == person]
+        living = [pod for pod in self._pods.values() if pod.status.phase not in FINISHED]
+        return [pod for pod in living if counts_as(pod) == person]
 
     def get(self, uid: str) -> Pod | None:
         return self._pods.get(uid)

@@ -6,6 +6,6 @@ Reading order:
     adoption_loop              records pods that have GPUs without a Lease
     renumbered_gpus            moves Leases of GPUs whose index has changed
     expiry                     ends pods with their booking
-    end_limits slow_endings    how long a pod may take to end
+    slow_endings               how long a pod may take to end
     terminator terminator_api  MAIA's pod terminator
 """

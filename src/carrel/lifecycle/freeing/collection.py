@@ -3,7 +3,7 @@
 A pod is removed from a Lease only if the API server itself says that it cannot be using the GPU: it does not exist, has
 another uid, has finished, or was not bound to that node in time. What a cache says is only a reason to ask. Of a pod
 that is gone without having finished, its node must confirm that its containers are gone too
-(`cluster.record.confirmed_ends`). The Lease is changed by its version, so a GPU that was taken again meanwhile is left
+(`ConfirmedEnds`). The Lease is changed by its version, so a GPU that was taken again meanwhile is left
 alone. What `claim_ends` says of a ResourceClaim is treated in the same way.
 
 A node that is gone frees nothing by itself: it may come back with its pods still running, and until then no pod can be
@@ -12,11 +12,11 @@ is deleted, even if its GPU has another index now: such a Lease would make the G
 """
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import timedelta
 
 from carrel.cluster.pod_progress import FINISHED
-from carrel.cluster.record.confirmed_ends import ConfirmedEnds
 from carrel.cluster.record.known_lease import KnownLease
 from carrel.cluster.state import ClusterState
 from carrel.dialects import carrel
@@ -146,15 +146,20 @@ class LeaseCollector:
             return ""  # another program wrote this Lease without the pod's name: an admin must look at it
         if holder.is_claim:
             return await self._remove_claim_if_over(lease, holder)
-        pod, record = await self._pod_of(holder), lease.record
-        why, only_version = _why_ended(pod, holder), ""
-        is_elsewhere = not why and (_node_of(pod) != record.node or self._has_others(lease, holder))
+        try:
+            pod = await self._state.cluster.get(PODS, holder.name, holder.namespace)
+        except NotFound:
+            pod = {}
+        record, why, only_version = lease.record, _why_ended(pod, holder), ""
+        is_elsewhere = not why and (pod["spec"].get("nodeName", "") != record.node or self._has_others(lease, holder))
         if why and holder == record.kept_for and not any(share.holder == holder for share in record.shares):
             return await self._keep_for_next(lease, holder, why)
         if why and why != FINISHED_POD and self._ends.why_unsure(holder.uid, record.node):
             return ""
-        spared = holder == record.kept_for or self._is_awaited(holder)
-        if is_elsewhere and not spared and self._had_time(lease, holder):
+        known = self._pod_by_uid(holder.uid)
+        # Its gang runs already: it is to get the GPUs that were taken for it.
+        is_awaited = known is not None and not known.spec.node_name and is_elsewhere and self._state.gang_runs(known)
+        if is_elsewhere and holder != record.kept_for and not is_awaited and self._had_time(lease, holder):
             # It may be bound at this very moment. The bind writes the Lease first: then this write gets a conflict.
             why, only_version = f"the pod was not bound to {record.node}", lease.version
         if why and await self._lease_writer.remove_pod(
@@ -181,18 +186,6 @@ class LeaseCollector:
         await self._lease_writer.stop_keeping(lease.name, holder.uid)
         return why
 
-    def _is_awaited(self, holder: Holder) -> bool:
-        """Its gang runs already: it is to get the GPUs that were taken for it."""
-        pod = self._pod_by_uid(holder.uid)
-        return pod is not None and not pod.spec.node_name and self._state.gang_runs(pod)
-
-    async def _pod_of(self, holder: Holder) -> Json:
-        """The pod of that name, as the API server has it now; empty if there is none."""
-        try:
-            return await self._state.cluster.get(PODS, holder.name, holder.namespace)
-        except NotFound:
-            return {}
-
     def _had_time(self, lease: KnownLease, holder: Holder, enough_s: float = TIME_TO_BIND_S) -> bool:
         """Counted on this process's clock from the first look: the clock of the Lease's writer may be wrong.
 
@@ -216,5 +209,56 @@ def _why_ended(pod: Json, holder: Holder) -> str:
     return FINISHED_POD if pod.get("status", {}).get("phase") in FINISHED else ""
 
 
-def _node_of(pod: Json) -> str:
-    return str(pod["spec"].get("nodeName", ""))
+REPORTS = 2
+
+
+@dataclass(slots=True)
+class _Reports:
+    """What was heard of a node since a pod was found gone."""
+
+    heartbeat: str
+    new: int = 0
+
+
+class ConfirmedEnds:
+    """Whether a pod that is gone from the API server has really ended on its node.
+
+    A kubelet removes a pod only when its containers are gone, and says before that the pod has finished. A pod that was
+    deleted by force, or lost with its node's connection, is gone without that. Then its node must confirm it:
+
+        the Node is gone                       nothing runs there any more
+        its agent sees containers              two reports in a row, after the pod was found gone, name the pod neither
+                                               as a user of a GPU nor among the orphans
+        its agent does not, or there is none   nobody can say it: the API server's word counts
+
+    An agent that is silent confirms nothing. The GPU stays set aside until it answers, or until an admin who knows
+    better says `carrel release`. Reports are counted by their heartbeats; no clocks are compared. The first new one may
+    have been under way when the pod was found gone.
+    """
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._reports: dict[tuple[str, str], _Reports] = {}  # uid and node
+
+    def forget_all_but(self, kept: AbstractSet[str]) -> None:
+        self._reports = {key: seen for key, seen in self._reports.items() if key[0] in kept}
+
+    def awaited_on(self, node: str) -> set[str]:
+        """The uids of the pods that the node has to confirm."""
+        return {uid for uid, where in self._reports if where == node}
+
+    def why_unsure(self, uid: str, node: str) -> str:
+        """Why a pod that is gone may still run on the node; empty if it does not. To be asked at each report."""
+        last, status = self._state.gone_holders.get(uid), self._state.node_statuses.store.get(node)
+        has_ended = last is not None and (last.status.phase in FINISHED or last.spec.node_name != node)
+        if has_ended or self._state.nodes.store.get(node) is None or status is None or status.status.orphans is None:
+            self._reports.pop((uid, node), None)
+            return ""
+        heartbeat = status.status.heartbeat
+        seen = self._reports.setdefault((uid, node), _Reports(heartbeat))
+        if uid in status.status.orphans or any(uid in device.in_use_by for device in status.status.devices):
+            seen.heartbeat, seen.new = heartbeat, 0
+            return f"its containers still run on {node}"
+        if seen.heartbeat != heartbeat:
+            seen.heartbeat, seen.new = heartbeat, seen.new + 1
+        return "" if seen.new >= REPORTS else f"{node} has not confirmed yet that its containers are gone"

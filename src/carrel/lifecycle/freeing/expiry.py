@@ -32,6 +32,7 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.tiers import AtEnd, Tier
 from carrel.lifecycle.handing_over.hand_over import HandOverOrder, HandOvers
+from carrel.lifecycle.handing_over.notices import end_of
 from carrel.lifecycle.reporting.pod_events import COMPONENT
 from carrel.parsing import Malformed
 from carrel.parsing.time import seconds
@@ -175,15 +176,6 @@ def _unreadable_mark(pod: Pod) -> str:
     """By a hash: annotations have little room, and somebody may have filled them with this one."""
     text = pod.metadata.annotations[TERMINATE_AT]
     return f"unreadable {text if len(text) <= LONGEST_MARK else sha256(text.encode()).hexdigest()[:16]}"
-
-
-def end_of(pod: Pod) -> datetime | None:
-    """None: it has no end, or none that can be read."""
-    try:
-        end = read_terminate_at(pod)
-    except Malformed:
-        return None
-    return end if isinstance(end, datetime) else None
 
 
 def _asks_for_gpus(pod: Pod) -> bool:

@@ -1,4 +1,5 @@
-"""Bounds the time that a pod without a booking takes to end, so that nobody keeps a GPU by ending slowly.
+"""Bounds the time that a pod without a booking takes to end, so that nobody keeps a GPU by ending slowly; and the time
+for which a disruption budget may keep it.
 
 A pod that somebody deletes with a grace period of a year runs on for a year, holds its GPU, and is no victim of a
 revocation, because it is ending. When it has had the longest grace (`EndLimits`) it is deleted again, with a short one;
@@ -9,18 +10,18 @@ booking covers may take its time.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from carrel.cluster.pod_progress import FINISHED, holder_of
 from carrel.cluster.state import ClusterState
-from carrel.kubernetes.cluster import ClusterError, DeleteOptions
+from carrel.kubernetes.cluster import DeleteOptions
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import WARNING, Note
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
-from carrel.lifecycle.freeing.end_limits import EndLimits
 from carrel.lifecycle.reporting.pod_events import COMPONENT
+from carrel.lifecycle.tier_options import EndLimits
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant, seconds
 
@@ -35,6 +36,10 @@ KUBELET_TIME = timedelta(seconds=60)
 """So long after its time is over, the kubelet has ended a pod and reported it, unless something is wrong."""
 
 
+FORGET_AFTER = timedelta(hours=20)
+"""So long after a budget's protection is over, the next revocation is a new one, and the budget may delay it again."""
+
+
 class SlowEndings:
     def __init__(self, state: ClusterState, limits: EndLimits) -> None:
         self._state = state
@@ -44,18 +49,19 @@ class SlowEndings:
 
     async def round(self) -> int:
         """Warns the pods that take too long, and deletes those again that were warned. How many were deleted."""
-        slow = self._state.isolation.found(
-            "ending", self._pods_with_gpus(), lambda pod: pod if self._is_slow(pod) else None
-        )
+        holders = tuple(self._state.ledger.holders())
+        pods = [pod for uid in holders for pod in self._state.claim_users.pods_of(uid)]
+        slow = self._state.isolation.found("ending", pods, self._if_slow)
         self._warned = {pod.metadata.uid: at for pod in slow if (at := self._warned.get(pod.metadata.uid)) is not None}
         return sum(await self._state.isolation.each("ending", slow, self._hurry))
 
-    def _pods_with_gpus(self) -> Iterable[Pod]:
-        return [pod for uid in tuple(self._state.ledger.holders()) for pod in self._state.claim_users.pods_of(uid)]
-
-    def _is_slow(self, pod: Pod) -> bool:
+    def _if_slow(self, pod: Pod) -> Pod | None:
         """Most pods are not ending: so who holds them by a booking is asked last."""
-        return ends_slowly(pod, self._limits) and self._state.pod_facts.may_lose_gpus(pod)
+        if not pod.metadata.deletion_timestamp or pod.status.phase in FINISHED:
+            return None
+        # Not as a timedelta: it may be any number of 64 bits, and then it is longer than all of them.
+        is_slow = pod.metadata.deletion_grace_period_seconds > self._limits.grace.total_seconds()
+        return pod if is_slow and self._state.pod_facts.may_lose_gpus(pod) else None
 
     async def _hurry(self, pod: Pod) -> bool:
         metadata, now = pod.metadata, self._state.options.now()
@@ -63,10 +69,7 @@ class SlowEndings:
         due = (told if told is not None else self._warned.get(metadata.uid, now)) + self._limits.grace
         last = min(LAST_GRACE, self._limits.grace)
         if metadata.uid not in self._warned:
-            try:
-                await self._events.record(pod, slow_note(pod, max(due, now + last), last))
-            except ClusterError as error:  # no reason to keep the GPU
-                log.info("event_not_written pod=%s reason=%s: %s", holder_of(pod), ENDS_SLOWLY, error)
+            await self._events.try_record(pod, slow_note(pod, max(due, now + last), last))
             self._warned[metadata.uid] = now
             return False
         if now < max(due, self._warned[metadata.uid] + last):
@@ -88,14 +91,6 @@ def slow_note(pod: Pod, ends_at: datetime, last: timedelta) -> Note:
     )
 
 
-def ends_slowly(pod: Pod, limits: EndLimits) -> bool:
-    """Whether it is ending, and has been given more time than a pod without a booking may have."""
-    if not pod.metadata.deletion_timestamp or pod.status.phase in FINISHED:
-        return False
-    # Not as a timedelta: it may be any number of 64 bits, and then it is longer than all of them.
-    return pod.metadata.deletion_grace_period_seconds > limits.grace.total_seconds()
-
-
 def told_at(pod: Pod) -> datetime | None:
     """When a pod that is ending was told to. None: that cannot be read."""
     metadata = pod.metadata
@@ -110,3 +105,31 @@ def is_overdue(pod: Pod, now: datetime, limits: EndLimits) -> bool:
     """Whether a pod that is ending should be gone by now: it is not known when it will be, if ever."""
     told = told_at(pod)
     return told is None or now >= told + limits.grace + LAST_GRACE + KUBELET_TIME
+
+
+class BudgetDelays:
+    """Which pods a disruption budget keeps, and since when.
+
+    Only this process remembers it. After a restart the time of a pod counts from when its hand-over was due.
+    """
+
+    def __init__(self, longest: timedelta, now: Callable[[], datetime]) -> None:
+        self._longest = longest
+        self._now = now
+        self._since: dict[str, datetime] = {}  # uid → when an eviction was first refused
+
+    def refused(self, uid: str, due: datetime) -> bool:
+        """An eviction was refused; it was due then. Whether the budget may still keep the pod."""
+        now, since = self._now(), self._since.get(uid)
+        if since is None or now >= since + self._longest + FORGET_AFTER:
+            since = self._since[uid] = now
+        return now < min(since, due) + self._longest
+
+    def kept(self) -> set[str]:
+        """The uids of all pods that a budget keeps now, as far as this process has tried: others should lose their GPUs
+        instead."""
+        return {uid for uid, since in self._since.items() if self._now() < since + self._longest}
+
+    def forget(self, uid: str) -> None:
+        """The pod is gone."""
+        self._since.pop(uid, None)

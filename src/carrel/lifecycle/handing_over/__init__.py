@@ -2,9 +2,8 @@
 
 Reading order:
 
-    hand_over hand_over_notes        the steps; what they write on the record
-    successor_store owned_services replacements   its manifest until then; what it owned; pods that controllers replace
-    pod_controllers                  whether the controller that a pod names exists
-    cpu_after_wait                   hands over pods that have waited too long for a GPU
-    notices                          what the person in a pod should know now
+    hand_over          the steps
+    successors         what comes after the pod: its manifest until then, what it owned, pods that controllers replace
+    notices            what people are told
+    cpu_after_wait     hands over pods that have waited too long for a GPU
 """

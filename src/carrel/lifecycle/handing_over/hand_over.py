@@ -12,7 +12,7 @@ after another is done, and each step reads the cluster again:
                  removes the GPU from the replacement, and writes on it which pod it succeeds; not if the booking is
                  gone by then
     withdrawn    somebody else deletes a bare pod while it is ending, because its owner wants it gone: no successor
-    done         the successor exists and has what the pod owned (`owned_services`): the record is deleted
+    done         the successor exists and has what the pod owned (`successors`): the record is deleted
 
 There is exactly one successor: it has the name of the pod that ended, so it cannot be created twice, and it names the
 pod that it succeeds. If somebody else created a pod of that name, it is left alone. A finished pod gets no successor.
@@ -30,14 +30,12 @@ from carrel.cluster.pod_progress import FINISHED
 from carrel.cluster.state import ClusterState
 from carrel.dialects import hand_over_record, maia
 from carrel.dialects.carrel import LEAVE_BY, NOTICE, TIER, USER
-from carrel.dialects.dra import NOTHING_CLAIMED
 from carrel.dialects.hand_over_record import HandOver, HandOverPhase, Why
 from carrel.dialects.notice import revocation_notice, wants_no_successor, what_follows
 from carrel.kubernetes.cluster import (
     AlreadyExists,
     Busy,
     Cluster,
-    ClusterError,
     Conflict,
     DeleteOptions,
     Forbidden,
@@ -53,14 +51,18 @@ from carrel.kubernetes.objects.events import WARNING, Note
 from carrel.kubernetes.objects.kinds import Metadata, Object, Pod
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
 from carrel.ledger.refusals import Refusal
-from carrel.lifecycle.freeing.end_limits import DEFAULT_END_LIMITS, BudgetDelays, EndLimits
-from carrel.lifecycle.handing_over.hand_over_notes import STAYS, end_note, handed_over_note
-from carrel.lifecycle.handing_over.owned_services import ORPHAN, OwnedServices, outlives_its_pod
-from carrel.lifecycle.handing_over.pod_controllers import real_controller_of
-from carrel.lifecycle.handing_over.replacements import Replacements, origin_of
-from carrel.lifecycle.handing_over.successor_store import SuccessorStore
+from carrel.lifecycle.freeing.slow_endings import BudgetDelays
+from carrel.lifecycle.handing_over.notices import STAYS, end_note, handed_over_note
+from carrel.lifecycle.handing_over.successors import (
+    ORPHAN,
+    Successors,
+    origin_of,
+    outlives_its_pod,
+    real_controller_of,
+)
 from carrel.lifecycle.reporting.pod_events import COMPONENT
 from carrel.lifecycle.revoking.kept_gpus import KeptGpus
+from carrel.lifecycle.tier_options import DEFAULT_END_LIMITS, EndLimits
 from carrel.parsing.time import seconds
 
 log = logging.getLogger(__name__)
@@ -110,16 +112,13 @@ class HandOvers:
         self._kept = KeptGpus(state)
         self._limits = limits
         self._events = EventRecorder(cluster, COMPONENT, self._now)
-        self._services = OwnedServices(cluster)
-        claims = state.device_claims
-        claimed_by = claims.claimed_by_manifest if claims is not None else lambda pod: NOTHING_CLAIMED
-        self._successors = SuccessorStore(cluster, self._namespace, claimed_by)
-        self._replacements = Replacements(cluster, state.pods.store)
-        self._begun: set[str] = set()  # uids of pods that have a record
+        self._successors = Successors(state, cluster)
+        self.begun: set[str] = set()
+        """The uids of the pods that this process has begun to hand over. One that was called off may be begun again."""
         self._announced: set[str] = set()  # the records that were announced on their pods
         self._ending: dict[str, int] = {}  # uid of a bare pod that Carrel ends → the grace that Carrel asked for
         self._withdrawn: set[str] = set()  # uids that the watch has shown with less
-        self._budgets = BudgetDelays(limits.budget_delay, self._now)
+        self.budgets = BudgetDelays(limits.budget_delay, self._now)
         self._conflicts: Counter[str] = Counter()  # uid → how often it was changed while it was being ended
         self.on_closed: Callable[[Why, HandOverResult], None] = lambda why, result: None
         """Called when a hand-over has ended."""
@@ -128,7 +127,14 @@ class HandOvers:
         """Writes the record. Its name; empty if the pod is not as it was when this was decided."""
         metadata, now = pod.metadata, self._now()
         found = await self._pod(metadata.namespace, metadata.name)
-        if not found or not _is_unchanged(found, pod):
+        notes = _annotations(found) if found else {}
+        if (
+            not found
+            or found["metadata"]["uid"] != metadata.uid
+            or found["metadata"].get("deletionTimestamp")
+            or found.get("status", {}).get("phase") in FINISHED
+            or any(notes.get(key) != metadata.annotations.get(key) for key in (TIER, maia.TERMINATE_AT))
+        ):
             return ""
         owner = await real_controller_of(self.cluster, found)
         record = HandOver(
@@ -147,26 +153,14 @@ class HandOvers:
         # If there is one already, another replica was faster, or our answer was lost: the one that exists counts.
         with contextlib.suppress(AlreadyExists):
             await self.cluster.create(CONFIG_MAPS, body, self._namespace)
-        self._begun.add(record.uid)
+        self.begun.add(record.uid)
         return record.name
-
-    def is_begun(self, uid: str) -> bool:
-        """Whether this process has begun to hand the pod over. One that was called off may be begun again."""
-        return uid in self._begun
-
-    def is_held_up(self, uid: str) -> bool:
-        """Whether a disruption budget keeps the pod, so that another one should lose its GPU instead."""
-        return self._budgets.keeps(uid)
-
-    def held_up(self) -> set[str]:
-        """The uids of all these pods."""
-        return self._budgets.kept()
 
     async def record_names(self) -> Iterable[str]:
         """The names of all records."""
         ours = Selection(self._namespace, labels=hand_over_record.LABEL)
         names = [each.metadata.name for each in (await self.cluster.list(CONFIG_MAPS, ours)).items]
-        self._begun &= set(map(hand_over_record.pod_of, names))  # another replica may have closed some
+        self.begun &= set(map(hand_over_record.pod_of, names))  # another replica may have closed some
         return names
 
     async def advance(self, name: str) -> timedelta | HandOverResult:
@@ -181,17 +175,17 @@ class HandOvers:
         record = hand_over_record.record_of(name, written.get("data", {}))
         pod = await self._pod(*record.place)
         is_here = bool(pod) and pod["metadata"]["uid"] == record.uid
-        if is_here and not _is_deleted(pod):
+        if is_here and not pod["metadata"].get("deletionTimestamp"):
             return await self._end_when_due(record, written, pod)
         if record.phase is HandOverPhase.ANNOUNCED:
             return await self._close(written, HandOverResult.LEFT)  # before its time, and not by Carrel
-        if record.owner and await self._replacements.is_there(record):
+        if record.owner and await self._successors.is_replaced(record):
             return await self._close(written, HandOverResult.HANDED_OVER)
         if record.owner and record.booking and await self._kept.is_gone(record.booking):
             return await self._close(written, HandOverResult.CALLED_OFF)  # its controller's next pod gets a GPU
         if is_here:
             return await self._wait_for_end(record, written, pod)
-        self._budgets.forget(record.uid)
+        self.budgets.forget(record.uid)
         if record.owner:
             return await self._look_for_replacement(record, written)
         return await self._create_successor(record, written, pod)
@@ -211,10 +205,13 @@ class HandOvers:
         has_its_gpu = record.why is Why.FULL and bool(pod["spec"].get("nodeName"))
         if has_its_gpu or self._coverage.of(record.uid) is not None:
             return await self._call_off(record, written)
-        is_needed = await self._is_needed(record)
-        if is_needed is None:
-            return POLL
-        if not is_needed:
+        if record.needed_by:
+            # Before the end of the pod the API server is asked.
+            is_last_look = record.phase is HandOverPhase.ENDING or record.due <= self._now()
+            is_needed = await self._kept.is_needed(record.uid, is_last_look=is_last_look)
+            if is_needed is None:
+                return POLL
+        if record.needed_by and not is_needed:
             if record.name in self._announced or LEAVE_BY in _annotations(pod):
                 await self._tell(pod, STAYS)
             return await self._call_off(record, written)
@@ -235,19 +232,10 @@ class HandOvers:
             written = await self._rewrite(written, ending)
         return await self._end(ending, written, pod, version=pod["metadata"]["resourceVersion"])
 
-    async def _is_needed(self, record: HandOver) -> bool | None:
-        """Whether the booked pod for which it was decided still needs the GPU. Before the end of the pod the API server
-        is asked. None: that has to be asked again."""
-        kept = self._kept
-        if not record.needed_by:
-            return True
-        has_time = record.phase is HandOverPhase.ANNOUNCED and record.due > self._now()
-        return kept.is_needed(record.uid) if has_time else await kept.is_surely_needed(record.uid)
-
     async def _prepare_end(self, record: HandOver, written: Json, pod: Json) -> HandOver:
         """The record of the pod that is ended now. If it has a successor, its manifest is in a Secret before."""
         owner = await real_controller_of(self.cluster, pod)
-        grace_s = 0 if owner else max(0, min(_grace_s(pod), self._limits.grace_s))
+        grace_s = 0 if owner else max(0, min(_grace_s(pod), int(self._limits.grace.total_seconds())))
         bare = replace(record, manifest="", services={})
         ending = replace(bare, phase=HandOverPhase.ENDING, owner=owner, grace_s=grace_s)
         if owner or wants_no_successor(_annotations(pod)):
@@ -257,7 +245,7 @@ class HandOvers:
             why = f"it is ended and not created again without a GPU: {manifest.reason}; create it again yourself"
             await self._tell(pod, Note(NOT_HANDED_OVER, why, WARNING))
             return ending
-        return replace(ending, manifest=manifest, services=await self._services.of(pod))
+        return replace(ending, manifest=manifest, services=await self._successors.services_of(pod))
 
     async def _call_off(self, record: HandOver, written: Json) -> HandOverResult:
         """When this was decided, no booking covered the pod. By now another pod of its owner has ended, or another
@@ -276,7 +264,7 @@ class HandOvers:
         disruption budget may delay a revocation for some time. Meanwhile another pod may lose its GPU instead; then
         this one stays. A budget does not delay the end of a booking, which was known before.
         """
-        longest_s = self._limits.grace_s
+        longest_s = int(self._limits.grace.total_seconds())
         grace = longest_s if _grace_s(pod) > longest_s else None
         propagation = ORPHAN if record.manifest and outlives_its_pod(pod) else ""
         only_it = DeleteOptions(record.uid, version, grace, propagation)
@@ -307,7 +295,7 @@ class HandOvers:
                 # 500: several budgets select the pod, and Kubernetes evicts none of those.
                 if isinstance(error, OutcomeUnknown) and error.status != INTERNAL_ERROR:
                     raise
-                if record.why is Why.REVOKED and self._budgets.refused(record.uid, record.due):
+                if record.why is Why.REVOKED and self.budgets.refused(record.uid, record.due):
                     raise Busy(error.status, error.reason, error.message, error.details) from error
         await self.cluster.delete(PODS, name, namespace, how=how)
 
@@ -350,15 +338,14 @@ class HandOvers:
 
     async def _create_successor(self, record: HandOver, written: Json, occupant: Json) -> timedelta | HandOverResult:
         if occupant:
-            is_ours = origin_of(_annotations(occupant)) == record.uid
-            if is_ours:
-                return await self._welcome(record, written, occupant)
-            return await self._end_without_successor(record, written, HandOverResult.TAKEN)
+            if origin_of(_annotations(occupant)) == record.uid:
+                return await self._finish(record, written, HandOverResult.HANDED_OVER, occupant)
+            return await self._finish(record, written, HandOverResult.TAKEN)
         if record.is_withdrawn or record.uid in self._withdrawn:
-            return await self._end_without_successor(record, written, HandOverResult.WITHDRAWN)
+            return await self._finish(record, written, HandOverResult.WITHDRAWN)
         manifest = await self._successors.manifest(record)
         if manifest is None:
-            return await self._end_without_successor(record, written, HandOverResult.UNWANTED)
+            return await self._finish(record, written, HandOverResult.UNWANTED)
         namespace, _ = record.place
         try:
             successor = await self.cluster.create(PODS, manifest, namespace)
@@ -370,22 +357,22 @@ class HandOvers:
             why = f"this pod was ended, and cannot be created again without a GPU: {error.message}; create it yourself"
             gone = {"name": record.place[1], "namespace": namespace, "uid": record.uid}
             await self._tell({"metadata": gone}, Note(NOT_HANDED_OVER, why, WARNING))
-            return await self._end_without_successor(record, written, HandOverResult.UNWANTED)
+            return await self._finish(record, written, HandOverResult.UNWANTED)
         except Forbidden as error:
             if not error.is_namespace_terminating:
                 raise
             return await self._close(written, HandOverResult.UNWANTED)
         log.info("pod_handed_over pod=%s from=%s why=%s", record.pod, record.uid, record.why.value)
-        return await self._welcome(record, written, successor)
+        return await self._finish(record, written, HandOverResult.HANDED_OVER, successor)
 
-    async def _welcome(self, record: HandOver, written: Json, successor: Json) -> HandOverResult:
-        await self._services.give(record, successor["metadata"]["uid"])
-        await self._tell(successor, handed_over_note(record))
-        return await self._close(written, HandOverResult.HANDED_OVER)
-
-    async def _end_without_successor(self, record: HandOver, written: Json, how: HandOverResult) -> HandOverResult:
-        """What the pod owned gets its owner back: it is gone, so Kubernetes deletes what it owned."""
-        await self._services.give(record, record.uid)
+    async def _finish(
+        self, record: HandOver, written: Json, how: HandOverResult, successor: Json | None = None
+    ) -> HandOverResult:
+        """What the pod owned becomes the successor's. Without one it gets its owner back: that is gone, so Kubernetes
+        deletes what it owned."""
+        await self._successors.give_services(record, successor["metadata"]["uid"] if successor else record.uid)
+        if successor:
+            await self._tell(successor, handed_over_note(record))
         return await self._close(written, how)
 
     async def _rewrite(self, written: Json, record: HandOver) -> Json:
@@ -405,7 +392,7 @@ class HandOvers:
             self.on_closed(hand_over_record.record_of(metadata["name"], written.get("data", {})).why, how)
         self._announced.discard(metadata["name"])
         uid = hand_over_record.pod_of(metadata["name"])
-        self._begun.discard(uid)
+        self.begun.discard(uid)
         self._ending.pop(uid, None)
         self._withdrawn.discard(uid)
         self._conflicts.pop(uid, None)
@@ -422,24 +409,8 @@ class HandOvers:
             return {}
 
     async def _tell(self, pod: Json, note: Note) -> None:
-        """An Event that cannot be written must not delay the hand-over."""
         metadata = Metadata(**{key: pod["metadata"][key] for key in ("name", "namespace", "uid")})
-        try:
-            await self._events.record(Object(metadata=metadata), note)
-        except ClusterError as error:
-            log.info("event_not_written pod=%s reason=%s: %s", metadata.name, note.reason, error)
-
-
-def _is_unchanged(found: Json, pod: Pod) -> bool:
-    """Whether it is the same pod as when this was decided, not ending, with the same tier and end."""
-    notes = found["metadata"].get("annotations", {})
-    decided_by = (TIER, maia.TERMINATE_AT)
-    return (
-        found["metadata"]["uid"] == pod.metadata.uid
-        and not _is_deleted(found)
-        and found.get("status", {}).get("phase") not in FINISHED
-        and all(notes.get(key) == pod.metadata.annotations.get(key) for key in decided_by)
-    )
+        await self._events.try_record(Object(metadata=metadata), note)
 
 
 def is_withdrawn(annotations: Mapping[str, str], given_s: int, asked_s: int) -> bool:
@@ -456,7 +427,3 @@ def _grace_s(pod: Json) -> int:
 
 def _annotations(pod: Json) -> Mapping[str, str]:
     return pod["metadata"].get("annotations") or {}
-
-
-def _is_deleted(pod: Json) -> bool:
-    return bool(pod["metadata"].get("deletionTimestamp"))

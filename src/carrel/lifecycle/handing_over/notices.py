@@ -1,25 +1,33 @@
-"""Keeps the notice on each pod true: what the person in it should know now (`dialects.notice`).
+"""What people are told about the end of a pod: by a notice on the pod that is kept true, and by Events.
 
-It follows from what is written on the pod: that it is about to lose its GPU, that it has lost it, or that it was warned
-of its booking's end. So a notice goes by itself when a revocation is called off or a booking is extended.
+A notice (`dialects.notice`) says what the person in the pod should know now. It follows from what is written on the
+pod: that it is about to lose its GPU, that it has lost it, or that it was warned of its booking's end. So a notice goes
+by itself when a revocation is called off or a booking is extended.
 """
+
+from datetime import datetime
 
 from carrel.cluster.pod_progress import is_ending
 from carrel.cluster.state import ClusterState
+from carrel.dialects import hand_over_record
 from carrel.dialects.carrel import HANDED_OVER, LEAVE_BY, NOTICE, TIER, WARNED
-from carrel.dialects.hand_over_record import notice_of, read_handed_over
-from carrel.dialects.maia import TERMINATE_AT
+from carrel.dialects.hand_over_record import HandOver, HandOverPhase, Why, notice_of, read_handed_over
+from carrel.dialects.maia import TERMINATE_AT, read_terminate_at
 from carrel.dialects.notice import ENDED, booking_notice, revocation_notice, what_follows
 from carrel.kubernetes.cluster import MergePatch
+from carrel.kubernetes.objects.events import NORMAL, WARNING, Note
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.tiers import AtEnd
-from carrel.lifecycle.freeing.expiry import end_of
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant, seconds
 
-CONCERNED = (TIER, HANDED_OVER, NOTICE)
+STAYS = Note(
+    "RevocationCalledOff",
+    "the GPU of this pod is not needed for a booked pod any more: the pod goes on, and keeps its GPU",
+    NORMAL,
+)
 
 
 class Notices:
@@ -33,7 +41,7 @@ class Notices:
 
     def _if_due(self, pod: Pod) -> Pod | None:
         notes = pod.metadata.annotations
-        is_concerned = any(key in notes for key in CONCERNED) and not is_ending(pod)
+        is_concerned = (TIER in notes or HANDED_OVER in notes or NOTICE in notes) and not is_ending(pod)
         return pod if is_concerned and notes.get(NOTICE, "") != notice(pod, self._at_end) else None
 
     async def _write(self, pod: Pod) -> None:
@@ -47,9 +55,11 @@ class Notices:
 def notice(pod: Pod, at_end: AtEnd) -> str:
     """What is true now; empty if there is nothing to say, or if what is written on the pod cannot be read."""
     notes, where = pod.metadata.annotations, subject(pod.metadata)
+    has_controller = any(owner.controller for owner in pod.metadata.owner_references)
     try:
         if LEAVE_BY in notes:
-            return revocation_notice(instant(notes[LEAVE_BY], where, annotation_field(LEAVE_BY)), _what_follows(pod))
+            leave_by = instant(notes[LEAVE_BY], where, annotation_field(LEAVE_BY))
+            return revocation_notice(leave_by, what_follows(notes, has_controller=has_controller))
         if (mark := read_handed_over(pod)) is not None:
             return notice_of(mark)
     except Malformed:
@@ -59,9 +69,52 @@ def notice(pod: Pod, at_end: AtEnd) -> str:
     end = end_of(pod)
     if end is None or notes[WARNED].partition(" ")[0] != seconds(end):
         return ""  # the warning was about another end
-    return booking_notice(end, ENDED if at_end is AtEnd.END else _what_follows(pod))
+    return booking_notice(end, ENDED if at_end is AtEnd.END else what_follows(notes, has_controller=has_controller))
 
 
-def _what_follows(pod: Pod) -> str:
-    has_controller = any(owner.controller for owner in pod.metadata.owner_references)
-    return what_follows(pod.metadata.annotations, has_controller=has_controller)
+def end_of(pod: Pod) -> datetime | None:
+    """When the pod has to end, as is written on it; None: it has no end, or none that can be read."""
+    try:
+        end = read_terminate_at(pod)
+    except Malformed:
+        return None
+    return end if isinstance(end, datetime) else None
+
+
+# --- Events ----------------------------------------------------------------------------------------------------------
+
+
+def end_note(record: HandOver, *, is_last: bool = False) -> Note:
+    """`is_last`: its owner wants no successor."""
+    after = "its controller replaces it without a GPU" if record.owner else "it is created again without a GPU"
+    if is_last and not record.owner:
+        after = "it is not created again"
+    if record.why is Why.EXPIRED:
+        return Note("BookingEnded", f"the booking of this pod ended at {seconds(record.due)}; {after}", WARNING)
+    if record.why is Why.FULL:
+        return Note("NoGPUFree", f"this pod has waited for a GPU, and none is free; {after}", WARNING)
+    when = f"at {seconds(record.due)}" if record.phase is HandOverPhase.ANNOUNCED else "now"
+    needed = "the GPU of this pod is needed for a booked pod"
+    return Note("GPURevoked", f"{needed}: the pod is ended {when}, and {after}", WARNING)
+
+
+def handed_over_note(record: HandOver) -> Note:
+    lost = "this pod got no GPU" if record.why is Why.FULL else "this pod lost its GPU"
+    return Note("HandedOverToCPU", f"{lost}: {loss_reason(record.why, record.decided)}; handed over to CPU", NORMAL)
+
+
+def loss_reason(why: Why, at: datetime) -> str:
+    """How a pod lost its GPU, in the words that people see everywhere."""
+    when = seconds(at)
+    if why is Why.FULL:
+        return f"none was free until {when}"
+    return f"its booking ended {when}" if why is Why.EXPIRED else f"revoked {when} for a booked pod"
+
+
+def how_lost(pod: Pod) -> str:
+    """How a pod lost its GPU; empty if it did not, or if its annotation cannot be read."""
+    try:
+        mark = hand_over_record.read_handed_over(pod)
+    except Malformed:
+        return ""
+    return loss_reason(mark.why, mark.at) if mark else ""

@@ -35,7 +35,7 @@ from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.coverage import Covered, records_of
 from carrel.ledger.shares import Coverage
 from carrel.ledger.tiers import AtEnd, Tier
-from carrel.lifecycle.freeing.expiry import end_of
+from carrel.lifecycle.handing_over.notices import end_of
 from carrel.lifecycle.reporting.pod_events import COMPONENT
 from carrel.parsing.time import seconds
 

@@ -4,6 +4,5 @@ Reading order:
 
     opportunistic_pods         which pods may lose their GPUs
     revocation                 decides for all booked pods that wait, and starts hand-overs
-    revocation_grace           how long a pod may stay after it was told
     kept_gpus unplaced_pods    whether what is kept for booked pods is still needed; when it is given up
 """

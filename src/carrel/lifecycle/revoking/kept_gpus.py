@@ -40,38 +40,35 @@ class KeptGpus:
         is_covered = not booking or (covered is not None and covered.entitlement.booking == booking)
         return bool(pod.spec.node_name) or not is_covered
 
-    def is_needed(self, uid: str) -> bool:
-        """Whether a GPU of the pod is kept for somebody who waits for it."""
-        return any(not self.is_in_vain(record) for record in self._taken_from(uid))
-
-    async def is_surely_needed(self, uid: str) -> bool | None:
-        """The same by the bookings that the API server has now. None: ask again, because a cache is old, or because it
-        would not help the pod that waits now (`cluster.waiting.waiting_booked`). Raises `ClusterError`."""
-        for booking in {record.kept_booking for record in self._taken_from(uid)} - {""}:
+    async def is_needed(self, uid: str, *, is_last_look: bool) -> bool | None:
+        """Whether a GPU of the pod is kept for somebody who waits for it. With `is_last_look`, by the bookings that the
+        API server has now; None: ask again, because a cache is old, or because it would not help the pod that waits
+        now (`cluster.waiting.waiting_booked`). Raises `ClusterError`."""
+        for booking in {record.kept_booking for record in self._taken_from(uid)} - {""} if is_last_look else ():
             if not await self._is_known_as_it_is(booking):
                 return None
-        return None if self.is_needed(uid) and not self._would_help(uid) else self.is_needed(uid)
-
-    def _would_help(self, uid: str) -> bool:
-        """Whether the pod that waits, or the next one of its booking, could be placed with the GPUs of this pod."""
+        records = list(self._taken_from(uid))
+        is_needed = not all(map(self.is_in_vain, records))
+        if not is_last_look or not is_needed:
+            return is_needed
+        # Could the pod that waits, or the next one of its booking, be placed with the GPUs of this pod?
         waiting = self._state.booked_waiting()
         could_run = {each.holder.uid for each in waiting} | {each.booking for each in waiting}
-        return any(self._waits_as(record) in could_run for record in self._taken_from(uid))
-
-    def _waits_as(self, record: LeaseRecord) -> str:
-        """The pod, as long as it exists; then its booking."""
-        uid = record.kept_for.uid if record.kept_for is not None else ""
-        return uid if self._state.pods.store.by_uid(uid) is not None else record.kept_booking
+        for record in records:
+            keeper = record.kept_for.uid if record.kept_for is not None else ""
+            is_there = self._state.pods.store.by_uid(keeper) is not None
+            if (keeper if is_there else record.kept_booking) in could_run:
+                return True
+        return None
 
     def _taken_from(self, uid: str) -> Iterator[LeaseRecord]:
         """The Leases by which the pod has to give a GPU back, by itself or by a ResourceClaim that it uses."""
         for lease in self._state.cluster_ledger.kept_leases():
-            victims = (victim.uid for victim in lease.record.kept_from)
-            if any(uid in (victim, *self._users_of(victim)) for victim in victims):
-                yield lease.record
-
-    def _users_of(self, victim: str) -> Iterator[str]:
-        return (pod.metadata.uid for pod in self._state.claim_users.pods_of(victim))
+            for victim in (victim.uid for victim in lease.record.kept_from):
+                users = (pod.metadata.uid for pod in self._state.claim_users.pods_of(victim))
+                if uid == victim or uid in users:
+                    yield lease.record
+                    break
 
     async def _is_known_as_it_is(self, booking: str) -> bool:
         known = self._state.bookings.store.get(booking)

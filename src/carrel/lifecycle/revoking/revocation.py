@@ -21,9 +21,9 @@ free, or a booking that was cancelled.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
 from typing import TypeVar
@@ -37,7 +37,7 @@ from carrel.cluster.pod_progress import (
 )
 from carrel.cluster.state import ClusterState
 from carrel.dialects.hand_over_record import Why
-from carrel.kubernetes.cluster import ClusterError, NotFound
+from carrel.kubernetes.cluster import NotFound
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import NORMAL, Note
 from carrel.kubernetes.objects.kinds import Pod
@@ -48,12 +48,11 @@ from carrel.ledger.placement import Placement, WaitingPod, candidates, place
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Gang, Request
 from carrel.ledger.shares import Coverage, Holder, ShareState
-from carrel.ledger.victim_prices import Opportunists
-from carrel.ledger.victims import revoke
+from carrel.ledger.victim_prices import Opportunists, Prices
+from carrel.ledger.victims import choose_victims, place_anywhere
 from carrel.lifecycle.handing_over.hand_over import HandOverOrder, HandOvers
 from carrel.lifecycle.reporting.pod_events import COMPONENT
 from carrel.lifecycle.revoking.opportunistic_pods import OpportunisticPods
-from carrel.lifecycle.revoking.revocation_grace import RevocationGrace
 from carrel.lifecycle.tier_options import TierOptions
 from carrel.parsing.time_words import in_utc
 
@@ -81,6 +80,20 @@ class RevocationStep:
     """To be kept for it. Empty: they are kept, and only some hand-overs have to begin."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """What is worked out once for all booked pods that wait."""
+
+    opportunists: Opportunists
+    tried: AbstractSet[str] = frozenset()
+    would_fit: AbstractSet[str] = frozenset()
+    named: dict[str, dict[Holder, None]] = field(default_factory=dict)
+    """In whose name GPUs are kept → who gives them back, by earlier decisions."""
+    prices: dict[tuple[Request, str], Prices] = field(default_factory=dict)
+    refused: set[tuple[Request, int]] = field(default_factory=set)
+    """Requests, and the nodes where they may run, for which there are no victims."""
+
+
 class Revoker:
     def __init__(self, state: ClusterState, hand_overs: HandOvers, options: TierOptions) -> None:
         self._state = state
@@ -88,12 +101,11 @@ class Revoker:
         self._lease_writer = state.lease_writer
         self._now = state.options.now
         self._options = options
-        self._grace = RevocationGrace(options.grace, options.notebook_grace)
         self._hand_overs = hand_overs
         self._isolation = state.isolation
         self._events = EventRecorder(state.cluster, COMPONENT, self._now)
         self.pods = OpportunisticPods(state, hand_overs, options)
-        self._opportunists = Opportunists({})
+        self._decision = _Decision(Opportunists({}))
         # Uid of a booked pod → since when it would fit, if an earlier one did not count on the GPU.
         self._contested_since: dict[str, datetime] = {}
 
@@ -115,40 +127,40 @@ class Revoker:
 
     async def _do(self, step: RevocationStep) -> list[str] | None:
         """The names of the hand-overs begun. None: something has changed, and the decision has to be made again."""
-        if not await self._still_waits(step.booked) or not await self._keep_gpus(step):
+        booked = step.booked
+        try:
+            now = await self._state.cluster.get(PODS, booked.name, booked.namespace)
+        except NotFound:
+            return None
+        is_ending_now = now["metadata"]["uid"] != booked.uid or now["metadata"].get("deletionTimestamp")
+        if is_ending_now or now["spec"].get("nodeName") or not await self._keep_gpus(step):
             return None
         users = (pod for victim in step.victims for pod in self._state.claim_users.pods_of(victim.uid))
         pods = {pod.metadata.uid: pod for pod in users if not is_ending(pod)}  # one pod may have several claims
-        victims = [pod for uid, pod in pods.items() if not self._hand_overs.is_begun(uid)]
+        victims = [pod for uid, pod in pods.items() if uid not in self._hand_overs.begun]
         begun = await self._isolation.each("victim", victims, lambda pod: self._begin(pod, step))
         told = [f"{pod} has to end by {in_utc(due)}" for pod, due, name in begun if name]
-        if told:
-            await self._tell(step.booked, f"a GPU is kept for this pod; it is still in use: {', '.join(told)}")
+        waiting = self._state.claim_users.pod_of(booked.uid)
+        if told and waiting is not None:
+            text = f"a GPU is kept for this pod; it is still in use: {', '.join(told)}"
+            await self._events.try_record(waiting, Note(KEPT, text, NORMAL))
         return [name for _, _, name in begun if name]
 
     async def _begin(self, pod: Pod, step: RevocationStep) -> tuple[str, datetime, str]:
         """Which pod has to end, when, and the name of its hand-over; empty if none was begun."""
         victim = holder_of(pod)
-        due = self._now() + self._grace.of(pod, self._state.namespaces.store.get(pod.metadata.namespace))
+        due = self._now() + self._options.grace_of(pod, self._state.namespaces.store.get(pod.metadata.namespace))
         order = HandOverOrder(Why.REVOKED, due, step.booked.full_name, step.booking)
         name = await self._hand_overs.begin(pod, order)
         if name:
             log.info("gpu_revoked pod=%s uid=%s for=%s", victim, victim.uid, step.booked)
         return victim.full_name, order.due, name
 
-    async def _tell(self, booked: Holder, text: str) -> None:
-        """An Event that cannot be written must not delay the revocation."""
-        pod = self._state.claim_users.pod_of(booked.uid)
-        try:
-            if pod is not None:
-                await self._events.record(pod, Note(KEPT, text, NORMAL))
-        except ClusterError as error:
-            log.info("event_not_written pod=%s reason=%s: %s", booked, KEPT, error)
-
     async def _keep_gpus(self, step: RevocationStep) -> bool:
         """False: a Lease has changed, and the decision has to be made again."""
         for gpu in step.gpus:
-            victims = self._victims_on(gpu, step.victims)
+            shares_of = self._cluster_ledger.ledger.shares_of
+            victims = [victim for victim in step.victims if gpu.uuid in shares_of(victim.uid)]
             if not await self._lease_writer.keep_for(gpu, step.booked, victims, step.booking):
                 return False
         uuids = {gpu.uuid for gpu in step.gpus}
@@ -168,26 +180,23 @@ class Revoker:
         if not waiting:
             self.pods.forget_changed()
             return None
-        would_fit = self.would_fit(waiting)
+        self._decision = _Decision(self.pods.read(), tried, self.would_fit(waiting))
+        would_fit, stuck, named = self._decision.would_fit, self._decision.opportunists.stuck, self._decision.named
         self._contested_since = {uid: since for uid, since in self._contested_since.items() if uid in would_fit}
-        self._opportunists = found = self.pods.read()
-        named = self._named()
+        for record in (lease.record for lease in self._cluster_ledger.kept_leases()):
+            if record.kept_for is not None:
+                named.setdefault(record.kept_for.uid, {}).update(dict.fromkeys(record.kept_from))
         with ledger.what_if():
-            for victim in {victim.uid: victim for victims in named.values() for victim in victims}.values():
-                is_going = self._is_ending(victim) or self._is_opportunistic(victim)
-                if is_going and victim.uid not in found.stuck:
+            for victim in {victim for victims in named.values() for victim in victims}:
+                is_going = self._is_ending(victim) or self._state.pod_facts.holder_may_lose_gpus(victim.uid)
+                if is_going and victim.uid not in stuck:
                     ledger.release(victim.uid)
             helps: dict[Gang, bool] = {}
             for each in waiting:
-                uid, gang = each.holder.uid, each.request.gang
+                gang = each.request.gang
                 if gang is not None and gang not in helps:
                     helps[gang] = self._would_help(gang, waiting)
-                if gang is not None and not helps[gang]:
-                    continue
-                steps = self._found([each], lambda each: self._step_for(each, named.get(each.keeper(ledger), ())))
-                is_next = uid not in tried and self._isolation.is_due("revocation", each.holder.full_name)
-                is_next &= each.settled is None or each.settled <= self._now()
-                if steps and is_next and (uid not in would_fit or self._has_waited_enough(uid)):
+                if (gang is None or helps[gang]) and (steps := self._found([each], self._step_for)):
                     return steps[0]
         return None
 
@@ -223,30 +232,45 @@ class Revoker:
             )
         )
 
-    def _step_for(self, waiting: WaitingPod, named: Sequence[Holder]) -> RevocationStep | None:
-        """The next step for the pod; `named` are the victims of earlier decisions for it. If there is none, it takes
-        what it can count on, within this what-if."""
-        booked, ledger = waiting.holder, self._cluster_ledger.ledger
+    def _step_for(self, waiting: WaitingPod) -> RevocationStep | None:
+        """The next step for the pod. If it needs none, it takes what it can count on, within this what-if."""
+        decision, booked, ledger = self._decision, waiting.holder, self._cluster_ledger.ledger
+        named = decision.named.get(waiting.keeper(ledger), {})
         staying = tuple(victim for victim in named if not self._is_ending(victim) and not self._is_begun(victim))
-        if self._is_enough_kept(waiting, ledger):
-            return RevocationStep(booked, waiting.booking, staying) if staying else None
-        rng = Random(booked.uid) if self._options.random_victims else None  # noqa: S311 - always the same for one pod
-        answer = revoke(ledger, self._opportunists, waiting, self._now(), rng)
-        if isinstance(answer, Refusal):
+        is_enough_kept = self._is_enough_kept(waiting, ledger)
+        # Whoever asks alike gets the same answer: those before have only taken away from it.
+        question = None if ledger.kept_for(waiting.keeper(ledger)) else (waiting.request, id(waiting.nodes))
+        if not staying if is_enough_kept else question in decision.refused or self._serve(waiting):
             return None
-        if isinstance(answer, Placement):
-            coverage = Coverage(waiting.booking, self._now())
-            for share in replace(answer, coverage=coverage).shares(booked):
-                ledger.hold(share)
+        is_next = booked.uid not in decision.tried and self._isolation.is_due("revocation", booked.full_name)
+        is_next &= waiting.settled is None or waiting.settled <= self._now()
+        if not is_next or (booked.uid in decision.would_fit and not self._has_waited_enough(booked.uid)):
+            return None
+        if is_enough_kept:
+            return RevocationStep(booked, waiting.booking, staying)
+        answer = choose_victims(ledger, decision.opportunists, waiting, self._prices_for(waiting))
+        if isinstance(answer, Refusal):
+            if question is not None:
+                decision.refused.add(question)
             return None
         # A victim of an earlier decision is still one if it holds one of these: the Leases must go on naming it.
         there = {gpu.uuid for gpu in answer.gpus}
         leases = [lease.record for lease in self._cluster_ledger.kept_leases() if lease.record.gpu in there]
         on_these = {victim for record in leases for victim in record.kept_from}.intersection(named)
-        still_needed = [
-            victim for victim in sorted(on_these, key=str) if not self._is_ending(victim) and not self._is_stuck(victim)
-        ]
-        return RevocationStep(booked, waiting.booking, (*answer.victims, *still_needed), answer.gpus)
+        stuck = decision.opportunists.stuck
+        still_needed = [each for each in on_these if not self._is_ending(each) and each.uid not in stuck]
+        victims = (*answer.victims, *sorted(still_needed, key=str))
+        return RevocationStep(booked, waiting.booking, victims, answer.gpus)
+
+    def _prices_for(self, waiting: WaitingPod) -> Prices:
+        """Worked out once for all that ask alike: to count what people hold takes as long as the choice itself."""
+        is_random, prices = self._options.random_victims, self._decision.prices
+        key = (waiting.request, waiting.holder.uid if is_random else "")
+        if key not in prices:
+            rng = Random(waiting.holder.uid) if is_random else None  # noqa: S311 - always the same for one pod
+            ledger, opportunists = self._cluster_ledger.ledger, self._decision.opportunists
+            prices[key] = Prices(ledger, opportunists, waiting.request, self._now(), rng)
+        return prices[key]
 
     def _would_help(self, gang: Gang, waiting: Iterable[WaitingPod]) -> bool:
         """Whether as many members would have GPUs as the gang needs. For fewer nobody loses one: all or none are
@@ -259,23 +283,26 @@ class Revoker:
             (each for each in waiting if each.request.gang == gang),
             key=lambda each: (len(each.nodes), -each.request.gpus),
         )
-        ledger, stuck = self._cluster_ledger.ledger, self._opportunists.stuck
-        ending = [uid for uid in ledger.holders() if _is_released(ledger, uid)]
+        ledger, opportunists = self._cluster_ledger.ledger, self._decision.opportunists
+        ending = [
+            uid
+            for uid in ledger.holders()
+            if any(share.state is ShareState.RELEASING for share in ledger.shares_of(uid).values())
+        ]
         with ledger.what_if():
-            for uid in {*self._opportunists.victims, *ending} - stuck.keys():
+            for uid in {*opportunists.victims, *ending} - opportunists.stuck.keys():
                 ledger.give_back(uid)
             served = self._found(booked, self._serve)
         return len(members.waiting) - len(booked) + len(served) >= gang.size
 
     def _serve(self, waiting: WaitingPod) -> bool | None:
         """Gives GPUs to the pod, within a what-if. None: there are none for it."""
-        ledger, keeper = self._cluster_ledger.ledger, waiting.keeper(self._cluster_ledger.ledger)
-        for node in candidates(ledger, waiting.request, waiting.nodes, keeper).fitting:
-            placed = place(ledger, waiting.request, node, keeper)
-            if isinstance(placed, Placement):
-                ledger.hold(*replace(placed, coverage=Coverage(waiting.booking, self._now())).shares(waiting.holder))
-                return True
-        return None
+        ledger = self._cluster_ledger.ledger
+        placed = place_anywhere(ledger, waiting)
+        if placed is None:
+            return None
+        ledger.hold(*replace(placed, coverage=Coverage(waiting.booking, self._now())).shares(waiting.holder))
+        return True
 
     def _is_enough_kept(self, waiting: WaitingPod, ledger: Ledger) -> bool:
         """Whether the GPUs that are kept for the pod are enough, once all victims are gone."""
@@ -283,7 +310,7 @@ class Revoker:
         kept = [entry for entry in map(ledger.entry, ledger.kept_for(keeper)) if entry is not None]
         with ledger.what_if():
             for share in [share for entry in kept for share in entry.shares.values()]:
-                if share.state is ShareState.RELEASING and share.holder.uid not in self._opportunists.stuck:
+                if share.state is ShareState.RELEASING and share.holder.uid not in self._decision.opportunists.stuck:
                     ledger.give_back(share.holder.uid)
             nodes = {entry.gpu.node for entry in kept}.intersection(waiting.nodes)
             return any(isinstance(place(ledger, waiting.request, node, keeper), Placement) for node in nodes)
@@ -311,44 +338,10 @@ class Revoker:
 
     # --- victims -----------------------------------------------------------------------------------------------------
 
-    def _named(self) -> Mapping[str, Sequence[Holder]]:
-        """In whose name GPUs are kept → who gives them back."""
-        found: dict[str, dict[Holder, None]] = {}
-        for lease in self._cluster_ledger.kept_leases():
-            if lease.record.kept_for is not None:
-                victims = dict.fromkeys(lease.record.kept_from)
-                found.setdefault(lease.record.kept_for.uid, {}).update(victims)
-        return {keeper: tuple(victims) for keeper, victims in found.items()}
-
-    def _is_opportunistic(self, victim: Holder) -> bool:
-        return self._state.pod_facts.holder_may_lose_gpus(victim.uid)
-
-    def _is_stuck(self, victim: Holder) -> bool:
-        return victim.uid in self._opportunists.stuck
-
     def _is_begun(self, victim: Holder) -> bool:
         staying = [pod for pod in self._state.claim_users.pods_of(victim.uid) if not is_ending(pod)]
-        return all(self._hand_overs.is_begun(pod.metadata.uid) for pod in staying)
+        return all(pod.metadata.uid in self._hand_overs.begun for pod in staying)
 
     def _is_ending(self, victim: Holder) -> bool:
         pod = self._state.claim_users.pod_of(victim.uid)
         return pod is None or is_ending(pod)
-
-    def _victims_on(self, gpu: Gpu, victims: Sequence[Holder]) -> list[Holder]:
-        return [victim for victim in victims if gpu.uuid in self._cluster_ledger.ledger.shares_of(victim.uid)]
-
-    async def _still_waits(self, booked: Holder) -> bool:
-        """As the API server says now."""
-        try:
-            pod = await self._state.cluster.get(PODS, booked.name, booked.namespace)
-        except NotFound:
-            return False
-        return (
-            pod["metadata"]["uid"] == booked.uid
-            and not pod["metadata"].get("deletionTimestamp")
-            and not pod["spec"].get("nodeName")
-        )
-
-
-def _is_released(ledger: Ledger, uid: str) -> bool:
-    return any(share.state is ShareState.RELEASING for share in ledger.shares_of(uid).values())

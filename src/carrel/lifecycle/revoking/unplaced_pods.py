@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from carrel.cluster.pod_progress import could_not_be_scheduled, holder_of, is_waiting
 from carrel.cluster.state import ClusterState
 from carrel.dialects.lent_gpus import is_lent, lent_until, scheduler_words
-from carrel.kubernetes.cluster import ClusterError, MergePatch
+from carrel.kubernetes.cluster import MergePatch
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import WARNING, Note
 from carrel.kubernetes.objects.kinds import Pod
@@ -83,21 +83,17 @@ class UnplacedPods:
         if could_run:
             why = self._state.waiting_reason.why(pod)
             until, notes = lent_until(pod, now, is_known_why=why is not None)
-            await self._tell(pod, not_placed_note(pod, until) if why is None else not_usable_note(why, until))
+            await self._events.try_record(
+                pod, not_placed_note(pod, until) if why is None else not_usable_note(why, until)
+            )
             touch = MergePatch({"metadata": {"uid": metadata.uid, "annotations": notes}})
             await self._state.cluster.patch(PODS, metadata.name, touch, metadata.namespace)
             log.info("gpus_lent pod=%s until=%s", holder_of(pod), until)
         elif not is_lent(pod, now):
-            await self._tell(pod, INCOMPLETE)
+            await self._events.try_record(pod, INCOMPLETE)
         for lease in self._state.cluster_ledger.kept_leases():
             if lease.record.kept_for == holder_of(pod):
                 await self._state.lease_writer.stop_keeping(lease.name, metadata.uid)
-
-    async def _tell(self, pod: Pod, note: Note) -> None:
-        try:
-            await self._events.record(pod, note)
-        except ClusterError as error:  # no reason to leave GPUs idle
-            log.info("event_not_written pod=%s reason=%s: %s", holder_of(pod), note.reason, error)
 
 
 def not_placed_note(pod: Pod, until: datetime) -> Note:

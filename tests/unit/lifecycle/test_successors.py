@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from carrel.lifecycle.handing_over.owned_services import outlives_its_pod
+from carrel.lifecycle.handing_over.successors import outlives_its_pod
 
 OF_A_HUB = {"labels": {"hub.jupyter.org/username": "ada"}}
 
