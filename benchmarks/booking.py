@@ -29,13 +29,12 @@ from benchmarks.measuring import Figure
 from carrel.bookings.api.models import BookingIn
 from carrel.bookings.app import booking_app
 from carrel.bookings.inventory import FileInventory
+from carrel.bookings.people import RoleOptions
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.rules import BookingRules
 from carrel.bookings.service import ServiceParts
 from carrel.bookings.sign_in.authenticator import Authenticator, SignInMethods, SignInOptions
-from carrel.bookings.sign_in.rate_limiter import PersonLimiter, Rate
-from carrel.bookings.sign_in.request_guard import RequestLimits
-from carrel.bookings.sign_in.roles import RoleOptions
+from carrel.bookings.sign_in.request_guard import PersonLimiter, Rate, RequestLimits
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.bookings.store import tables
 from carrel.bookings.store.bookings import SqlBookings

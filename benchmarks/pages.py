@@ -21,14 +21,13 @@ from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.pages import install_pages, timeline
 from carrel.bookings.pages.timeline import DateRange, Viewer
 from carrel.bookings.pages.timeline_page import DAYS, rows_of
-from carrel.bookings.people import How, Person, Role, Session
+from carrel.bookings.people import How, Person, Role, RoleOptions, Session
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import BookingRecord
 from carrel.bookings.rules import Booking, BookingRules
 from carrel.bookings.service import ServiceParts
 from carrel.bookings.sign_in.authenticator import Authenticator, SignInMethods, SignInOptions
-from carrel.bookings.sign_in.rate_limiter import PersonLimiter, Rate
-from carrel.bookings.sign_in.roles import RoleOptions
+from carrel.bookings.sign_in.request_guard import PersonLimiter, Rate
 from carrel.bookings.sign_in.routes import install_sign_in
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.bookings.store.bookings import SqlBookings

@@ -25,19 +25,15 @@ PURE_PACKAGES = (
 """Decide and read; no I/O, no clock, no library but a small pure one."""
 
 PURE_MODULES = (
+    "carrel.bookings.advice",
     "carrel.bookings.calendar",
     "carrel.bookings.capacity",
     "carrel.bookings.groups",
-    "carrel.bookings.hints",
     "carrel.bookings.icalendar",
     "carrel.bookings.limits",
-    "carrel.bookings.mirrored",
-    "carrel.bookings.no_room",
     "carrel.bookings.notifications.messages",
-    "carrel.bookings.pages.hub_findings",
     "carrel.bookings.people",
     "carrel.bookings.records",
-    "carrel.bookings.rule_results",
     "carrel.bookings.rules",
     "carrel.jupyterhub.hand_over",
     "carrel.jupyterhub.profiles",

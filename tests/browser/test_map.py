@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, expect
 
-from carrel.bookings.pages.live_streams import PER_PERSON
+from carrel.bookings.pages.map_page import PER_PERSON
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.kubernetes.cluster import MergePatch
 from carrel.kubernetes.objects.resources import NODES

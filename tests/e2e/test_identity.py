@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from carrel.bookings.sign_in.roles import RoleOptions
+from carrel.bookings.people import RoleOptions
 from carrel.bookings.sign_in.token_review import TokenReviewer, TokenReviewOptions
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import DeleteOptions, Json

@@ -10,14 +10,12 @@ from zoneinfo import ZoneInfo
 
 from carrel.bookings.app import booking_app
 from carrel.bookings.capacity import ModelCapacity
-from carrel.bookings.people import ALL_SCOPES, Role, Scope, Token
+from carrel.bookings.people import ALL_SCOPES, Role, RoleOptions, Scope, Token
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.rules import BookingRules
 from carrel.bookings.service import ServiceParts
 from carrel.bookings.sign_in.authenticator import Authenticator, SignInMethods, SignInOptions
-from carrel.bookings.sign_in.rate_limiter import PersonLimiter, Rate
-from carrel.bookings.sign_in.request_guard import RequestLimits
-from carrel.bookings.sign_in.roles import RoleOptions
+from carrel.bookings.sign_in.request_guard import PersonLimiter, Rate, RequestLimits
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database

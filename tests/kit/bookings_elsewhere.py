@@ -2,14 +2,13 @@
 
 from datetime import datetime
 
-from carrel.bookings.client.interface import NoAnswer
-from carrel.bookings.client.status import BookingStatus, id_without_name
+from carrel.bookings.client import BookingStatus, NoAnswer, id_without_name
 
 A100 = "NVIDIA-A100-SXM4-80GB"
 
 
 class BookingsElsewhere:
-    """Implements `bookings.client.interface.BookingService`."""
+    """Implements `bookings.client.BookingService`."""
 
     def __init__(self) -> None:
         self.statuses: dict[tuple[str, str], BookingStatus] = {}

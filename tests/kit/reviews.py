@@ -15,8 +15,7 @@ from carrel.admission.admission import PodAdmission
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
 from carrel.admission.options import AdmissionOptions
-from carrel.bookings.client.interface import CachedAnswer
-from carrel.bookings.client.status import BookingStatus
+from carrel.bookings.client import BookingStatus, CachedAnswer
 from carrel.cluster.options import DEFAULT_CLUSTER_OPTIONS, ClusterOptions
 from carrel.cluster.runtime_class import NONE
 from carrel.cluster.state import ClusterState

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.bookings.mirrored import MirrorTerms, may_delete_unknown, wanted_object
+from carrel.bookings.mirror import MirrorTerms, may_delete_unknown, wanted_object
 from carrel.bookings.records import BookingRecord
 from carrel.bookings.rules import Booking
 from carrel.dialects.booking_objects import BookingObject, read_entitlement, says_the_same

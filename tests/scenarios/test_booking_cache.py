@@ -5,9 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from carrel.bookings.client.cache import BookingCache
-from carrel.bookings.client.interface import Declined, NoAnswer
-from carrel.bookings.client.status import BookingStatus
+from carrel.bookings.client import BookingCache, BookingStatus, Declined, NoAnswer
 
 ENDS = datetime(2026, 11, 20, tzinfo=UTC)
 

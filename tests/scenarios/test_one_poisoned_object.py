@@ -19,11 +19,10 @@ from carrel.admission.admission import PodAdmission
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
 from carrel.admission.options import AdmissionOptions
-from carrel.bookings.cluster_view import ClusterView
+from carrel.bookings.cluster_view import ClusterView, pod_rows
 from carrel.bookings.inventory import ClusterInventory
 from carrel.bookings.pages import cluster_map
 from carrel.bookings.pages.map_page import pod_on_map
-from carrel.bookings.pod_rows import pod_rows
 from carrel.cluster.coverage.coverage_words import WORDS
 from carrel.cluster.pod_progress import is_waiting
 from carrel.cluster.record.adoption import Adoption

@@ -38,7 +38,7 @@ from carrel.admission.pod_size import why_too_large
 from carrel.admission.pod_tier import AssignedTier, TierLookup
 from carrel.admission.review import AdmissionRequest
 from carrel.admission.wanted_booking import WantedBookingLookup
-from carrel.bookings.client.interface import BookingLookup
+from carrel.bookings.client import BookingLookup
 from carrel.cluster.coverage.coverage_words import WORDS
 from carrel.cluster.runtime_class import RuntimeClasses
 from carrel.cluster.state import ClusterState

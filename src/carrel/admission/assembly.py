@@ -8,8 +8,7 @@ from carrel.admission.app import webhook_app
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
 from carrel.admission.options import AdmissionOptions
-from carrel.bookings.client.cache import BookingCache, CacheTiming
-from carrel.bookings.client.interface import BookingService
+from carrel.bookings.client import BookingCache, BookingService, CacheTiming
 from carrel.cluster.state import ClusterState
 from carrel.http.asgi import AsgiApp
 from carrel.resource_claims.gate.claim_gate import ClaimGate

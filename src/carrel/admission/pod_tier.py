@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from carrel.admission.asked_gpus import AskedGpus, why_never_covered
-from carrel.bookings.client.interface import BookingLookup
+from carrel.bookings.client import BookingLookup
 from carrel.cluster.coverage.coverage_words import WORDS, named
 from carrel.cluster.pod_progress import holder_of
 from carrel.cluster.state import ClusterState

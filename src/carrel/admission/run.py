@@ -13,7 +13,7 @@ from carrel.admission.certificates import CertificatePair, UnreadableCertificate
 from carrel.admission.options import AdmissionOptions
 from carrel.admission.served_certificate import ServedCertificate
 from carrel.admission.settings import SERVICE, PluginMode, WebhookSettings
-from carrel.bookings.client.http_client import BookingAddress, BookingStatusClient
+from carrel.bookings.client import BookingAddress, BookingStatusClient
 from carrel.caller_settings import is_loopback
 from carrel.cluster.state import ClusterState
 from carrel.command_errors import USAGE, command_failed

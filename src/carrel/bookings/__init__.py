@@ -3,24 +3,24 @@
 A booking is the right of a person or a group to a number of GPUs of one model from a start to an end. The rules say who
 may book what; the calendar says whether there is room. Bookings are kept in SQLite or PostgreSQL; which GPUs there are
 comes from the cluster or from a file. Other components watch the bookings, which this one writes into the cluster as
-objects; where bookings are made elsewhere, they ask whether a person has an active booking (`client/`).
+objects; where bookings are made elsewhere, they ask whether a person has an active booking (`client`).
 
 Reading order:
 
     rules calendar capacity icalendar         PURE: the table of rules, what is free, what can be booked
-    limits rule_results groups                PURE: the numbers that an admin sets, rules as people see them, groups
+    limits groups                             PURE: the numbers that an admin sets, groups
     records people                            what is stored, the store's interface, persons and their roles
     inventory                                 which GPUs there are: from the cluster, or from a file
     commands group_commands queries           create, change and cancel bookings; who is in a group; read them
-    no_room hints                             PURE: who has the GPUs that a booking would need; commands that would work
-    mirrored mirror                           bookings as objects of the cluster: what they should be; writing them
+    advice                                    PURE: who has the GPUs that a booking would need; commands that would work
+    mirror                                    bookings as objects of the cluster: what they should be; writing them
     store/                                    SQLite or PostgreSQL
     sign_in/                                  who calls, and what they may do
-    cluster_view usage_counter pod_rows       the cluster as people see it; counted usage; a person's own pods
+    cluster_view usage_counter                the cluster as people see it, a person's own pods; counted usage
     wording                                   times, amounts and models as text
-    service startable                         what every route needs; what a person may start now
+    service                                   what every route needs
     api/ pages/ notifications/                for programs, for people in a browser, for mailboxes
-    client/                                   how other components ask this one
-    health base_path app                      probes and metrics; the path of the pages; all routes on one app
-    settings entry_point run                      one process
+    client                                    how other components ask this one
+    health app                                probes and metrics; all routes on one app
+    settings entry_point run                  one process
 """

@@ -21,6 +21,9 @@ class Maintenance:
     start: datetime
     end: datetime
     gpus: int
+    why: str = ""
+    created_by: str = ""
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

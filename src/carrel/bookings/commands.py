@@ -10,10 +10,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
+from carrel.bookings.advice import HINT_FREE, HINT_LIST, NoRoom, hint_for, hint_for_change
 from carrel.bookings.calendar import Maintenance, Span
 from carrel.bookings.group_commands import not_bookable, not_manager
-from carrel.bookings.hints import HINT_FREE, HINT_LIST, hint_for, hint_for_change
-from carrel.bookings.no_room import NoRoom
 from carrel.bookings.people import Person
 from carrel.bookings.queries import BookingQueries, Subject, hash_of
 from carrel.bookings.records import (
@@ -23,7 +22,6 @@ from carrel.bookings.records import (
     Changes,
     IdempotencyKey,
     LogEntry,
-    MaintenanceWindow,
     Preview,
     ReadTransaction,
     RefusalReason,
@@ -169,7 +167,7 @@ class BookingCommands:
 
     # --- maintenance and feeds ---------------------------------------------------------------------------------------
 
-    async def add_maintenance(self, asked: Maintenance, why: str, by: Person) -> MaintenanceWindow | BookingRefusal:
+    async def add_maintenance(self, asked: Maintenance, by: Person) -> Maintenance | BookingRefusal:
         """Bookings in that time stay and are shown as overbooked; new ones are refused."""
         if refusal := _not_admin(by):
             return refusal
@@ -179,13 +177,13 @@ class BookingCommands:
             problems.append(END_AFTER_START.broken("The end must be after the start."))
         if problems or isinstance(model, Refusal):
             return BookingRefusal(RefusalReason.RULES, problems[0].title, tuple(problems), hint=HINT_FREE)
-        window = MaintenanceWindow(new_id(), replace(asked, model=model), why, by.email)
+        window = replace(asked, model=model, created_by=by.email, id=new_id())
         async with self._queries.store.writing() as writing:
             await writing.add_maintenance(window)
             await writing.write_log(_maintenance_entry("maintenance-added", window, by, self._queries.now()))
         return window
 
-    async def remove_maintenance(self, id: str, by: Person) -> MaintenanceWindow | BookingRefusal:
+    async def remove_maintenance(self, id: str, by: Person) -> Maintenance | BookingRefusal:
         if refusal := _not_admin(by):
             return refusal
         async with self._queries.store.writing() as writing:
@@ -399,7 +397,6 @@ def _not_admin(by: Person) -> BookingRefusal | None:
     return None if by.is_lab_admin else BookingRefusal(RefusalReason.FORBIDDEN, "Only a lab admin may do this.")
 
 
-def _maintenance_entry(action: str, window: MaintenanceWindow, by: Person, now: datetime) -> LogEntry:
-    m = window.maintenance
+def _maintenance_entry(action: str, m: Maintenance, by: Person, now: datetime) -> LogEntry:
     details = {"model": m.model, "start": seconds(m.start), "end": seconds(m.end), "gpus": str(m.gpus)}
-    return LogEntry(now.astimezone(UTC), by.email, action, why=window.why, details=details)
+    return LogEntry(now.astimezone(UTC), by.email, action, why=m.why, details=details)

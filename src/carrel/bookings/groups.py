@@ -44,10 +44,14 @@ class GroupPerson:
 
     email: str
     is_manager: bool = False
-    is_listed: bool = True
+    listed: bool = True
     """An admin listed the person; otherwise the group was seen at a sign-in."""
     seen_at: datetime | None = None
     """When the group was last seen at a sign-in."""
+
+    @property
+    def role(self) -> GroupRole:
+        return GroupRole.MANAGER if self.is_manager else GroupRole.MEMBER
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ def group_of(name: str, people: Iterable[GroupPerson]) -> BookingGroup:
         merged[person.email] = GroupPerson(
             person.email,
             known.is_manager or person.is_manager,
-            known.is_listed or person.is_listed,
+            known.listed or person.listed,
             max(seen, default=None),
         )
     return BookingGroup(name, tuple(merged[email] for email in sorted(merged)))

@@ -1,5 +1,8 @@
 """Writes bookings as objects into the cluster, where webhook, extender and controller watch them.
 
+Every booking that has not ended has an object; one that was cancelled has none. After its regular end the object stays
+for a while (`KEPT_AFTER_END`).
+
 Any number of replicas do this at once, and none is elected. Each writes a booking's object right after it has changed
 the booking, and compares all objects with the database every 30 s: so what another replica changed before it crashed,
 and what somebody changed or deleted by hand, is repaired. An object is read before the database is, and is written only
@@ -14,17 +17,82 @@ in the database.
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
-from carrel.bookings.mirrored import MirrorTerms, may_delete_unknown, wanted_object
 from carrel.bookings.queries import FOREVER, BookingQueries, group_members
 from carrel.bookings.records import BookingRecord, StoreUnavailable
+from carrel.bookings.rules import Booking
 from carrel.cluster.coverage.booking_writer import BookingWriter, Decision, Leave
-from carrel.dialects.booking_objects import BOOKINGS, KEPT_AFTER_END, BookingObject, says_the_same
+from carrel.dialects.booking_objects import (
+    BOOKINGS,
+    KEPT_AFTER_END,
+    BookingObject,
+    is_from_enquiry,
+    namespace_named,
+    person_named,
+    says_the_same,
+    write_booking,
+)
 from carrel.kubernetes.cluster import Cluster, ClusterError
 from carrel.kubernetes.timing import REAL_TIME, Backoff, Timing
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
+from carrel.ledger.coverage import Entitlement
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorTerms:
+    """What else the object depends on."""
+
+    now: datetime
+    shares_per_gpu: int = 1
+    members: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """Group → the people who share its bookings."""
+    settling_s: int | None = None
+    """How long bookings settle before others lose GPUs to them."""
+
+
+def is_mirrored(booking: Booking, now: datetime) -> bool:
+    """Whether the booking has an object."""
+    return booking.cancelled_at is None and booking.start < booking.end and now < booking.end + KEPT_AFTER_END
+
+
+def wanted_object(stored: BookingRecord, terms: MirrorTerms) -> dict[str, Any] | None:
+    """None: it should have none, because it was cancelled, or is long over."""
+    booking = stored.booking
+    if not is_mirrored(booking, terms.now):
+        return None
+    group = booking.group
+    user = "" if group else booking.user
+    people = terms.members.get(group, ()) if group else (user,)
+    entitlement = replace(
+        entitlement_of(booking, terms.shares_per_gpu),
+        people=frozenset(filter(None, map(person_named, people))),
+        namespace=namespace_named(stored.namespace),
+    )
+    return write_booking(entitlement, user, stored.version, settling_s=terms.settling_s)
+
+
+def entitlement_of(booking: Booking, shares_per_gpu: int) -> Entitlement:
+    """Return what the booking entitles to, without the people whom it entitles."""
+    return Entitlement(
+        booking=booking.id,
+        people=frozenset(),
+        model=booking.model,
+        gpus=booking.gpus,
+        start=booking.start,
+        ends=booking.ends,
+        share_of=shares_per_gpu if booking.share else 1,
+        group=booking.group,
+    )
+
+
+def may_delete_unknown(seen: BookingObject) -> bool:
+    """Whether an object may go that the database has never heard of. Not if the controller wrote it from the answer of
+    another booking service: that one knows it."""
+    return not is_from_enquiry(seen)
+
 
 log = logging.getLogger(__name__)
 

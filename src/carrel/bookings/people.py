@@ -5,13 +5,14 @@ cluster's user names are matched with it. Secrets (sessions, tokens) are never s
 enough because they are random and 256 bits long.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Protocol
 
 from carrel.bookings.groups import GroupSource
+from carrel.parsing.addresses import normal
 
 
 class Role(Enum):
@@ -227,3 +228,46 @@ class People(Protocol):
     async def forget_expired(self, now: datetime) -> int:
         """Deletes sessions, logins and seen groups that have expired; returns how many."""
         ...
+
+
+SERVICE_ACCOUNT = "system:serviceaccount:"
+
+
+@dataclass(frozen=True, slots=True)
+class RoleOptions:
+    """The e-mail addresses and groups that the settings name."""
+
+    lab_admins: frozenset[str] = frozenset()
+    platform_admins: frozenset[str] = frozenset()
+    lab_admin_groups: frozenset[str] = frozenset()
+    platform_admin_groups: frozenset[str] = frozenset()
+    member_groups: frozenset[str] = frozenset()
+    """If there are any, only people in one of these groups are members."""
+    services: frozenset[str] = frozenset()
+    """Kubernetes names of Carrel's own processes, such as `system:serviceaccount:carrel:webhook`."""
+    hubs: frozenset[str] = frozenset()
+    """Kubernetes names of the hubs that start pods for people."""
+
+    def by_account(self, username: str) -> frozenset[Role]:
+        """The roles of a ServiceAccount. It has none unless the settings name it."""
+        roles = {Role.SERVICE: username in self.services, Role.HUB: username in self.hubs}
+        return frozenset(role for role, has in roles.items() if has)
+
+    def by_groups(self, groups: Iterable[str]) -> frozenset[Role]:
+        """The roles that the groups of the identity provider give."""
+        theirs = frozenset(groups)
+        roles = {
+            Role.MEMBER: not self.member_groups or bool(theirs & self.member_groups),
+            Role.LAB_ADMIN: bool(theirs & self.lab_admin_groups),
+            Role.PLATFORM_ADMIN: bool(theirs & self.platform_admin_groups),
+        }
+        return frozenset(role for role, has in roles.items() if has)
+
+    def by_email(self, email: str, granted: Role | None = None) -> frozenset[Role]:
+        """The roles from the settings and from a grant. Looked up at each request, so that a removal counts at once."""
+        roles = {granted} if granted else set[Role]()
+        if normal(email) in {normal(each) for each in self.lab_admins}:
+            roles.add(Role.LAB_ADMIN)
+        if normal(email) in {normal(each) for each in self.platform_admins}:
+            roles.add(Role.PLATFORM_ADMIN)
+        return frozenset(roles)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta, tzinfo
 
-from carrel.bookings.calendar import Calendar, days
+from carrel.bookings.calendar import Calendar, Maintenance, days
 from carrel.bookings.capacity import ModelCapacity, booked_gpus, model_named
 from carrel.bookings.groups import BookingGroup
 from carrel.bookings.inventory import GpuInventory
@@ -19,7 +19,6 @@ from carrel.bookings.records import (
     Cursor,
     FreeGpus,
     LogEntry,
-    MaintenanceWindow,
     Overview,
     PersonUsage,
     Query,
@@ -151,13 +150,12 @@ class BookingQueries:
         bookings: dict[str, list[Booking]] = {}
         for record in records:
             bookings.setdefault(record.booking.model, []).append(record.booking)
-        windows = [window.maintenance for window in kept]
         gone = {model: ModelCapacity(model, 0, MiB(0)) for model in bookings}
         stock = {**gone, **self.inventory.stock()}
         rules, idle = self.rules, self.inventory.idle()
         found = []
         for model in sorted(set(models or stock) & stock.keys()):
-            calendar = Calendar(model, stock[model].gpus, bookings.get(model, ()), windows, rules.shares_per_gpu)
+            calendar = Calendar(model, stock[model].gpus, bookings.get(model, ()), kept, rules.shares_per_gpu)
             found.append(
                 Availability(
                     stock=stock[model],
@@ -200,7 +198,7 @@ class BookingQueries:
     ) -> Calendar:
         """What is booked of a model between two instants, without the booking `but`."""
         stock = self.inventory.stock().get(model)
-        windows = [window.maintenance for window in await reading.maintenance(start, end, model)]
+        windows = await reading.maintenance(start, end, model)
         others = [booking for booking in await reading.promised(start, end, model) if booking.id != but]
         return Calendar(model, stock.gpus if stock else 0, others, windows, self.rules.shares_per_gpu)
 
@@ -223,7 +221,7 @@ class BookingQueries:
 
     # --- log and usage -----------------------------------------------------------------------------------------------
 
-    async def maintenance(self, start: datetime, end: datetime) -> Sequence[MaintenanceWindow]:
+    async def maintenance(self, start: datetime, end: datetime) -> Sequence[Maintenance]:
         async with self.store.reading() as reading:
             return await reading.maintenance(start, end)
 

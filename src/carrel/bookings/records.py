@@ -221,22 +221,12 @@ class FreeGpus:
 
 
 @dataclass(frozen=True, slots=True)
-class MaintenanceWindow:
-    """Maintenance as it is stored."""
-
-    id: str
-    maintenance: Maintenance
-    why: str
-    created_by: str
-
-
-@dataclass(frozen=True, slots=True)
 class Overview:
     """What is free, with the bookings and maintenance windows of those days and of later ones."""
 
     models: tuple[Availability, ...]
     records: Sequence[BookingRecord]
-    windows: Sequence[MaintenanceWindow]
+    windows: Sequence[Maintenance]
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,9 +257,9 @@ class PersonUsage:
     bookings: int
     gpu_hours: float
     """Booked."""
-    covered_hours: float | None = None
+    covered_gpu_hours: float | None = None
     """GPU hours that pods held and a booking covered; None: there is no cluster."""
-    opportunistic_hours: float | None = None
+    opportunistic_gpu_hours: float | None = None
     """GPU hours that pods held beyond a booking, or without one."""
     group: str = ""
 
@@ -307,7 +297,7 @@ class ReadTransaction(Protocol):
 
     async def search(self, query: Query, now: datetime) -> Sequence[BookingRecord]: ...
 
-    async def maintenance(self, start: datetime, end: datetime, model: str = "") -> Sequence[MaintenanceWindow]: ...
+    async def maintenance(self, start: datetime, end: datetime, model: str = "") -> Sequence[Maintenance]: ...
 
     async def log(self, subject: str = "", before: int = 0, limit: int = 100) -> Sequence[LogEntry]:
         """Newest first. With a subject: only what concerns that person. `before`: only lower numbers; 0: all."""
@@ -341,9 +331,9 @@ class WriteTransaction(ReadTransaction, Protocol):
         """The record has the next version."""
         ...
 
-    async def add_maintenance(self, window: MaintenanceWindow) -> None: ...
+    async def add_maintenance(self, window: Maintenance) -> None: ...
 
-    async def remove_maintenance(self, id: str) -> MaintenanceWindow | None: ...
+    async def remove_maintenance(self, id: str) -> Maintenance | None: ...
 
     async def write_log(self, entry: LogEntry) -> None: ...
 

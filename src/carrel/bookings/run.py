@@ -17,12 +17,11 @@ from carrel.bookings.cluster_view import ClusterView
 from carrel.bookings.health import BookingMetrics
 from carrel.bookings.inventory import ClusterInventory, FileInventory
 from carrel.bookings.mirror import BookingMirror
-from carrel.bookings.notifications.interface import Channel
+from carrel.bookings.notifications.channels import MailChannel, WebhookChannel, mail_server
+from carrel.bookings.notifications.messages import Channel
 from carrel.bookings.notifications.notifier import Notifier
 from carrel.bookings.notifications.overbooked_watch import OverbookedWatch
 from carrel.bookings.notifications.revocation_watch import RevocationWatch
-from carrel.bookings.notifications.smtp import MailChannel, mail_server
-from carrel.bookings.notifications.webhook import WebhookChannel
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import StoreUnavailable
 from carrel.bookings.service import ServiceParts

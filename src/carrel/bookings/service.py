@@ -11,7 +11,7 @@ from starlette.requests import Request
 from carrel.bookings.cluster_view import ClusterView
 from carrel.bookings.commands import BookingCommands
 from carrel.bookings.group_commands import GroupCommands
-from carrel.bookings.notifications.interface import Outbox
+from carrel.bookings.notifications.messages import Outbox
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.sign_in.authenticator import Authenticator
 from carrel.dialects.hub_people import HubPeople

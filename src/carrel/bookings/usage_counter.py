@@ -76,7 +76,7 @@ def with_held(uses: Iterable[PersonUsage], held: Mapping[tuple[str, str], HeldHo
     rows = [*booked.values(), *(PersonUsage(user, model, 0, 0.0) for user, model in unbooked)]
     hours = [held.get((row.user, row.model), NOTHING_HELD) for row in rows]
     return [
-        replace(row, covered_hours=each.covered, opportunistic_hours=each.opportunistic)
+        replace(row, covered_gpu_hours=each.covered, opportunistic_gpu_hours=each.opportunistic)
         for row, each in zip(rows, hours, strict=True)
     ]
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from carrel.bookings.client.interface import BookingService
+from carrel.bookings.client import BookingService
 from carrel.cluster.state import ClusterState
 from carrel.kubernetes.cluster import Cluster
 from carrel.lifecycle.booking_enquiries import BookingEnquiries

@@ -18,8 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from carrel.bookings.client.interface import BookingService, NoAnswer
-from carrel.bookings.client.status import BookingStatus
+from carrel.bookings.client import BookingService, BookingStatus, NoAnswer
 from carrel.cluster.coverage.booking_writer import BookingWriter, Decision, Leave
 from carrel.cluster.pod_progress import is_waiting
 from carrel.cluster.state import ClusterState

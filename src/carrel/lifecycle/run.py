@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol
 from uuid import uuid4
 
-from carrel.bookings.client.http_client import BookingAddress, BookingStatusClient
+from carrel.bookings.client import BookingAddress, BookingStatusClient
 from carrel.cluster.record.adoption import Adoption
 from carrel.cluster.runtime_class import RuntimeClasses
 from carrel.cluster.state import ClusterState

@@ -99,7 +99,7 @@ async def test_people_whose_sign_in_tells_the_group_are_members(database: Databa
         assert await group_members(reading) == {"vision": {ADA, BOB}, "nlp": {EVE}}, "staff has no bookings"
         assert (await reading.group("vision")).people == (
             GroupPerson(ADA, is_manager=True, seen_at=NOW),
-            GroupPerson(BOB, is_listed=False, seen_at=NOW),
+            GroupPerson(BOB, listed=False, seen_at=NOW),
         )
         assert await reading.groups_of(ADA) == {"vision": True}
         assert await reading.groups_of(BOB) == {"vision": False, "staff": False}

@@ -21,7 +21,6 @@ from carrel.bookings.records import (
     Cursor,
     IdempotencyKey,
     LogEntry,
-    MaintenanceWindow,
     Query,
     State,
     StoreUnavailable,
@@ -165,7 +164,7 @@ async def test_a_lone_surrogate_is_the_callers_mistake_not_the_stores(store: Boo
 
 
 async def test_maintenance_windows(store: BookingStore) -> None:
-    window = MaintenanceWindow("m1", Maintenance("A6000", NOW, NOW + DAY, 2), "new fans", "eva@lab.org")
+    window = Maintenance("A6000", NOW, NOW + DAY, 2, "new fans", "eva@lab.org", "m1")
     async with store.writing() as writing:
         await writing.add_maintenance(window)
 

@@ -5,8 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from carrel.bookings.notifications.interface import Outbox
-from carrel.bookings.notifications.messages import Notification, Occasion
+from carrel.bookings.notifications.messages import Notification, Occasion, Outbox
 from carrel.bookings.notifications.notifier import notification_of
 from carrel.bookings.records import LogEntry
 from carrel.bookings.store.bookings import SqlBookings

@@ -12,9 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from carrel.bookings.client.http_client import BookingAddress, BookingStatusClient
-from carrel.bookings.client.interface import Declined, NoAnswer
-from carrel.bookings.client.status import BookingStatus
+from carrel.bookings.client import BookingAddress, BookingStatus, BookingStatusClient, Declined, NoAnswer
 from tests.kit.gpus import A6000
 
 

@@ -4,9 +4,7 @@ import contextlib
 
 import pytest
 
-from carrel.bookings.client.http_client import BookingAddress, BookingStatusClient
-from carrel.bookings.client.interface import NoAnswer
-from carrel.bookings.client.status import STATUS_PATH, BookingStatus
+from carrel.bookings.client import STATUS_PATH, BookingAddress, BookingStatus, BookingStatusClient, NoAnswer
 from carrel.bookings.records import BookingRecord
 from carrel.bookings.rules import Booking
 from carrel.dialects.maia import SCHEDULABILITY_PATH

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from carrel.bookings.mirror import BookingMirror
-from carrel.bookings.notifications.interface import Outbox
+from carrel.bookings.notifications.messages import Outbox
 from carrel.bookings.notifications.revocation_watch import RevocationWatch
+from carrel.bookings.people import RoleOptions
 from carrel.bookings.records import LogEntry
-from carrel.bookings.sign_in.roles import RoleOptions
 from carrel.bookings.sign_in.token_review import TokenReviewer
 from carrel.cluster.options import ClusterOptions
 from carrel.cluster.state import ClusterState

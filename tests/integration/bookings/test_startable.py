@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import Engine, event
 
 from carrel.bookings.app import booking_app, fastapi_app
+from carrel.bookings.people import RoleOptions
 from carrel.bookings.sign_in.authenticator import SignInMethods
-from carrel.bookings.sign_in.roles import RoleOptions
 from carrel.bookings.sign_in.token_review import TokenReviewer
 from carrel.dialects.hub_people import HubPeople
 from carrel.jupyterhub.profiles import profiles_for

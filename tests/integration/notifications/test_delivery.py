@@ -12,11 +12,9 @@ from datetime import UTC, timedelta
 import aiohttp
 import pytest
 
-from carrel.bookings.notifications.interface import Channel, Undelivered
-from carrel.bookings.notifications.messages import Notification, Occasion
+from carrel.bookings.notifications.channels import MailChannel, WebhookChannel, mail_server
+from carrel.bookings.notifications.messages import Channel, Notification, Occasion, Undelivered
 from carrel.bookings.notifications.notifier import Notifier
-from carrel.bookings.notifications.smtp import MailChannel, mail_server
-from carrel.bookings.notifications.webhook import WebhookChannel
 from carrel.bookings.people import ALL_SCOPES, Role, Token
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.bookings.store.database import Database

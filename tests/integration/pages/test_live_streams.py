@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from carrel.bookings.pages import live_streams, map_page
+from carrel.bookings.pages import map_page
 from carrel.bookings.people import Grant, Role
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.http.limits import ServerLimits
@@ -67,16 +67,16 @@ async def test_one_person_with_many_live_maps_keeps_nobody_out(seen: Seen, brows
     # Refused while too many of those that gave way have not ended yet: how many depends on the machine.
     assert {answer.status for answer in asked} <= {200, 429}
     opened = [answer for answer in asked if answer.status == 200]
-    assert len(opened) > live_streams.PER_PERSON
+    assert len(opened) > map_page.PER_PERSON
     assert (await browsers.stream(bob)).status == 200
     assert await browsers.get("/timeline", bob) == 200
     assert await browsers.get("/timeline", seen.ada) == 200
-    for answer in opened[: -live_streams.PER_PERSON]:
+    for answer in opened[: -map_page.PER_PERSON]:
         assert "event: displaced\n" in await rest_of(answer), "so that the browser does not connect again"
 
 
 async def test_the_newest_live_maps_of_a_person_go_on(seen: Seen, browsers: Browsers) -> None:
-    opened = [await browsers.stream(seen.ada) for _ in range(live_streams.PER_PERSON + 1)]
+    opened = [await browsers.stream(seen.ada) for _ in range(map_page.PER_PERSON + 1)]
     assert "event: displaced\n" in await rest_of(opened[0])
 
     await seen.lab.pod("train", limits={"nvidia.com/gpu": "1"})

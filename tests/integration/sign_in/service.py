@@ -13,12 +13,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from yarl import URL
 
+from carrel.bookings.people import RoleOptions
 from carrel.bookings.sign_in.authenticator import Authenticator, CurrentPerson, SignInMethods, SignInOptions
 from carrel.bookings.sign_in.hub import HubClient, HubOptions, HubTokens
 from carrel.bookings.sign_in.oidc import OidcClient, OidcOptions
-from carrel.bookings.sign_in.rate_limiter import PersonLimiter, Rate
-from carrel.bookings.sign_in.request_guard import RequestGuard, RequestLimits
-from carrel.bookings.sign_in.roles import RoleOptions
+from carrel.bookings.sign_in.request_guard import PersonLimiter, Rate, RequestGuard, RequestLimits
 from carrel.bookings.sign_in.routes import install_sign_in
 from carrel.bookings.sign_in.token_review import TokenReviewer
 from carrel.dialects.hub_people import HubPeople

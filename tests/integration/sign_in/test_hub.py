@@ -10,9 +10,8 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import aiohttp
 import pytest
 
-from carrel.bookings.people import Grant, Role
+from carrel.bookings.people import Grant, Role, RoleOptions
 from carrel.bookings.sign_in.hub import HubOptions
-from carrel.bookings.sign_in.roles import RoleOptions
 from carrel.bookings.sign_in.token_review import TokenReviewer
 from carrel.dialects.hub_people import HubPeople
 from carrel.kubernetes.client import Client

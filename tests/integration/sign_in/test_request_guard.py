@@ -8,10 +8,9 @@ from ipaddress import ip_network
 
 import pytest
 
+from carrel.bookings.people import RoleOptions
 from carrel.bookings.sign_in.authenticator import LONG_ANSWERS
-from carrel.bookings.sign_in.rate_limiter import PersonLimiter, Rate, RateLimiter
-from carrel.bookings.sign_in.request_guard import RequestLimits, client_address
-from carrel.bookings.sign_in.roles import RoleOptions
+from carrel.bookings.sign_in.request_guard import PersonLimiter, Rate, RateLimiter, RequestLimits, client_address
 from tests.integration.sign_in.service import MANY, Service, ServicePlan, a_service
 from tests.kit.lab import NOON, Clock
 

@@ -8,7 +8,7 @@ import jwt
 import pytest
 from yarl import URL
 
-from carrel.bookings.sign_in.roles import RoleOptions
+from carrel.bookings.people import RoleOptions
 from tests.integration.sign_in.service import NOON, Service, ServicePlan, a_service
 from tests.kit.lab import Clock
 from tests.kit.oidc_provider import OidcProvider

@@ -12,8 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from carrel.bookings.people import Grant, Role
-from carrel.bookings.sign_in.roles import RoleOptions
+from carrel.bookings.people import Grant, Role, RoleOptions
 from carrel.bookings.sign_in.token_review import TokenReviewer, TokenReviewOptions
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.transport import ApiRequest, ApiResponse

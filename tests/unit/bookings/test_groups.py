@@ -10,16 +10,16 @@ NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 ADA, BOB, EVE = "ada@lab.org", "bob@lab.org", "eve@lab.org"
 
 
-def test_a_person_who_is_listed_and_seen_is_in_the_group_once() -> None:
+def test_a_person_who_listed_and_seen_is_in_the_group_once() -> None:
     listed = [GroupPerson(BOB, is_manager=True), GroupPerson(ADA)]
-    seen = [GroupPerson(BOB, is_listed=False, seen_at=NOON), GroupPerson(EVE, is_listed=False, seen_at=NOON)]
+    seen = [GroupPerson(BOB, listed=False, seen_at=NOON), GroupPerson(EVE, listed=False, seen_at=NOON)]
 
     group = group_of("vision", [*listed, *seen])
 
     assert group.people == (
         GroupPerson(ADA),
         GroupPerson(BOB, is_manager=True, seen_at=NOON),
-        GroupPerson(EVE, is_listed=False, seen_at=NOON),
+        GroupPerson(EVE, listed=False, seen_at=NOON),
     )
     assert group.members == {ADA, BOB, EVE}
     assert group.managers == {BOB}

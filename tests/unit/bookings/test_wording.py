@@ -8,12 +8,19 @@ import pytest
 from carrel.bookings import wording
 from carrel.bookings.calendar import DayAvailability, FreeNow
 from carrel.bookings.capacity import ModelCapacity
-from carrel.bookings.pages.booking_form import idempotency_of, read_booking_form, why_earliest
-from carrel.bookings.pages.form_fields import InvalidForm, day, gpu_count, local_instant
+from carrel.bookings.pages.forms import (
+    InvalidForm,
+    day,
+    gpu_count,
+    idempotency_of,
+    judged,
+    local_instant,
+    read_booking_form,
+    why_earliest,
+)
 from carrel.bookings.pages.layout import time_tag
 from carrel.bookings.pages.timeline_page import earliest_model, whole_minute
 from carrel.bookings.records import Availability, Preview
-from carrel.bookings.rule_results import judged
 from carrel.bookings.rules import Booking, BookingRules, Broken
 from carrel.ledger.gpus import MiB
 

@@ -2,15 +2,13 @@
 
 Reading order:
 
-    models answers   the JSON of requests and answers; answers made of our own types
+    models           the JSON of requests and answers
     errors           refusals as RFC 9457 problems
     bookings         list, search, create, preview, change, cancel
     availability         models, availability, rules, the iCalendar feed
-    administration   maintenance, usage, the audit log
-    groups           who is in a group, and who books for it
-    notices          what other components report
-    status           what other components ask
-    startable pods   what a person may start now, which a hub asks too; a person's own pods
+    administration   maintenance, usage, the audit log; who is in a group, and who books for it
+    components       what other components report and ask
+    startable        what a person may start now, which a hub asks too; a person's own pods
     maia             MAIA's own addresses
 """
 
@@ -19,7 +17,7 @@ from functools import cache
 from fastapi import APIRouter, FastAPI
 from starlette.routing import BaseRoute
 
-from carrel.bookings.api import administration, availability, bookings, groups, notices, pods, startable, status
+from carrel.bookings.api import administration, availability, bookings, components, startable
 from carrel.bookings.api.errors import DOCUMENTED, install_answers
 
 __all__ = ["DOCUMENTED", "install_api"]
@@ -35,7 +33,8 @@ def _routes() -> list[BaseRoute]:
     """Made once in a process: they need no service until they are called, and to make their models takes longer than
     all the rest of an app. Tests make hundreds of apps."""
     parts, api = APIRouter(), APIRouter(responses=DOCUMENTED)
-    for part in (bookings, availability, administration, groups, notices, pods, startable, status):
+    for part in (bookings, availability, administration, components, startable):
         parts.include_router(part.router)
+    parts.include_router(administration.groups_router)
     api.include_router(parts, prefix="/api/v1")
     return api.routes

@@ -26,7 +26,6 @@ from carrel.bookings.records import Availability, BookingRecord, BookingRefusal,
 from carrel.bookings.rules import FIRST_YEAR, HOUR, LAST_YEAR, BookingRules, Rule
 from carrel.bookings.service import CurrentService
 from carrel.bookings.sign_in.authenticator import CurrentPerson, require_scope
-from carrel.parsing.time import seconds
 from carrel.parsing.time_words import words
 
 router = APIRouter(tags=["calendar"])
@@ -72,7 +71,7 @@ async def next_free(
     subject, length = Subject(person.email, group), timedelta(days=days)
     found = accepted(await service.queries.next_free(subject, model, length, gpus, share))
     named = service.queries.model(model)
-    return NextFreeOut(model=str(named), earliest_start=seconds(found) if found else None)
+    return NextFreeOut(model=str(named), earliest_start=found)
 
 
 @router.get("/rules", summary="The rules of this lab")
@@ -143,10 +142,10 @@ def _model_out(found: Availability) -> ModelOut:
         memory_mib=found.stock.memory,
         bookable_now=found.now.bookable,
         free_now=max(0, found.now.unbooked),
-        free_until=seconds(found.now.until) if found.now.until else None,
+        free_until=found.now.until,
         free_until_why=found.now.why,
         idle_now=found.idle_now,
-        next_free=seconds(found.now.next_start) if found.now.next_start else None,
+        next_free=found.now.next_start,
         overbooked=found.overbooked,
         shares_per_gpu=found.shares_per_gpu,
         days=[

@@ -3,12 +3,12 @@
 import base64
 import binascii
 import re
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
 
 from carrel.bookings import records
-from carrel.bookings.api.answers import booking_out, preview_out
 from carrel.bookings.api.errors import accepted, malformed, problem_of
 from carrel.bookings.api.models import (
     BookingIn,
@@ -18,11 +18,21 @@ from carrel.bookings.api.models import (
     ChangesIn,
     Instant,
     PreviewOut,
+    ProblemItem,
     Word,
 )
 from carrel.bookings.people import Person
 from carrel.bookings.queries import Reader
-from carrel.bookings.records import BookingRecord, BookingRefusal, Cursor, IdempotencyKey, RefusalReason, State
+from carrel.bookings.records import (
+    BookingRecord,
+    BookingRefusal,
+    Cursor,
+    IdempotencyKey,
+    Preview,
+    RefusalReason,
+    State,
+)
+from carrel.bookings.rules import Booking
 from carrel.bookings.service import CurrentService, ServiceParts
 from carrel.bookings.sign_in.authenticator import CurrentPerson
 from carrel.cluster.coverage.coverage_words import BookingInUse
@@ -163,6 +173,16 @@ async def cancel(
     return await _answer(service, person, accepted(outcome), response)
 
 
+def preview_out(seen: Preview) -> PreviewOut:
+    return PreviewOut(
+        allowed=seen.is_allowed,
+        **_what_is_booked(seen.booking),
+        problems=[ProblemItem(code=p.rule, title=p.title, message=p.message) for p in seen.problems],
+        earliest_start=seen.earliest_start,
+        hint=seen.hint or None,
+    )
+
+
 async def _answer(service: ServiceParts, person: Person, record: BookingRecord, response: Response) -> BookingOut:
     response.headers["etag"] = _etag(record)
     now = service.queries.now()
@@ -170,6 +190,38 @@ async def _answer(service: ServiceParts, person: Person, record: BookingRecord, 
     consequence = service.commands.after_cancelling(record) if is_ahead else None
     reader = await service.queries.reader(person) if record.booking.group else Reader(person)
     return booking_out(record, reader, now, consequence, _use_of(service, record))
+
+
+def booking_out(
+    record: BookingRecord,
+    reader: Reader,
+    now: datetime,
+    consequence: str | None = None,
+    use: BookingInUse | None = None,
+) -> BookingOut:
+    """Without what only its person, the members of its group and lab admins may see, for everybody else. The map shows
+    everybody all pods."""
+    booking, may_see = record.booking, reader.may_see(record)
+    return BookingOut(
+        id=booking.id,
+        **_what_is_booked(booking),
+        state=record.state(now),
+        ends=booking.ends,
+        cancelled_at=booking.cancelled_at,
+        namespace=record.namespace if may_see else None,
+        note=record.note if may_see else None,
+        reason=record.reason if may_see else None,
+        created_at=record.created_at,
+        created_by=record.created_by,
+        version=record.version,
+        consequence=consequence,
+        used=use.used if use else None,
+        pods=list(use.pods) if use else [],
+    )
+
+
+def _what_is_booked(booking: Booking) -> dict[str, Any]:
+    return {name: getattr(booking, name) for name in ("user", "model", "start", "end", "gpus", "share", "group")}
 
 
 def _use_of(service: ServiceParts, record: BookingRecord) -> BookingInUse | None:

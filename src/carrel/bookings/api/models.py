@@ -11,6 +11,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    PlainSerializer,
     WithJsonSchema,
     model_validator,
 )
@@ -21,7 +22,7 @@ from carrel.bookings.records import BookingRequest, Changes, State
 from carrel.bookings.rules import FIRST_YEAR, LAST_YEAR
 from carrel.parsing import Malformed
 from carrel.parsing.addresses import is_address, normal
-from carrel.parsing.time import instant
+from carrel.parsing.time import instant, seconds
 
 MOST_GPUS = 1024
 MOST_DAYS = 3650
@@ -79,21 +80,26 @@ GroupName = Annotated[Word, AfterValidator(_group_name)]
 """Empty: no group."""
 Email = Annotated[Word, AfterValidator(_address)]
 """In lower case; empty stays empty."""
+Moment = Annotated[datetime, PlainSerializer(seconds, return_type=str)]
+"""In an answer: in UTC, to the second."""
+Hours = Annotated[float, AfterValidator(lambda hours: round(hours, 2))]
 GpuCount = Annotated[int, Field(ge=1, le=MOST_GPUS, strict=True)]
 Days = Annotated[float, Field(gt=0, le=MOST_DAYS, allow_inf_nan=False)]
 
 
-class _RequestModel(BaseModel):
+class RequestModel(BaseModel):
     """A field that does not exist is a mistake of the client, and is refused."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class _ResponseModel(BaseModel):
-    model_config = ConfigDict(frozen=True)
+class ResponseModel(BaseModel):
+    """An answer. What it is made of may be of any class that has attributes of these names."""
+
+    model_config = ConfigDict(frozen=True, from_attributes=True)
 
 
-class BookingIn(_RequestModel):
+class BookingIn(RequestModel):
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
@@ -129,22 +135,12 @@ class BookingIn(_RequestModel):
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
     def request(self) -> BookingRequest:
-        end = self.end if self.end is not None else _length(self.days or 0)
-        return BookingRequest(
-            model=self.model,
-            end=end,
-            start=self.start,
-            gpus=self.gpus,
-            share=self.share,
-            user=self.user,
-            namespace=self.namespace,
-            note=self.note,
-            reason=self.reason,
-            group=self.group,
-        )
+        length = timedelta(seconds=round(timedelta(days=self.days or 0).total_seconds()))
+        same = self.model_dump(exclude={"end", "days"})
+        return BookingRequest(**same, end=self.end if self.end is not None else length)
 
 
-class ChangesIn(_RequestModel):
+class ChangesIn(RequestModel):
     model_config = ConfigDict(json_schema_extra={"examples": [{"end": AN_END}, {"gpus": 1, "note": "one is enough"}]})
 
     start: Instant | None = None
@@ -154,14 +150,14 @@ class ChangesIn(_RequestModel):
     reason: Annotated[Prose, Field(description="Needed to change another's booking.")] = ""
 
     def changes(self) -> Changes:
-        return Changes(self.start, self.end, self.gpus, self.note, self.reason)
+        return Changes(**self.model_dump())
 
 
-class CancelIn(_RequestModel):
+class CancelIn(RequestModel):
     reason: Annotated[Prose, Field(description="Needed to cancel another's booking.")] = ""
 
 
-class MaintenanceIn(_RequestModel):
+class MaintenanceIn(RequestModel):
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"model": "a6000", "start": A_START, "end": AN_END, "gpus": 2, "why": "fans"}]}
     )
@@ -173,24 +169,24 @@ class MaintenanceIn(_RequestModel):
     why: Annotated[Prose, Field(min_length=1)]
 
     def maintenance(self) -> Maintenance:
-        return Maintenance(self.model, self.start, self.end, self.gpus)
+        return Maintenance(**self.model_dump())
 
 
-class BookingOut(_ResponseModel):
+class BookingOut(ResponseModel):
     id: str
     user: str
     model: str
-    start: str
-    end: str
+    start: Moment
+    end: Moment
     gpus: Annotated[int, Field(description="How many GPUs; 1 if it is a share.")]
     share: bool
     state: State
-    ends: Annotated[str, Field(description="Its end, or when it was cancelled.")]
-    cancelled_at: str | None
+    ends: Annotated[Moment, Field(description="Its end, or when it was cancelled.")]
+    cancelled_at: Moment | None
     namespace: str | None = None
     note: Annotated[str | None, Field(description="Only for its person and for lab admins.")] = None
     reason: Annotated[str | None, Field(description="Why somebody else made, changed or cancelled it.")] = None
-    created_at: str
+    created_at: Moment
     created_by: str
     version: int
     consequence: Annotated[str | None, Field(description="What cancelling it now would lead to.")] = None
@@ -205,40 +201,40 @@ class BookingOut(_ResponseModel):
     ] = []
 
 
-class BookingsOut(_ResponseModel):
+class BookingsOut(ResponseModel):
     items: list[BookingOut]
     next_cursor: Annotated[str | None, Field(description="If there is more: pass this as `cursor`.")] = None
 
 
-class ProblemItem(_ResponseModel):
+class ProblemItem(ResponseModel):
     code: Annotated[str, Field(examples=["cooldown"])]
     title: str
     message: str
     field: str | None = None
 
 
-class PreviewOut(_ResponseModel):
+class PreviewOut(ResponseModel):
     allowed: bool
     user: str
     model: str
-    start: str
-    end: str
+    start: Moment
+    end: Moment
     gpus: int
     share: bool
     problems: list[ProblemItem]
-    earliest_start: str | None
+    earliest_start: Moment | None
     hint: str | None
     group: str = ""
 
 
-class DayOut(_ResponseModel):
+class DayOut(ResponseModel):
     day: date
     free: int
     shares: int
     overbooked: int
 
 
-class ModelOut(_ResponseModel):
+class ModelOut(ResponseModel):
     model: str
     gpus: Annotated[int, Field(description="Healthy GPUs that can be booked.")]
     set_aside: Annotated[
@@ -254,30 +250,30 @@ class ModelOut(_ResponseModel):
     ]
     free_now: Annotated[int, Field(description="Not booked at this moment.")]
     free_until: Annotated[
-        str | None,
+        Moment | None,
         Field(description="When fewer than `free_now` are free. Null: after the shortest booking would have ended."),
     ]
     free_until_why: Annotated[
         str, Field(description="What begins then: maintenance, or bookings.", examples=["maintenance"])
     ]
     idle_now: Annotated[int | None, Field(description="Held by no pod now, booked or not. Null: there is no cluster.")]
-    next_free: Annotated[str | None, Field(description="From when one can be booked. Null: never.")]
+    next_free: Annotated[Moment | None, Field(description="From when one can be booked. Null: never.")]
     overbooked: Annotated[int, Field(description="How many more are booked than there are, at worst.")]
     shares_per_gpu: int
     days: list[DayOut]
 
 
-class ModelsOut(_ResponseModel):
+class ModelsOut(ResponseModel):
     zone: str
     items: list[ModelOut]
 
 
-class NextFreeOut(_ResponseModel):
+class NextFreeOut(ResponseModel):
     model: str
-    earliest_start: Annotated[str | None, Field(description="Null: never.")]
+    earliest_start: Annotated[Moment | None, Field(description="Null: never.")]
 
 
-class RuleOut(_ResponseModel):
+class RuleOut(ResponseModel):
     code: Annotated[str, Field(description="As in `problems`, when it is broken.", examples=["cooldown"])]
     title: Annotated[str, Field(description="What it is called when it is broken.", examples=["Cooldown not over"])]
     words: Annotated[str, Field(description="The rule in a few words; empty if it does not apply in this lab.")]
@@ -285,7 +281,7 @@ class RuleOut(_ResponseModel):
     value: Annotated[float | None, Field(description="Of the option, as it is set.")] = None
 
 
-class RulesOut(_ResponseModel):
+class RulesOut(ResponseModel):
     min_hours: float
     max_hours: float
     cooldown_hours: float
@@ -295,46 +291,47 @@ class RulesOut(_ResponseModel):
     rules: Annotated[list[RuleOut], Field(description="Every rule that a booking may break.")]
 
 
-class UseOut(_ResponseModel):
+class UseOut(ResponseModel):
     user: str
     model: str
     bookings: int
-    gpu_hours: float
+    gpu_hours: Hours
     group: Annotated[str, Field(description="For which they booked; empty: for themselves.")] = ""
     covered_gpu_hours: Annotated[
-        float | None, Field(description="Held by pods that a booking covered. Null: there is no cluster.")
+        Hours | None, Field(description="Held by pods that a booking covered. Null: there is no cluster.")
     ] = None
     opportunistic_gpu_hours: Annotated[
-        float | None, Field(description="Held by pods beyond a booking, or without one. Null: there is no cluster.")
+        Hours | None, Field(description="Held by pods beyond a booking, or without one. Null: there is no cluster.")
     ] = None
 
 
-class UsageOut(_ResponseModel):
-    start: str
-    end: str
+class UsageOut(ResponseModel):
+    start: Moment
+    end: Moment
     held_since: Annotated[
-        str | None, Field(description="Since when held hours are counted: since the service started, or for 14 days.")
+        Moment | None,
+        Field(description="Since when held hours are counted: since the service started, or for 14 days."),
     ] = None
     items: list[UseOut]
 
 
-class WindowOut(_ResponseModel):
+class WindowOut(ResponseModel):
     id: str
     model: str
-    start: str
-    end: str
+    start: Moment
+    end: Moment
     gpus: int
     why: str
     created_by: str
 
 
-class WindowsOut(_ResponseModel):
+class WindowsOut(ResponseModel):
     items: list[WindowOut]
 
 
-class LogEntryOut(_ResponseModel):
+class LogEntryOut(ResponseModel):
     number: int
-    at: str
+    at: Moment
     actor: str
     action: str
     subject: str
@@ -343,18 +340,18 @@ class LogEntryOut(_ResponseModel):
     details: dict[str, str]
 
 
-class LogOut(_ResponseModel):
+class LogOut(ResponseModel):
     items: list[LogEntryOut]
     next_before: Annotated[int | None, Field(description="If there is more: pass this as `before`.")] = None
 
 
-class FeedOut(_ResponseModel):
+class FeedOut(ResponseModel):
     url: Annotated[
         str, Field(description="Shown once. Everybody who has it sees your bookings; make a new one to revoke it.")
     ]
 
 
-class ProblemOut(_ResponseModel):
+class ProblemOut(ResponseModel):
     """RFC 9457."""
 
     model_config = ConfigDict(
@@ -383,7 +380,3 @@ class ProblemOut(_ResponseModel):
     hint: str | None = None
     earliest_start: str | None = None
     problems: list[ProblemItem] = []
-
-
-def _length(days: float) -> timedelta:
-    return timedelta(seconds=round(timedelta(days=days).total_seconds()))

@@ -3,10 +3,9 @@
 Reading order:
 
     messages          PURE: what a notification says
-    interface         the outbox that keeps notifications, and the channels that send them
     notifier          makes notifications from the log and from bookings that end soon; sends what is due
-    smtp webhook      the channels
-    revocation_watch       records in the log that a pod lost its GPU, so that its owner is notified
-    overbooked_watch       the same of bookings that lack GPUs, because a node is cordoned for example
+    channels          by mail, by signed posts
+    revocation_watch  records in the log that a pod lost its GPU, so that its owner is notified
+    overbooked_watch  the same of bookings that lack GPUs, because a node is cordoned for example
     settings
 """

@@ -9,8 +9,16 @@ import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 
-from carrel.bookings.notifications.interface import Channel, Delivery, Outbox, Undelivered
-from carrel.bookings.notifications.messages import REMINDERS, Notification, Occasion, reminder
+from carrel.bookings.notifications.messages import (
+    REMINDERS,
+    Channel,
+    Delivery,
+    Notification,
+    Occasion,
+    Outbox,
+    Undelivered,
+    reminder,
+)
 from carrel.bookings.records import BookingStore, LogEntry
 
 log = logging.getLogger(__name__)

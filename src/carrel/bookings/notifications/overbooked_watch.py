@@ -16,8 +16,7 @@ from datetime import datetime, timedelta
 
 from carrel.bookings.calendar import Calendar
 from carrel.bookings.capacity import ModelCapacity
-from carrel.bookings.notifications.interface import Outbox
-from carrel.bookings.notifications.messages import Occasion, facts_of
+from carrel.bookings.notifications.messages import Occasion, Outbox, facts_of
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import LogEntry, StoreUnavailable
 from carrel.bookings.rules import Booking

@@ -7,7 +7,7 @@ disappears while no replica runs is missed.
 
 import logging
 
-from carrel.bookings.notifications.interface import Outbox
+from carrel.bookings.notifications.messages import Outbox
 from carrel.bookings.records import LogEntry
 from carrel.cluster.state import ClusterState
 from carrel.dialects.hand_over_record import LABEL, HandOver, Why, read_record

@@ -38,7 +38,7 @@ class NotificationSettings:
 
 
 def mistakes_in_notifications(settings: NotificationSettings) -> Iterable[str]:
-    from carrel.bookings.notifications.smtp import mail_server
+    from carrel.bookings.notifications.channels import mail_server
 
     if settings.smtp_url:
         try:

@@ -2,13 +2,10 @@
 
 Reading order:
 
-    layout page routes         templates, the frame around every page, errors as pages, static files
+    layout routes              templates, the frame around every page, errors as pages, static files
     home_page timeline_page booking_page map_page usage_page admin_page    one module per page: its routes
     timeline cluster_map heat_map      pictures: data in, SVG out (pure)
-    booking_form form_fields           what forms send, and the feedback on it
-    live_streams               how many pages may be open that update by themselves
-    rule_changes               what other rules would break
-    hub_findings               hubs and their users that an admin should look at (pure)
+    forms                      what forms send, and the feedback on it
 
 Every page works without scripts, except that the map does not update by itself. Scripts add live rule checks, dragging
 and arrow keys. Nothing is loaded from another host and nothing is inline, so the content security policy is strict.

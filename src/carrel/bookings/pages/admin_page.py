@@ -2,24 +2,78 @@
 break, and the audit log."""
 
 import math
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, timedelta, tzinfo
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from carrel.bookings.calendar import Maintenance
 from carrel.bookings.groups import GroupRole
-from carrel.bookings.pages import form_fields
-from carrel.bookings.pages.form_fields import InvalidForm
-from carrel.bookings.pages.hub_findings import HubFindings, hub_findings
-from carrel.bookings.pages.page import Handler, Page
-from carrel.bookings.pages.rule_changes import RuleConflict, conflicts
+from carrel.bookings.pages import forms
+from carrel.bookings.pages.forms import InvalidForm
+from carrel.bookings.pages.layout import Handler, Page
 from carrel.bookings.people import Grant, Person, Role
-from carrel.bookings.records import BookingRefusal, Query, State
-from carrel.bookings.rules import BookingRules
+from carrel.bookings.records import BookingRecord, BookingRefusal, Query, State
+from carrel.bookings.rules import BookingRules, Broken, broken_rules, rule_input
 from carrel.bookings.sign_in.authenticator import CurrentPerson, forbidden
+from carrel.dialects.carrel import UNLISTED_SPAWNER, USER
+from carrel.dialects.jupyter import is_of_a_hub
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.parsing.addresses import is_address, normal
+
+MOST = 20
+"""How many of each kind are shown: anybody who may create pods can make up names."""
+
+
+@dataclass(frozen=True, slots=True)
+class HubFindings:
+    accounts: tuple[tuple[str, int], ...] = ()
+    """Those that are in no `--spawners`, as they must be written there, and how many GPU pods they created."""
+    users: tuple[tuple[str, int], ...] = ()
+    """Users of whom no address is known, and how many GPU pods they have."""
+
+
+def hub_findings(pods: Iterable[Pod]) -> HubFindings:
+    accounts, users = Counter[str](), Counter[str]()
+    for pod in pods:
+        notes = pod.metadata.annotations
+        if account := notes.get(UNLISTED_SPAWNER, ""):
+            accounts[account] += 1
+        elif (user := notes.get(USER, "")) and "@" not in user and is_of_a_hub(pod):
+            users[user] += 1
+    return HubFindings(_most_pods_first(accounts), _most_pods_first(users))
+
+
+def _most_pods_first(counted: Counter[str]) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(counted.items(), key=lambda each: (-each[1], each[0]))[:MOST])
+
+
+@dataclass(frozen=True, slots=True)
+class RuleConflict:
+    record: BookingRecord
+    broken: tuple[Broken, ...]
+
+
+def conflicts(records: Iterable[BookingRecord], rules: BookingRules, zone: tzinfo = UTC) -> list[RuleConflict]:
+    """Checks each booking at the time it was made, together with the bookings that the same person or group
+    had made before.
+
+    Messages have times in `zone`.
+    """
+    by_age = sorted(records, key=lambda record: (record.created_at, record.booking.id))
+    limited = {row.name for row in rules.rows if row.limit}  # the other rules depend on the current time
+    found = []
+    for position, record in enumerate(by_age):
+        earlier = [other.booking for other in by_age[:position]]
+        given = rule_input(record.booking, earlier, record.created_at, rules, zone)
+        broken = tuple(rule for rule in broken_rules(given) if rule.rule in limited)
+        if broken:
+            found.append(RuleConflict(record, broken))
+    return found
+
 
 AHEAD = timedelta(days=366)
 MAX_LIMIT = 100_000
@@ -49,14 +103,14 @@ class AdminPage(Page):
 
     async def add_maintenance(self, request: Request, person: CurrentPerson) -> Response:
         _check_admin(person)
-        asked = form_fields.texts(await request.form())
+        asked = forms.texts(await request.form())
         try:
-            start = form_fields.local_instant(asked.get("start", ""), self._queries.zone)
-            end = form_fields.local_instant(asked.get("end", ""), self._queries.zone)
-            wanted = Maintenance(asked.get("model", ""), start, end, form_fields.gpu_count(asked))
+            start = forms.local_instant(asked.get("start", ""), self._queries.zone)
+            end = forms.local_instant(asked.get("end", ""), self._queries.zone)
+            wanted = Maintenance(asked.get("model", ""), start, end, forms.gpu_count(asked), asked.get("why", ""))
         except InvalidForm as invalid:
             return await self._page(request, person, problems=invalid.problems, status=422)
-        answer = await self._service.commands.add_maintenance(wanted, asked.get("why", ""), person)
+        answer = await self._service.commands.add_maintenance(wanted, person)
         return await self._answered(request, person, answer, "maintenance")
 
     async def remove_maintenance(self, request: Request, person: CurrentPerson, id: str) -> Response:
@@ -68,7 +122,7 @@ class AdminPage(Page):
     async def give_role(self, request: Request, person: CurrentPerson) -> Response:
         if not person.is_platform_admin:
             raise forbidden("You may not grant roles", "This needs the role platform-admin.")
-        asked = form_fields.texts(await request.form())
+        asked = forms.texts(await request.form())
         email, role, why = normal(asked.get("email", "")), asked.get("role", ""), asked.get("why", "")
         problems = []
         if not is_address(email):
@@ -85,7 +139,7 @@ class AdminPage(Page):
 
     async def change_group(self, request: Request, person: CurrentPerson) -> Response:
         _check_admin(person)
-        asked = form_fields.texts(await request.form())
+        asked = forms.texts(await request.form())
         group, email, why = asked.get("group", ""), asked.get("email", ""), asked.get("why", "")
         commands, role = self._service.group_commands, asked.get("role", "")
         if role == NOT_LISTED:
@@ -107,7 +161,7 @@ class AdminPage(Page):
     ) -> Response:
         _check_admin(person)
         queries, authenticator = self._queries, self._service.authenticator
-        asked = form_fields.texts(request.query_params)
+        asked = forms.texts(request.query_params)
         tried, wrong = tried_rules(asked, queries.rules)
         now, cluster = queries.now(), self._service.cluster_view
         return self._renderer.page(

@@ -6,14 +6,12 @@ from datetime import datetime
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from carrel.bookings.pages import form_fields
-from carrel.bookings.pages.booking_form import FormFeedback
-from carrel.bookings.pages.form_fields import InvalidForm
-from carrel.bookings.pages.page import Handler, Page
+from carrel.bookings.pages import forms
+from carrel.bookings.pages.forms import FormFeedback, InvalidForm, judged
+from carrel.bookings.pages.layout import Handler, Page
 from carrel.bookings.pages.timeline_page import STATUS
 from carrel.bookings.people import Person
 from carrel.bookings.records import BookingRecord, BookingRefusal, Changes, State
-from carrel.bookings.rule_results import judged
 from carrel.bookings.sign_in.authenticator import CurrentPerson
 from carrel.http.problems import Problem
 
@@ -40,11 +38,11 @@ class BookingPage(Page):
 
     async def verdict(self, request: Request, person: CurrentPerson, id: str) -> Response:
         record = await self._found(id)
-        feedback = await self._feedback(record, form_fields.texts(request.query_params), person)
+        feedback = await self._feedback(record, forms.texts(request.query_params), person)
         return HTMLResponse(self._renderer.fragment("change_verdict.html", feedback=feedback))
 
     async def change(self, request: Request, person: CurrentPerson, id: str) -> Response:
-        record, asked = await self._found(id), form_fields.texts(await request.form())
+        record, asked = await self._found(id), forms.texts(await request.form())
         try:
             changes = Changes(end=self._end(asked), reason=asked.get("reason", ""))
         except InvalidForm as invalid:
@@ -53,7 +51,7 @@ class BookingPage(Page):
         return await self._answered(request, person, record, answer, "changed")
 
     async def cancel(self, request: Request, person: CurrentPerson, id: str) -> Response:
-        record, asked = await self._found(id), form_fields.texts(await request.form())
+        record, asked = await self._found(id), forms.texts(await request.form())
         answer = await self._service.commands.cancel(id, person, asked.get("reason", ""), _version(asked))
         return await self._answered(request, person, record, answer, "cancelled")
 
@@ -81,7 +79,7 @@ class BookingPage(Page):
         return FormFeedback(checks, problems, hint=answer.hint, is_allowed=answer.is_allowed)
 
     def _end(self, asked: Mapping[str, str]) -> datetime:
-        return form_fields.local_instant(asked.get("end", ""), self._queries.zone)
+        return forms.local_instant(asked.get("end", ""), self._queries.zone)
 
     async def _found(self, id: str) -> BookingRecord:
         record = await self._queries.get(id)

@@ -7,11 +7,11 @@ from datetime import datetime
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from carrel.bookings.cluster_view import pod_rows
 from carrel.bookings.notifications.messages import due_reminder
-from carrel.bookings.pages.booking_form import why_earliest
-from carrel.bookings.pages.page import Handler, Page
+from carrel.bookings.pages.forms import why_earliest
+from carrel.bookings.pages.layout import Handler, Page
 from carrel.bookings.people import Person, Scope
-from carrel.bookings.pod_rows import pod_rows
 from carrel.bookings.records import Availability, BookingRecord, BookingRequest, Preview, Query, State
 from carrel.bookings.sign_in.authenticator import CurrentPerson, require_scope
 from carrel.cluster.coverage.coverage_words import BookingInUse

@@ -1,6 +1,8 @@
-"""Renders the templates: the frame around every page, its navigation, the signed-in person and the theme."""
+"""The frame around every page: templates, navigation, the signed-in person and the theme; what pages have in common."""
 
 import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from datetime import datetime, tzinfo
 from functools import lru_cache
 from pathlib import Path
@@ -105,3 +107,17 @@ def time_tag(instant: datetime, zone: tzinfo) -> Markup:
     """The short form, with the exact time for machines and in the tooltip. Cached: a table may have thousands."""
     exact = f'datetime="{instant.isoformat(timespec="seconds")}" title="{moment(instant, zone)}"'
     return Markup(f"<time {exact}>{at(instant, zone)}</time>")  # noqa: S704 # made of numbers and constant words
+
+
+Handler = Callable[..., Any]
+
+
+class Page(ABC):
+    def __init__(self, renderer: PageRenderer) -> None:
+        self._renderer = renderer
+        self._service = renderer.service
+        self._queries = renderer.service.queries
+
+    @abstractmethod
+    def routes(self) -> Mapping[str, Handler]:
+        """Return the handlers, by method and path: `GET /map`."""

@@ -12,9 +12,8 @@ from starlette.staticfiles import StaticFiles
 from carrel.bookings.pages.admin_page import AdminPage
 from carrel.bookings.pages.booking_page import BookingPage
 from carrel.bookings.pages.home_page import HomePage
-from carrel.bookings.pages.layout import STATIC, PageRenderer
+from carrel.bookings.pages.layout import STATIC, Page, PageRenderer
 from carrel.bookings.pages.map_page import MapPage
-from carrel.bookings.pages.page import Page
 from carrel.bookings.pages.timeline_page import TimelinePage
 from carrel.bookings.pages.usage_page import UsagePage
 from carrel.bookings.service import ServiceParts

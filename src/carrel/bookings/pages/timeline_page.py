@@ -12,24 +12,24 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from carrel.bookings import wording
-from carrel.bookings.pages import form_fields, timeline
-from carrel.bookings.pages.booking_form import (
+from carrel.bookings.calendar import Maintenance
+from carrel.bookings.pages import forms, timeline
+from carrel.bookings.pages.forms import (
     FormFeedback,
+    InvalidForm,
     feedback_on,
     idempotency_of,
     read_booking_form,
     times_of,
     why_earliest,
 )
-from carrel.bookings.pages.form_fields import InvalidForm
-from carrel.bookings.pages.page import Handler, Page
+from carrel.bookings.pages.layout import Handler, Page
 from carrel.bookings.pages.timeline import Bar, BarKind, ModelRow, Viewer
 from carrel.bookings.people import Person
 from carrel.bookings.records import (
     Availability,
     BookingRefusal,
     BookingRequest,
-    MaintenanceWindow,
     Overview,
     Preview,
     Query,
@@ -108,14 +108,14 @@ class TimelinePage(Page):
         }
 
     async def show(self, request: Request, person: CurrentPerson) -> Response:
-        asked = form_fields.texts(request.query_params)
+        asked = forms.texts(request.query_params)
         seen = await self._overview(asked)
         feedback = await self._suggested(asked, seen.models, person)
         return await self._page(request, person, FormState(asked, seen, feedback))
 
     async def table(self, request: Request, person: CurrentPerson) -> Response:
         """Shows the bookings as a table: a part of the page for htmx, or a page of its own."""
-        window = self._window(form_fields.texts(request.query_params))
+        window = self._window(forms.texts(request.query_params))
         now = self._queries.now()
         records = await self._queries.within(window.start, window.end)
         kept = await self._queries.maintenance(window.start, window.end)
@@ -123,7 +123,7 @@ class TimelinePage(Page):
             "months": rows_by_month(
                 [
                     *(self._booking_row(record.booking, person) for record in records if record.booking.ends > now),
-                    *(maintenance_row(each) for each in kept if each.maintenance.end > now),
+                    *(maintenance_row(each) for each in kept if each.end > now),
                 ],
                 self._queries.zone,
             )
@@ -134,14 +134,14 @@ class TimelinePage(Page):
 
     async def verdict(self, request: Request, person: CurrentPerson) -> Response:
         """The feedback on the form as it is now: only that part of the page."""
-        asked = form_fields.texts(request.query_params)
+        asked = forms.texts(request.query_params)
         feedback = await self._feedback(asked, person)
         return HTMLResponse(
             self._renderer.fragment("verdict.html", **self._feedback_values(feedback, self._window(asked)))
         )
 
     async def book(self, request: Request, person: CurrentPerson) -> Response:
-        asked = form_fields.texts(await request.form())
+        asked = forms.texts(await request.form())
         try:
             wanted = read_booking_form(asked, self._queries.zone, self._queries.now())
         except InvalidForm as invalid:
@@ -174,7 +174,7 @@ class TimelinePage(Page):
         since = f"The first possible start is {wording.at(chosen, queries.zone)}. " if start > queries.now() else ""
         asked["why"] = since + why_earliest(from_now)
         asked["suggested"] = self._renderer.field(chosen)
-        day = form_fields.day(asked.get("day", ""))
+        day = forms.day(asked.get("day", ""))
         if day is not None and day != start.astimezone(queries.zone).date():
             chosen = datetime.combine(day, time(), queries.zone).astimezone(UTC)
             asked["why"] = ""
@@ -271,7 +271,7 @@ class TimelinePage(Page):
 
     def _window(self, asked: Mapping[str, str]) -> timeline.DateRange:
         """Six weeks from the Monday of the requested week, or of this week."""
-        first = form_fields.day(asked.get("from", "")) or self._queries.today()
+        first = forms.day(asked.get("from", "")) or self._queries.today()
         return timeline.DateRange(first - timedelta(days=first.weekday()), DAYS, self._queries.zone)
 
 
@@ -307,9 +307,8 @@ def rows_by_month(rows: Iterable[TableRow], zone: tzinfo) -> list[tuple[str, lis
     return [(month, list(those)) for month, those in months]
 
 
-def maintenance_row(window: MaintenanceWindow) -> TableRow:
-    closed = window.maintenance
-    who = f"Maintenance: {window.why}" if window.why else "Maintenance"
+def maintenance_row(closed: Maintenance) -> TableRow:
+    who = f"Maintenance: {closed.why}" if closed.why else "Maintenance"
     return TableRow(closed.model, who, closed.gpus, closed.start, closed.end)
 
 
@@ -326,8 +325,8 @@ def rows_of(
             bars[booking.model].append(_bar(shown(booking), person))
     for kept in seen.windows:
         # A model that has neither GPUs nor bookings is not shown.
-        if kept.maintenance.model in bars:
-            bars[kept.maintenance.model].append(_maintenance_bar(kept))
+        if kept.model in bars:
+            bars[kept.model].append(_maintenance_bar(kept))
     return [
         ModelRow(
             model=each.stock.model,
@@ -362,8 +361,7 @@ def _bar(shown: ShownBooking, person: Person) -> Bar:
     )
 
 
-def _maintenance_bar(window: MaintenanceWindow) -> Bar:
-    closed = window.maintenance
+def _maintenance_bar(closed: Maintenance) -> Bar:
     amount = wording.count(closed.gpus, "GPU")
-    title = f"Maintenance of {amount}: {window.why}" if window.why else f"Maintenance of {amount}"
+    title = f"Maintenance of {amount}: {closed.why}" if closed.why else f"Maintenance of {amount}"
     return Bar(BarKind.MAINTENANCE, closed.start, closed.end, closed.gpus, "Maintenance", title)

@@ -13,7 +13,7 @@ from carrel.bookings import wording
 from carrel.bookings.capacity import ModelCapacity, booked_gpus
 from carrel.bookings.cluster_view import ClusterView
 from carrel.bookings.pages import heat_map
-from carrel.bookings.pages.page import Handler, Page
+from carrel.bookings.pages.layout import Handler, Page
 from carrel.bookings.people import Person
 from carrel.bookings.records import BookingRecord, PersonUsage
 from carrel.bookings.sign_in.authenticator import CurrentPerson
@@ -159,7 +159,7 @@ def as_csv(uses: Iterable[PersonUsage], start: datetime, end: datetime) -> str:
         ["from", "until", "person", "model", "bookings", "gpu_hours", "covered_hours", "opportunistic_hours"]
     )
     for use in uses:
-        hours = [use.gpu_hours, use.covered_hours, use.opportunistic_hours]
+        hours = [use.gpu_hours, use.covered_gpu_hours, use.opportunistic_gpu_hours]
         written = ["" if each is None else f"{each:.2f}" for each in hours]
         row = [_safe(use.user), _safe(use.model), use.bookings, *written]
         writer.writerow([start.isoformat(), end.isoformat(), *row])

@@ -7,13 +7,11 @@ from datetime import datetime, timedelta
 
 import aiohttp
 
-from carrel.bookings.people import People
+from carrel.bookings.people import SERVICE_ACCOUNT, People, RoleOptions
 from carrel.bookings.sign_in.authenticator import Authenticator, SignInMethods, SignInOptions
 from carrel.bookings.sign_in.hub import HubClient, HubOptions, HubTokens
 from carrel.bookings.sign_in.oidc import OidcClient, OidcOptions
-from carrel.bookings.sign_in.rate_limiter import PersonLimiter
-from carrel.bookings.sign_in.request_guard import RequestLimits
-from carrel.bookings.sign_in.roles import SERVICE_ACCOUNT, RoleOptions
+from carrel.bookings.sign_in.request_guard import PersonLimiter, RequestLimits
 from carrel.bookings.sign_in.settings import Names, SignInSettings
 from carrel.bookings.sign_in.token_review import TokenReviewer, TokenReviewOptions
 from carrel.kubernetes.cluster import Cluster

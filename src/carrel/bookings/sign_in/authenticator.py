@@ -20,13 +20,11 @@ from fastapi import Depends
 from starlette.requests import Request
 
 from carrel.bookings.groups import GroupSource
-from carrel.bookings.people import How, People, Person, Scope
+from carrel.bookings.people import How, People, Person, RoleOptions, Scope
 from carrel.bookings.records import StoreUnavailable
 from carrel.bookings.sign_in.hub import HubTokens
 from carrel.bookings.sign_in.oidc import OidcClient, VerifiedClaims
-from carrel.bookings.sign_in.rate_limiter import PersonLimiter
-from carrel.bookings.sign_in.request_guard import OWN_HOST, Network, client_address, too_many
-from carrel.bookings.sign_in.roles import RoleOptions
+from carrel.bookings.sign_in.request_guard import OWN_HOST, Network, PersonLimiter, client_address, too_many
 from carrel.bookings.sign_in.secrets import TOKEN_PREFIX, csrf_of, hashed, is_same
 from carrel.bookings.sign_in.token_review import TokenReviewer
 from carrel.http.problems import Problem

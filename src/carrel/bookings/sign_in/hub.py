@@ -17,7 +17,7 @@ from urllib.parse import urlencode, urlsplit
 
 import aiohttp
 
-from carrel.bookings.people import How, Person, Scope
+from carrel.bookings.people import How, Person, RoleOptions, Scope
 from carrel.bookings.sign_in.oidc import (
     ProviderUnavailable,
     SignInFailed,
@@ -25,8 +25,7 @@ from carrel.bookings.sign_in.oidc import (
     ask_provider,
     code_challenge,
 )
-from carrel.bookings.sign_in.reviewed_tokens import ReviewedTokens
-from carrel.bookings.sign_in.roles import RoleOptions
+from carrel.bookings.sign_in.token_review import ReviewedTokens
 from carrel.dialects.hub_people import HubPeople
 from carrel.http.problems import Problem
 from carrel.parsing.addresses import is_address

@@ -27,7 +27,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from carrel.bookings.calendar import Maintenance
 from carrel.bookings.groups import BookingGroup, GroupPerson, group_of
-from carrel.bookings.records import BookingRecord, IdempotencyKey, LogEntry, MaintenanceWindow, Query, State
+from carrel.bookings.records import BookingRecord, IdempotencyKey, LogEntry, Query, State
 from carrel.bookings.rules import Booking
 from carrel.bookings.store import tables
 from carrel.bookings.store.database import Database
@@ -94,7 +94,7 @@ class SqlReading:
         found = select(tables.bookings).where(*_conditions(query, now)).limit(query.limit)
         return await self._all(_in_order(found, query.newest_first))
 
-    async def maintenance(self, start: datetime, end: datetime, model: str = "") -> Sequence[MaintenanceWindow]:
+    async def maintenance(self, start: datetime, end: datetime, model: str = "") -> Sequence[Maintenance]:
         rows = await self._connection.execute(_MAINTENANCE, {"start": start, "end": end, "model": model})
         return [_window(row) for row in rows]
 
@@ -158,13 +158,12 @@ class SqlWriting(SqlReading):
             # Writers are serialised: the version that this transaction read is still there.
             raise RuntimeError(f"booking {record.booking.id} is not at version {record.version - 1}")
 
-    async def add_maintenance(self, window: MaintenanceWindow) -> None:
-        m = window.maintenance
-        values = {"id": window.id, "model": m.model, "starts_at": m.start, "ends_at": m.end, "gpus": m.gpus}
-        values |= {"why": window.why, "created_by": window.created_by}
+    async def add_maintenance(self, window: Maintenance) -> None:
+        values = {"id": window.id, "model": window.model, "starts_at": window.start, "ends_at": window.end}
+        values |= {"gpus": window.gpus, "why": window.why, "created_by": window.created_by}
         await self._connection.execute(insert(tables.maintenance).values(values))
 
-    async def remove_maintenance(self, id: str) -> MaintenanceWindow | None:
+    async def remove_maintenance(self, id: str) -> Maintenance | None:
         row = (await self._connection.execute(select(tables.maintenance).where(M.id == id))).one_or_none()
         if row is None:
             return None
@@ -313,15 +312,13 @@ def _group_people(listed: Iterable[Row[Any]], seen: Iterable[Row[Any]]) -> dict[
     for row in listed:
         found.setdefault(row.group_name, []).append(GroupPerson(row.person, row.is_manager))
     for row in seen:
-        person = GroupPerson(row.person, is_listed=False, seen_at=row.seen_at)
+        person = GroupPerson(row.person, listed=False, seen_at=row.seen_at)
         found.setdefault(row.group_name, []).append(person)
     return found
 
 
-def _window(row: Row[Any]) -> MaintenanceWindow:
-    return MaintenanceWindow(
-        row.id, Maintenance(row.model, row.starts_at, row.ends_at, row.gpus), row.why, row.created_by
-    )
+def _window(row: Row[Any]) -> Maintenance:
+    return Maintenance(row.model, row.starts_at, row.ends_at, row.gpus, row.why, row.created_by, row.id)
 
 
 def _entry(row: Row[Any]) -> LogEntry:

@@ -1,4 +1,4 @@
-"""The outbox in a database. Implements `bookings.notifications.interface.Outbox`.
+"""The outbox in a database. Implements `bookings.notifications.messages.Outbox`.
 
 A notification that a sender has taken becomes due again later: if it is not delivered by then, the sender counts as
 dead. Whether there is anything to do costs one read; the lock of the writers is only taken if there is.
@@ -11,8 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, delete, insert, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from carrel.bookings.notifications.interface import Delivery
-from carrel.bookings.notifications.messages import Notification, Occasion
+from carrel.bookings.notifications.messages import Delivery, Notification, Occasion
 from carrel.bookings.records import LogEntry
 from carrel.bookings.store import tables
 from carrel.bookings.store.bookings import SqlReading, SqlWriting

@@ -8,9 +8,9 @@ import pytest
 
 from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.pages import heat_map
+from carrel.bookings.pages.admin_page import conflicts
 from carrel.bookings.pages.cluster_map import NodeOnMap, PodOf, PodOnMap, draw, node_on_map, totals
 from carrel.bookings.pages.map_page import MapVersion, event, nodes_shown
-from carrel.bookings.pages.rule_changes import conflicts
 from carrel.bookings.pages.usage_page import as_csv, booked_by_model, fragmentation
 from carrel.bookings.records import BookingRecord, PersonUsage
 from carrel.bookings.rules import Booking, BookingRules

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from carrel.bookings.pages.live_streams import PER_PERSON, LiveStream, LiveStreams
+from carrel.bookings.pages.map_page import PER_PERSON, LiveStream, LiveStreams
 from carrel.http.limits import DEFAULT_LIMITS
 from carrel.http.problems import Problem
 

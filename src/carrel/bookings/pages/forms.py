@@ -1,15 +1,109 @@
-"""Reads the booking form, and turns the service's answer into feedback: rule checks, problems, reasons. Pure."""
+"""What forms send, read field by field, and the feedback on it: rule checks, problems, reasons..
+
+A field gives a value, or raises `InvalidForm` with the reason.
+"""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, timedelta, tzinfo
 
-from carrel.bookings.pages import form_fields
-from carrel.bookings.pages.form_fields import InvalidForm
+from starlette.datastructures import FormData, QueryParams
+
 from carrel.bookings.records import BookingRefusal, BookingRequest, IdempotencyKey, Preview
-from carrel.bookings.rule_results import RuleResult, judged
-from carrel.bookings.rules import BookingRules
+from carrel.bookings.rules import FIRST_YEAR, LAST_YEAR, BookingRules, Broken
+
+MAX_TEXT = 500
+MAX_GPUS = 10_000
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class InvalidForm(ValueError):
+    """Everything that is wrong with a form, in words."""
+
+    def __init__(self, *problems: str) -> None:
+        self.problems = problems
+        super().__init__(" ".join(problems))
+
+
+def texts(given: FormData | QueryParams) -> dict[str, str]:
+    """The text fields. Files are ignored, long text is cut, control characters are removed.
+
+    A terminal would obey control characters in another person's note.
+    """
+    return {name: _CONTROL.sub("", value).strip()[:MAX_TEXT] for name, value in given.items() if isinstance(value, str)}
+
+
+def local_instant(text: str, zone: tzinfo) -> datetime:
+    """Reads `2026-11-24T14:00` in the lab's zone. If the clock shows that time twice, it is the first."""
+    try:
+        local = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidForm(f"“{text}” is not a date and time." if text else "The date and time are missing.") from None
+    if not FIRST_YEAR <= local.year <= LAST_YEAR:
+        raise InvalidForm(f"“{text}” is too far in the past or future.")
+    if local.tzinfo is not None:
+        return local.astimezone(UTC)
+    instant = local.replace(tzinfo=zone).astimezone(UTC)
+    shown = instant.astimezone(zone).replace(tzinfo=None)
+    if shown != local:
+        raise InvalidForm(f"{local:%H:%M} does not exist on {local:%d %b %Y}: the clock is set forward then.")
+    return instant
+
+
+def day(text: str) -> date | None:
+    """None if the text is not a date, or too near the end of the calendar to draw a timeline."""
+    try:
+        found = date.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if FIRST_YEAR <= found.year <= LAST_YEAR else None
+
+
+def gpu_count(given: Mapping[str, str]) -> int:
+    text = given.get("gpus", "") or "1"
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MAX_GPUS):
+        raise InvalidForm(f"“{text}” is not a number of GPUs.")
+    return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleResult:
+    """A rule as people see it beside a booking."""
+
+    rule: str
+    words: str
+    is_kept: bool
+
+
+def judged(
+    rules: BookingRules,
+    broken: Iterable[Broken],
+    gpus: int = 1,
+    *,
+    is_change: bool = False,
+    is_group: bool = False,
+) -> list[RuleResult]:
+    """Every rule that is shown to people, kept or broken; then those that are only shown when they are broken."""
+    problems = {problem.rule: problem for problem in broken}
+    found: list[RuleResult] = []
+    shown: set[str] = set()
+    for row in rules.rows:
+        stands_for = {row.name, *(each.name for each in rules.rows if each.shown_with == row.name)}
+        if row.label is None or (is_change and row.only_new) or not row.applies(is_group):
+            continue
+        shown |= stands_for
+        if label := row.label(rules, gpus):
+            found.append(RuleResult(row.name, label, not stands_for & problems.keys()))
+    titles = {row.name: row.title for row in rules.rows}
+    return found + [
+        RuleResult(name, problem.title or titles.get(name, name), is_kept=False)
+        for name, problem in problems.items()
+        if name not in shown
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +129,12 @@ def read_booking_form(given: Mapping[str, str], zone: tzinfo, now: datetime) -> 
     instants: dict[str, datetime] = {}
     for name in ("start", "end"):
         try:
-            instants[name] = form_fields.local_instant(given.get(name, ""), zone)
+            instants[name] = local_instant(given.get(name, ""), zone)
         except InvalidForm as invalid:
             problems += [f"{name.capitalize()}: {problem}" for problem in invalid.problems]
     gpus = 1
     try:
-        gpus = form_fields.gpu_count(given)
+        gpus = gpu_count(given)
     except InvalidForm as invalid:
         problems += invalid.problems
     if not given.get("model"):

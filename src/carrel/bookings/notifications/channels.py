@@ -1,23 +1,32 @@
-"""Notifications by mail (SMTP), with the booking as a calendar entry.
+"""The channels: mail (SMTP) with the booking as a calendar entry, and HTTP posts that the receiver can check.
 
-The Message-ID follows from the notification's id: one that is sent twice is the same message. Passwords and mails are
-sent over TLS only, unless the server is on this machine or the address says `smtp+plain`.
+The Message-ID of a mail follows from the notification's id: one that is sent twice is the same message. Passwords and
+mails are sent over TLS only, unless the server is on this machine or the address says `smtp+plain`.
+
+`Carrel-Signature: sha256=HEX` of a post is the HMAC-SHA256, under the shared secret, of the time in `Carrel-Timestamp`,
+a full stop, and the body. A receiver that refuses old times cannot be fooled by a recorded post.
+`Carrel-Notification-Id` is the id by which a repetition is recognised.
 """
 
 import asyncio
+import hashlib
+import hmac
+import json
 import smtplib
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import tzinfo
+from datetime import datetime, tzinfo
 from email.errors import MessageError
 from email.headerregistry import Address
 from email.message import EmailMessage
 from email.utils import format_datetime
 from urllib.parse import unquote, urlsplit
 
+import aiohttp
+
 from carrel.bookings.icalendar import CalendarEvent, booking_event, calendar
-from carrel.bookings.notifications.interface import Undelivered
-from carrel.bookings.notifications.messages import Notification, Occasion, subject, text
+from carrel.bookings.notifications.messages import Notification, Occasion, Undelivered, subject, text
 from carrel.bookings.rules import Booking
 from carrel.parsing import Malformed
 from carrel.parsing.addresses import is_address
@@ -54,7 +63,7 @@ def mail_server(url: str) -> MailServer:
 
 @dataclass(frozen=True, slots=True)
 class MailChannel:
-    """Implements `bookings.notifications.interface.Channel`."""
+    """Implements `bookings.notifications.messages.Channel`."""
 
     server: MailServer
     sender: str
@@ -153,3 +162,51 @@ def _event(notification: Notification, zone: tzinfo) -> CalendarEvent | None:
         group=facts.get("group", ""),
     )
     return booking_event(booking, int(facts.get("version", "1")), subject(notification, zone))
+
+
+TIMEOUT = aiohttp.ClientTimeout(total=20)
+GONE = 410
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookChannel:
+    """Implements `bookings.notifications.messages.Channel`."""
+
+    url: str
+    secret: str = field(repr=False)
+    http: aiohttp.ClientSession
+    zone: tzinfo
+    now: Callable[[], datetime]
+
+    async def send(self, notification: Notification) -> None:
+        content = {
+            "id": notification.id,
+            "occasion": notification.occasion.value,
+            "person": notification.person,
+            "booking": notification.booking,
+            "at": notification.at.isoformat(),
+            "facts": dict(notification.facts),
+            "subject": subject(notification, self.zone),
+            "text": text(notification, self.zone),
+        }
+        body = json.dumps(content, ensure_ascii=False).encode()
+        timestamp = str(int(self.now().timestamp()))
+        headers = {
+            "content-type": "application/json",
+            "carrel-notification-id": notification.id,
+            "carrel-timestamp": timestamp,
+            "carrel-signature": signature(self.secret, timestamp, body),
+        }
+        try:
+            # Redirects are not followed: the signature is for the configured address.
+            post = self.http.post(self.url, data=body, headers=headers, timeout=TIMEOUT, allow_redirects=False)
+            async with post as answer:
+                status = answer.status
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise Undelivered(f"{type(error).__name__}: {error}") from None
+        if not 200 <= status < 300:
+            raise Undelivered(f"answered {status}", is_final=status == GONE)
+
+
+def signature(secret: str, timestamp: str, body: bytes) -> str:
+    return "sha256=" + hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
