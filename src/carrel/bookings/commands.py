@@ -14,7 +14,7 @@ from carrel.bookings.advice import HINT_FREE, HINT_LIST, NoRoom, hint_for, hint_
 from carrel.bookings.calendar import Maintenance, Span
 from carrel.bookings.group_commands import not_bookable, not_manager
 from carrel.bookings.people import Person
-from carrel.bookings.queries import BookingQueries, Subject, hash_of
+from carrel.bookings.queries import BookingQueries, Subject
 from carrel.bookings.records import (
     BookingRecord,
     BookingRefusal,
@@ -23,10 +23,8 @@ from carrel.bookings.records import (
     IdempotencyKey,
     LogEntry,
     Preview,
-    ReadTransaction,
     RefusalReason,
     State,
-    WriteTransaction,
 )
 from carrel.bookings.rules import (
     END_AFTER_START,
@@ -38,6 +36,8 @@ from carrel.bookings.rules import (
     earliest_start,
     rule_input,
 )
+from carrel.bookings.sign_in.secrets import hashed
+from carrel.bookings.store.bookings import SqlReading, SqlWriting
 from carrel.ledger.refusals import Refusal
 from carrel.parsing.addresses import is_address, is_user_name, normal
 from carrel.parsing.time import seconds
@@ -196,7 +196,7 @@ class BookingCommands:
     async def make_feed(self, by: Person) -> str:
         """A new secret for the person's calendar feed; the old one stops working."""
         secret = new_id() + new_id()
-        await self._set_feed(by, hash_of(secret), "feed-made")
+        await self._set_feed(by, hashed(secret), "feed-made")
         return secret
 
     async def revoke_feed(self, by: Person) -> None:
@@ -224,10 +224,10 @@ class BookingCommands:
             group=request.group,
         )
 
-    async def _judge(self, reading: ReadTransaction, wanted: Booking, now: datetime) -> Preview:
+    async def _judge(self, reading: SqlReading, wanted: Booking, now: datetime) -> Preview:
         return await self._judge_with_room(reading, await self._input(reading, wanted, now))
 
-    async def _judge_change(self, reading: ReadTransaction, record: BookingRecord, changes: Changes) -> Preview:
+    async def _judge_change(self, reading: SqlReading, record: BookingRecord, changes: Changes) -> Preview:
         old = record.booking
         new = replace(old, start=changes.start or old.start, end=changes.end or old.end, gpus=changes.gpus or old.gpus)
         given = await self._input(reading, new, self._queries.now(), old)
@@ -236,18 +236,18 @@ class BookingCommands:
         return await self._judge_with_room(reading, given)
 
     async def _input(
-        self, reading: ReadTransaction, wanted: Booking, now: datetime, old: Booking | None = None
+        self, reading: SqlReading, wanted: Booking, now: datetime, old: Booking | None = None
     ) -> RuleInput:
         own = await self._own(reading, wanted)
         return rule_input(wanted, own, now, self._queries.rules, self._queries.zone, old)
 
-    async def _own(self, reading: ReadTransaction, wanted: Booking) -> list[Booking]:
+    async def _own(self, reading: SqlReading, wanted: Booking) -> list[Booking]:
         """The bookings of the same person or group that a rule may still look at."""
         since = self._queries.now() - self._queries.rules.cooldown
         own = await Subject(wanted.user, wanted.group).bookings(reading, since)
         return [record.booking for record in own]
 
-    async def _judge_with_room(self, reading: ReadTransaction, given: RuleInput) -> Preview:
+    async def _judge_with_room(self, reading: SqlReading, given: RuleInput) -> Preview:
         """All rules, those about models and capacity included."""
         wanted, queries = given.booking, self._queries
         parts = [(start, end) for start, end in given.added if start < end]
@@ -277,7 +277,7 @@ class BookingCommands:
             hint = hint_for(legal, broken, earliest, given)
         return Preview(wanted, broken, earliest, hint)
 
-    async def _why_no_room(self, reading: ReadTransaction, given: RuleInput, missing: Span) -> str:
+    async def _why_no_room(self, reading: SqlReading, given: RuleInput, missing: Span) -> str:
         wanted, queries = given.booking, self._queries
         records = await reading.within(missing.start, missing.end, wanted.model)
         windows = await reading.maintenance(missing.start, missing.end, wanted.model)
@@ -330,7 +330,7 @@ class BookingCommands:
         return None
 
     async def _found(
-        self, reading: ReadTransaction, id: str, reason: str, by: Person, version: int | None = None
+        self, reading: SqlReading, id: str, reason: str, by: Person, version: int | None = None
     ) -> BookingRecord | BookingRefusal:
         record = await reading.get(id)
         if record is None:
@@ -345,7 +345,7 @@ class BookingCommands:
             )
         return record
 
-    async def _log(self, writing: WriteTransaction, action: str, record: BookingRecord, by: Person, why: str) -> None:
+    async def _log(self, writing: SqlWriting, action: str, record: BookingRecord, by: Person, why: str) -> None:
         booking = record.booking
         details = {
             "model": booking.model,

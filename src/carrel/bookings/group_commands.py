@@ -3,7 +3,8 @@
 from carrel.bookings.groups import BookingGroup, is_group_name
 from carrel.bookings.people import Person
 from carrel.bookings.queries import BookingQueries
-from carrel.bookings.records import BookingRefusal, LogEntry, ReadTransaction, RefusalReason
+from carrel.bookings.records import BookingRefusal, LogEntry, RefusalReason
+from carrel.bookings.store.bookings import SqlReading
 from carrel.parsing.addresses import is_address, normal
 
 
@@ -42,7 +43,7 @@ class GroupCommands:
         return LogEntry(self._queries.now(), by.email, action, user, why=reason, details={"group": group})
 
 
-async def not_bookable(reading: ReadTransaction, group: str, by: Person) -> BookingRefusal | None:
+async def not_bookable(reading: SqlReading, group: str, by: Person) -> BookingRefusal | None:
     """Why this person cannot make a booking for a group; an empty name is no group."""
     refusal = await not_manager(reading, group, by)
     if refusal or not group or (await reading.group(group)).people:
@@ -50,7 +51,7 @@ async def not_bookable(reading: ReadTransaction, group: str, by: Person) -> Book
     return BookingRefusal(RefusalReason.NOT_FOUND, f"There is no group “{group}”.")
 
 
-async def not_manager(reading: ReadTransaction, group: str, by: Person) -> BookingRefusal | None:
+async def not_manager(reading: SqlReading, group: str, by: Person) -> BookingRefusal | None:
     """Only the group's managers and lab admins act for it. Whether a group exists, others do not learn."""
     if not group or by.is_lab_admin:
         return None

@@ -1,6 +1,5 @@
 """Reads bookings: who has what, what is free, and when. Changes nothing."""
 
-import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta, tzinfo
@@ -15,18 +14,18 @@ from carrel.bookings.records import (
     BookingRecord,
     BookingRefusal,
     BookingSearchResult,
-    BookingStore,
     Cursor,
     FreeGpus,
     LogEntry,
     Overview,
     PersonUsage,
     Query,
-    ReadTransaction,
     RefusalReason,
     State,
 )
 from carrel.bookings.rules import Booking, BookingRules, earliest_start
+from carrel.bookings.sign_in.secrets import hashed
+from carrel.bookings.store.bookings import SqlBookings, SqlReading
 from carrel.dialects.maia import same_namespace
 from carrel.ledger.gpus import MiB
 from carrel.ledger.refusals import Refusal
@@ -45,7 +44,7 @@ class Subject:
     user: str
     group: str = ""
 
-    async def bookings(self, reading: ReadTransaction, since: datetime) -> Sequence[BookingRecord]:
+    async def bookings(self, reading: SqlReading, since: datetime) -> Sequence[BookingRecord]:
         if self.group:
             return await reading.of_group(self.group, since)
         return await reading.of_person(normal(self.user), since)
@@ -73,7 +72,7 @@ class Reader:
         return is_allowed or self.person.is_lab_admin
 
 
-async def group_members(reading: ReadTransaction) -> Mapping[str, frozenset[str]]:
+async def group_members(reading: SqlReading) -> Mapping[str, frozenset[str]]:
     """Who may use the bookings of each group, in two reads, however many groups there are. A group without people is
     not in it: its bookings entitle nobody."""
     return {group.name: group.members for group in await reading.groups()}
@@ -83,7 +82,7 @@ async def group_members(reading: ReadTransaction) -> Mapping[str, frozenset[str]
 class BookingQueries:
     """What is booked and what is free: the store, the GPUs, the rules and the lab's clock."""
 
-    store: BookingStore
+    store: SqlBookings
     inventory: GpuInventory
     rules: BookingRules
     zone: tzinfo
@@ -188,18 +187,19 @@ class BookingQueries:
             wanted = Booking("", subject.user, named, start, start + length, gpus, share=share, group=subject.group)
             return await self.first_start(reading, wanted)
 
-    async def first_start(self, reading: ReadTransaction, wanted: Booking) -> datetime | None:
+    async def first_start(self, reading: SqlReading, wanted: Booking) -> datetime | None:
         """The first start, not before the wanted one, from which there is room for its length."""
         calendar = await self.calendar(reading, wanted.model, wanted.start, FOREVER, but=wanted.id)
         return calendar.next_free(wanted.gpus, wanted.end - wanted.start, wanted.start, wanted.share)
 
     async def calendar(
-        self, reading: ReadTransaction, model: str, start: datetime, end: datetime, but: str = ""
+        self, reading: SqlReading, model: str, start: datetime, end: datetime, but: str = ""
     ) -> Calendar:
         """What is booked of a model between two instants, without the booking `but`."""
         stock = self.inventory.stock().get(model)
         windows = await reading.maintenance(start, end, model)
-        others = [booking for booking in await reading.promised(start, end, model) if booking.id != but]
+        records = await reading.within(start, end, model)
+        others = [record.booking for record in records if record.booking.id != but]
         return Calendar(model, stock.gpus if stock else 0, others, windows, self.rules.shares_per_gpu)
 
     # --- groups ------------------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ class BookingQueries:
     async def feed(self, secret: str) -> Sequence[BookingRecord] | None:
         """The bookings of the feed's owner and of their groups; None if there is no such feed, or if it was revoked."""
         async with self.store.reading() as reading:
-            owner = await reading.feed_owner(hash_of(secret))
+            owner = await reading.feed_owner(hashed(secret))
             if owner is None:
                 return None
             now, groups = self.now(), await reading.groups_of(owner)
@@ -264,8 +264,3 @@ class BookingQueries:
             )
             theirs += [each for each in await reading.search(cancelled, now) if not each.booking.counts]
             return sorted(theirs, key=lambda record: (record.booking.start, record.booking.id))
-
-
-def hash_of(secret: str) -> str:
-    """A plain hash is enough, because the secrets are long and random."""
-    return hashlib.sha256(secret.encode()).hexdigest()

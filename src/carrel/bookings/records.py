@@ -1,20 +1,12 @@
-"""What the service keeps about bookings, what people ask for and get, and the store.
-
-A store gives transactions. Those that write are serialised: what one reads stays true until it commits, on every
-replica. What was committed is durable; what was not has no effect. A log entry is written in the same transaction as
-what it reports, and the numbers of the log rise in the order of the commits.
-"""
+"""What the service keeps about bookings, and what people ask for and get."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Protocol
 
 from carrel.bookings.calendar import DayAvailability, FreeNow, Maintenance
 from carrel.bookings.capacity import ModelCapacity
-from carrel.bookings.groups import BookingGroup
 from carrel.bookings.people import Person
 from carrel.bookings.rules import Booking, Broken
 
@@ -266,94 +258,6 @@ class PersonUsage:
     def is_seen_by(self, person: Person) -> bool:
         """A lab admin sees everybody; others see themselves."""
         return person.is_lab_admin or self.user == person.email
-
-
-# --- the store -------------------------------------------------------------------------------------------------------
-
-
-class ReadTransaction(Protocol):
-    """Reads one consistent state."""
-
-    async def get(self, id: str) -> BookingRecord | None: ...
-
-    async def of_person(self, user: str, since: datetime) -> Sequence[BookingRecord]:
-        """The person's own that end after `since`, ordered by start. Not those that they made for a group, nor those
-        that were cancelled before they began."""
-        ...
-
-    async def of_group(self, group: str, since: datetime) -> Sequence[BookingRecord]:
-        """The group's bookings that end after `since`, ordered by start, like those of a person."""
-        ...
-
-    async def within(self, start: datetime, end: datetime, model: str = "") -> Sequence[BookingRecord]:
-        """Those that count and overlap [start, end), ordered by start."""
-        ...
-
-    async def promised(self, start: datetime, end: datetime, model: str) -> Sequence[Booking]:
-        """Those of one model that count and overlap [start, end), in any order, with only what the calendar needs."""
-        ...
-
-    async def made_with_key(self, actor: str, key: str) -> BookingRecord | None: ...
-
-    async def search(self, query: Query, now: datetime) -> Sequence[BookingRecord]: ...
-
-    async def maintenance(self, start: datetime, end: datetime, model: str = "") -> Sequence[Maintenance]: ...
-
-    async def log(self, subject: str = "", before: int = 0, limit: int = 100) -> Sequence[LogEntry]:
-        """Newest first. With a subject: only what concerns that person. `before`: only lower numbers; 0: all."""
-        ...
-
-    async def log_after(self, number: int, limit: int = 100) -> Sequence[LogEntry]:
-        """Oldest first: what notifications are made from."""
-        ...
-
-    async def feed_owner(self, secret_hash: str) -> str | None: ...
-
-    async def group(self, name: str) -> BookingGroup:
-        """Without people, if there is no such group."""
-        ...
-
-    async def groups(self) -> Sequence[BookingGroup]:
-        """Those that an admin has listed somebody in, and those with bookings; by name. Two reads, however many."""
-        ...
-
-    async def groups_of(self, user: str) -> Mapping[str, bool]:
-        """The groups of a person, by name: whether they are a manager there."""
-        ...
-
-
-class WriteTransaction(ReadTransaction, Protocol):
-    """One serialised transaction; it is committed when the block ends without an error."""
-
-    async def add(self, record: BookingRecord) -> None: ...
-
-    async def replace(self, record: BookingRecord) -> None:
-        """The record has the next version."""
-        ...
-
-    async def add_maintenance(self, window: Maintenance) -> None: ...
-
-    async def remove_maintenance(self, id: str) -> Maintenance | None: ...
-
-    async def write_log(self, entry: LogEntry) -> None: ...
-
-    async def set_feed(self, user: str, secret_hash: str | None) -> None:
-        """A person has at most one feed; None revokes it."""
-        ...
-
-    async def list_in_group(self, group: str, user: str, *, is_manager: bool) -> bool:
-        """Returns whether that is a change."""
-        ...
-
-    async def unlist_from_group(self, group: str, user: str) -> bool:
-        """Returns whether the person was listed. A person whom a sign-in puts into the group stays in it."""
-        ...
-
-
-class BookingStore(Protocol):
-    def reading(self) -> AbstractAsyncContextManager[ReadTransaction]: ...
-
-    def writing(self) -> AbstractAsyncContextManager[WriteTransaction]: ...
 
 
 class StoreUnavailable(Exception):

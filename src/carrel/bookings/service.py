@@ -11,9 +11,9 @@ from starlette.requests import Request
 from carrel.bookings.cluster_view import ClusterView
 from carrel.bookings.commands import BookingCommands
 from carrel.bookings.group_commands import GroupCommands
-from carrel.bookings.notifications.messages import Outbox
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.sign_in.authenticator import Authenticator
+from carrel.bookings.store.outbox import SqlOutbox
 from carrel.dialects.hub_people import HubPeople
 
 
@@ -21,7 +21,7 @@ from carrel.dialects.hub_people import HubPeople
 class ServiceParts:
     queries: BookingQueries
     authenticator: Authenticator
-    outbox: Outbox
+    outbox: SqlOutbox
     maia_token: str = field(default="", repr=False)
     """Shared with MAIA's clients and with our webhook and controller. Empty: they are refused."""
     cluster_view: ClusterView | None = None

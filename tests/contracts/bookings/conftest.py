@@ -1,6 +1,5 @@
 import pytest
 
-from carrel.bookings.records import BookingStore
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from tests.kit.databases import database, database_url, postgres_server
@@ -9,5 +8,5 @@ __all__ = ["database", "database_url", "postgres_server", "store"]
 
 
 @pytest.fixture
-def store(database: Database) -> BookingStore:
+def store(database: Database) -> SqlBookings:
     return SqlBookings(database)

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 
-from carrel.bookings.records import BookingRecord, BookingStore
+from carrel.bookings.records import BookingRecord
+from carrel.bookings.store.bookings import SqlBookings
 
 
-async def keep(store: BookingStore, *records: BookingRecord) -> None:
+async def keep(store: SqlBookings, *records: BookingRecord) -> None:
     async with store.writing() as writing:
         for record in records:
             await writing.add(record)

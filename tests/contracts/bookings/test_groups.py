@@ -7,8 +7,9 @@ import pytest
 
 from carrel.bookings.groups import BookingGroup, GroupPerson, GroupSource
 from carrel.bookings.queries import group_members
-from carrel.bookings.records import BookingRecord, BookingStore, Query
+from carrel.bookings.records import BookingRecord, Query
 from carrel.bookings.rules import Booking
+from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.people import SqlPeople
 from tests.contracts.bookings.kept import keep, names
@@ -23,7 +24,7 @@ def a_record(name: str, start: float, user: str = ADA, group: str = "") -> Booki
     return BookingRecord(booking, created_at=NOW, created_by=user)
 
 
-async def test_bookings_of_a_person_and_of_a_group_are_kept_apart(store: BookingStore) -> None:
+async def test_bookings_of_a_person_and_of_a_group_are_kept_apart(store: SqlBookings) -> None:
     shared = a_record("shared", 1, group="vision")
     await keep(store, a_record("own", 0), shared, a_record("old", -5, group="vision"), a_record("other", 2, BOB, "nlp"))
 
@@ -46,14 +47,14 @@ async def test_bookings_of_a_person_and_of_a_group_are_kept_apart(store: Booking
         pytest.param(Query(text="VISI"), ["shared"], id="by a part of the group's name"),
     ],
 )
-async def test_bookings_of_groups_are_searched(store: BookingStore, query: Query, found: list[str]) -> None:
+async def test_bookings_of_groups_are_searched(store: SqlBookings, query: Query, found: list[str]) -> None:
     await keep(store, a_record("own", 0), a_record("shared", 1, group="vision"), a_record("other", 2, BOB, "nlp"))
 
     async with store.reading() as reading:
         assert names(await reading.search(query, NOW)) == found
 
 
-async def test_the_group_of_a_booking_stays_when_it_is_changed(store: BookingStore) -> None:
+async def test_the_group_of_a_booking_stays_when_it_is_changed(store: SqlBookings) -> None:
     record = a_record("shared", 1, group="vision")
     await keep(store, record)
     longer = replace(record, booking=replace(record.booking, end=NOW + 5 * DAY), version=2)
@@ -65,7 +66,7 @@ async def test_the_group_of_a_booking_stays_when_it_is_changed(store: BookingSto
         assert await reading.get("shared") == longer
 
 
-async def test_an_admin_lists_people_and_takes_them_off_the_list(store: BookingStore) -> None:
+async def test_an_admin_lists_people_and_takes_them_off_the_list(store: SqlBookings) -> None:
     async with store.writing() as writing:
         assert await writing.list_in_group("vision", ADA, is_manager=False)
         assert not await writing.list_in_group("vision", ADA, is_manager=False), "known already"
@@ -86,7 +87,7 @@ async def test_an_admin_lists_people_and_takes_them_off_the_list(store: BookingS
         assert await group_members(reading) == {"vision": {ADA}}
 
 
-async def test_people_whose_sign_in_tells_the_group_are_members(database: Database, store: BookingStore) -> None:
+async def test_people_whose_sign_in_tells_the_group_are_members(database: Database, store: SqlBookings) -> None:
     people = SqlPeople(database)
     await people.saw_groups(BOB, GroupSource.IDENTITY_PROVIDER, ["vision", "staff"], NOW)
     await people.saw_groups(EVE, GroupSource.CLUSTER, ["nlp"], NOW)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from carrel.bookings.notifications.messages import Notification, Occasion, Outbox
+from carrel.bookings.notifications.messages import Notification, Occasion
 from carrel.bookings.notifications.notifier import notification_of
 from carrel.bookings.records import LogEntry
 from carrel.bookings.store.bookings import SqlBookings
@@ -18,7 +18,7 @@ CHANNELS = ("mail", "webhook")
 
 
 @pytest.fixture
-def outbox(database: Database) -> Outbox:
+def outbox(database: Database) -> SqlOutbox:
     return SqlOutbox(database)
 
 
@@ -36,7 +36,7 @@ def booked(person: str = "ada@lab.example") -> LogEntry:
     return LogEntry(NOON, "boss@lab.example", "booked", person, "b1", "she asked", {"model": "A6000"})
 
 
-async def test_a_log_entry_becomes_one_notification_for_each_channel(outbox: Outbox, database: Database) -> None:
+async def test_a_log_entry_becomes_one_notification_for_each_channel(outbox: SqlOutbox, database: Database) -> None:
     await log(database, booked(), LogEntry(NOON, "ada@lab.example", "feed-made", "ada@lab.example"))
 
     assert await outbox.collect(notification_of, CHANNELS) == 2
@@ -51,7 +51,7 @@ async def test_a_log_entry_becomes_one_notification_for_each_channel(outbox: Out
     assert taken[0].notification == Notification(name, Occasion.BOOKED, "ada@lab.example", NOON, "b1", facts)
 
 
-async def test_a_new_channel_does_not_send_notifications_about_the_past(outbox: Outbox, database: Database) -> None:
+async def test_a_new_channel_does_not_send_notifications_about_the_past(outbox: SqlOutbox, database: Database) -> None:
     await log(database, booked())
     await outbox.collect(notification_of, ())
     await log(database, booked("ben@lab.example"))
@@ -60,7 +60,9 @@ async def test_a_new_channel_does_not_send_notifications_about_the_past(outbox: 
     assert [each.notification.person for each in await outbox.take(NOON, NOON + MINUTE, 10)] == ["ben@lab.example"]
 
 
-async def test_a_mark_is_set_and_removed_once_and_each_time_the_log_says_so(outbox: Outbox, database: Database) -> None:
+async def test_a_mark_is_set_and_removed_once_and_each_time_the_log_says_so(
+    outbox: SqlOutbox, database: Database
+) -> None:
     await outbox.collect(notification_of, ("mail",))
     every = await asyncio.gather(*(outbox.set_mark("short-b1", True, booked()) for _ in range(4)))
     assert sorted(every) == [False, False, False, True]
@@ -75,7 +77,7 @@ async def test_a_mark_is_set_and_removed_once_and_each_time_the_log_says_so(outb
     assert [each.notification.person for each in taken] == ["ada@lab.example", "ben@lab.example"]
 
 
-async def test_a_notification_that_is_taken_is_given_to_nobody_else_for_a_while(outbox: Outbox) -> None:
+async def test_a_notification_that_is_taken_is_given_to_nobody_else_for_a_while(outbox: SqlOutbox) -> None:
     await outbox.add([a_notification()], ("mail",), NOON)
 
     both = await asyncio.gather(*(outbox.take(NOON, NOON + MINUTE, 10) for _ in range(4)))
@@ -85,7 +87,7 @@ async def test_a_notification_that_is_taken_is_given_to_nobody_else_for_a_while(
     assert (again.notification, again.tries) == (a_notification(), 2)
 
 
-async def test_a_delivered_notification_is_never_taken_again(outbox: Outbox) -> None:
+async def test_a_delivered_notification_is_never_taken_again(outbox: SqlOutbox) -> None:
     await outbox.add([a_notification()], ("mail",), NOON)
     (taken,) = await outbox.take(NOON, NOON + MINUTE, 10)
     await outbox.delivered(taken, NOON)
@@ -95,7 +97,7 @@ async def test_a_delivered_notification_is_never_taken_again(outbox: Outbox) -> 
     assert await outbox.take(NOON + timedelta(days=9), NOON + timedelta(days=10), 10) == []
 
 
-async def test_a_failed_notification_is_due_again_later_or_given_up(outbox: Outbox) -> None:
+async def test_a_failed_notification_is_due_again_later_or_given_up(outbox: SqlOutbox) -> None:
     await outbox.add([a_notification("again"), a_notification("never")], ("mail",), NOON)
     first, second = await outbox.take(NOON, NOON + MINUTE, 10)
     await outbox.failed(first, "the server sleeps", NOON + 5 * MINUTE)
@@ -105,7 +107,7 @@ async def test_a_failed_notification_is_due_again_later_or_given_up(outbox: Outb
     assert [each.notification.id for each in await outbox.take(NOON + 5 * MINUTE, NOON + 9 * MINUTE, 10)] == ["again"]
 
 
-async def test_a_report_is_logged_once_and_notified_once(outbox: Outbox, database: Database) -> None:
+async def test_a_report_is_logged_once_and_notified_once(outbox: SqlOutbox, database: Database) -> None:
     entry = LogEntry(NOON, "controller", "revoked", "ada@lab.example", details={"pod": "train-0"})
 
     assert await outbox.note("revoked-uid", entry)
@@ -115,7 +117,7 @@ async def test_a_report_is_logged_once_and_notified_once(outbox: Outbox, databas
     assert (taken.notification.occasion, taken.notification.facts["pod"]) == (Occasion.REVOKED, "train-0")
 
 
-async def test_old_notifications_are_deleted_unless_they_are_under_way(outbox: Outbox) -> None:
+async def test_old_notifications_are_deleted_unless_they_are_under_way(outbox: SqlOutbox) -> None:
     await outbox.add([a_notification("told"), a_notification("waiting")], ("mail",), NOON)
     told, _ = await outbox.take(NOON, NOON + MINUTE, 10)
     await outbox.delivered(told, NOON)

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from carrel.bookings.mirror import BookingMirror
-from carrel.bookings.notifications.messages import Outbox
 from carrel.bookings.notifications.revocation_watch import RevocationWatch
 from carrel.bookings.people import RoleOptions
 from carrel.bookings.records import LogEntry
 from carrel.bookings.sign_in.token_review import TokenReviewer
+from carrel.bookings.store.outbox import SqlOutbox
 from carrel.cluster.options import ClusterOptions
 from carrel.cluster.state import ClusterState
 from carrel.kubernetes.client import Client
@@ -31,7 +31,7 @@ from tests.kit.tiers import OPPORTUNISTIC, TierController, an_opportunistic_pod,
 
 
 @contextlib.asynccontextmanager
-async def hearing(carrel: ClusterState, outbox: Outbox) -> AsyncIterator[None]:
+async def hearing(carrel: ClusterState, outbox: SqlOutbox) -> AsyncIterator[None]:
     revocations = RevocationWatch(carrel, outbox)
     running = [asyncio.ensure_future(each) for each in (carrel.informers.run(), revocations.run())]
     try:

@@ -1,12 +1,11 @@
 """What a notification says, and how it is sent. It may arrive twice, with the same id."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import Enum
 from typing import Protocol
 
-from carrel.bookings.records import LogEntry
 from carrel.bookings.rules import Booking
 from carrel.parsing.time_words import moment, words
 
@@ -174,41 +173,4 @@ class Channel(Protocol):
 
     async def send(self, notification: Notification) -> None:
         """Raises `Undelivered`."""
-        ...
-
-
-class Outbox(Protocol):
-    async def collect(self, notification_of: Callable[[LogEntry], Notification | None], channels: Sequence[str]) -> int:
-        """Reads the log from where it stopped, and keeps one notification for each entry and channel. Returns how many
-        entries it read."""
-        ...
-
-    async def add(self, notifications: Sequence[Notification], channels: Sequence[str], now: datetime) -> None:
-        """Those that are kept already, delivered or not, stay as they are."""
-        ...
-
-    async def note(self, key: str, entry: LogEntry) -> bool:
-        """Writes into the log what another component reports; the same key once. Returns whether it was new."""
-        ...
-
-    async def marks(self, prefix: str) -> frozenset[str]:
-        """The names of the marks that are set and begin so."""
-        ...
-
-    async def set_mark(self, name: str, is_set: bool, entry: LogEntry | None = None) -> bool:
-        """Sets or removes a mark and, if that changes it, writes into the log. Returns whether it did."""
-        ...
-
-    async def take(self, now: datetime, until: datetime, limit: int) -> Sequence[Delivery]:
-        """What is due now. No other caller gets it before `until`: the caller has that long to send it."""
-        ...
-
-    async def delivered(self, delivery: Delivery, now: datetime) -> None: ...
-
-    async def failed(self, delivery: Delivery, why: str, again: datetime | None) -> None:
-        """`again` is None: it is given up."""
-        ...
-
-    async def forget(self, before: datetime) -> int:
-        """Deletes notifications that were delivered or given up before then. Returns how many."""
         ...

@@ -15,11 +15,12 @@ from carrel.bookings.notifications.messages import (
     Delivery,
     Notification,
     Occasion,
-    Outbox,
     Undelivered,
     reminder,
 )
-from carrel.bookings.records import BookingStore, LogEntry
+from carrel.bookings.records import LogEntry
+from carrel.bookings.store.bookings import SqlBookings
+from carrel.bookings.store.outbox import SqlOutbox
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ KEPT = timedelta(days=30)
 
 class Notifier:
     def __init__(
-        self, outbox: Outbox, store: BookingStore, channels: Mapping[str, Channel], clock: Callable[[], datetime]
+        self, outbox: SqlOutbox, store: SqlBookings, channels: Mapping[str, Channel], clock: Callable[[], datetime]
     ) -> None:
         self._outbox = outbox
         self._store = store

@@ -16,10 +16,11 @@ from datetime import datetime, timedelta
 
 from carrel.bookings.calendar import Calendar
 from carrel.bookings.capacity import ModelCapacity
-from carrel.bookings.notifications.messages import Occasion, Outbox, facts_of
+from carrel.bookings.notifications.messages import Occasion, facts_of
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import LogEntry, StoreUnavailable
 from carrel.bookings.rules import Booking
+from carrel.bookings.store.outbox import SqlOutbox
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,9 @@ def short_bookings(
 
 
 class OverbookedWatch:
-    def __init__(self, queries: BookingQueries, outbox: Outbox, is_current: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self, queries: BookingQueries, outbox: SqlOutbox, is_current: Callable[[], bool] = lambda: True
+    ) -> None:
         """`is_current`: whether the API server is heard. Otherwise every agent seems silent to this replica alone."""
         self._queries = queries
         self._outbox = outbox

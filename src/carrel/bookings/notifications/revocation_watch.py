@@ -7,8 +7,8 @@ disappears while no replica runs is missed.
 
 import logging
 
-from carrel.bookings.notifications.messages import Outbox
 from carrel.bookings.records import LogEntry
+from carrel.bookings.store.outbox import SqlOutbox
 from carrel.cluster.state import ClusterState
 from carrel.dialects.hand_over_record import LABEL, HandOver, Why, read_record
 from carrel.dialects.notice import what_follows
@@ -30,7 +30,7 @@ RETRY = Backoff(first_s=1.0, limit_s=60.0)
 class RevocationWatch:
     """To be created before the informers run."""
 
-    def __init__(self, carrel: ClusterState, outbox: Outbox) -> None:
+    def __init__(self, carrel: ClusterState, outbox: SqlOutbox) -> None:
         self._outbox = outbox
         self._records: dict[str, HandOver] = {}
         self._due: WorkQueue[str] = WorkQueue(backoff=RETRY)

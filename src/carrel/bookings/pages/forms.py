@@ -1,4 +1,4 @@
-"""What forms send, read field by field, and the feedback on it: rule checks, problems, reasons..
+"""What forms send, read field by field, and the feedback on it: rule checks, problems, reasons.
 
 A field gives a value, or raises `InvalidForm` with the reason.
 """

@@ -33,7 +33,10 @@ CHANGES_PER_PERSON = Rate(per_second=0.1, burst=100)
 
 
 class RateLimiter:
-    """A token bucket per caller, in bounded memory. The bucket that was not used for the longest time is dropped first; it would be full."""
+    """A token bucket per caller, in bounded memory.
+
+    The bucket that was not used for the longest time is dropped first; it would be full.
+    """
 
     def __init__(self, rate: Rate, clock: Callable[[], float], most: int = 10_000) -> None:
         self._rate = rate

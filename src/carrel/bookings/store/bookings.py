@@ -1,4 +1,9 @@
-"""Bookings, maintenance, the log and the feeds in a database."""
+"""Bookings, maintenance, the log and the feeds in a database.
+
+Transactions that write are serialised: what one reads stays true until it commits, on every replica. What was committed
+is durable; what was not has no effect. A log entry is written in the same transaction as what it reports, and the
+numbers of the log rise in the order of the commits.
+"""
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -39,8 +44,6 @@ G, W = tables.group_people.c, tables.seen_groups.c
 
 
 class SqlBookings:
-    """Implements `bookings.records.BookingStore`."""
-
     def __init__(self, database: Database) -> None:
         self._database = database
         self.on_change: Callable[[str], None] = lambda booking: None
@@ -64,6 +67,8 @@ class SqlBookings:
 
 
 class SqlReading:
+    """Reads one consistent state."""
+
     def __init__(self, connection: AsyncConnection) -> None:
         self._connection = connection
 
@@ -71,21 +76,18 @@ class SqlReading:
         return await self._one(_GET, id=id)
 
     async def of_person(self, user: str, since: datetime) -> Sequence[BookingRecord]:
+        """Return the person's own that end after `since`, ordered by start. Not those that they made for a group, nor
+        those that were cancelled before they began."""
         return await self._all(_OF_PERSON, person=user, since=since)
 
     async def of_group(self, group: str, since: datetime) -> Sequence[BookingRecord]:
+        """Return the group's bookings that end after `since`, ordered by start, like those of a person."""
         return await self._all(_OF_GROUP, group=group, since=since)
 
     async def within(self, start: datetime, end: datetime, model: str = "") -> Sequence[BookingRecord]:
+        """Return those that count and overlap [start, end), ordered by start."""
         touching = select(tables.bookings).where(B.ends_at > start, B.starts_at < end, B.starts_at < B.ends_at)
         return await self._all(_in_order(touching.where(B.model == model) if model else touching))
-
-    async def promised(self, start: datetime, end: datetime, model: str) -> Sequence[Booking]:
-        rows = await self._connection.execute(_PROMISED, {"model": model, "start": start, "end": end})
-        return [
-            Booking(id, "", model, starts_at, ends_at, gpus, share=share)
-            for id, starts_at, ends_at, gpus, share in rows
-        ]
 
     async def made_with_key(self, actor: str, key: str) -> BookingRecord | None:
         return await self._one(_MADE_WITH_KEY, actor=actor, key=key)
@@ -99,6 +101,7 @@ class SqlReading:
         return [_window(row) for row in rows]
 
     async def log(self, subject: str = "", before: int = 0, limit: int = 100) -> Sequence[LogEntry]:
+        """Return the newest first. With a subject: only what concerns that person. `before`: only lower numbers."""
         entries = select(tables.log).order_by(L.number.desc()).limit(limit)
         if subject:
             entries = entries.where(L.subject == subject)
@@ -107,6 +110,7 @@ class SqlReading:
         return [_entry(row) for row in await self._connection.execute(entries)]
 
     async def log_after(self, number: int, limit: int = 100) -> Sequence[LogEntry]:
+        """Return the oldest first: what notifications are made from."""
         entries = select(tables.log).where(L.number > number).order_by(L.number).limit(limit)
         return [_entry(row) for row in await self._connection.execute(entries)]
 
@@ -115,11 +119,13 @@ class SqlReading:
         return (await self._connection.execute(owner)).scalar_one_or_none()
 
     async def group(self, name: str) -> BookingGroup:
+        """Return it without people, if there is no such group."""
         listed = await self._connection.execute(select(tables.group_people).where(G.group_name == name))
         seen = await self._connection.execute(select(tables.seen_groups).where(W.group_name == name))
         return group_of(name, _group_people(listed, seen).get(name, ()))
 
     async def groups(self) -> Sequence[BookingGroup]:
+        """Return those that an admin has listed somebody in, and those with bookings; by name. Two reads in all."""
         listed = await self._connection.execute(select(tables.group_people))
         # A provider has many groups that never book: their people are not read.
         bookable = union(select(G.group_name), select(B.group_name).where(B.group_name != ""))
@@ -128,6 +134,7 @@ class SqlReading:
         return [group_of(name, found[name]) for name in sorted(found)]
 
     async def groups_of(self, user: str) -> Mapping[str, bool]:
+        """Return the groups of a person, by name: whether they are a manager there."""
         seen = await self._connection.execute(select(W.group_name).where(W.person == user))
         listed = await self._connection.execute(select(G.group_name, G.is_manager).where(G.person == user))
         return dict.fromkeys(seen.scalars(), False) | {row.group_name: row.is_manager for row in listed}
@@ -141,6 +148,8 @@ class SqlReading:
 
 
 class SqlWriting(SqlReading):
+    """One serialised transaction; it is committed when the block ends without an error."""
+
     def __init__(self, connection: AsyncConnection) -> None:
         super().__init__(connection)
         self.changed: list[str] = []
@@ -151,6 +160,7 @@ class SqlWriting(SqlReading):
         await self._connection.execute(_ADD, _row(record))
 
     async def replace(self, record: BookingRecord) -> None:
+        """The record has the next version."""
         changed = update(tables.bookings).where(B.id == record.booking.id, B.version == record.version - 1)
         self.changed.append(record.booking.id)
         outcome = await self._connection.execute(changed.values(_row(record)))
@@ -176,11 +186,13 @@ class SqlWriting(SqlReading):
         await self._connection.execute(_WRITE_LOG, values)
 
     async def set_feed(self, user: str, secret_hash: str | None) -> None:
+        """A person has at most one feed; None revokes it."""
         await self._connection.execute(delete(tables.feeds).where(tables.feeds.c.person == user))
         if secret_hash is not None:
             await self._connection.execute(insert(tables.feeds).values(person=user, secret_hash=secret_hash))
 
     async def list_in_group(self, group: str, user: str, *, is_manager: bool) -> bool:
+        """Return whether that is a change."""
         theirs = (G.group_name == group, G.person == user)
         known = (await self._connection.execute(select(G.is_manager).where(*theirs))).scalar_one_or_none()
         if known is None:
@@ -191,6 +203,7 @@ class SqlWriting(SqlReading):
         return known != is_manager
 
     async def unlist_from_group(self, group: str, user: str) -> bool:
+        """Return whether the person was listed. A person whom a sign-in puts into the group stays in it."""
         gone = delete(tables.group_people).where(G.group_name == group, G.person == user)
         return (await self._connection.execute(gone)).rowcount > 0
 
@@ -249,12 +262,6 @@ _GET = select(tables.bookings).where(B.id == bindparam("id"))
 _COUNTING = select(tables.bookings).where(B.ends_at > bindparam("since"), B.starts_at <= B.ends_at)
 _OF_PERSON = _in_order(_COUNTING.where(B.person == bindparam("person"), B.group_name == ""))
 _OF_GROUP = _in_order(_COUNTING.where(B.group_name == bindparam("group")))
-_PROMISED = select(B.id, B.starts_at, B.ends_at, B.gpus, B.share).where(
-    B.model == bindparam("model"),
-    B.ends_at > bindparam("start"),
-    B.starts_at < bindparam("end"),
-    B.starts_at < B.ends_at,
-)
 _MADE_WITH_KEY = select(tables.bookings).where(B.created_by == bindparam("actor"), B.once_key == bindparam("key"))
 _MAINTENANCE = (
     select(tables.maintenance)

@@ -1,4 +1,8 @@
-"""The outbox in a database. Implements `bookings.notifications.messages.Outbox`.
+"""The outbox, which keeps each notification until it is delivered.
+
+Every notification is delivered at least once by every channel, or given up when it is of no use any more. Booking never
+waits for a notification and never fails with one: notifications are made afterwards from the log, which is written in
+the same transaction as the booking.
 
 A notification that a sender has taken becomes due again later: if it is not delivered by then, the sender counts as
 dead. Whether there is anything to do costs one read; the lock of the writers is only taken if there is.
@@ -30,6 +34,8 @@ class SqlOutbox:
         self._database = database
 
     async def collect(self, notification_of: Callable[[LogEntry], Notification | None], channels: Sequence[str]) -> int:
+        """Read the log from where it stopped, and keep one notification for each entry and channel. Returns how many
+        entries it read."""
         async with self._database.reading() as connection:
             if not await SqlReading(connection).log_after(await _mark(connection), 1):
                 return 0
@@ -50,6 +56,7 @@ class SqlOutbox:
             return len(entries)
 
     async def add(self, notifications: Sequence[Notification], channels: Sequence[str], now: datetime) -> None:
+        """Those that are kept already, delivered or not, stay as they are."""
         rows = [_row(notification, channel, now) for notification in notifications for channel in channels]
         async with self._database.reading() as connection:
             rows = await _new(connection, rows)
@@ -58,6 +65,7 @@ class SqlOutbox:
                 await _add(connection, rows)
 
     async def note(self, key: str, entry: LogEntry) -> bool:
+        """Write into the log what another component reports; the same key once. Returns whether it was new."""
         noted = Notification(key, Occasion.REVOKED, entry.subject, entry.at)
         row = {**_row(noted, NOTED, entry.at), "due_at": None, "done_at": entry.at}
         async with self._database.writing() as connection:
@@ -68,11 +76,13 @@ class SqlOutbox:
             return is_new
 
     async def marks(self, prefix: str) -> frozenset[str]:
+        """Return the names of the marks that are set and begin so."""
         async with self._database.reading() as connection:
             found = await connection.execute(select(M.name).where(M.name.startswith(prefix, autoescape=True)))
             return frozenset(found.scalars())
 
     async def set_mark(self, name: str, is_set: bool, entry: LogEntry | None = None) -> bool:
+        """Set or remove a mark and, if that changes it, write into the log. Returns whether it did."""
         async with self._database.writing() as connection:
             there = (await connection.execute(select(M.name).where(M.name == name))).first() is not None
             if there == is_set:
@@ -84,6 +94,7 @@ class SqlOutbox:
             return True
 
     async def take(self, now: datetime, until: datetime, limit: int) -> Sequence[Delivery]:
+        """Return what is due now. No other caller gets it before `until`: the caller has that long to send it."""
         due = select(tables.outbox).where(K.due_at <= now).order_by(K.due_at, K.id, K.channel).limit(limit)
         async with self._database.reading() as connection:
             if (await connection.execute(due.limit(1))).first() is None:
@@ -99,11 +110,13 @@ class SqlOutbox:
         await self._set(delivery, due_at=None, done_at=now, failure="")
 
     async def failed(self, delivery: Delivery, why: str, again: datetime | None) -> None:
+        """`again` is None: it is given up."""
         # A notification that is given up counts as done from the moment at which it lost its use.
         done = delivery.notification.useless_after if again is None else None
         await self._set(delivery, due_at=again, done_at=done, failure=why[:500])
 
     async def forget(self, before: datetime) -> int:
+        """Delete notifications that were delivered or given up before then. Returns how many."""
         async with self._database.writing() as connection:
             return (await connection.execute(delete(tables.outbox).where(K.done_at < before))).rowcount
 
