@@ -14,7 +14,7 @@ from carrel.bookings.advice import HINT_FREE, HINT_LIST, NoRoom, hint_for, hint_
 from carrel.bookings.calendar import Maintenance, Span
 from carrel.bookings.group_commands import not_bookable, not_manager
 from carrel.bookings.people import Person
-from carrel.bookings.queries import BookingQueries, Subject
+from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import (
     BookingRecord,
     BookingRefusal,
@@ -62,7 +62,7 @@ class BookingCommands:
             seen = await self._judge(reading, booking, now)
             if seen.problems:
                 return seen
-            own = await self._own(reading, booking)
+            own = await self._queries.own(reading, booking)
             start = earliest_start(own, now, self._queries.rules)
             moved = replace(booking, start=start, end=start + (booking.end - booking.start))
             return replace(seen, earliest_start=await self._queries.first_start(reading, moved))
@@ -238,14 +238,8 @@ class BookingCommands:
     async def _input(
         self, reading: SqlReading, wanted: Booking, now: datetime, old: Booking | None = None
     ) -> RuleInput:
-        own = await self._own(reading, wanted)
+        own = await self._queries.own(reading, wanted)
         return rule_input(wanted, own, now, self._queries.rules, self._queries.zone, old)
-
-    async def _own(self, reading: SqlReading, wanted: Booking) -> list[Booking]:
-        """The bookings of the same person or group that a rule may still look at."""
-        since = self._queries.now() - self._queries.rules.cooldown
-        own = await Subject(wanted.user, wanted.group).bookings(reading, since)
-        return [record.booking for record in own]
 
     async def _judge_with_room(self, reading: SqlReading, given: RuleInput) -> Preview:
         """All rules, those about models and capacity included."""

@@ -29,25 +29,11 @@ from carrel.bookings.store.bookings import SqlBookings, SqlReading
 from carrel.dialects.maia import same_namespace
 from carrel.ledger.gpus import MiB
 from carrel.ledger.refusals import Refusal
-from carrel.parsing.addresses import normal
 
 FOREVER = datetime.max.replace(tzinfo=UTC)
 FEED_LOOKS_BACK = timedelta(days=90)
 FEED_CANCELLED = 50
 """How many cancelled bookings a feed shows: anybody can book and cancel as often as they like."""
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """The person or the group that has bookings."""
-
-    user: str
-    group: str = ""
-
-    async def bookings(self, reading: SqlReading, since: datetime) -> Sequence[BookingRecord]:
-        if self.group:
-            return await reading.of_group(self.group, since)
-        return await reading.of_person(normal(self.user), since)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +110,7 @@ class BookingQueries:
         as any of them. With a namespace, a booking that was made for another one does not count."""
         now = self.now()
         async with self.store.reading() as reading:
-            own = await reading.of_person(normal(user), now)
+            own = await reading.of(user, "", now)
         active = [
             each.booking
             for each in own
@@ -174,18 +160,21 @@ class BookingQueries:
         free = [(each, max(0, each.now.unbooked)) for each in await self.availability(self.today(), 0)]
         return tuple(FreeGpus(each.stock.model, gpus, None if gpus else each.now.next_start) for each, gpus in free)
 
-    async def next_free(
-        self, subject: Subject, model: str, length: timedelta, gpus: int = 1, share: bool = False
-    ) -> datetime | BookingRefusal | None:
-        """The first start that both the rules and the calendar allow; None if there is none."""
-        named = self.model(model)
+    async def next_free(self, wanted: Booking) -> datetime | BookingRefusal | None:
+        """The first start that both the rules and the calendar allow; None if there is none. Only how long the wanted
+        booking is counts, not when it is."""
+        named = self.model(wanted.model)
         if isinstance(named, Refusal):
             return BookingRefusal(RefusalReason.NOT_FOUND, str(named), hint="carrel free")
         async with self.store.reading() as reading:
-            own = await subject.bookings(reading, self.now() - self.rules.cooldown)
-            start = earliest_start([record.booking for record in own], self.now(), self.rules)
-            wanted = Booking("", subject.user, named, start, start + length, gpus, share=share, group=subject.group)
-            return await self.first_start(reading, wanted)
+            start = earliest_start(await self.own(reading, wanted), self.now(), self.rules)
+            moved = replace(wanted, model=named, start=start, end=start + (wanted.end - wanted.start))
+            return await self.first_start(reading, moved)
+
+    async def own(self, reading: SqlReading, wanted: Booking) -> list[Booking]:
+        """The bookings of the same person or group that a rule may still look at."""
+        own = await reading.of(wanted.user, wanted.group, self.now() - self.rules.cooldown)
+        return [record.booking for record in own]
 
     async def first_start(self, reading: SqlReading, wanted: Booking) -> datetime | None:
         """The first start, not before the wanted one, from which there is room for its length."""
@@ -250,9 +239,9 @@ class BookingQueries:
                 return None
             now, groups = self.now(), await reading.groups_of(owner)
             since = now - FEED_LOOKS_BACK
-            theirs = list(await reading.of_person(owner, since))
+            theirs = list(await reading.of(owner, "", since))
             for group in groups:
-                theirs += await reading.of_group(group, since)
+                theirs += await reading.of(owner, group, since)
             # A calendar keeps what it was told, until it is told that it was cancelled.
             cancelled = Query(
                 user=owner,

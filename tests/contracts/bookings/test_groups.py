@@ -30,10 +30,10 @@ async def test_bookings_of_a_person_and_of_a_group_are_kept_apart(store: SqlBook
 
     async with store.reading() as reading:
         assert await reading.get("shared") == shared
-        assert names(await reading.of_person(ADA, NOW - 9 * DAY)) == ["own"]
-        assert names(await reading.of_group("vision", NOW)) == ["shared"]
-        assert names(await reading.of_group("vision", NOW - 9 * DAY)) == ["old", "shared"]
-        assert names(await reading.of_group("Vision", NOW - 9 * DAY)) == []
+        assert names(await reading.of(ADA, "", NOW - 9 * DAY)) == ["own"]
+        assert names(await reading.of("", "vision", NOW)) == ["shared"]
+        assert names(await reading.of("", "vision", NOW - 9 * DAY)) == ["old", "shared"]
+        assert names(await reading.of("", "Vision", NOW - 9 * DAY)) == []
 
 
 @pytest.mark.parametrize(

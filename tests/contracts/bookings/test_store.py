@@ -92,8 +92,8 @@ async def test_bookings_are_found_by_person_and_by_period(store: SqlBookings) ->
     )
 
     async with store.reading() as reading:
-        assert names(await reading.of_person("ada@lab.org", NOW)) == ["running", "later"]
-        assert names(await reading.of_person("ada@lab.org", NOW - 4 * DAY)) == ["past", "running", "later"]
+        assert names(await reading.of("ada@lab.org", "", NOW)) == ["running", "later"]
+        assert names(await reading.of("ada@lab.org", "", NOW - 4 * DAY)) == ["past", "running", "later"]
         assert names(await reading.within(NOW + DAY, NOW + 5 * DAY)) == ["bob's", "other model"]
         assert names(await reading.within(NOW, NOW + 9 * DAY, "A6000")) == ["bob's", "running", "later"]
 

@@ -1,6 +1,7 @@
 """/api/v1: models and their availability, the rules, the feed for calendars."""
 
-from datetime import date, timedelta
+from collections.abc import Iterable
+from datetime import date, datetime, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
@@ -19,11 +20,10 @@ from carrel.bookings.api.models import (
     RulesOut,
     Word,
 )
-from carrel.bookings.icalendar import CalendarEvent, booking_event, calendar
+from carrel.bookings.icalendar import booking_event, calendar
 from carrel.bookings.people import Scope
-from carrel.bookings.queries import Subject
 from carrel.bookings.records import Availability, BookingRecord, BookingRefusal, RefusalReason
-from carrel.bookings.rules import FIRST_YEAR, HOUR, LAST_YEAR, BookingRules, Rule
+from carrel.bookings.rules import FIRST_YEAR, HOUR, LAST_YEAR, Booking, BookingRules, Rule
 from carrel.bookings.service import CurrentService
 from carrel.bookings.sign_in.authenticator import CurrentPerson, require_scope
 from carrel.parsing.time_words import words
@@ -68,8 +68,9 @@ async def next_free(
     share: bool = False,
     group: Annotated[Word, Query(description="For a booking of this group.")] = "",
 ) -> NextFreeOut:
-    subject, length = Subject(person.email, group), timedelta(days=days)
-    found = accepted(await service.queries.next_free(subject, model, length, gpus, share))
+    now = service.queries.now()
+    wanted = Booking("", person.email, model, now, now + timedelta(days=days), gpus, share=share, group=group)
+    found = accepted(await service.queries.next_free(wanted))
     named = service.queries.model(model)
     return NextFreeOut(model=str(named), earliest_start=found)
 
@@ -117,7 +118,7 @@ async def feed(service: CurrentService, secret: str) -> Response:
     found = await service.queries.feed(secret) if secret.isascii() else None
     if found is None:
         raise problem_of(BookingRefusal(RefusalReason.NOT_FOUND, "There is no such feed, or it was revoked."))
-    text = calendar(map(_event, found), service.queries.now(), "GPU bookings")
+    text = calendar([_event(record, service.queries.now()) for record in found], "GPU bookings")
     return Response(text, media_type="text/calendar; charset=utf-8")
 
 
@@ -154,8 +155,8 @@ def _model_out(found: Availability) -> ModelOut:
     )
 
 
-def _event(record: BookingRecord) -> CalendarEvent:
+def _event(record: BookingRecord, now: datetime) -> Iterable[str]:
     booking = record.booking
     end = booking.ends if booking.counts else booking.end
     description = " · ".join(filter(None, (words(end - booking.start), record.note)))
-    return booking_event(booking, record.version, description)
+    return booking_event(booking, record.version, description, now)

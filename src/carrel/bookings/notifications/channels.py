@@ -14,7 +14,7 @@ import hmac
 import json
 import smtplib
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from email.errors import MessageError
@@ -25,7 +25,7 @@ from urllib.parse import unquote, urlsplit
 
 import aiohttp
 
-from carrel.bookings.icalendar import CalendarEvent, booking_event, calendar
+from carrel.bookings.icalendar import booking_event, calendar
 from carrel.bookings.notifications.messages import Notification, Occasion, Undelivered, subject, text
 from carrel.bookings.rules import Booking
 from carrel.parsing import Malformed
@@ -89,9 +89,8 @@ class MailChannel:
         message["Message-ID"] = f"<{notification.id}@carrel>"
         message["Auto-Submitted"] = "auto-generated"
         message.set_content(text(notification, self.zone, self.link))
-        event = _event(notification, self.zone)
-        if event is not None:
-            entry = calendar([event], notification.at, method="PUBLISH")
+        if notification.occasion in ABOUT_BOOKINGS and notification.span is not None:
+            entry = calendar([_event(notification, notification.span, self.zone)], method="PUBLISH")
             message.add_attachment(
                 entry.encode(),
                 "text",
@@ -146,22 +145,19 @@ def _header(text: str) -> str:
     return printable(text).replace("=?", "= ?")
 
 
-def _event(notification: Notification, zone: tzinfo) -> CalendarEvent | None:
-    if notification.occasion not in ABOUT_BOOKINGS or notification.span is None:
-        return None
-    start, end = notification.span
+def _event(notification: Notification, span: tuple[datetime, datetime], zone: tzinfo) -> Iterable[str]:
     facts = notification.facts
     booking = Booking(
         id=notification.booking,
         user=notification.person,
         model=facts.get("model", ""),
-        start=start,
-        end=end,
+        start=span[0],
+        end=span[1],
         gpus=int(facts.get("gpus", "1")),
         share=facts.get("share") == "true",
         group=facts.get("group", ""),
     )
-    return booking_event(booking, int(facts.get("version", "1")), subject(notification, zone))
+    return booking_event(booking, int(facts.get("version", "1")), subject(notification, zone), notification.at)
 
 
 TIMEOUT = aiohttp.ClientTimeout(total=20)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Annotated, Protocol
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from fastapi import Depends
@@ -22,8 +22,8 @@ from starlette.requests import Request
 from carrel.bookings.groups import GroupSource
 from carrel.bookings.people import How, People, Person, RoleOptions, Scope
 from carrel.bookings.records import StoreUnavailable
-from carrel.bookings.sign_in.hub import HubTokens
-from carrel.bookings.sign_in.oidc import OidcClient, VerifiedClaims
+from carrel.bookings.sign_in.hub import HubClient, HubTokens
+from carrel.bookings.sign_in.oidc import OidcClient
 from carrel.bookings.sign_in.request_guard import OWN_HOST, Network, PersonLimiter, client_address, too_many
 from carrel.bookings.sign_in.secrets import TOKEN_PREFIX, csrf_of, hashed, is_same
 from carrel.bookings.sign_in.token_review import TokenReviewer
@@ -47,16 +47,8 @@ class NotSignedIn(Problem):
         self.with_headers({"www-authenticate": "Bearer"})
 
 
-class SignInProvider(Protocol):
-    """To which a browser is redirected, and which then says who the person is."""
-
-    async def url(self, state: str, nonce: str, verifier: str) -> str:
-        """Raises `SignInFailed`."""
-        ...
-
-    async def finish(self, code: str, verifier: str, nonce: str) -> VerifiedClaims:
-        """Raises `SignInFailed`."""
-        ...
+SignInProvider = OidcClient | HubClient
+"""To which a browser is redirected, and which then says who the person is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +61,7 @@ class SignInMethods:
     """Everybody on this machine may sign in as anybody. Only for a service that listens on loopback."""
     hub: HubTokens | None = None
 
-    def providers(self) -> "Mapping[str, SignInProvider]":
+    def providers(self) -> Mapping[str, SignInProvider]:
         """Where people sign in with a browser, by the name of the way."""
         ways: dict[str, SignInProvider | None] = {"oidc": self.oidc, "hub": self.hub.client if self.hub else None}
         return {name: way for name, way in ways.items() if way is not None}

@@ -80,7 +80,7 @@ class OidcClient:
         self._keys_at: datetime | None = None
 
     async def url(self, state: str, nonce: str, verifier: str) -> str:
-        """The address at the provider to which the browser is redirected."""
+        """The address at the provider to which the browser is redirected. Raises `SignInFailed`."""
         parameters = {
             "response_type": "code",
             "client_id": self._provider.client_id,

@@ -36,6 +36,7 @@ from carrel.bookings.records import BookingRecord, IdempotencyKey, LogEntry, Que
 from carrel.bookings.rules import Booking
 from carrel.bookings.store import tables
 from carrel.bookings.store.database import Database
+from carrel.parsing.addresses import normal
 
 B = tables.bookings.c
 M = tables.maintenance.c
@@ -75,14 +76,12 @@ class SqlReading:
     async def get(self, id: str) -> BookingRecord | None:
         return await self._one(_GET, id=id)
 
-    async def of_person(self, user: str, since: datetime) -> Sequence[BookingRecord]:
-        """Return the person's own that end after `since`, ordered by start. Not those that they made for a group, nor
-        those that were cancelled before they began."""
-        return await self._all(_OF_PERSON, person=user, since=since)
-
-    async def of_group(self, group: str, since: datetime) -> Sequence[BookingRecord]:
-        """Return the group's bookings that end after `since`, ordered by start, like those of a person."""
-        return await self._all(_OF_GROUP, group=group, since=since)
+    async def of(self, user: str, group: str, since: datetime) -> Sequence[BookingRecord]:
+        """Return the group's bookings that end after `since`, ordered by start; without a group the person's own, not
+        those that they made for a group. Those that were cancelled before they began are not among them."""
+        if group:
+            return await self._all(_OF_GROUP, group=group, since=since)
+        return await self._all(_OF_PERSON, person=normal(user), since=since)
 
     async def within(self, start: datetime, end: datetime, model: str = "") -> Sequence[BookingRecord]:
         """Return those that count and overlap [start, end), ordered by start."""

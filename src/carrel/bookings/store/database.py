@@ -7,7 +7,6 @@ transaction, so that a process that dies releases it). Within one process writer
 
 import asyncio
 import contextlib
-import math
 import os
 import sqlite3
 import time
@@ -16,7 +15,7 @@ from typing import Any
 
 import aiosqlite
 import sqlalchemy
-from sqlalchemy import Connection, Dialect, event, text
+from sqlalchemy import Connection, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -32,7 +31,6 @@ TAKE_WRITERS_LOCK = text(f"SELECT pg_advisory_xact_lock({WRITERS_LOCK})")
 LEVEL = text("SELECT version_num FROM alembic_version")
 LOCK_TIMEOUT_S = 30
 """How long a statement waits for a lock before it fails: less than the callers wait for an answer."""
-IDLE_S = 5.0
 WAL_RETRY_S = 0.02
 
 
@@ -42,8 +40,8 @@ class Database:
         self.url = _url(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.engine = _sqlite(self.url) if self.is_sqlite else _postgres(self.url)
-        self._readers = self.engine if self.is_sqlite else _snapshots(self.engine)
-        self._autocommit = self.engine.execution_options(isolation_level="AUTOCOMMIT", is_autocommit=True)
+        one_state = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+        self._readers = self.engine.execution_options(**one_state)
         self._writers = self.engine.execution_options(is_writer=True)
         self._turn = asyncio.Lock()
 
@@ -51,13 +49,6 @@ class Database:
     async def reading(self) -> AsyncIterator[AsyncConnection]:
         with _failures_translated():
             async with self._readers.connect() as connection:
-                yield connection
-
-    @contextlib.asynccontextmanager
-    async def reading_once(self) -> AsyncIterator[AsyncConnection]:
-        """For one statement that only reads: it sees one state by itself and needs no transaction."""
-        with _failures_translated():
-            async with self._autocommit.connect() as connection:
                 yield connection
 
     @contextlib.asynccontextmanager
@@ -78,7 +69,7 @@ class Database:
 
     async def level(self) -> str:
         """The number of the last migration of the tables."""
-        async with self.reading_once() as connection:
+        async with self.reading() as connection:
             return str((await connection.execute(LEVEL)).scalar() or "")
 
     async def aclose(self) -> None:
@@ -130,9 +121,8 @@ def _sqlite(url: URL) -> AsyncEngine:
 
     @event.listens_for(engine.sync_engine, "begin")
     def begin(connection: Connection) -> None:
-        options = connection.get_execution_options()
-        if not options.get("is_autocommit"):
-            connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get("is_writer") else "BEGIN")
+        is_writer = connection.get_execution_options().get("is_writer")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")
 
     return engine
 
@@ -162,32 +152,9 @@ def _postgres(url: URL) -> AsyncEngine:
     patience = f"{LOCK_TIMEOUT_S * 1000}"
     # A replica that is paused within a transaction must not block all others.
     options = f"-c timezone=UTC -c lock_timeout={patience} -c idle_in_transaction_session_timeout={patience}"
-    engine = create_async_engine(url, connect_args={"options": options}, pool_timeout=LOCK_TIMEOUT_S, pool_size=5)
-    dialect = engine.sync_engine.dialect
-
-    # The server may have been restarted, so a connection that was idle is tested before it is used. Testing each one
-    # every time would double the cost of a short call.
-    @event.listens_for(engine.sync_engine, "checkin")
-    def note(_: object, record: Any) -> None:
-        record.info["idle_since"] = time.monotonic()
-
-    @event.listens_for(engine.sync_engine, "checkout")
-    def ask(connection: Any, record: Any, _: object) -> None:
-        if time.monotonic() - record.info.get("idle_since", math.inf) > IDLE_S and not _answers(dialect, connection):
-            raise sqlalchemy.exc.DisconnectionError  # the pool takes another
-
-    return engine
-
-
-def _answers(dialect: Dialect, connection: Any) -> bool:
-    try:
-        return dialect.do_ping(connection)
-    except dialect.loaded_dbapi.Error:
-        return False
-
-
-def _snapshots(engine: AsyncEngine) -> AsyncEngine:
-    return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+    # The server may have been restarted, so the pool tests a connection before it gives it.
+    pool = {"pool_timeout": LOCK_TIMEOUT_S, "pool_size": 5, "pool_pre_ping": True}
+    return create_async_engine(url, connect_args={"options": options}, **pool)
 
 
 @contextlib.contextmanager

@@ -63,7 +63,7 @@ class SqlPeople:
             await _set_person(connection, session.email, name=session.name, last_seen_at=session.began)
 
     async def session(self, secret_hash: str, now: datetime) -> Session | None:
-        async with self._database.reading_once() as connection:
+        async with self._database.reading() as connection:
             wanted = select(tables.sessions).where(S.secret_hash == secret_hash, S.expires_at > now)
             row = (await connection.execute(wanted)).one_or_none()
         if row is None:
@@ -98,7 +98,7 @@ class SqlPeople:
             await connection.execute(insert(tables.tokens).values(secret_hash=secret_hash, **values))
 
     async def token(self, secret_hash: str, now: datetime) -> Token | None:
-        async with self._database.reading_once() as connection:
+        async with self._database.reading() as connection:
             row = (await connection.execute(select(tables.tokens).where(T.secret_hash == secret_hash))).one_or_none()
         token = _token(row) if row is not None else None
         if token is None or not token.is_valid(now):
@@ -122,7 +122,7 @@ class SqlPeople:
             return (await connection.execute(select(T.id).where(*theirs))).one_or_none() is not None
 
     async def granted(self, email: str) -> Role | None:
-        async with self._database.reading_once() as connection:
+        async with self._database.reading() as connection:
             word = (await connection.execute(select(P.granted).where(P.person == email))).scalar_one_or_none()
         return Role(word) if word else None
 
@@ -158,7 +158,7 @@ class SqlPeople:
 
     async def seen_groups(self, email: str) -> Mapping[str, datetime]:
         wanted = select(W.group_name, W.seen_at).where(W.person == email).order_by(W.seen_at)
-        async with self._database.reading_once() as connection:
+        async with self._database.reading() as connection:
             return {row.group_name: row.seen_at for row in await connection.execute(wanted)}
 
     async def forget_expired(self, now: datetime) -> int:
