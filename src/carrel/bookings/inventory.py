@@ -77,7 +77,6 @@ class ClusterInventory:
         self._ledger = carrel.ledger
         self._clock = clock
         self._counted = _Counted()
-        self._next_idle: tuple[_Counted, Mapping[str, datetime]] = (self._counted, {})
 
     @property
     def is_known(self) -> bool:
@@ -93,11 +92,7 @@ class ClusterInventory:
         return self._count().idle
 
     def next_idle(self) -> Mapping[str, datetime]:
-        counted = self._count()
-        if self._next_idle[0] is not counted:
-            busy = {model for model, idle in counted.idle.items() if not idle}
-            self._next_idle = (counted, next_idle_gpus(self._carrel, busy))
-        return self._next_idle[1]
+        return next_idle_gpus(self._carrel, {model for model, idle in self.idle().items() if not idle})
 
     def _count(self) -> _Counted:
         moment, now = self._ledger.version, self._clock()

@@ -24,6 +24,7 @@ from typing import Any
 from carrel.bookings.queries import FOREVER, BookingQueries, group_members
 from carrel.bookings.records import BookingRecord, StoreUnavailable
 from carrel.bookings.rules import Booking
+from carrel.bookings.store.bookings import SqlReading
 from carrel.cluster.coverage.booking_writer import BookingWriter, Decision, Leave
 from carrel.dialects.booking_objects import (
     BOOKINGS,
@@ -53,15 +54,10 @@ class MirrorTerms:
     """How long bookings settle before others lose GPUs to them."""
 
 
-def is_mirrored(booking: Booking, now: datetime) -> bool:
-    """Whether the booking has an object."""
-    return booking.cancelled_at is None and booking.start < booking.end and now < booking.end + KEPT_AFTER_END
-
-
 def wanted_object(stored: BookingRecord, terms: MirrorTerms) -> dict[str, Any] | None:
     """None: it should have none, because it was cancelled, or is long over."""
     booking = stored.booking
-    if not is_mirrored(booking, terms.now):
+    if booking.cancelled_at is not None or booking.end <= booking.start or booking.end + KEPT_AFTER_END <= terms.now:
         return None
     group = booking.group
     user = "" if group else booking.user
@@ -103,8 +99,6 @@ RETRY = Backoff(first_s=0.2, limit_s=30.0)
 BREATH = 200
 """After so many comparisons requests get a turn."""
 
-Members = Mapping[str, Collection[str]]
-
 
 class BookingMirror:
     def __init__(self, cluster: Cluster, queries: BookingQueries, timing: Timing = REAL_TIME) -> None:
@@ -142,7 +136,7 @@ class BookingMirror:
         now = self._queries.now()
         async with self._queries.store.reading() as reading:
             records = await reading.within(now - KEPT_AFTER_END, FOREVER)
-        terms = self._terms(now, await self._members())
+            terms = await self._terms(reading, now)
         different = []
         for number, record in enumerate(records, start=1):
             if self._differs(objects.pop(record.booking.id, None), record, terms):
@@ -160,12 +154,9 @@ class BookingMirror:
         async def decide(seen: BookingObject | None) -> Decision:
             async with self._queries.store.reading() as reading:
                 record = await reading.get(booking)
-            if record is None:
-                return self._unknown(seen)
-            terms = self._terms(self._queries.now())
-            if record.booking.group:
-                terms = replace(terms, members=await self._members())
-            return wanted_object(record, terms)
+                if record is None:
+                    return self._unknown(seen)
+                return wanted_object(record, await self._terms(reading, self._queries.now()))
 
         if await self._writer.write(booking, decide):
             log.info("booking_object_written booking=%s", booking)
@@ -185,14 +176,9 @@ class BookingMirror:
             return (seen is None) != (wanted is None)
         return not says_the_same(seen, wanted)
 
-    async def _members(self) -> Members:
-        """The people of every group."""
-        async with self._queries.store.reading() as reading:
-            return await group_members(reading)
-
-    def _terms(self, now: datetime, members: Members | None = None) -> MirrorTerms:
+    async def _terms(self, reading: SqlReading, now: datetime) -> MirrorTerms:
         rules = self._queries.rules
-        return MirrorTerms(now, rules.shares_per_gpu, members or {}, rules.settling_s)
+        return MirrorTerms(now, rules.shares_per_gpu, await group_members(reading), rules.settling_s)
 
     async def _keep_comparing(self) -> None:
         while True:

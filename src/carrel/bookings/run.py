@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -51,15 +51,6 @@ FORGET_S = 600.0
 """How often expired sessions and old notifications are deleted."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Resources:
-    """The settings, the database, and the GPUs of a file; None: the service has a cluster."""
-
-    settings: BookingSettings
-    database: Database
-    nodes: Sequence[Node] | None
-
-
 def run(settings: BookingSettings) -> None:
     problems = settings.wrong()
     try:
@@ -69,16 +60,21 @@ def run(settings: BookingSettings) -> None:
         problems.append(str(malformed))
     if problems:
         raise command_failed("The settings cannot be used", "\n  ".join(problems), "carrel booking --help", USAGE)
-    resources = _Resources(settings, database, nodes)
     client = connect(settings) if nodes is None else None
     try:
-        run_until_signal("booking", settings, lambda stop: _serve(resources, client, stop))
+        run_until_signal("booking", settings, lambda stop: _serve(settings, database, nodes, client, stop))
     except StoreUnavailable as error:
         raise command_failed("The database cannot be used", str(error), "carrel booking --help", UNAVAILABLE) from None
 
 
-async def _serve(resources: _Resources, client: Client | None, stop: asyncio.Event) -> None:
-    settings, database = resources.settings, resources.database
+async def _serve(
+    settings: BookingSettings,
+    database: Database,
+    nodes: Sequence[Node] | None,
+    client: Client | None,
+    stop: asyncio.Event,
+) -> None:
+    """`nodes` are those of a file; without one, the service has a cluster."""
     async with contextlib.AsyncExitStack() as closing:
         await closing.enter_async_context(contextlib.aclosing(database))
         if client is not None:
@@ -94,7 +90,16 @@ async def _serve(resources: _Resources, client: Client | None, stop: asyncio.Eve
         people = SqlPeople(database)
         authenticator = authenticator_from(settings, people, http, client, now)
         store = SqlBookings(database)
-        service = _service(resources, store, carrel, authenticator)
+        queries = BookingQueries(
+            store=store,
+            inventory=ClusterInventory(carrel) if carrel is not None else FileInventory(nodes or ()),
+            rules=replace(settings.rules(), settling_s=settings.settling_seconds),
+            zone=ZoneInfo(settings.zone),
+            clock=now,
+        )
+        view = ClusterView(carrel) if carrel is not None else None
+        outbox, hub_people = SqlOutbox(database), settings.hub_people()
+        service = ServiceParts(queries, authenticator, outbox, settings.maia_token, view, hub_people=hub_people)
         mirror = BookingMirror(client, service.queries) if client is not None else None
         if mirror is not None:
             store.on_change = mirror.on_change
@@ -109,27 +114,6 @@ async def _serve(resources: _Resources, client: Client | None, stop: asyncio.Eve
                 await stop.wait()
                 service.stopping.set()
     log.info("stopped")
-
-
-def _service(
-    resources: _Resources, store: SqlBookings, carrel: ClusterState | None, authenticator: Authenticator
-) -> ServiceParts:
-    settings = resources.settings
-    queries = BookingQueries(
-        store=store,
-        inventory=ClusterInventory(carrel) if carrel is not None else FileInventory(resources.nodes or ()),
-        rules=replace(settings.rules(), settling_s=settings.settling_seconds),
-        zone=ZoneInfo(settings.zone),
-        clock=authenticator.now,
-    )
-    return ServiceParts(
-        queries,
-        authenticator,
-        SqlOutbox(resources.database),
-        settings.maia_token,
-        ClusterView(carrel) if carrel is not None else None,
-        hub_people=settings.hub_people(),
-    )
 
 
 def _channels(

@@ -7,21 +7,7 @@ import re
 from datetime import date, timedelta
 from functools import lru_cache
 
-from carrel.parsing.time_words import MONTHS, WEEKDAYS, at, day
-
-__all__ = [
-    "DAYS_OF_MONTH_NAME",
-    "WEEKDAYS",
-    "amount",
-    "at",
-    "count",
-    "day",
-    "memory",
-    "model",
-    "month",
-    "short_name",
-    "span",
-]
+from carrel.parsing.time_words import MONTHS
 
 DAYS_OF_MONTH_NAME = 4
 """On the timeline, the name of a month is at most as wide as so many days."""

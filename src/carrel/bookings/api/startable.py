@@ -31,6 +31,7 @@ from carrel.cluster.pod_progress import holder_of
 from carrel.dialects.carrel import NOTICE
 from carrel.http.problems import Problem
 from carrel.parsing.addresses import is_address, normal
+from carrel.parsing.time_words import at
 
 router = APIRouter(tags=["status"])
 
@@ -209,7 +210,7 @@ def words_with_zone(zone: tzinfo) -> CoverageWords:
 
 def moment_of(instant: datetime, zone: tzinfo) -> str:
     """With the name of the zone: whoever reads it need not be in the lab's."""
-    return f"{wording.at(instant, zone)} {instant.astimezone(zone):%Z}"
+    return f"{at(instant, zone)} {instant.astimezone(zone):%Z}"
 
 
 @router.get("/pods", summary="Your pods: why they wait, and which booking covers them")

@@ -7,6 +7,7 @@ from markupsafe import Markup, escape
 
 from carrel.bookings import wording
 from carrel.bookings.usage_counter import HourlyUsage
+from carrel.parsing.time_words import at
 
 CELL, AXIS = 24, 20
 """Heights in pixels. The style sheet repeats them for the names beside the picture."""
@@ -35,7 +36,7 @@ def draw(rows: Sequence[HourlyUsage], first_hour: datetime, zone: tzinfo) -> Mar
                 parts.append(
                     f'<rect class="heat{shade}" {place} y="{y + 1}" height="{CELL - 2}">'
                     f"<title>{escape(row.name)}: {round(100 * row.parts[start])} %, from"
-                    f" {wording.at(first_hour + timedelta(hours=start), zone)} for {wording.count(end - start, 'hour')}"
+                    f" {at(first_hour + timedelta(hours=start), zone)} for {wording.count(end - start, 'hour')}"
                     "</title></rect>"
                 )
     return Markup("".join([*parts, "</svg>"]))  # noqa: S704 # user input is escaped above

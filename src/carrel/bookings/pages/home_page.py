@@ -13,6 +13,7 @@ from carrel.bookings.pages.forms import why_earliest
 from carrel.bookings.pages.layout import Handler, Page
 from carrel.bookings.people import Person, Scope
 from carrel.bookings.records import Availability, BookingRecord, BookingRequest, Preview, Query, State
+from carrel.bookings.rules import Booking
 from carrel.bookings.sign_in.authenticator import CurrentPerson, require_scope
 from carrel.cluster.coverage.coverage_words import BookingInUse
 
@@ -21,13 +22,7 @@ from carrel.cluster.coverage.coverage_words import BookingInUse
 class RunningBooking:
     """A booking of the person, or of a group of theirs, that runs now."""
 
-    id: str
-    model: str
-    gpus: int
-    share: bool
-    start: datetime
-    ends: datetime
-    group: str = ""
+    booking: Booking
     record: BookingRecord | None = None
     """None: it is a group's, and was made by somebody else."""
     use: BookingInUse | None = None
@@ -35,7 +30,7 @@ class RunningBooking:
 
     def ends_soon(self, now: datetime) -> bool:
         """Whether a banner warns, as the mail does."""
-        return due_reminder(self.start, self.ends, now) is not None
+        return due_reminder(self.booking.start, self.booking.ends, now) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +82,7 @@ class HomePage(Page):
             planned=[record for record in records if record.state(now) is State.PLANNED],
             ends_soon=[each for each in running if each.ends_soon(now)],
             used=sum(each.use.used for each in running if each.use),
-            booked=sum(each.gpus for each in running),
+            booked=sum(each.booking.gpus for each in running),
             is_use_known=any(each.use for each in running),
             beyond=[pod.name for pod in pods if pod.is_beyond],
             models=models,
@@ -104,22 +99,18 @@ class HomePage(Page):
 
     def _running(self, own: Sequence[BookingRecord], person: Person) -> list[RunningBooking]:
         """The person's own bookings, then those of their groups; of each kind the one that ends first comes first."""
-        coverage = self._service.cluster_view.coverage if self._service.cluster_view else None
-        found = []
-        for record in own:
-            booking = record.booking
-            use = coverage.use_of(booking.id) if coverage else None
-            group = use.entitlement.group if use else ""
-            what = (booking.id, booking.model, booking.gpus, booking.share, booking.start, booking.ends)
-            found.append(RunningBooking(*what, group, record, use))
-        known = {each.id for each in found}
-        for right in coverage.running_for(person.email) if coverage else ():
+        if self._service.cluster_view is None:
+            return [RunningBooking(record.booking, record) for record in own]
+        coverage = self._service.cluster_view.coverage
+        found = [RunningBooking(each.booking, each, coverage.use_of(each.booking.id)) for each in own]
+        known = {each.booking.id for each in found}
+        for right in coverage.running_for(person.email):
             if right.booking not in known:
-                what = (right.booking, right.model, right.gpus, right.share_of > 1, right.start, right.ends)
-                found.append(
-                    RunningBooking(*what, right.group, None, coverage.use_of(right.booking) if coverage else None)
-                )
-        return sorted(found, key=lambda each: (each.record is None, each.ends, each.id))
+                is_share = right.share_of > 1
+                what = (right.booking, "", right.model, right.start, right.ends, right.gpus)
+                booking = Booking(*what, share=is_share, group=right.group)
+                found.append(RunningBooking(booking, None, coverage.use_of(right.booking)))
+        return sorted(found, key=lambda each: (each.record is None, each.booking.ends, each.booking.id))
 
     async def _earliest(self, person: Person, models: tuple[Availability, ...]) -> EarliestStart | None:
         """The first start of any model, for a booking of the minimum length."""

@@ -58,12 +58,12 @@ class PageRenderer:
             "amount": wording.amount,
             "short_name": wording.short_name,
             "when": self.when,
-            "free_words": lambda now: now.words(lambda instant: wording.at(instant, self._zone)),
+            "free_words": lambda now: now.words(lambda instant: at(instant, self._zone)),
             "field": self.field,
             "detail": self.detail,
         }
         self._templates.globals |= {"version": __version__, "base_path": service.authenticator.options.base_path}
-        self.coverage_words = CoverageWords(lambda instant: wording.at(instant, self._zone), wording.model)
+        self.coverage_words = CoverageWords(lambda instant: at(instant, self._zone), wording.model)
 
     def when(self, instant: datetime) -> Markup:
         return time_tag(instant, self._zone)

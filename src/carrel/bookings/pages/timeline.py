@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 from markupsafe import Markup, escape
 
 from carrel.bookings import wording
+from carrel.parsing.time_words import WEEKDAYS, at, day
 
 AXIS, STRIP, LANE, GAP = 36, 28, 24, 4
 """Heights in pixels: the months and dates, the free GPUs, one GPU; on a 4-px grid."""
@@ -234,12 +235,12 @@ def _days(row: ModelRow, window: DateRange, viewer: Viewer, height: int) -> Iter
             yield f'<rect class="weekend" {position} y="0" height="{height}"/>'
         if when.day == 1 or number == 0 or when.weekday() == 0:
             yield f'<line class="week" x1="{left:.3f}%" x2="{left:.3f}%" y1="0" y2="{height}"/>'
-        name = wording.WEEKDAYS[when.weekday()][0]
+        name = WEEKDAYS[when.weekday()][0]
         yield f'<text class="date" {middle} y="{DATE_LINE}"><tspan class="weekday">{name} </tspan>{when.day}</text>'
         if when < today:
             yield f'<text class="free past" {middle} y="{AXIS + 18}">{_signed(free)}</text>'
             continue
-        label = f"{wording.day(when)}: {max(free, 0)} of {row.gpus} free all day. Book from this day."
+        label = f"{day(when)}: {max(free, 0)} of {row.gpus} free all day. Book from this day."
         iso = when.isoformat()
         yield (
             f'<a class="day {state}" href="{base}&amp;day={iso}" data-day="{iso}" tabindex="{0 if first else -1}"'
@@ -268,7 +269,7 @@ def _shades(window: DateRange, viewer: Viewer, band: tuple[int, int]) -> Iterabl
         if right > left:
             yield (
                 f'<rect class="cooldown" x="{left:.3f}%" width="{right - left:.3f}%" y="{top}" height="{height - top}">'
-                f"<title>Your cooldown: until {wording.at(end, window.zone)}</title></rect>"
+                f"<title>Your cooldown: until {at(end, window.zone)}</title></rect>"
             )
 
 

@@ -37,6 +37,7 @@ from carrel.bookings.records import (
 )
 from carrel.bookings.rules import Booking
 from carrel.bookings.sign_in.authenticator import CurrentPerson
+from carrel.parsing.time_words import at
 
 DAYS = 42
 """Six weeks: an active booking, its cooldown and the next booking fit on one page."""
@@ -171,7 +172,7 @@ class TimelinePage(Page):
         from_now = await self._service.commands.preview(now_request, person)
         start = (from_now.earliest_start if isinstance(from_now, Preview) else None) or queries.now()
         chosen = whole_minute(start, queries.now(), queries.zone)
-        since = f"The first possible start is {wording.at(chosen, queries.zone)}. " if start > queries.now() else ""
+        since = f"The first possible start is {at(chosen, queries.zone)}. " if start > queries.now() else ""
         asked["why"] = since + why_earliest(from_now)
         asked["suggested"] = self._renderer.field(chosen)
         day = forms.day(asked.get("day", ""))
