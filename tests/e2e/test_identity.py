@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from carrel.bookings.people import RoleOptions
-from carrel.bookings.sign_in.token_review import TokenReviewer, TokenReviewOptions
+from carrel.bookings.sign_in.token_review import TokenReviewer
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import DeleteOptions, Json
 from carrel.kubernetes.config import access_to
@@ -40,7 +40,7 @@ class TokenReviews:
         return str(status["token"])
 
     async def knows(self, token: str, audience: str = "carrel-booking") -> bool:
-        person = await TokenReviewer(self.client, ROLES, lambda: 0.0, TokenReviewOptions(audience)).person(token)
+        person = await TokenReviewer(self.client, ROLES, lambda: 0.0, audience).person(token)
         assert person is None or (person.email, person.is_service) == (WEBHOOK, True)
         return person is not None
 

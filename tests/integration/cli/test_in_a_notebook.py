@@ -10,8 +10,8 @@ import pytest
 
 from carrel.bookings.app import booking_app
 from carrel.bookings.sign_in.authenticator import SignInMethods
-from carrel.bookings.sign_in.hub import HubClient, HubOptions, HubTokens
-from carrel.dialects.hub_people import HubPeople
+from carrel.bookings.sign_in.hub import HubClient, HubTokens
+from carrel.bookings.sign_in.settings import SignInSettings
 from carrel.http.serving import Address, serving
 from tests.integration.bookings.conftest import opened, with_tables
 from tests.integration.pages.test_coverage_on_pages import Seen, a_cluster
@@ -39,10 +39,14 @@ async def a_notebook(opened: Opened, hub: HubProvider, home: Path) -> AsyncItera
         http = await stack.enter_async_context(aiohttp.ClientSession())
         hub.url = await stack.enter_async_context(serving(hub.app, Address()))
         authenticator = opened.service.authenticator
-        options = HubOptions(
-            hub.url, hub_provider.CLIENT, hub_provider.SECRET, "https://gpus.lab.org", people=HubPeople("lab.org")
+        settings = SignInSettings(
+            hub_url=hub.url,
+            hub_client_id=hub_provider.CLIENT,
+            hub_client_secret=hub_provider.SECRET,
+            public_url="https://gpus.lab.org",
+            username_domain="lab.org",
         )
-        methods = SignInMethods(hub=HubTokens(HubClient(options, http), authenticator.roles, opened.clock.seconds))
+        methods = SignInMethods(hub=HubTokens(HubClient(settings, http), authenticator.roles, opened.clock.seconds))
         service = replace(opened.service, authenticator=replace(authenticator, methods=methods))
         url = await stack.enter_async_context(serving(booking_app(service), Address()))
         yield Notebook(

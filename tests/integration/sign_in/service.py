@@ -15,12 +15,12 @@ from yarl import URL
 
 from carrel.bookings.people import RoleOptions
 from carrel.bookings.sign_in.authenticator import Authenticator, CurrentPerson, SignInMethods, SignInOptions
-from carrel.bookings.sign_in.hub import HubClient, HubOptions, HubTokens
-from carrel.bookings.sign_in.oidc import OidcClient, OidcOptions
+from carrel.bookings.sign_in.hub import HubClient, HubTokens
+from carrel.bookings.sign_in.oidc import OidcClient
 from carrel.bookings.sign_in.request_guard import PersonLimiter, Rate, RequestGuard, RequestLimits
 from carrel.bookings.sign_in.routes import install_sign_in
+from carrel.bookings.sign_in.settings import SignInSettings
 from carrel.bookings.sign_in.token_review import TokenReviewer
-from carrel.dialects.hub_people import HubPeople
 from carrel.http.serving import Address, serving
 from tests.kit import hub_provider
 from tests.kit.hub_provider import HubProvider
@@ -32,7 +32,6 @@ NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 MANY = Rate(per_second=1000, burst=100_000)
 HIGH_LIMITS = RequestLimits(address=MANY)
 NO_ROLES = RoleOptions()
-OF_THE_LAB = HubPeople("lab.example")
 
 
 @dataclass
@@ -41,7 +40,7 @@ class ServicePlan:
 
     provider: OidcProvider | None = None
     hub: HubProvider | None = None
-    hub_people: HubPeople = OF_THE_LAB
+    username_domain: str = "lab.example"
     kubernetes: Callable[[RoleOptions, Clock], TokenReviewer] | None = None
     is_dev: bool = False
     roles: RoleOptions = NO_ROLES
@@ -89,14 +88,22 @@ async def a_service(plan: ServicePlan | None = None) -> AsyncIterator[Service]:
         sign_in = None
         if plan.provider is not None:
             plan.provider.url = await stack.enter_async_context(serving(plan.provider.app, Address()))
-            provider = OidcOptions(plan.provider.url, CLIENT, SECRET, f"{url}/sign-in/callback")
-            sign_in = OidcClient(provider, http, clock)
+            settings = SignInSettings(
+                oidc_issuer=plan.provider.url, oidc_client_id=CLIENT, oidc_client_secret=SECRET, public_url=url
+            )
+            sign_in = OidcClient(settings, http, clock)
         hub = None
         if plan.hub is not None:
             plan.hub.url = await stack.enter_async_context(serving(plan.hub.app, Address()))
-            options = HubOptions(plan.hub.url, hub_provider.CLIENT, hub_provider.SECRET, url, people=plan.hub_people)
+            settings = SignInSettings(
+                hub_url=plan.hub.url,
+                hub_client_id=hub_provider.CLIENT,
+                hub_client_secret=hub_provider.SECRET,
+                public_url=url,
+                username_domain=plan.username_domain,
+            )
             plan.hub.redirect_uri = f"{url}/oauth_callback"
-            hub = HubTokens(HubClient(options, http), plan.roles, clock.seconds)
+            hub = HubTokens(HubClient(settings, http), plan.roles, clock.seconds)
         kubernetes = plan.kubernetes(plan.roles, clock) if plan.kubernetes else None
         authenticator = Authenticator(
             people,

@@ -11,9 +11,9 @@ import aiohttp
 import pytest
 
 from carrel.bookings.people import Grant, Role, RoleOptions
-from carrel.bookings.sign_in.hub import HubOptions
+from carrel.bookings.sign_in.hub import redirect_uri
+from carrel.bookings.sign_in.settings import SignInSettings
 from carrel.bookings.sign_in.token_review import TokenReviewer
-from carrel.dialects.hub_people import HubPeople
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.transport import ApiRequest, ApiResponse
 from tests.integration.sign_in.service import NOON, Service, ServicePlan, a_service
@@ -90,7 +90,7 @@ async def test_a_hub_that_tells_no_groups_takes_none_away(service: Service, hub:
 
 
 async def test_a_user_who_matches_nobody_is_told_which_option_is_missing(hub: HubProvider) -> None:
-    async with a_service(ServicePlan(hub=hub, hub_people=HubPeople())) as service:
+    async with a_service(ServicePlan(hub=hub, username_domain="")) as service:
         status, page = await service.get("/sign-in")
         by_token = await service.get("/api/v1/me", **_with(hub.token()))
 
@@ -239,13 +239,13 @@ REDIRECTS = {
 
 @pytest.mark.parametrize(("hub_url", "public_url", "expected"), REDIRECTS.values(), ids=REDIRECTS)
 def test_people_come_back_to_the_address_that_a_hub_registers(hub_url: str, public_url: str, expected: str) -> None:
-    assert HubOptions(hub_url, "service-carrel", "s", public_url, "/services/carrel").redirect_uri == expected
+    settings = SignInSettings(hub_url=hub_url, public_url=public_url, base_path="/services/carrel")
+    assert redirect_uri(settings) == expected
 
 
 def test_without_a_base_path_people_come_back_to_the_host_of_the_service() -> None:
-    options = HubOptions("https://hub.lab.org", "service-carrel", "s3cret", "https://gpus.lab.org")
-    assert options.redirect_uri == "https://gpus.lab.org/oauth_callback"
-    assert "s3cret" not in repr(options)
+    settings = SignInSettings(hub_url="https://hub.lab.org", public_url="https://gpus.lab.org")
+    assert redirect_uri(settings) == "https://gpus.lab.org/oauth_callback"
 
 
 # --- with a token ----------------------------------------------------------------------------------------------------

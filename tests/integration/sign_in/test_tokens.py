@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from carrel.bookings.people import Grant, Role, RoleOptions
-from carrel.bookings.sign_in.token_review import TokenReviewer, TokenReviewOptions
+from carrel.bookings.sign_in.token_review import TokenReviewer
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.transport import ApiRequest, ApiResponse
 from tests.integration.sign_in.service import Service, ServicePlan, a_service, csrf_in
@@ -246,7 +246,7 @@ async def in_cluster(reviews: _Reviews) -> AsyncIterator[Service]:
     roles = RoleOptions(lab_admin_groups=frozenset({"staff"}), services=frozenset({WEBHOOK}))
 
     def kubernetes(roles: RoleOptions, clock: Clock) -> TokenReviewer:
-        return TokenReviewer(Client(reviews), roles, clock.seconds, TokenReviewOptions("carrel-booking", "oidc:"))
+        return TokenReviewer(Client(reviews), roles, clock.seconds, "carrel-booking", "oidc:")
 
     reviews.audiences = ["carrel-booking"]
     async with a_service(ServicePlan(kubernetes=kubernetes, roles=roles)) as service:
@@ -299,7 +299,7 @@ async def test_a_user_in_no_member_group_needs_a_grant(reviews: _Reviews) -> Non
     reviews.audiences = ["carrel-booking"]
 
     def kubernetes(roles: RoleOptions, clock: Clock) -> TokenReviewer:
-        return TokenReviewer(Client(reviews), roles, clock.seconds, TokenReviewOptions("carrel-booking", "oidc:"))
+        return TokenReviewer(Client(reviews), roles, clock.seconds, "carrel-booking", "oidc:")
 
     async with a_service(
         ServicePlan(kubernetes=kubernetes, roles=RoleOptions(member_groups=frozenset({"lab"})))

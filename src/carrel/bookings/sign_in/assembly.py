@@ -9,11 +9,11 @@ import aiohttp
 
 from carrel.bookings.people import SERVICE_ACCOUNT, People, RoleOptions
 from carrel.bookings.sign_in.authenticator import Authenticator, SignInMethods, SignInOptions
-from carrel.bookings.sign_in.hub import HubClient, HubOptions, HubTokens
-from carrel.bookings.sign_in.oidc import OidcClient, OidcOptions
+from carrel.bookings.sign_in.hub import HubClient, HubTokens
+from carrel.bookings.sign_in.oidc import OidcClient
 from carrel.bookings.sign_in.request_guard import PersonLimiter, RequestLimits
 from carrel.bookings.sign_in.settings import Names, SignInSettings
-from carrel.bookings.sign_in.token_review import TokenReviewer, TokenReviewOptions
+from carrel.bookings.sign_in.token_review import TokenReviewer
 from carrel.kubernetes.cluster import Cluster
 
 
@@ -27,33 +27,13 @@ def authenticator_from(
     """`mistakes` must have found none in these settings. Without a cluster, its tokens are not accepted."""
 
     roles, options = _roles(settings), _options(settings)
-    sign_in = kubernetes = hub = None
-    if settings.oidc_issuer:
-        provider = OidcOptions(
-            issuer=settings.oidc_issuer,
-            client_id=settings.oidc_client_id,
-            client_secret=settings.oidc_client_secret,
-            redirect_uri=f"{options.link}/sign-in/callback",
-            scopes=tuple(settings.oidc_scopes.split()),
-            email_claim=settings.oidc_email_claim,
-            groups_claim=settings.oidc_groups_claim,
-        )
-        sign_in = OidcClient(provider, http, now)
+    oidc = OidcClient(settings, http, now) if settings.oidc_issuer else None
+    hub = HubTokens(HubClient(settings, http), roles, time.monotonic) if settings.hub_url else None
+    reviewer = None
     if cluster is not None:
-        review_options = TokenReviewOptions(settings.token_audience, settings.kubernetes_user_prefix)
-        kubernetes = TokenReviewer(cluster, roles, time.monotonic, review_options)
-    if settings.hub_url:
-        hub_options = HubOptions(
-            url=settings.hub_url.rstrip("/"),
-            client_id=settings.hub_client_id,
-            client_secret=settings.hub_client_secret,
-            public_url=options.public_url,
-            base_path=options.base_path,
-            api_url=settings.hub_api_url.rstrip("/"),
-            people=settings.hub_people(),
-        )
-        hub = HubTokens(HubClient(hub_options, http), roles, time.monotonic)
-    methods = SignInMethods(sign_in, kubernetes, settings.dev, hub)
+        audience, prefix = settings.token_audience, settings.kubernetes_user_prefix
+        reviewer = TokenReviewer(cluster, roles, time.monotonic, audience, prefix)
+    methods = SignInMethods(oidc, reviewer, settings.dev, hub)
     limiter, proxies = PersonLimiter(time.monotonic), request_limits(settings).trusted_proxies
     return Authenticator(people, roles, methods, options, limiter, now, proxies)
 

@@ -25,8 +25,8 @@ from carrel.bookings.sign_in.oidc import (
     ask_provider,
     code_challenge,
 )
+from carrel.bookings.sign_in.settings import SignInSettings
 from carrel.bookings.sign_in.token_review import ReviewedTokens
-from carrel.dialects.hub_people import HubPeople
 from carrel.http.problems import Problem
 from carrel.parsing.addresses import is_address
 
@@ -37,37 +37,6 @@ TOKEN_FORM = re.compile("[0-9a-f]{32}")
 CALLBACK = "/oauth_callback"
 """Where a hub sends people back to, by default."""
 REFUSED = (401, 403)
-
-
-@dataclass(frozen=True, slots=True)
-class HubOptions:
-    """A JupyterHub, and our registration there as a service."""
-
-    url: str
-    """The address that browsers see, without `/hub`."""
-    client_id: str
-    client_secret: str = field(repr=False)
-    public_url: str
-    base_path: str = ""
-    api_url: str = ""
-    """Where this service itself asks. Empty: at the address that browsers use."""
-    people: HubPeople = field(default_factory=HubPeople)
-
-    @property
-    def api(self) -> str:
-        return self.api_url or f"{self.url}/hub/api"
-
-    @property
-    def service_name(self) -> str:
-        """A hub calls the client of its service `service-NAME`."""
-        return self.client_id.removeprefix("service-")
-
-    @property
-    def redirect_uri(self) -> str:
-        """Letter for letter as the hub has registered it: of a service on its own host, without the host."""
-        hub, own = urlsplit(self.url), urlsplit(self.public_url)
-        is_on_hub = self.base_path and (hub.scheme, hub.netloc) == (own.scheme, own.netloc)
-        return f"{'' if is_on_hub else self.public_url}{self.base_path}{CALLBACK}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +67,14 @@ def read_user(found: Mapping[str, Any]) -> HubUser:
 
 
 class HubClient:
-    def __init__(self, options: HubOptions, http: aiohttp.ClientSession) -> None:
-        self.options = options
+    def __init__(self, settings: SignInSettings, http: aiohttp.ClientSession) -> None:
+        self._url = settings.hub_url.rstrip("/")
+        self._api = settings.hub_api_url.rstrip("/") or f"{self._url}/hub/api"
+        self._client_id, self._client_secret = settings.hub_client_id, settings.hub_client_secret
+        self._redirect_uri = redirect_uri(settings)
+        self._people = settings.hub_people()
+        self.service_name = self._client_id.removeprefix("service-")
+        """A hub calls the client of its service `service-NAME`."""
         self._http = http
         self._questions = asyncio.Semaphore(MOST_QUESTIONS)
 
@@ -108,23 +83,23 @@ class HubClient:
         this service. A hub before 6 ignores the code challenge."""
         parameters = {
             "response_type": "code",
-            "client_id": self.options.client_id,
-            "redirect_uri": self.options.redirect_uri,
+            "client_id": self._client_id,
+            "redirect_uri": self._redirect_uri,
             "state": state,
             "code_challenge": code_challenge(verifier),
             "code_challenge_method": "S256",
         }
-        return f"{self.options.url}/hub/api/oauth2/authorize?{urlencode(parameters)}"
+        return f"{self._url}/hub/api/oauth2/authorize?{urlencode(parameters)}"
 
     async def finish(self, code: str, verifier: str, nonce: str) -> VerifiedClaims:
         """Raises `SignInFailed`. The token is used once, here, and not kept."""
         form = {
             "grant_type": "authorization_code",
             "code": code,
-            "redirect_uri": self.options.redirect_uri,
+            "redirect_uri": self._redirect_uri,
             "code_verifier": verifier,
-            "client_id": self.options.client_id,
-            "client_secret": self.options.client_secret,
+            "client_id": self._client_id,
+            "client_secret": self._client_secret,
         }
         status, answer = await self._ask("POST", "/oauth2/token", data=form)
         if status == 401:
@@ -150,7 +125,7 @@ class HubClient:
 
     def person(self, name: str) -> str:
         """The address of a user. Raises `SignInFailed` if they have none."""
-        person = self.options.people.person_of(name)
+        person = self._people.person_of(name)
         if not is_address(person):
             raise SignInFailed(
                 f"JupyterHub calls you {name!r}, which is no e-mail address, and people book under addresses."
@@ -163,8 +138,15 @@ class HubClient:
 
     async def _ask(self, method: str, path: str, **call: Any) -> tuple[int, object]:
         """The status, and the JSON of the answer if it is 200."""
-        url = self.options.api + path
+        url = self._api + path
         return await ask_provider(self._http, "JupyterHub", method, url, **call)
+
+
+def redirect_uri(settings: SignInSettings) -> str:
+    """Return it letter for letter as the hub has registered it: of a service on its own host, without the host."""
+    hub, own = urlsplit(settings.hub_url), urlsplit(settings.public_url)
+    is_on_hub = settings.base_path.rstrip("/") and (hub.scheme, hub.netloc) == (own.scheme, own.netloc)
+    return f"{settings.base_path.rstrip('/') if is_on_hub else settings.link}{CALLBACK}"
 
 
 def _checked(status: int, found: object) -> Mapping[str, Any]:
@@ -220,7 +202,7 @@ class HubTokens:
         )
 
     def _check(self, user: HubUser) -> None:
-        service = self.client.options.service_name
+        service = self.client.service_name
         if user.is_service:
             raise SignInFailed(f"It belongs to {user.name}, a service of JupyterHub; a person's own is needed")
         if not user.may_use(service):

@@ -20,6 +20,7 @@ import aiohttp
 import jwt
 
 from carrel.bookings.sign_in.secrets import is_same
+from carrel.bookings.sign_in.settings import SignInSettings
 from carrel.parsing.addresses import is_address, normal
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
@@ -41,20 +42,6 @@ class ProviderUnavailable(SignInFailed):
 
 
 @dataclass(frozen=True, slots=True)
-class OidcOptions:
-    """An OpenID Connect provider, and our registration there."""
-
-    issuer: str
-    client_id: str
-    client_secret: str
-    """Empty for a public client: then PKCE alone protects the code."""
-    redirect_uri: str
-    scopes: tuple[str, ...] = ("openid", "email", "profile")
-    email_claim: str = "email"
-    groups_claim: str = "groups"
-
-
-@dataclass(frozen=True, slots=True)
 class VerifiedClaims:
     """What the provider says about a person, after all checks."""
 
@@ -70,8 +57,10 @@ def code_challenge(verifier: str) -> str:
 
 
 class OidcClient:
-    def __init__(self, provider: OidcOptions, http: aiohttp.ClientSession, now: Callable[[], datetime]) -> None:
-        self._provider = provider
+    def __init__(self, settings: SignInSettings, http: aiohttp.ClientSession, now: Callable[[], datetime]) -> None:
+        self._settings = settings
+        self._issuer, self._client_id = settings.oidc_issuer, settings.oidc_client_id
+        self._redirect_uri = f"{settings.link}/sign-in/callback"
         self._http = http
         self._now = now
         self._lock = asyncio.Lock()
@@ -83,9 +72,9 @@ class OidcClient:
         """The address at the provider to which the browser is redirected. Raises `SignInFailed`."""
         parameters = {
             "response_type": "code",
-            "client_id": self._provider.client_id,
-            "redirect_uri": self._provider.redirect_uri,
-            "scope": " ".join(self._provider.scopes),
+            "client_id": self._client_id,
+            "redirect_uri": self._redirect_uri,
+            "scope": " ".join(self._settings.oidc_scopes.split()),
             "state": state,
             "nonce": nonce,
             "code_challenge": code_challenge(verifier),
@@ -106,10 +95,10 @@ class OidcClient:
         return self._verified(claims)
 
     def _verified(self, claims: Mapping[str, Any]) -> VerifiedClaims:
-        email, groups = claims.get(self._provider.email_claim), claims.get(self._provider.groups_claim, [])
+        email, groups = claims.get(self._settings.oidc_email_claim), claims.get(self._settings.oidc_groups_claim, [])
         if not isinstance(email, str) or not is_address(email):
             raise SignInFailed(
-                f"The identity provider sent no e-mail address in the claim {self._provider.email_claim!r}"
+                f"The identity provider sent no e-mail address in the claim {self._settings.oidc_email_claim!r}"
             )
         is_verified = claims.get("email_verified", True)
         if is_verified is not True and is_verified != "true":
@@ -124,16 +113,16 @@ class OidcClient:
         form = {
             "grant_type": "authorization_code",
             "code": code,
-            "redirect_uri": self._provider.redirect_uri,
+            "redirect_uri": self._redirect_uri,
             "code_verifier": verifier,
-            "client_id": self._provider.client_id,
+            "client_id": self._client_id,
         }
         headers = {}
         methods = discovered.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
-        if self._provider.client_secret and "client_secret_basic" in methods:
-            headers["authorization"] = _basic(self._provider.client_id, self._provider.client_secret)
-        elif self._provider.client_secret:
-            form["client_secret"] = self._provider.client_secret
+        if self._settings.oidc_client_secret and "client_secret_basic" in methods:
+            headers["authorization"] = _basic(self._client_id, self._settings.oidc_client_secret)
+        elif self._settings.oidc_client_secret:
+            form["client_secret"] = self._settings.oidc_client_secret
         return await self._json("POST", str(discovered["token_endpoint"]), data=form, headers=headers)
 
     async def _checked(self, token: str) -> Mapping[str, Any]:
@@ -144,8 +133,8 @@ class OidcClient:
                 token,
                 key,
                 algorithms=ALGORITHMS,
-                audience=self._provider.client_id,
-                issuer=self._provider.issuer,
+                audience=self._client_id,
+                issuer=self._issuer,
                 # The times are checked below, with the injected clock.
                 options={
                     "require": ["exp", "iat", "iss", "aud", "sub"],
@@ -158,8 +147,8 @@ class OidcClient:
             raise SignInFailed(f"The ID token cannot be trusted: {error}") from None
         self._check_times(claims)
         audience = claims["aud"]
-        party = claims.get("azp", self._provider.client_id if isinstance(audience, str) or len(audience) == 1 else "")
-        if party != self._provider.client_id:
+        party = claims.get("azp", self._client_id if isinstance(audience, str) or len(audience) == 1 else "")
+        if party != self._client_id:
             raise SignInFailed("The ID token was made for another client")
         return claims
 
@@ -189,16 +178,16 @@ class OidcClient:
     async def _discovery(self) -> Mapping[str, Any]:
         if self._discovered and self._now() - self._discovered[0] < DISCOVERY_AGE:
             return self._discovered[1]
-        found = await self._json("GET", f"{self._provider.issuer.rstrip('/')}/.well-known/openid-configuration")
-        if found.get("issuer") != self._provider.issuer:
-            raise SignInFailed(f"{self._provider.issuer} calls itself {found.get('issuer')!r}")
+        found = await self._json("GET", f"{self._issuer.rstrip('/')}/.well-known/openid-configuration")
+        if found.get("issuer") != self._issuer:
+            raise SignInFailed(f"{self._issuer} calls itself {found.get('issuer')!r}")
         missing = [
             name
             for name in ("authorization_endpoint", "token_endpoint", "jwks_uri")
             if not isinstance(found.get(name), str)
         ]
         if missing:
-            raise SignInFailed(f"{self._provider.issuer} does not publish its {', '.join(missing)}")
+            raise SignInFailed(f"{self._issuer} does not publish its {', '.join(missing)}")
         self._discovered = (self._now(), found)
         return found
 

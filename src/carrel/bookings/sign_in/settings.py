@@ -122,6 +122,11 @@ class SignInSettings(HubSettings):
     ] = None
     """For the rate limit per address. Without it an ingress counts as one caller."""
 
+    @property
+    def link(self) -> str:
+        """The address of the service for people; empty: it is not known."""
+        return f"{self.public_url.rstrip('/')}{self.base_path.rstrip('/')}" if self.public_url else ""
+
 
 def mistakes(settings: SignInSettings, bind_address: str) -> Iterable[str]:
     """Everything that is wrong with these settings."""

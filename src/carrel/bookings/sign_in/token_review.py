@@ -9,7 +9,6 @@ that is kept in a Secret is refused.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from carrel.bookings.people import How, Person, RoleOptions
@@ -86,30 +85,20 @@ POD_UID = "authentication.kubernetes.io/pod-uid"
 """The API server adds this to a token that is bound to a pod, after it has checked that the pod exists."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenReviewOptions:
-    """What the settings say about tokens of the cluster."""
-
-    audience: str = ""
-    """If set, tokens must be made for it. Otherwise the API server's own tokens are accepted."""
-    user_prefix: str = ""
-    """The prefix of the names of OIDC users, such as `oidc:`."""
-
-
-DEFAULT_OPTIONS = TokenReviewOptions()
-
-
 class TokenReviewer:
     def __init__(
         self,
         cluster: Cluster,
         roles: RoleOptions,
         clock: Callable[[], float],
-        options: TokenReviewOptions = DEFAULT_OPTIONS,
+        audience: str = "",
+        user_prefix: str = "",
     ) -> None:
+        """With an audience, tokens must be made for it; otherwise the API server's own are accepted. `user_prefix` is
+        what the names of OIDC users begin with, such as `oidc:`."""
         self._cluster = cluster
         self._roles = roles
-        self._options = options
+        self._audience, self._user_prefix = audience, user_prefix
         self._reviewed: ReviewedTokens[Person] = ReviewedTokens(clock)
 
     async def person(self, token: str, address: str = "") -> Person | None:
@@ -118,13 +107,11 @@ class TokenReviewer:
         return await self._reviewed.owner(token, address, self._review)
 
     async def _review(self, token: str) -> Person | None:
-        spec = {"token": token, **({"audiences": [self._options.audience]} if self._options.audience else {})}
+        spec = {"token": token, **({"audiences": [self._audience]} if self._audience else {})}
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
         status = (await self._cluster.create(TOKEN_REVIEWS, body)).get("status", {})
         # A server that does not know audiences would omit them, and accept any token.
-        if not status.get("authenticated") or (
-            self._options.audience and self._options.audience not in status.get("audiences", ())
-        ):
+        if not status.get("authenticated") or (self._audience and self._audience not in status.get("audiences", ())):
             return None
         user = status.get("user", {})
         username = str(user.get("username", ""))
@@ -134,8 +121,8 @@ class TokenReviewer:
         return self._person(username, [str(each) for each in user.get("groups") or ()])
 
     def _person(self, username: str, groups: list[str]) -> Person | None:
-        name = lowered(username.removeprefix(self._options.user_prefix))
-        if not username.startswith(self._options.user_prefix) or not is_address(name):
+        name = lowered(username.removeprefix(self._user_prefix))
+        if not username.startswith(self._user_prefix) or not is_address(name):
             return None
         roles = self._roles.by_groups(groups)
         return Person(name, roles=roles, how=How.SERVICE_ACCOUNT, groups=frozenset(groups))
