@@ -210,8 +210,7 @@ class BookingCommands:
     # --- the rules ---------------------------------------------------------------------------------------------------
 
     def _booking_of(self, request: BookingRequest, by: Person, now: datetime) -> Booking:
-        start = request.start or now
-        end = start + request.end if isinstance(request.end, timedelta) else request.end
+        start, end = request.times(now)
         model = self._queries.model(request.model)
         return Booking(
             id="",

@@ -36,6 +36,10 @@ class BookingRequest:
     group: str = ""
     """The group whose booking it is; empty: it is the person's own. Its managers and lab admins may."""
 
+    def times(self, now: datetime) -> tuple[datetime, datetime]:
+        start = self.start or now
+        return start, start + self.end if isinstance(self.end, timedelta) else self.end
+
 
 @dataclass(frozen=True, slots=True)
 class Changes:

@@ -3,9 +3,8 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -20,7 +19,7 @@ from carrel.bookings.mirror import BookingMirror
 from carrel.bookings.notifications.channels import MailChannel, WebhookChannel, mail_server
 from carrel.bookings.notifications.messages import Channel
 from carrel.bookings.notifications.notifier import Notifier
-from carrel.bookings.notifications.overbooked_watch import OverbookedWatch
+from carrel.bookings.notifications.overbooked_watch import OVERBOOKED_S, OverbookedWatch
 from carrel.bookings.notifications.revocation_watch import RevocationWatch
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import StoreUnavailable
@@ -110,7 +109,12 @@ async def _serve(
         async with serving(booking_app(service, request_limits(settings), metrics), address, finish_s=FINISH_S) as url:
             where = database.url.render_as_string(hide_password=True)
             log.info("listening url=%s database=%s zone=%s", url, where, settings.zone)
-            async with _tasks(_forget(people, notifier, now), notifier.run(), *_watching(carrel, service, mirror)):
+            async with _tasks(
+                _every(FORGET_S, lambda: people.forget_expired(now())),
+                _every(FORGET_S, notifier.forget),
+                notifier.run(),
+                *_watching(carrel, service, mirror),
+            ):
                 await stop.wait()
                 service.stopping.set()
     log.info("stopped")
@@ -139,7 +143,7 @@ def _watching(
     watches = carrel.nodes, carrel.node_statuses
     overbooked = OverbookedWatch(service.queries, service.outbox, lambda: not any(each.failures for each in watches))
     observe = _observe_cluster(carrel, service.cluster_view)
-    return (carrel.informers.run(), observe, revocations.run(), overbooked.run(), mirror.run())
+    return (carrel.informers.run(), observe, revocations.run(), _every(OVERBOOKED_S, overbooked.round), mirror.run())
 
 
 @contextlib.asynccontextmanager
@@ -161,11 +165,10 @@ async def _observe_cluster(carrel: ClusterState, cluster_view: ClusterView | Non
         await asyncio.sleep(HOUSEKEEPING_S)
 
 
-async def _forget(people: SqlPeople, notifier: Notifier, now: Callable[[], datetime]) -> None:
+async def _every(pause_s: float, act: Callable[[], Awaitable[object]]) -> None:
     while True:
         try:
-            await people.forget_expired(now())
-            await notifier.forget()
+            await act()
         except StoreUnavailable as error:
             log.warning("store_unavailable: %s", error)
-        await asyncio.sleep(FORGET_S)
+        await asyncio.sleep(pause_s)

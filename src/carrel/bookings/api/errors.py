@@ -21,23 +21,16 @@ T = TypeVar("T")
 
 MALFORMED = {RefusalReason.NO_ADDRESS: "user", RefusalReason.NO_GROUP_NAME: "group"}
 """The field that cannot be understood."""
-STATUS = {
-    RefusalReason.RULES: 422,
-    RefusalReason.NOT_FOUND: 404,
-    RefusalReason.FORBIDDEN: 403,
-    RefusalReason.CONTRADICTION: 422,
-    RefusalReason.CHANGED: 412,
-    RefusalReason.KEY_REUSED: 409,
-    RefusalReason.NOT_READY: 503,
+ANSWERS = {
+    RefusalReason.RULES: (422, ""),
+    RefusalReason.NOT_FOUND: (404, "Not found"),
+    RefusalReason.FORBIDDEN: (403, "Not allowed"),
+    RefusalReason.CONTRADICTION: (422, "For a person or for a group?"),
+    RefusalReason.CHANGED: (412, "Changed meanwhile"),
+    RefusalReason.KEY_REUSED: (409, "The key was used already"),
+    RefusalReason.NOT_READY: (503, "Not ready"),
 }
-TITLE = {
-    RefusalReason.NOT_FOUND: "Not found",
-    RefusalReason.FORBIDDEN: "Not allowed",
-    RefusalReason.CONTRADICTION: "For a person or for a group?",
-    RefusalReason.CHANGED: "Changed meanwhile",
-    RefusalReason.KEY_REUSED: "The key was used already",
-    RefusalReason.NOT_READY: "Not ready",
-}
+"""Status and title; broken rules are the title themselves."""
 DOCUMENTED: dict[int | str, dict[str, Any]] = {
     status: {"description": what, "content": {PROBLEM_JSON: {"schema": ProblemOut.model_json_schema()}}}
     for status, what in {
@@ -64,8 +57,8 @@ def problem_of(refusal: BookingRefusal) -> Problem:
         fields["earliest_start"] = seconds(refusal.earliest_start) if refusal.earliest_start else None
         fields["problems"] = [{"code": p.rule, "title": p.title, "message": p.message} for p in refusal.problems]
     detail = " ".join(refusal.messages)
-    title = refusal.message if refusal.reason is RefusalReason.RULES else TITLE[refusal.reason]
-    return Problem(STATUS[refusal.reason], refusal.reason.value, title, detail, refusal.hint, **fields)
+    status, title = ANSWERS[refusal.reason]
+    return Problem(status, refusal.reason.value, title or refusal.message, detail, refusal.hint, **fields)
 
 
 def accepted(outcome: T | BookingRefusal) -> T:

@@ -9,8 +9,6 @@ Every replica looks. That a booking's person was told is a mark in the database,
 another picture than the others waits for `LASTS` after each of their messages.
 """
 
-import asyncio
-import logging
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
 
@@ -18,16 +16,15 @@ from carrel.bookings.calendar import Calendar
 from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.notifications.messages import Occasion, facts_of
 from carrel.bookings.queries import BookingQueries
-from carrel.bookings.records import LogEntry, StoreUnavailable
+from carrel.bookings.records import LogEntry
 from carrel.bookings.rules import Booking
 from carrel.bookings.store.outbox import SqlOutbox
-
-log = logging.getLogger(__name__)
 
 LASTS = timedelta(minutes=10)
 """A machine with eight GPUs takes five to ten minutes to start."""
 SOON = timedelta(days=1)
-ROUND_S = 30.0
+OVERBOOKED_S = 30.0
+"""How often it is looked at."""
 MARK = "overbooked-"
 """How the names of marks begin; the booking's id follows."""
 ACTOR = "the cluster"
@@ -58,14 +55,6 @@ class OverbookedWatch:
         self._is_current = is_current
         self._since: dict[tuple[str, bool, bool], datetime] = {}
         """A booking, whether it lacks GPUs, whether its person was told → since when that is so."""
-
-    async def run(self) -> None:
-        while True:
-            try:
-                await self.round()
-            except StoreUnavailable as error:
-                log.warning("store_unavailable: %s", error)
-            await asyncio.sleep(ROUND_S)
 
     async def round(self) -> None:
         """Raises `StoreUnavailable`."""

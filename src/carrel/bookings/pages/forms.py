@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, tzinfo
 
 from starlette.datastructures import FormData, QueryParams
 
@@ -154,11 +154,6 @@ def read_booking_form(given: Mapping[str, str], zone: tzinfo, now: datetime) -> 
         reason=given.get("reason", ""),
         group=given.get("group", ""),
     )
-
-
-def times_of(wanted: BookingRequest, now: datetime) -> tuple[datetime, datetime]:
-    start = wanted.start or now
-    return start, start + wanted.end if isinstance(wanted.end, timedelta) else wanted.end
 
 
 def idempotency_of(given: Mapping[str, str]) -> IdempotencyKey | None:

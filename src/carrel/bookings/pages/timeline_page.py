@@ -20,7 +20,6 @@ from carrel.bookings.pages.forms import (
     feedback_on,
     idempotency_of,
     read_booking_form,
-    times_of,
     why_earliest,
 )
 from carrel.bookings.pages.layout import Handler, Page
@@ -250,7 +249,7 @@ class TimelinePage(Page):
         wanted, queries = feedback.wanted, self._queries
         if wanted is None or feedback.earliest is None:
             return ""
-        asked_start, asked_end = times_of(wanted, queries.now())
+        asked_start, asked_end = wanted.times(queries.now())
         rules, start = queries.rules, whole_minute(feedback.earliest, queries.now(), queries.zone)
         length = max(rules.min_duration, min(asked_end - asked_start, rules.max_duration))
         fields = {
@@ -268,7 +267,7 @@ class TimelinePage(Page):
     def _selection(self, feedback: FormFeedback) -> timeline.SelectedSpan | None:
         if feedback.wanted is None:
             return None
-        return timeline.SelectedSpan(feedback.wanted.model, *times_of(feedback.wanted, self._queries.now()))
+        return timeline.SelectedSpan(feedback.wanted.model, *feedback.wanted.times(self._queries.now()))
 
     def _window(self, asked: Mapping[str, str]) -> timeline.DateRange:
         """Six weeks from the Monday of the requested week, or of this week."""

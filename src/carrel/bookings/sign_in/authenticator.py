@@ -8,7 +8,6 @@
 An invalid credential is refused even if the request also carries a valid one.
 """
 
-import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from carrel.bookings.sign_in.hub import HubClient, HubTokens
 from carrel.bookings.sign_in.oidc import OidcClient
 from carrel.bookings.sign_in.request_guard import OWN_HOST, Network, PersonLimiter, client_address, too_many
 from carrel.bookings.sign_in.secrets import TOKEN_PREFIX, csrf_of, hashed, is_same
+from carrel.bookings.sign_in.settings import is_loopback
 from carrel.bookings.sign_in.token_review import TokenReviewer
 from carrel.http.problems import Problem
 from carrel.kubernetes.cluster import ClusterError
@@ -255,11 +255,7 @@ class Authenticator:
 
 def is_for_loopback(request: Request) -> bool:
     """Whether the request is for this machine, by its host name."""
-    host = request.url.hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return is_loopback(request.url.hostname or "")
 
 
 async def current_person(request: Request) -> Person:

@@ -6,7 +6,6 @@ database records the oldest level whose programs may use it: an older program ca
 """
 
 import logging
-from dataclasses import dataclass
 
 from alembic import command
 from alembic.config import Config
@@ -24,44 +23,27 @@ log = logging.getLogger(__name__)
 DEVELOPMENT = "its tables were made by a development version of Carrel, before 0.1.0; delete it, or name another one"
 
 
-@dataclass(frozen=True)
-class NewerTables:
-    """A newer Carrel made them."""
-
-    level: str
-    """The level of the tables."""
-    oldest: str
-    """The oldest level whose programs may use them."""
-    known: str
-    """The level of this program."""
-
-    @property
-    def can_be_used(self) -> bool:
-        return self.known >= self.oldest
-
-    def __str__(self) -> str:
-        return (
-            f"its tables have level {self.level}, made by a newer version of Carrel, and need a program that knows "
-            f"level {self.oldest}; this one knows {self.known}. Install the newer version again, or restore the backup "
-            "from before the upgrade"
-        )
-
-
 def bring_up_to_date(connection: Connection) -> None:
     """Raises `StoreUnavailable` if the tables are newer, and this program may not use them."""
     logging.getLogger("alembic").setLevel(logging.WARNING)  # it logs each step at every start
     if _is_of_a_development_version(connection):
         raise StoreUnavailable(DEVELOPMENT)
     config = _config(connection)
-    newer = _newer_tables(connection, config)
-    if newer is None:
+    scripts = ScriptDirectory.from_config(config)
+    level = MigrationContext.configure(connection).get_current_revision() or ""
+    if level in {"", *(each.revision for each in scripts.walk_revisions())}:
         command.upgrade(config, "head")
         _record_oldest(connection)
-    elif newer.can_be_used:
-        log.warning("newer_tables level=%s oldest=%s known=%s", newer.level, newer.oldest, newer.known)
-    else:
-        # Not one that is too old: it would write into tables that mean something else.
-        raise StoreUnavailable(str(newer))
+        return
+    known, oldest = scripts.get_current_head() or "", _recorded_oldest(connection) or level
+    if known < oldest:
+        # It would write into tables that mean something else.
+        raise StoreUnavailable(
+            f"its tables have level {level}, made by a newer version of Carrel, and need a program that knows "
+            f"level {oldest}; this one knows {known}. Install the newer version again, or restore the backup "
+            "from before the upgrade"
+        )
+    log.warning("newer_tables level=%s oldest=%s known=%s", level, oldest, known)
 
 
 def _is_of_a_development_version(connection: Connection) -> bool:
@@ -79,17 +61,10 @@ def _config(connection: Connection) -> Config:
     return config
 
 
-def _newer_tables(connection: Connection, config: Config) -> NewerTables | None:
-    """None if this program knows their level, or if there are none yet."""
-    scripts = ScriptDirectory.from_config(config)
-    level = MigrationContext.configure(connection).get_current_revision() or ""
-    known = scripts.get_current_head() or ""
-    if level in {"", *(each.revision for each in scripts.walk_revisions())}:
-        return None
-    # Tables that record nothing are used by programs of their own level only.
-    records = inspect(connection).has_table(schema_levels.name)
-    oldest = connection.execute(select(schema_levels.c.oldest)).scalar() if records else None
-    return NewerTables(level, oldest or level, known)
+def _recorded_oldest(connection: Connection) -> str | None:
+    """Return the oldest level whose programs may use the tables. Without one, it is their own."""
+    is_recorded = inspect(connection).has_table(schema_levels.name)
+    return connection.execute(select(schema_levels.c.oldest)).scalar() if is_recorded else None
 
 
 def _record_oldest(connection: Connection) -> None:
