@@ -71,12 +71,9 @@ class Day:
 
 
 @dataclass(frozen=True, slots=True)
-class DayAvailability:
-    """A day in the lab's zone: how much is free all day."""
+class DayAvailability(Day):
+    """A day with how much is free all of it."""
 
-    day: date
-    start: datetime
-    end: datetime
     free: int
     """Below zero: more is booked than there is."""
     shares: int = 0

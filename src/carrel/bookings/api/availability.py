@@ -150,7 +150,8 @@ def _model_out(found: Availability) -> ModelOut:
         overbooked=found.overbooked,
         shares_per_gpu=found.shares_per_gpu,
         days=[
-            DayOut(day=d.day, free=max(0, d.free), shares=max(0, d.shares), overbooked=d.overbooked) for d in found.days
+            DayOut(day=d.date, free=max(0, d.free), shares=max(0, d.shares), overbooked=d.overbooked)
+            for d in found.days
         ],
     )
 
