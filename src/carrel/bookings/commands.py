@@ -33,7 +33,6 @@ from carrel.bookings.rules import (
     Booking,
     RuleInput,
     broken_rules,
-    earliest_start,
     rule_input,
 )
 from carrel.bookings.sign_in.secrets import hashed
@@ -62,10 +61,7 @@ class BookingCommands:
             seen = await self._judge(reading, booking, now)
             if seen.problems:
                 return seen
-            own = await self._queries.own(reading, booking)
-            start = earliest_start(own, now, self._queries.rules)
-            moved = replace(booking, start=start, end=start + (booking.end - booking.start))
-            return replace(seen, earliest_start=await self._queries.first_start(reading, moved))
+            return replace(seen, earliest_start=await self._queries.first_allowed_start(reading, booking))
 
     async def create(
         self, request: BookingRequest, by: Person, key: IdempotencyKey | None = None
@@ -223,26 +219,17 @@ class BookingCommands:
             group=request.group,
         )
 
-    async def _judge(self, reading: SqlReading, wanted: Booking, now: datetime) -> Preview:
-        return await self._judge_with_room(reading, await self._input(reading, wanted, now))
-
     async def _judge_change(self, reading: SqlReading, record: BookingRecord, changes: Changes) -> Preview:
         old = record.booking
         new = replace(old, start=changes.start or old.start, end=changes.end or old.end, gpus=changes.gpus or old.gpus)
-        given = await self._input(reading, new, self._queries.now(), old)
-        if given.is_over:
-            return Preview(new, broken_rules(given), given.earliest_start, HINT_LIST)
-        return await self._judge_with_room(reading, given)
+        return await self._judge(reading, new, self._queries.now(), old)
 
-    async def _input(
-        self, reading: SqlReading, wanted: Booking, now: datetime, old: Booking | None = None
-    ) -> RuleInput:
-        own = await self._queries.own(reading, wanted)
-        return rule_input(wanted, own, now, self._queries.rules, self._queries.zone, old)
-
-    async def _judge_with_room(self, reading: SqlReading, given: RuleInput) -> Preview:
+    async def _judge(self, reading: SqlReading, wanted: Booking, now: datetime, old: Booking | None = None) -> Preview:
         """All rules, those about models and capacity included."""
-        wanted, queries = given.booking, self._queries
+        queries = self._queries
+        given = rule_input(wanted, await queries.own(reading, wanted), now, queries.rules, queries.zone, old)
+        if given.is_over:
+            return Preview(wanted, broken_rules(given), given.earliest_start, HINT_LIST)
         parts = [(start, end) for start, end in given.added if start < end]
         model = queries.model(wanted.model)
         if isinstance(model, Refusal) and not (parts or given.old is None):

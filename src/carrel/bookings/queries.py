@@ -167,9 +167,12 @@ class BookingQueries:
         if isinstance(named, Refusal):
             return BookingRefusal(RefusalReason.NOT_FOUND, str(named), hint="carrel free")
         async with self.store.reading() as reading:
-            start = earliest_start(await self.own(reading, wanted), self.now(), self.rules)
-            moved = replace(wanted, model=named, start=start, end=start + (wanted.end - wanted.start))
-            return await self.first_start(reading, moved)
+            return await self.first_allowed_start(reading, replace(wanted, model=named))
+
+    async def first_allowed_start(self, reading: SqlReading, wanted: Booking) -> datetime | None:
+        """The first start that both the rules and the calendar allow for a booking of this length."""
+        start = earliest_start(await self.own(reading, wanted), self.now(), self.rules)
+        return await self.first_start(reading, replace(wanted, start=start, end=start + (wanted.end - wanted.start)))
 
     async def own(self, reading: SqlReading, wanted: Booking) -> list[Booking]:
         """The bookings of the same person or group that a rule may still look at."""
