@@ -284,10 +284,7 @@ async def test_a_database_that_does_not_answer_is_unavailable(tmp_path: object) 
         await lost.aclose()
 
 
-async def test_connections_that_a_server_restart_closed_are_replaced(
-    postgres_server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("carrel.bookings.store.database.IDLE_S", 0.0)
+async def test_connections_that_a_server_restart_closed_are_replaced(postgres_server: str) -> None:
     opened = Database(new_database(postgres_server))
     await opened.migrate()
     with psycopg.connect(host=postgres_server, user="carrel", dbname="postgres", autocommit=True) as admin:
