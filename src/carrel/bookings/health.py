@@ -36,17 +36,20 @@ class BookingMetrics(ComponentMetrics):
         self.seconds = Histogram(
             "carrel_booking_call_duration_seconds", "Duration of HTTP requests.", registry=self.registry
         )
-        self.gpus = self._by_model("carrel_bookable_gpus", "Healthy GPUs.")
-        self.free = self._by_model("carrel_unbooked_gpus", "GPUs that are not booked now.")
-        self.overbooked = self._by_model("carrel_overbooked_gpus", "GPUs booked beyond those that there are.")
-        why = "GPUs that cannot be booked, because pods use them that no booking can displace."
-        self.set_aside = self._by_model("carrel_set_aside_gpus", why)
+        self.gpus = Gauge("carrel_bookable_gpus", "Healthy GPUs.", ["model"], registry=self.registry)
+        self.free = Gauge("carrel_unbooked_gpus", "GPUs that are not booked now.", ["model"], registry=self.registry)
+        self.overbooked = Gauge(
+            "carrel_overbooked_gpus", "GPUs booked beyond those that there are.", ["model"], registry=self.registry
+        )
+        self.set_aside = Gauge(
+            "carrel_set_aside_gpus",
+            "GPUs that cannot be booked, because pods use them that no booking can displace.",
+            ["model"],
+            registry=self.registry,
+        )
         self.mirror = mirror
         self.migration = migration
         self.read_on_scrape(self._of_mirror)
-
-    def _by_model(self, name: str, about: str) -> Gauge:
-        return Gauge(name, about, ["model"], registry=self.registry)
 
     def _of_mirror(self) -> Iterable[Metric]:
         yield GaugeMetricFamily(

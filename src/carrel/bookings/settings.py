@@ -1,18 +1,16 @@
 """The settings of the booking service. Those of the booking rules follow from the table in `rules`."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, make_dataclass
+from dataclasses import dataclass, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-import typer
-
-from carrel.bookings.limits import Limit
 from carrel.bookings.notifications.settings import NotificationSettings, mistakes_in_notifications
 from carrel.bookings.rules import DAY, HOUR, RULES, BookingRules, Rule
 from carrel.bookings.sign_in.settings import SignInSettings, mistakes
 from carrel.dialects.maia import DEFAULT_TOKENS
+from carrel.option_fields import option, setting
 from carrel.parsing.secret_settings import mistakes_in_secrets
 from carrel.settings import DialectSettings, DraSettings, HubSettings, ServingSettings, TierSettings
 
@@ -30,17 +28,12 @@ def rule_settings(rows: Iterable[Rule]) -> type:
         known = {limit.field: values.pop(limit.option) for limit in limits if limit.field}
         return BookingRules(**known, more=values, rows=table)  # type: ignore[arg-type] # each field has its limit's type
 
-    fields = [(limit.option, _option(limit), field(default=_typed(limit)(limit.default))) for limit in limits]
+    fields = [
+        (limit.option, kind, setting(kind(limit.default), limit.help, min=limit.least, max=limit.most))
+        for limit in limits
+        for kind in [int if limit.unit is None else float]
+    ]
     return make_dataclass("RuleSettings", fields, frozen=True, namespace={"rules": rules})
-
-
-def _option(limit: Limit) -> Any:
-    variable = f"CARREL_{limit.option.upper()}"
-    return Annotated[_typed(limit), typer.Option(help=limit.help, min=limit.least, max=limit.most, envvar=variable)]
-
-
-def _typed(limit: Limit) -> type[int] | type[float]:
-    return int if limit.unit is None else float
 
 
 if TYPE_CHECKING:
@@ -62,41 +55,30 @@ class BookingSettings(
     DialectSettings,
     ServingSettings,
 ):
-    port: Annotated[
-        int, typer.Option(help="Port to listen on; 0: any free one.", min=0, max=65535, envvar="CARREL_PORT")
-    ] = 39997
+    port: int = setting(39997, "Port to listen on; 0: any free one.", min=0, max=65535)
     """Next to the ports of the other components, so that all can run on one machine."""
-    database: Annotated[
-        str,
-        typer.Option(help="sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME.", envvar="CARREL_DATABASE"),
-    ] = "sqlite:///carrel.db"
+    database: str = setting("sqlite:///carrel.db", "sqlite:///FILE or postgresql://USER:PASSWORD@HOST/NAME.")
     """One replica can use a file; several replicas need PostgreSQL. A password belongs in the variable."""
-    inventory: Annotated[
-        Path | None,
-        typer.Option(help="File with the GPUs, as for `carrel demo --cluster`, instead of a cluster.", exists=True),
-    ] = None
+    inventory: Path | None = option(
+        None, "File with the GPUs, as for `carrel demo --cluster`, instead of a cluster.", exists=True
+    )
     """For a lab whose machines are not in a cluster, and for trials."""
-    zone: Annotated[str, typer.Option(help="The lab's IANA time zone.", envvar="CARREL_ZONE")] = "UTC"
+    zone: str = setting("UTC", "The lab's IANA time zone.")
     """It says what a day is, and how times are written for people. Bookings themselves are stored in UTC."""
-    settling_seconds: Annotated[
-        int,
-        typer.Option(
-            help="Seconds after a booking was made or enlarged in which nobody loses a GPU to it. Within them it may be"
-            " cancelled without a cooldown, if no pod uses it. A booking made ahead has settled when it starts.",
-            envvar="CARREL_SETTLING_SECONDS",
-            min=0,
-            max=3600,
-        ),
-    ] = 10
+    settling_seconds: int = setting(
+        10,
+        "Seconds after a booking was made or enlarged in which nobody loses a GPU to it. Within them it may be"
+        " cancelled without a cooldown, if no pod uses it. A booking made ahead has settled when it starts.",
+        min=0,
+        max=3600,
+    )
     """Long enough to take back a mistyped booking, short enough to wait for."""
-    maia_token: Annotated[
-        str,
-        typer.Option(
-            help="Secret that MAIA's clients and Carrel's webhook and controller send; without it they are refused.",
-            envvar=["CARREL_MAIA_TOKEN", "API_TOKEN"],
-            show_default=False,
-        ),
-    ] = ""
+    maia_token: str = option(
+        "",
+        "Secret that MAIA's clients and Carrel's webhook and controller send; without it they are refused.",
+        envvar=["CARREL_MAIA_TOKEN", "API_TOKEN"],
+        show_default=False,
+    )
     """The defaults of MAIA's chart are public, so they are refused. Give it in the variable: others can see options."""
 
     def options(self) -> "ClusterOptions":

@@ -3,11 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from email.utils import parseaddr
-from typing import Annotated
 from urllib.parse import urlsplit
 
-import typer
-
+from carrel.option_fields import setting
 from carrel.parsing import Malformed
 from carrel.parsing.addresses import is_address
 from carrel.parsing.secret_settings import HOW_TO_MAKE_ONE
@@ -17,23 +15,13 @@ from carrel.parsing.secret_settings import HOW_TO_MAKE_ONE
 class NotificationSettings:
     """The channels for notifications. Without any, none are sent."""
 
-    smtp_url: Annotated[
-        str,
-        typer.Option(
-            help="Mail server: smtps://USER:PASSWORD@HOST, or smtp:// (STARTTLS), or smtp+plain://.",
-            envvar="CARREL_SMTP_URL",
-            show_default=False,
-        ),
-    ] = ""
+    smtp_url: str = setting(
+        "", "Mail server: smtps://USER:PASSWORD@HOST, or smtp:// (STARTTLS), or smtp+plain://.", show_default=False
+    )
     """Give a password in the variable: others can see options."""
-    mail_from: Annotated[str, typer.Option(help="Sender of the mails.", envvar="CARREL_MAIL_FROM")] = ""
-    webhook_url: Annotated[
-        str, typer.Option(help="Address to which each notification is posted, signed.", envvar="CARREL_WEBHOOK_URL")
-    ] = ""
-    webhook_secret: Annotated[
-        str,
-        typer.Option(help="Secret that the posts are signed with.", envvar="CARREL_WEBHOOK_SECRET", show_default=False),
-    ] = ""
+    mail_from: str = setting("", "Sender of the mails.")
+    webhook_url: str = setting("", "Address to which each notification is posted, signed.")
+    webhook_secret: str = setting("", "Secret that the posts are signed with.", show_default=False)
     """So that the receiver can check the sender."""
 
 

@@ -4,11 +4,9 @@ import ipaddress
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated
 from urllib.parse import urlsplit
 
-import typer
-
+from carrel.option_fields import option, setting
 from carrel.parsing import Malformed
 from carrel.parsing.addresses import is_address, normal
 from carrel.settings import HubSettings
@@ -22,104 +20,51 @@ _BASE_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*/?")
 class SignInSettings(HubSettings):
     """Who may sign in, and with which role."""
 
-    public_url: Annotated[
-        str, typer.Option(help="URL of this service, as browsers see it.", envvar="CARREL_PUBLIC_URL")
-    ] = ""
+    public_url: str = setting("", "URL of this service, as browsers see it.")
     """Never taken from a request, which anybody can forge. With https, cookies are secure."""
-    base_path: Annotated[
-        str,
-        typer.Option(
-            help="Path under which browsers see this service, such as /services/carrel.", envvar="CARREL_BASE_PATH"
-        ),
-    ] = ""
+    base_path: str = setting("", "Path under which browsers see this service, such as /services/carrel.")
     """A JupyterHub shows its services under its own host, and its proxy does not take the path off."""
-    dev: Annotated[bool, typer.Option(help="Everybody on this machine may sign in as anybody.")] = False
+    dev: bool = option(False, "Everybody on this machine may sign in as anybody.")
     """For trials: there is no password."""
-    oidc_issuer: Annotated[
-        str,
-        typer.Option(help="OpenID Connect provider, such as https://login.lab.org.", envvar="CARREL_OIDC_ISSUER"),
-    ] = ""
-    oidc_client_id: Annotated[str, typer.Option(help="Client ID at the provider.", envvar="CARREL_OIDC_CLIENT_ID")] = ""
-    oidc_client_secret: Annotated[
-        str,
-        typer.Option(help="Client secret; better in the environment.", envvar="CARREL_OIDC_CLIENT_SECRET"),
-    ] = ""
-    """Everybody who may list processes can see options."""
-    oidc_scopes: Annotated[str, typer.Option(help="Scopes to request there.", envvar="CARREL_OIDC_SCOPES")] = (
-        "openid email profile"
-    )
+    oidc_issuer: str = setting("", "OpenID Connect provider, such as https://login.lab.org.")
+    oidc_client_id: str = setting("", "Client ID at the provider.")
+    oidc_client_secret: str = setting("", "Client secret; better in the environment.")
+    """Everybody who may list processes can see options. A public client has none: PKCE alone protects the code."""
+    oidc_scopes: str = setting("openid email profile", "Scopes to request there.")
     """Some providers send groups only if a scope requests them."""
-    oidc_email_claim: Annotated[
-        str, typer.Option(help="Claim with the e-mail address.", envvar="CARREL_OIDC_EMAIL_CLAIM")
-    ] = "email"
-    oidc_groups_claim: Annotated[
-        str, typer.Option(help="Claim with the groups.", envvar="CARREL_OIDC_GROUPS_CLAIM")
-    ] = "groups"
-    hub_url: Annotated[
-        str,
-        typer.Option(
-            help="JupyterHub to sign in with, as browsers see it, such as https://hub.lab.org.",
-            envvar="CARREL_HUB_URL",
-        ),
-    ] = ""
+    oidc_email_claim: str = setting("email", "Claim with the e-mail address.")
+    oidc_groups_claim: str = setting("groups", "Claim with the groups.")
+    hub_url: str = setting("", "JupyterHub to sign in with, as browsers see it, such as https://hub.lab.org.")
     """Its users sign in here without another password, and their own tokens are accepted."""
-    hub_api_url: Annotated[
-        str,
-        typer.Option(
-            help="API of the hub for this service, such as http://hub.jhub:8081/hub/api; default: HUB_URL/hub/api.",
-            envvar="CARREL_HUB_API_URL",
-        ),
-    ] = ""
-    """Within a cluster the address that browsers use may not be reachable."""
-    hub_client_id: Annotated[
-        str, typer.Option(help="Client ID at the hub: service-NAME.", envvar="CARREL_HUB_CLIENT_ID")
-    ] = "service-carrel"
-    hub_client_secret: Annotated[
-        str,
-        typer.Option(
-            help="The api_token of the service in the hub's configuration; better in the environment.",
-            envvar="CARREL_HUB_CLIENT_SECRET",
-            show_default=False,
-        ),
-    ] = ""
-    """Everybody who may list processes can see options."""
-    member_group: Annotated[
-        Names, typer.Option(help="Group whose members may book; without it, everybody.", envvar="CARREL_MEMBER_GROUPS")
-    ] = None
-    lab_admin_group: Annotated[Names, typer.Option(help="Group of lab admins.", envvar="CARREL_LAB_ADMIN_GROUPS")] = (
-        None
+    hub_api_url: str = setting(
+        "", "API of the hub for this service, such as http://hub.jhub:8081/hub/api; default: HUB_URL/hub/api."
     )
-    platform_admin_group: Annotated[
-        Names, typer.Option(help="Group of platform admins.", envvar="CARREL_PLATFORM_ADMIN_GROUPS")
-    ] = None
-    lab_admin: Annotated[Names, typer.Option(help="E-mail address of a lab admin.", envvar="CARREL_LAB_ADMINS")] = None
-    platform_admin: Annotated[
-        Names, typer.Option(help="E-mail address of a platform admin.", envvar="CARREL_PLATFORM_ADMINS")
-    ] = None
+    """Within a cluster the address that browsers use may not be reachable."""
+    hub_client_id: str = setting("service-carrel", "Client ID at the hub: service-NAME.")
+    hub_client_secret: str = setting(
+        "", "The api_token of the service in the hub's configuration; better in the environment.", show_default=False
+    )
+    """Everybody who may list processes can see options."""
+    member_group: Names = option(
+        None, "Group whose members may book; without it, everybody.", envvar="CARREL_MEMBER_GROUPS"
+    )
+    lab_admin_group: Names = option(None, "Group of lab admins.", envvar="CARREL_LAB_ADMIN_GROUPS")
+    platform_admin_group: Names = option(None, "Group of platform admins.", envvar="CARREL_PLATFORM_ADMIN_GROUPS")
+    lab_admin: Names = option(None, "E-mail address of a lab admin.", envvar="CARREL_LAB_ADMINS")
+    platform_admin: Names = option(None, "E-mail address of a platform admin.", envvar="CARREL_PLATFORM_ADMINS")
     """The first one must be named here or by a group: platform admins grant the other roles."""
-    service: Annotated[
-        Names,
-        typer.Option(help="ServiceAccount (NAMESPACE:NAME) that may ask about everybody.", envvar="CARREL_SERVICES"),
-    ] = None
+    service: Names = option(
+        None, "ServiceAccount (NAMESPACE:NAME) that may ask about everybody.", envvar="CARREL_SERVICES"
+    )
     """Carrel's own webhook and controller. Other ServiceAccounts are refused: whoever creates one could book as it."""
-    token_audience: Annotated[
-        str, typer.Option(help="Audience that tokens of the cluster must have.", envvar="CARREL_TOKEN_AUDIENCE")
-    ] = ""
+    token_audience: str = setting("", "Audience that tokens of the cluster must have.")
     """Without it the API server's own tokens are accepted. With it, a token for Carrel is useless elsewhere."""
-    kubernetes_user_prefix: Annotated[
-        str,
-        typer.Option(help="Prefix of user names, such as oidc:.", envvar="CARREL_KUBERNETES_USER_PREFIX"),
-    ] = ""
-    session_hours: Annotated[
-        float, typer.Option(help="How long a session lasts, in hours.", min=0.1, max=720, envvar="CARREL_SESSION_HOURS")
-    ] = 12.0
-    token_days: Annotated[
-        int, typer.Option(help="Longest lifetime of a token, in days.", min=1, max=3650, envvar="CARREL_TOKEN_DAYS")
-    ] = 90
-    trusted_proxy: Annotated[
-        Names,
-        typer.Option(help="Network of a proxy whose X-Forwarded-For is trusted.", envvar="CARREL_TRUSTED_PROXIES"),
-    ] = None
+    kubernetes_user_prefix: str = setting("", "Prefix of user names, such as oidc:.")
+    session_hours: float = setting(12.0, "How long a session lasts, in hours.", min=0.1, max=720)
+    token_days: int = setting(90, "Longest lifetime of a token, in days.", min=1, max=3650)
+    trusted_proxy: Names = option(
+        None, "Network of a proxy whose X-Forwarded-For is trusted.", envvar="CARREL_TRUSTED_PROXIES"
+    )
     """For the rate limit per address. Without it an ingress counts as one caller."""
 
     @property
@@ -151,10 +96,10 @@ def mistakes(settings: SignInSettings, bind_address: str) -> Iterable[str]:
         if not settings.public_url:
             yield "--oidc-issuer needs --public-url: the provider redirects people there"
     yield from _mistakes_about_hub(settings)
-    for option, given in (("--lab-admin", settings.lab_admin), ("--platform-admin", settings.platform_admin)):
+    for name, given in (("--lab-admin", settings.lab_admin), ("--platform-admin", settings.platform_admin)):
         for email in given or ():
             if not is_address(normal(email)):
-                yield f"{option} is {email!r}; expected an e-mail address such as ada@lab.org"
+                yield f"{name} is {email!r}; expected an e-mail address such as ada@lab.org"
     for name in settings.service or ():
         if name.count(":") != 1 or name.startswith(":") or name.endswith(":"):
             yield f"--service is {name!r}; expected NAMESPACE:NAME"
@@ -172,10 +117,10 @@ def _mistakes_about_hub(settings: SignInSettings) -> Iterable[str]:
         yield str(malformed)
     if not settings.hub_url:
         return
-    for option, url in (("--hub-url", settings.hub_url), ("--hub-api-url", settings.hub_api_url)):
+    for name, url in (("--hub-url", settings.hub_url), ("--hub-api-url", settings.hub_api_url)):
         address = urlsplit(url)
         if url and (address.scheme not in ("http", "https") or not address.netloc):
-            yield f"{option} is {url!r}; expected something like https://hub.lab.org"
+            yield f"{name} is {url!r}; expected something like https://hub.lab.org"
     hub = urlsplit(settings.hub_url)
     if hub.scheme == "http" and not is_loopback(hub.hostname or ""):
         yield "--hub-url must be https: whoever answers there decides who people are"
