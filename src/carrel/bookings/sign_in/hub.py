@@ -24,6 +24,7 @@ from carrel.bookings.sign_in.oidc import (
     VerifiedClaims,
     ask_provider,
     code_challenge,
+    code_form,
 )
 from carrel.bookings.sign_in.settings import SignInSettings
 from carrel.bookings.sign_in.token_review import ReviewedTokens
@@ -93,14 +94,8 @@ class HubClient:
 
     async def finish(self, code: str, verifier: str, nonce: str) -> VerifiedClaims:
         """Raises `SignInFailed`. The token is used once, here, and not kept."""
-        form = {
-            "grant_type": "authorization_code",
-            "code": code,
-            "redirect_uri": self._redirect_uri,
-            "code_verifier": verifier,
-            "client_id": self._client_id,
-            "client_secret": self._client_secret,
-        }
+        form = code_form(code, verifier, self._client_id, self._redirect_uri)
+        form["client_secret"] = self._client_secret
         status, answer = await self._ask("POST", "/oauth2/token", data=form)
         if status == 401:
             raise SignInFailed(

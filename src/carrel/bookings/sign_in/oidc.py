@@ -56,6 +56,12 @@ def code_challenge(verifier: str) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()
 
 
+def code_form(code: str, verifier: str, client_id: str, redirect_uri: str) -> dict[str, str]:
+    """Return what is sent for a token: RFC 6749, 4.1.3, with the proof of RFC 7636."""
+    form = {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect_uri}
+    return {**form, "code_verifier": verifier, "client_id": client_id}
+
+
 class OidcClient:
     def __init__(self, settings: SignInSettings, http: aiohttp.ClientSession, now: Callable[[], datetime]) -> None:
         self._settings = settings
@@ -110,13 +116,7 @@ class OidcClient:
 
     async def _exchange(self, code: str, verifier: str) -> Mapping[str, Any]:
         discovered = await self._discovery()
-        form = {
-            "grant_type": "authorization_code",
-            "code": code,
-            "redirect_uri": self._redirect_uri,
-            "code_verifier": verifier,
-            "client_id": self._client_id,
-        }
+        form = code_form(code, verifier, self._client_id, self._redirect_uri)
         headers = {}
         methods = discovered.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
         if self._settings.oidc_client_secret and "client_secret_basic" in methods:
