@@ -28,8 +28,7 @@ from benchmarks.core import cluster, shares
 from benchmarks.measuring import Figure
 from carrel.cluster.state import ClusterState
 from carrel.http.asgi import AsgiApp, Receive, Scope, Send
-from carrel.http.bodies import BodyLimit, BodyMemory
-from carrel.http.post_routes import JsonReply, PostRoute, post_routes
+from carrel.http.post_routes import BodyLimit, BodyMemory, JsonReply, PostRoute, post_routes
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.ledger.gpus import MiB

@@ -12,9 +12,15 @@ from carrel.cli.commands import COMMANDS
 from carrel.demo import demo
 from carrel.lifecycle.entry_point import ControllerSettings, controller
 from carrel.log_lines import log_lines
-from carrel.node.entry_point import AgentSettings, agent, withdraw
-from carrel.node.reservation import ReservationSettings, reservation
-from carrel.node.visible_gpus import VisibleGpusSettings, visible_gpus
+from carrel.node.entry_point import (
+    AgentSettings,
+    ReservationSettings,
+    VisibleGpusSettings,
+    agent,
+    reservation,
+    visible_gpus,
+    withdraw,
+)
 from carrel.option_fields import command
 from carrel.scheduling.entry_point import ExtenderSettings, extender
 from carrel.settings import ClusterSettings

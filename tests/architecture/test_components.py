@@ -39,7 +39,6 @@ PURE_MODULES = (
     "carrel.jupyterhub.profiles",
     "carrel.jupyterhub.spawn_page",
     "carrel.jupyterhub.startable",
-    "carrel.node.allocation_order",
     "carrel.node.device_names",
     "carrel.node.memory_mode_decision",
     "carrel.resource_claims.gate.allocation_retries",
@@ -188,9 +187,9 @@ LIBRARIES_OF_A_HUB = {"jupyterhub", "kubernetes_asyncio", "kubespawner", "msgspe
 
 READ_THE_ENVIRONMENT = {
     "carrel.settings": "options may be given as variables",
-    "carrel.node.reservation.run": "which GPU the device plugin gave to this container",
-    "carrel.node.visible_gpus.run": "the same, to say it",
-    "carrel.cli.saved_login": "where a person's configuration lies",
+    "carrel.node.reservation": "which GPU the device plugin gave to this container",
+    "carrel.node.visible_gpus": "the same, to say it",
+    "carrel.cli.booking_client": "where a person's configuration lies",
     "carrel.demo.component_processes": "is handed on to the processes that it starts",
 }
 """Module → what it reads there."""

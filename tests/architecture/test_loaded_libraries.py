@@ -14,15 +14,15 @@ TERMINAL = {"rich"}
 @pytest.mark.parametrize(
     ("component", "unwanted"),
     [
-        ("admission", DATABASE | PAGES | KUBELET | TERMINAL),
-        ("scheduling", DATABASE | PAGES | KUBELET | TERMINAL),
-        ("lifecycle", DATABASE | PAGES | KUBELET | TERMINAL),
-        ("node", DATABASE | PAGES | TERMINAL),
+        ("admission.run", DATABASE | PAGES | KUBELET | TERMINAL),
+        ("scheduling.run", DATABASE | PAGES | KUBELET | TERMINAL),
+        ("lifecycle.run", DATABASE | PAGES | KUBELET | TERMINAL),
+        ("node.run", DATABASE | PAGES | TERMINAL),
         ("node.reservation", DATABASE | PAGES | KUBELET | TERMINAL),
-        ("bookings", KUBELET | TERMINAL),
+        ("bookings.run", KUBELET | TERMINAL),
     ],
 )
 def test_a_component_loads_no_library_that_it_does_not_need(component: str, unwanted: set[str]) -> None:
-    script = f"import sys, carrel.__main__, carrel.{component}.run; print(*sys.modules)"
+    script = f"import sys, carrel.__main__, carrel.{component}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert unwanted.intersection(loaded) == set()

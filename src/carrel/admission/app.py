@@ -8,9 +8,8 @@ from starlette.applications import Starlette
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMetrics
 from carrel.http.asgi import AsgiApp
-from carrel.http.bodies import BodyLimit, BodyMemory
 from carrel.http.health import health_routes
-from carrel.http.post_routes import PostRoute, post_routes
+from carrel.http.post_routes import BodyLimit, BodyMemory, PostRoute, post_routes
 
 ERROR_FIELD = "message"
 LARGEST_REVIEW = 24 * 1024 * 1024

@@ -19,11 +19,20 @@ import aiohttp
 import typer
 from aiohttp import web
 
-from carrel.cli import saved_login
-from carrel.cli.booking_client import TIMEOUT, BookingClient, NotTheService, RequestRefused, ServiceUnreachable
+from carrel.cli.booking_client import (
+    TIMEOUT,
+    BookingClient,
+    Login,
+    NotTheService,
+    RequestRefused,
+    ServiceUnreachable,
+    check_address,
+    forget_login,
+    read_login,
+    save_login,
+)
 from carrel.cli.login import LoginSettings
 from carrel.cli.output import print_lines
-from carrel.cli.saved_login import Login, check_address
 from carrel.command_errors import UNAVAILABLE, USAGE, command_failed
 
 TIMEOUT_S = 300.0
@@ -32,21 +41,21 @@ WRONG_STATE = "This is not the login that the command line started."
 
 
 def log_in(settings: LoginSettings) -> None:
-    saved = saved_login.read()
+    saved = read_login()
     server = (settings.address or settings.server).rstrip("/") or (saved.server if saved else "")
     if not server:
         why = "A login needs the URL of the booking service."
         raise command_failed("Which booking service?", why, "carrel login https://gpus.lab.org", USAGE)
     check_address(server, settings.insecure)
     login = asyncio.run(_with_token(server, settings.token) if settings.token else _with_browser(server, settings))
-    file = saved_login.write(login)
+    file = save_login(login)
     print_lines(f"Logged in to {server} as {login.email}; saved in {file}.")
 
 
 def log_out() -> None:
     """Also if the service does not answer: then the token stays valid there until it expires."""
-    saved = saved_login.read()
-    saved_login.delete()
+    saved = read_login()
+    forget_login()
     if saved is None:
         typer.echo("You were not logged in.")
         return

@@ -3,23 +3,17 @@
 from collections.abc import Callable
 from typing import Any
 
-from carrel.cli.adopt import AdoptSettings, adopt
-from carrel.cli.book import BookSettings, book
-from carrel.cli.cancel import CancelSettings, cancel
+from carrel.cli.booking_lists import FreeSettings, ListSettings, UsageSettings, free, list_bookings, usage
+from carrel.cli.bookings import BookSettings, CancelSettings, ExtendSettings, ShowSettings, book, cancel, extend, show
 from carrel.cli.doctor import DoctorSettings, doctor
 from carrel.cli.explain import ExplainSettings, explain
-from carrel.cli.extend import ExtendSettings, extend
-from carrel.cli.free import FreeSettings, free
 from carrel.cli.inspect import InspectSettings, inspect
-from carrel.cli.list_bookings import ListSettings, list_bookings
 from carrel.cli.login import LoginSettings, login
 from carrel.cli.purge import PurgeSettings, purge
-from carrel.cli.release import ReleaseSettings, release
+from carrel.cli.records import AdoptSettings, ReleaseSettings, adopt, release
 from carrel.cli.scheduler_config import SchedulerConfigSettings, scheduler_config
-from carrel.cli.show_booking import ShowSettings, show
 from carrel.cli.simulate import SimulateSettings, simulate
 from carrel.cli.snapshot import SnapshotSettings, snapshot
-from carrel.cli.usage import UsageSettings, usage
 from carrel.cli.why import WhySettings, why
 
 COMMANDS: tuple[tuple[str, type[Any], Callable[[Any], None]], ...] = (

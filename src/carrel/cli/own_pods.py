@@ -1,8 +1,7 @@
 """What `carrel why` says where the cluster cannot be read: the booking service tells about the person's own pods."""
 
-from carrel.cli.booking_client import BookingClient, ask_service
+from carrel.cli.booking_client import BookingClient, ask_service, known_login
 from carrel.cli.booking_text import Json
-from carrel.cli.saved_login import known_login
 from carrel.cli.why import WhySettings, print_answer, print_answers
 from carrel.command_errors import NOT_FOUND, USAGE, command_failed
 

@@ -73,8 +73,8 @@ def why(settings: WhySettings) -> None:
 
 def _cluster(settings: WhySettings) -> "tuple[ReadCluster, str] | None":
     """The cluster, and our namespace there. None: we may not read it, but have a token for a booking service."""
+    from carrel.cli.booking_client import known_login
     from carrel.cli.cluster_reader import read_allowed_cluster, read_cluster
-    from carrel.cli.saved_login import known_login
     from carrel.kubernetes.cluster import Forbidden
     from carrel.parsing import Malformed
     from carrel.process import cluster_access

@@ -6,9 +6,8 @@ are the real commands, each in a process of its own. Machines, kubelets, kube-sc
 Reading order:
 
     run          reads the files, starts the demo, shows it until it ends
-    system       everything together in one process
+    system       everything together in one process; simulates kube-scheduler, which calls the extender over HTTP
     component_processes    booking service, webhook and controller as processes
-    simulated_scheduler    simulates kube-scheduler: calls the extender over HTTP
     kubelets nodes         simulates the kubelets of all nodes; with Carrel's agent on each
     bookings     who has booked what, also in the past
     story        what a booking is worth, and who loses a GPU: the same in every run

@@ -29,9 +29,8 @@ from carrel.node.agent import Agent, AgentContext
 from carrel.node.interfaces import AllocatedDevices, DeviceAllocator, MachineState
 from carrel.node.kubelet import KubeletCheckpoint
 from carrel.node.nvidia.visible_gpu import GpuSources
-from carrel.node.reservation.run import hold_gpu
-from carrel.node.reservation.settings import ReservationSettings
-from carrel.node.settings import AgentMode, AgentSettings, MemoryResource
+from carrel.node.reservation import hold_gpu
+from carrel.node.settings import AgentMode, AgentSettings, MemoryResource, ReservationSettings
 from carrel.parsing import Malformed
 
 

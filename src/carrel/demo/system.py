@@ -24,7 +24,6 @@ from carrel.demo.bookings import bookings_of, has_one_model, history, make_booki
 from carrel.demo.component_processes import RESERVATION, ComponentStarter, ComponentTokens, running_components
 from carrel.demo.nodes import DemoKubelets, NodeContext
 from carrel.demo.screen import DemoView
-from carrel.demo.simulated_scheduler import SimulatedScheduler
 from carrel.demo.story import SHOWN_S, Story
 from carrel.demo.workload import Workload, create_namespace, owner_of
 from carrel.dialects import kai_reservation
@@ -45,6 +44,67 @@ from carrel.scheduling.app import extender_app
 from carrel.scheduling.assembly import SchedulerOptions, handlers_on, scheduler_on
 from kubernetes_in_memory import EmbeddedApi, Settings
 from kubernetes_in_memory.http_server import serve
+
+Json = dict[str, Any]
+WhenBound = Callable[[str, str], None]
+"""Called with the node and the error of the bind; no error: the pod is bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingAttempt:
+    """One pod is either being bound to a node, or it waits, and `why` is what the extender said."""
+
+    node: str = ""
+    why: str = ""
+
+
+class SimulatedScheduler:
+    """Calls the extender over HTTP as kube-scheduler does, one pod at a time: filter with the names of the nodes on
+    which it may run, prioritize with those that are left, then bind to the best. Binds run in the background, as
+    kube-scheduler's do, because the pods of a gang wait for each other. It knows nothing of volumes and resources."""
+
+    def __init__(self, session: aiohttp.ClientSession, binds: asyncio.TaskGroup, url: str) -> None:
+        self._session = session
+        self._binds = binds
+        self._url = url
+        self._binding: set[str] = set()
+
+    def is_binding(self, uid: str) -> bool:
+        return uid in self._binding
+
+    async def attempt(self, pod: Json, nodes: Sequence[str], when_bound: WhenBound) -> SchedulingAttempt:
+        found = await self._post("filter", {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)})
+        if found["Error"]:
+            return SchedulingAttempt(why=found["Error"])
+        if not found["NodeNames"]:
+            return SchedulingAttempt(why=_counted(found["FailedNodes"], len(nodes)))
+        scores = await self._post("prioritize", {"Pod": pod, "Nodes": None, "NodeNames": found["NodeNames"]})
+        node = max(scores, key=lambda score: score["Score"])["Host"]
+        self._binding.add(pod["metadata"]["uid"])
+        self._binds.create_task(self._bind(pod["metadata"], node, when_bound))
+        return SchedulingAttempt(node=node)
+
+    async def _bind(self, metadata: Json, node: str, when_bound: WhenBound) -> None:
+        names = {"PodName": metadata["name"], "PodNamespace": metadata["namespace"], "PodUID": metadata["uid"]}
+        try:
+            when_bound(node, (await self._post("bind", {**names, "Node": node}))["Error"])
+        except aiohttp.ClientError as error:
+            when_bound(node, f"the extender does not answer: {error}")
+        finally:
+            self._binding.discard(metadata["uid"])
+
+    async def _post(self, verb: str, body: Json) -> Any:
+        async with self._session.post(f"{self._url}/carrel/{verb}", json=body) as answer:
+            return await answer.json()
+
+
+def _counted(refused: dict[str, str], nodes: int) -> str:
+    """Return the sentence that kube-scheduler would write in the pod's Event."""
+    reasons: dict[str, int] = {}
+    for why in refused.values():
+        reasons[why] = reasons.get(why, 0) + 1
+    return f"0/{nodes} nodes are available: " + ", ".join(f"{count} {why}" for why, count in reasons.items())
+
 
 ROUND_S = 0.25
 MESSAGES = 50

@@ -10,11 +10,9 @@ Reading order:
     connection        one connection, with limits of size and time
     server            accepts connections
     serving           starts and stops a server
-    watched_files     secrets and certificates that change while a process runs
-    tls_files         the certificate of a server, and the authority of its callers
+    tls_files         the certificate of a server, and the authority of its callers, which change while a process runs
     callers           who may call
-    bodies            reads the body of a request, up to a limit
-    post_routes       POST paths that are answered with JSON
+    post_routes       POST paths that are answered with JSON; reads the body of a request, up to a limit
     metrics           what the metrics of every component have in common
     problems          error responses (RFC 9457)
 """

@@ -4,12 +4,12 @@ Reading order:
 
     objects/                                     PURE: what is read of each kind
     cluster                                      what Carrel asks of an API server, and the errors
-    config credentials tls                       where the API server is, and our credentials
+    config credentials                           where the API server is, and our credentials
     transport http_transport responses           one call, its answer, and the error it means
     client decoding warnings api_calls           each verb as a call; JSON to objects; the server's warnings; counts
     server_clock                                 the time by the API server
     store reflector informers                    copies of objects, kept up to date by watches
     timing work_queue isolation                  when to try again; each object by itself
-    leader_election own_loop                     at most one process leads, also during a long decision
+    leader_election                              at most one process leads, also during a long decision
     event_recorder                               Events about pods
 """

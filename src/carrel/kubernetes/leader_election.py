@@ -16,16 +16,44 @@ How it stays safe
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Callable
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from typing import Any, TypeVar
 
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, ClusterError, Conflict, Json, NotFound
 from carrel.kubernetes.objects.resources import LEASES
-from carrel.kubernetes.own_loop import OwnLoop
 from carrel.kubernetes.timing import REAL_TIME, Timing
+
+T = TypeVar("T")
+
+
+class OwnLoop:
+    """An event loop in a thread of its own, for the few things that may never wait for a long decision of the process.
+
+    What runs there shares no connection with the rest: whoever uses it makes a client for it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+
+    def __enter__(self) -> "OwnLoop":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        """Runs it there. The future belongs to the caller's loop; if it is cancelled, so is the work."""
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,7 @@ from carrel.cluster.state import ClusterState
 from carrel.http.health import health_app
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.leader_election import Candidate, Election, Leadership, LeadershipLost
-from carrel.kubernetes.own_loop import OwnLoop
+from carrel.kubernetes.leader_election import Candidate, Election, Leadership, LeadershipLost, OwnLoop
 from carrel.lifecycle.assembly import terminator_on, tier_parts_on
 from carrel.lifecycle.freeing.adoption_loop import AdoptionLoop
 from carrel.lifecycle.freeing.renumbered_gpus import RenumberedGpus

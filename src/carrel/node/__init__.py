@@ -9,7 +9,7 @@ Reading order:
     nvidia/ simulated_machine            the machine's GPUs: from NVML, or from a file
     device_names kubelet/                the names of devices; the device plugin, and what else is asked of the kubelet
     lease_check                          whether Leases confirm what a pod's annotation says
-    allocation_order allocation          which container gets which devices
+    allocation                           which container gets which devices
     pod_cgroups                          which pods have processes on the machine
     comparison                           what the kubelet allocated, compared with what the Leases say
     memory_mode_decision                 how memory is advertised to the kubelet
@@ -17,9 +17,9 @@ Reading order:
     nvidia_socket                        whether NVIDIA's own plugin serves the node
     report                               writes the node's GPUs to the API server
     agent                                the loop that does all of this
-    metrics single_instance              for Prometheus and probes; one agent per node
-    settings entry_point run                 one process
-    withdrawal withdraw_command          for uninstalling
-    reservation/                         the program in a reservation pod
-    visible_gpus/                        the program in a pod of `carrel doctor`: what a container sees
+    metrics                              for Prometheus and probes
+    settings entry_point run             one process, one agent per node
+    withdrawal                           for uninstalling
+    reservation                          the program in a reservation pod
+    visible_gpus                         the program in a pod of `carrel doctor`: what a container sees
 """

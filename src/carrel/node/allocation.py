@@ -2,7 +2,7 @@
 
 The extender has already given every bound pod its GPUs: they are in the pod's annotations, which are a copy, and on the
 Leases, which count. So the container is found among the pods of this node that do not run yet
-(`node.allocation_order`), and is served only if a Lease names its pod. If none is found, the call is refused: a
+(`candidates_in_order`), and is served only if a Lease names its pod. If none is found, the call is refused: a
 container never gets a GPU that no Lease gives it.
 
 Which devices of a resource the kubelet takes does not matter, only how many. Where it could not follow our preference,
@@ -11,7 +11,8 @@ the container still gets the GPU that it was promised; `node.comparison` checks 
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from carrel.cluster.pod_progress import holder_of, is_ending
@@ -23,13 +24,48 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import ContainerAsk, annotation_field, resource_asked, subject
 from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.refusals import Refusal
-from carrel.node.allocation_order import WaitingContainer, candidates_in_order
+from carrel.ledger.shares import Holder
 from carrel.node.device_names import DeviceInventory, uuids_named
 from carrel.node.interfaces import AllocatedDevices
 from carrel.node.lease_check import LeaseCheck
 from carrel.node.settings import AgentSettings
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingContainer:
+    """One container of a pod that was placed on this node and does not run yet."""
+
+    holder: Holder
+    container: str
+    position: int
+    """In the pod: the kubelet serves its containers in order."""
+    amount: int
+    """Devices: units of memory, or GPUs."""
+    gpus: tuple[str, ...]
+    """UUIDs of the GPUs that the container was promised."""
+    since_ns: int
+    """When they were promised."""
+    is_answered: bool = False
+
+
+def candidates_in_order(
+    waiting: Iterable[WaitingContainer], amount: int, gpus: Collection[str] = ()
+) -> list[WaitingContainer]:
+    """Return whom a call for so many devices may be for, the likeliest first. `gpus`: UUIDs of the devices' GPUs.
+
+    Only containers that need as many devices are candidates. Among them the one whose GPUs the devices belong to comes
+    first, then the one that was promised its GPUs first. A container that was already answered comes last, but stays a
+    candidate: the kubelet may have died before it recorded the answer.
+    """
+
+    def order(each: WaitingContainer) -> tuple[bool, bool, int, str, int]:
+        is_elsewhere = bool(gpus) and set(each.gpus) != set(gpus)
+        return each.is_answered, is_elsewhere, each.since_ns, each.holder.uid, each.position
+
+    return sorted((each for each in waiting if each.amount == amount), key=order)
+
 
 OURS = (gpushare.GPU_MEM, nvidia.GPU)
 API_WAIT_S = 20.0

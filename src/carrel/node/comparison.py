@@ -37,74 +37,46 @@ COMPONENT = "carrel-agent"
 
 
 @dataclass(frozen=True, slots=True)
-class WrongDevices:
-    pod: Pod
-    container: str
-    named: frozenset[str]
-    """By the pod's annotation."""
-    allocated_devices: frozenset[str]
-    is_promised: bool
-    """Whether Leases say the same as the annotation."""
-
-    @property
-    def words(self) -> str:
-        name = f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
-        had = "which was promised no GPU"
-        if self.named:
-            gpus = _joined(self.named)
-            had = f"which was promised {gpus}" if self.is_promised else f"whose annotation names {gpus}, but no Lease"
-        return f"the kubelet gave {_joined(self.allocated_devices)} to container {self.container} of {name}, {had}"
-
-    @property
-    def note(self) -> Note:
-        cure = "delete the pod" if self.named else "record it with `carrel adopt`, or delete the pod"
-        return Note(OTHER_GPU, f"{self.words}; {cure}", WARNING)
-
-    @property
-    def gpus(self) -> frozenset[str]:
-        return self.named | self.allocated_devices
-
-
-@dataclass(frozen=True, slots=True)
-class UnpromisedAccess:
-    """A pod that holds memory and sees GPUs that no Lease gives it."""
+class Mismatch:
+    """A pod that has, or sees, other GPUs than Leases give it."""
 
     pod: Pod
     gpus: frozenset[str]
-    promised: frozenset[str]
-
-    @property
-    def words(self) -> str:
-        name = f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
-        had = f"is promised {_joined(self.promised)} only" if self.promised else "is promised no GPU by any Lease"
-        return f"{name} holds {gpushare.GPU_MEM}, {had}, and can see {_joined(self.gpus)}"
-
-    @property
-    def note(self) -> Note:
-        cure = "delete the pod, and create it again while Carrel's webhook runs, without a nodeName"
-        return Note(NOT_PROMISED, f"{self.words}; {cure}", WARNING)
+    """No new pod may get one of these."""
+    words: str
+    note: Note
+    """For the people who look at the pod: the same, and what helps."""
 
 
-@dataclass(frozen=True, slots=True)
-class TwoHolders:
+def wrong_devices(
+    pod: Pod, container: str, named: frozenset[str], allocated: frozenset[str], *, is_promised: bool
+) -> Mismatch:
+    """`named`: by the pod's annotation. `is_promised`: whether Leases say the same."""
+    had, cure = "which was promised no GPU", "record it with `carrel adopt`, or delete the pod"
+    if named:
+        had = (
+            f"which was promised {_joined(named)}"
+            if is_promised
+            else f"whose annotation names {_joined(named)}, but no Lease"
+        )
+        cure = "delete the pod"
+    words = f"the kubelet gave {_joined(allocated)} to container {container} of {title(pod)}, {had}"
+    return Mismatch(pod, named | allocated, words, Note(OTHER_GPU, f"{words}; {cure}", WARNING))
+
+
+def unpromised_access(pod: Pod, gpus: frozenset[str], promised: frozenset[str]) -> Mismatch:
+    """Describe a pod that holds memory and sees GPUs that no Lease gives it."""
+    had = f"is promised {_joined(promised)} only" if promised else "is promised no GPU by any Lease"
+    words = f"{title(pod)} holds {gpushare.GPU_MEM}, {had}, and can see {_joined(gpus)}"
+    cure = "delete the pod, and create it again while Carrel's webhook runs, without a nodeName"
+    return Mismatch(pod, gpus, words, Note(NOT_PROMISED, f"{words}; {cure}", WARNING))
+
+
+def two_holders(pod: Pod, others: Iterable[str], gpus: frozenset[str]) -> Mismatch:
     """The kubelet's own list has one GPU with several pods: its plugin shared GPUs when they started, or still does."""
-
-    pod: Pod
-    others: tuple[str, ...]
-    gpus: frozenset[str]
-
-    @property
-    def words(self) -> str:
-        name = f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
-        return f"the kubelet has given {_joined(self.gpus)} to {name} and to {', '.join(self.others)}"
-
-    @property
-    def note(self) -> Note:
-        cure = "delete all but one of them; GPU sharing of NVIDIA's device plugin must be off beside Carrel"
-        return Note(TWO_HOLDERS, f"{self.words}; {cure}", WARNING)
-
-
-Mismatch = WrongDevices | UnpromisedAccess | TwoHolders
+    words = f"the kubelet has given {_joined(gpus)} to {title(pod)} and to {', '.join(others)}"
+    cure = "delete all but one of them; GPU sharing of NVIDIA's device plugin must be off beside Carrel"
+    return Mismatch(pod, gpus, words, Note(TWO_HOLDERS, f"{words}; {cure}", WARNING))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +146,7 @@ class Comparison:
                 uses.setdefault(pod.metadata.uid, set()).update(named if is_promised else has)
             sees_others = has != named and not await self._sees_named(pod, each.container)
             if has and (sees_others or not is_promised) and not how.by_others:
-                mismatches.append(WrongDevices(pod, each.container, named, has, is_promised))
+                mismatches.append(wrong_devices(pod, each.container, named, has, is_promised=is_promised))
         for pod in running.values():
             # Pods with claims or fractions ask the kubelet for no devices, so it does not list them.
             named = frozenset(_named(pod, inventory))
@@ -190,7 +162,7 @@ class Comparison:
         in_use = {gpu.uuid: sorted(uid for uid, gpus in uses.items() if gpu.uuid in gpus) for gpu in inventory.gpus}
         return ComparisonResult(in_use, tuple(mismatches), self._unsure)
 
-    async def _unpromised(self, pod: Pod, inventory: DeviceInventory) -> UnpromisedAccess | None:
+    async def _unpromised(self, pod: Pod, inventory: DeviceInventory) -> Mismatch | None:
         asking = _asking(pod)
         manifest = await self._manifest(pod) if asking else None
         if manifest is None:
@@ -205,7 +177,7 @@ class Comparison:
         # A manifest that cannot be understood sets nothing aside: its author could stop the whole node by it.
         seen = self._isolation.ask("comparison", pod, gpus, set[str]())
         promised = {gpu for gpu in sorted(seen) if await self._is_promised(pod, frozenset({gpu}), inventory)}
-        return UnpromisedAccess(pod, frozenset(seen - promised), frozenset(promised)) if seen - promised else None
+        return unpromised_access(pod, frozenset(seen - promised), frozenset(promised)) if seen - promised else None
 
     async def write_events(self, mismatches: Iterable[Mismatch]) -> None:
         """One on each pod."""
@@ -257,16 +229,16 @@ class Comparison:
         self._manifests = {uid: manifest for uid, manifest in self._manifests.items() if uid in uids}
 
 
-def _given_twice(uses: Mapping[str, set[str]], running: Iterable[Pod]) -> list[TwoHolders]:
+def _given_twice(uses: Mapping[str, set[str]], running: Iterable[Pod]) -> list[Mismatch]:
     """One for each pod that has a GPU together with another."""
     pods = {pod.metadata.uid: pod for pod in running}
     found = []
     for uid in sorted(uses):
         others = sorted(other for other in uses if other != uid and uses[other] & uses[uid])
         if others:
-            names = tuple(f"{pods[each].metadata.namespace}/{pods[each].metadata.name}" for each in others)
+            names = [title(pods[each]) for each in others]
             shared = frozenset(gpu for other in others for gpu in uses[other] & uses[uid])
-            found.append(TwoHolders(pods[uid], names, shared))
+            found.append(two_holders(pods[uid], names, shared))
     return found
 
 

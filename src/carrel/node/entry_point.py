@@ -1,9 +1,17 @@
-"""The commands `carrel agent`, one on each node, and `carrel withdraw`, for uninstalling."""
+"""The commands `carrel agent`, one on each node, and `carrel withdraw`, for uninstalling; and two programs in pods."""
 
-from carrel.node.settings import AgentSettings
+from carrel.node.settings import AgentSettings, ReservationSettings, VisibleGpusSettings
 from carrel.settings import ClusterSettings
 
-__all__ = ["AgentSettings", "agent", "withdraw"]
+__all__ = [
+    "AgentSettings",
+    "ReservationSettings",
+    "VisibleGpusSettings",
+    "agent",
+    "reservation",
+    "visible_gpus",
+    "withdraw",
+]
 
 
 def agent(settings: AgentSettings) -> None:
@@ -41,6 +49,39 @@ def withdraw(settings: ClusterSettings) -> None:
 
       carrel withdraw --context lab
     """
-    from carrel.node.withdraw_command import withdraw_all
+    from carrel.node.withdrawal import withdraw_all
 
     withdraw_all(settings)
+
+
+def reservation(settings: ReservationSettings) -> None:
+    """Write on this pod which GPU it was given, and hold that GPU for the pods that share it.
+
+    The controller creates the pods in which this runs; it need not be started by hand.
+    A failure is logged, and tried again.
+
+    Examples:
+
+      carrel reservation
+
+      carrel reservation --pod-name gpu-reservation-1 --pod-namespace kai-resource-reservation
+    """
+    from carrel.node.reservation import run
+
+    run(settings)
+
+
+def visible_gpus(settings: VisibleGpusSettings) -> None:
+    """Print which GPUs this container sees, as one line of JSON: for `carrel doctor`, which runs it in pods.
+
+    `variable` is what the environment says, `driver` the UUIDs that the driver shows, `files` the devices of GPUs.
+
+    Examples:
+
+      carrel visible-gpus
+
+      carrel visible-gpus --write /dev/termination-log
+    """
+    from carrel.node.visible_gpus import run
+
+    run(settings)

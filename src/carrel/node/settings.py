@@ -1,4 +1,4 @@
-"""The settings of the agent."""
+"""The settings of the agent, and of the programs in reservation pods and in pods of `carrel doctor`."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -8,7 +8,15 @@ from carrel.dialects.options import DeviceList
 from carrel.node.memory_mode_decision import MemoryMode
 from carrel.option_fields import option, setting
 from carrel.resource_claims.node.claim_files import CDI_FOLDER
-from carrel.settings import CudaSettings, DeviceListSettings, DraSettings, MemoryUnitSettings, ServingSettings
+from carrel.settings import (
+    ClusterSettings,
+    CudaSettings,
+    DeviceListSettings,
+    DraSettings,
+    LogLevel,
+    MemoryUnitSettings,
+    ServingSettings,
+)
 
 DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")
 
@@ -85,3 +93,21 @@ class AgentSettings(CudaSettings, DeviceListSettings, DraSettings, MemoryUnitSet
                 "plugin allocates; use --memory-resource plugin and, for large GPUs, --memory-unit GiB"
             ]
         return []
+
+
+@dataclass(frozen=True)
+class ReservationSettings(ClusterSettings):
+    """The program in a reservation pod."""
+
+    pod_name: str = option("", "The pod of this process.", envvar="POD_NAME", show_default=False)
+    """From the downward API. The variables have KAI's names, so that its manifests work."""
+    pod_namespace: str = option("", "The namespace of that pod.", envvar="POD_NAMESPACE", show_default=False)
+    """As above."""
+    log_level: LogLevel = setting(LogLevel.INFO, "How much is logged on stderr.")
+    """As for every component."""
+
+
+@dataclass(frozen=True)
+class VisibleGpusSettings:
+    write: Path | None = option(None, "File to write it to as well, such as /dev/termination-log.")
+    """The kubelet shows what is in that file as the message of a container that has ended."""

@@ -1,4 +1,4 @@
-"""Removes from the Nodes what agents wrote there, when Carrel is uninstalled.
+"""Removes from the Nodes what agents wrote there, when Carrel is uninstalled: `carrel withdraw`.
 
 An agent that ends leaves its resources on the Node: it ends with every update and every reboot, and a restarted kubelet
 must find what its running pods hold. So an admin runs this once the agents are deleted. Resources are removed, not
@@ -6,15 +6,21 @@ set to zero: a kubelet ends running pods that hold more than the Node has, and i
 """
 
 import asyncio
+import contextlib
 from collections.abc import Iterable
 
+import typer
+
+from carrel.command_errors import CONFLICT, UNAVAILABLE, command_failed
 from carrel.dialects.gpuclaim import MEMORY_RESOURCE
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.dialects.gpushare import GPU_COUNT, GPU_MEM
-from carrel.kubernetes.cluster import EVERYTHING, Cluster, MergePatch, NotFound
+from carrel.kubernetes.cluster import EVERYTHING, Cluster, ClusterError, MergePatch, NotFound
 from carrel.kubernetes.objects.kinds import NodeObject
 from carrel.kubernetes.objects.resources import NODES
 from carrel.node.memory_mode_decision import MemoryMode
+from carrel.process import connect
+from carrel.settings import ClusterSettings
 
 WAIT_S = 15.0
 """A running agent writes everything again within ten seconds."""
@@ -77,3 +83,24 @@ class AgentsStillRunning(Exception):
 
 def _shown(node: NodeObject) -> set[str]:
     return {GPU_COUNT, GPU_MEM} & {*node.status.capacity, *node.status.allocatable}
+
+
+def withdraw_all(settings: ClusterSettings) -> None:
+    client = connect(settings)
+
+    async def withdraw() -> list[str]:
+        async with contextlib.aclosing(client):
+            return await Withdrawal(client).withdraw()
+
+    try:
+        nodes = asyncio.run(withdraw())
+    except AgentsStillRunning as still:
+        why = f"agents of these nodes still run, and have written again what was removed: {still}"
+        raise command_failed(
+            "Not withdrawn", why, "delete the agents' DaemonSet, then: carrel withdraw", CONFLICT
+        ) from None
+    except ClusterError as error:
+        raise command_failed(
+            "Not withdrawn", str(error), "kubectl auth can-i patch nodes/status", UNAVAILABLE
+        ) from None
+    typer.echo(f"Withdrawn from {', '.join(nodes)}." if nodes else "No Node has anything that an agent wrote.")

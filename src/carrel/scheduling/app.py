@@ -8,9 +8,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from carrel import __version__
-from carrel.http.bodies import BodyLimit, BodyMemory
 from carrel.http.health import health_routes
-from carrel.http.post_routes import JSON, PostRoute, post_routes
+from carrel.http.post_routes import JSON, BodyLimit, BodyMemory, PostRoute, post_routes
 from carrel.scheduling.handlers import ExtenderHandlers
 
 ERROR_FIELD = "Error"

@@ -9,8 +9,7 @@ import pytest
 from aiohttp import web
 
 from carrel.cli import booking_client
-from carrel.cli.booking_client import BookingClient, NotTheService, RequestRefused, ServiceUnreachable
-from carrel.cli.saved_login import Login
+from carrel.cli.booking_client import BookingClient, Login, NotTheService, RequestRefused, ServiceUnreachable
 
 STRANGE: dict[str, dict[str, Any]] = {
     "a redirect": {"status": 302, "headers": {"location": "http://sign-in.example/"}},

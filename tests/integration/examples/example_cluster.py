@@ -22,7 +22,7 @@ from carrel.cluster.state import ClusterState
 from carrel.cluster_file import read_cluster
 from carrel.demo.component_processes import WithToken
 from carrel.demo.kubelets import SimulatedKubelets
-from carrel.demo.simulated_scheduler import SimulatedScheduler
+from carrel.demo.system import SimulatedScheduler
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client

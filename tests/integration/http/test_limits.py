@@ -7,13 +7,11 @@ from collections.abc import AsyncIterator
 import pytest
 from starlette.applications import Starlette
 
-from carrel.http import bodies
 from carrel.http.asgi import AsgiApp
-from carrel.http.bodies import BodyLimit, BodyMemory
 from carrel.http.health import health_routes
 from carrel.http.limits import DEFAULT_LIMITS, ServerLimits
 from carrel.http.open_connections import PROBE_CONNECTIONS
-from carrel.http.post_routes import JsonReply, PostRoute, post_routes
+from carrel.http.post_routes import BodyLimit, BodyMemory, JsonReply, PostRoute, post_routes
 from carrel.http.serving import Address, serving
 from tests.kit.eventually import eventually
 from tests.kit.raw_http import answers_without_delay, raw_caller, raw_callers
@@ -162,7 +160,7 @@ async def test_a_body_that_comes_too_slowly_is_answered_with_408_and_counts_no_l
     ],
 )
 async def test_a_body_that_is_too_large_is_answered_with_413(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "DROPPED_S", 0.1)
+    monkeypatch.setattr("carrel.http.post_routes.DROPPED_S", 0.1)
     asked = Asked()
     async with a_server(asked) as url:
         caller = await raw_caller(url)

@@ -9,11 +9,10 @@ import pytest
 import uvloop
 from starlette.applications import Starlette
 
-from carrel.http.bodies import BodyLimit, BodyMemory
 from carrel.http.callers import CallerRules, known_callers_only
 from carrel.http.health import health_routes
 from carrel.http.limits import DEFAULT_LIMITS, ServerLimits
-from carrel.http.post_routes import JsonReply, PostRoute, post_routes
+from carrel.http.post_routes import BodyLimit, BodyMemory, JsonReply, PostRoute, post_routes
 from carrel.http.serving import Address, serving
 from tests.kit.eventually import eventually
 from tests.kit.raw_http import RawCaller, raw_caller

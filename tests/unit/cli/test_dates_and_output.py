@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.cli.dates import InvalidDate, date_text, parse_date
+from carrel.cli.booking_text import InvalidDate, date_text, parse_date
 from carrel.cli.options import DataFormat, ListFormat
 from carrel.cli.output import aligned, as_csv, print_data, print_lines, print_list
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from carrel.http import watched_files
-from carrel.http.watched_files import WatchedFiles
+from carrel.http import tls_files
+from carrel.http.tls_files import WatchedFiles
 
 
 @pytest.fixture(autouse=True)
 def looks_always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched_files, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(tls_files, "LOOK_EVERY_S", 0.0)
 
 
 def test_a_file_is_read_again_when_it_has_changed_and_kept_while_it_cannot_be_read(tmp_path: Path) -> None:

@@ -21,10 +21,10 @@ from carrel.kubernetes.leader_election import (
     Leadership,
     LeadershipLost,
     ObservedLease,
+    OwnLoop,
     decide,
 )
 from carrel.kubernetes.objects.resources import LEASES
-from carrel.kubernetes.own_loop import OwnLoop
 from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from kubernetes_in_memory import EmbeddedApi
 from tests.unit.kubernetes.fake_time import FakeTime

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carrel.ledger.shares import Holder
-from carrel.node.allocation_order import WaitingContainer, candidates_in_order
+from carrel.node.allocation import WaitingContainer, candidates_in_order
 
 
 def waiting(pod: str, amount: int = 8138, gpu: str = "GPU-0", since: int = 1, **more: object) -> WaitingContainer:

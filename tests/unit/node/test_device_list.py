@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from carrel.dialects.options import DeviceList
+from carrel.node.entry_point import visible_gpus
 from carrel.node.memory_mode_decision import MemoryMode
 from carrel.node.nvidia.visible_gpu import GpuSources, shown_by_driver
-from carrel.node.settings import AgentSettings, MemoryResource
-from carrel.node.visible_gpus import VisibleGpusSettings, visible_gpus
-from carrel.node.visible_gpus.run import device_files
+from carrel.node.settings import AgentSettings, MemoryResource, VisibleGpusSettings
+from carrel.node.visible_gpus import device_files
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from importlib.resources import files
 
-from carrel.cli.checks.component_pods import ComponentPod, Measures, ask, ask_metrics, component_pods, newest
+from carrel.cli.checks.components import ComponentPod, Measures, ask, ask_metrics, component_pods, newest
 from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
 from carrel.dialects.booking_objects import BOOKINGS, is_from_enquiry, read_entitlement
 from carrel.kubernetes.cluster import ClusterError, Forbidden

@@ -1,32 +1,36 @@
-"""What is installed in the API server: definitions, policies, priority classes, the webhook's configuration."""
+"""What is installed in the API server: definitions, policies, priority classes, configurations of webhooks.
+
+A pod that asks for a GPU, as a dry run, shows whether the API server calls the webhook: nothing is created. And where
+Carrel stands in MAIA's place: the steps of `docs/admission.md` whose omission nobody notices.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from carrel import manifests
+from carrel.cli.checks.components import component_pods, newest
 from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
+from carrel.dialects import nvidia
+from carrel.dialects.carrel import PREFIXES
 from carrel.installation import MARKER, installed_in
-from carrel.kubernetes.cluster import NotFound
-from carrel.kubernetes.objects.kinds import Object
+from carrel.kubernetes.cluster import ClusterError, Forbidden
 from carrel.kubernetes.objects.resources import (
     CLUSTER_ROLES,
     CRDS,
     MUTATING_WEBHOOKS,
+    PODS,
     PRIORITY_CLASSES,
+    SERVICES,
     VALIDATING_POLICIES,
     VALIDATING_POLICY_BINDINGS,
-    Resource,
 )
 
 
 async def installation(of: Installation) -> Sequence[Finding]:
     """The marker of the one Carrel of a cluster."""
-    try:
-        namespace = installed_in(await of.client.get(CLUSTER_ROLES, MARKER))
-    except NotFound:
+    if (marker := await of.find(CLUSTER_ROLES, MARKER)) is None:
         return [warn(f"there is no ClusterRole {MARKER}: a second Carrel would not know of this one", of.install)]
-    if namespace != of.namespace:
+    if (namespace := installed_in(marker)) != of.namespace:
         text = f"Carrel is installed in the namespace {namespace or '?'}, and this looks at {of.namespace}"
         return [fail(text, f"carrel doctor --carrel-namespace {namespace}")]
     return [ok(f"the one Carrel of this cluster is in the namespace {namespace}")]
@@ -36,12 +40,8 @@ async def definitions(of: Installation) -> Sequence[Finding]:
     found: list[Finding] = []
     for ours in manifests.crds():
         name = ours["metadata"]["name"]
-        try:
-            theirs = await of.client.get(CRDS, name)
-        except NotFound:
-            found.append(fail(f"{name} is missing", of.install))
-            continue
-        found += _of_definition(of, name, ours, theirs)
+        theirs = await of.find(CRDS, name)
+        found += _of_definition(of, name, ours, theirs) if theirs else [fail(f"{name} is missing", of.install)]
     return found or [ok("all custom resource definitions are there, in this version")]
 
 
@@ -79,7 +79,7 @@ async def policies(of: Installation) -> Sequence[Finding]:
     missing = []
     for each in manifests.policies():
         kind = VALIDATING_POLICIES if each["kind"] == VALIDATING_POLICIES.kind else VALIDATING_POLICY_BINDINGS
-        if not await _is_there(of, kind, each["metadata"]["name"]):
+        if await of.find(kind, each["metadata"]["name"]) is None:
             missing.append(each["metadata"]["name"])  # a policy and its binding have one name
     if missing:
         names = ", ".join(dict.fromkeys(missing))
@@ -89,27 +89,17 @@ async def policies(of: Installation) -> Sequence[Finding]:
 
 async def priority_classes(of: Installation) -> Sequence[Finding]:
     names = [each["metadata"]["name"] for each in manifests.priority_classes()]
-    missing = [name for name in names if not await _is_there(of, PRIORITY_CLASSES, name)]
+    missing = [name for name in names if await of.find(PRIORITY_CLASSES, name) is None]
     if missing:
         text = f"missing: {', '.join(missing)}; GPU pods have no priority over others, and may be preempted"
         return [warn(text, of.install)]
     return [ok(f"{', '.join(names)}")]
 
 
-async def _is_there(of: Installation, kind: Resource[Object], name: str) -> bool:
-    try:
-        await of.client.get(kind, name)
-    except NotFound:
-        return False
-    return True
-
-
 async def webhook_entries(of: Installation) -> dict[str, dict[str, Any]] | None:
     """The entries of Carrel's configuration by name, under either of its names; None: there is none."""
-    found = []
-    for name in manifests.CONFIGURATIONS:
-        with suppress(NotFound):
-            found.append(await of.client.get(MUTATING_WEBHOOKS, name))
+    configurations = [await of.find(MUTATING_WEBHOOKS, name) for name in manifests.CONFIGURATIONS]
+    found = list(filter(None, configurations))
     return {each["name"]: each for one in found for each in one.get("webhooks") or ()} if found else None
 
 
@@ -140,3 +130,84 @@ WHAT_HAPPENS = {
     "Ignore": "GPU pods are created as they are while the webhook is away",
     "Fail": "pods that ask for no GPU are refused while the webhook is away",
 }
+
+
+REASONS = (
+    ("x509", "it does not trust the webhook's certificate", "rollout restart deployment/carrel-webhook"),
+    ("no endpoints available", "no webhook is ready", "get pods --selector app.kubernetes.io/component=webhook"),
+    ('service "carrel-webhook" not found', "the webhook's Service is missing", "get services"),
+    ("connection refused", "nobody listens there", "get endpointslices"),
+    (
+        "deadline exceeded",
+        "no answer in time: does a firewall or a NetworkPolicy keep the API server away?",
+        "get networkpolicies",
+    ),
+    ("no route to host", "the API server does not reach the pods' network", "get endpointslices"),
+)
+"""A part of the API server's message → what it means, and what to look at."""
+
+
+async def admission(of: Installation) -> Sequence[Finding]:
+    container = {"name": "main", "image": "none", "resources": {"limits": {nvidia.GPU: "1"}}}
+    pod = {
+        "apiVersion": PODS.api_version,
+        "kind": PODS.kind,
+        "metadata": {"generateName": "carrel-doctor-"},
+        "spec": {"containers": [container]},
+    }
+    try:
+        made = await of.client.create(PODS, pod, of.namespace, dry_run=True)
+    except ClusterError as error:
+        if "denied the request" in error.message:  # by a rule of the webhook, which therefore answers
+            return [ok(f"the webhook answers: {error.message}")]
+        if isinstance(error, Forbidden):
+            raise
+        return [_refused(of, error)]
+    # In a full cluster it may have become a pod without a GPU, which another scheduler places.
+    if not any(key.startswith(PREFIXES) for key in made["metadata"].get("annotations", {})):
+        return [fail("a GPU pod is created as it is: the API server does not ask the webhook", of.install)]
+    return [ok("the API server asks the webhook about GPU pods over TLS, and it answers")]
+
+
+def _refused(of: Installation, error: ClusterError) -> Finding:
+    for part, meaning, words in REASONS:
+        if part in error.message:
+            return fail(f"the API server cannot ask the webhook: {meaning} ({error.message})", of.kubectl(words))
+    look = of.kubectl("get pods,endpointslices") + "; " + of.kubectl("logs deployment/carrel-webhook")
+    return fail(f"a GPU pod is refused: {error.message}", look)
+
+
+CONFIGURATION = "gpu-booking-webhook"
+FOR_ALL = "CARREL_TERMINATOR_FOR_ALL"
+OURS = "app.kubernetes.io/name"
+
+
+async def maia(of: Installation) -> Sequence[Finding]:
+    found: list[Finding] = []
+    controller = newest(await component_pods(of, "controller"), "controller")
+    if controller is not None and controller.given(FOR_ALL).lower() in ("true", "1", "yes"):
+        text = "every pod of the cluster may ask the pod terminator to end opportunistic pods"
+        found.append(warn(text, of.with_values("controller.terminator.forAll=false")))
+    if (configuration := await of.find(MUTATING_WEBHOOKS, CONFIGURATION)) is None:
+        return found or [ok("MAIA's webhook is not in this cluster")]
+    for webhook in configuration.get("webhooks", ()):
+        if webhook.get("rules"):  # where the chart gpu-booking stands before another Carrel, it asks about no pod
+            found += await _of_webhook(of, webhook)
+    return found or [ok(f"Carrel answers for {CONFIGURATION}")]
+
+
+async def _of_webhook(of: Installation, webhook: dict[str, Any]) -> Sequence[Finding]:
+    service = webhook.get("clientConfig", {}).get("service") or {}
+    namespace, name = service.get("namespace", ""), service.get("name", "")
+    if (found := await of.find(SERVICES, name, namespace)) is None:
+        delete = f"kubectl delete mutatingwebhookconfiguration {CONFIGURATION}"
+        return [fail(f"{CONFIGURATION} names the Service {namespace}/{name}, which does not exist", delete)]
+    if (found.get("spec", {}).get("selector") or {}).get(OURS) != "carrel":
+        text = f"MAIA's own webhook answers for {CONFIGURATION}: two webhooks decide about the same pods"
+        return [
+            fail(text, f"kubectl --namespace {namespace} get service {name}, and docs/admission.md, In MAIA's place")
+        ]
+    if webhook.get("failurePolicy") == "Ignore" and not webhook.get("matchConditions"):
+        text = f"{CONFIGURATION} has failurePolicy Ignore: GPU pods are created without Carrel while it is away"
+        return [warn(text, "set failurePolicy: Fail and the matchConditions, step 5 of docs/admission.md")]
+    return []

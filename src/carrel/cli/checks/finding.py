@@ -4,9 +4,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
+from typing import Any
 
 from carrel.cli.helm_release import HelmRelease
 from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import Json, NotFound
+from carrel.kubernetes.objects.resources import Resource
 
 PAGE = "docs/doctor.md"
 """Has a heading for each check, with its name."""
@@ -68,6 +71,13 @@ class Installation:
     probe: ProbeOptions | None = None
     """None: no pods are made."""
     helm: HelmRelease = field(default_factory=HelmRelease)
+
+    async def find(self, kind: Resource[Any], name: str, namespace: str = "") -> Json | None:
+        """Return the object, or None if there is none. Raises `ClusterError`."""
+        try:
+            return await self.client.get(kind, name, namespace)
+        except NotFound:
+            return None
 
     @property
     def install(self) -> str:

@@ -4,14 +4,14 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from typing import Any
 
 from carrel import settings as shared
 from carrel.admission.settings import WebhookSettings
 from carrel.bookings.settings import BookingSettings
-from carrel.cli.checks.component_pods import FROM_SECRET, ComponentPod, component_pods, newest
+from carrel.cli.checks.components import FROM_SECRET, ComponentPod, component_pods, newest
 from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
 from carrel.lifecycle.settings import ControllerSettings
 from carrel.node.settings import AgentSettings
@@ -25,22 +25,9 @@ SETTINGS: Mapping[str, type[Any]] = {
     "booking": BookingSettings,
     "agent": AgentSettings,
 }
-ALIKE: Sequence[type[Any]] = (
-    shared.MemoryUnitSettings,
-    shared.DialectSettings,
-    shared.CudaSettings,
-    shared.DeviceListSettings,
-    shared.DraSettings,
-    shared.TierSettings,
-    shared.SchedulerSettings,
-    shared.WhenFullSettings,
-    shared.GraceSettings,
-    shared.SealSettings,
-    shared.RuntimeClassSettings,
-    shared.HubSettings,
-    shared.BookingClientSettings,
-)
-"""Groups of settings that all components which have them must have alike."""
+OWN = (shared.ClusterSettings, shared.ServingSettings, shared.PodSettings)
+ALIKE = [each for each in vars(shared).values() if is_dataclass(each) and isinstance(each, type) and each not in OWN]
+"""Groups of settings that all components which have them must have alike: those that are shared, but for addresses."""
 HIDDEN = frozenset({"seal_key", "api_token"})
 """Settings that are secrets."""
 MODE = "CARREL_MODE"

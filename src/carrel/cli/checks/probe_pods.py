@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from carrel.cli.checks.component_pods import component_pods
+from carrel.cli.checks.components import component_pods
 from carrel.cli.checks.finding import Finding, Installation, ProbeOptions, fail, ok, warn
 from carrel.cli.checks.runtime import HIDE_FROM, is_simulated
 from carrel.cluster.pod_progress import FINISHED

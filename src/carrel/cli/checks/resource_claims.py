@@ -6,7 +6,7 @@ from typing import Any
 
 from carrel import manifests
 from carrel.cli.checks.accounts import DRA, DRA_DRIVER
-from carrel.cli.checks.component_pods import ComponentPod, component_pods, newest
+from carrel.cli.checks.components import ComponentPod, component_pods, newest
 from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
 from carrel.dialects import dra
 from carrel.dialects.cdi import why_no_cdi

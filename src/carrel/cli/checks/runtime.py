@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-from carrel.cli.checks.component_pods import ComponentPod, component_pods, newest
+from carrel.cli.checks.components import ComponentPod, component_pods, newest
 from carrel.cli.checks.definitions import webhook_entries
 from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
 from carrel.cluster.runtime_class import AUTO, NONE
 from carrel.dialects import nvidia
-from carrel.kubernetes.cluster import NotFound
 from carrel.kubernetes.objects.resources import RUNTIME_CLASSES
 
 SIMULATE, RUNTIME_CLASS, HIDE_FROM = "CARREL_SIMULATE", "CARREL_RUNTIME_CLASS", "CARREL_HIDE_GPUS_FROM"
@@ -26,7 +25,7 @@ async def runtime_class(of: Installation) -> Sequence[Finding]:
     webhook = newest(pods, "webhook")
     setting = (webhook.given(RUNTIME_CLASS) if webhook else "") or AUTO
     name = nvidia.RUNTIME_CLASS if setting == AUTO else "" if setting == NONE else setting
-    is_there = bool(name) and await _is_there(of, name)
+    is_there = bool(name) and await of.find(RUNTIME_CLASSES, name) is not None
     if setting not in (AUTO, NONE) and not is_there:
         text = f"there is no RuntimeClass {name}: the API server refuses every GPU pod"
         return [fail(text, of.with_values("runtimeClass=auto"))]
@@ -52,11 +51,3 @@ async def _asks_about_few(of: Installation) -> bool:
     entries = await webhook_entries(of) or {}  # that there are none is said by `webhook`
     conditions = (each for entry in entries.values() for each in entry.get("matchConditions") or ())
     return any(each.get("name") == CONDITION for each in conditions)
-
-
-async def _is_there(of: Installation, name: str) -> bool:
-    try:
-        await of.client.get(RUNTIME_CLASSES, name)
-    except NotFound:
-        return False
-    return True

@@ -6,10 +6,10 @@ from typing import Any
 
 import yaml
 
-from carrel.cli.checks.component_pods import ask_metrics, component_pods
+from carrel.cli.checks.components import ask_metrics, component_pods
 from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
 from carrel.dialects import gpuclaim
-from carrel.kubernetes.cluster import ClusterError, NotFound
+from carrel.kubernetes.cluster import ClusterError
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES
 from carrel.parsing.malformed import Malformed
 from carrel.parsing.time import instant, seconds
@@ -36,10 +36,9 @@ async def controller(of: Installation) -> Sequence[Finding]:
 
 
 async def _leader(of: Installation, name: str, namespace: str) -> Finding | None:
-    try:
-        lease = (await of.client.get(LEASES, name, namespace)).get("spec", {})
-    except NotFound:
+    if (found := await of.find(LEASES, name, namespace)) is None:
         return None
+    lease = found.get("spec", {})
     holder, renewed = lease.get("holderIdentity") or "", lease.get("renewTime") or ""
     try:
         at = instant(renewed, f"Lease {namespace}/{name}", "spec.renewTime")
@@ -51,13 +50,12 @@ async def _leader(of: Installation, name: str, namespace: str) -> Finding | None
 
 
 async def extender(of: Installation) -> Sequence[Finding]:
-    try:
-        text = (await of.client.get(CONFIG_MAPS, CONFIGURATION, of.namespace)).get("data", {}).get("scheduler.yaml", "")
-    except NotFound:
+    if (found := await of.find(CONFIG_MAPS, CONFIGURATION, of.namespace)) is None:
         text = (
             f"there is no ConfigMap {CONFIGURATION}: whether your kube-scheduler asks the extender, only --probe shows"
         )
         return [warn(text, "carrel doctor --probe")]
+    text = found.get("data", {}).get("scheduler.yaml", "")
     if why := why_not_wired(text):
         return [fail(f"kube-scheduler does not ask the extender: {why}", of.install)]
     if (short := _shorter_than_gangs(of, text)) is not None:

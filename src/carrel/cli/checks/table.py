@@ -4,17 +4,21 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from carrel.cli.checks.accounts import accounts
-from carrel.cli.checks.admission import admission
+from carrel.cli.checks.accounts import accounts, hub
 from carrel.cli.checks.bookings import booking_service, database, mirrored_bookings
 from carrel.cli.checks.components import clocks, components
-from carrel.cli.checks.definitions import definitions, installation, policies, priority_classes, webhook_configuration
+from carrel.cli.checks.definitions import (
+    admission,
+    definitions,
+    installation,
+    maia,
+    policies,
+    priority_classes,
+    webhook_configuration,
+)
 from carrel.cli.checks.finding import Check, Finding, Installation, fail, ok, warn
 from carrel.cli.checks.given_settings import given_settings
-from carrel.cli.checks.hub import hub
-from carrel.cli.checks.invariants import invariants
-from carrel.cli.checks.maia import maia
-from carrel.cli.checks.nodes import agents, kubelets
+from carrel.cli.checks.nodes import agents, invariants, kubelets
 from carrel.cli.checks.probe_pods import visible_gpus
 from carrel.cli.checks.resource_claims import resource_claims
 from carrel.cli.checks.runtime import runtime_class

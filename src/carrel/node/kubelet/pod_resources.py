@@ -1,13 +1,17 @@
-"""Which devices the kubelet has allocated to which container, from its PodResources API."""
+"""Which devices the kubelet has allocated, from its PodResources API, and which device plugins it remembers, from its
+checkpoint file: no API of the kubelet says that."""
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
 import grpc
 
+from carrel.node.device_names import CHECKPOINT, remembered_resources
 from carrel.node.interfaces import AllocatedDevices, KubeletUnreachable
 from carrel.node.kubelet.grpc_stubs import podresources_pb2 as wire
 from carrel.node.kubelet.grpc_stubs import podresources_pb2_grpc as calls
+from carrel.parsing import Malformed
 
 TIMEOUT_S = 10.0
 LARGEST_ANSWER = 64 * 1024 * 1024
@@ -35,3 +39,22 @@ class KubeletPodResources:
             for container in pod.containers
             for devices in container.devices
         ]
+
+
+class KubeletCheckpoint:
+    def __init__(self, plugin_folder: Path) -> None:
+        self._file = plugin_folder / CHECKPOINT
+
+    async def remembered(self) -> frozenset[str]:
+        """The resources that the kubelet believes a device plugin manages: it asks a plugin whenever a pod wants some,
+        also for minutes after the plugin has ended, and then refuses the pod. Raises `KubeletUnreachable`."""
+        try:
+            text = await asyncio.to_thread(self._file.read_text)
+        except FileNotFoundError:
+            return frozenset()  # it has never had a plugin
+        except (OSError, UnicodeDecodeError) as error:
+            raise KubeletUnreachable(f"{self._file}: {error}") from None
+        try:
+            return remembered_resources(text, str(self._file))
+        except Malformed as malformed:
+            raise KubeletUnreachable(str(malformed)) from None

@@ -1,7 +1,6 @@
 """The GPUs of this machine, through NVIDIA's management library.
 
-nvml           what the library says about one GPU, and how GPUs are linked
-machine        all GPUs, and whether they can be used
+machine        what the library says about each GPU, how GPUs are linked, and whether they can be used
 visible_gpu    the one GPU that a container sees
 """
 

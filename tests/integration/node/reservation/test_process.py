@@ -13,8 +13,8 @@ import pytest
 from carrel.kubernetes.client import Client
 from carrel.ledger.refusals import Refusal
 from carrel.node.nvidia.visible_gpu import GpuSources, visible_gpu
-from carrel.node.reservation import run
-from carrel.node.reservation.settings import ReservationSettings
+from carrel.node.reservation import hold_gpu
+from carrel.node.settings import ReservationSettings
 from kubernetes_in_memory.faults import FaultPlan
 from tests.kit.eventually import eventually
 from tests.kit.faults import Faulty
@@ -113,9 +113,7 @@ async def test_the_gpu_is_written_on_the_pod_and_held_until_the_signal(tmp_path:
     async with a_lab([]) as lab:
         await lab.pod("holds")
         stop = asyncio.Event()
-        holding = asyncio.create_task(
-            run.hold_gpu(lab.client, SETTINGS, GpuSources({}, files(tmp_path, "GPU-a")), stop)
-        )
+        holding = asyncio.create_task(hold_gpu(lab.client, SETTINGS, GpuSources({}, files(tmp_path, "GPU-a")), stop))
 
         assert await wait_reported(lab) == "GPU-a"
         assert not holding.done()
@@ -125,12 +123,12 @@ async def test_the_gpu_is_written_on_the_pod_and_held_until_the_signal(tmp_path:
 
 async def test_a_failure_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No GPU at first, then an API server that refuses half of the writes."""
-    monkeypatch.setattr(run, "RETRY_S", 0.001)
+    monkeypatch.setattr("carrel.node.reservation.RETRY_S", 0.001)
     async with a_lab([]) as lab:
         await lab.pod("holds")
         faulty = Client(Faulty(lab.api, FaultPlan(seed=1, refuse=0.5)))
         stop = asyncio.Event()
-        holding = asyncio.create_task(run.hold_gpu(faulty, SETTINGS, GpuSources({}, tmp_path), stop))
+        holding = asyncio.create_task(hold_gpu(faulty, SETTINGS, GpuSources({}, tmp_path), stop))
         await asyncio.sleep(0)
         files(tmp_path, "GPU-a")
         assert await wait_reported(lab) == "GPU-a"

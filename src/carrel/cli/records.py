@@ -1,20 +1,96 @@
-"""`carrel release`: frees GPUs of a node that does not answer, when an admin knows that nothing runs there."""
+"""`carrel adopt` and `release`: what an admin changes of the record.
+
+`adopt` records pods that have GPUs without a Lease, because they were there before Carrel. `release` frees GPUs of a
+node that does not answer, when an admin knows that nothing runs there.
+"""
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from carrel.cli.options import ClusterQuerySettings, DataFormat
-from carrel.cli.output import aligned, is_confirmed, print_data
+from carrel.cli.output import aligned, is_confirmed, print_data, print_lines
 from carrel.command_errors import FORBIDDEN, NOT_FOUND, REFUSED, UNAVAILABLE, USAGE, command_failed
 from carrel.option_fields import argument, option
 from carrel.process import cluster_access
 
 if TYPE_CHECKING:
+    from carrel.cluster.record.adoption import AdoptedPod
     from carrel.cluster.record.release import HeldGpu
+    from carrel.kubernetes.config import Access
+
+
+@dataclass(frozen=True)
+class AdoptSettings(ClusterQuerySettings):
+    dry_run: bool = option(False, "Only show what would be recorded.", "--dry-run")
+    """Without a record these pods hold their GPUs too, so there is no hurry."""
+
+
+def adopt(settings: AdoptSettings) -> None:
+    """Record the pods that have GPUs without a Lease: those that ran before Carrel, or that another scheduler placed.
+
+    Such pods hold their GPUs in any case: Carrel gives nobody else what they have. Their record is a Lease, as for all
+    other pods. Doing it again changes nothing. It needs the right to write Leases in Carrel's namespace.
+
+    Examples:
+
+      carrel adopt --dry-run
+
+      carrel adopt
+    """
+    from carrel.cluster.record.adoption import Outcome
+    from carrel.kubernetes.cluster import ClusterError, Forbidden
+
+    try:
+        adopted = asyncio.run(_adopt(settings, cluster_access(settings)))
+    except Forbidden as error:
+        hint = f"kubectl auth can-i list leases -n {settings.carrel_namespace}"
+        raise command_failed("Not allowed to look for pods", str(error), hint, FORBIDDEN) from None
+    except ClusterError as error:
+        raise command_failed("Not all pods are recorded", str(error), "carrel adopt --dry-run", UNAVAILABLE) from None
+    if settings.output is not DataFormat.TABLE:
+        print_data([_adopted_fields(each) for each in adopted], settings.output)
+    else:
+        nothing = ["Every pod that has a GPU is on a Lease: nothing to record."]
+        print_lines(*(adopted_table(adopted) if adopted else nothing))
+    failed = [each.holder.full_name for each in adopted if each.outcome in (Outcome.FAILED, Outcome.CHANGED)]
+    if failed:
+        why = f"{', '.join(failed)}: changed meanwhile, or the API server took no Lease for it."
+        hint = f"kubectl auth can-i create leases -n {settings.carrel_namespace}"
+        raise command_failed("Not all pods are recorded", why, hint, UNAVAILABLE)
+
+
+async def _adopt(settings: AdoptSettings, access: "Access") -> "list[AdoptedPod]":
+    from carrel.cli.cluster_reader import reading_cluster
+    from carrel.cluster.record.adoption import Adoption
+
+    async with reading_cluster(settings, access) as carrel:
+        carrel.one_unit()
+        adoption = Adoption(carrel.cluster_ledger, carrel.lease_writer)
+        return adoption.plan() if settings.dry_run else await adoption.record()
+
+
+def adopted_table(adopted: "Sequence[AdoptedPod]") -> list[str]:
+    head = ["POD", "NODE", "GPU", "HOLDS", "RESULT"]
+    rows = [
+        [each.holder.full_name, each.node, ",".join(map(str, each.gpus)) or "–", each.amount, each.outcome.value]
+        for each in adopted
+    ]
+    return aligned([head, *rows])
+
+
+def _adopted_fields(each: "AdoptedPod") -> dict[str, Any]:
+    return {
+        "pod": each.holder.full_name,
+        "uid": each.holder.uid,
+        "node": each.node,
+        "gpus": list(each.gpus),
+        "holds": each.amount,
+        "result": each.outcome.value,
+    }
 
 
 @dataclass(frozen=True)
@@ -54,7 +130,7 @@ def release(settings: ReleaseSettings) -> None:
             f"Nothing to release on {settings.gpu}", "No pod holds a GPU there.", "carrel inspect -d", NOT_FOUND
         )
     is_table = settings.output is DataFormat.TABLE
-    typer.echo("\n".join(table(node, held)), err=not is_table)
+    typer.echo("\n".join(released_table(node, held)), err=not is_table)
     if why_away:
         typer.echo(f"{node} does not answer: {why_away}.", err=not is_table)
     if settings.dry_run:
@@ -66,7 +142,7 @@ def release(settings: ReleaseSettings) -> None:
         return
     held = _release(settings, node, held)
     if not is_table:
-        print_data([_fields(node, each) for each in held], settings.output)
+        print_data([_released_fields(node, each) for each in held], settings.output)
     else:
         typer.echo(f"Released {len(held)} share{'s' * (len(held) != 1)} of GPUs on {node}.")
 
@@ -112,10 +188,10 @@ def _place(text: str) -> tuple[str, int | None]:
     return node, int(number) if slash else None
 
 
-def table(node: str, held: "Sequence[HeldGpu]") -> list[str]:
+def released_table(node: str, held: "Sequence[HeldGpu]") -> list[str]:
     rows = [[node, str(each.index), str(each.holder), each.pod] for each in held]
     return aligned([["NODE", "GPU", "POD", "STATE"], *rows])
 
 
-def _fields(node: str, each: "HeldGpu") -> dict[str, object]:
+def _released_fields(node: str, each: "HeldGpu") -> dict[str, object]:
     return {"node": node, "gpu": each.index, "pod": each.holder.full_name, "uid": each.holder.uid, "state": each.pod}

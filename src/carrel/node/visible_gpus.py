@@ -1,4 +1,4 @@
-"""Looks at what this container sees, and says it."""
+"""Looks at what this container sees of GPUs, and says it: `carrel doctor --probe` runs it in pods."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import typer
 
 from carrel.dialects import nvidia
 from carrel.node.nvidia.visible_gpu import GpuSources, shown_by_driver
-from carrel.node.visible_gpus import VisibleGpusSettings
+from carrel.node.settings import VisibleGpusSettings
 
 DEVICE_FILES = Path("/dev")
 

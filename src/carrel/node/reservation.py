@@ -1,4 +1,7 @@
-"""Finds the GPU, reports it, and waits for the signal to end."""
+"""Runs in a reservation pod, which holds one GPU for pods that share it.
+
+It finds out which GPU the kubelet has allocated to its pod, writes that on the pod, and waits for the signal to end.
+"""
 
 import asyncio
 import contextlib
@@ -13,7 +16,7 @@ from carrel.kubernetes.cluster import Cluster, ClusterError, MergePatch
 from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.refusals import Refusal
 from carrel.node.nvidia.visible_gpu import GpuSources, visible_gpu
-from carrel.node.reservation.settings import ReservationSettings
+from carrel.node.settings import ReservationSettings
 from carrel.process import connect, log_to_stderr
 
 log = logging.getLogger(__name__)
