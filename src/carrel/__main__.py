@@ -12,15 +12,7 @@ from carrel.cli.commands import COMMANDS
 from carrel.demo import demo
 from carrel.lifecycle.entry_point import ControllerSettings, controller
 from carrel.log_lines import log_lines
-from carrel.node.entry_point import (
-    AgentSettings,
-    ReservationSettings,
-    VisibleGpusSettings,
-    agent,
-    reservation,
-    visible_gpus,
-    withdraw,
-)
+from carrel.node import entry_point as node
 from carrel.option_fields import command
 from carrel.scheduling.entry_point import ExtenderSettings, extender
 from carrel.settings import ClusterSettings
@@ -38,10 +30,10 @@ app.command()(command(BookingSettings, booking))
 app.command()(command(ExtenderSettings, extender))
 app.command()(command(ControllerSettings, controller))
 app.command()(command(WebhookSettings, webhook))
-app.command()(command(AgentSettings, agent))
-app.command()(command(ClusterSettings, withdraw))
-app.command()(command(ReservationSettings, reservation))
-app.command()(command(VisibleGpusSettings, visible_gpus))
+app.command()(command(node.AgentSettings, node.agent))
+app.command()(command(ClusterSettings, node.withdraw))
+app.command()(command(node.ReservationSettings, node.reservation))
+app.command()(command(node.VisibleGpusSettings, node.visible_gpus))
 for _name, _settings, _run in COMMANDS:
     app.command(_name)(command(_settings, _run))
 
