@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING
 from carrel.dialects.dra import DraDriver
 from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.dialects.options import LONGEST_GRACE_S, CudaDevices, DeviceList, DialectOptions, Unit
-from carrel.dialects.when_full import WhenFull
+from carrel.dialects.tier import WhenFull
 from carrel.ledger.tiers import TierPolicy
 from carrel.option_fields import option, setting
 
 if TYPE_CHECKING:
-    from carrel.dialects.hub_people import HubPeople
+    from carrel.dialects.jupyter import HubPeople
     from carrel.dialects.seal import Seal
     from carrel.kubernetes.config import Access
 
@@ -135,7 +135,7 @@ class SchedulerSettings:
     schedulers: str = setting(
         SCHEDULER,
         "Schedulers that ask Carrel, besides those of peers, joined by commas. The webhook gives GPU pods to "
-        "the first; pods of others are not bound, nor told why they wait.",
+        "the first, unless they name another of them; pods of others are not bound, nor told why they wait.",
     )
     """A pod of another scheduler is not Carrel's to place, and waits for reasons that Carrel does not know."""
 
@@ -260,7 +260,7 @@ class HubSettings:
         """Raises `Malformed` if the file or the domain cannot be used."""
         import yaml
 
-        from carrel.dialects.hub_people import HubPeople, read_addresses
+        from carrel.dialects.jupyter import HubPeople, read_addresses
         from carrel.parsing.addresses import is_address
         from carrel.parsing.malformed import Malformed
 

@@ -24,10 +24,10 @@ from carrel.dialects.carrel import LeaseRecord, write_lease
 from carrel.dialects.gpuclaim import node_status
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.dialects.hand_over_record import HandOver, write_record
-from carrel.dialects.hub_people import HubPeople
+from carrel.dialects.jupyter import HubPeople
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
 from carrel.dialects.seal import Seal
-from carrel.dialects.when_full import WhenFull
+from carrel.dialects.tier import WhenFull
 from carrel.kubernetes.cluster import EVERYTHING, ListPage, NotFound, Selection
 from carrel.kubernetes.objects.resources import (
     CONFIG_MAPS,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from carrel.admission.options import AdmissionOptions
 from carrel.dialects.hand_over_record import HandOver, HandOverPhase, Why
 from carrel.dialects.seal import Seal
-from carrel.dialects.when_full import WhenFull
+from carrel.dialects.tier import WhenFull
 from tests.kit.any_pod import any_pod
 from tests.kit.reviews import (
     NOON,

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from carrel.admission import review
 from carrel.dialects import carrel, gpuclaim, gpushare, jupyter, kai, maia
 from carrel.dialects.lease_shares import read_shares
-from carrel.kubernetes.objects.json_patch import diff, escape
 from carrel.kubernetes.objects.kinds import Lease
 from carrel.kubernetes.objects.quantity import quantity
 from carrel.ledger.gpus import Gpu, MiB, Node
@@ -230,10 +229,9 @@ def test_an_annotation_arrives_through_an_admission_answer(
     document: dict[str, Any] = {"metadata": {"annotations": present}}
     request = review.AdmissionRequest("admission.k8s.io/v1", "u", "Pod", "CREATE", "lab", "", review.RequestUser("a"))
     wanted = {"metadata": {"annotations": {**(present or {}), key: value}}}
-    response = review.allowed(request, diff(document, wanted))["response"]
+    response = review.allowed(request._replace(object=document), wanted)["response"]
     operations = json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
     assert apply(document, operations)["metadata"]["annotations"][key] == value
-    assert apply({"metadata": {key: 1}}, [{"op": "test", "path": f"/metadata/{escape(key)}", "value": 1}])
 
 
 ODD_WORDS = st.sampled_from(["pod", "claim", "state", "mib", "tries", "booking", "covered", "assumed", "uid-1", ""])

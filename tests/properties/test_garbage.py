@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from carrel.admission.review_decoding import NotAReview, read_review
+from carrel.admission.review import NotAReview, read_review
 from carrel.dialects import carrel, gpuclaim, gpushare, hami, jupyter, kai_reservation, maia
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.registry import request_of

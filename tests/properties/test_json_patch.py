@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.kubernetes.objects.json_patch import diff
+from carrel.admission.review import patch
 from kubernetes_in_memory.json_patch import apply
 from kubernetes_in_memory.malformed_input import MalformedInput
 from tests.kit.arbitrary_json import documents
@@ -21,13 +21,14 @@ OPERATIONS = st.fixed_dictionaries({"op": OPS, "path": POINTERS}, optional={"fro
 @given(documents(), documents())
 def test_a_difference_leads_from_one_document_to_the_other(before: Any, after: Any) -> None:
     kept = deepcopy((before, after))
-    assert apply(before, diff(before, after)) == after
+    one, other = {"the/spec~": before}, {"the/spec~": after}
+    assert apply(one, patch(one, other)) == other
     assert (before, after) == kept
 
 
 @given(documents())
 def test_a_document_does_not_differ_from_itself(document: Any) -> None:
-    assert diff(document, deepcopy(document)) == []
+    assert patch({"spec": document}, {"spec": deepcopy(document)}) == []
 
 
 @given(documents(), st.lists(OPERATIONS | documents(), max_size=4))

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carrel.admission.review_decoding import NotAReview, read_review
+from carrel.admission.review import NotAReview, read_review
 from tests.kit.arbitrary_json import documents
 
 USUAL: dict[str, Any] = {

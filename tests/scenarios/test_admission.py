@@ -129,6 +129,29 @@ async def test_a_pod_with_a_default_scheduler_gets_the_scheduler_that_asks_carre
     ] == "gpu-scheduler"
 
 
+@pytest.mark.parametrize(
+    ("named", "given"),
+    [
+        pytest.param("night", "night", id="one of several that ask Carrel is kept"),
+        pytest.param("day", "day", id="the first too"),
+        pytest.param(
+            "default-scheduler", "day", id="a pod that chose none gets the first, also where the default asks"
+        ),
+        pytest.param("kai-scheduler", "day", id="a peer's is replaced by the first"),
+    ],
+)
+async def test_each_scheduler_that_asks_carrel_may_place_gpu_pods(named: str, given: str) -> None:
+    cluster = ReviewedCluster(options=AdmissionOptions(schedulers=("day", "night", "default-scheduler")))
+    reviewed = await cluster.create(a_pod(GPU, schedulerName=named))
+    assert reviewed.allowed and reviewed.object["spec"]["schedulerName"] == given
+
+
+async def test_a_scheduler_that_does_not_ask_carrel_is_refused_where_several_do() -> None:
+    cluster = ReviewedCluster(options=AdmissionOptions(schedulers=("day", "night")))
+    refused = await cluster.create(a_pod(GPU, schedulerName="gpu-scheduler"))
+    assert not refused.allowed and "wants the scheduler 'gpu-scheduler'" in refused.message
+
+
 async def test_a_quantity_of_zero_asks_for_nothing() -> None:
     assert (await ReviewedCluster().create(a_pod({"nvidia.com/gpu": "0"}, nodeName="n1"))).patch == []
 

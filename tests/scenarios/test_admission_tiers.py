@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from carrel.admission.options import AdmissionOptions
-from carrel.dialects.when_full import WhenFull
+from carrel.dialects.tier import WhenFull
 from tests.kit.gpus import a_node
 from tests.kit.reviews import (
     ALICE,

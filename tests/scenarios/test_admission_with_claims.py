@@ -7,7 +7,7 @@ import pytest
 
 from carrel.admission.options import AdmissionOptions
 from carrel.dialects.seal import Seal
-from carrel.dialects.when_full import WhenFull
+from carrel.dialects.tier import WhenFull
 from carrel.kubernetes.objects.kinds import Pod
 from tests.kit.reviews import ALICE, Json, ReviewedCluster, RunningPod, a_booking, a_pod, review
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
-from carrel.dialects.when_full import WhenFull
+from carrel.dialects.tier import WhenFull
 from carrel.kubernetes.cluster import DeleteOptions, MergePatch
 from carrel.kubernetes.objects.resources import NAMESPACES, PODS
 from carrel.lifecycle.handing_over.hand_over import HandOverResult

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
-from carrel.dialects.kai_objects import POD_GROUPS
+from carrel.dialects.kai import POD_GROUPS
 from carrel.kubernetes.cluster import DeleteOptions, Json
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import CRDS, PODS

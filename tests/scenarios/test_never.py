@@ -6,7 +6,7 @@ import pytest
 
 from carrel.cluster.coverage.coverage_reader import CoverageReader
 from carrel.demo.kubelets import SimulatedKubelets
-from carrel.dialects.when_full import WhenFull
+from carrel.dialects.tier import WhenFull
 from carrel.kubernetes.cluster import Json, MergePatch, Selection
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import EVENTS, NODES, PODS

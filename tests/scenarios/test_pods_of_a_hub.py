@@ -5,9 +5,9 @@ import logging
 
 import pytest
 
-from carrel.admission.hub_reports import MOST_NAMES
+from carrel.admission.handlers import MOST_NAMES
 from carrel.admission.options import AdmissionOptions
-from carrel.dialects.hub_people import HubPeople
+from carrel.dialects.jupyter import HubPeople
 from tests.kit.reviews import (
     ALICE,
     GPU,

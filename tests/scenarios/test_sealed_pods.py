@@ -6,7 +6,7 @@ from typing import Any
 
 from carrel.admission.assembly import AdmissionWebhook
 from carrel.admission.options import AdmissionOptions
-from carrel.admission.review_decoding import read_pod, read_review
+from carrel.admission.review import read_pod, read_review
 from carrel.cluster.options import ClusterOptions, utc_now
 from carrel.cluster.state import ClusterState
 from carrel.dialects.interface import PodRequest

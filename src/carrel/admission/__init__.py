@@ -3,10 +3,11 @@ about allocations of ResourceClaims before they are stored, for which it takes t
 
 Reading order:
 
-    options pod_owner hub_reports          whose pod it is; which hubs and users an admin should look at
-    asked_gpus wanted_booking pod_tier     what it asks for, for which booking, and which tier it gets
-    pod_size hand_overs pod_changes admission   what is changed on a pod: tier, gate, environment, protected keys
-    review review_decoding handlers app metrics   kube-apiserver's calls over HTTP
+    review                                 what kube-apiserver asks, and how it is answered
+    options pod_owner                      what an admin decides; whose pod it is
+    new_pod                                what it asks for, for which booking, and which tier it gets
+    hand_overs pod_changes admission       what is changed on a pod: tier, gate, environment, protected keys
+    metrics handlers app                   kube-apiserver's calls over HTTP
     certificates certificate_renewal served_certificate   its TLS certificates
     assembly run settings entry_point          one process
 """

@@ -25,21 +25,26 @@ and so does a second review of the changed pod. In order:
 
 import logging
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from carrel.admission.asked_gpus import AskedGpus, asked_gpus
 from carrel.admission.hand_overs import HandOverRecords
+from carrel.admission.new_pod import (
+    OPPORTUNISTIC,
+    AskedGpus,
+    NewPod,
+    asked_gpus,
+    tier_of,
+    wanted_booking,
+)
 from carrel.admission.options import AdmissionOptions
-from carrel.admission.pod_changes import DEFAULT_SCHEDULER, AdmissionDecision, ChangedPod, Json, Sealing
+from carrel.admission.pod_changes import DEFAULT_SCHEDULER, AdmissionDecision, ChangedPod, Json
 from carrel.admission.pod_owner import PodOwner, PodOwnerLookup
-from carrel.admission.pod_size import why_too_large
-from carrel.admission.pod_tier import AssignedTier, TierLookup
 from carrel.admission.review import AdmissionRequest
-from carrel.admission.wanted_booking import WantedBookingLookup
 from carrel.bookings.client import BookingLookup
 from carrel.cluster.coverage.coverage_words import WORDS
+from carrel.cluster.device_claims import DeviceClaims
 from carrel.cluster.runtime_class import RuntimeClasses
 from carrel.cluster.state import ClusterState
 from carrel.cluster.waiting.free_again import FreeAgain
@@ -48,16 +53,16 @@ from carrel.dialects import carrel, gpushare, hand_over_record, nvidia, registry
 from carrel.dialects.booking_objects import namespace_named, person_named
 from carrel.dialects.hand_over_record import HandedOver, HandOver
 from carrel.dialects.jupyter import is_of_a_hub
-from carrel.dialects.options import CudaDevices, DeviceList, HideFrom
-from carrel.dialects.seal import ADMITTED
-from carrel.dialects.tier import namespace_as_person, write_tier
-from carrel.dialects.when_full import WhenFull, how_to_say_it, is_unreadable, said_by, when_full
+from carrel.dialects.key_writers import Writer, account_of
+from carrel.dialects.notice import with_notice_file
+from carrel.dialects.options import DeviceList, HideFrom
+from carrel.dialects.seal import ADMITTED, as_sealed
+from carrel.dialects.tier import WhenFull, namespace_as_person, unreadable_when_full, when_full, write_tier
 from carrel.dialects.without_gpu import without_gpu, write_without_gpu, written_by_us
 from carrel.kubernetes.cluster import ClusterError
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.objects.pods import gates_of, subject
+from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resources import PRIORITY_CLASSES
-from carrel.ledger.coverage import Entitlement
 from carrel.ledger.never import Never
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.tiers import Tier
@@ -68,7 +73,11 @@ log = logging.getLogger(__name__)
 
 DEFAULT_SCHEDULERS = frozenset({"", DEFAULT_SCHEDULER})
 """In a pod that did not choose a scheduler."""
-
+LARGEST_POD = 1024 * 1024
+"""Bytes, as JSON. The API server stores about 1.5 MiB. The rest is for what Carrel, kube-scheduler and the kubelet
+write on it: a pod that is only just small enough could never be bound, nor could its person be warned."""
+LARGEST_ANNOTATIONS = 128 * 1024
+"""Bytes of keys and values: a half of what the API server stores."""
 
 UNTOUCHED = AdmissionDecision("untouched")
 EXEMPT = "exempt"
@@ -84,69 +93,72 @@ class PodAdmission:
         self._options = options
         self._now = state.options.now
         self._seal = state.options.seal
-        self._schedulers = DEFAULT_SCHEDULERS | registry.ALL.scheduler_names | {options.scheduler}
-        self._owners = PodOwnerLookup(state.options.namespace, state.namespaces.store, options)
+        # One who makes pods for Carrel. Another program in Carrel's namespace, such as MAIA's own terminator, does not:
+        # a pod that it makes could keep the GPU of the pod that it was copied from.
+        self._own_accounts = options.trusted | {account_of(Writer.CONTROLLER, state.options.namespace)}
+        self._schedulers = DEFAULT_SCHEDULERS.union(registry.ALL.scheduler_names, options.schedulers)
+        self._owners = PodOwnerLookup(state.namespaces.store, options)
         self._hand_overs = HandOverRecords(state.informers, state.options.namespace)
         self._priority_classes = state.informers.watch(PRIORITY_CLASSES).store
         self._runtime_classes = RuntimeClasses(state.informers, options.runtime_class)
-        self._tiers = TierLookup(state, booking_lookup)
+        self._booking_lookup = booking_lookup
         self._free_again = FreeAgain(state)
-        self._wanted = WantedBookingLookup(state)
 
     # --- new pods ----------------------------------------------------------------------------------------------------
 
     async def mutate(self, request: AdmissionRequest, pod: Pod) -> AdmissionDecision:
         """Raises `Malformed` if the pod's request for a GPU cannot be read."""
-        if request.object is None or self._owners.is_carrel(request.user):
+        if request.object is None or request.user.name in self._own_accounts:
             return UNTOUCHED
         if request.operation == "CREATE" and not request.subresource:
-            return await self._created(request, pod, self._changed(request))
+            return await self._created(request, pod)
         if request.operation == "UPDATE" and request.subresource == "ephemeralcontainers":
             return self._add_debug_containers(request, pod)
         return UNTOUCHED
 
-    async def _created(self, request: AdmissionRequest, pod: Pod, changed: ChangedPod) -> AdmissionDecision:
-        if (forged := self._unproven_request(pod, changed)) is not None:
-            return _refused(forged)
-        if (slices := nvidia.mig_refusal(pod)) is not None and not self._state.covered_pods.is_exempt(pod):
+    async def _created(self, request: AdmissionRequest, pod: Pod) -> AdmissionDecision:
+        notes, is_exempt = pod.metadata.annotations, self._state.watches.is_exempt(request.namespace)
+        recorded = {key: notes[key] for key in registry.ALL.recorded if key in notes}
+        if recorded and not self._is_proven(pod):
+            # A request that we recorded, which we see when we are asked again, carries our seal. This one was written,
+            # copied or changed by somebody else.
+            why = f"has {', '.join(recorded)}, which only Carrel's webhook writes"
+            return _refused(f"{subject(pod.metadata)} {why}; leave it out and ask for the GPU in the pod's resources")
+        if not is_exempt and (slices := nvidia.mig_refusal(pod)) is not None:
             return _refused(slices)
-        if (twice := await self._why_twice(pod)) is not None:
+        if (claims := self._state.device_claims) is not None and (twice := await self._why_twice(pod, claims)):
             return _refused(twice)
-        asked, owner = self._asked_gpus(pod), self._owners.owner_of(request, pod)
-        if isinstance(asked, AskedGpus) and asked.may_be_none and self._was_moved_to_cpu(pod, changed):
+        asked, owner = asked_gpus(pod, self._state), self._owners.owner_of(request, pod)
+        if isinstance(asked, AskedGpus) and asked.is_by_claims and asked.why_unknown and self._was_moved_to_cpu(pod):
             asked = None  # a second review: the claims that are left are not for GPUs
-        record = self._record_for(changed, owner)
-        changed.strip(keep=self._kept(request, pod, owner, record) if asked is None else _recorded(pod))
-        changed.annotate(self._owners.said_by_spawner(request, pod))
-        if changed.strip_gate():
+        record, changed = self._record_for(pod, owner), ChangedPod(request)
+        kept = recorded if asked is not None else self._kept(pod, owner, record)
+        changed.strip({**kept, carrel.HUB_ADDRESS: owner.hub_address} if owner.hub_address else kept)
+        if any(gate.name == carrel.BOOKING for gate in pod.spec.scheduling_gates):
             pod = _without_our_gate(pod)
-            if carrel.BOOKING not in pod.metadata.annotations:
-                changed.warn(f"the scheduling gate {carrel.BOOKING} was removed: only Carrel gives it to a pod")
+            changed.strip_gate()
+            if carrel.BOOKING not in notes:
+                changed.warnings.append(
+                    f"the scheduling gate {carrel.BOOKING} was removed: only Carrel gives it to a pod"
+                )
         if asked is None:
-            changed.drop_our_priority()
+            changed.set_priority_class("")
             if self._hides_gpus_from(request):
                 changed.change_containers(visible_devices.hidden)
-            if carrel.BOOKING in pod.metadata.annotations:
-                changed.warn(f"{carrel.BOOKING} has no effect: this pod asks for no GPU")
+            if carrel.BOOKING in notes:
+                changed.warnings.append(f"{carrel.BOOKING} has no effect: this pod asks for no GPU")
             return changed.answer("untouched")
         if isinstance(asked, Refusal):
             return _refused(asked)
-        if not asked.is_by_claims and (outside := self._why_not_by_carrel(pod)) is not None:
-            return _refused(outside)
-        if (too_large := why_too_large(request.object or {}, subject(pod.metadata), request.size)) is not None:
-            return _refused(too_large)
-        if (unseen := self._why_never_seen(pod, asked)) is not None:
-            return _refused(unseen)
-        new = _NewPod(pod, owner, asked, self._owners.said_by_spawner(request, pod))
-        if record is not None and not asked.may_be_none:  # else nobody knows which claim to remove
+        new = NewPod(pod, owner, asked)
+        if why_not := self._why_not_admitted(request, new):
+            return _refused(f"{subject(pod.metadata)} asks for {why_not}")
+        if record is not None and not (asked.is_by_claims and asked.why_unknown):  # else nobody knows which to remove
             without = hand_over_record.without_gpu_since(record.why, record.lost_at, asked.request)
             return self._on_cpu(new, changed, {**_mark_of(record), **without})
-        return await self._admitted(new, changed)
+        return await self._admitted(new, changed, is_exempt=is_exempt)
 
-    async def _why_twice(self, pod: Pod) -> Refusal | None:
-        claims = self._state.device_claims
-        if claims is None:
-            return None
+    async def _why_twice(self, pod: Pod, claims: DeviceClaims) -> Refusal | None:
         try:
             await claims.look_up(pod, self._state.cluster)
         except ClusterError as error:
@@ -154,127 +166,131 @@ class PodAdmission:
             log.warning("claims_not_read pod=%s/%s why=%r", pod.metadata.namespace, pod.metadata.name, str(error))
         return claims.why_twice(pod)
 
-    def _changed(self, request: AdmissionRequest) -> ChangedPod:
-        sealing = None
-        if self._seal is not None:
-            sealing = Sealing(
-                self._seal, request.uid, self._now(), lambda seal: bool(self._state.watches.sealed_with(seal))
-            )
-        return ChangedPod(request.object or {}, request.namespace, sealing)
+    def _is_proven(self, pod: Pod) -> bool:
+        """Whether what Carrel writes on a pod was written by Carrel, in an earlier review of this pod. Without a key
+        nothing can be proved, and it counts like the words that it stands for: who writes that a pod asks for a GPU
+        gets a tier like everybody, and who writes that it runs without one misleads only themselves."""
+        if self._seal is None:
+            return True
+        is_copied = self._state.watches.sealed_with(pod.metadata.annotations.get(ADMITTED, ""))
+        return self._seal.is_on(as_sealed(pod), self._now()) and not is_copied
 
-    def _kept(self, request: AdmissionRequest, pod: Pod, owner: PodOwner, record: HandOver | None) -> Mapping[str, str]:
-        """In a second review of a pod whose GPU was removed: what was written in the first one. Without a key nothing
-        can be proved: who writes that their own pod runs without a GPU misleads only themselves."""
-        mark, written = _mark_of(record) if record else {}, written_by_us(pod)
-        sealed = {}
-        if self._seal is not None and written:
-            if not self._changed(request).is_sealed():
-                return mark
-            sealed = {ADMITTED: pod.metadata.annotations[ADMITTED]}
-        return {**mark, **written, **_whose(owner), **sealed} if written else mark
+    def _was_moved_to_cpu(self, pod: Pod) -> bool:
+        return bool(written_by_us(pod)) and self._is_proven(pod)
 
-    def _on_cpu(self, new: "_NewPod", changed: ChangedPod, notes: Mapping[str, str]) -> AdmissionDecision:
-        """`notes` say why it runs without a GPU."""
-        changed.warn(new.owner.warning)
-        claims = self._state.device_claims
-        claimed = claims.claimed_by(new.pod).names if claims is not None and new.asked.is_by_claims else ()
-        changed.remove_gpu({**notes, **_whose(new.owner), **new.said_by_spawner}, claimed)
-        changed.seal()
-        return changed.answer("cpu", notes[carrel.RUNS_WITHOUT_GPU], new.owner)
+    def _kept(self, pod: Pod, owner: PodOwner, record: HandOver | None) -> Mapping[str, str]:
+        """In a second review of a pod whose GPU was removed: what was written in the first one."""
+        mark = _mark_of(record) if record else {}
+        if not self._was_moved_to_cpu(pod):
+            return mark
+        sealed = {ADMITTED: pod.metadata.annotations[ADMITTED]} if self._seal is not None else {}
+        return {**mark, **written_by_us(pod), **owner.notes(), **sealed}
 
-    def _was_moved_to_cpu(self, pod: Pod, changed: ChangedPod) -> bool:
-        return bool(written_by_us(pod)) and (self._seal is None or changed.is_sealed())
-
-    def _asked_gpus(self, pod: Pod) -> AskedGpus | Refusal | None:
-        claims = self._state.device_claims
-        unknown_claims = claims.why_unknown if claims is not None else lambda pod: ""
-        return asked_gpus(pod, self._state.requests.as_written, unknown_claims)
-
-    def _unproven_request(self, pod: Pod, changed: ChangedPod) -> Refusal | None:
-        """A request that was recorded by us, which we see when we are asked again, carries our seal. One that does not
-        was written, copied or changed by somebody else. Without a key nothing can be proved, and it counts like the
-        words that it stands for: who writes it asks for a GPU, no more, and gets a tier like everybody."""
-        recorded = _recorded(pod)
-        if not recorded or self._seal is None or changed.is_sealed():
-            return None
-        why = f"has {', '.join(recorded)}, which only Carrel's webhook writes"
-        return Refusal(f"{subject(pod.metadata)} {why}; leave it out and ask for the GPU in the pod's resources")
-
-    def _record_for(self, changed: ChangedPod, owner: PodOwner) -> HandOver | None:
+    def _record_for(self, pod: Pod, owner: PodOwner) -> HandOver | None:
         """Of a pod of the same controller that lost its GPU. Only in its namespace and of the same person: anybody may
         name a controller, also somebody else's, whose next pod must not pay for it."""
-        found = (record for each in changed.owners() for record in self._hand_overs.of_controller(each))
-        is_its = (changed.namespace, owner.name)
+        controllers = (each.uid for each in pod.metadata.owner_references if each.controller)
+        found = (record for uid in controllers for record in self._hand_overs.of_controller(uid))
+        is_its = (pod.metadata.namespace, owner.name)
         return next((record for record in found if (record.place[0], record.user) == is_its), None)
 
-    async def _admitted(self, new: "_NewPod", changed: ChangedPod) -> AdmissionDecision:
-        is_exempt = self._state.covered_pods.is_exempt(new.pod)
-        if not new.user and self._options.strict and not is_exempt:
-            asks = "may ask" if new.asked.may_be_none else "asks"
-            why = f"{subject(new.pod.metadata)} {asks} for a GPU, and Carrel cannot tell who owns it"
-            why += f": {new.owner.warning}" if new.owner.unlisted_spawner else ""
-            return AdmissionDecision("refused", refused=why, owner=new.owner)
+    def _why_not_admitted(self, request: AdmissionRequest, new: NewPod) -> str:
+        """Why a pod cannot have what it asks for, however many GPUs are free; the end of a sentence. Empty: it can."""
+        pod, asked, way = new.pod, new.asked, self._options.device_list
+        if pod.spec.node_name and not asked.is_by_claims:
+            return f"a GPU and names its node ({pod.spec.node_name}); leave that to the scheduler"
+        if pod.spec.scheduler_name not in self._schedulers and not asked.is_by_claims:
+            why = f"wants the scheduler {pod.spec.scheduler_name!r}, which does not know who holds which GPU"
+            return f"a GPU and {why}; leave schedulerName out"  # any scheduler allocates claims
+        annotations = ((request.object or {}).get("metadata") or {}).get("annotations") or {}
+        size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
+        if size > LARGEST_ANNOTATIONS:
+            return f"a GPU and has {size:,} bytes of annotations; at most {LARGEST_ANNOTATIONS:,}"
+        if request.size > LARGEST_POD and (size := len(msgspec.json.encode(request.object))) > LARGEST_POD:
+            return f"a GPU and has {size:,} bytes; at most {LARGEST_POD:,}, to leave room for its GPUs"
+        # Where the runtime heeds only the kubelet, a GPU that no device plugin allocates is never seen.
+        by_others = asked.request.by_kubelet or asked.dialect is gpushare.DIALECT or asked.is_by_claims
+        if way is DeviceList.VARIABLE or by_others:
+            return ""
+        why = f"by {asked.dialect.words}, which only {nvidia.VISIBLE_DEVICES} would show it"
+        ignored = f"this cluster's container runtime ignores that (--device-list {way.value})"
+        help_ = f"ask for whole GPUs by {nvidia.GPU}, or for memory by {gpushare.GPU_MEM}"
+        return f"{asked.request} {why}; {ignored}; {help_}"
+
+    async def _admitted(self, new: NewPod, changed: ChangedPod, *, is_exempt: bool) -> AdmissionDecision:
+        pod, owner, asked = new
         if is_exempt:
-            if carrel.BOOKING in new.pod.metadata.annotations:
-                why = f"namespace {new.pod.metadata.namespace} is exempt from bookings; leave {carrel.BOOKING} out"
-                return _refused(Refusal(f"{subject(new.pod.metadata)}: {why}"))
-            changed.drop_our_priority()
+            if carrel.BOOKING in pod.metadata.annotations:
+                why = f"namespace {pod.metadata.namespace} is exempt from bookings; leave {carrel.BOOKING} out"
+                return _refused(f"{subject(pod.metadata)}: {why}")
+            changed.set_priority_class("")
             return self._with_gpu(new, changed, EXEMPT)
-        wanted = self._wanted.find(new.pod, new.user, new.asked)
-        if isinstance(wanted, Refusal):
-            return _refused(wanted)
-        is_held_back = wanted is not None and wanted.start > self._now()
-        if wanted is not None:
-            changed.annotate({carrel.BOOKING: wanted.booking})
-        if wanted is not None and is_held_back:
-            changed.hold_back(wanted.start)
-            changed.warn(WORDS.held_for(wanted))
-        tier = AssignedTier() if is_held_back else await self._tiers.of(new.pod, new.user, new.asked)
-        changed.warn(tier.silence)
+        if not owner.name and self._options.strict:
+            asks = "may ask" if asked.is_by_claims and asked.why_unknown else "asks"
+            why = f"{subject(pod.metadata)} {asks} for a GPU, and Carrel cannot tell who owns it"
+            why += f": {owner.warning}" if owner.unlisted_spawner else ""
+            return AdmissionDecision("refused", refused=why, owner=owner)
+        tier = None
+        if carrel.BOOKING in pod.metadata.annotations:
+            wanted = wanted_booking(new, self._state)
+            if isinstance(wanted, Refusal):
+                return _refused(wanted)
+            changed.annotations[carrel.BOOKING] = wanted.booking
+            if wanted.start > self._now():
+                changed.hold_back(wanted.start)
+                changed.warnings.append(WORDS.held_for(wanted))
+                tier = OPPORTUNISTIC
+        tier = tier or await tier_of(new, self._state, self._booking_lookup)
+        changed.warnings.append(tier.silence)
         if tier.covered_until is None and (why_on_cpu := self._why_on_cpu(new, changed)) is not None:
-            changed.warn(tier.beyond)
+            changed.warnings.append(tier.beyond)
             return self._on_cpu(new, changed, self._why_without(new, why_on_cpu))
         if tier.beyond:
-            changed.warn(f"{tier.beyond}; this pod runs on what is free")
-        changed.annotate(write_tier(tier.covered_until))
-        if self._priority_classes.get(carrel.PRIORITY_CLASS) is not None:
-            changed.set_priority_class(carrel.PRIORITY_CLASS)
-        else:
-            changed.drop_our_priority()
-        changed.warn(new.owner.warning)
-        changed.warn(new.asked.why_unknown and f"this pod waits: {new.asked.why_unknown}")
+            changed.warnings.append(f"{tier.beyond}; this pod runs on what is free")
+        changed.annotations |= write_tier(tier.covered_until)
+        has_class = self._priority_classes.get(carrel.PRIORITY_CLASS) is not None
+        changed.set_priority_class(carrel.PRIORITY_CLASS if has_class else "")
+        changed.warnings.append(owner.warning)
+        if asked.why_unknown:
+            changed.warnings.append(f"this pod waits: {asked.why_unknown}")
         told = Tier.BOOKED if tier.covered_until else Tier.OPPORTUNISTIC
-        return self._with_gpu(new, changed, told.value, new.owner)
+        return self._with_gpu(new, changed, told.value, owner)
 
     def _with_gpu(
-        self, new: "_NewPod", changed: ChangedPod, outcome: str, owner: PodOwner | None = None
+        self, new: NewPod, changed: ChangedPod, outcome: str, owner: PodOwner | None = None
     ) -> AdmissionDecision:
         """`owner`: None where whose it is does not matter."""
-        changed.annotate(_whose(new.owner))
-        never = self._state.waiting_reason.why_never(new.pod, new.asked.request) if new.asked.is_known else None
+        pod, asked = new.pod, new.asked
+        changed.annotations |= new.owner.notes()
+        never = self._state.waiting_reason.why_never(pod, asked.request) if not asked.why_unknown else None
         if never is not None:
-            changed.warn(never.reason)  # no more: a node that can serve it may join
-        if not new.asked.is_by_claims:  # any scheduler allocates claims
-            changed.set_scheduler(self._options.scheduler)
-        changed.set_runtime_class(self._runtime_classes.chosen())
+            changed.warnings.append(never.reason)  # no more: a node that can serve it may join
+        is_chosen = pod.spec.scheduler_name in self._options.schedulers and pod.spec.scheduler_name != DEFAULT_SCHEDULER
+        if not asked.is_by_claims and not is_chosen:  # any scheduler allocates claims
+            changed.spec["schedulerName"] = self._options.schedulers[0]
+        if not changed.spec.get("runtimeClassName") and (runtime_class := self._runtime_classes.chosen()):
+            changed.spec["runtimeClassName"] = runtime_class
         if outcome != EXEMPT:
             changed.bound_grace(self._options.longest_grace_s)
-        self._set_visible_devices(new.pod, new.asked, changed)
-        if is_of_a_hub(new.pod):
-            changed.add_notice_file()
-        changed.record(new.asked.dialect, new.pod)
-        changed.seal()
-        return changed.answer(outcome, owner=owner)
+        self._set_visible_devices(pod, asked, changed)
+        if is_of_a_hub(pod):
+            changed.spec = with_notice_file(changed.spec)
+        if asked.dialect.record_of is not None:
+            changed.record(pod, asked.dialect)
+        if self._seal is not None:
+            changed.seal(self._seal, self._now(), self._state.watches.sealed_with)
+        return changed.answer(outcome, owner)
 
-    def _why_not_by_carrel(self, pod: Pod) -> Refusal | None:
-        """A pod that kube-scheduler does not place with Carrel's extender could take any GPU."""
-        if pod.spec.node_name:
-            why = f"names its node ({pod.spec.node_name})"
-            return Refusal(f"{subject(pod.metadata)} asks for a GPU and {why}; leave that to the scheduler")
-        if pod.spec.scheduler_name not in self._schedulers:
-            why = f"wants the scheduler {pod.spec.scheduler_name!r}, which does not know who holds which GPU"
-            return Refusal(f"{subject(pod.metadata)} asks for a GPU and {why}; leave schedulerName out")
-        return None
+    def _on_cpu(self, new: NewPod, changed: ChangedPod, notes: Mapping[str, str]) -> AdmissionDecision:
+        """`notes` say why it runs without a GPU."""
+        changed.warnings.append(new.owner.warning)
+        claims = self._state.device_claims
+        claimed = claims.claimed_by(new.pod).names if claims is not None and new.asked.is_by_claims else ()
+        changed.remove_gpu({**notes, **new.owner.notes()}, claimed)
+        if self._seal is not None:
+            changed.seal(self._seal, self._now(), self._state.watches.sealed_with)
+        changed.warnings.append(notes[carrel.RUNS_WITHOUT_GPU])
+        return changed.answer("cpu", new.owner)
 
     def why_not_evicted(self, request: AdmissionRequest) -> Refusal | None:
         """A GPU pod is not given longer to end by an eviction than its manifest might say. Raises `Malformed`."""
@@ -286,38 +302,37 @@ class PodAdmission:
         why = f"is not given {grace:,} seconds to end, because it keeps its GPU until then; at most {longest:,}"
         return Refusal(f"{subject(pod.metadata)} {why}")
 
-    def _why_never_seen(self, pod: Pod, asked: AskedGpus) -> Refusal | None:
-        """Where the runtime heeds only the kubelet, a GPU that no device plugin allocates is never seen."""
-        way = self._options.device_list
-        by_others = asked.request.by_kubelet or asked.dialect is gpushare.DIALECT or asked.is_by_claims
-        if way is DeviceList.VARIABLE or by_others:
-            return None
-        why = f"by {asked.dialect.words}, which only {nvidia.VISIBLE_DEVICES} would show it"
-        ignored = f"this cluster's container runtime ignores that (--device-list {way.value})"
-        help_ = f"ask for whole GPUs by {nvidia.GPU}, or for memory by {gpushare.GPU_MEM}"
-        return Refusal(f"{subject(pod.metadata)} asks for {asked.request} {why}; {ignored}; {help_}")
-
     # --- no GPU free -------------------------------------------------------------------------------------------------
 
-    def _why_on_cpu(self, new: "_NewPod", changed: ChangedPod) -> Refusal | None:
+    def _why_on_cpu(self, new: NewPod, changed: ChangedPod) -> Refusal | None:
         """Why an opportunistic pod runs without a GPU; None if it keeps its request, and waits if it must."""
-        says = said_by(self._state.namespaces.store.get(new.pod.metadata.namespace))
-        if is_unreadable(says):
-            changed.warn(how_to_say_it(new.pod.metadata.namespace, says))
-        if when_full(new.pod, says, self._options.when_full) is WhenFull.WAIT or new.always_waits:
+        pod, owner, asked = new
+        namespace = self._state.namespaces.store.get(pod.metadata.namespace)
+        changed.warnings.append(unreadable_when_full(namespace))
+        # Whether a GPU is free or not, a pod waits that does not run now, that is made for a booking, that waits for
+        # others, or that asks for what is not known yet.
+        if pod.spec.scheduling_gates or carrel.BOOKING in pod.metadata.annotations:
+            return None
+        if asked.is_in_gang or asked.why_unknown:
+            return None
+        if when_full(pod, namespace, self._options.when_full) is WhenFull.WAIT:
             return None
         if not self._state.ledger.rooms:
             return None  # the agents have not reported yet: nobody can say that all GPUs are taken
-        request = new.asked.request
-        who = person_named(new.user) or namespace_as_person(new.pod.metadata.namespace)
-        why = self._state.person_limit.why_person_over(who, request)
-        why = why or self._state.waiting_reason.why_none_free(new.pod, request)
-        if why is not None and (soon := self._covered_soon(new)) is not None:
-            changed.warn(WORDS.held_for(soon))
+        person = person_named(owner.name)
+        who = person or namespace_as_person(pod.metadata.namespace)
+        why = self._state.person_limit.why_person_over(who, asked.request)
+        why = why or self._state.waiting_reason.why_none_free(pod, asked.request)
+        if why is None or not person:
+            return why
+        planned = self._state.covered_pods.planned_for(person, namespace_named(pod.metadata.namespace))
+        soon = starts_soon(planned, asked.request, self._now())
+        if soon is not None:
+            changed.warnings.append(WORDS.held_for(soon))
             return None
         return why
 
-    def _why_without(self, new: "_NewPod", why: Refusal) -> dict[str, str]:
+    def _why_without(self, new: NewPod, why: Refusal) -> dict[str, str]:
         """Also a person who may have no more runs without a GPU: then it does not help that one is free."""
         request = new.asked.request
         if isinstance(why, Never):
@@ -326,37 +341,25 @@ class PodAdmission:
         then = "" if free.is_free else f"; {WORDS.free_again(free)}"
         return write_without_gpu(without_gpu(f"on {in_utc(self._now())}, {why.reason}{then}", request))
 
-    def _covered_soon(self, new: "_NewPod") -> Entitlement | None:
-        person, namespace = person_named(new.user), namespace_named(new.pod.metadata.namespace)
-        planned = self._state.covered_pods.planned_for(person, namespace) if person else []
-        return starts_soon(planned, new.asked.request, self._now(), is_known=new.asked.is_known)
-
     # --- environment -------------------------------------------------------------------------------------------------
 
     def _set_visible_devices(self, pod: Pod, asked: AskedGpus, changed: ChangedPod) -> None:
         if asked.is_by_claims:  # the container runtime shows a container the GPUs of its claims, whatever this says
             changed.change_containers(visible_devices.hidden)
             return
-        sight = visible_devices.sight_of(pod, asked.request.containers, self._cuda_devices)
-        by_plugin = self._is_left_to_the_plugin(asked)
+        dialect, by_plugin = asked.dialect, self._options.coexist and asked.request.by_kubelet
+        cuda_devices = self._state.options.dialect_options.cuda_devices
+        sight = visible_devices.sight_of(pod, asked.request.containers, cuda_devices)
 
         def with_devices(container: Mapping[str, Any]) -> Json:
             if container.get("name") not in sight:
                 return visible_devices.hidden(container)
             if by_plugin:
                 return visible_devices.left_to_the_plugin(container)
-            dialect = asked.dialect
             variables = dialect.variables(pod, container)
             return visible_devices.shown(container, sight[container["name"]], variables, dialect.variable_names)
 
         changed.change_containers(with_devices)
-
-    @property
-    def _cuda_devices(self) -> CudaDevices:
-        return self._state.options.dialect_options.cuda_devices
-
-    def _is_left_to_the_plugin(self, asked: AskedGpus) -> bool:
-        return self._options.coexist and asked.request.by_kubelet
 
     def _hides_gpus_from(self, request: AdmissionRequest) -> bool:
         """Whether the containers of a pod that asks for no GPU are told to see none."""
@@ -370,13 +373,15 @@ class PodAdmission:
     def _add_debug_containers(self, request: AdmissionRequest, pod: Pod) -> AdmissionDecision:
         """An ephemeral container sees the GPUs of its target container, or without a target all GPUs of the pod. Where
         NVIDIA's plugin hands them out, it sees none: Carrel does not know which container has which."""
-        asked, new, old = self._asked_gpus(pod), request.object or {}, request.old_object or {}
+        asked, new, old = asked_gpus(pod, self._state), request.object or {}, request.old_object or {}
         if not (isinstance(asked, AskedGpus) or self._hides_gpus_from(request)) or not new.get("spec"):
             return UNTOUCHED
         sight: dict[str, visible_devices.Sight] = {}
-        if isinstance(asked, AskedGpus) and not asked.is_by_claims and not self._is_left_to_the_plugin(asked):
-            by_container = visible_devices.sight_of(pod, asked.request.containers, self._cuda_devices)
-            sight = {"": visible_devices.sight(self._cuda_devices), **by_container}
+        by_plugin = isinstance(asked, AskedGpus) and self._options.coexist and asked.request.by_kubelet
+        if isinstance(asked, AskedGpus) and not asked.is_by_claims and not by_plugin:
+            cuda_devices = self._state.options.dialect_options.cuda_devices
+            by_container = visible_devices.sight_of(pod, asked.request.containers, cuda_devices)
+            sight = {"": visible_devices.sight(cuda_devices), **by_container}
 
         def with_devices(container: Mapping[str, Any]) -> Json:
             sees = sight.get(container.get("targetContainerName") or "")
@@ -392,44 +397,14 @@ class PodAdmission:
         )
 
 
-class _NewPod(NamedTuple):
-    pod: Pod
-    owner: PodOwner
-    asked: AskedGpus
-    said_by_spawner: Mapping[str, str]
-
-    @property
-    def user(self) -> str:
-        """Whose it is; empty: nobody's."""
-        return self.owner.name
-
-    @property
-    def always_waits(self) -> bool:
-        """It is not moved to CPU, whether a GPU is free or not: it does not run now, waits for others, is made for a
-        booking, or asks for what is not known yet."""
-        is_for_booking = carrel.BOOKING in self.pod.metadata.annotations
-        return bool(gates_of(self.pod)) or is_for_booking or self.asked.is_in_gang or not self.asked.is_known
-
-
 def _without_our_gate(pod: Pod) -> Pod:
     gates = tuple(gate for gate in pod.spec.scheduling_gates if gate.name != carrel.BOOKING)
     return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, scheduling_gates=gates))
-
-
-def _recorded(pod: Pod) -> dict[str, str]:
-    """The requests that are recorded on the pod, by annotation."""
-    notes = pod.metadata.annotations
-    return {key: notes[key] for key in registry.ALL.recorded if key in notes}
-
-
-def _whose(owner: PodOwner) -> dict[str, str]:
-    notes = {carrel.USER: owner.name, carrel.UNLISTED_SPAWNER: owner.unlisted_spawner}
-    return {key: value for key, value in notes.items() if value}
 
 
 def _mark_of(record: HandOver) -> dict[str, str]:
     return hand_over_record.write_handed_over(HandedOver(record.lost_at, record.why, record.uid))
 
 
-def _refused(why: Refusal) -> AdmissionDecision:
+def _refused(why: Refusal | str) -> AdmissionDecision:
     return AdmissionDecision("refused", refused=str(why), code=422)

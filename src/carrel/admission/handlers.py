@@ -15,14 +15,12 @@ import msgspec
 
 from carrel.admission import review
 from carrel.admission.admission import PodAdmission
-from carrel.admission.hub_reports import HubReports
 from carrel.admission.metrics import WebhookMetrics
-from carrel.admission.review import AdmissionRequest
-from carrel.admission.review_decoding import NotAReview, read_pod, read_review
+from carrel.admission.pod_owner import PodOwner
+from carrel.admission.review import AdmissionRequest, NotAReview, read_pod, read_review
 from carrel.cluster.device_claims import DeviceClaims
 from carrel.http.post_routes import JsonReply
 from carrel.kubernetes.cluster import ClusterError
-from carrel.kubernetes.objects import json_patch
 from carrel.parsing import Malformed
 from carrel.resource_claims.gate.claim_gate import ClaimGate
 from carrel.resource_claims.gate.claim_requests import why_not_claimed
@@ -31,6 +29,8 @@ log = logging.getLogger(__name__)
 
 POD, EVICTION, CLAIM = "Pod", "Eviction", "ResourceClaim"
 CLAIMS = (CLAIM, "ResourceClaimTemplate")
+MOST_NAMES = 200
+"""Of hubs' accounts, and of their users, that are logged by one process."""
 
 Reviewed = tuple[str, dict[str, Any]]
 """The outcome, for the metrics, and the answer."""
@@ -50,7 +50,8 @@ class ReviewHandler:
         self.metrics = metrics
         self.claim_gate = claim_gate
         self._device_claims = device_claims
-        self._hub_reports = HubReports(metrics)
+        self._accounts: set[str] = set()
+        self._users: set[str] = set()
 
     async def mutate(self, body: bytes) -> JsonReply:
         return await self._answer("mutate", body, self._review)
@@ -63,22 +64,22 @@ class ReviewHandler:
         self, verb: str, body: bytes, decide: Callable[[AdmissionRequest], Awaitable[Reviewed]]
     ) -> JsonReply:
         start = time.perf_counter()
-        outcome = "defect"
+        status, outcome = 500, "defect"
+        answer: dict[str, Any] = {"message": "Carrel made a mistake; its log says which"}
         try:
-            if not self._is_synced():
-                outcome = "not ready"
-                return _reply(503, {"message": "the cluster is being read; try again in a moment"})
-            request = read_review(body)
-            outcome, answer = await decide(request)
-            return _reply(200, answer)
+            if self._is_synced():
+                outcome, answer = await decide(read_review(body))
+                status = 200
+            else:
+                status, outcome = 503, "not ready"
+                answer = {"message": "the cluster is being read; try again in a moment"}
         except NotAReview as error:
-            outcome = "unreadable"
-            return _reply(400, {"message": str(error)})
+            status, outcome, answer = 400, "unreadable", {"message": str(error)}
         except Exception:
             log.exception("%s_broke", verb)
-            return _reply(500, {"message": "Carrel made a mistake; its log says which"})
-        finally:
+        finally:  # also if the caller has gone
             self.metrics.count_review(verb, outcome, time.perf_counter() - start)
+        return JsonReply(status, msgspec.json.encode(answer))
 
     async def _review_claim(self, request: AdmissionRequest) -> Reviewed:
         if self.claim_gate is None or request.kind != CLAIM:
@@ -116,16 +117,37 @@ class ReviewHandler:
             decision = await self._admission.mutate(request, pod)
         except Malformed as malformed:
             return "refused", review.denied(request, str(malformed), 422)
-        if decision.owner is not None and not request.dry_run:
-            self._hub_reports.report(decision.owner)
+        owner = decision.owner if not request.dry_run else None
+        if owner is not None and (owner.unlisted_spawner or owner.unmatched_user):
+            self._report_hub(owner)
         if decision.refused:
             log.info("refused user=%s namespace=%s why=%r", request.user.name, request.namespace, decision.refused)
             return decision.outcome, review.denied(request, decision.refused, decision.code, decision.warnings)
-        is_of_nobody = decision.owner is not None and not decision.owner.name
-        if is_of_nobody and decision.outcome != "cpu" and not request.dry_run:
+        if owner is not None and not owner.name and decision.outcome != "cpu":
             self.metrics.count_pod_without_person()
-        changes = json_patch.diff(request.object, decision.wanted) if decision.wanted is not None else ()
-        return decision.outcome, review.allowed(request, changes, decision.warnings)
+        return decision.outcome, review.allowed(request, decision.wanted, decision.warnings)
+
+    def _report_hub(self, owner: PodOwner) -> None:
+        """Tell an admin about hubs whose word Carrel does not believe, and about their users of whom no address is
+        known: with the option that is missing, once for each account and each user. Anybody who may create pods can
+        make up names, so only so many are remembered and logged; the metric counts on."""
+        if account := owner.unlisted_spawner:
+            self.metrics.count_pod_of_unlisted_spawner()
+            if _is_new(account, self._accounts):
+                log.warning(
+                    "unlisted_spawner account=%s why='it creates GPU pods for users of a hub; if it is your hub, start"
+                    " carrel webhook and carrel booking with --spawners %s, else no booking covers these pods'",
+                    account,
+                    account,
+                )
+        if user := owner.unmatched_user:
+            self.metrics.count_pod_of_unmatched_user()
+            if _is_new(user, self._users):
+                log.warning(
+                    "hub_user_without_address user=%r why='bookings are made under addresses; set --username-domain,"
+                    " or map the user in the file of --hub-users'",
+                    user,
+                )
 
     def _eviction(self, request: AdmissionRequest) -> Reviewed:
         try:
@@ -138,5 +160,8 @@ class ReviewHandler:
         return "refused", review.denied(request, refusal.reason)
 
 
-def _reply(status: int, answer: dict[str, Any]) -> JsonReply:
-    return JsonReply(status, msgspec.json.encode(answer))
+def _is_new(name: str, known: set[str]) -> bool:
+    if name in known or len(known) >= MOST_NAMES:
+        return False
+    known.add(name)
+    return True

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 from carrel.cluster.runtime_class import AUTO
 from carrel.dialects.gpuclaim import SCHEDULER
-from carrel.dialects.hub_people import HubPeople
+from carrel.dialects.jupyter import HubPeople
 from carrel.dialects.options import LONGEST_GRACE_S, DeviceList, HideFrom
-from carrel.dialects.when_full import WhenFull
+from carrel.dialects.tier import WhenFull
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,8 @@ class AdmissionOptions:
     """NVIDIA's device plugin hands out `nvidia.com/gpu`, and tells containers which GPU they have."""
     hide_from: HideFrom = HideFrom.NVIDIA_PODS
     """Which pods that ask for no GPU are told to see none."""
-    scheduler: str = SCHEDULER
+    schedulers: tuple[str, ...] = (SCHEDULER,)
+    """Those that ask Carrel. The first gets the pods that choose none, or that of a peer."""
     device_list: DeviceList = DeviceList.VARIABLE
     """How the container runtime learns the GPUs of a container."""
     longest_grace_s: int = LONGEST_GRACE_S

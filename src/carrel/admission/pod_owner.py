@@ -4,7 +4,7 @@ In this order: the user of the hub, if a configured spawner creates the pod and 
 unless that is a machine (a controller, a ServiceAccount, a kubelet); the owner of the namespace, if an admin wrote one
 on it. The empty name means that the pod has no owner.
 
-A user of the hub is the person under whose address they book (`dialects.hub_people`), or whom the spawner names by
+A user of the hub is the person under whose address they book (`dialects.jupyter`), or whom the spawner names by
 `carrel.dev/hub-address`. A ServiceAccount that is no configured spawner, but creates pods for users of a hub, is most
 likely a hub that an admin has forgotten. Its pods have no owner, whoever owns the namespace: they are somebody else's,
 or forged. An admin is told which option is missing.
@@ -14,8 +14,8 @@ import logging
 from typing import NamedTuple
 
 from carrel.admission.options import AdmissionOptions
-from carrel.admission.review import AdmissionRequest, RequestUser
-from carrel.dialects.carrel import HUB_ADDRESS
+from carrel.admission.review import AdmissionRequest
+from carrel.dialects.carrel import HUB_ADDRESS, UNLISTED_SPAWNER, USER
 from carrel.dialects.jupyter import is_of_a_hub, username_of
 from carrel.kubernetes.objects.kinds import Namespace, Pod
 from carrel.kubernetes.store import Store
@@ -29,8 +29,6 @@ MACHINES = "system:"
 ACCOUNTS = "system:serviceaccount:"
 CONTROLLERS = f"{ACCOUNTS}kube-system:"
 """Kubernetes' own controllers, which create the pods of Jobs and ReplicaSets as their templates say."""
-CONTROLLER = "carrel-controller"
-"""The one ServiceAccount of Carrel that creates pods: successors on CPU, and reservation pods. As in `manifests/`."""
 
 
 class PodOwner(NamedTuple):
@@ -40,6 +38,13 @@ class PodOwner(NamedTuple):
     """The account that created it for a user of a hub, and is no configured spawner."""
     unmatched_user: str = ""
     """The user of the hub, if no address is known under which they book."""
+    hub_address: str = ""
+    """What a configured spawner wrote in `carrel.dev/hub-address`."""
+
+    def notes(self) -> dict[str, str]:
+        """What is written about it on the pod."""
+        notes = {USER: self.name, UNLISTED_SPAWNER: self.unlisted_spawner, HUB_ADDRESS: self.hub_address}
+        return {key: value for key, value in notes.items() if value}
 
     @property
     def warning(self) -> str:
@@ -58,32 +63,20 @@ class PodOwner(NamedTuple):
 
 
 class PodOwnerLookup:
-    def __init__(self, carrel_namespace: str, namespaces: Store[Namespace], options: AdmissionOptions) -> None:
-        self._carrel_namespace = carrel_namespace
+    def __init__(self, namespaces: Store[Namespace], options: AdmissionOptions) -> None:
         self._namespaces = namespaces
         self._options = options
 
     def owner_of(self, request: AdmissionRequest, pod: Pod) -> PodOwner:
         creator = request.user.name
         if creator in self._options.spawners:
-            return self._spawned_for(pod) or self._owner_of_namespace(request.namespace)
+            owner = self._spawned_for(pod) or self._owner_of_namespace(request.namespace)
+            return owner._replace(hub_address=pod.metadata.annotations.get(HUB_ADDRESS, ""))
         if creator and not creator.startswith(MACHINES):
             return PodOwner(creator.removeprefix(self._options.username_prefix))
         if is_of_a_hub(pod) and creator.startswith(ACCOUNTS) and not creator.startswith(CONTROLLERS):
             return PodOwner("", unlisted_spawner=creator)
         return self._owner_of_namespace(request.namespace)
-
-    def said_by_spawner(self, request: AdmissionRequest, pod: Pod) -> dict[str, str]:
-        """The annotations of Carrel that a spawner may write."""
-        said = pod.metadata.annotations
-        is_believed = HUB_ADDRESS in said and request.user.name in self._options.spawners
-        return {HUB_ADDRESS: said[HUB_ADDRESS]} if is_believed else {}
-
-    def is_carrel(self, user: RequestUser) -> bool:
-        """Whether it is one who makes pods for Carrel. Another program in Carrel's namespace, such as MAIA's own
-        terminator, is not: a pod that it makes could keep the GPU of the pod that it was copied from."""
-        ours = f"{ACCOUNTS}{self._carrel_namespace}:{CONTROLLER}"
-        return user.name == ours or user.name in self._options.trusted
 
     def _owner_of_namespace(self, namespace: str) -> PodOwner:
         found = self._namespaces.get(namespace)
@@ -95,16 +88,12 @@ class PodOwnerLookup:
         address = normal(pod.metadata.annotations.get(HUB_ADDRESS, ""))
         if is_address(address):
             return PodOwner(address)
-        user = _labelled_user(pod)
+        try:
+            user = username_of(pod)
+        except Malformed as malformed:
+            log.warning("spawned_pod_without_user why=%r", str(malformed))
+            return None
         if not user:
             return None
         people = self._options.hub_people
         return PodOwner(people.person_of(user), unmatched_user="" if people.matches(user) else user)
-
-
-def _labelled_user(pod: Pod) -> str:
-    try:
-        return username_of(pod)
-    except Malformed as malformed:
-        log.warning("spawned_pod_without_user why=%r", str(malformed))
-        return ""

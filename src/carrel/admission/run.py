@@ -188,7 +188,7 @@ def admission_options(settings: WebhookSettings) -> AdmissionOptions:
         when_full=settings.when_full,
         coexist=settings.mode is PluginMode.COEXIST,
         hide_from=settings.hide_gpus_from,
-        scheduler=settings.scheduler_names()[0],
+        schedulers=tuple(settings.scheduler_names()),
         device_list=settings.device_list,
         longest_grace_s=settings.longest_grace,
         runtime_class=settings.runtime_class,

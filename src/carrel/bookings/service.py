@@ -14,7 +14,7 @@ from carrel.bookings.group_commands import GroupCommands
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.sign_in.authenticator import Authenticator
 from carrel.bookings.store.outbox import SqlOutbox
-from carrel.dialects.hub_people import HubPeople
+from carrel.dialects.jupyter import HubPeople
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,8 +40,7 @@ def inspect(settings: InspectSettings) -> None:
     """
     from carrel.cli.cluster_reader import read_cluster
     from carrel.cluster.record.shown_gpus import shown_gpus
-    from carrel.dialects.gpushare import inspection
-    from carrel.dialects.gpushare_inspect import inspected
+    from carrel.dialects.gpushare import inspected, inspection
 
     carrel = read_cluster(settings, cluster_access(settings))
     ledger = carrel.ledger

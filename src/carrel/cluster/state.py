@@ -23,7 +23,7 @@ from carrel.cluster.watches import Watches
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.gpuclaim_objects import GpuClaim
 from carrel.dialects.interface import PodRequest
-from carrel.dialects.kai_objects import PodGroup
+from carrel.dialects.kai import PodGroup
 from carrel.kubernetes.cluster import Cluster, NotFound
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.isolation import Isolation

@@ -10,8 +10,7 @@ from carrel.dialects.booking_objects import BOOKINGS, BookingObject
 from carrel.dialects.carrel import EXEMPT
 from carrel.dialects.gpuclaim import CLAIM
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES, GpuClaim, GpuNodeStatus
-from carrel.dialects.kai import POD_GROUP
-from carrel.dialects.kai_objects import POD_GROUPS, PodGroup
+from carrel.dialects.kai import POD_GROUP, POD_GROUPS, PodGroup
 from carrel.dialects.seal import ADMITTED
 from carrel.dialects.tier import counts_as, person_of
 from carrel.kubernetes.cluster import Selection

@@ -9,16 +9,17 @@ Reading order:
     nvidia gpushare gpuclaim kai hami     the peers' dialects
     dra dra_shadows cdi                   ResourceClaims and their devices; claims that show what others hold; runtimes
     claim_selectors claim_allocation      which selectors are understood; what Carrel writes to allocate a claim
-    gpuclaim_objects kai_objects          the kinds of objects that they define
+    gpuclaim_objects                      the kinds of objects that the GpuClaim scheduler defines
     carrel booking_objects                Carrel's own words, the Lease of a GPU, and bookings as objects
     lease_shares                          the shares on a Lease
-    kai_reservation gpushare_inspect      further words of KAI and gpushare
+    kai_reservation                       KAI's pods that take a GPU for others
     gang_makers                           how many pods of a gang a Job or another maker makes
-    maia tier jupyter hub_people          words about bookings and people; which tier a pod has
-    when_full without_gpu                 whether a pod runs on CPU when no GPU is free, and what it says then
+    maia jupyter tier                     words about bookings and people; which tier a pod has, and what it does
+                                          when no GPU is free
+    without_gpu                           what a pod says that runs without its GPU
     protected_keys key_writers seal       what only Carrel writes, which account writes what, and how that is proved
     bind_annotations visible_devices      what a pod is told at bind, and which container sees which GPU
-    gpu_node_labels cpu_manifest          which labels only nodes with GPUs have; a pod without its GPU
+    cpu_manifest                          a pod without its GPU
     lent_gpus                             a booked pod that is not placed, and whose GPUs others may use
     notice                                what the person in a pod is told
     hand_over_record successor_manifest   the record of how a pod loses its GPU, and the pod that takes its place

@@ -21,7 +21,7 @@ Amounts are whole and signed: nothing here is ever subtracted from something sma
 peers' tools; what is held is written on Leases.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -31,6 +31,8 @@ from carrel.dialects.interface import Dialect, Json, PodBinding, Reading, ToldGp
 from carrel.dialects.options import Unit
 from carrel.kubernetes.objects.kinds import ConfigMap, Pod
 from carrel.kubernetes.objects.pods import ResourceAsk, annotation_field, resource_asked, subject
+from carrel.ledger.gpus import MiB
+from carrel.ledger.ledger import GpuEntry, Ledger
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import ContainerNeed, Memory, Request
 from carrel.parsing.fields import Field, whole_number
@@ -244,6 +246,28 @@ def _inspected(node: InspectedNode) -> dict[str, Any]:
 
 def _index(key: str, field: Field) -> int:
     return whole_number(key, field.subject, f"the key {key!r:.20} of {field.path}")
+
+
+def inspected(
+    ledger: Ledger,
+    unit: Unit,
+    nodes: Iterable[str] | None = None,
+    entries_of: Callable[[str], Sequence[GpuEntry]] | None = None,
+) -> list[InspectedNode]:
+    """The named nodes, or all of them; by name. `entries_of`: the GPUs of a node as they are shown."""
+    entries_of = entries_of or ledger.entries
+    return [
+        InspectedNode(name, [_gpu(entry, unit) for entry in entries_of(name)])
+        for name in sorted(ledger.nodes if nodes is None else nodes)
+    ]
+
+
+def _gpu(entry: GpuEntry, unit: Unit) -> InspectedGpu:
+    pods = []
+    for share in entry.shares.values():
+        holder = share.holder
+        pods.append(InspectedPod(holder.name or holder.uid, holder.namespace, unit.from_memory(MiB(entry.held(share)))))
+    return InspectedGpu(entry.gpu.index, unit.from_memory(entry.gpu.memory), pods)
 
 
 DIALECT = Dialect(

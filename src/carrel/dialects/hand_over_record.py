@@ -18,8 +18,7 @@ anything happens to the pod and deleted when its successor exists:
            services: {"jupyter-ada": "<uid>"}     what the pod owns and its successor gets
            withdrawn: "true"                      somebody else deleted it while it was ending: no successor
 
-Webhook and booking service read records, so nothing in one may be a secret. The first records held the manifest
-itself, as `successor`; one that is left from then is still carried out. The successor says which pod it succeeds:
+Webhook and booking service read records, so nothing in one may be a secret. The successor says which pod it succeeds:
 `carrel.dev/handed-over: {"at": …, "why": "revoked", "from": "<uid>"}`.
 """
 

@@ -1,16 +1,24 @@
-"""JupyterHub's word for who a pod belongs to.
+"""JupyterHub's word for who a pod belongs to, and which person that user is.
 
     annotation   hub.jupyter.org/username   the name as it is (KubeSpawner ≥ 7, and some before)
     label        hub.jupyter.org/username   the name escaped: every byte but a–z and 0–9 is `-XX`, in hex
 
 Neither proves who the user is: any author of a pod can write both. Believe them only in a request that a configured
 spawner's ServiceAccount made.
+
+Bookings are made under e-mail addresses; most hubs have short user names. In this order: the hub's admin has listed the
+name; it is an address already; it is a name of the domain that is given for all others. A name that matches nobody
+stays as it is, and an admin is told which option is missing.
 """
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
+from carrel.parsing.addresses import is_address, normal
 from carrel.parsing.malformed import Malformed
 
 USERNAME = "hub.jupyter.org/username"
@@ -55,3 +63,40 @@ def _presentable(name: str, where: str, field: str, expected: str) -> str:
     if not name.isprintable():
         raise Malformed(where, field, name, expected)
     return name
+
+
+# --- which person it is ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HubPeople:
+    domain: str = ""
+    """`ada` is `ada@<domain>`. Empty: only listed names and addresses are people."""
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """Hub user → address."""
+
+    def person_of(self, user: str) -> str:
+        """The name under which the user books."""
+        name = normal(user)
+        if listed := self.addresses.get(name):
+            return listed
+        of_domain = f"{name}@{self.domain}"
+        return of_domain if self.domain and "@" not in name and is_address(of_domain) else name
+
+    def matches(self, user: str) -> bool:
+        """Whether the user is a person with an address. If not, only a booking under the short name is theirs."""
+        return is_address(self.person_of(user))
+
+
+def read_addresses(content: Any, where: str) -> dict[str, str]:
+    """Of a file that maps names to addresses: `ada: ada.lovelace@lab.example`."""
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise Malformed(where, "the file", content, "a mapping of hub users to addresses")
+    found = {}
+    for user, address in content.items():
+        if not isinstance(address, str) or not is_address(normal(address)):
+            raise Malformed(where, str(user), address, "an e-mail address")
+        found[normal(str(user))] = normal(address)
+    return found

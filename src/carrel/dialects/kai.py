@@ -4,8 +4,7 @@ pod annotations      gpu-fraction: "0.5"               a part of a GPU, 0 < x < 
                      gpu-memory: "4096"                or MiB of a GPU
                      gpu-fraction-num-devices: "2"     of each of so many GPUs
                      gpu-fraction-container-name       who uses it; else the first container
-                     pod-group-name                    its gang; of a PodGroup of that name, minMember is its size,
-                                                       or its subGroups say which pods it needs
+                     pod-group-name                    its gang: see the PodGroup below
                      kai.scheduler/batch-min-member    how many pods the gang has
   label              kai.scheduler/subgroup-name       its sub group
 without effect       labels kai.scheduler/queue, runai/queue and priorityClassName; as labels or annotations
@@ -16,6 +15,9 @@ written on the pod   received-resource-type: Fraction | Regular
   labels             runai-gpu-group: <group>          several: runai-gpu-group/<group>: <group>
 ConfigMaps           <prefix>-<i> (init: <prefix>-i<i>), and the same with `-evar` for envFrom
                      NVIDIA_VISIBLE_DEVICES, RUNAI-VISIBLE-DEVICES, RUNAI_NUM_OF_GPUS, GPU_PORTION
+PodGroup             where KAI is installed: spec.minMember, how many pods the gang needs; or spec.subGroups (name,
+                     minMember or minSubGroup, parent: a sub group may consist of others), of which the gang needs
+                     spec.minSubGroup; without it, all of them
 reservation pod      takes one whole GPU on a node and says which: `kai_reservation`
 """
 
@@ -24,11 +26,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+import msgspec
+
 from carrel.dialects import nvidia
 from carrel.dialects.interface import Dialect, PodBinding, Reading
-from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.kinds import Object, ObjectPart, Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
 from carrel.kubernetes.objects.quantity import quantity
+from carrel.kubernetes.objects.resources import Resource
 from carrel.ledger.gpus import MiB
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Amount, ContainerNeed, Memory, Portion, Request
@@ -184,6 +189,77 @@ def received(fraction: bool, prefix: str = "") -> dict[str, str]:
 def _hundredths(part: Fraction) -> str:
     # Rounded up: a small part must not read as "0.00", which the peers take for "no limit".
     return f"{-(-part * 100 // 1) / 100:.2f}"
+
+
+# --- KAI's PodGroup --------------------------------------------------------------------------------------------------
+
+
+MOST_TOLD = 3
+MOST_LEVELS = 20
+LONGEST = 400
+"""Of a reason, which is told for every node: whoever may write a PodGroup chooses the names and how many there are."""
+
+
+class SubGroup(ObjectPart):
+    name: str = ""
+    min_member: int = 0
+    min_sub_group: int | None = None
+    parent: str | None = None
+    """None, or empty: it is a part of the PodGroup itself."""
+
+
+class PodGroupSpec(ObjectPart):
+    min_member: int = 0
+    min_sub_group: int | None = None
+    sub_groups: tuple[SubGroup, ...] = ()
+
+
+class PodGroup(Object):
+    """KAI's word for a gang. The annotation of its pods names it."""
+
+    spec: PodGroupSpec = msgspec.field(default_factory=PodGroupSpec)
+
+
+POD_GROUPS = Resource(PodGroup, "scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup")
+
+
+def why_incomplete(group: PodGroup, pods: Mapping[str, int]) -> str:
+    """Why a PodGroup with sub groups cannot be placed yet; empty if all that it needs is there. `pods`: how many there
+    are of each sub group."""
+    where, names = subject(group.metadata, "PodGroup"), [each.name for each in group.spec.sub_groups]
+    if len({*names, ""}) <= len(names):  # to follow those could take for ever
+        return f"{where}: two of its sub groups have the same name, or one has none (spec.subGroups)"
+    below: dict[str, list[SubGroup]] = {}
+    for each in group.spec.sub_groups:
+        below.setdefault(each.parent or "", []).append(each)
+    found, level, levels = set[str](), below.get("", []), 0
+    while level:
+        found.update(part.name for part in level)
+        level, levels = [each for part in level for each in below.get(part.name, ())], levels + 1
+
+    def gap(needed: int | None, parts: Sequence[SubGroup]) -> str:
+        gaps = [why for part in parts if (why := gap_of(part))]
+        wanted, ready = len(parts) if needed is None else needed, len(parts) - len(gaps)
+        if ready >= wanted:
+            return ""
+        told = "; ".join(gaps[:MOST_TOLD])[:LONGEST]
+        return f"it needs {wanted} of {len(parts)} sub groups, and {ready} are complete: {told}"
+
+    def gap_of(part: SubGroup) -> str:
+        if part.name in below:
+            why = gap(part.min_sub_group, below[part.name])
+            return f"{part.name}: {why}" if why else ""
+        here, wanted = pods.get(part.name, 0), max(1, part.min_member)
+        return f"{part.name} has {here} of {wanted} pods" if here < wanted else ""
+
+    if lost := sorted(set(names) - found):
+        why = f"the parent of its sub group {lost[0]} does not exist, or is a part of it (spec.subGroups)"
+    elif levels > MOST_LEVELS:
+        why = f"its sub groups have {levels} levels, more than {MOST_LEVELS} (spec.subGroups)"
+    else:
+        why = gap(group.spec.min_sub_group, below.get("", []))
+    text = f"{where}: {why}" if why else ""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
 
 
 # --- the dialect -----------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ class Seal:
         """Why a pod may not have a GPU; None if it carries a good seal. `others` carry the same seal. The pod itself
         may be among them, as it is later: a scheduler may still ask about a pod whose bind a cache shows already."""
         made = instant(pod.metadata.creation_timestamp, subject(pod.metadata), "metadata.creationTimestamp")
-        if not self.is_on(_sealed(pod), made):
+        if not self.is_on(as_sealed(pod), made):
             why = "it was not admitted by Carrel's webhook, or what that wrote was changed"
         elif first := min((each for each in others if _is_before(each, pod)), key=_order, default=None):
             why = f"its {ADMITTED} is a copy of that of {subject(first.metadata)}"
@@ -102,7 +102,7 @@ def asked_gpus(containers: Iterable[tuple[str, Amounts, Amounts]]) -> list[tuple
     )
 
 
-def _sealed(pod: Pod) -> SealedPod:
+def as_sealed(pod: Pod) -> SealedPod:
     meta, spec = pod.metadata, pod.spec
     containers = (*spec.init_containers, *spec.containers)
     asked = asked_gpus((each.name, each.resources.limits, each.resources.requests) for each in containers)

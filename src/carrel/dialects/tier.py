@@ -10,14 +10,22 @@ seconds.
    GPU to an older controller.
 3. `carrel.dev/tier` is missing, and MAIA's mark (`terminate-at` in 1900) is there: opportunistic.
 4. Otherwise nobody has decided.
+
+What an opportunistic pod does when no GPU is free for it, run on CPU or wait, the annotation `carrel.dev/when-full` of
+its Namespace decides, else the setting. By default a notebook of a hub, or a pod that carries MAIA's mark, runs on CPU,
+as with MAIA: a notebook without a GPU is better than none. All other pods wait. The webhook asks about pods that are
+created, which carry MAIA's mark if they come with `terminate-at`, as MAIA's webhook writes it. The controller asks
+about pods that wait: there the mark cannot be told from Carrel's own `terminate-at`, and does not count.
 """
 
 from datetime import datetime
+from enum import Enum
 
 from carrel.dialects import maia
 from carrel.dialects.booking_objects import person_named
-from carrel.dialects.carrel import BOOKED, OPPORTUNISTIC, TIER, USER
-from carrel.kubernetes.objects.kinds import Pod
+from carrel.dialects.carrel import BOOKED, OPPORTUNISTIC, TIER, USER, WHEN_FULL
+from carrel.dialects.jupyter import is_of_a_hub
+from carrel.kubernetes.objects.kinds import Namespace, Pod
 from carrel.ledger.tiers import Tier, TierPolicy
 from carrel.parsing.malformed import Malformed
 
@@ -60,3 +68,36 @@ def counts_as(pod: Pod) -> str:
 
 def namespace_as_person(namespace: str) -> str:
     return f"namespace {namespace}"
+
+
+# --- no GPU is free --------------------------------------------------------------------------------------------------
+
+
+class WhenFull(Enum):
+    CPU = "cpu"
+    WAIT = "wait"
+    DEFAULT = "default"
+    """On CPU if a hub made it or it carries MAIA's mark; else it waits."""
+
+
+_WHEN_FULL = {each.value: each for each in (WhenFull.CPU, WhenFull.WAIT)}
+
+
+def when_full(pod: Pod, namespace: Namespace | None, setting: WhenFull) -> WhenFull:
+    """CPU or WAIT. A word on the Namespace that cannot be read does not count."""
+    said, notes = namespace.metadata.annotations.get(WHEN_FULL, "") if namespace else "", pod.metadata.annotations
+    says = _WHEN_FULL.get(said, setting)
+    if says is not WhenFull.DEFAULT:
+        return says
+    # Carrel writes `terminate-at` too, but never without the tier: in a second review, it is not MAIA's.
+    has_mark_of_maia = maia.TERMINATE_AT in notes and TIER not in notes
+    return WhenFull.CPU if has_mark_of_maia or is_of_a_hub(pod) else WhenFull.WAIT
+
+
+def unreadable_when_full(namespace: Namespace | None) -> str:
+    """What whoever creates a pod is told about a Namespace whose word cannot be read; empty if it can."""
+    said = namespace.metadata.annotations.get(WHEN_FULL, "") if namespace else ""
+    if namespace is None or not said or said in _WHEN_FULL:
+        return ""
+    says = f"namespace {namespace.metadata.name} says {WHEN_FULL}: {said!r}"
+    return f"{says}, which is neither cpu nor wait; it does not count"

@@ -7,6 +7,7 @@ serve the pod. Where something is not known (the model or the memory of a GPU), 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 
 from carrel.ledger.gangs import GangMembers
 from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, Node
@@ -14,7 +15,7 @@ from carrel.ledger.ledger import Ledger
 from carrel.ledger.node_room import needs_one_island
 from carrel.ledger.placement import selected
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import WHOLE, Gang, Memory, Request, TopologyMode
+from carrel.ledger.requests import Gang, Memory, Request, TopologyMode
 
 MOST_MODELS = 4
 """How many are listed: kubectl shows 256 characters of a warning."""
@@ -85,9 +86,9 @@ class Impossibility:
 
 def why_never(ledger: Ledger, request: Request, allowed: Sequence[str], everywhere: Sequence[str]) -> Never | None:
     request = request.on_any_covered()
-    if not any(_with_gpus(ledger, allowed)) or _could_serve(ledger, request, allowed):
+    if _could_serve(ledger, request, allowed) is not False:
         return None
-    is_limited = _could_serve(ledger, request, everywhere)
+    is_limited = bool(_could_serve(ledger, request, everywhere))
     return _in_words(request, _with_gpus(ledger, allowed if is_limited else everywhere), is_limited=is_limited)
 
 
@@ -95,12 +96,14 @@ def _with_gpus(ledger: Ledger, names: Iterable[str]) -> Iterator[Node]:
     return (node for node in map(ledger.node, names) if node is not None and node.gpus)
 
 
-def _could_serve(ledger: Ledger, request: Request, names: Iterable[str]) -> bool:
-    """Whether one of the nodes could; also one whose report cannot be read."""
-    nodes = filter(None, map(ledger.node, names))
-    return any(
-        _most(node, request) >= request.gpus or (node.unusable and not node.gpus) for node in _kinds(nodes, request)
-    )
+def _could_serve(ledger: Ledger, request: Request, names: Iterable[str]) -> bool | None:
+    """Whether one of the nodes could; also one whose report cannot be read. None: none of them has a GPU."""
+    answer = None
+    for node in _kinds(filter(None, map(ledger.node, names)), request):
+        if _most(node, request) >= request.gpus or (node.unusable and not node.gpus):
+            return True
+        answer = False if node.gpus else answer
+    return answer
 
 
 def _kinds(nodes: Iterable[Node], request: Request) -> Iterator[Node]:
@@ -118,52 +121,54 @@ def _kinds(nodes: Iterable[Node], request: Request) -> Iterator[Node]:
 # --- what a node could do at most ------------------------------------------------------------------------------------
 
 
+class _Step(IntEnum):
+    """What a GPU lacks first, in the order in which people are told."""
+
+    MODEL = 0
+    UUID = 1
+    LINKS = 2
+    MEMORY = 3
+    NOTHING = 4
+
+
+def _lacks(gpu: Gpu, request: Request) -> _Step:
+    """What keeps the GPU from serving the request, even if nobody held it."""
+    selector, topology, amount = request.selector, request.topology, request.amount
+    if gpu.model and not request.allows_model(gpu.model):
+        return _Step.MODEL
+    if selector.uuids and gpu.possible_uuids.isdisjoint(selector.uuids):
+        return _Step.UUID
+    if selector.not_uuids and gpu.possible_uuids <= selector.not_uuids:
+        return _Step.UUID
+    if topology.mode is TopologyMode.REQUIRED and gpu.bandwidth_gbps < topology.min_bandwidth_gbps:
+        return _Step.LINKS
+    if isinstance(amount, Memory) and UNKNOWN_MEMORY != gpu.memory < amount.mib:
+        return _Step.MEMORY
+    return _Step.NOTHING
+
+
+def _able(node: Node, request: Request) -> dict[str, list[Gpu]]:
+    """The GPUs that would do, by where all GPUs of the pod must be: on the node, or in the same island."""
+    found: dict[str, list[Gpu]] = {}
+    in_island = needs_one_island(request)
+    for gpu in node.gpus if selected(node, request) else ():
+        if _lacks(gpu, request) is _Step.NOTHING:
+            found.setdefault((gpu.island or gpu.uuid) if in_island else "", []).append(gpu)
+    return found
+
+
 def _most(node: Node, request: Request) -> int:
     """How many of its GPUs could serve the request together."""
-    return max(_by_island(node, request).values(), default=0)
+    return max(map(len, _able(node, request).values()), default=0)
 
 
 def _most_members(node: Node, request: Request) -> int:
     """How many pods with this request it could take, or more."""
-    parts = Counter[str]()
-    for gpu in _able(node, request):
-        need = gpu.memory if request.amount == WHOLE else request.amount.on(gpu.memory)
-        parts[_together(gpu, request)] += MANY if need > gpu.memory else gpu.memory // need
-    return sum(count // request.gpus for count in parts.values())
-
-
-def _by_island(node: Node, request: Request) -> Counter[str]:
-    return Counter(_together(gpu, request) for gpu in _able(node, request))
-
-
-def _together(gpu: Gpu, request: Request) -> str:
-    """Where the other GPUs of the pod must be: on the node, or in the same island."""
-    return "" if not needs_one_island(request) else gpu.island or gpu.uuid
-
-
-def _able(node: Node, request: Request) -> Iterator[Gpu]:
-    checks = (_is_of_model, _is_named, _is_linked, _is_large)
-    gpus = node.gpus if selected(node, request) else ()
-    return (gpu for gpu in gpus if all(check(gpu, request) for check in checks))
-
-
-def _is_of_model(gpu: Gpu, request: Request) -> bool:
-    return not gpu.model or request.allows_model(gpu.model)
-
-
-def _is_named(gpu: Gpu, request: Request) -> bool:
-    uuids, possible = request.selector.uuids, gpu.possible_uuids
-    return (not uuids or not possible.isdisjoint(uuids)) and not possible <= request.selector.not_uuids
-
-
-def _is_linked(gpu: Gpu, request: Request) -> bool:
-    topology = request.topology
-    return topology.mode is not TopologyMode.REQUIRED or gpu.bandwidth_gbps >= topology.min_bandwidth_gbps
-
-
-def _is_large(gpu: Gpu, request: Request) -> bool:
-    is_known = isinstance(request.amount, Memory) and gpu.memory != UNKNOWN_MEMORY
-    return not is_known or request.amount.on(gpu.memory) <= gpu.memory
+    most = 0
+    for gpus in _able(node, request).values():
+        needs = [(gpu.memory, request.amount.on(gpu.memory)) for gpu in gpus]
+        most += sum(MANY if need > memory else memory // need for memory, need in needs) // request.gpus
+    return most
 
 
 # --- in words --------------------------------------------------------------------------------------------------------
@@ -182,28 +187,28 @@ def _in_words(request: Request, nodes: Iterable[Node], *, is_limited: bool) -> N
 
 def _why_none(request: Request, nodes: Sequence[Node], where: str) -> tuple[str, str] | None:
     """What is the case if no GPU would do, and what helps; None if one would."""
-    gpus = [gpu for node in _kinds(nodes, request) for gpu in node.gpus]
-    if not gpus:
+    lacks = {gpu: _lacks(gpu, request) for node in _kinds(nodes, request) for gpu in node.gpus}
+    if not lacks:
         return f"No node{where} has a GPU", "correct the labels in the claim"
+    step = max(lacks.values())
+    nearest = [gpu for gpu, lack in lacks.items() if lack is step]
     wanted = request.model or f"GPU{request.selector.without_uuids()}"
-    of_model = [gpu for gpu in gpus if _is_of_model(gpu, request)]
-    if not of_model:
-        has, it_has = (f"The nodes{where} have", "They have") if where else ("This cluster has", "It has")
-        return f"{has} no {wanted}. {it_has}: {_listed(nodes)}", "ask for another model"
-    named = [gpu for gpu in of_model if _is_named(gpu, request)]
-    if not named:
-        return f"No node{where} has a GPU{request.selector}", "correct the UUIDs"
-    linked = [gpu for gpu in named if _is_linked(gpu, request)]
     there = f" of the nodes{where}" if where else ""
-    if not linked:
-        best = max(named, key=lambda gpu: gpu.bandwidth_gbps)
-        fact = f"No {wanted}{there} has links of {request.topology.min_bandwidth_gbps:,} GB/s"
-        return f"{fact}; the fastest, of {best.node}, has {best.bandwidth_gbps:,} GB/s", "ask for slower links"
-    if any(_is_large(gpu, request) for gpu in linked):
-        return None
-    best = max(linked, key=lambda gpu: gpu.memory)
-    fact = f"No {wanted}{there} has {request.amount}; the largest, of {best.node}, has {best.memory:,} MiB"
-    return fact, f"ask for {best.memory:,} MiB or less"
+    match step:
+        case _Step.MODEL:
+            has, it_has = (f"The nodes{where} have", "They have") if where else ("This cluster has", "It has")
+            return f"{has} no {wanted}. {it_has}: {_listed(nodes)}", "ask for another model"
+        case _Step.UUID:
+            return f"No node{where} has a GPU{request.selector}", "correct the UUIDs"
+        case _Step.LINKS:
+            best = max(nearest, key=lambda gpu: gpu.bandwidth_gbps)
+            fact = f"No {wanted}{there} has links of {request.topology.min_bandwidth_gbps:,} GB/s"
+            return f"{fact}; the fastest, of {best.node}, has {best.bandwidth_gbps:,} GB/s", "ask for slower links"
+        case _Step.MEMORY:
+            best = max(nearest, key=lambda gpu: gpu.memory)
+            fact = f"No {wanted}{there} has {request.amount}; the largest, of {best.node}, has {best.memory:,} MiB"
+            return fact, f"ask for {best.memory:,} MiB or less"
+    return None
 
 
 def _why_too_few(request: Request, nodes: Sequence[Node], where: str) -> tuple[str, str]:

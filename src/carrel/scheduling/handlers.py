@@ -21,7 +21,7 @@ import msgspec
 
 from carrel.cluster.record.shown_gpus import shown_gpus
 from carrel.cluster.state import ClusterState
-from carrel.dialects import gpushare, gpushare_inspect
+from carrel.dialects import gpushare
 from carrel.dialects.interface import PodRequest
 from carrel.http.post_routes import JsonReply
 from carrel.kubernetes.cluster import ClusterError
@@ -194,7 +194,7 @@ class ExtenderHandlers:
         if node and ledger.node(node) is None:
             return _reply(gpushare.inspection((), f"{node} has no GPU that Carrel knows of"), 404)
         only, unit = [node] if node else None, self._state.options.dialect_options.memory_unit
-        shown = gpushare_inspect.inspected(ledger, unit, only, partial(shown_gpus, self._state.cluster_ledger))
+        shown = gpushare.inspected(ledger, unit, only, partial(shown_gpus, self._state.cluster_ledger))
         return _reply(gpushare.inspection(shown))
 
     def why_not_ready(self) -> str:

@@ -14,7 +14,7 @@ from carrel.bookings.app import booking_app, fastapi_app
 from carrel.bookings.people import RoleOptions
 from carrel.bookings.sign_in.authenticator import SignInMethods
 from carrel.bookings.sign_in.token_review import TokenReviewer
-from carrel.dialects.hub_people import HubPeople
+from carrel.dialects.jupyter import HubPeople
 from carrel.jupyterhub.profiles import profiles_for
 from carrel.jupyterhub.startable import read_startable
 from carrel.kubernetes.client import Client

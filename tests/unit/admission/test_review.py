@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from carrel.admission.review import AdmissionRequest, RequestUser, allowed, denied
-from carrel.admission.review_decoding import NotAReview, read_review
+from carrel.admission.review import AdmissionRequest, NotAReview, RequestUser, allowed, denied, patch, read_review
+from kubernetes_in_memory.json_patch import apply
 
 
 def review(version: str = "v1", **request: Any) -> dict[str, Any]:
@@ -98,8 +98,10 @@ def test_the_error_about_a_malformed_review_names_the_field(body: Any, complaint
 
 
 def test_a_patch_is_sent_as_base64_together_with_warnings() -> None:
+    request = read(review())._replace(object={"metadata": {"name": "train"}})
+    wanted = {"metadata": {"name": "train", "annotations": {"terminate-at": "ö"}}}
+    response = allowed(request, wanted, warnings=["your booking ends tomorrow"])["response"]
     operations = [{"op": "add", "path": "/metadata/annotations", "value": {"terminate-at": "ö"}}]
-    response = allowed(read(review()), operations, warnings=["your booking ends tomorrow"])["response"]
     assert json.loads(base64.b64decode(response["patch"])) == operations
     assert (response["patchType"], response["warnings"]) == ("JSONPatch", ["your booking ends tomorrow"])
 
@@ -110,3 +112,30 @@ def test_a_denial_has_a_message_and_a_code() -> None:
         "allowed": False,
         "status": {"code": 403, "message": "two dialects on one pod"},
     }
+
+
+def test_a_patch_changes_only_what_changed_and_replaces_a_list_as_a_whole() -> None:
+    same, changed = [{"name": "a"}], [{"name": "b", "env": [{"name": "X"}]}]
+    before = {"spec": {"volumes": same, "containers": [{"name": "b"}], "gone": 1}, "a/b~c": "old"}
+    after = {"spec": {"volumes": [{"name": "a"}], "containers": changed}, "a/b~c": "new"}
+
+    operations = patch(before, after)
+
+    assert operations == [
+        {"op": "remove", "path": "/spec/gone"},
+        {"op": "add", "path": "/spec/containers", "value": changed},
+        {"op": "add", "path": "/a~1b~0c", "value": "new"},
+    ]
+    assert apply(before, operations) == after
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param(1, True, id="true is not one"),
+        pytest.param([0], [False], id="nor in a list"),
+        pytest.param([1], {}, id="a list became an object"),
+    ],
+)
+def test_a_patch_sees_differences_that_python_does_not_see(old: Any, new: Any) -> None:
+    assert patch({"a": old}, {"a": new}) == [{"op": "add", "path": "/a", "value": new}]

@@ -12,7 +12,7 @@ import yaml
 from carrel import __version__
 from carrel.admission.settings import PluginMode
 from carrel.dialects.options import DeviceList, HideFrom, Unit
-from carrel.dialects.when_full import WhenFull
+from carrel.dialects.tier import WhenFull
 from carrel.ledger.tiers import AtEnd
 from carrel.node.settings import MemoryResource
 from carrel.scheduling.scheduler_config import PEERS_SERVED

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from carrel.dialects.hub_people import HubPeople, read_addresses
+from carrel.dialects.jupyter import HubPeople, read_addresses
 from carrel.parsing.malformed import Malformed
 from carrel.settings import HubSettings
 

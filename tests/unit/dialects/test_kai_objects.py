@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from carrel.dialects.kai_objects import PodGroup, why_incomplete
+from carrel.dialects.kai import PodGroup, why_incomplete
 from tests.kit.kai import a_pod_group
 
 REPLICAS = [{"name": f"prefill-{number}", "minMember": 8} for number in range(4)]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
-from carrel.dialects.kai_objects import POD_GROUPS
+from carrel.dialects.kai import POD_GROUPS
 from carrel.kubernetes.objects import resources
 from carrel.kubernetes.objects.resources import Resource
 

@@ -26,8 +26,7 @@ from carrel.dialects.gang_makers import (
     pod_of_template,
     pods_made_by,
 )
-from carrel.dialects.kai import SUB_GROUP
-from carrel.dialects.kai_objects import PodGroup, why_incomplete
+from carrel.dialects.kai import SUB_GROUP, PodGroup, why_incomplete
 from carrel.dialects.registry import gang_name
 from carrel.kubernetes.cluster import Cluster, ClusterError, Forbidden, NotFound
 from carrel.kubernetes.isolation import Isolation, title

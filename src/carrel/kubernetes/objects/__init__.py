@@ -6,6 +6,5 @@ Reading order:
     resource_claims           the same of Dynamic Resource Allocation
     pods quantity affinity    what several components read of a pod
     events                    Events, named after what they say
-    json_patch                the difference of two documents
     unknown_field_warnings release  what API servers say about unknown fields, and about themselves
 """

@@ -26,8 +26,7 @@ from carrel.dialects.hand_over_record import Why
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai import POD_GROUP
 from carrel.dialects.notice import wants_no_successor
-from carrel.dialects.tier import person_of
-from carrel.dialects.when_full import WhenFull, said_by, when_full
+from carrel.dialects.tier import WhenFull, person_of, when_full
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
 from carrel.lifecycle.handing_over.hand_over import HandOverOrder, HandOvers
@@ -124,7 +123,7 @@ class CpuAfterWait:
         asked = state.pod_facts.asked(pod)
         request = asked.request if isinstance(asked, PodRequest) else None
         planned = state.covered_pods.planned_for(person_of(pod), namespace_named(namespace)) if person_of(pod) else []
-        says = when_full(pod, said_by(state.namespaces.store.get(namespace)), self._options.when_full)
+        says = when_full(pod, state.namespaces.store.get(namespace), self._options.when_full)
         return WaitingGpuPod(
             runs_on_cpu_when_full=says is WhenFull.CPU,
             is_opportunistic=state.pod_facts.may_lose_gpus(pod),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from carrel.dialects.gpu_node_labels import is_gpu_label, without_gpu_nodes
+from carrel.dialects.cpu_manifest import is_gpu_label, without_gpu_nodes
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
