@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from carrel.dialects.key_writers import Writer
+from carrel.dialects.protected_keys import Writer
 from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, NAMESPACES, PRIORITY_CLASSES, RUNTIME_CLASSES
 from carrel.manifests import priority_classes, rbac, webhooks
 from testbed.control_plane import ApiServer

@@ -8,7 +8,7 @@ import pytest
 
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
-from carrel.dialects.key_writers import Writer, written_by
+from carrel.dialects.protected_keys import Writer
 from carrel.kubernetes.objects.resources import (
     CRDS,
     DEVICE_CLASSES,
@@ -30,6 +30,7 @@ from tests.e2e.pods import eventually
 from tests.e2e.rules_cluster import EVE, GPU, MANY, PODS, Json, RulesCluster, a_pod, rules_cluster
 from tests.e2e.webhook import POLICIES, RecordingWebhook, UserClient, unadmitted_pod
 from tests.kit.forged import PROTECTED, PROTECTED_LABELS
+from tests.kit.key_writers import written_by
 
 AGENT = "system:serviceaccount:carrel:carrel-agent"
 MAIAS_TERMINATOR = "system:serviceaccount:carrel:pod-terminator"

@@ -148,8 +148,8 @@ async def test_each_scheduler_that_asks_carrel_may_place_gpu_pods(named: str, gi
 
 async def test_a_scheduler_that_does_not_ask_carrel_is_refused_where_several_do() -> None:
     cluster = ReviewedCluster(options=AdmissionOptions(schedulers=("day", "night")))
-    refused = await cluster.create(a_pod(GPU, schedulerName="gpu-scheduler"))
-    assert not refused.allowed and "wants the scheduler 'gpu-scheduler'" in refused.message
+    refused = await cluster.create(a_pod(GPU, schedulerName="evening"))
+    assert not refused.allowed and "wants the scheduler 'evening'" in refused.message
 
 
 async def test_a_quantity_of_zero_asks_for_nothing() -> None:

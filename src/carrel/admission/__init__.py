@@ -7,7 +7,7 @@ Reading order:
     options pod_owner                      what an admin decides; whose pod it is
     new_pod                                what it asks for, for which booking, and which tier it gets
     hand_overs pod_changes admission       what is changed on a pod: tier, gate, environment, protected keys
-    metrics handlers app                   kube-apiserver's calls over HTTP
+    metrics handlers                       kube-apiserver's calls over HTTP
     certificates certificate_renewal served_certificate   its TLS certificates
     assembly run settings entry_point          one process
 """

@@ -1,20 +1,33 @@
-"""Puts the parts of the webhook together: what it watches, what it decides with, and the app that answers."""
+"""Puts the parts of the webhook together: what it watches, what it decides with, and the app that answers.
+
+Its routes are `/mutate` (MAIA's path too), `/allocate` where ResourceClaims are counted, and what probes and Prometheus
+ask for.
+"""
 
 import time
 from collections.abc import Callable
 
+from starlette.applications import Starlette
+
 from carrel.admission.admission import PodAdmission
-from carrel.admission.app import webhook_app
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
 from carrel.admission.options import AdmissionOptions
 from carrel.bookings.client import BookingCache, BookingService, CacheTiming
 from carrel.cluster.state import ClusterState
 from carrel.http.asgi import AsgiApp
+from carrel.http.health import health_routes
+from carrel.http.post_routes import BodyLimit, BodyMemory, PostRoute, post_routes
 from carrel.resource_claims.gate.claim_gate import ClaimGate
 
 SERVICE_TIMING = CacheTiming(fresh_s=60.0)
 """How long the answer of another booking service counts. As often, the controller mirrors its bookings."""
+ERROR_FIELD = "message"
+LARGEST_REVIEW = 24 * 1024 * 1024
+"""An object has at most 1.5 MiB in etcd, an update sends two of them, and Go writes `<` with six characters. A review
+that is refused for its size would let a pod through that may see GPUs: that entry ignores failures."""
+ALL_REVIEWS = 32 * 1024 * 1024
+"""Of all reviews that are read or answered at one moment: decoded, one may take ten times its size."""
 
 
 class AdmissionWebhook:
@@ -42,7 +55,11 @@ class AdmissionWebhook:
         self._state.isolation.on_failure = metrics.count_object_failure
         claims = self._state.device_claims
         handler = ReviewHandler(self.admission, metrics, lambda: self.informers.is_synced, self.claim_gate, claims)
-        return webhook_app(handler, metrics, self._why_not_ready)
+        limit = BodyLimit(LARGEST_REVIEW, ERROR_FIELD, BodyMemory(ALL_REVIEWS))
+        posts = {"/mutate": PostRoute(handler.mutate, limit)}
+        if handler.claim_gate is not None:
+            posts["/allocate"] = PostRoute(handler.allocate, limit)
+        return Starlette(routes=[*post_routes(posts), *health_routes(self._why_not_ready, metrics.text)])
 
     def _why_not_ready(self) -> str:
         if self.is_stopping:

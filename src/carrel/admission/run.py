@@ -6,8 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from carrel.admission.app import ERROR_FIELD
-from carrel.admission.assembly import AdmissionWebhook
+from carrel.admission.assembly import ERROR_FIELD, AdmissionWebhook
 from carrel.admission.certificate_renewal import CertificateNames, CertificateRenewal, service_names
 from carrel.admission.certificates import CertificatePair, UnreadableCertificate
 from carrel.admission.options import AdmissionOptions

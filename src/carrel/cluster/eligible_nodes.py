@@ -95,26 +95,23 @@ class EligibleNodes:
 
     def of(self, pod: Pod) -> Eligibility:
         """Nowhere, if its demands on nodes cannot be understood: kube-scheduler understands them neither."""
-        return self._isolation.ask("eligible", pod, self._of, NOWHERE)
+        return self._isolation.ask("eligible", pod, self._look, NOWHERE)
 
-    def _of(self, pod: Pod) -> Eligibility:
+    def _look(self, pod: Pod) -> Eligibility:
         demands = demands_of(pod)
         if (known := self._known.get(demands)) is not None:
             return known
         if len(self._known) >= REMEMBERED:
             self._known.clear()
-        self._known[demands] = found = self._look(pod)
-        return found
-
-    def _look(self, pod: Pod) -> Eligibility:
         everywhere = self._watches.nodes.store.snapshot()
         taints = {node.metadata.name: untolerated_taints(pod, node) for node in everywhere if may_run_on(pod, node)}
         nodes = tuple(name for name, found in taints.items() if not found)
         when_open = tuple(name for name, found in taints.items() if not any(map(self._closed_nodes.is_usual, found)))
-        return Eligibility(
+        self._known[demands] = found = Eligibility(
             nodes,
             when_open if len(when_open) > len(nodes) else nodes,
             {name: found[0] for name, found in taints.items() if found},
             tuple(taints),
             tuple(node.metadata.name for node in everywhere),
         )
+        return found

@@ -17,7 +17,7 @@ Reading order:
     maia jupyter tier                     words about bookings and people; which tier a pod has, and what it does
                                           when no GPU is free
     without_gpu                           what a pod says that runs without its GPU
-    protected_keys key_writers seal       what only Carrel writes, which account writes what, and how that is proved
+    protected_keys seal                   what only Carrel writes, and how that is proved
     bind_annotations visible_devices      what a pod is told at bind, and which container sees which GPU
     cpu_manifest                          a pod without its GPU
     lent_gpus                             a booked pod that is not placed, and whose GPUs others may use

@@ -76,9 +76,8 @@ LONGEST_SETTLING_S = 3600
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
-def person_named(name: str) -> str:
-    """As bookings name people."""
-    return lowered(name)
+person_named = lowered
+"""The name of a person as bookings have it."""
 
 
 def namespace_named(name: str) -> str:

@@ -25,9 +25,8 @@ class Unit(Enum):
     MIB_512 = "512MiB"
     GIB = "GiB"
 
-    @property
-    def mib(self) -> int:
-        return 1024 if self is Unit.GIB else int(self.value.removesuffix("MiB") or 1)
+    def __init__(self, word: str) -> None:
+        self.mib = 1024 if word == "GiB" else int(word.removesuffix("MiB") or 1)
 
     def to_memory(self, units: int) -> MiB:
         return MiB(units * self.mib)

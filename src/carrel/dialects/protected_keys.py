@@ -2,14 +2,32 @@
 
 A user who could write them would forge a placement, a tier or an end. The webhook strips them from what others create,
 and the API server refuses updates of them (`manifests/policies.yaml`). All decisions are taken from Leases anyway.
-Which identity writes which of them: `key_writers`.
+One account that is stolen must not be able to write everything: the API server lets each account write those keys that
+it needs, and no others.
 """
+
+from enum import Enum
 
 from carrel.dialects import carrel, kai_reservation, maia, registry
 
 OTHER_ANNOTATIONS = frozenset({kai_reservation.RESERVED_GPU, maia.TERMINATE_AT})
 """Protected too, though no dialect's request or answer. So is everything under Carrel's own prefixes, except for the
 annotations by which users ask."""
+
+
+class Writer(Enum):
+    """A ServiceAccount that changes pods, as in `manifests/rbac.yaml`."""
+
+    AGENT = "carrel-agent"
+    CONTROLLER = "carrel-controller"
+    EXTENDER = "carrel-extender"
+    RESERVATION = "kai-resource-reservation"
+    """Of the program in a reservation pod, in that pod's own namespace."""
+
+
+def account_of(writer: Writer, namespace: str) -> str:
+    """As the API server names it."""
+    return f"system:serviceaccount:{namespace}:{writer.value}"
 
 
 def is_protected_annotation(key: str) -> bool:

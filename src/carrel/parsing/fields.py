@@ -95,7 +95,11 @@ class Field:
 
 def whole_number(text: str, subject: str, field: str, at_least: int = 0) -> int:
     """A whole number written as text, as in an annotation: digits only, no sign, no spaces, nothing beyond 2⁶³−1."""
-    if not (text.isascii() and text.isdigit()) or len(text) > 19 or not at_least <= int(text) < 2**63:
+    if not (text.isascii() and text.isdigit()):
+        raise Malformed(subject, field, text, f"a whole number, {at_least} or more")
+    if len(text) > 19 or int(text) >= 2**63:
+        raise Malformed(subject, field, text, "a smaller number, at most 2⁶³−1")
+    if int(text) < at_least:
         raise Malformed(subject, field, text, f"a whole number, {at_least} or more")
     return int(text)
 

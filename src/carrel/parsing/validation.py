@@ -16,6 +16,9 @@ _WORDS = {
 }
 _MISSING = re.compile(r"Object missing required field `([^`]*)`")
 _GOT = re.compile(r", got `([^`]*)`")
+_BOUND = re.compile(r"(a (?:whole )?number) (>=|<=) (-?[0-9.]+)")
+_OUT_OF_RANGE = " out of range"
+"""How msgspec's messages end about a number of thousands of digits, or with a huge exponent."""
 _CHOICE = re.compile(r"a text matching regex '\^\(([^()]*)\)\$'")
 
 
@@ -41,8 +44,10 @@ def malformed(subject: str, error: Exception, within: str = "") -> Malformed:
     if missing:
         value, path, expected = "missing", f"{path}.{missing[1]}", "a value"
     else:
-        kind = _GOT.search(what)
-        value, expected = _WORDS.get(kind[1], kind[1]) if kind else "something else", _expected(what)
+        kind, expected = _GOT.search(what), _expected(what)
+        is_number = "number" in expected.partition(",")[0]
+        otherwise = "another number" if is_number else "something else"
+        value = _WORDS.get(kind[1], kind[1]) if kind else otherwise
     return Malformed(subject, path.removeprefix(".") or "the document", _Words(value), expected)
 
 
@@ -70,8 +75,12 @@ def _expected(what: str) -> str:
         kinds, _, more = what.removeprefix("Expected `").partition(", got ")[0].partition("`")
         words = " or ".join(_WORDS.get(kind, kind) for kind in kinds.split(" | "))
         found = f"{words} {more.strip()}".strip()
+        if bound := _BOUND.fullmatch(found):
+            return f"{bound[1]}, {bound[3]} {'or more' if bound[2] == '>=' else 'at most'}"
         choice = _CHOICE.fullmatch(found)
         return f"one of {', '.join(choice[1].split('|'))}" if choice else found
+    if what.endswith(_OUT_OF_RANGE):
+        return "a smaller number"
     return what.replace("Object contains", "no").replace("Object missing required", "the")
 
 

@@ -20,7 +20,7 @@ from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.carrel import LeaseRecord
 from carrel.dialects.dra_shadows import SHADOW
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
-from carrel.dialects.key_writers import Writer, written_by
+from carrel.dialects.protected_keys import Writer
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import BindTarget, DeleteOptions, JsonPatch
 from carrel.kubernetes.informers import Informers
@@ -50,6 +50,7 @@ from tests.kit.definitions import definition
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
 from tests.kit.kai import POD_GROUP_KIND
+from tests.kit.key_writers import written_by
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.tiers import (
     OF_A_HUB,

@@ -13,11 +13,12 @@ import pytest
 from carrel.dialects import carrel, dra, gpuclaim, kai, kai_reservation, nvidia, protected_keys, visible_devices
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
-from carrel.dialects.key_writers import WRITERS, WRITTEN_BY_PEERS, Writer, written_by
 from carrel.dialects.options import LONGEST_GRACE_S
+from carrel.dialects.protected_keys import Writer
 from carrel.dialects.registry import ALL
 from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.manifests import policies, rbac, webhooks
+from tests.kit.key_writers import WRITERS, WRITTEN_BY_PEERS, written_by
 
 Json = dict[str, Any]
 

@@ -219,10 +219,14 @@ def whole_of(held: list[int], node: str = "node-2") -> Change:
             put(0, "nodes", 0, "gpus", 1, "index"), "nodes[0].gpus[1].index is 0; expected one", id="one index twice"
         ),
         pytest.param(
-            put(0, "nodes", 0, "gpus", 0, "memoryMiB"), "memoryMiB is 0; expected a whole number >= 1", id="no memory"
+            put(0, "nodes", 0, "gpus", 0, "memoryMiB"),
+            "memoryMiB is 0; expected a whole number, 1 or more",
+            id="no memory",
         ),
         pytest.param(
-            put(85899345920, "nodes", 0, "gpus", 0, "memoryMiB"), "expected a whole number <= 16777216", id="bytes"
+            put(85899345920, "nodes", 0, "gpus", 0, "memoryMiB"),
+            "expected a whole number, 16777216 at most",
+            id="bytes",
         ),
         pytest.param(
             put(None, "nodes", 0, "gpus", 0, "model"), "nodes[0].gpus[0].model is None; expected a text", id="no model"
@@ -239,7 +243,7 @@ def whole_of(held: list[int], node: str = "node-2") -> Change:
         pytest.param(put("x", "pods", 0, "arrivesHours"), "arrivesHours is 'x'; expected a number", id="no hour"),
         pytest.param(
             put(1e12, "pods", 0, "arrivesHours"),
-            "arrivesHours is 1000000000000.0; expected a number <= 876600",
+            "arrivesHours is 1000000000000.0; expected a number, 876600 at most",
             id="far",
         ),
         pytest.param(put(10**400, "pods", 0, "arrivesHours"), "pods[0].arrivesHours is 1000", id="a huge whole number"),

@@ -14,8 +14,6 @@ from carrel.parsing.malformed import Malformed
 
 _QUANTITY = re.compile(r"([+-]?)([0-9]+\.?[0-9]*|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,3})?", re.ASCII)
 _LONGEST = 64
-_PLAIN = 18
-"""Numbers with so many digits are always below 2⁶³. Nearly every amount is written so, and read on every admission."""
 _HIGHEST = 2**63 - 1
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
@@ -34,15 +32,8 @@ def quantity(text: str, subject: str, field: str) -> Fraction:
     return -rounded if sign == "-" else rounded
 
 
-def plain_number(text: str) -> int | None:
-    """A number without sign, point or suffix, as nearly all are; None: it is something else, or too long."""
-    return int(text) if len(text) <= _PLAIN and text.isascii() and text.isdigit() else None
-
-
 def whole_quantity(text: str, subject: str, field: str) -> int:
     """How much of an extended resource such as `nvidia.com/gpu`: only whole numbers are possible."""
-    if (plain := plain_number(text)) is not None:
-        return plain
     amount = quantity(text, subject, field)
     if amount < 0 or amount.denominator != 1:
         raise Malformed(subject, field, text, "a whole number, 0 or more")

@@ -26,7 +26,7 @@ from carrel.cluster.state import ClusterState
 from carrel.dialects import dra, nvidia
 from carrel.dialects.dra import DevicePlace
 from carrel.dialects.dra_shadows import SHADOW
-from carrel.dialects.key_writers import Writer, account_of
+from carrel.dialects.protected_keys import Writer, account_of
 from carrel.dialects.registry import asked_in_ways, dialects_of
 from carrel.kubernetes.cluster import NotFound
 from carrel.kubernetes.objects.kinds import Pod

@@ -1,12 +1,10 @@
 """Which of Carrel's accounts writes which protected key on a pod.
 
-One account that is stolen must not be able to write everything: the API server lets each account write the keys that
-`WRITERS` names, and no others (`manifests/policies.yaml`). A test compares this table with the policy, and another one
-with what the components really write.
+Tests compare the policy that refuses all others (`manifests/policies.yaml`) with this table, and the table with what
+the components really write.
 """
 
 from collections.abc import Mapping
-from enum import Enum
 
 from carrel.dialects import (
     booking_objects,
@@ -22,22 +20,7 @@ from carrel.dialects import (
     maia,
     seal,
 )
-
-
-class Writer(Enum):
-    """A ServiceAccount that changes pods, as in `manifests/rbac.yaml`."""
-
-    AGENT = "carrel-agent"
-    CONTROLLER = "carrel-controller"
-    EXTENDER = "carrel-extender"
-    RESERVATION = "kai-resource-reservation"
-    """Of the program in a reservation pod, in that pod's own namespace."""
-
-
-def account_of(writer: Writer, namespace: str) -> str:
-    """As the API server names it."""
-    return f"system:serviceaccount:{namespace}:{writer.value}"
-
+from carrel.dialects.protected_keys import Writer
 
 _AT_BIND = frozenset({Writer.EXTENDER})
 _LATER = frozenset({Writer.CONTROLLER})
