@@ -16,7 +16,7 @@ _WORDS = {
 }
 _MISSING = re.compile(r"Object missing required field `([^`]*)`")
 _GOT = re.compile(r", got `([^`]*)`")
-_BOUND = re.compile(r"(a (?:whole )?number) (>=|<=) (-?[0-9.]+)")
+_BOUND = re.compile(r"(a (?:whole )?number) (>=|<=) (-?[0-9]+)(?:\.0)?")
 _OUT_OF_RANGE = " out of range"
 """How msgspec's messages end about a number of thousands of digits, or with a huge exponent."""
 _CHOICE = re.compile(r"a text matching regex '\^\(([^()]*)\)\$'")
