@@ -124,11 +124,7 @@ def _kinds(nodes: Iterable[Node], request: Request) -> Iterator[Node]:
 class _Step(IntEnum):
     """What a GPU lacks first, in the order in which people are told."""
 
-    MODEL = 0
-    UUID = 1
-    LINKS = 2
-    MEMORY = 3
-    NOTHING = 4
+    MODEL, UUID, LINKS, MEMORY, NOTHING = 0, 1, 2, 3, 4
 
 
 def _lacks(gpu: Gpu, request: Request) -> _Step:
@@ -136,9 +132,8 @@ def _lacks(gpu: Gpu, request: Request) -> _Step:
     selector, topology, amount = request.selector, request.topology, request.amount
     if gpu.model and not request.allows_model(gpu.model):
         return _Step.MODEL
-    if selector.uuids and gpu.possible_uuids.isdisjoint(selector.uuids):
-        return _Step.UUID
-    if selector.not_uuids and gpu.possible_uuids <= selector.not_uuids:
+    is_named = not selector.uuids or not gpu.possible_uuids.isdisjoint(selector.uuids)
+    if not is_named or (selector.not_uuids and gpu.possible_uuids <= selector.not_uuids):
         return _Step.UUID
     if topology.mode is TopologyMode.REQUIRED and gpu.bandwidth_gbps < topology.min_bandwidth_gbps:
         return _Step.LINKS
