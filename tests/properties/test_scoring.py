@@ -3,13 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.ledger.contention import contention, kinds_of
-from carrel.ledger.fragmentation import Fragmentation, pieces_of
+from carrel.ledger.fragmentation import Fragmentation
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.machines import MachineRoom, Machines
 from carrel.ledger.placement import Placement, place
 from carrel.ledger.requests import GpuPolicy, Request, Topology, TopologyMode
-from carrel.ledger.scoring import GRAIN, Ranking
+from carrel.ledger.scoring import GRAIN, Ranking, by_spreading
 from tests.kit.gpus import A100, A6000, a_gpu, a_ledger, a_node, holder, memory, whole
 
 MEMORY = 1000
@@ -59,12 +58,11 @@ def test_a_cost_is_what_the_placement_changes(
     for number, (asked, node, cpu) in enumerate(steps):
         ranking.demand.saw(asked, MachineRoom(cpu * 1000, 0))
         put(ledger, machines, asked, node, cpu, f"p{number}")
-    gpus = [entry.gpu for node in NODES for entry in ledger.entries(node)]
-    counts = Fragmentation(ranking.demand.mix, contention(ranking.demand.mix, kinds_of(gpus)))
+    counts = Fragmentation(ranking.demand.mix)
 
     def loss(node: str) -> float:
         free = machines.free[node]
-        return counts.loss(counts.free(pieces_of(ledger.rooms[node])), free.cpu_milli, free.memory_mib)
+        return counts.loss(counts.free(ledger.rooms[node].alike), free.cpu_milli, free.memory_mib)
 
     costs = {cost.node: cost for cost in ranking.costs(request, NODES, machine=MachineRoom(cores * 1000, 0))}
     for node in NODES:
@@ -84,7 +82,7 @@ def test_remembered_costs_are_those_that_would_be_counted_now(steps: list[tuple[
         ranking.demand.saw(asked, MachineRoom(cpu * 1000, 0))
         machine = MachineRoom(cpu * 1000, 0)
         fresh = Ranking(ledger, machines)
-        fresh.demand.mix = ranking.demand.mix
+        fresh.demand = ranking.demand
         found = ranking.costs(asked, NODES, machine=machine)
         assert found == fresh.costs(asked, NODES, machine=machine)
         assert ranking.best(asked, NODES, machine=machine) == (found[0] if found else None)
@@ -93,8 +91,8 @@ def test_remembered_costs_are_those_that_would_be_counted_now(steps: list[tuple[
             assert ranking.best(asked, frozenset(some), machine=machine) == best_of_some
             assert ranking.best(asked, list(some), machine=machine) == best_of_some
             of_some = [cost for cost in found if cost.node in some]
-            emptiest = min(of_some, key=lambda cost: cost.by_spreading, default=None)
-            assert ranking.emptiest(asked, list(some), machine=machine) == emptiest
+            emptiest = min(of_some, key=by_spreading, default=None)
+            assert ranking.best(asked, list(some), machine=machine, spreads=True) == emptiest
         put(ledger, machines, asked, node, cpu, f"p{number}")
         if number % 3 == 2:
             ledger.forget(f"uid-p{number - 1}")

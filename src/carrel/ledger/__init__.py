@@ -4,10 +4,9 @@ Reading order:
 
     gpus requests shares     what a GPU is, what a pod asks for, what a pod holds
     ledger node_room         who holds what; how much room a node has, as a summary
-    placement gpu_choice         where a request goes on a node, and which GPUs are taken
+    placement                where a request goes on a node, and which GPUs are taken
     filtering scoring        which nodes have room, and which is best
-    demand fragmentation     what is usually asked, and what is of no use for it
-    inventory contention     which GPUs there are, and which are wanted most
+    demand fragmentation     what is usually asked and what is there; what is of no use for it
     machines                 how much CPU and memory is free
     coverage                 which pods a booking covers
     gangs precedence tiers   all pods or none; what opportunistic pods leave to booked pods; the two tiers

@@ -26,10 +26,9 @@ from datetime import datetime
 from itertools import islice
 from typing import TypeVar
 
-from carrel.ledger.gpu_choice import by_island
 from carrel.ledger.ledger import GpuEntry, Ledger
 from carrel.ledger.node_room import needs_one_island
-from carrel.ledger.placement import allows, selected, suits_by_nature
+from carrel.ledger.placement import allows, by_island, selected, suits_by_nature
 from carrel.ledger.requests import WHOLE, Request
 from carrel.ledger.shares import Coverage, Holder, ShareState
 

@@ -4,7 +4,6 @@ A GPU on a machine without free CPU is idle and of no use. Carrel refuses nothin
 kube-scheduler's to count; it only prefers nodes by them. A node of which nothing is known has enough of both.
 """
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 
@@ -14,8 +13,10 @@ class MachineRoom(NamedTuple):
     cpu_milli: int
     memory_mib: int
 
+    def fits_in(self, other: "MachineRoom") -> bool:
+        return self.cpu_milli <= other.cpu_milli and self.memory_mib <= other.memory_mib
 
-REMEMBERED_ANSWERS = 1000
+
 NOTHING = MachineRoom(0, 0)
 ENOUGH = MachineRoom(1 << 60, 1 << 60)
 """Of a machine of which nothing is known."""
@@ -25,40 +26,21 @@ class Machines:
     """What is free on each node, by what it may give and by the pods there. `Ledger` does the same for GPUs."""
 
     def __init__(self) -> None:
-        self._size: dict[str, MachineRoom] = {}
+        self.sizes: dict[str, MachineRoom] = {}
+        """All that pods may have, of the nodes of which it is known. Changed only here, as is what is free."""
+        self.free: dict[str, MachineRoom] = {}
+        """Never below zero. What has not changed is the same object."""
         self._used: dict[str, MachineRoom] = {}
         self._pods: dict[str, tuple[str, MachineRoom]] = {}  # uid → where it is, and what it requests
-        self._free: dict[str, MachineRoom] = {}
-        self._could_give: dict[MachineRoom, bool] = {}  # what `could_give` has answered since a size has changed
-
-    @property
-    def free(self) -> Mapping[str, MachineRoom]:
-        """Of the nodes of which it is known. Never below zero. What has not changed is the same object."""
-        return self._free
-
-    def could_give(self, room: MachineRoom) -> bool:
-        """Whether a node has so much, were it empty. If no node is known: yes."""
-        answer = self._could_give.get(room)
-        if answer is None:
-            sizes = self._size.values()
-            answer = not sizes or any(
-                size.cpu_milli >= room.cpu_milli and size.memory_mib >= room.memory_mib for size in sizes
-            )
-            if len(self._could_give) >= REMEMBERED_ANSWERS:
-                self._could_give.clear()
-            self._could_give[room] = answer
-        return answer
 
     def set_node(self, name: str, size: MachineRoom) -> None:
         """`size` is all that pods may have of the node."""
-        if self._size.get(name) != size:
-            self._size[name] = size
-            self._could_give.clear()
+        if self.sizes.get(name) != size:
+            self.sizes[name] = size
             self._sum_up(name)
 
     def remove_node(self, name: str) -> None:
-        if self._size.pop(name, None) is not None:
-            self._could_give.clear()
+        if self.sizes.pop(name, None) is not None:
             self._sum_up(name)
 
     def occupy(self, uid: str, node: str, room: MachineRoom) -> None:
@@ -90,9 +72,9 @@ class Machines:
         self._sum_up(node)
 
     def _sum_up(self, node: str) -> None:
-        size, used = self._size.get(node), self._used.get(node, NOTHING)
+        size, used = self.sizes.get(node), self._used.get(node, NOTHING)
         if size is None:
-            self._free.pop(node, None)
+            self.free.pop(node, None)
         else:
             free_cpu, free_memory = size.cpu_milli - used.cpu_milli, size.memory_mib - used.memory_mib
-            self._free[node] = MachineRoom(max(free_cpu, 0), max(free_memory, 0))
+            self.free[node] = MachineRoom(max(free_cpu, 0), max(free_memory, 0))

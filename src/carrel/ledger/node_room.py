@@ -10,6 +10,10 @@ from dataclasses import dataclass, replace
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.ledger.requests import WHOLE, Amount, GpuSelector, Memory, Request, TopologyMode
 
+Alike = tuple[str, MiB, tuple[int, ...]]
+"""Usable GPUs of a node that are alike: model, memory of each, free MiB of each, largest first."""
+Pieces = tuple[Alike, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -36,59 +40,66 @@ class Group:
 class NodeRoom:
     """A summary of how much is free on one node. GPUs that are unusable, or kept for a pod, are not in it."""
 
-    largest: int
-    """The largest free piece on one GPU."""
-    pieces: tuple[int, ...]
-    """Free MiB of every usable GPU, largest first."""
-    whole: int
-    """Usable GPUs that nobody holds a part of."""
-    groups: tuple[Group, ...]
-    model: str | None
-    """What all usable GPUs are; None if they differ in model or size. Then only the groups can tell."""
-    memory: MiB
-    together: int
-    """Where all GPUs are alike: the most in one NVLink island that nobody holds a part of."""
-    slowest: int
-    """Where all GPUs are alike: the least bandwidth of these islands."""
     gpus: tuple[tuple[Gpu, int], ...] = ()
     """The usable GPUs, each with its free MiB: for the few requests that name GPUs by their UUID."""
     uuids: frozenset[str] = frozenset()
     """Of these GPUs; of a slot, its own name and all that it may turn out to be."""
+    groups: tuple[Group, ...] = ()
+    alike: Pieces = ()
+    """The same by model and size alone: mostly there is one kind."""
+    largest: int = 0
+    """The largest free piece on one GPU."""
+    pieces: tuple[int, ...] = ()
+    """Free MiB of every usable GPU, largest first."""
+    whole: int = 0
+    """Usable GPUs that nobody holds a part of."""
+    together: int | None = None
+    """The most in one NVLink island that nobody holds a part of; None: GPUs of an island differ, and only the groups
+    can tell."""
+    slowest: int = 0
+    """The least bandwidth of these islands."""
 
     def without(self, selector: GpuSelector) -> "NodeRoom":
         """The room on those GPUs that the selector allows by their UUIDs."""
         return summarise((gpu, free) for gpu, free in self.gpus if selector.allows_uuid(gpu))
 
 
-NO_ROOM = NodeRoom(largest=0, pieces=(), whole=0, groups=(), model=None, memory=MiB(0), together=0, slowest=0)
+NO_ROOM = NodeRoom()
+
+
+def alike(gpus: Iterable[tuple[str, MiB, int]]) -> Pieces:
+    """Single GPUs, by model, memory and free MiB, put together."""
+    found: dict[tuple[str, MiB], list[int]] = {}
+    for model, memory, free in gpus:
+        found.setdefault((model, memory), []).append(free)
+    return tuple((*kind, tuple(sorted(free, reverse=True))) for kind, free in sorted(found.items()))
 
 
 def summarise(gpus: Iterable[tuple[Gpu, int]]) -> NodeRoom:
     """The room on the given usable GPUs, each with its free MiB."""
-    pieces: dict[tuple[str, str, MiB, int], list[int]] = {}
-    whole = 0
-    usable, uuids = tuple(gpus), set[str]()
-    for gpu, free in usable:
-        pieces.setdefault((gpu.island, gpu.model, gpu.memory, gpu.bandwidth_gbps), []).append(free)
-        whole += free == gpu.memory
-        uuids.add(gpu.uuid)
-        if gpu.may_be:
-            uuids |= gpu.may_be
-    if not pieces:
+    usable = tuple(gpus)
+    if not usable:
         return NO_ROOM
-    groups = tuple(Group(*key, tuple(sorted(free, reverse=True))) for key, free in pieces.items())
-    first = groups[0]
-    every = first.pieces
-    if len(groups) > 1:
-        every = tuple(sorted((piece for group in groups for piece in group.pieces), reverse=True))
-    alike = all(group.model == first.model and group.memory == first.memory for group in groups)
-    if not alike or len({group.island for group in groups}) < len(groups):
-        return NodeRoom(every[0], every, whole, groups, None, MiB(0), 0, 0, usable, frozenset(uuids))
-    linked = [group for group in groups if group.island]
-    together = max((group.count(first.memory) for group in linked), default=0)
-    slowest = min((group.bandwidth_gbps for group in linked), default=0)
-    alike_in = (first.model, first.memory, together, slowest)
-    return NodeRoom(every[0], every, whole, groups, *alike_in, usable, frozenset(uuids))
+    in_groups: dict[tuple[str, str, MiB, int], list[int]] = {}
+    for gpu, free in usable:
+        in_groups.setdefault((gpu.island, gpu.model, gpu.memory, gpu.bandwidth_gbps), []).append(free)
+    groups = tuple(Group(*key, tuple(sorted(free, reverse=True))) for key, free in in_groups.items())
+    by_kind = alike((gpu.model, gpu.memory, free) for gpu, free in usable)
+    pieces = by_kind[0][2] if len(by_kind) == 1 else tuple(sorted((free for _, free in usable), reverse=True))
+    together, linked = None, [group for group in groups if group.island]
+    if len(by_kind) == 1 and len({group.island for group in groups}) == len(groups):
+        together = max((group.count(group.memory) for group in linked), default=0)
+    return NodeRoom(
+        gpus=usable,
+        uuids=frozenset(gpu.uuid for gpu, _ in usable).union(*(gpu.may_be for gpu, _ in usable)),
+        groups=groups,
+        alike=by_kind,
+        largest=pieces[0],
+        pieces=pieces,
+        whole=sum(free == gpu.memory for gpu, free in usable),
+        together=together,
+        slowest=min((group.bandwidth_gbps for group in linked), default=0),
+    )
 
 
 def fit_test(request: Request) -> Callable[[NodeRoom], bool]:
@@ -103,8 +114,8 @@ def fit_test(request: Request) -> Callable[[NodeRoom], bool]:
         whole = amount == WHOLE
 
         def fits_an_island(room: NodeRoom) -> bool:
-            if whole and room.model is not None and room.slowest >= slowest:
-                return room.together >= gpus and (models is None or models[room.model])
+            if whole and room.together is not None and room.slowest >= slowest:
+                return room.together >= gpus and (models is None or models[room.alike[0][0]])
             return _most_gpus(room, request, slowest) >= gpus
 
         return fits_an_island
@@ -119,11 +130,10 @@ def fit_test(request: Request) -> Callable[[NodeRoom], bool]:
     needs = _Needs(amount)
 
     def fits_the_node(room: NodeRoom) -> bool:
-        if slowest or room.model is None:
+        if slowest or len(room.alike) != 1:
             return _most_gpus(room, request, slowest) >= gpus
-        if models is not None and not models[room.model]:
-            return False
-        return len(room.pieces) >= gpus and room.pieces[last] >= needs[room.memory]
+        model, memory, pieces = room.alike[0]
+        return len(pieces) >= gpus and pieces[last] >= needs[memory] and (models is None or models[model])
 
     return fits_the_node
 

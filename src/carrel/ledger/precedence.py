@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from carrel.ledger.filtering import FilterResult
-from carrel.ledger.gpu_choice import choose
 from carrel.ledger.ledger import GpuEntry, Ledger, room_on
 from carrel.ledger.node_room import NodeRoom, fit_test
-from carrel.ledger.placement import Placement, WaitingPod, selected, suits
+from carrel.ledger.placement import Placement, WaitingPod, choose, selected, suits
 from carrel.ledger.requests import Memory, Request
 from carrel.ledger.shares import Coverage, Share
 

@@ -2,7 +2,7 @@
 
 What a placement costs is how much it raises the fragmentation of the node (`fragmentation`): free pieces of GPUs that
 usual requests cannot use, and GPUs for which the machine has no CPU or memory left; and by how much more than others
-its GPUs are wanted (`contention`). A pod without a GPU costs something as well: it takes the CPU. Ties go to the node
+its GPUs are wanted. A pod without a GPU costs something as well: it takes the CPU. Ties go to the node
 where the least is left over, then to the name.
 
 Before all that counts where GPUs are kept for the pod: they were freed for it. Then, that the machine has the CPU and
@@ -18,24 +18,19 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from carrel.ledger.contention import contention
 from carrel.ledger.demand import TYPICAL, Demand, Mix
-from carrel.ledger.fragmentation import Alike, Fragmentation, FreePieces, Pieces, pieces_of, pieces_on
-from carrel.ledger.gpu_choice import AS_PREFERRED, Apart, apart
-from carrel.ledger.inventory import Inventory
+from carrel.ledger.fragmentation import Fragmentation, pieces_after
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.machines import ENOUGH, NOTHING, MachineRoom, Machines
-from carrel.ledger.node_room import NodeRoom, fit_test
-from carrel.ledger.placement import Placement, place, selected
+from carrel.ledger.node_room import Alike, NodeRoom, Pieces, fit_test
+from carrel.ledger.placement import AS_PREFERRED, Apart, Placement, apart, place, selected
 from carrel.ledger.requests import GpuPolicy, Request
 
 GRAIN = 0.01
 """Differences of less than a hundredth of a GPU are noise, and should not outweigh the tie-break."""
-REMEMBERED = 2 * TYPICAL
-"""Kinds of requests whose costs are kept: all that the mix holds, and as many again. The one that was asked longest ago
-is dropped; to ask for it again costs 3 ms at 500 nodes."""
-SHARED_COSTS = 50_000
-"""So many different costs are known, so that equal ones are one object."""
+REMEMBERED = TYPICAL
+"""Kinds of requests whose costs are kept: as many as the mix holds. The one that was asked longest ago is dropped; to
+ask for it again costs 3 ms at 500 nodes."""
 
 
 class Cost(NamedTuple):
@@ -49,11 +44,6 @@ class Cost(NamedTuple):
     """In GPUs: what becomes useless for usual requests, and what others need more, as a multiple of `GRAIN`."""
     left_over: float
     """In GPUs: what stays free on the node."""
-
-    @property
-    def by_spreading(self) -> tuple[bool, Apart, float]:
-        """The order for pods that want the emptiest node."""
-        return (self.is_short, self.apart, -self.left_over)
 
 
 class NodeCost(NamedTuple):
@@ -77,9 +67,10 @@ class NodeCost(NamedTuple):
         """What comes before all that is wasted: GPUs that were freed for the pod, and the links that it asks for."""
         return (self.not_kept, self.cost.apart)
 
-    @property
-    def by_spreading(self) -> tuple[int, tuple[bool, Apart, float], str]:
-        return (self.not_kept, self.cost.by_spreading, self.node)
+
+def by_spreading(node: NodeCost) -> tuple[int, bool, Apart, float, str]:
+    """The order for pods that want the emptiest node."""
+    return (node.not_kept, node.cost.is_short, node.cost.apart, -node.cost.left_over, node.node)
 
 
 NO_LOSS = Cost(False, AS_PREFERRED, 0.0, 0.0)
@@ -94,21 +85,20 @@ class _State:
     def __init__(self, room: NodeRoom, machine: MachineRoom, fragmentation: Fragmentation) -> None:
         self.room = room
         self.machine = machine
-        self.free = fragmentation.free(pieces_of(room))
+        self.free = fragmentation.free(room.alike)
         self.loss = fragmentation.loss(self.free, machine.cpu_milli, machine.memory_mib)
 
 
-class _RequestKind:
+class _RequestKind(NamedTuple):
     """Requests that cost the same on every node."""
 
-    def __init__(self, request: Request | None, machine: MachineRoom) -> None:
-        self.request = request
-        self.machine = machine
-        self.takes_one_piece = request is not None and _takes_one_piece(request)
-        """Whether only the sizes of the free pieces decide which GPU it gets."""
-        self.fits: Callable[[NodeRoom], bool] = fit_test(request) if request is not None else lambda room: True
-        self.costs: dict[_State, Cost | None] = {}
-        """What they cost on the nodes that were asked about. None: such a node will not do."""
+    request: Request | None
+    machine: MachineRoom
+    takes_one_piece: bool
+    """Whether only the sizes of the free pieces decide which GPU it gets."""
+    fits: Callable[[NodeRoom], bool]
+    costs: dict[_State, Cost | None]
+    """What they cost on the nodes that were asked about. None: such a node will not do."""
 
 
 class Ranking:
@@ -117,14 +107,12 @@ class Ranking:
     def __init__(self, ledger: Ledger, machines: Machines | None = None, remembered: int = REMEMBERED) -> None:
         self._ledger = ledger
         self.machines = machines if machines is not None else Machines()
-        self._inventory = Inventory(ledger)
-        self.demand = Demand(supply=self._inventory.supply, could_serve=self._could_serve)
+        self.demand = Demand(ledger, self.machines)
         self._remembered = remembered
         self._mix: Mix | None = None
         self._fragmentation = Fragmentation(self.demand.mix)
         self._states: dict[str, _State] = {}
         self._kinds: OrderedDict[tuple[Request | None, MachineRoom], _RequestKind] = OrderedDict()
-        self._shared: dict[Cost, Cost] = {}
 
     def costs(
         self, request: Request | None, nodes: Collection[str], pod: str = "", machine: MachineRoom = NOTHING
@@ -134,126 +122,92 @@ class Ranking:
         return sorted(self._costs(self._kind(request, machine), nodes, pod))
 
     def best(
-        self, request: Request | None, nodes: Collection[str], pod: str = "", machine: MachineRoom = NOTHING
+        self,
+        request: Request | None,
+        nodes: Collection[str],
+        pod: str = "",
+        machine: MachineRoom = NOTHING,
+        *,
+        spreads: bool = False,
     ) -> NodeCost | None:
-        """The first of them."""
-        return min(self._costs(self._kind(request, machine), nodes, pod), default=None)
-
-    def emptiest(
-        self, request: Request | None, nodes: Collection[str], pod: str = "", machine: MachineRoom = NOTHING
-    ) -> NodeCost | None:
-        """The one for a pod that spreads."""
+        """The first of them; for a pod that spreads, the emptiest."""
         costs = self._costs(self._kind(request, machine), nodes, pod)
-        return min(costs, key=lambda each: each.by_spreading, default=None)
-
-    def _costs(self, kind: _RequestKind, nodes: Collection[str], pod: str) -> list[NodeCost]:
-        own = self._where_gpus_are_kept(kind, pod) if pod and kind.request is not None else {}
-        if not own or kind.request is None:
-            return [NodeCost(0, cost, node) for node, cost in self._known(kind, nodes) if cost is not None]
-        gpus = kind.request.gpus
-        others = [NodeCost(gpus, cost, name) for name, cost in self._known(kind, nodes) if cost and name not in own]
-        return others + [cost for name, cost in own.items() if cost is not None and name in nodes]
-
-    def _known(self, kind: _RequestKind, nodes: Iterable[str]) -> list[tuple[str, Cost | None]]:
-        """What everybody is told of these nodes."""
-        rooms, machines, states, costs = self._ledger.rooms, self.machines.free, self._states, kind.costs
-        without_gpus = NO_LOSS if kind.request is None else None
-        left_after: dict[FreePieces, FreePieces | None] = {}
-        found: list[tuple[str, Cost | None]] = []
-        for name in nodes:
-            room = rooms.get(name)
-            if room is None:
-                found.append((name, without_gpus))
-                continue
-            machine = machines.get(name, ENOUGH)
-            state = states.get(name)
-            if state is None or state.room is not room or state.machine is not machine:
-                state = states[name] = _State(room, machine, self._fragmentation)
-            if state not in costs:
-                costs[state] = self._count(kind, name, state, left_after)
-            found.append((name, costs[state]))
-        return found
+        return min(costs, key=by_spreading if spreads else None, default=None)
 
     def _kind(self, request: Request | None, machine: MachineRoom) -> _RequestKind:
-        self._follow_the_mix()
+        if self._mix is not (mix := self.demand.mix):
+            self._mix, self._fragmentation = mix, Fragmentation(mix)
+            self._states.clear()
+            self._kinds.clear()
         if request is not None and request.gang is not None:
             request = replace(request, gang=None)
         kind = self._kinds.get((request, machine))
         if kind is None:
-            kind = self._kinds[request, machine] = _RequestKind(request, machine)
+            fits = fit_test(request) if request is not None else lambda room: True
+            kind = _RequestKind(request, machine, request is not None and _takes_one_piece(request), fits, {})
+            self._kinds[request, machine] = kind
             if len(self._kinds) > self._remembered:
                 self._kinds.popitem(last=False)
-        else:
-            self._kinds.move_to_end((request, machine))
-        if len(kind.costs) > 2 * len(self._ledger.rooms) + 1:
-            kind.costs.clear()  # most are of states that nodes were in before
-        if len(self._states) > 2 * len(self._ledger.rooms) + 1:
-            self._states.clear()
+        self._kinds.move_to_end((request, machine))
+        for known in (kind.costs, self._states):
+            if len(known) > 2 * len(self._ledger.rooms) + 1:
+                known.clear()  # most are of states that nodes were in before
         return kind
 
-    def _follow_the_mix(self) -> None:
-        is_other_inventory = self._inventory.has_changed()
-        if is_other_inventory:
-            self.demand.supply_changed()
-        if self._mix is not self.demand.mix or is_other_inventory:
-            self._mix = self.demand.mix
-            if not is_other_inventory:
-                self._inventory.count()
-            self._fragmentation = Fragmentation(self._mix, contention(self._mix, self._inventory.kinds))
-            self._states.clear()
-            self._kinds.clear()
-            self._shared.clear()
-
-    def _could_serve(self, request: Request, machine: MachineRoom) -> bool:
-        return self.machines.could_give(machine) and self._inventory.could_serve(request)
-
-    def _where_gpus_are_kept(self, kind: _RequestKind, pod: str) -> dict[str, NodeCost | None]:
-        """On these few nodes the pod may have what nobody else may."""
-        entries = map(self._ledger.entry, self._ledger.kept_for(pod))
-        return {name: self._count_kept(kind, name, pod) for name in {entry.gpu.node for entry in entries if entry}}
+    def _costs(self, kind: _RequestKind, nodes: Iterable[str], pod: str) -> list[NodeCost]:
+        rooms, machines, states = self._ledger.rooms, self.machines.free, self._states
+        kept = self._ledger.kept_for(pod) if pod and kind.request is not None else ()
+        with_kept = {entry.gpu.node for entry in map(self._ledger.entry, kept) if entry is not None}
+        not_kept = kind.request.gpus if with_kept and kind.request is not None else 0
+        found = []
+        for name in nodes:
+            room = rooms.get(name)
+            if room is None:
+                if kind.request is None:
+                    found.append(NodeCost(0, NO_LOSS, name))
+                continue
+            machine, state = machines.get(name, ENOUGH), states.get(name)
+            if state is None or state.room is not room or state.machine is not machine:
+                state = states[name] = _State(room, machine, self._fragmentation)
+            if name in with_kept:  # there the pod may have what nobody else may
+                if (own := self._placed(kind, name, state, pod)) is not None:
+                    taken, cost = own
+                    found.append(NodeCost(sum(gpu.uuid not in kept for gpu in taken.gpus), cost, name))
+                continue
+            if state not in kind.costs:
+                kind.costs[state] = self._count(kind, name, state)
+            if (known := kind.costs[state]) is not None:
+                found.append(NodeCost(not_kept, known, name))
+        return found
 
     # --- one node ----------------------------------------------------------------------------------------------------
 
-    def _count(
-        self, kind: _RequestKind, node: str, state: _State, left_after: dict[FreePieces, FreePieces | None]
-    ) -> Cost | None:
-        """`left_after` is kept for one question: many nodes have the same pieces."""
-        request, free = kind.request, state.free
+    def _count(self, kind: _RequestKind, node: str, state: _State) -> Cost | None:
+        """None: the node will not do."""
+        request = kind.request
         if request is None:
-            return self._cost(kind, state, AS_PREFERRED, free)
-        if request.node_labels and not selected(self._ledger.node(node), request):
+            return self._cost(kind, state, AS_PREFERRED, state.free.pieces)
+        if not kind.fits(state.room) or not selected(self._ledger.node(node), request):
             return None
-        if not kind.takes_one_piece or state.room.model is None:
-            placement = place(self._ledger, request, node) if kind.fits(state.room) else None
-            return self._cost_of(kind, state, placement) if isinstance(placement, Placement) else None
-        if free not in left_after:
-            after = _after_one(free.pieces[0], request)
-            left_after[free] = None if after is None else self._fragmentation.free(after)
-        left = left_after[free]
-        return None if left is None else self._cost(kind, state, AS_PREFERRED, left)
+        if kind.takes_one_piece and len(state.room.alike) == 1:
+            return self._cost(kind, state, AS_PREFERRED, _after_one(state.room.alike[0], request))
+        placed = self._placed(kind, node, state)
+        return placed[1] if placed is not None else None
 
-    def _count_kept(self, kind: _RequestKind, node: str, pod: str) -> NodeCost | None:
-        """Of a node where GPUs are kept for the pod."""
+    def _placed(self, kind: _RequestKind, node: str, state: _State, pod: str = "") -> tuple[Placement, Cost] | None:
+        """By the GPUs that the pod would get there."""
         placement = place(self._ledger, kind.request, node, pod) if kind.request is not None else None
         if not isinstance(placement, Placement):
             return None
-        kept = self._ledger.kept_for(pod)
-        not_kept = sum(gpu.uuid not in kept for gpu in placement.gpus)
-        state = _State(self._ledger.rooms[node], self.machines.free.get(node, ENOUGH), self._fragmentation)
-        return NodeCost(not_kept, self._cost_of(kind, state, placement), node)
+        left = pieces_after(state.room, placement)
+        return placement, self._cost(kind, state, apart(placement.gpus, placement.request), left)
 
-    def _cost_of(self, kind: _RequestKind, state: _State, placement: Placement) -> Cost:
-        left = self._fragmentation.free(_after(state.room, placement))
-        return self._cost(kind, state, apart(placement.gpus, placement.request), left)
-
-    def _cost(self, kind: _RequestKind, state: _State, apart: Apart, left: FreePieces) -> Cost:
-        machine, needed = state.machine, kind.machine
+    def _cost(self, kind: _RequestKind, state: _State, apart: Apart, pieces: Pieces) -> Cost:
+        """With these pieces left."""
+        left, machine, needed = self._fragmentation.free(pieces), state.machine, kind.machine
         cpu, memory = machine.cpu_milli - needed.cpu_milli, machine.memory_mib - needed.memory_mib
         change = self._fragmentation.loss(left, max(cpu, 0), max(memory, 0)) - state.loss
-        cost = Cost(cpu < 0 or memory < 0, apart, round(change / GRAIN) * GRAIN, left.gpus)
-        if len(self._shared) >= SHARED_COSTS:
-            self._shared.clear()
-        return self._shared.setdefault(cost, cost)
+        return Cost(cpu < 0 or memory < 0, apart, round(change / GRAIN) * GRAIN, left.gpus)
 
 
 def _takes_one_piece(request: Request) -> bool:
@@ -265,23 +219,13 @@ def _takes_one_piece(request: Request) -> bool:
     )
 
 
-def _after_one(alike: Alike, request: Request) -> Pieces | None:
-    """The pieces that are left after `gpu_choice` has chosen one of them; None: none will do."""
-    model, memory, free = alike
-    need = request.amount.on(memory)
-    if not free or free[0] < need or not request.allows_model(model):
-        return None
-    taken = 0
+def _after_one(pieces: Alike, request: Request) -> Pieces:
+    """What is left after `placement` has chosen one of them, of which one will do."""
+    model, memory, free = pieces
+    need, taken = request.amount.on(memory), 0
     if request.policy not in (GpuPolicy.SPREAD, GpuPolicy.EMPTIEST):
         taken = len(free) - 1
         while free[taken] < need:
             taken -= 1
-    left = list(free)
-    left[taken] -= need
-    left.sort(reverse=True)
+    left = sorted((piece - need if place == taken else piece for place, piece in enumerate(free)), reverse=True)
     return ((model, memory, tuple(left)),)
-
-
-def _after(room: NodeRoom, placement: Placement) -> Pieces:
-    on, taken = placement.request.amount.on, placement.gpus
-    return pieces_on((gpu.model, gpu.memory, free - (on(gpu.memory) if gpu in taken else 0)) for gpu, free in room.gpus)

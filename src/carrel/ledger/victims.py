@@ -26,11 +26,10 @@ from datetime import datetime
 from random import Random
 from typing import NamedTuple
 
-from carrel.ledger.gpu_choice import by_island
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.ledger import GpuEntry, Ledger
 from carrel.ledger.node_room import needs_one_island
-from carrel.ledger.placement import Placement, WaitingPod, candidates, place, selected, suits
+from carrel.ledger.placement import Placement, WaitingPod, by_island, candidates, place, selected, suits
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder, Share, ShareState
 from carrel.ledger.victim_prices import NOTHING, Cost, Opportunists, Prices, sum_of

@@ -47,13 +47,8 @@ class SampledNodes:
         return found
 
     def _with_room(self, nodes: frozenset[str], machine: MachineRoom) -> tuple[str, ...]:
-        free = self._machines.free
-
-        def has_room(name: str) -> bool:
-            room = free.get(name, ENOUGH)
-            return room.cpu_milli >= machine.cpu_milli and room.memory_mib >= machine.memory_mib
-
-        return tuple(name for name in self._state.ledger.rooms if name in nodes and has_room(name))
+        free, rooms = self._machines.free, self._state.ledger.rooms
+        return tuple(name for name in rooms if name in nodes and machine.fits_in(free.get(name, ENOUGH)))
 
     def _joined(self, nodes: tuple[str, ...], asked: tuple[str, ...]) -> tuple[str, ...]:
         missing = frozenset(asked).difference(nodes)

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 from carrel.cluster.pod_facts import PodFacts
 from carrel.cluster.pod_progress import holder_of
@@ -41,7 +42,7 @@ from carrel.ledger.placement import Placement, left_by_another_bind, place
 from carrel.ledger.precedence import WAITED_FOR, Precedence
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
-from carrel.ledger.scoring import Ranking
+from carrel.ledger.scoring import Ranking, by_spreading
 from carrel.ledger.shares import Coverage, Holder
 from carrel.scheduling.gangs import GangScheduler, LedgerView, NotTogether, on_emptiest
 from carrel.scheduling.machine_room import machine_of, newest_first
@@ -158,10 +159,10 @@ class Scheduler:
 
     def _best(self, pod: PodFacts, request: Request, nodes: Collection[str], machine: MachineRoom) -> str | None:
         """Not one where the pod's last attempt failed, as long as another will do."""
-        first = self._ranking.emptiest if self._spreads(request) else self._ranking.best
-        best, avoided = first(request, nodes, pod.keeper, machine), self._offers.avoided_by(pod.holder.uid)
+        first = partial(self._ranking.best, request, spreads=self._spreads(request))
+        best, avoided = first(nodes, pod.keeper, machine), self._offers.avoided_by(pod.holder.uid)
         if best is not None and best.node in avoided:
-            best = first(request, [name for name in nodes if name not in avoided], pod.keeper, machine) or best
+            best = first([name for name in nodes if name not in avoided], pod.keeper, machine) or best
         return best.node if best is not None else None
 
     def _decided(self, pod: PodFacts, request: Request, nodes: Sequence[str]) -> FilterResult | None:
@@ -207,7 +208,7 @@ class Scheduler:
         request = facts.asked.request
         best = self._ranking.costs(request, nodes, facts.keeper, machine_of(pod))
         if self._spreads(request):
-            best.sort(key=lambda each: each.by_spreading)
+            best.sort(key=by_spreading)
         ranked = {each.node: each.preference <= best[0].preference for each in best}
         return ranked | {name: False for name in nodes if name not in ranked}
 

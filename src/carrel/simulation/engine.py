@@ -98,6 +98,8 @@ class _Measure:
 
     def point(self, arrived: float) -> Point:
         total, machines = self._state.total_gpus, self._state.machines.free
-        rooms = self._state.ledger.rooms.items()
-        useless = sum(self._fragmentation.of(room, machines.get(node, ENOUGH)) for node, room in rooms)
+        counts, rooms = self._fragmentation, self._state.ledger.rooms.items()
+        useless = sum(
+            counts.fragments(counts.free(room.alike), machines.get(node, ENOUGH).cpu_milli) for node, room in rooms
+        )
         return Point(100 * arrived / self._all_gpus, self._state.allocated, 100 * useless / total)

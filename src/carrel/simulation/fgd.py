@@ -11,9 +11,9 @@ from math import exp
 from typing import NamedTuple
 
 from carrel.ledger.demand import Mix, Typical
-from carrel.ledger.fragmentation import Fragmentation, FreePieces, Pieces, pieces_of, pieces_on
-from carrel.ledger.gpus import Gpu
+from carrel.ledger.fragmentation import Fragmentation, FreePieces, pieces_after
 from carrel.ledger.machines import ENOUGH
+from carrel.ledger.node_room import Pieces
 from carrel.ledger.placement import Placement, able_entries, place
 from carrel.ledger.requests import Request
 from carrel.simulation.cluster import ClusterInRun
@@ -57,7 +57,7 @@ class Fgd:
     def _growth(self, pod: SimulatedPod, node: str, ways: "Sequence[_Way]") -> list[float]:
         """By how much the fragmentation of the node grows."""
         fragments, cpu = self._fragmentation.fragments, self._cluster.machines.free.get(node, ENOUGH).cpu_milli
-        before = fragments(self._fragmentation.free(pieces_of(self._cluster.ledger.rooms[node])), cpu)
+        before = fragments(self._fragmentation.free(self._cluster.ledger.rooms[node].alike), cpu)
         return [fragments(way.left, cpu - pod.machine.cpu_milli) - before for way in ways]
 
     def _ways(self, pod: SimulatedPod, node: str) -> "Sequence[_Way]":
@@ -66,12 +66,12 @@ class Fgd:
         room, request = self._cluster.ledger.rooms[node], pod.request
         free = self._fragmentation.free
         if request is None:
-            return [_Way(free(pieces_of(room)))]
+            return [_Way(free(room.alike))]
         if request.gpus > 1:
             placement = self._placed(pod, node)
             assert placement is not None, "it asks for GPUs"
-            return [_Way(free(_left(room.gpus, placement)))]
-        pieces = pieces_of(room)
+            return [_Way(free(pieces_after(room, placement)))]
+        pieces = room.alike
         # What a booking allows are certain GPUs, so it is not the same on all nodes.
         known = self._known.get((request, pieces)) if not request.selector.names_uuids else None
         if known is None:
@@ -81,7 +81,7 @@ class Fgd:
             }
             by_size = sorted(able.items(), key=lambda item: item[0][2])
             known = self._known[request, pieces] = [
-                _Way(free(_left(room.gpus, Placement(node, (gpu,), request))), piece) for piece, gpu in by_size
+                _Way(free(pieces_after(room, Placement(node, (gpu,), request))), piece) for piece, gpu in by_size
             ]
         return known
 
@@ -100,8 +100,3 @@ class _Way(NamedTuple):
     """What stays free."""
     taken: tuple[str, int, int] = ("", 0, 0)
     """Of which GPU it takes a part: its model, its memory, and what was free."""
-
-
-def _left(gpus: Sequence[tuple[Gpu, int]], placement: Placement) -> Pieces:
-    on, taken = placement.request.amount.on, placement.gpus
-    return pieces_on((gpu.model, gpu.memory, free - (on(gpu.memory) if gpu in taken else 0)) for gpu, free in gpus)

@@ -36,17 +36,3 @@ def test_costs_are_right_after_a_machine_is_gone_and_forgotten() -> None:
     after = ranking.best(asked, names, machine=SIZE)
     assert after is not None
     assert (after.node, after.cost.is_short) == ("n2", False)
-
-
-def test_what_a_node_could_give_follows_the_nodes() -> None:
-    machines = Machines()
-    assert machines.could_give(MachineRoom(1 << 40, 1)), "no node is known"
-
-    machines.set_node("n1", SIZE)
-    assert machines.could_give(SIZE)
-    assert not machines.could_give(MachineRoom(8001, 1))
-    machines.set_node("n2", MachineRoom(9000, 1))
-    assert machines.could_give(MachineRoom(8001, 1))
-    assert not machines.could_give(MachineRoom(8001, 8000)), "not on one node"
-    machines.remove_node("n2")
-    assert not machines.could_give(MachineRoom(8001, 1))
