@@ -18,7 +18,7 @@ from carrel.kubernetes.objects.quantity import quantity
 from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
-from carrel.scheduling.extender_requests import NotJson, read_bind_args, read_pod_and_nodes
+from carrel.scheduling.extender_calls import NotJson, read_bind_args, read_pod_and_nodes
 from tests.kit.arbitrary_json import documents
 from tests.kit.objects import claim, config_map, gpu_node_status, init_container, lease, pod
 

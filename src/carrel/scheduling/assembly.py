@@ -11,8 +11,7 @@ from carrel.scheduling.gangs import DEFAULT_GANG_TIMEOUTS, GangScheduler, GangTi
 from carrel.scheduling.handlers import ExtenderHandlers
 from carrel.scheduling.machine_room import MachineWatch
 from carrel.scheduling.metrics import ExtenderMetrics
-from carrel.scheduling.offers import Offers
-from carrel.scheduling.preferences import NodePreferences
+from carrel.scheduling.offers import NodePreferences, Offers
 from carrel.scheduling.sampled_nodes import SampledNodes
 from carrel.scheduling.scheduler import Scheduler
 

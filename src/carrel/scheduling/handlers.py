@@ -32,8 +32,7 @@ from carrel.ledger.shares import Holder
 from carrel.parsing import Malformed
 from carrel.scheduling import extender_calls
 from carrel.scheduling.bind_check import BindCheck
-from carrel.scheduling.extender_calls import BindArgs
-from carrel.scheduling.extender_requests import NotJson, PodAndNodes, read_bind_args, read_pod_and_nodes
+from carrel.scheduling.extender_calls import BindArgs, NotJson, PodAndNodes, read_bind_args, read_pod_and_nodes
 from carrel.scheduling.metrics import ExtenderMetrics
 from carrel.scheduling.scheduler import Scheduler
 from carrel.scheduling.scheduler_config import CPU_PROFILE

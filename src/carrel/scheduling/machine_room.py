@@ -3,9 +3,8 @@
 Scoring prefers nodes by it; nothing is refused because of it. An amount that cannot be read counts as nothing.
 """
 
-from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from functools import lru_cache
-from operator import attrgetter
 
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.kubernetes.objects.pods import most_at_once
@@ -15,31 +14,27 @@ from carrel.parsing import Malformed
 
 CPU, MEMORY = "cpu", "memory"
 FINISHED = ("Succeeded", "Failed")
-MIB = 1024 * 1024
+ONE_MIB = Fraction(1, 1024 * 1024)
 
 
 def machine_of(pod: Pod) -> MachineRoom:
-    """What the pod requests of its machine, besides GPUs, as kube-scheduler counts it: what is requested for the pod as
-    a whole, else what its containers request; and its overhead."""
-    of_containers = _of_containers(pod)
-    asked, overhead = pod.spec.resources.requests, pod.spec.overhead
-    if not asked and not overhead:  # mostly
-        return of_containers
-    cpu = _milli(asked[CPU]) if CPU in asked else of_containers.cpu_milli
-    memory = _mib(asked[MEMORY]) if MEMORY in asked else of_containers.memory_mib
-    return MachineRoom(cpu + _milli(overhead.get(CPU, "0")), memory + _mib(overhead.get(MEMORY, "0")))
+    """What the pod requests of its machine, besides GPUs, as kube-scheduler counts it."""
+    return MachineRoom(_requested(pod, CPU, 1000), _requested(pod, MEMORY, ONE_MIB))
 
 
-def _of_containers(pod: Pod) -> MachineRoom:
-    containers = (*pod.spec.init_containers, *pod.spec.containers)
-    if len(containers) == 1:  # mostly
-        asked = containers[0].resources
-        return MachineRoom(
-            _milli(_asked(asked.requests, asked.limits, CPU)), _mib(_asked(asked.requests, asked.limits, MEMORY))
-        )
-    cpu = {each.name: _milli(_asked(each.resources.requests, each.resources.limits, CPU)) for each in containers}
-    memory = {each.name: _mib(_asked(each.resources.requests, each.resources.limits, MEMORY)) for each in containers}
-    return MachineRoom(most_at_once(pod, cpu), most_at_once(pod, memory))
+def _requested(pod: Pod, resource: str, factor: int | Fraction) -> int:
+    """What is requested for the pod as a whole, else what its containers request; and its overhead."""
+    asked = pod.spec.resources.requests.get(resource)
+    if asked is None:
+        by_container = {}
+        for each in (*pod.spec.init_containers, *pod.spec.containers):
+            text = each.resources.requests.get(resource) or each.resources.limits.get(resource)
+            by_container[each.name] = _amount(text, factor) if text else 0
+        of_pod = most_at_once(pod, by_container)
+    else:
+        of_pod = _amount(asked, factor)
+    overhead = pod.spec.overhead.get(resource)
+    return of_pod + (_amount(overhead, factor) if overhead else 0)
 
 
 def room_of(node: NodeObject) -> MachineRoom | None:
@@ -47,24 +42,11 @@ def room_of(node: NodeObject) -> MachineRoom | None:
     allocatable = node.status.allocatable
     if CPU not in allocatable or MEMORY not in allocatable:
         return None
-    return MachineRoom(_milli(allocatable[CPU]), _mib(allocatable[MEMORY]))
-
-
-def _asked(requests: Mapping[str, str], limits: Mapping[str, str], resource: str) -> str:
-    return requests.get(resource) or limits.get(resource) or "0"
+    return MachineRoom(_amount(allocatable[CPU], 1000), _amount(allocatable[MEMORY], ONE_MIB))
 
 
 @lru_cache(maxsize=4096)
-def _milli(text: str) -> int:
-    return _times(text, 1000)
-
-
-@lru_cache(maxsize=4096)
-def _mib(text: str) -> int:
-    return _times(text, 1) // MIB
-
-
-def _times(text: str, factor: int) -> int:
+def _amount(text: str, factor: int | Fraction) -> int:
     try:
         return max(0, int(quantity(text, "", "") * factor))
     except Malformed:
@@ -105,8 +87,3 @@ def _is_resized(old: Pod, new: Pod) -> bool:
         or before.init_containers != now.init_containers
         or before.resources != now.resources
     )
-
-
-def newest_first(pods: Iterable[Pod]) -> list[Pod]:
-    """By the time of their creation."""
-    return sorted(pods, key=attrgetter("metadata.creation_timestamp", "metadata.uid"), reverse=True)

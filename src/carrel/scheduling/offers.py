@@ -1,4 +1,4 @@
-"""The nodes that `filter` has named to pods which are not bound yet.
+"""The nodes that `filter` has named to pods which are not bound yet, and when it names all that have room instead.
 
 kube-scheduler binds a pod while it asks about the next ones. So what a pod was offered counts as taken at once: its
 GPUs are promised to it in the ledger of this process. Its bind takes their Leases; another replica, which does not know
@@ -7,14 +7,20 @@ of the promise, may be faster, and then the pod is placed anew.
 An offer ends with the bind, with the pod, or after a while. A pod that asks again was not bound: something else than
 GPUs failed on that node, and for a while it is offered others, as long as there are any. This is so for the members of
 gangs too (`gangs`).
+
+Where `filter` names a single node, kube-scheduler skips its own scores. So it gets all nodes that have room if a
+preference that only it weighs may decide: the pod states one among nodes (affinity, spread), or some of the nodes with
+GPUs would rather not have it (taints). What is given up otherwise is in `decisions/0042` and `decisions/0057`.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from carrel.cluster.pod_progress import is_ending
 from carrel.cluster.state import ClusterState
-from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.affinity import tolerates
+from carrel.kubernetes.objects.kinds import NodeObject, Pod, Taint
+from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement
 from carrel.ledger.shares import Holder
 
@@ -25,6 +31,9 @@ GONE_S = 60.0
 """How long a pod that is gone is remembered: kube-scheduler may ask about it, because it learns of it later."""
 AVOIDED_S = 30.0
 """How long a node is not offered again to a pod whose attempt failed there."""
+
+AS_PREFERENCE = "PreferNoSchedule"
+ANYWAY = "ScheduleAnyway"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +57,13 @@ class Offers:
     def make(self, placement: Placement, holder: Holder) -> None:
         """The ledger must have room. Nothing is offered to a pod that needs no offer any more: what would end it has
         happened already."""
-        if self._is_over(holder.uid):
+        pod = self._pods.by_uid(holder.uid)
+        if holder.uid in self._gone if pod is None else pod.spec.node_name or is_ending(pod):
             return
         self._made += 1
         owner = f"offer #{self._made}"
         self._cluster_ledger.promise(placement, holder, owner)
         self._offers[holder.uid] = Offer(placement, owner, self._clock() + OFFERED_S)
-
-    def _is_over(self, uid: str) -> bool:
-        pod = self._pods.by_uid(uid)
-        return uid in self._gone if pod is None else bool(pod.spec.node_name) or is_ending(pod)
-
-    def placement_of(self, uid: str) -> Placement | None:
-        """What the pod was offered."""
-        offer = self._offers.get(uid)
-        return offer.placement if offer is not None else None
 
     def cancel(self, uid: str) -> None:
         """What the pod was offered is not what it is bound with."""
@@ -84,7 +85,7 @@ class Offers:
 
     def asked_again(self, uid: str) -> None:
         """If the pod has an offer, its attempt there has failed."""
-        offer = self.take(uid)
+        offer = self._offers.pop(uid, None)
         if offer is not None:
             self.end(uid, offer)
             self.failed(uid, offer.placement.node)
@@ -115,3 +116,35 @@ class Offers:
             if max(nodes.values()) <= now:
                 del self._avoided[uid]
         self._gone = {uid: until for uid, until in self._gone.items() if until > now}
+
+
+class NodePreferences:
+    """Follows which nodes are tainted as a preference: mostly none."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._reluctant: dict[str, Sequence[Taint]] = {}  # node → its taints that are a preference
+
+    def on_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
+        if old is not None:
+            self._reluctant.pop(old.metadata.name, None)
+        if new is not None and (taints := [each for each in new.spec.taints if each.effect == AS_PREFERENCE]):
+            self._reluctant[new.metadata.name] = taints
+
+    def matter(self, pod: Pod, nodes: Sequence[str]) -> bool:
+        """Whether the pod says which nodes it prefers, though it would run on others; or a node prefers other pods."""
+        affinity, tolerated = pod.spec.affinity, pod.spec.tolerations
+        if (
+            affinity.node_affinity.preferred_during_scheduling_ignored_during_execution
+            or affinity.pod_affinity.preferred_during_scheduling_ignored_during_execution
+            or affinity.pod_anti_affinity.preferred_during_scheduling_ignored_during_execution
+            or any(each.when_unsatisfiable == ANYWAY for each in pod.spec.topology_spread_constraints)
+        ):
+            return True
+        # There are thousands of nodes, and mostly none of them is tainted: then they need not even be read.
+        unwilling = {
+            name
+            for name, taints in self._reluctant.items()
+            if self._ledger.node(name) is not None and not all(tolerates(tolerated, taint) for taint in taints)
+        }
+        return bool(unwilling and not unwilling.isdisjoint(nodes))

@@ -10,10 +10,11 @@ freed them, because another replica may be binding it at this moment.
 """
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 
 from carrel.cluster.pod_facts import PodFacts
 from carrel.cluster.pod_progress import holder_of
@@ -45,9 +46,8 @@ from carrel.ledger.requests import Request
 from carrel.ledger.scoring import Ranking, by_spreading
 from carrel.ledger.shares import Coverage, Holder
 from carrel.scheduling.gangs import GangScheduler, LedgerView, NotTogether, on_emptiest
-from carrel.scheduling.machine_room import machine_of, newest_first
-from carrel.scheduling.offers import Offers
-from carrel.scheduling.preferences import NodePreferences
+from carrel.scheduling.machine_room import machine_of
+from carrel.scheduling.offers import NodePreferences, Offer, Offers
 
 BINDING_BEGINS_WITHIN_S = 20.0
 BINDING_TIMEOUT_S = 20.0
@@ -89,7 +89,8 @@ class Scheduler:
     def learn(self, pods: Iterable[Pod]) -> None:
         """What these pods ask for counts as asked for: after a restart, of the pods that exist."""
         asking: list[tuple[Pod, PodRequest]] = []
-        for pod in newest_first(pods):
+        newest_first = sorted(pods, key=attrgetter("metadata.creation_timestamp", "metadata.uid"), reverse=True)
+        for pod in newest_first:
             asked = self.asked(pod)
             if isinstance(asked, PodRequest):
                 asking.append((pod, asked))
@@ -124,46 +125,48 @@ class Scheduler:
 
     def filter(self, pod: Pod, nodes: Sequence[str]) -> FilterResult | Refusal:
         """All nodes that have room. A refusal: the request of the pod cannot be read or met, on any node."""
-        return self._filter(self._facts(pod), nodes)
-
-    def _filter(self, pod: PodFacts, nodes: Sequence[str]) -> FilterResult | Refusal:
-        if pod.asked is None:
-            return FilterResult(nodes, {})
-        if isinstance(pod.asked, Refusal):
-            return pod.asked
-        request = pod.asked.request
-        self._ranking.demand.saw(request, machine_of(pod.pod), pod.holder.uid)
-        return self._decided(pod, request, nodes) or self._with_room(pod, request, nodes)
+        return self._answer(pod, nodes, chooses=False)
 
     def choose(self, pod: Pod, nodes: Sequence[str]) -> FilterResult | Refusal:
         """The same, but only the best of the nodes that have room, and its GPUs are promised to the pod; unless
         kube-scheduler's own preferences may decide."""
         self._offers.asked_again(pod.metadata.uid)
+        return self._answer(pod, nodes, chooses=not self._preferences.matter(pod, nodes))
+
+    def _answer(self, pod: Pod, nodes: Sequence[str], *, chooses: bool) -> FilterResult | Refusal:
         facts = self._facts(pod)
-        if not isinstance(facts.asked, PodRequest) or self._preferences.matter(pod, nodes):
-            return self._filter(facts, nodes)
-        request, machine = facts.asked.request, machine_of(pod)
-        self._ranking.demand.saw(request, machine, facts.holder.uid)
-        decided = self._decided(facts, request, nodes)
+        if facts.asked is None:
+            return FilterResult(nodes, {})
+        if isinstance(facts.asked, Refusal):
+            return facts.asked
+        version, machine = self._ledger.version, machine_of(pod)
+        self._ranking.demand.saw(facts.asked.request, machine, facts.holder.uid)
+        decided = self._decided(facts, facts.asked.request, nodes)
         if decided is not None:
             return decided
-        # Without booked pods that wait, nodes that have no room need not be sorted out: they have no cost.
-        are_left = facts.leaves_room and self._precedence.taken_first().nodes
-        candidates = self._with_room(facts, request, nodes).fitting if are_left else nodes
-        best = self._best(facts, request, candidates, machine)
-        placement = self._place(facts, request, best) if best is not None else None
-        if best is None or not isinstance(placement, Placement):
-            return self._with_room(facts, request, nodes)
-        self._offers.make(replace(placement, coverage=self._coverage_of(facts)), facts.holder)
-        return FilterResult((best,), {})
+        if version != self._ledger.version:
+            # A gang's plan has ended meanwhile: with the GPUs that it had, a booking may cover the pod.
+            facts = self._facts(pod)
+        asked = facts.asked
+        if not isinstance(asked, PodRequest):
+            return FilterResult(nodes, {}) if asked is None else asked
+        chosen = self._chosen(facts, asked.request, nodes, machine) if chooses else None
+        if chosen is None:
+            return self._with_room(facts, asked.request, nodes)
+        self._offers.make(replace(chosen, coverage=self._coverage_of(facts)), facts.holder)
+        return FilterResult((chosen.node,), {})
 
-    def _best(self, pod: PodFacts, request: Request, nodes: Collection[str], machine: MachineRoom) -> str | None:
-        """Not one where the pod's last attempt failed, as long as another will do."""
+    def _chosen(self, pod: PodFacts, request: Request, nodes: Sequence[str], machine: MachineRoom) -> Placement | None:
+        """On the best node, but not one where the pod's last attempt failed, as long as another will do."""
+        # Without booked pods that wait, nodes that have no room need not be sorted out: they have no cost.
+        are_left = pod.leaves_room and self._precedence.taken_first().nodes
+        candidates = self._with_room(pod, request, nodes).fitting if are_left else nodes
         first = partial(self._ranking.best, request, spreads=self._spreads(request))
-        best, avoided = first(nodes, pod.keeper, machine), self._offers.avoided_by(pod.holder.uid)
+        best, avoided = first(candidates, pod.keeper, machine), self._offers.avoided_by(pod.holder.uid)
         if best is not None and best.node in avoided:
-            best = first([name for name in nodes if name not in avoided], pod.keeper, machine) or best
-        return best.node if best is not None else None
+            best = first([name for name in candidates if name not in avoided], pod.keeper, machine) or best
+        placement = self._place(pod, request, best.node) if best is not None else None
+        return placement if isinstance(placement, Placement) else None
 
     def _decided(self, pod: PodFacts, request: Request, nodes: Sequence[str]) -> FilterResult | None:
         """What is known without looking for room; None: there may be any."""
@@ -226,13 +229,13 @@ class Scheduler:
         holder = holder_of(pod)
         if holder.uid in self._binding:
             return Refusal(f"a bind of {holder} is under way")
-        facts = self._facts_at_bind(pod, node)
+        facts, offer = self._facts_at_bind(pod, node)
         if isinstance(facts.asked, Refusal):
             return facts.asked
         self._binding.add(holder.uid)
         has_failed = True
         try:
-            refusal = await self._bind(facts.asked, facts, node)
+            refusal = await self._bind(facts.asked, facts, node, offer)
             has_failed = refusal is not None and not isinstance(refusal, NotTogether)
             return refusal
         finally:
@@ -248,31 +251,33 @@ class Scheduler:
             self._offers.failed(holder.uid, node)
             self._gangs.attempt_failed(holder, node)
 
-    def _facts_at_bind(self, pod: Pod, node: str) -> PodFacts:
+    def _facts_at_bind(self, pod: Pod, node: str) -> tuple[PodFacts, Offer | None]:
         """A promise makes a booked pod one that has its GPUs, and then it may have any of the booked model. So an offer
         that this bind cannot use ends before it is read which GPUs the pod may have."""
-        uid, facts = pod.metadata.uid, self._facts(pod)
-        offered, asked = self._offers.placement_of(uid), facts.asked
-        if offered is None:
-            return facts
+        facts, offer = self._facts(pod), self._offers.take(pod.metadata.uid)
+        if offer is None:
+            return facts, None
+        asked, offered = facts.asked, offer.placement
         is_asked = isinstance(asked, PodRequest) and asked.request.on_any_covered() == offered.request.on_any_covered()
         there = self._ledger.node(node)
         is_open = offered.node == node and there is not None and not there.unusable
         if is_asked and is_open and offered.request.gang is None:  # its gang may have ended since, and must be asked
-            return facts
-        self._offers.cancel(uid)
-        return self._facts(pod)
+            return facts, offer
+        self._offers.end(pod.metadata.uid, offer)
+        return self._facts(pod), None
 
     def _coverage_of(self, pod: PodFacts) -> Coverage | None:
         """What is recorded with its shares."""
         covered = pod.covered
         return Coverage(covered.entitlement.booking, self._state.options.now()) if covered is not None else None
 
-    async def _bind(self, pod_request: PodRequest | None, pod: PodFacts, node: str) -> Refusal | None:
+    async def _bind(
+        self, pod_request: PodRequest | None, pod: PodFacts, node: str, offer: Offer | None
+    ) -> Refusal | None:
         holder = pod.holder
         if pod_request is None:
             return await self._write_binding(BindTarget(holder.namespace, holder.name, holder.uid, node))
-        placement = await self._take(pod_request.request, pod, node)
+        placement = await self._take(pod_request.request, pod, node, offer)
         if isinstance(placement, Refusal):
             await self._lease_writer.give_back(holder.uid)
             return placement
@@ -301,10 +306,9 @@ class Scheduler:
             await self._lease_writer.give_back(holder.uid)
         return refusal
 
-    async def _take(self, request: Request, pod: PodFacts, node: str) -> Placement | Refusal:
+    async def _take(self, request: Request, pod: PodFacts, node: str, offer: Offer | None) -> Placement | Refusal:
         """Takes GPUs on that node, with their Leases; for a member of a gang, when the others have theirs."""
         holder, coverage = pod.holder, self._coverage_of(pod)
-        offer = self._offers.take(holder.uid)
         if offer is not None:
             placement = replace(offer.placement, coverage=coverage)
             try:

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carrel.parsing import Malformed
-from carrel.scheduling.extender_calls import BindArgs
-from carrel.scheduling.extender_requests import NotJson, read_bind_args, read_pod_and_nodes
+from carrel.scheduling.extender_calls import BindArgs, NotJson, read_bind_args, read_pod_and_nodes
 
 POD = '{"metadata": {"name": "train", "namespace": "lab"}}'
 
