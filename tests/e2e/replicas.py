@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import AsyncMock, patch
 
 import aiohttp
 
@@ -88,7 +88,7 @@ def _live(kubeconfig: Path, told: Connection) -> None:
             transport.order, transport.writes = order if isinstance(order, DeathOrder) else None, 0
 
         # A cache that is behind: only the API server knows that a pod is bound already.
-        patch.object(BindCheck, "_why_not_bound", return_value="").start()
+        patch.object(BindCheck, "why_not", AsyncMock(return_value=None)).start()
         async with serving(extender_app(handlers_on(carrel, scheduler_on(carrel))), Address()) as url:
             mirroring = asyncio.ensure_future(carrel.informers.run())
             await carrel.informers.wait_synced()

@@ -5,8 +5,7 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from carrel.ledger.explanation import why_waiting
-from carrel.ledger.filtering import NodeFilter
+from carrel.ledger.filtering import NodeFilter, why_waiting
 from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, place, why_not

@@ -31,7 +31,7 @@ def explain(settings: ExplainSettings) -> None:
     from carrel.cli.output import print_data, print_lines
     from carrel.cli.why import why_text
     from carrel.process import cluster_access
-    from carrel.scheduling.gangs import on_emptiest
+    from carrel.scheduling.gangs import spread_out
 
     access = cluster_access(settings)
     name = pod_name(settings.pod)
@@ -46,7 +46,7 @@ def explain(settings: ExplainSettings) -> None:
         headline = f"{full_name(pod)} asks for {wanted.request}{remark} ({wanted.dialect.words})"
         never = None if pod.spec.node_name else carrel.waiting_reason.why_never(pod, wanted.request)
         headline += f". {never.reason}" if never else ""
-        request = on_emptiest(wanted.request) if carrel.rules.spreads else wanted.request
+        request = spread_out(wanted.request) if carrel.rules.spreads else wanted.request
         nodes = (
             {} if never else placements(carrel.ledger, request, carrel.eligible_nodes.nodes_for(pod), pod.metadata.uid)
         )

@@ -49,7 +49,8 @@ class PodRequests:
             return Refusal(f"what {subject(pod.metadata)} asks for cannot be understood; Carrel's log says why")
 
     def as_admitted(self, pod: Pod) -> Asked:
-        """A request that cannot be read is refused."""
+        """A request that cannot be read is refused. So is one that the webhook should have recorded and did not: the
+        pod bypassed the webhook, or its words were changed later, and its resources would be counted a second time."""
         if is_reservation(pod):
             return None  # its GPU is for other pods, which are on the slot's Lease
         try:
@@ -58,7 +59,12 @@ class PodRequests:
             return Refusal(str(malformed))
         if not isinstance(asked, PodRequest) or pod.spec.node_name:
             return asked  # a pod that has its GPU keeps it
-        return self.why_not_sealed(pod) or asked.not_recorded_on(pod) or asked
+        if (unsealed := self.why_not_sealed(pod)) is not None:
+            return unsealed
+        if not asked.dialect.recorded or asked.dialect.recorded in pod.metadata.annotations:
+            return asked
+        why = f"asks for GPUs by {asked.dialect.words}, and Carrel's webhook has not recorded that"
+        return Refusal(f"{subject(pod.metadata)} {why}; delete the pod and create it again")
 
     def why_not_sealed(self, pod: Pod) -> Refusal | None:
         """Why a pod that was not admitted by Carrel's webhook gets no GPU; None if it was."""

@@ -18,10 +18,9 @@ def annotations(binding: PodBinding) -> dict[str, str]:
     notes = _shown(placement.gpus, binding)
     if not all(gpu.has_uuid for gpu in placement.gpus):
         notes |= carrel.write_slots([gpu.uuid for gpu in placement.gpus])
-    by_container = placement.by_container()
     if are_dealt_out(binding.pod_request.request.containers):
         # Also where they see the same GPUs: their environment refers to these keys since the pod was admitted.
-        for container, gpus in by_container.items():
+        for container, gpus in placement.by_container().items():
             notes |= _shown(gpus, binding, container)
     return notes | binding.pod_request.dialect.bind_annotations(binding)
 

@@ -12,7 +12,7 @@ from typing import Any
 from carrel.dialects.gpuclaim_objects import GpuClaim
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.objects.pods import annotation_field, subject
+from carrel.kubernetes.objects.pods import annotation_field
 from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Request
@@ -38,15 +38,6 @@ class PodRequest:
     request: Request
     claim: str = ""
     """The GpuClaim it came from, in the pod's namespace."""
-
-    def not_recorded_on(self, pod: Pod) -> Refusal | None:
-        """For who places the pod. A request that the webhook should have recorded and did not is not a valid one: the
-        pod bypassed the webhook, or its words were changed later, and its resources would be counted a second time."""
-        key = self.dialect.recorded
-        if not key or key in pod.metadata.annotations:
-            return None
-        why = f"asks for GPUs by {self.dialect.words}, and Carrel's webhook has not recorded that"
-        return Refusal(f"{subject(pod.metadata)} {why}; delete the pod and create it again")
 
 
 @dataclass(frozen=True, slots=True)

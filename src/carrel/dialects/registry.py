@@ -96,7 +96,8 @@ def request_of(
         return request
     if isinstance(model, Refusal):
         return model
-    gang = _gang_of(pod, claim, gang_of)
+    name = _gang_named(pod, claim)
+    gang = _gang_of(pod, name, claim, gang_of) if name else None
     if model or gang:
         request = replace(request, model=model, gang=gang)
     return PodRequest(dialect, request, claim.metadata.name if claim else "")
@@ -156,10 +157,7 @@ def _gang_named(pod: Pod, claim: GpuClaim | None) -> str:
     return (claim.spec.gang_ref if claim else "") or pod.metadata.annotations.get(kai.POD_GROUP, "")
 
 
-def _gang_of(pod: Pod, claim: GpuClaim | None, gang_of: GangOf) -> Gang | None:
-    name = _gang_named(pod, claim)
-    if not name:
-        return None
+def _gang_of(pod: Pod, name: str, claim: GpuClaim | None, gang_of: GangOf) -> Gang | None:
     said = (claim.spec.gang_size if claim else None) or carrel.gang_size_of(pod) or kai.gang_size_of(pod)
     if said:
         return Gang(f"{pod.metadata.namespace}/{name}", said) if said > 1 else None

@@ -12,5 +12,5 @@ Reading order:
     gangs precedence tiers   all pods or none; what opportunistic pods leave to booked pods; the two tiers
     victim_prices victims    who loses a GPU to a booked pod
     slots                    nodes where the kubelet chooses the GPU
-    refusals explanation never  how a decision says no, why a pod waits, and why it can never start
+    refusals never           how a decision says no, and why a pod can never start
 """

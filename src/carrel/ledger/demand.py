@@ -158,7 +158,7 @@ def _inventory(ledger: Ledger) -> tuple[Counter[GpuKind], Sequence[NodeRoom]]:
     they empty and in order. Most nodes of a cluster have one of a few shapes."""
     shapes: dict[tuple[tuple[str, str, MiB, int], ...], Node] = {}
     kinds = Counter[GpuKind]()
-    for node in filter(None, map(ledger.node, ledger.nodes)):
+    for node in filter(None, map(ledger.node, ledger.rooms)):
         shapes[tuple((gpu.island, gpu.model, gpu.memory, gpu.bandwidth_gbps) for gpu in node.gpus)] = node
         if not node.out_of_use:
             kinds.update((gpu.model, gpu.memory) for gpu in node.gpus if not gpu.unusable)

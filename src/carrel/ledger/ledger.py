@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from types import MappingProxyType
 
@@ -60,19 +60,12 @@ def room_on(entries: Iterable[GpuEntry]) -> NodeRoom:
     return summarise((entry.gpu, entry.free) for entry in entries if not entry.kept_for and not entry.gpu.unusable)
 
 
+@dataclass(slots=True)
 class _NodeRecord:
     """A node and its GPUs, as the ledger records them."""
 
-    __slots__ = ("entries", "node")
-
-    def __init__(self, node: Node, entries: tuple[GpuEntry, ...]) -> None:
-        self.node = node
-        self.entries = entries
-
-    def room(self) -> NodeRoom:
-        if self.node.unusable:
-            return NO_ROOM
-        return room_on(self.entries)
+    node: Node
+    entries: tuple[GpuEntry, ...]
 
 
 class Ledger:
@@ -90,8 +83,10 @@ class Ledger:
         self._kept: dict[str, Holder] = {}  # GPU → the pod it is kept for
         self._kept_of: dict[str, set[str]] = {}  # the same the other way round: uid → GPUs
         self._undo: list[Callable[[], None]] | None = None  # the steps back
-        self._version = self._last_version = 0  # of the state that is, and the highest so far
-        self._inventory_version = 0
+        self.version = self._last_version = 0  # the last: the highest so far
+        """A number for what is recorded now. It is never the same for two states; after a what-if it is as before."""
+        self.inventory_version = 0
+        """The same for the nodes and which GPUs they have, whoever holds them: it counts the changes."""
         self._changed_at: dict[str, int] = {}  # node → the version since when it is as it is, the latest at the end
         self._removed_at = 0
         self._not_summed_up: dict[str, None] = {}
@@ -123,19 +118,10 @@ class Ledger:
         mapping does not see later changes."""
         if self._not_summed_up:
             for name in self._not_summed_up:
-                self._rooms[name] = self._nodes[name].room()
+                record = self._nodes[name]
+                self._rooms[name] = NO_ROOM if record.node.unusable else room_on(record.entries)
             self._not_summed_up = {}
         return self._rooms
-
-    @property
-    def version(self) -> int:
-        """A number for what is recorded now. It is never the same for two states; after a what-if it is as before."""
-        return self._version
-
-    @property
-    def inventory_version(self) -> int:
-        """The same for the nodes and which GPUs they have, whoever holds them: it counts the changes."""
-        return self._inventory_version
 
     @property
     def is_what_if(self) -> bool:
@@ -148,7 +134,7 @@ class Ledger:
         if version < self._removed_at:
             return None
         later = takewhile(lambda change: change[1] > version, reversed(self._changed_at.items()))
-        return [name for name, _ in later] if version != self._version else ()
+        return [name for name, _ in later] if version != self.version else ()
 
     def shares_of(self, uid: str) -> Mapping[str, Share]:
         """A pod's shares by GPU, also of GPUs that no node reports at the moment."""
@@ -184,7 +170,7 @@ class Ledger:
         if len({gpu.uuid for gpu in node.gpus}) < len(node.gpus):
             raise LedgerError(f"node {node.name} reports a GPU more than once")
         self._detach(node.name)
-        self._inventory_version += 1
+        self.inventory_version += 1
         for gpu in node.gpus:
             elsewhere = self._entries.get(gpu.uuid)
             if elsewhere is not None:  # the GPU was moved to this machine
@@ -203,8 +189,8 @@ class Ledger:
         if name in self._nodes:
             self._detach(name)
             del self._changed_at[name]
-            self._inventory_version += 1
-            self._version = self._last_version = self._removed_at = self._last_version + 1
+            self.inventory_version += 1
+            self.version = self._last_version = self._removed_at = self._last_version + 1
 
     def _detach(self, name: str) -> None:
         record = self._nodes.pop(name, None)
@@ -234,21 +220,18 @@ class Ledger:
     def hold(self, *shares: Share) -> None:
         """Takes shares that were decided on. Their GPUs must be there and have the room."""
         for share in shares:
-            self._check(share)
-            self._set_share(share.gpu, share.holder.uid, share)
-
-    def _check(self, share: Share) -> None:
-        who, entry = share.holder, self._entries.get(share.gpu)
-        if entry is None:
-            raise LedgerError(f"{who} cannot hold a part of {share.gpu}: no node reports this GPU")
-        if who.uid in entry.shares:
-            raise LedgerError(f"{who} holds a part of {entry.gpu} already")
-        if entry.kept_for is not None and not share.may_have(entry.kept_for):
-            raise LedgerError(f"{who} cannot hold {entry.gpu}: it is kept for {entry.kept_for}")
-        if not 0 < entry.held(share) <= entry.free:
-            raise LedgerError(f"{who} cannot hold {entry.held(share)} MiB of {entry.gpu}: {entry.free} MiB are free")
-        if share.state is ShareState.GONE:
-            raise LedgerError(f"{who} cannot hold a share that is gone")
+            who, entry = share.holder, self._entries.get(share.gpu)
+            if entry is None:
+                raise LedgerError(f"{who} cannot hold a part of {share.gpu}: no node reports this GPU")
+            if who.uid in entry.shares:
+                raise LedgerError(f"{who} holds a part of {entry.gpu} already")
+            if entry.kept_for is not None and not share.may_have(entry.kept_for):
+                raise LedgerError(f"{who} cannot hold {entry.gpu}: it is kept for {entry.kept_for}")
+            if not 0 < (part := entry.held(share)) <= entry.free:
+                raise LedgerError(f"{who} cannot hold {part} MiB of {entry.gpu}: {entry.free} MiB are free")
+            if share.state is ShareState.GONE:
+                raise LedgerError(f"{who} cannot hold a share that is gone")
+            self._set_share(share.gpu, who.uid, share)
 
     def restore(self, shares: Iterable[Share]) -> None:
         """Records shares as the Leases tell them, after a restart or from another replica: they are the truth."""
@@ -317,7 +300,7 @@ class Ledger:
     @contextmanager
     def what_if(self) -> Iterator["Ledger"]:
         """Try something: whatever happens in the block, the ledger is afterwards as it was before."""
-        outer, version = self._undo, self._version
+        outer, version = self._undo, self.version
         undo: list[Callable[[], None]] = []
         self._undo = undo
         try:
@@ -326,7 +309,7 @@ class Ledger:
             self._undo = None  # the steps back must not be remembered
             for step in reversed(undo):
                 step()
-            self._undo, self._version = outer, version
+            self._undo, self.version = outer, version
 
     # --- the only writers --------------------------------------------------------------------------------------------
 
@@ -370,9 +353,9 @@ class Ledger:
             self._note_change(entry.gpu.node)
 
     def _note_change(self, node: str) -> None:
-        self._version = self._last_version = self._last_version + 1
+        self.version = self._last_version = self._last_version + 1
         self._changed_at.pop(node, None)
-        self._changed_at[node] = self._version
+        self._changed_at[node] = self.version
         self._not_summed_up[node] = None
 
     def touch(self, node: str) -> None:

@@ -168,7 +168,8 @@ def able_entries(ledger: Ledger, request: Request, node: str, pod: str) -> list[
 
 def suits(entry: GpuEntry, request: Request, pod: str) -> bool:
     """Whether the pod might have the GPU if nobody held a part of it."""
-    return (entry.kept_for is None or entry.kept_for.uid == pod) and suits_by_nature(entry.gpu, request)
+    gpu, kept_for = entry.gpu, entry.kept_for
+    return not gpu.unusable and (kept_for is None or kept_for.uid == pod) and allows(gpu, request)
 
 
 def suits_by_nature(gpu: Gpu, request: Request) -> bool:

@@ -57,27 +57,22 @@ class BindCheck:
 
     async def why_not(self, pod: Pod, node: str) -> Refusal | None:
         """Why the pod may not be bound to the node; None if it may."""
-        why = self._why_not_bound(pod, node)
-        if why:
-            return Refusal(f"{subject(pod.metadata)} {why}")
-        if pod.spec.node_name == node:
+        who, bound_to, scheduler = subject(pod.metadata), pod.spec.node_name, pod.spec.scheduler_name
+        if pod.metadata.deletion_timestamp:
+            return Refusal(f"{who} is being deleted")
+        if bound_to not in ("", node):
+            return Refusal(f"{who} is bound to {bound_to} already")
+        if self.schedulers is not None and scheduler not in self.schedulers:
+            others = "this extender binds pods of others only (--schedulers)"
+            return Refusal(f"{who} belongs to the scheduler {scheduler!r}, and {others}")
+        if bound_to == node:
             return None  # the answer to the bind before may have been lost
         known = self.nodes.get(node)
         if known is not None and not _why_not_on(pod, known):
             return None
         found = (await self.cluster.list(NODES, Selection(fields=f"metadata.name={node}"))).items
         why = _why_not_on(pod, found[0]) if found else "does not exist"
-        return Refusal(f"{subject(pod.metadata)} may not run on {node}, which {why}") if why else None
-
-    def _why_not_bound(self, pod: Pod, node: str) -> str:
-        if pod.metadata.deletion_timestamp:
-            return "is being deleted"
-        if pod.spec.node_name not in ("", node):
-            return f"is bound to {pod.spec.node_name} already"
-        if self.schedulers is not None and pod.spec.scheduler_name not in self.schedulers:
-            name = pod.spec.scheduler_name
-            return f"belongs to the scheduler {name!r}, and this extender binds pods of others only (--schedulers)"
-        return ""
+        return Refusal(f"{who} may not run on {node}, which {why}") if why else None
 
 
 def _why_not_on(pod: Pod, node: NodeObject) -> str:

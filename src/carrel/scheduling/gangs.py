@@ -100,11 +100,14 @@ class _PlannedGang:
         return NotTogether(self.failure.reason, self.failure.details)
 
 
-def on_emptiest(request: Request) -> Request:
-    """Parts of GPUs go to the emptiest GPU of a node too, unless the pod says how it wants to be placed."""
-    says_nothing = request.policy is GpuPolicy.PACK and request.spreads_over_nodes is None
-    is_part = request.amount != WHOLE
-    return replace(request, policy=GpuPolicy.EMPTIEST) if says_nothing and is_part else request
+def spread_out(request: Request) -> Request:
+    """The request on the emptiest node, and parts of GPUs also on its emptiest GPU, unless the pod says how it wants to
+    be placed."""
+    if request.spreads_over_nodes is not None:
+        return request
+    is_packed_part = request.policy is GpuPolicy.PACK and request.amount != WHOLE
+    policy = GpuPolicy.EMPTIEST if is_packed_part else request.policy
+    return replace(request, policy=policy, spreads_over_nodes=True)
 
 
 class GangScheduler:
@@ -189,7 +192,7 @@ class GangScheduler:
         members = self._gang_members(gang)
         if not self._spread:
             return members
-        return replace(members, waiting=[(holder, on_emptiest(request)) for holder, request in members.waiting])
+        return replace(members, waiting=[(holder, spread_out(request)) for holder, request in members.waiting])
 
     def _heed_question(self, name: str, holder: Holder, nodes: Sequence[str]) -> None:
         """kube-scheduler does not ask about a pod that it is binding. So a member that was told its node, and has not

@@ -45,7 +45,7 @@ from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
 from carrel.ledger.scoring import Ranking, by_spreading
 from carrel.ledger.shares import Coverage, Holder
-from carrel.scheduling.gangs import GangScheduler, LedgerView, NotTogether, on_emptiest
+from carrel.scheduling.gangs import GangScheduler, LedgerView, NotTogether, spread_out
 from carrel.scheduling.machine_room import machine_of
 from carrel.scheduling.offers import NodePreferences, Offer, Offers
 
@@ -118,7 +118,7 @@ class Scheduler:
         if isinstance(asked, PodRequest) and asked.dialect is dra.DIALECT:
             return replace(facts, asked=None)
         if isinstance(asked, PodRequest) and self._spread:
-            return replace(facts, asked=replace(asked, request=on_emptiest(asked.request)))
+            return replace(facts, asked=replace(asked, request=spread_out(asked.request)))
         return facts
 
     # --- filter ------------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ class Scheduler:
         # Without booked pods that wait, nodes that have no room need not be sorted out: they have no cost.
         are_left = pod.leaves_room and self._precedence.taken_first().nodes
         candidates = self._with_room(pod, request, nodes).fitting if are_left else nodes
-        first = partial(self._ranking.best, request, spreads=self._spreads(request))
+        first = partial(self._ranking.best, request, spreads=bool(request.spreads_over_nodes))
         best, avoided = first(candidates, pod.keeper, machine), self._offers.avoided_by(pod.holder.uid)
         if best is not None and best.node in avoided:
             best = first([name for name in candidates if name not in avoided], pod.keeper, machine) or best
@@ -210,13 +210,10 @@ class Scheduler:
             return {each.node: True for each in self._ranking.costs(None, nodes, machine=machine_of(pod))}
         request = facts.asked.request
         best = self._ranking.costs(request, nodes, facts.keeper, machine_of(pod))
-        if self._spreads(request):
+        if request.spreads_over_nodes:
             best.sort(key=by_spreading)
         ranked = {each.node: each.preference <= best[0].preference for each in best}
         return ranked | {name: False for name in nodes if name not in ranked}
-
-    def _spreads(self, request: Request) -> bool:
-        return self._spread if request.spreads_over_nodes is None else request.spreads_over_nodes
 
     # --- bind --------------------------------------------------------------------------------------------------------
 

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from carrel.ledger.explanation import why_waiting
-from carrel.ledger.filtering import NodeFilter
+from carrel.ledger.filtering import NodeFilter, why_waiting
 from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
