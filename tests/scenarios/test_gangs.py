@@ -204,6 +204,30 @@ async def test_a_late_member_joins_a_running_gang() -> None:
         assert await schedule(replica, successor, ["n1"]) is None
 
 
+async def test_a_late_member_is_covered_with_gpus_that_another_gang_gave_back_when_it_was_asked_about() -> None:
+    nodes = [a_node("n1", gpus=4)]
+    async with a_lab(nodes, has_booker=False) as lab, lab.replica(timeouts=HASTY) as replica:
+        booking = await lab.book()
+        pods = await a_gang(lab, "job", 2)
+        await ready(replica, pods)
+        assert await asyncio.gather(*(schedule(replica, pod, ["n1"]) for pod in pods)) == [None, None]
+        others = await a_gang(lab, "other", 2)
+        late = await lab.pod("job-2", annotations={"gpu.scheduling/claim": "job", "carrel.dev/user": "ada@lab.example"})
+        await eventually(lambda: len(replica.claims.store) == 2 and len(replica.bookings.store) == 1)
+        for pod in (*pods, *others):
+            await replica.sees(pod)
+        replica.filter(await replica.sees(others[0]), ["n1"])
+        assert replica.pod_facts(await replica.sees(late)).covered is None, "all GPUs are promised to the other gang"
+
+        lab.clock.now += timedelta(seconds=1)  # whose time is up
+        found = replica.filter(await replica.sees(late), ["n1"], chooses=True)
+
+        assert found.fitting == ("n1",)
+        (share,) = replica.ledger.shares_of(late["metadata"]["uid"]).values()
+        assert share.coverage
+        assert share.coverage.booking == booking["metadata"]["name"]
+
+
 async def test_with_more_members_than_room_as_many_run_as_the_gang_needs() -> None:
     async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica(timeouts=HASTY) as replica:
         pods = [*await a_gang(lab, "job", 2), await a_member(lab, "job", 2)]
