@@ -131,7 +131,7 @@ def measure() -> Iterator[Figure]:
     for name, part in (("200 covered pods waiting", False), ("200 covered parts of a GPU waiting", True)):
         waiting = BusyCluster(bookings=PEOPLE, waiting=WAITING, part=part)
         beside = BusyCluster(bookings=0, waiting=WAITING, part=part)
-        assert len(waiting.state.covered_pods.waiting()) == WAITING
+        assert len(waiting.state.covered_pods.covered_waiting()) == WAITING
         again = cpu_seconds(lambda here=waiting: here.after_a_bind().state.booked_waiting(), runs=20)  # type: ignore[misc] # bound now
         yield Figure(f"{name}: who of them is covered, after one bind", again * 1e3, "ms", 5.0)
         yield from _compared(name, waiting, beside)
@@ -142,7 +142,7 @@ def _growth() -> Iterator[Figure]:
     for kind, how in (("GPUs", {}), ("halves of GPUs", {"part": True}), ("different parts", {"mixed": True})):
         for number in GROWTH:
             here = BusyCluster(bookings=PEOPLE, waiting=number, **how)
-            assert len(here.state.covered_pods.waiting()) == number
+            assert len(here.state.covered_pods.covered_waiting()) == number
             body = here.state.pods.store.by_uid("stranger")
             assert body is not None
             again = lambda here=here, body=body: here.scheduler.filter(body, here.names)  # noqa: E731 # bound now

@@ -211,7 +211,7 @@ class Story:
         uses = {name: known.use_of(name) for name in BOOKINGS}
         return {
             "of": {uid: known.of(uid) for uid in uids},
-            "waiting": [(pod.metadata.uid, covered) for pod, covered in known.waiting()],
+            "waiting": list(known.covered_waiting().items()),
             "booked waiting": known.booked_waiting(),
             "uses": {name: (use.gpus, use.count, use.entitlement) if use else None for name, use in uses.items()},
             "covered by": {name: [pod.metadata.name for pod in known.covered_by(name)] for name in BOOKINGS},

@@ -112,7 +112,7 @@ class Process:
             "machines": dict(machines.free),
             "covered": {uid: covered.of(uid) for uid in uids},
             "revocable": {uid: covered.is_revocable(uid) for uid in uids},
-            "waiting": [(pod.metadata.uid, by) for pod, by in covered.waiting()],
+            "waiting": list(covered.covered_waiting().items()),
             "uses": {name: (use.gpus, use.count) if use else None for name, use in uses.items()},
             "requests": {pod.metadata.uid: str(state.pod_facts.asked(pod)) for pod in state.pods.store},
         }

@@ -8,7 +8,7 @@ Reading order:
     filtering scoring        which nodes have room, and which is best
     demand fragmentation     what is usually asked and what is there; what is of no use for it
     machines                 how much CPU and memory is free
-    coverage                 which pods a booking covers
+    coverage coverage_index  which pods a booking covers; kept up to date
     gangs precedence tiers   all pods or none; what opportunistic pods leave to booked pods; the two tiers
     victim_prices victims    who loses a GPU to a booked pod
     slots                    nodes where the kubelet chooses the GPU

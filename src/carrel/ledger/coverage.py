@@ -24,7 +24,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
-from typing import TypeVar
 
 from carrel.ledger.ledger import GpuEntry, Ledger
 from carrel.ledger.node_room import needs_one_island
@@ -33,7 +32,7 @@ from carrel.ledger.requests import WHOLE, Request
 from carrel.ledger.shares import Coverage, Holder, ShareState
 
 MOST_REMEMBERED = 4_000
-"""Different requests that are remembered with a node that would do."""
+"""Different questions that are remembered with a node that would do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,9 +244,8 @@ class SharedGpus:
     def __init__(self) -> None:
         self._gpus_of: dict[str, tuple[str, ...]] = {}  # uid → the GPUs of which it holds a part
         self._covered_on: dict[str, dict[str, Entitlement]] = {}  # GPU → uid → what covers it
-        self._closed_now: dict[bool, set[str]] = {False: set(), True: set()}  # to bookings of whole GPUs, of shares
-        self._closed: dict[bool, frozenset[str]] = {}
-        self._closed_before: dict[bool, frozenset[str]] = {}
+        self._closed: dict[bool, frozenset[str]] = {}  # to bookings of whole GPUs, of shares
+        self._is_known: set[bool] = set()
 
     def add(self, uid: str, entitlement: Entitlement, gpus: Iterable[str]) -> None:
         """A covered pod that holds parts of these GPUs."""
@@ -255,7 +253,7 @@ class SharedGpus:
             self._gpus_of[uid] = there
             for gpu in there:
                 self._covered_on.setdefault(gpu, {})[uid] = entitlement
-                self._note_closed(gpu)
+            self._is_known.clear()
 
     def remove(self, uid: str) -> None:
         for gpu in self._gpus_of.pop(uid, ()):
@@ -263,15 +261,7 @@ class SharedGpus:
             del there[uid]
             if not there:
                 del self._covered_on[gpu]
-            self._note_closed(gpu)
-
-    def _note_closed(self, gpu: str) -> None:
-        there = self._covered_on.get(gpu, {}).values()
-        is_closed = {False: bool(there), True: any(other.share_of == 1 for other in there)}
-        for is_share, closed in self._closed_now.items():
-            if (gpu in closed) is not is_closed[is_share]:
-                closed ^= {gpu}
-                self._closed.pop(is_share, None)
+            self._is_known.clear()
 
     def is_closed(self, gpu: str, entitlement: Entitlement) -> bool:
         """Whether a pod which this booking covers leaves the rest of the GPU to another booking."""
@@ -283,12 +273,14 @@ class SharedGpus:
     def closed_to_further(self, entitlement: Entitlement) -> frozenset[str]:
         """The GPUs that cannot become a further GPU of this booking: other bookings have them, or it has them already.
         The same for all bookings of whole GPUs, and for all of shares: so it is worked out once for thousands."""
-        is_share = entitlement.share_of > 1
-        if is_share not in self._closed:
-            fresh = frozenset(self._closed_now[is_share])
+        is_share, there = entitlement.share_of > 1, self._covered_on
+        if is_share not in self._is_known:
+            of_whole = (gpu for gpu, by in there.items() if any(each.share_of == 1 for each in by.values()))
+            fresh = frozenset(of_whole if is_share else there)
             # The same object as long as it is equal: thousands of requests are compared by it.
-            before = self._closed_before.get(is_share)
-            self._closed[is_share] = self._closed_before[is_share] = before if before == fresh else fresh
+            if self._closed.get(is_share) != fresh:
+                self._closed[is_share] = fresh
+            self._is_known.add(is_share)
         return self._closed[is_share]
 
 
@@ -306,8 +298,8 @@ class RevocableRoom:
         self._suits = allows if in_order else suits_by_nature
         self._ledger = ledger
         self._is_revocable = is_revocable
-        self._witness: dict[_Question, tuple[tuple[str, ...], str]] = {}  # → the nodes asked about, and one that does
-        self._impossible: dict[_Question, tuple[tuple[str, ...], int]] = {}  # → the nodes, and the ledger's version
+        # The nodes asked about, one that would do, and the ledger's version. Without a node, none would do then.
+        self._known: dict[_Question, tuple[tuple[str, ...], str, int]] = {}
         self._answers: dict[_Question, bool] | None = None
 
     @contextmanager
@@ -354,31 +346,22 @@ class RevocableRoom:
         return self._answers[question]
 
     def _look_for(self, question: "_Question", nodes: tuple[str, ...]) -> bool:
-        """The node that would do last time is looked at first: it mostly still does. Where none would do, only nodes
-        that have changed since are looked at again."""
-        _, witness = self._witness.get(question, (nodes, ""))
-        if self._fits(question, witness):
+        """The node that would do last time is looked at first. Where none would do, only those that have changed."""
+        _, node, version = self._known.get(question, (nodes, "", -1))
+        if node and self._fits(question, node):
             return True
-        found = next((name for name in self._to_look_at(question, nodes) if self._fits(question, name)), "")
-        if found:
-            self._impossible.pop(question, None)
-            _remember(self._witness, question, (nodes, found))
-        else:
-            _remember(self._impossible, question, (nodes, self._ledger.version))
-        return bool(found)
-
-    def _to_look_at(self, question: "_Question", nodes: tuple[str, ...]) -> Iterable[str]:
-        if question not in self._impossible:
-            return nodes
-        changed = self._ledger.changed_since(self._impossible[question][1])
-        if changed is None:
-            return nodes
-        return set(changed).intersection(nodes) if changed else ()
+        changed = self._ledger.changed_since(version) if version >= 0 and not node else None
+        left = nodes if changed is None else set(changed).intersection(nodes) if changed else ()
+        node = next((name for name in left if self._fits(question, name)), "")
+        if len(self._known) > MOST_REMEMBERED:
+            self._known.clear()
+        self._known[question] = (nodes, node, self._ledger.version)
+        return bool(node)
 
     def changed(self) -> None:
         """Pods that hold GPUs have become opportunistic."""
-        self._impossible.clear()
-        self.if_in_order._impossible.clear()
+        for room in (self, self.if_in_order):
+            room._known = {question: known for question, known in room._known.items() if known[1]}
 
     def _fits(self, question: "_Question", node: str) -> bool:
         request, model, share_of, not_on, _ = question
@@ -401,13 +384,6 @@ class RevocableRoom:
 _Question = tuple[Request, str, int, frozenset[str], int]
 """What is asked for; the booked model and part of a GPU; the GPUs of other bookings; and the `id` of the nodes, which
 are kept with the answer."""
-_Answer = TypeVar("_Answer")
-
-
-def _remember(known: dict[_Question, _Answer], question: _Question, answer: _Answer) -> None:
-    if len(known) > MOST_REMEMBERED:
-        known.clear()
-    known[question] = answer
 
 
 def waiting_order(pod: PersonsPod) -> tuple[datetime, str, str]:
@@ -423,13 +399,17 @@ def cover_waiting(
     in_order = sorted(pods, key=waiting_order)
     theirs = _uses_by_person(uses, {pod.person for pod in in_order})
     for room_now in (room, room.if_in_order):
-        for pod in (each for each in in_order if each.holder.uid not in covered):
-            for use in theirs[pod.person]:
-                if not _is_for(use.entitlement, pod, uses):
-                    continue
-                if (found := _cover_waiting_pod(room_now, use, pod, shared)) is not None:
-                    covered[pod.holder.uid] = found
-                    break
+        refused = set()  # what one of them does not get, a later one that asks alike does not get either
+        for pod in (each for each in in_order if each.holder.uid not in covered and room_now.nodes_of(each)):
+            alike = (pod.person, pod.namespace, pod.request, pod.wanted_booking, id(room_now.nodes_of(pod)))
+            if alike in refused:
+                continue
+            bookings = (use for use in theirs[pod.person] if _is_for(use.entitlement, pod, uses))
+            tries = (_cover_waiting_pod(room_now, use, pod, shared) for use in bookings)
+            if (found := next(filter(None, tries), None)) is not None:
+                covered[pod.holder.uid] = found
+            else:
+                refused.add(alike)
     return covered
 
 

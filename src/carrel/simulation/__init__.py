@@ -10,7 +10,7 @@ Reading order:
     policies fgd          who chooses the node
     engine                one run
     wishes                when people get the bookings that they wish for
-    covered_pods          whom these cover, by the product's own function
+    covered_pods          whom these cover, by the product's own index
     waiting_pods          who waits, and why
     revocation            from whom a booked pod gets its GPUs
     over_time             one run with a clock, of all these

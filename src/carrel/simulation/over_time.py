@@ -1,6 +1,6 @@
 """One run with a clock: pods arrive, wait, run and end; bookings begin and end.
 
-Whom a booking covers is decided by the product's own function, at every event (`covered_pods`). Covered pods go first.
+Whom a booking covers is decided by the product's own index, at every event (`covered_pods`). Covered pods go first.
 Where there is no room for one, opportunistic pods lose their GPUs as the controller would choose them
 (`ledger.victims`), and are counted; they do not come back. When a booking ends, the pods that it covered end, unless
 another booking covers them then. Other pods are tried in the order of their arrival, and a smaller one may pass.
@@ -17,8 +17,8 @@ from datetime import timedelta
 from random import Random
 
 from carrel.bookings.rules import BookingRules
-from carrel.ledger.coverage import Covered, Entitlement
-from carrel.ledger.placement import Placement
+from carrel.ledger.coverage import Entitlement
+from carrel.ledger.placement import Placement, WaitingPod
 from carrel.ledger.requests import Request
 from carrel.ledger.shares import Coverage
 from carrel.ledger.victim_prices import OpportunisticPod
@@ -72,8 +72,9 @@ def run_over_time(
 
 class _Run:
     def __init__(self, cluster: SimulatedCluster, workload: Trace, policy: str, seed: int, rules: BookingRules) -> None:
+        self._now = 0.0
         self._state = ClusterInRun(cluster)
-        self._covered = CoveredPodsInRun(self._state)
+        self._covered = CoveredPodsInRun(self._state, lambda: instant(self._now))
         chance = Random(seed)  # noqa: S311 # a run must be repeatable
         self._policy = POLICIES[policy](PolicyContext(self._state, workload.pods, chance))
         self._names = (policy, seed)
@@ -88,7 +89,6 @@ class _Run:
         self._running: dict[str, RunningPod] = {}
         self._waiting = WaitingPodsInRun()
         self._booked_waiting: set[str] = set()
-        self._now = 0.0
         self._placed = self._revoked = self._ended = 0
         self._used = 0.0  # GPU seconds
         self._curve: list[tuple[float, float]] = []
@@ -134,9 +134,9 @@ class _Run:
     def _happens(self, kind: int, number: int) -> Iterable[str]:
         """The pods that a booking has covered until now."""
         if kind == BOOKING_STARTS:
-            self._covered.booking_starts(self._entitlement(number))
+            self._covered.set_booking(f"{number}", self._entitlement(number))
         elif kind == BOOKING_ENDS:
-            return self._covered.booking_ends(self._entitlement(number))
+            return self._covered.end_booking(self._entitlement(number))
         elif kind == BEGINS:
             for pod in self._pods:
                 if pod.node:
@@ -168,14 +168,11 @@ class _Run:
 
     def _end_with_booking(self, covered_before: Sequence[str]) -> None:
         """Of the pods that a booking has covered until now, those that no other booking covers."""
-        now = instant(self._now)
-        self._covered.update(now)
         for name in covered_before:
-            if name in self._running and not self._covered.is_covered(name):
+            if name in self._running and name not in self._covered.holders():
                 self._end(name)
                 self._ended += 1
-        self._covered.update(now)
-        still_covered = self._covered.waiting()
+        still_covered = self._covered.covered_waiting()
         for name in covered_before:
             if name in self._waiting and name not in still_covered:
                 self._waits_no_more(self._pods[self._numbers[name]])
@@ -186,7 +183,7 @@ class _Run:
     def _place_waiting(self) -> None:
         self._place_booked()
         self._place_others()
-        self._covered.update(instant(self._now))
+        self._covered.update()
         moment = self._state.moment
         for line in self._waiting.lines:
             if line.looked_at != moment:
@@ -194,34 +191,32 @@ class _Run:
 
     def _place_booked(self) -> None:
         """In the order of their arrival. Each that is placed may change what the others are covered for."""
-        tried: set[tuple[str, Covered]] = set()
+        tried: set[WaitingPod] = set()
         while self._place_one_booked(tried):
-            self._covered.update(instant(self._now))
-        covered = self._covered.waiting()
-        for name in sorted(self._booked_waiting - covered.keys()):
+            pass
+        booked = {waiting.holder.uid: waiting for waiting in self._covered.booked_waiting()}
+        for name in sorted(self._booked_waiting - booked.keys()):
             if name in self._waiting:
                 self._waiting.put(self._pods[self._numbers[name]], self._numbers[name])
-        for name, by in covered.items():
-            self._waiting.put(self._as_booked(name, by), self._numbers[name], is_booked=True)
-        self._booked_waiting = set(covered)
+        for name, waiting in booked.items():
+            self._waiting.put(self._as_booked(waiting), self._numbers[name], is_booked=True)
+        self._booked_waiting = set(booked)
 
-    def _place_one_booked(self, tried: set[tuple[str, Covered]]) -> bool:
-        for name, by in self._covered.waiting().items():
-            if (name, by) in tried:
+    def _place_one_booked(self, tried: set[WaitingPod]) -> bool:
+        for waiting in self._covered.booked_waiting():
+            if waiting in tried:
                 continue
-            tried.add((name, by))
-            asked = self._as_booked(name, by)
-            choice = self._policy.choose(asked) or self._take_back(asked)
+            tried.add(waiting)
+            asked = self._as_booked(waiting)
+            choice = self._policy.choose(asked) or self._take_back(waiting, asked)
             if choice is not None:
-                self._start(self._pods[self._numbers[name]], choice, by)
+                self._start(self._pods[self._numbers[asked.name]], choice, waiting.booking)
                 return True
         return False
 
-    def _as_booked(self, name: str, by: Covered) -> SimulatedPod:
+    def _as_booked(self, waiting: WaitingPod) -> SimulatedPod:
         """The pod as it asks for GPUs of its booking."""
-        pod = self._pods[self._numbers[name]]
-        assert pod.request is not None, "only pods with GPUs are covered"
-        return replace(pod, request=by.narrowed(pod.request))
+        return replace(self._pods[self._numbers[waiting.holder.uid]], request=waiting.request)
 
     def _place_others(self) -> None:
         """Of pods that are alike, some are placed until one finds no room."""
@@ -256,14 +251,14 @@ class _Run:
         )
         return Placement(pod.node, gpus, pod.request)
 
-    def _start(self, pod: SimulatedPod, choice: Choice, by: Covered | None = None) -> None:
+    def _start(self, pod: SimulatedPod, choice: Choice, booking: str = "") -> None:
         now = instant(self._now)
-        if by is not None and choice.placement is not None:
-            coverage = Coverage(by.entitlement.booking, now)
+        if booking and choice.placement is not None:
+            coverage = Coverage(booking, now)
             choice = replace(choice, placement=replace(choice.placement, coverage=coverage))
         self._waiting.remove(pod.name)
         self._state.put(pod, choice.node, choice.placement)
-        self._covered.pod_holds(pod, self._numbers[pod.name], now)
+        self._covered.pod_holds(pod, self._numbers[pod.name])
         as_victim = OpportunisticPod(pod.name, pod.owner or NOBODY, now, now + MINIMUM_TIME)
         self._running[pod.name] = RunningPod(pod, choice, as_victim)
         self._placed += 1
@@ -279,20 +274,19 @@ class _Run:
         self._waiting.remove(pod.name)
         self._covered.pod_leaves(pod)
 
-    def _take_back(self, asked: SimulatedPod) -> Choice | None:
+    def _take_back(self, waiting: WaitingPod, asked: SimulatedPod) -> Choice | None:
         """GPUs of opportunistic pods, for a booked one."""
+        covered, running = self._covered.holders(), self._running.items()
         opportunistic = {
-            name: each
-            for name, each in self._running.items()
-            if each.choice.placement is not None and not self._covered.is_covered(name)
+            name: each for name, each in running if each.choice.placement is not None and name not in covered
         }
-        answer = revoke_in_run(self._state, asked, opportunistic, instant(self._now))
-        if answer is None or asked.request is None:
+        answer = revoke_in_run(self._state, waiting, asked, opportunistic, instant(self._now))
+        if answer is None:
             return None
         for victim in answer.victims:
             self._end(victim.uid)
             self._revoked += 1
-        return Choice(answer.node, Placement(answer.node, answer.gpus, asked.request))
+        return Choice(answer.node, Placement(answer.node, answer.gpus, waiting.request))
 
     # --- the result --------------------------------------------------------------------------------------------------
 

@@ -4,16 +4,14 @@ The CPU and memory of the pods that lose their GPUs count: a node will do if it 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from carrel.ledger.machines import NOTHING, MachineRoom
 from carrel.ledger.placement import WaitingPod
-from carrel.ledger.shares import Holder
 from carrel.ledger.victim_prices import OpportunisticPod, Opportunists
 from carrel.ledger.victims import Revocation, revoke
 from carrel.simulation.cluster import ClusterInRun
-from carrel.simulation.covered_pods import NAMESPACE
 from carrel.simulation.policies import Choice
 from carrel.simulation.workload import SimulatedPod
 
@@ -26,16 +24,18 @@ class RunningPod:
 
 
 def revoke_in_run(
-    state: ClusterInRun, asked: SimulatedPod, opportunistic: Mapping[str, RunningPod], now: datetime
+    state: ClusterInRun,
+    waiting: WaitingPod,
+    asked: SimulatedPod,
+    opportunistic: Mapping[str, RunningPod],
+    now: datetime,
 ) -> Revocation | None:
     """What a booked pod gets that finds no room, and from whom. `opportunistic` are those who may lose GPUs, by name.
     None: it has to wait."""
-    assert asked.request is not None, "only pods with GPUs are booked"
     pods = Opportunists({name: each.as_victim for name, each in opportunistic.items()})
     nodes = _nodes(state, asked, opportunistic.values())
     while nodes:
-        booked = WaitingPod(Holder(asked.name, NAMESPACE, asked.name), asked.request, tuple(nodes))
-        answer = revoke(state.ledger, pods, booked, now)
+        answer = revoke(state.ledger, pods, replace(waiting, nodes=tuple(nodes)), now)
         if not isinstance(answer, Revocation):
             return None
         given = _sum(opportunistic[victim.uid].pod.machine for victim in answer.victims)
