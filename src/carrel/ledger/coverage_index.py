@@ -122,12 +122,12 @@ class CoverageIndex(ABC):
         return self._waiting
 
     def booked_waiting(self) -> Sequence[WaitingPod]:
-        """The same, with what they ask for."""
+        """Return the covered pods that wait, with what they ask for."""
         self.covered_waiting()
         return self._booked_waiting
 
     def cover_of(self, newcomer: PersonsPod) -> Covered | None:
-        """By what a pod would be covered that is about to be created."""
+        """Return what would cover a pod that is about to be created."""
         self.update()
         bookings, people = self._together(newcomer.person)
         pods = [*self._waiting_pods(people), newcomer]
@@ -266,7 +266,7 @@ class CoverageIndex(ABC):
 
 
 def discard(sets: dict[str, set[str]], key: str, item: str) -> None:
-    """And the set itself, when it is empty."""
+    """Take the item out of its set, and an empty set out of the sets."""
     if key in sets:
         sets[key].discard(item)
         if not sets[key]:
