@@ -31,17 +31,10 @@ from benchmarks.end_to_end.rounds import SCHEDULER, Bindings, Outcome
 from benchmarks.measuring import Figure
 from carrel.kubernetes.cluster import MergePatch, NotFound, Selection
 from carrel.kubernetes.informers import Informers
-from carrel.kubernetes.objects.resources import (
-    DEVICE_CLASSES,
-    LEASES,
-    NODES,
-    PODS,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-    VALIDATING_WEBHOOKS,
-)
+from carrel.kubernetes.objects.resources import LEASES, NODES, PODS, VALIDATING_WEBHOOKS
 from carrel.manifests import dra
 from carrel.resource_claims.node.device_slice import ServerAbility, devices_of, slice_of
+from carrel.resource_claims.objects import DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from testbed.processes import Process
 
 PROFILE = "default-scheduler"

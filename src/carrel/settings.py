@@ -19,14 +19,14 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from carrel.dialects.dra import DraDriver
 from carrel.dialects.gpuclaim import SCHEDULER
-from carrel.dialects.options import LONGEST_GRACE_S, CudaDevices, DeviceList, DialectOptions, Unit
+from carrel.dialects.options import LONGEST_GRACE_S, CudaDevices, DeviceList, DialectOptions, DraDriver, Unit
 from carrel.dialects.tier import WhenFull
 from carrel.ledger.tiers import TierPolicy
 from carrel.option_fields import option, setting
 
 if TYPE_CHECKING:
+    from carrel.cluster.holders import Holders
     from carrel.dialects.jupyter import HubPeople
     from carrel.dialects.seal import Seal
     from carrel.kubernetes.config import Access
@@ -231,6 +231,20 @@ class DraSettings:
     )
     """NVIDIA's, where its DRA driver is installed and stays: it hands over whole GPUs, those that Carrel's gate let
     through."""
+
+    def holders(self) -> "type[Holders]":
+        return holders_counting(self.dra_driver if self.dra else None)
+
+
+def holders_counting(driver: DraDriver | None) -> "type[Holders]":
+    """Return who may hold GPUs: pods, and the ResourceClaims of this driver. What is not used is not imported."""
+    if driver is None:
+        from carrel.cluster.holders import Holders
+
+        return Holders
+    from carrel.resource_claims.holders import holders_with_claims
+
+    return holders_with_claims(driver)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Invalid, Json, Selection
-from carrel.kubernetes.objects.resources import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
+from carrel.resource_claims.objects import RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 
 MIB_8138: Json = {"name": "gpu", "exactly": {"deviceClassName": "gpu.carrel.dev"}}
 SPEC: Json = {"devices": {"requests": [MIB_8138]}}

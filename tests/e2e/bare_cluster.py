@@ -21,7 +21,7 @@ from carrel.kubernetes.http_transport import HttpTransport
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import CRDS, LEASES, NAMESPACES, PODS
 from carrel.ledger.gpus import Node
-from carrel.lifecycle.freeing.collection import LeaseCollector
+from carrel.lifecycle.assembly import collector_on
 from carrel.manifests import crds
 from testbed.control_plane import api_server as start_api_server
 from testbed.fixtures import shown_run
@@ -49,7 +49,7 @@ class BareCluster:
         self.nodes = {node.name: node for node in nodes}
         self._seconds = 0.0
         self._later = ClusterState(self.client, ClusterOptions(clock=lambda: self._seconds))
-        self._collector = LeaseCollector(self._later)
+        self._collector = collector_on(self._later)
         """A replica whose clock the test moves, so that what is freed after a while is freed now."""
 
     async def announce(self, *names: str) -> None:

@@ -11,13 +11,10 @@ from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.dialects.protected_keys import Writer
 from carrel.kubernetes.objects.resources import (
     CRDS,
-    DEVICE_CLASSES,
     LEASES,
     MUTATING_WEBHOOKS,
     NAMESPACES,
     NODES,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
     ROLE_BINDINGS,
     SERVICE_ACCOUNTS,
     SUBJECT_ACCESS_REVIEWS,
@@ -26,6 +23,7 @@ from carrel.kubernetes.objects.resources import (
 )
 from carrel.kubernetes.objects.resources import PODS as POD
 from carrel.manifests import crds
+from carrel.resource_claims.objects import DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.e2e.pods import eventually
 from tests.e2e.rules_cluster import EVE, GPU, MANY, PODS, Json, RulesCluster, a_pod, rules_cluster
 from tests.e2e.webhook import POLICIES, RecordingWebhook, UserClient, unadmitted_pod

@@ -14,6 +14,7 @@ from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import FieldValidation
 from carrel.node.agent import Agent, AgentContext
 from carrel.node.kubelet import KubeletCheckpoint, KubeletPodResources
+from carrel.node.run import claim_driver_of
 from carrel.node.settings import AgentSettings, MemoryResource
 from carrel.node.simulated_machine import SimulatedMachine
 from tests.kit.eventually import LIMIT_S, eventually
@@ -65,7 +66,9 @@ async def an_agent(
         settings = {"memory_resource": MemoryResource.PLUGIN, **settings}
         given = AgentSettings(node_name="n1", kubelet_folder=kubelet.root, **settings)
         pod_resources, checkpoint = KubeletPodResources(kubelet.pod_resources), KubeletCheckpoint(kubelet.folder)
-        context = AgentContext(SimulatedMachine(file, "n1"), pod_resources, checkpoint)
+        context = AgentContext(
+            SimulatedMachine(file, "n1"), pod_resources, checkpoint, claim_driver=claim_driver_of(given)
+        )
         agent = Agent(Client(transport or lab.api, fields), given, context, lab.clock, QUICK)
         running = asyncio.ensure_future(agent.run())
         try:

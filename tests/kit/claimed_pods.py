@@ -8,15 +8,9 @@ from typing import Any
 from carrel.cluster.pod_progress import is_waiting
 from carrel.kubernetes.cluster import BindTarget, DeleteOptions, Json, Selection
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.objects.resource_claims import ResourceClaim
-from carrel.kubernetes.objects.resources import (
-    DEVICE_CLASSES,
-    LEASES,
-    PODS,
-    RESOURCE_CLAIM_TEMPLATES,
-    RESOURCE_CLAIMS,
-)
+from carrel.kubernetes.objects.resources import LEASES, PODS
 from carrel.ledger.gpus import Node
+from carrel.resource_claims.objects import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, ResourceClaim
 from tests.kit.dra import Gate, allocated, publish, store
 from tests.kit.eventually import eventually
 from tests.kit.lab import Lab, Replica, a_lab

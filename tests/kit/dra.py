@@ -5,10 +5,10 @@ from typing import Any
 
 from carrel.admission.review import AdmissionRequest, RequestUser
 from carrel.kubernetes.cluster import DeleteOptions, Json
-from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS, RESOURCE_SLICES
 from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
 from carrel.resource_claims.gate.claim_gate import ClaimGate
+from carrel.resource_claims.objects import RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.kit.eventually import eventually
 from tests.kit.lab import Lab, Replica
 

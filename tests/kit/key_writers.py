@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from carrel.dialects import (
     booking_objects,
     carrel,
-    dra,
-    dra_shadows,
     gpuclaim,
     gpushare,
     hami,
@@ -71,9 +69,9 @@ WRITERS: Mapping[str, frozenset[Writer]] = {
     # on other objects: Leases, Namespaces, bookings, records of hand-overs; on a reservation pod from the start
     carrel.RESERVED_LEASE: _NOBODY,
     carrel.LEASE_GPU: _NOBODY,
-    dra.UNUSABLE: _NOBODY,  # on devices
-    dra_shadows.SHADOW: _NOBODY,  # on claims of ours
-    dra_shadows.HOLDER: _NOBODY,
+    carrel.UNUSABLE: _NOBODY,  # on devices
+    carrel.SHADOW: _NOBODY,  # on claims of ours
+    carrel.SHADOW_HOLDER: _NOBODY,
     carrel.LEASE_SHARES: _NOBODY,
     carrel.LEASE_KEPT_FOR: _NOBODY,
     carrel.LEASE_RESERVATION: _NOBODY,

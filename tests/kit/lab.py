@@ -14,9 +14,8 @@ from carrel.cluster.state import ClusterState
 from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.carrel import read_lease
-from carrel.dialects.dra import DraDriver
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
-from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
+from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions, DraDriver
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import EVERYTHING, Json, Selection
 from carrel.kubernetes.informers import Informers
@@ -29,12 +28,15 @@ from carrel.ledger.filtering import FilterResult
 from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.tiers import DEFAULT_TIER_POLICY, TierPolicy
-from carrel.lifecycle.freeing.collection import LeaseCollector
+from carrel.lifecycle.assembly import collector_on
 from carrel.lifecycle.reservations.reservation_pods import ReservationPods
 from carrel.manifests import crds
 from carrel.parsing.time import seconds
+from carrel.resource_claims.device_claims import DeviceClaims
+from carrel.resource_claims.holders import claims_in
 from carrel.scheduling.assembly import SchedulerOptions, scheduler_on
 from carrel.scheduling.gangs import GangTimeouts
+from carrel.settings import holders_counting
 from kubernetes_in_memory import EmbeddedApi, Settings
 from kubernetes_in_memory.faults import Crashed
 from tests.kit.eventually import LIMIT_S, eventually
@@ -107,13 +109,16 @@ class Replica(ClusterState):
             tier_policy=tier_policy,
             dialect_options=dialect_options,
             retry=AT_ONCE,
-            dra=dra,
-            dra_driver=dra_driver,
+            holders=holders_counting(dra_driver if dra else None),
         )
         super().__init__(Client(self.transport), options)
         self.scheduler = scheduler_on(self, SchedulerOptions(timeouts=timeouts))
-        self.collector = LeaseCollector(self)
+        self.collector = collector_on(self)
         self.reservations = ReservationPods(self)
+
+    @property
+    def device_claims(self) -> DeviceClaims:
+        return claims_in(self)
 
     async def sees(self, pod: Json) -> Pod:
         """The pod as this replica's cache has it, once it has it in this version or a later one."""

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from carrel.admission.admission import PodAdmission
+from carrel.admission.assembly import claim_reviews_on
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
 from carrel.admission.options import AdmissionOptions
@@ -25,21 +26,17 @@ from carrel.dialects.gpuclaim import node_status
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.dialects.hand_over_record import HandOver, write_record
 from carrel.dialects.jupyter import HubPeople
-from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
+from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions, DraDriver
 from carrel.dialects.seal import Seal
 from carrel.dialects.tier import WhenFull
 from carrel.kubernetes.cluster import EVERYTHING, ListPage, NotFound, Selection
 from carrel.kubernetes.objects.resources import (
     CONFIG_MAPS,
-    DEVICE_CLASSES,
     LEASES,
     NAMESPACES,
     NODES,
     PODS,
     PRIORITY_CLASSES,
-    RESOURCE_CLAIM_TEMPLATES,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
     RUNTIME_CLASSES,
     Resource,
 )
@@ -47,6 +44,8 @@ from carrel.ledger.gpus import MiB, Node
 from carrel.ledger.shares import Holder, Share
 from carrel.ledger.tiers import TierPolicy
 from carrel.parsing.time import seconds
+from carrel.resource_claims.objects import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from carrel.settings import holders_counting
 from kubernetes_in_memory import json_patch
 from tests.kit.dra import a_slice
 from tests.kit.gpus import a_node
@@ -164,7 +163,11 @@ class ReviewedCluster:
         }
         policy = TierPolicy(opportunistic_gpus=self.opportunistic_gpus)
         options = ClusterOptions(
-            now=self.now, seal=self.seal, tier_policy=policy, dialect_options=self.dialect_options, dra=self.dra
+            now=self.now,
+            seal=self.seal,
+            tier_policy=policy,
+            dialect_options=self.dialect_options,
+            holders=holders_counting(DraDriver.CARREL if self.dra else None),
         )
         return ClusterState(ListedObjects(objects), options)  # type: ignore[arg-type] # it is only read
 
@@ -181,7 +184,7 @@ class ReviewedCluster:
         admission = PodAdmission(state, options, self.booking_lookup)
         await state.informers.read_once()
         metrics = WebhookMetrics(WebhookMeasures(lambda: 0, lambda: 0.0, lambda: 0.0))
-        return ReviewHandler(admission, metrics, lambda: True, device_claims=state.device_claims)
+        return ReviewHandler(admission, metrics, lambda: True, claim_reviews_on(state))
 
     async def create(self, pod: Json, user: str = "alice@lab.example", **changes: Any) -> "Reviewed":
         """The pod after review, if this user creates it."""

@@ -64,8 +64,8 @@ class TierController:
         await self.parts.expiry.end_expired()
         await self.parts.revoker.revoke_for_next()
         self.check_what_is_kept()
-        if self.parts.claim_allocator is not None:
-            await self.parts.claim_allocator.round()
+        for each in self.parts.after_revocation:
+            await each.round()
         await self.parts.cpu_after_wait.begin_due()
         await self.parts.slow_endings.round()
         await self.parts.unplaced.round()

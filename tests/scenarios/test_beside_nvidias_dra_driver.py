@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from carrel.dialects.dra import DraDriver
+from carrel.dialects.options import DraDriver
 from carrel.kubernetes.cluster import Json
-from carrel.kubernetes.objects.resources import RESOURCE_SLICES
 from carrel.ledger.gpus import Node
+from carrel.resource_claims.objects import RESOURCE_SLICES
 from tests.kit.dra import Gate, allocated, delete_claim, new_claim, publish, sees_claim, store
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node

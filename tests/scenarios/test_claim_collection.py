@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import Json, MergePatch, NotFound
-from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
+from carrel.kubernetes.store import Key
+from carrel.resource_claims.objects import RESOURCE_CLAIMS
 from tests.kit.dra import Gate, allocated, deallocate, delete_claim, new_claim, publish, sees_claim, store
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
@@ -143,7 +144,7 @@ async def test_a_claim_that_is_prepared_on_its_node_keeps_the_gpu_although_it_is
 
 async def test_an_outdated_cache_frees_nothing() -> None:
     async with an_allocated_claim() as (lab, replica, claim):
-        replica.collector._claim_ends._device_claims = None
+        replica.device_claims.claims.store.drop(Key("lab", "train"))
         assert await freed(replica) == []
         assert await lab.held() == {"gpu-n1-0": {claim["metadata"]["uid"]: 8138}}
 

@@ -11,9 +11,9 @@ import pytest
 
 from carrel.cluster.pod_progress import holder_of
 from carrel.kubernetes.cluster import Json, Unavailable
-from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
 from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
+from carrel.resource_claims.objects import RESOURCE_CLAIMS
 from tests.kit.dra import Gate, allocated, deallocate, new_claim, publish, sees_claim
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab

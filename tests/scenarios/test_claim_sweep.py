@@ -17,9 +17,9 @@ import pytest
 
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import ClusterError, Conflict, DeleteOptions, MergePatch, NotFound, Selection
-from carrel.kubernetes.objects.resource_claims import ResourceClaim
-from carrel.kubernetes.objects.resources import PODS, RESOURCE_CLAIMS
+from carrel.kubernetes.objects.resources import PODS
 from carrel.resource_claims.allocation.unrecorded_claims import UnrecordedClaims
+from carrel.resource_claims.objects import RESOURCE_CLAIMS, ResourceClaim
 from carrel.resource_claims.shadows.shadow_claims import ShadowClaims
 from tests.kit.dra import Gate, allocated, deallocate, new_claim, publish, store
 from tests.kit.eventually import eventually

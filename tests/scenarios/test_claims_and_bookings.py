@@ -9,9 +9,10 @@ import pytest
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.carrel import LeaseRecord, read_lease
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, Selection
-from carrel.kubernetes.objects.resources import LEASES, PODS, RESOURCE_CLAIMS
+from carrel.kubernetes.objects.resources import LEASES, PODS
 from carrel.ledger.tiers import AtEnd
 from carrel.resource_claims.allocation.claim_allocator import ClaimAllocator
+from carrel.resource_claims.objects import RESOURCE_CLAIMS
 from tests.kit.claimed_pods import ADA, EVE, ClaimLab, a_claim_lab, asking
 from tests.kit.dra import allocated, deallocate, sees_claim, store
 from tests.kit.gpus import A100, A6000, a_node
@@ -383,8 +384,9 @@ async def a_booked_pod_that_a_scheduler_could_not_place(of: ClaimLab) -> None:
 
 
 def the_allocator(of: ClaimLab) -> ClaimAllocator:
-    assert of.controller.parts.claim_allocator is not None
-    return of.controller.parts.claim_allocator
+    (allocator,) = of.controller.parts.after_revocation
+    assert isinstance(allocator, ClaimAllocator)
+    return allocator
 
 
 TWO_MODELS = (a_node("n1", 1, model=A6000), a_node("n2", 1, model=A100))

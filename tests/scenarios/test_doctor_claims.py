@@ -9,8 +9,9 @@ import pytest
 from carrel.cli.checks.finding import Finding, HopState, Installation
 from carrel.cli.checks.resource_claims import resource_claims
 from carrel.kubernetes.cluster import Json, JsonPatch, MergePatch
-from carrel.kubernetes.objects.resources import DEVICE_CLASSES, NODES, RESOURCE_SLICES, VALIDATING_WEBHOOKS
+from carrel.kubernetes.objects.resources import NODES, VALIDATING_WEBHOOKS
 from carrel.manifests import dra
+from carrel.resource_claims.objects import DEVICE_CLASSES, RESOURCE_SLICES
 from tests.kit.dra import publish
 from tests.kit.gpus import a_node
 from tests.kit.installation import InstalledLab

@@ -2,10 +2,10 @@
 
 import msgspec
 
-from carrel.cluster.device_claims import DeviceClaims
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
+from carrel.resource_claims.device_claims import DeviceClaims
+from carrel.resource_claims.objects import RESOURCE_CLAIMS
 from tests.kit.dra import new_claim
 from tests.kit.lab import Lab, a_lab
 

@@ -7,7 +7,8 @@ import pytest
 
 from carrel.kubernetes.cluster import BindTarget, DeleteOptions, Forbidden, Json
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.objects.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from carrel.kubernetes.objects.resources import PODS
+from carrel.resource_claims.objects import DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.kit.claimed_pods import ADA, EVE, ClaimLab, a_claim_lab, asking, new_class
 from tests.kit.dra import allocated, store
 from tests.kit.eventually import eventually
@@ -34,7 +35,7 @@ async def a_pod_with_an_extended_resource(
     body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata, "spec": asking()}
     claim = await of.lab.client.create(RESOURCE_CLAIMS, body, "lab")
     await of.follow()
-    user = of.replica.claim_users.pod_of(claim["metadata"]["uid"])
+    user = of.replica.holders.pod_of(claim["metadata"]["uid"])
     assert user is not None, "the GPUs are the pod's although neither names the other yet"
     assert await of.gate.allocate(of.lab, claim, {"n1/gpu-0": ""}, pod) is None
     mapping = {"containerName": "main", "resourceName": resource, "requestName": "gpu"}
@@ -116,7 +117,7 @@ async def test_a_claim_of_an_absurd_amount_is_told_in_a_sentence(caplog: pytest.
         await of.controller.round()
         pod = of.replica.pods.store.get("train", "lab")
         assert pod is not None
-        assert of.replica.requests.asks_by_claims(pod), "so the controller tells its reason in an Event"
+        assert of.replica.requests.asks_any_scheduler(pod), "so the controller tells its reason in an Event"
         assert "memory of gpu.carrel.dev is '1e30'; expected a quantity up to" in str(
             of.replica.waiting_reason.why(pod)
         )
@@ -197,7 +198,7 @@ async def test_one_claim_that_cannot_be_looked_at_keeps_no_other_from_being_allo
         await of.lab.book()
         await of.claim("kept")
         await a_booked_pod_that_waits(of, "kept")
-        pod_of, odd = of.replica.claim_users.pod_of, (await of.lab.client.get(RESOURCE_CLAIMS, "odd", "lab"))
+        pod_of, odd = of.replica.holders.pod_of, (await of.lab.client.get(RESOURCE_CLAIMS, "odd", "lab"))
 
         def stumble(uid: str) -> Pod | None:
             if uid == odd["metadata"]["uid"]:
@@ -206,7 +207,7 @@ async def test_one_claim_that_cannot_be_looked_at_keeps_no_other_from_being_allo
 
         assert [each.holder.name for each in of.replica.booked_waiting()] == ["train"], "known before"
         with pytest.MonkeyPatch.context() as meanwhile:
-            meanwhile.setattr(of.replica.claim_users, "pod_of", stumble)
+            meanwhile.setattr(of.replica.holders, "pod_of", stumble)
             assert await the_allocator(of).round() == ["lab/train"]
 
 
@@ -330,6 +331,6 @@ async def test_a_claim_is_not_a_pods_because_its_maker_wrote_that_the_pod_owns_i
         await of.pod("mallorys", EVE, claim="mallorys")
         await of.follow()
 
-        user = of.replica.claim_users.pod_of(claim["metadata"]["uid"])
+        user = of.replica.holders.pod_of(claim["metadata"]["uid"])
         assert user is not None
         assert user.metadata.name == "mallorys"

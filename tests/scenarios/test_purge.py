@@ -14,13 +14,13 @@ from carrel.kubernetes.objects.resources import (
     LEASES,
     MUTATING_WEBHOOKS,
     PODS,
-    RESOURCE_CLAIMS,
     SECRETS,
     VOLUME_CLAIMS,
     Resource,
 )
 from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from carrel.manifests import webhooks
+from carrel.resource_claims.objects import RESOURCE_CLAIMS
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 

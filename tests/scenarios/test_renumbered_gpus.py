@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import AlreadyExists, Json, MergePatch
-from carrel.kubernetes.objects.resources import EVENTS, LEASES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from carrel.kubernetes.objects.resources import EVENTS, LEASES
 from carrel.kubernetes.transport import ApiRequest, ApiResponse, ResponseLike
 from carrel.lifecycle.freeing.renumbered_gpus import RenumberedGpus
 from carrel.resource_claims.allocation.unrecorded_claims import UnrecordedClaims
+from carrel.resource_claims.objects import RESOURCE_CLAIMS, RESOURCE_SLICES
 from kubernetes_in_memory import EmbeddedApi
 from tests.kit.dra import Gate, allocated, delete_claim, new_claim, sees_claim, store
 from tests.kit.eventually import eventually

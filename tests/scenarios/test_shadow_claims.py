@@ -11,10 +11,12 @@ from carrel.cluster.pod_progress import holder_of
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, Selection
 from carrel.kubernetes.objects.kinds import Object
-from carrel.kubernetes.objects.resources import LEASES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from carrel.kubernetes.objects.resources import LEASES, PODS
 from carrel.kubernetes.reflector import Reflector
 from carrel.ledger.gpus import Node
-from carrel.resource_claims.shadows.shadow_claims import ShadowClaims, ShadowRemoval
+from carrel.lifecycle.freeing.left_shadows import LeftShadows
+from carrel.resource_claims.objects import RESOURCE_CLAIMS, RESOURCE_SLICES
+from carrel.resource_claims.shadows.shadow_claims import ShadowClaims
 from tests.kit.agent import becomes
 from tests.kit.dra import Gate, allocated, deallocate, new_claim, publish
 from tests.kit.eventually import eventually
@@ -167,7 +169,7 @@ async def test_where_devices_cannot_be_divided_one_shadow_shows_the_gpu_as_taken
         ),
     ],
 )
-async def test_what_is_kept_for_a_booked_pod_is_shown_as_full_unless_it_asks_by_claims(asked: Json) -> None:
+async def test_what_is_kept_for_a_booked_pod_is_shown_as_full_unless_it_asks_any_scheduler(asked: Json) -> None:
     async with a_shadow_lab() as shadows:
         await share(shadows, "train")
         by_pod = await shadows.replica.sees(await shadows.lab.pod("booked", limits={"nvidia.com/gpu": "1"}))
@@ -275,7 +277,7 @@ async def test_where_claims_are_not_counted_any_more_the_shadows_are_deleted() -
         await shadows.round()
         theirs = await new_claim(shadows.lab, "theirs", OURS)
         async with shadows.lab.replica() as without:
-            removal = ShadowRemoval(without)
+            removal = LeftShadows(without)
             assert not await removal.is_done()
             assert await removal.is_done()
         left = (await shadows.lab.client.list(RESOURCE_CLAIMS)).items

@@ -5,12 +5,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from carrel.dialects.dra import DevicePlace
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import Json, MergePatch, Selection
-from carrel.kubernetes.objects.resources import EVENTS, LEASES, RESOURCE_CLAIMS, RESOURCE_SLICES
+from carrel.kubernetes.objects.resources import EVENTS, LEASES
 from carrel.ledger.gpus import Gpu
 from carrel.resource_claims.allocation.unrecorded_claims import ClaimOutcome, UnrecordedClaims
+from carrel.resource_claims.dra import DevicePlace
+from carrel.resource_claims.objects import RESOURCE_CLAIMS, RESOURCE_SLICES
 from tests.kit.dra import Gate, allocated, deallocate, new_claim, publish, sees_claim, store
 from tests.kit.eventually import eventually
 from tests.kit.gpus import a_node
@@ -84,8 +85,8 @@ async def test_to_look_at_claims_again_reads_neither_their_amounts_nor_slices(mo
         def never(*given: object) -> None:
             raise AssertionError("it is known already")
 
-        monkeypatch.setattr("carrel.dialects.dra.uuids_in", never)
-        monkeypatch.setattr("carrel.dialects.dra.allocated", never)
+        monkeypatch.setattr("carrel.resource_claims.dra.uuids_in", never)
+        monkeypatch.setattr("carrel.resource_claims.dra.allocated", never)
         monkeypatch.setattr(replica.isolation, "found", lambda _, items, look: list(map(look, items)))
         assert unrecorded.found() == []
 

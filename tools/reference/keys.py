@@ -51,7 +51,12 @@ COMMANDS = {"carrel/cluster/record/release.py": "release"}
 
 
 def page() -> Page:
-    dialects = [module for module in modules() if module.folder == "dialects" and module.path.stem != "__init__"]
+    dialects = [
+        module
+        for module in modules()
+        if module.folder in ("dialects", "resource_claims", "resource_claims/shadows")
+        and module.path.stem != "__init__"
+    ]
     missing = [
         f"{module.place}: {key} is not in the docstring"
         for module in dialects

@@ -44,7 +44,6 @@ from carrel.admission.pod_owner import PodOwner, PodOwnerLookup
 from carrel.admission.review import AdmissionRequest
 from carrel.bookings.client import BookingLookup
 from carrel.cluster.coverage.coverage_words import WORDS
-from carrel.cluster.device_claims import DeviceClaims
 from carrel.cluster.runtime_class import RuntimeClasses
 from carrel.cluster.state import ClusterState
 from carrel.cluster.waiting.free_again import FreeAgain
@@ -59,7 +58,6 @@ from carrel.dialects.protected_keys import Writer, account_of
 from carrel.dialects.seal import ADMITTED, as_sealed
 from carrel.dialects.tier import WhenFull, namespace_as_person, unreadable_when_full, when_full, write_tier
 from carrel.dialects.without_gpu import without_gpu, write_without_gpu, written_by_us
-from carrel.kubernetes.cluster import ClusterError
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resources import PRIORITY_CLASSES
@@ -126,7 +124,7 @@ class PodAdmission:
             return _refused(f"{subject(pod.metadata)} {why}; leave it out and ask for the GPU in the pod's resources")
         if not is_exempt and (slices := nvidia.mig_refusal(pod)) is not None:
             return _refused(slices)
-        if (claims := self._state.device_claims) is not None and (twice := await self._why_twice(pod, claims)):
+        if (twice := await self._state.holders.why_twice(pod, self._state.cluster)) is not None:
             return _refused(twice)
         asked, owner = asked_gpus(pod, self._state), self._owners.owner_of(request, pod)
         if isinstance(asked, AskedGpus) and asked.is_by_claims and asked.why_unknown and self._was_moved_to_cpu(pod):
@@ -157,14 +155,6 @@ class PodAdmission:
             without = hand_over_record.without_gpu_since(record.why, record.lost_at, asked.request)
             return self._on_cpu(new, changed, {**_mark_of(record), **without})
         return await self._admitted(new, changed, is_exempt=is_exempt)
-
-    async def _why_twice(self, pod: Pod, claims: DeviceClaims) -> Refusal | None:
-        try:
-            await claims.look_up(pod, self._state.cluster)
-        except ClusterError as error:
-            # What could not be read counts as not there yet.
-            log.warning("claims_not_read pod=%s/%s why=%r", pod.metadata.namespace, pod.metadata.name, str(error))
-        return claims.why_twice(pod)
 
     def _is_proven(self, pod: Pod) -> bool:
         """Whether what Carrel writes on a pod was written by Carrel, in an earlier review of this pod. Without a key
@@ -284,8 +274,7 @@ class PodAdmission:
     def _on_cpu(self, new: NewPod, changed: ChangedPod, notes: Mapping[str, str]) -> AdmissionDecision:
         """`notes` say why it runs without a GPU."""
         changed.warnings.append(new.owner.warning)
-        claims = self._state.device_claims
-        claimed = claims.claimed_by(new.pod).names if claims is not None and new.asked.is_by_claims else ()
+        claimed = self._state.holders.claimed_by(new.pod).names if new.asked.is_by_claims else ()
         changed.remove_gpu({**notes, **new.owner.notes()}, claimed)
         if self._seal is not None:
             changed.seal(self._seal, self._now(), self._state.watches.sealed_with)

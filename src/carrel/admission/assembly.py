@@ -6,6 +6,7 @@ ask for.
 
 import time
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 
 from starlette.applications import Starlette
 
@@ -13,12 +14,12 @@ from carrel.admission.admission import PodAdmission
 from carrel.admission.handlers import ReviewHandler
 from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
 from carrel.admission.options import AdmissionOptions
+from carrel.admission.review import ClaimReviews
 from carrel.bookings.client import BookingCache, BookingService, CacheTiming
 from carrel.cluster.state import ClusterState
 from carrel.http.asgi import AsgiApp
 from carrel.http.health import health_routes
 from carrel.http.post_routes import BodyLimit, BodyMemory, PostRoute, post_routes
-from carrel.resource_claims.gate.claim_gate import ClaimGate
 
 SERVICE_TIMING = CacheTiming(fresh_s=60.0)
 """How long the answer of another booking service counts. As often, the controller mirrors its bookings."""
@@ -40,8 +41,7 @@ class AdmissionWebhook:
         self._booking_cache = BookingCache(service, time.monotonic, SERVICE_TIMING) if service is not None else None
         self.is_stopping = False
         self.admission = PodAdmission(state, options, self._booking_cache)
-        claims = state.device_claims
-        self.claim_gate = ClaimGate(state, claims, options.trusted) if claims is not None else None
+        self._claim_reviews = claim_reviews_on(state, options.trusted)
 
     def app(self, certificate_expires_at: Callable[[], float]) -> AsgiApp:
         booking_lookup = self._booking_cache
@@ -53,11 +53,10 @@ class AdmissionWebhook:
         metrics = WebhookMetrics(measures)
         metrics.show_api_calls(self._state.cluster.calls)
         self._state.isolation.on_failure = metrics.count_object_failure
-        claims = self._state.device_claims
-        handler = ReviewHandler(self.admission, metrics, lambda: self.informers.is_synced, self.claim_gate, claims)
+        handler = ReviewHandler(self.admission, metrics, lambda: self.informers.is_synced, self._claim_reviews)
         limit = BodyLimit(LARGEST_REVIEW, ERROR_FIELD, BodyMemory(ALL_REVIEWS))
         posts = {"/mutate": PostRoute(handler.mutate, limit)}
-        if handler.claim_gate is not None:
+        if self._state.holders.driver is not None:
             posts["/allocate"] = PostRoute(handler.allocate, limit)
         return Starlette(routes=[*post_routes(posts), *health_routes(self._why_not_ready, metrics.text)])
 
@@ -65,3 +64,13 @@ class AdmissionWebhook:
         if self.is_stopping:
             return "stopping"
         return "" if self.informers.is_synced else "the cluster is being read"
+
+
+def claim_reviews_on(state: ClusterState, trusted: AbstractSet[str] = frozenset()) -> ClaimReviews:
+    """`trusted`: who may write shadow claims, besides the controller."""
+    if state.holders.driver is None:
+        return ClaimReviews()
+    from carrel.resource_claims.gate.claim_gate import ClaimGate
+    from carrel.resource_claims.holders import claims_in
+
+    return ClaimGate(state, claims_in(state), trusted)

@@ -17,18 +17,16 @@ from carrel.admission import review
 from carrel.admission.admission import PodAdmission
 from carrel.admission.metrics import WebhookMetrics
 from carrel.admission.pod_owner import PodOwner
-from carrel.admission.review import AdmissionRequest, NotAReview, read_pod, read_review
-from carrel.cluster.device_claims import DeviceClaims
+from carrel.admission.review import AdmissionRequest, ClaimReviews, NotAReview, read_pod, read_review
 from carrel.http.post_routes import JsonReply
 from carrel.kubernetes.cluster import ClusterError
 from carrel.parsing import Malformed
-from carrel.resource_claims.gate.claim_gate import ClaimGate
-from carrel.resource_claims.gate.claim_requests import why_not_claimed
 
 log = logging.getLogger(__name__)
 
 POD, EVICTION, CLAIM = "Pod", "Eviction", "ResourceClaim"
 CLAIMS = (CLAIM, "ResourceClaimTemplate")
+NO_CLAIMS = ClaimReviews()
 MOST_NAMES = 200
 """Of hubs' accounts, and of their users, that are logged by one process."""
 
@@ -42,14 +40,12 @@ class ReviewHandler:
         admission: PodAdmission,
         metrics: WebhookMetrics,
         is_synced: Callable[[], bool],
-        claim_gate: ClaimGate | None = None,
-        device_claims: DeviceClaims | None = None,
+        claim_reviews: ClaimReviews = NO_CLAIMS,
     ) -> None:
         self._admission = admission
         self._is_synced = is_synced
         self.metrics = metrics
-        self.claim_gate = claim_gate
-        self._device_claims = device_claims
+        self._claim_reviews = claim_reviews
         self._accounts: set[str] = set()
         self._users: set[str] = set()
 
@@ -82,11 +78,11 @@ class ReviewHandler:
         return JsonReply(status, msgspec.json.encode(answer))
 
     async def _review_claim(self, request: AdmissionRequest) -> Reviewed:
-        if self.claim_gate is None or request.kind != CLAIM:
+        if request.kind != CLAIM:
             return "untouched", review.allowed(request)
         where = f"namespace={request.namespace} claim={request.name}"
         try:
-            refusal = await self.claim_gate.decide(request)
+            refusal = await self._claim_reviews.decide(request)
         except Malformed as malformed:
             return "refused", review.denied(request, str(malformed), 422)
         except ClusterError as error:
@@ -99,7 +95,7 @@ class ReviewHandler:
 
     def _new_claim(self, request: AdmissionRequest) -> Reviewed:
         """A ResourceClaim or a template that is created."""
-        refusal = why_not_claimed(request, self._device_claims) if self._device_claims is not None else None
+        refusal = self._claim_reviews.why_not_new(request)
         if refusal is None:
             return "untouched", review.allowed(request)
         log.info("refused user=%s namespace=%s why=%r", request.user.name, request.namespace, str(refusal))

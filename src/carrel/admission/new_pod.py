@@ -23,7 +23,6 @@ from carrel.cluster.coverage.coverage_words import WORDS, named
 from carrel.cluster.pod_progress import holder_of
 from carrel.cluster.state import ClusterState
 from carrel.cluster.waiting.starts_soon import why_never_covers
-from carrel.dialects import dra
 from carrel.dialects.booking_objects import namespace_named, person_named
 from carrel.dialects.carrel import BOOKING, NEXT
 from carrel.dialects.interface import Dialect, PodRequest, Reading
@@ -34,11 +33,10 @@ from carrel.kubernetes.objects.pods import subject
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.gpus import MiB
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import WHOLE, Request
+from carrel.ledger.requests import Request
 from carrel.parsing import Malformed
 from carrel.parsing.time import seconds
 
-ASSUMED_OF_CLAIMS = Request(1, WHOLE)
 HINT = f"`carrel list` shows yours; without {BOOKING} the pod runs on what is free"
 
 
@@ -67,7 +65,7 @@ class NewPod(NamedTuple):
 
 def asked_gpus(pod: Pod, state: ClusterState) -> AskedGpus | Refusal | None:
     """None if the pod asks for no GPU. Raises `Malformed` if its request cannot be read."""
-    spoken, claims, why_unknown = dialects_of(pod), state.device_claims, ""
+    spoken, why_unknown = dialects_of(pod), ""
     if len(spoken) == 1 and spoken[0].claim_name is not None:
         found = _asked_by_claim(pod, spoken[0], state)
         if isinstance(found, Refusal):
@@ -75,12 +73,13 @@ def asked_gpus(pod: Pod, state: ClusterState) -> AskedGpus | Refusal | None:
         dialect, (request, why_unknown) = spoken[0], found
     elif isinstance(asked := state.requests.as_written(pod, spoken), PodRequest):
         dialect, request = asked.dialect, asked.request
-    elif asked is None and claims is not None and (why_unknown := claims.why_unknown(pod)):
-        dialect, request = dra.DIALECT, ASSUMED_OF_CLAIMS
+    elif asked is None and (later := state.holders.asked_later(pod)) is not None:
+        assumed, why_unknown = later
+        dialect, request = assumed.dialect, assumed.request
     else:
         return asked
     is_in_gang = request.gang is not None or bool(pod.metadata.annotations.get(POD_GROUP))
-    return AskedGpus(dialect, request, why_unknown, is_in_gang, dialect is dra.DIALECT)
+    return AskedGpus(dialect, request, why_unknown, is_in_gang, dialect.any_scheduler)
 
 
 def _asked_by_claim(pod: Pod, dialect: Dialect, state: ClusterState) -> tuple[Request, str] | Refusal:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from carrel.kubernetes.objects.kinds import Pod
+from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
 from carrel.parsing.nesting import is_nested_too_deeply
 from carrel.parsing.validation import malformed
@@ -50,6 +51,18 @@ class AdmissionRequest(NamedTuple):
     """None on CREATE."""
     size: int = 0
     """Bytes of the whole review."""
+
+
+class ClaimReviews:
+    """What is decided about ResourceClaims. Where they are not counted: nothing."""
+
+    async def decide(self, request: AdmissionRequest) -> Refusal | None:
+        """Say why an allocation may not be stored. Raises `Malformed`, and `ClusterError`."""
+        return None
+
+    def why_not_new(self, request: AdmissionRequest) -> Refusal | None:
+        """Say what a new ResourceClaim, or a template, cannot ask for."""
+        return None
 
 
 class NotAReview(Exception):

@@ -62,8 +62,7 @@ class WebhookSettings(HubSettings, CallerSettings, CudaSettings, DeviceListSetti
             seal=self.seal(),
             tier_policy=self.tier_policy(),
             reads_makers=False,
-            dra=self.dra,
-            dra_driver=self.dra_driver,
+            holders=self.holders(),
         )
 
     @property

@@ -47,7 +47,7 @@ class ClusterView:
 
     def pod(self, uid: str) -> Pod | None:
         """The pod of that UID; for that of a ResourceClaim, the pod whose GPUs its GPUs are."""
-        return self._carrel.claim_users.pod_of(uid)
+        return self._carrel.holders.pod_of(uid)
 
     def shares_of(self, pod: Pod) -> Sequence[Share]:
         """What a pod holds, by itself and by its claims."""

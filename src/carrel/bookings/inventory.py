@@ -107,7 +107,7 @@ class ClusterInventory:
         return {entry.gpu.uuid for entry in entries if any(map(self._keeps_its_gpus, entry.shares))}
 
     def _keeps_its_gpus(self, uid: str) -> bool:
-        pod = self._carrel.claim_users.pod_of(uid)
+        pod = self._carrel.holders.pod_of(uid)
         return pod is not None and self._carrel.covered_pods.tier(pod) is None
 
 

@@ -89,8 +89,7 @@ class BookingSettings(
             self.dialect_options(),
             tier_policy=self.tier_policy(),
             reads_makers=False,
-            dra=self.dra,
-            dra_driver=self.dra_driver,
+            holders=self.holders(),
         )
 
     def wrong(self) -> list[str]:

@@ -22,6 +22,7 @@ from carrel.kubernetes.config import Access
 from carrel.kubernetes.http_transport import HttpTransport
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.parsing import Malformed
+from carrel.settings import holders_counting
 
 
 class ReadCluster(ClusterState):
@@ -29,7 +30,8 @@ class ReadCluster(ClusterState):
 
     def __init__(self, client: Client, namespace: str, rules: PlacementRules) -> None:
         seal = _SealWithoutKey(()) if rules.needs_seal else None
-        super().__init__(client, replace(rules.options(namespace), now=client.clock.now, seal=seal))
+        options = rules.options(namespace, holders_counting(rules.claims_of))
+        super().__init__(client, replace(options, now=client.clock.now, seal=seal))
         self.rules = rules
 
     def one_unit(self) -> Unit:

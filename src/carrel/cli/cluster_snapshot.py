@@ -136,7 +136,7 @@ class _Taking:
             held = tuple(place_name(node, gpu.index) for gpu in holding.gpus)
             return replace(saved, request=self._kept_of(pod, request), node=node, held=held)
         if pod.spec.node_name:
-            if asked is not None and not self._carrel.requests.asks_by_claims(pod):
+            if asked is not None and not self._carrel.requests.asks_any_scheduler(pod):
                 self._left_out["pod", GPUS_UNKNOWN] += 1
             return replace(saved, node=self._nodes[pod.spec.node_name])
         return replace(saved, request=self._kept_of(pod, asked) if asked is not None else None)

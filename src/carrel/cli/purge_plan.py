@@ -14,25 +14,17 @@ from carrel import manifests
 from carrel.cli.checks.scheduler import CONTROLLER_LEASE, LEADER_SILENT
 from carrel.cli.helm_release import HelmRelease, helm_release, marked_release
 from carrel.dialects.carrel import PREFIXES, RULES
-from carrel.dialects.dra_shadows import SELECTED
 from carrel.dialects.hand_over_record import LABEL
 from carrel.installation import other_installation
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import NotFound, Selection
 from carrel.kubernetes.objects import resources
 from carrel.kubernetes.objects.kinds import Object
-from carrel.kubernetes.objects.resources import (
-    CONFIG_MAPS,
-    CRDS,
-    LEASES,
-    NAMESPACES,
-    RESOURCE_CLAIMS,
-    SECRETS,
-    VOLUME_CLAIMS,
-    Resource,
-)
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, CRDS, LEASES, NAMESPACES, SECRETS, VOLUME_CLAIMS, Resource
 from carrel.parsing.malformed import Malformed
 from carrel.parsing.time import instant
+from carrel.resource_claims.objects import DEVICE_CLASSES, RESOURCE_CLAIMS
+from carrel.resource_claims.shadows.shadow_words import SELECTED
 from carrel.scheduling.scheduler_config import CPU_PROFILE, PROFILE
 
 CHART_LABEL, CHART_NAME = "app.kubernetes.io/name", "carrel"
@@ -59,7 +51,7 @@ _BY_KIND: dict[str, Resource[Any]] = {
         resources.PRIORITY_CLASSES,
         resources.VALIDATING_POLICIES,
         resources.VALIDATING_POLICY_BINDINGS,
-        resources.DEVICE_CLASSES,
+        DEVICE_CLASSES,
     )
 }
 

@@ -60,7 +60,7 @@ def _parts(carrel: ClusterState, entries: Iterable[GpuEntry]) -> dict[str, Parts
     parts: dict[str, Parts] = {}
     for entry in entries:
         for uid, share in entry.shares.items():
-            pod = carrel.claim_users.pod_of(uid)
+            pod = carrel.holders.pod_of(uid)
             if pod is not None:
                 held = parts.setdefault(pod.metadata.uid, {})
                 before = held.get(entry.gpu, MiB(0))

@@ -163,7 +163,7 @@ def why_text(carrel: "ReadCluster", pod: "Pod") -> str:
     if not wants_gpus:
         return f"{name} requests no GPU, so it does not wait for Carrel"
     scheduler, served = pod.spec.scheduler_name, carrel.rules.schedulers
-    if served is not None and scheduler not in served and not carrel.requests.asks_by_claims(pod):
+    if served is not None and scheduler not in served and not carrel.requests.asks_any_scheduler(pod):
         why = f"is for the scheduler {scheduler!r}, and Carrel places only pods of others"
         return f"{name} {why}: delete it and create it again"
     refusal = carrel.waiting_reason.why(pod)
@@ -179,7 +179,7 @@ def _last_words(pod: "Pod") -> str:
 def _gpus(carrel: "ReadCluster", pod: "Pod") -> str:
     from carrel.cluster.record.shown_gpus import shown_indices
 
-    own = carrel.claim_users.holder_uids(pod)
+    own = carrel.holders.held_by(pod)
     numbers = sorted({n for uid in own for n in shown_indices(carrel.cluster_ledger, pod.spec.node_name, uid)})
     return f", GPU {', '.join(map(str, numbers))}" if numbers else ""
 

@@ -11,7 +11,7 @@ Reading order:
     pod_progress       how far a pod is
     pod_requests       what it asks for, as it is written and as it was admitted
     gangs/             how many pods a gang has, and which
-    device_claims claim_users      ResourceClaims, and which GPU a device is; which pods use them, and whose they are
+    holders            who holds GPUs: pods; the seam that ResourceClaims extend
     closed_nodes eligible_nodes    which nodes are closed; where a pod may run by everything that is not about GPUs
 
     coverage/          which pods a booking covers now, and what people are told about it

@@ -8,9 +8,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
 from carrel.cluster.closed_nodes import ClosedNodes
-from carrel.cluster.pod_requests import PodRequests
 from carrel.cluster.watches import Watches
-from carrel.dialects.registry import dialects_of
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.affinity import (
     as_written,
@@ -22,7 +20,6 @@ from carrel.kubernetes.objects.affinity import (
     untolerated_taints,
 )
 from carrel.kubernetes.objects.kinds import NodeObject, Pod, Taint
-from carrel.ledger.ledger import Ledger
 
 REMEMBERED = 256
 """Sets of demands; more than a few dozen mean that each pod names its own node."""
@@ -69,13 +66,9 @@ NOWHERE = Eligibility((), (), {})
 
 
 class EligibleNodes:
-    def __init__(
-        self, watches: Watches, closed_nodes: ClosedNodes, requests: PodRequests, ledger: Ledger, isolation: Isolation
-    ) -> None:
+    def __init__(self, watches: Watches, closed_nodes: ClosedNodes, isolation: Isolation) -> None:
         self._watches = watches
         self._closed_nodes = closed_nodes
-        self._requests = requests
-        self._ledger = ledger
         self._isolation = isolation
         self._known: dict[Hashable, Eligibility] = {}
 
@@ -86,12 +79,9 @@ class EligibleNodes:
     def nodes_for(self, pod: Pod, *, when_open: bool = False) -> tuple[str, ...]:
         """Where the pod may run, get its ResourceClaims, and use those that it has. `when_open`: if no node were
         closed. The same object for equal demands."""
-        eligible, claims = self.of(pod), self._watches.device_claims
+        eligible = self.of(pod)
         nodes = eligible.when_open if when_open else eligible.nodes
-        if claims is None or not claims.may_be_asked_by(pod):
-            return nodes
-        nodes = claims.with_slices(nodes) if not dialects_of(pod) and self._requests.asks_by_claims(pod) else nodes
-        return claims.within_reach(pod, nodes, self._ledger.nodes_held_by)
+        return self._isolation.ask("eligible", pod, lambda pod: self._watches.holders.nodes_for(pod, nodes), ())
 
     def of(self, pod: Pod) -> Eligibility:
         """Nowhere, if its demands on nodes cannot be understood: kube-scheduler understands them neither."""

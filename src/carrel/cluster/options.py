@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from carrel.dialects.dra import DraDriver
+from carrel.cluster.holders import Holders
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
 from carrel.dialects.seal import Seal
 from carrel.kubernetes.isolation import RETRY
@@ -39,9 +39,8 @@ class ClusterOptions:
     seal: Seal | None = None
     """With it, only pods that came through the webhook get a GPU."""
     tier_policy: TierPolicy = DEFAULT_TIER_POLICY
-    dra: bool = False
-    """Whether ResourceClaims are read: see `device_claims`."""
-    dra_driver: DraDriver = DraDriver.CARREL
+    holders: type[Holders] = Holders
+    """Who may hold GPUs: pods, or pods and ResourceClaims."""
     reads_makers: bool = True
     """Whether what made the pods of a gang is read, to learn its size: only who places pods, or says why they wait."""
 

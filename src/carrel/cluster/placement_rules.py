@@ -13,10 +13,10 @@ from contextlib import suppress
 
 import msgspec
 
+from carrel.cluster.holders import Holders
 from carrel.cluster.options import ClusterOptions
 from carrel.dialects.carrel import RULES
-from carrel.dialects.dra import DraDriver
-from carrel.dialects.options import DialectOptions, Unit
+from carrel.dialects.options import DialectOptions, DraDriver, Unit
 from carrel.dialects.registry import ALL
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, NotFound, Selection
 from carrel.kubernetes.objects.pods import annotation_field
@@ -49,20 +49,19 @@ class PlacementRules(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             shared_claims_per_gpu=dialects.shared_claims_per_gpu,
             opportunistic_gpus=tiers.opportunistic_gpus,
             revoke_older_pods=tiers.older_pods_are_revocable,
-            claims_of=options.dra_driver if options.dra else None,
+            claims_of=options.holders.driver,
             needs_seal=options.seal is not None,
             schedulers=None if schedulers is None else tuple(sorted({*schedulers, *ALL.scheduler_names})),
             spreads=spreads,
         )
 
-    def options(self, namespace: str) -> ClusterOptions:
+    def options(self, namespace: str, holders: type[Holders]) -> ClusterOptions:
         """For a process that reads once: it cannot see whether more pods of a gang come."""
         return ClusterOptions(
             namespace,
             DialectOptions(self.memory_unit, self.shared_claims_per_gpu, gang_settle_s=0.0),
             tier_policy=TierPolicy(self.opportunistic_gpus, self.revoke_older_pods),
-            dra=self.claims_of is not None,
-            dra_driver=self.claims_of or DraDriver.CARREL,
+            holders=holders,
         )
 
 

@@ -39,7 +39,7 @@ class PodFactsLookup:
     def __init__(
         self, watches: Watches, ledger: Ledger, requests: PodRequests, covered_pods: CoveredPods, policy: TierPolicy
     ) -> None:
-        self._claim_users = watches.claim_users
+        self._gpu_holders = watches.holders
         self._ledger = ledger
         self._requests = requests
         self._covered_pods = covered_pods
@@ -70,7 +70,7 @@ class PodFactsLookup:
 
     def shares_of(self, pod: Pod) -> list[Share]:
         """What the pod holds, by itself and by its claims."""
-        return [share for uid in self._claim_users.holder_uids(pod) for share in self._ledger.shares_of(uid).values()]
+        return [share for uid in self._gpu_holders.held_by(pod) for share in self._ledger.shares_of(uid).values()]
 
     def may_lose_gpus(self, pod: Pod) -> bool:
         """A pod that was told that it is booked first learns that no booking covers it any more."""
@@ -84,5 +84,5 @@ class PodFactsLookup:
         """The same of what holds GPUs: a pod, or a ResourceClaim, whose pods all end with it."""
         if self._covered_pods.of(uid) is not None:
             return False
-        pods = [pod for pod in self._claim_users.pods_of(uid) if not is_ending(pod)]
+        pods = [pod for pod in self._gpu_holders.pods_of(uid) if not is_ending(pod)]
         return bool(pods) and all(map(self.may_lose_gpus, pods))

@@ -8,7 +8,6 @@ as_admitted    the same, if the pod may have it by its seal and by what was reco
 from carrel.cluster.gangs.gang_sizes import GangSizes
 from carrel.cluster.options import ClusterOptions
 from carrel.cluster.watches import Watches
-from carrel.dialects import dra
 from carrel.dialects.interface import Dialect, PodRequest
 from carrel.dialects.kai_reservation import is_reservation
 from carrel.dialects.registry import request_of
@@ -41,7 +40,7 @@ class PodRequests:
         watches, options = self._watches, self._options.dialect_options
         try:
             in_pod = request_of(pod, watches.claim_named, self._gang_sizes.gang_of, options, spoken)
-            return in_pod or self._asked_by_claims(pod)
+            return in_pod or watches.holders.asked_by(pod)
         except Malformed:
             raise
         except Exception as error:
@@ -73,33 +72,23 @@ class PodRequests:
             return None
         return seal.missing_on(pod, self._watches.sealed_with(pod.metadata.annotations.get(ADMITTED, "")))
 
-    # --- by ResourceClaims -------------------------------------------------------------------------------------------
+    # --- by other objects --------------------------------------------------------------------------------------------
 
-    def _asked_by_claims(self, pod: Pod) -> PodRequest | None:
-        """What a pod asks for by ResourceClaims, which any scheduler allocates; if it waits: by those that have no GPUs
-        yet."""
-        claims = self._watches.device_claims
-        if claims is None or not claims.may_be_asked_by(pod):
-            return None
-        waits, held = bool(pod.metadata.uid) and not pod.spec.node_name, self._ledger.shares_of
-        request = claims.wanted_by(pod, lambda uid: bool(held(uid))) if waits else claims.request_of(pod)
-        return PodRequest(dra.DIALECT, request) if request is not None else None
-
-    def asks_by_claims(self, pod: Pod) -> bool:
-        """Whether it asks for GPUs by ResourceClaims, readably or not; a pod that waits: by those without GPUs yet."""
+    def asks_any_scheduler(self, pod: Pod) -> bool:
+        """Whether it asks for GPUs by ResourceClaims, which any scheduler allocates, readably or not; a pod that waits:
+        by those without GPUs yet."""
 
         def asks(pod: Pod) -> bool:
             try:
-                return self._asked_by_claims(pod) is not None
+                return self._watches.holders.asked_by(pod) is not None
             except Malformed:
                 return True  # it waits, and is told why
 
         return self._isolation.ask("request", pod, asks, False)
 
     def is_understood(self, pod: Pod) -> bool:
-        """Whether Carrel knows which GPUs would do for a pod: the selectors of claims may say more."""
-        claims = self._watches.device_claims
-        return claims is None or self._isolation.ask("request", pod, claims.is_understood, False)
+        """Whether Carrel knows which GPUs would do for a pod: the selectors of ResourceClaims may say more."""
+        return self._isolation.ask("request", pod, self._watches.holders.is_understood, False)
 
 
 def request_in(asked: Asked) -> Request | None:

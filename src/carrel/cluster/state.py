@@ -1,11 +1,9 @@
 """What one process knows of the cluster: its caches, its own ledger, and what pods ask for. Puts the parts together."""
 
-from collections.abc import Iterator
+from collections.abc import Collection
 
-from carrel.cluster.claim_users import NAMES_CLAIM
 from carrel.cluster.closed_nodes import ClosedNodes
 from carrel.cluster.coverage.covered_pods import CoveredPods
-from carrel.cluster.device_claims import DeviceClaims
 from carrel.cluster.eligible_nodes import EligibleNodes
 from carrel.cluster.gangs.gang_members import GangMemberLookup
 from carrel.cluster.gangs.gang_sizes import GangSizes
@@ -28,7 +26,6 @@ from carrel.kubernetes.cluster import Cluster, NotFound
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.objects.resource_claims import ResourceClaim
 from carrel.ledger.ledger import Ledger
 
 
@@ -43,12 +40,11 @@ class ClusterState:
 
         # What is watched
         self.informers = Informers(cluster, options.watch_timing, isolation=self.isolation)
-        drivers = (options.dra_driver.value,) if options.dra else ()
-        self.watches = watches = Watches(self.informers, options.namespace, drivers)
+        self.watches = watches = Watches(self.informers, self.ledger, options)
         self.pods, self.nodes, self.leases = watches.pods, watches.nodes, watches.leases
         self.claims, self.bookings, self.namespaces = watches.claims, watches.bookings, watches.namespaces
         self.node_statuses = watches.node_statuses
-        self.device_claims, self.claim_users = watches.device_claims, watches.claim_users
+        self.holders = watches.holders
 
         # Who holds GPUs
         self._closed_nodes = ClosedNodes(watches.pods, watches.nodes, options.namespace)
@@ -62,7 +58,7 @@ class ClusterState:
         # What pods ask for, where they may go, and which of them are booked
         self.gang_sizes = GangSizes(cluster, watches, self.isolation, options)
         self.requests = PodRequests(watches, self.ledger, self.gang_sizes, options, self.isolation)
-        self.eligible_nodes = EligibleNodes(watches, self._closed_nodes, self.requests, self.ledger, self.isolation)
+        self.eligible_nodes = EligibleNodes(watches, self._closed_nodes, self.isolation)
         self.covered_pods = CoveredPods(self.ledger, watches, self.requests, self.eligible_nodes, options)
         self.pod_facts = PodFactsLookup(watches, self.ledger, self.requests, self.covered_pods, options.tier_policy)
         self.gang_members = GangMemberLookup(watches, self.pod_facts)
@@ -112,8 +108,8 @@ class ClusterState:
         watches.namespaces.on_change(self.covered_pods.on_namespace)
         watches.claims.on_change(self._on_request_part)
         watches.pod_groups.on_change(self._on_request_part)
-        if watches.device_claims is not None:
-            self._follow_device_claims(watches.device_claims)
+        watches.holders.on_change(self._on_other_holder)
+        watches.holders.on_requests(self.covered_pods.on_requests)
         self.cluster_ledger.on_shares(self.covered_pods.on_shares)
         self.gang_sizes.on_change(self._on_requests)
 
@@ -127,21 +123,9 @@ class ClusterState:
         self.covered_pods.on_requests()
         self.booked_waiting.on_gangs()
 
-    def _follow_device_claims(self, device_claims: DeviceClaims) -> None:
-        def on_claim(old: ResourceClaim | None, new: ResourceClaim | None) -> None:
-            found = [claim for claim in (old, new) if claim is not None]
-            users = {pod.metadata.uid: pod for claim in found for pod in self._concerned_by(claim)}
-            self.cluster_ledger.on_claim(found[0].metadata.uid)
-            self.covered_pods.on_claim(found[0].metadata.uid, users.values())
-
-        device_claims.claims.on_change(on_claim)
-        device_claims.templates.on_change(lambda old, new: self.covered_pods.on_requests())
-        device_claims.classes.on_change(lambda old, new: self.covered_pods.on_requests())
-
-    def _concerned_by(self, claim: ResourceClaim) -> Iterator[Pod]:
-        """The pods that use the claim, and those that wait for it."""
-        yield from self.claim_users.users_of(claim)
-        yield from self.pods.store.find(NAMES_CLAIM, f"{claim.metadata.namespace}/{claim.metadata.name}")
+    def _on_other_holder(self, uid: str, users: Collection[Pod]) -> None:
+        self.cluster_ledger.on_claim(uid)
+        self.covered_pods.on_claim(uid, users)
 
     # --- questions to several parts ----------------------------------------------------------------------------------
 

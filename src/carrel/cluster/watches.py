@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from carrel.cluster.claim_users import NAMES_CLAIM, ClaimUsers, claims_named_by
-from carrel.cluster.device_claims import DeviceClaims
+from carrel.cluster.options import ClusterOptions
 from carrel.cluster.pod_progress import slot_of
 from carrel.dialects.booking_objects import BOOKINGS, BookingObject
 from carrel.dialects.carrel import EXEMPT
@@ -18,6 +17,7 @@ from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import Lease, Namespace, NodeObject, Pod
 from carrel.kubernetes.objects.resources import LEASES, NAMESPACES, NODES, PODS
 from carrel.kubernetes.reflector import Reflector
+from carrel.ledger.ledger import Ledger
 
 NAMESPACE_OF, GANG_OF, SLOT_OF, SEAL_OF = "namespace", "gang", "slot", "seal"
 PERSON_OF, COUNTS_AS = "person", "counts as"
@@ -48,8 +48,7 @@ def group_key(namespace: str, group: str) -> str:
 class Watches:
     """The informers have to be run."""
 
-    def __init__(self, informers: Informers, namespace: str, drivers: Sequence[str] = ()) -> None:
-        """`namespace`: of Carrel's own Leases. `drivers`: whose ResourceClaims are read; without any, none are."""
+    def __init__(self, informers: Informers, ledger: Ledger, options: ClusterOptions) -> None:
         self.informers = informers
         self.pods: Reflector[Pod] = informers.watch(
             PODS,
@@ -60,7 +59,7 @@ class Watches:
                 SLOT_OF: lambda pod: filter(None, [slot_of(pod)]),
                 GANG_OF: gang_keys,
                 SEAL_OF: lambda pod: filter(None, [pod.metadata.annotations.get(ADMITTED)]),
-                NAMES_CLAIM: claims_named_by,
+                **options.holders.pod_indexes,
             },
         )
         self.claims: Reflector[GpuClaim] = informers.watch(
@@ -68,9 +67,8 @@ class Watches:
         )
         self.pod_groups: Reflector[PodGroup] = informers.watch(POD_GROUPS, optional=True)
         self.nodes: Reflector[NodeObject] = informers.watch(NODES)
-        self.leases: Reflector[Lease] = informers.watch(LEASES, Selection(namespace), after=(self.pods,))
-        self.device_claims = DeviceClaims(informers, drivers, namespace) if drivers else None
-        self.claim_users = ClaimUsers(self.pods.store, self.device_claims)
+        self.leases: Reflector[Lease] = informers.watch(LEASES, Selection(options.namespace), after=(self.pods,))
+        self.holders = options.holders(self.pods.store, informers, ledger, options.namespace)
         self.of_holders: tuple[Reflector[Any], ...] = (self.pods, self.claims, self.leases)
         """By these it is known who holds GPUs, and who has some without a Lease."""
         # Last, so that each node is summed up once, and not again with each of its Leases and pods.

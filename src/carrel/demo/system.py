@@ -35,7 +35,7 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES, PODS, PRIORITY_CLASSES
 from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import GpuEntry
-from carrel.lifecycle.freeing.collection import LeaseCollector
+from carrel.lifecycle.assembly import collector_on
 from carrel.lifecycle.handing_over.notices import how_lost
 from carrel.lifecycle.revoking.revocation import UNSCHEDULABLE
 from carrel.manifests import crds, priority_classes, webhooks
@@ -220,7 +220,7 @@ class Demo:
         ):
             self.log(f"kube-scheduler would ask {extender}/carrel")
             scheduler = SimulatedScheduler(session, binds, extender)
-            collector = LeaseCollector(self.carrel)
+            collector = collector_on(self.carrel)
             while True:
                 scheduling.expire_promises()
                 try:

@@ -7,8 +7,7 @@ Reading order:
 
     interface options registry            what a dialect is; what an admin decides; the list, and a pod's request
     nvidia gpushare gpuclaim kai hami     the peers' dialects
-    dra dra_shadows cdi                   ResourceClaims and their devices; claims that show what others hold; runtimes
-    claim_selectors claim_allocation      which selectors are understood; what Carrel writes to allocate a claim
+    cdi                                   which container runtimes know CDI
     gpuclaim_objects                      the kinds of objects that the GpuClaim scheduler defines
     carrel booking_objects                Carrel's own words, the Lease of a GPU, and bookings as objects
     lease_shares                          the shares on a Lease

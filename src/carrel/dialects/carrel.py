@@ -60,6 +60,8 @@
     Carrel writes, on the Lease `carrel-extender` there
       carrel.dev/rules: {"memoryUnit": "GiB", …}    by which settings the extender places pods; see
                                             `cluster.placement_rules`
+    Carrel writes, on devices and ResourceClaims (`resource_claims.shadows`)
+      carrel.dev/unusable, carrel.dev/shadow, carrel.dev/holder    what no pod may have; what pods hold, and who
 
 A Lease is the truth about its GPU. A `holderIdentity` always counts as the whole GPU: an annotation never lowers it.
 """
@@ -139,6 +141,9 @@ LEASE_SHARES = "carrel.dev/shares"
 LEASE_KEPT_FOR = "carrel.dev/kept-for"
 LEASE_RESERVATION = "carrel.dev/reservation"
 RULES = "carrel.dev/rules"
+UNUSABLE = "carrel.dev/unusable"
+SHADOW = "carrel.dev/shadow"
+SHADOW_HOLDER = "carrel.dev/holder"
 
 NEXT_POD = "the next pod of a booking"
 _MARKS = 8

@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 
 from carrel.dialects.carrel import HANDED_OVER, USER
 from carrel.dialects.cpu_manifest import on_cpu
-from carrel.dialects.dra import NOTHING_CLAIMED, ClaimedGpus
+from carrel.dialects.interface import NOTHING_CLAIMED, ClaimedGpus
 from carrel.dialects.notice import loss_notice, write_notice
 from carrel.dialects.without_gpu import asked_by_manifest, without_gpu, write_without_gpu
 from carrel.kubernetes.objects.kinds import ConfigMap, Pod

@@ -41,6 +41,18 @@ class PodRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimedGpus:
+    """What a pod asks for by ResourceClaims."""
+
+    names: frozenset[str] = frozenset()
+    """Of its claims for GPUs, within the pod; and the resources for which a scheduler makes a claim."""
+    request: Request | None = None
+
+
+NOTHING_CLAIMED = ClaimedGpus()
+
+
+@dataclass(frozen=True, slots=True)
 class PodBinding:
     """What is known when a pod is bound to its GPUs."""
 
@@ -107,6 +119,9 @@ class Dialect:
     """Those of a user's annotations that may be changed after the pod was created; all others are settled."""
     scheduler_names: tuple[str, ...] = ()
     """Schedulers of the peer whose place Carrel takes: a pod that names one is scheduled by Carrel."""
+
+    any_scheduler: bool = False
+    """Whether any scheduler places its pods, and not Carrel's alone; then the container runtime shows the GPUs."""
 
     # --- what the webhook records ---
     recorded: str = ""

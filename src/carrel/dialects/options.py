@@ -62,6 +62,14 @@ class DeviceList(Enum):
     """By names of the Container Device Interface that the kubelet passes on."""
 
 
+class DraDriver(Enum):
+    """The driver whose devices ResourceClaims get. NVIDIA's are whole GPUs, and its own plugin hands
+    them over; they are only counted."""
+
+    CARREL = "gpu.carrel.dev"
+    NVIDIA = "gpu.nvidia.com"
+
+
 class CudaDevices(Enum):
     """By which names `CUDA_VISIBLE_DEVICES` tells a container its GPUs."""
 

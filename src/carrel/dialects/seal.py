@@ -23,9 +23,8 @@ import msgspec
 
 from carrel.dialects import registry
 from carrel.dialects.carrel import ASKED_FOR, GPU_MODEL, RUNS_WITHOUT_GPU, USER
-from carrel.dialects.dra import CLASS_RESOURCE
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.objects.pods import annotation_field, subject
+from carrel.kubernetes.objects.pods import CLASS_RESOURCE, annotation_field, subject
 from carrel.ledger.refusals import Refusal
 from carrel.parsing.malformed import Malformed
 from carrel.parsing.time import instant, seconds

@@ -16,7 +16,7 @@ Pods are looked at in this order; one that does not fit is passed over, and noth
 Where several bookings would do, the one that ends last is taken. Every process evaluates the same function, so a race
 between two of them for the last GPU of a booking ends the same way everywhere; what is on the Leases only gives the
 order. A pod that is ending counts until it has given its GPUs back. The GPUs of a ResourceClaim count as those of one
-of its pods (`cluster.claim_users`), together with what the pod has by its other claims.
+of its pods (`resource_claims.holders`), together with what the pod has by its other claims.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,12 +1,18 @@
 """Puts the parts of the controller together, for one process. Tests use the same parts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Protocol
 
 from carrel.bookings.client import BookingService
+from carrel.cluster.holders import HolderEnds
 from carrel.cluster.state import ClusterState
 from carrel.kubernetes.cluster import Cluster
 from carrel.lifecycle.booking_enquiries import BookingEnquiries
+from carrel.lifecycle.freeing.collection import LeaseCollector
 from carrel.lifecycle.freeing.expiry import Expiry
+from carrel.lifecycle.freeing.left_shadows import LeftShadows
 from carrel.lifecycle.freeing.slow_endings import SlowEndings
 from carrel.lifecycle.freeing.terminator import ANSWER_WITHIN_S, Terminator
 from carrel.lifecycle.handing_over.cpu_after_wait import CpuAfterWait
@@ -16,7 +22,18 @@ from carrel.lifecycle.reporting.coverage_correction import CoverageCorrection
 from carrel.lifecycle.revoking.revocation import Revoker
 from carrel.lifecycle.revoking.unplaced_pods import UnplacedPods
 from carrel.lifecycle.tier_options import DEFAULT_END_LIMITS, EndLimits, TierOptions
-from carrel.resource_claims.allocation.claim_allocator import ClaimAllocator
+
+
+class Leading(Protocol):
+    """What runs while this process leads."""
+
+    async def run(self) -> None: ...
+
+
+class AfterRevocation(Protocol):
+    """What follows a round of revocation."""
+
+    async def round(self) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +48,8 @@ class TierParts:
     cpu_after_wait: CpuAfterWait
     slow_endings: SlowEndings
     unplaced: UnplacedPods
-    claim_allocator: ClaimAllocator | None = None
-    """None: ResourceClaims are not read."""
+    after_revocation: tuple[AfterRevocation, ...] = ()
+    """What follows each round of revocation."""
     enquiries: BookingEnquiries | None = None
     """None: Carrel's own booking service writes its bookings into the cluster."""
 
@@ -50,7 +67,7 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
         cpu_after_wait=CpuAfterWait(state, hand_overs, options),
         slow_endings=SlowEndings(state, options.limits),
         unplaced=UnplacedPods(state, revoker),
-        claim_allocator=ClaimAllocator(state, state.device_claims) if state.device_claims is not None else None,
+        after_revocation=after_revocation_on(state),
         enquiries=BookingEnquiries(state, elsewhere) if elsewhere is not None else None,
     )
 
@@ -65,3 +82,37 @@ def terminator_on(state: ClusterState, cluster: Cluster, answer_within_s: float 
     """Any replica may be called: it writes the hand-over with `cluster`, and the leader does the rest."""
     hand_overs = hand_overs_on(state, cluster)
     return Terminator(state, Expiry(state, hand_overs), hand_overs, answer_within_s)
+
+
+def collector_on(state: ClusterState) -> LeaseCollector:
+    """Also where ResourceClaims are not counted any more, Leases may still name some: then their code is loaded."""
+
+    @cache
+    def claim_ends() -> HolderEnds:
+        from carrel.resource_claims.allocation.claim_ends import ClaimEnds
+
+        return ClaimEnds(state)
+
+    if state.holders.driver is not None:
+        claim_ends()  # it sees which allocations are stored
+    return LeaseCollector(state, claim_ends)
+
+
+def resource_claims_on(state: ClusterState) -> Sequence[Leading]:
+    """Return what the leader does about ResourceClaims besides."""
+    if state.holders.driver is None:
+        return (LeftShadows(state),)
+    from carrel.resource_claims.allocation.unrecorded_claims import UnrecordedClaims
+    from carrel.resource_claims.holders import claims_in
+    from carrel.resource_claims.shadows.shadow_claims import ShadowClaims
+
+    return ShadowClaims(state, claims_in(state)), UnrecordedClaims(state, claims_in(state))
+
+
+def after_revocation_on(state: ClusterState) -> tuple[AfterRevocation, ...]:
+    if state.holders.driver is None:
+        return ()
+    from carrel.resource_claims.allocation.claim_allocator import ClaimAllocator
+    from carrel.resource_claims.holders import claims_in
+
+    return (ClaimAllocator(state, claims_in(state)),)

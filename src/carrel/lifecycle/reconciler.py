@@ -7,7 +7,7 @@ and does nothing; when it begins to lead, it reconciles everything once.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import islice
 from typing import NamedTuple
 
@@ -27,12 +27,11 @@ from carrel.kubernetes.isolation import title
 from carrel.kubernetes.objects.events import Note
 from carrel.kubernetes.objects.kinds import Lease, Pod
 from carrel.kubernetes.objects.pods import gates_of
-from carrel.kubernetes.objects.resource_claims import ResourceClaim
 from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
 from carrel.ledger.placement import candidates
 from carrel.ledger.shares import Holder
-from carrel.lifecycle.freeing.collection import LeaseCollector
+from carrel.lifecycle.assembly import collector_on
 from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reporting.claim_status import ClaimStatusWriter
 from carrel.lifecycle.reporting.pod_events import (
@@ -67,7 +66,7 @@ class Reconciler:
         self._state = state
         self._schedulers = schedulers
         self._metrics = metrics
-        self._collector = LeaseCollector(state)
+        self._collector = collector_on(state)
         self._claims = ClaimStatusWriter(state)
         self._events = PodEventWriter(state.cluster, state.options.now)
         self._coverage_reader = CoverageReader(state)
@@ -79,8 +78,7 @@ class Reconciler:
         state.claims.on_change(self._on_claim)
         state.leases.on_change(self._on_lease)
         state.node_statuses.on_change(self._on_node_status)
-        if state.device_claims is not None:
-            state.device_claims.claims.on_change(self._on_device_claim)
+        state.holders.on_change(self._on_other_holder)
 
     async def run(self) -> None:
         """While this process leads, until it is cancelled."""
@@ -162,11 +160,9 @@ class Reconciler:
                 # The watch reported the end of the pod before its Lease; or the pod itself is yet to be reported.
                 self._leases_due.add_after(known.name, SETTLE_S)
 
-    def _on_device_claim(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
-        claim = new or old
-        if old is None or new is None or old.status.allocation != new.status.allocation:
-            for lease in self._state.cluster_ledger.leases_of(claim.metadata.uid) if claim else ():
-                self._leases_due.add(lease.name)
+    def _on_other_holder(self, uid: str, users: Collection[Pod]) -> None:
+        for lease in self._state.cluster_ledger.leases_of(uid):
+            self._leases_due.add(lease.name)
 
     def _on_node_status(self, old: GpuNodeStatus | None, new: GpuNodeStatus | None) -> None:
         """It may confirm that the containers of a pod are gone, or say which GPUs the kubelet gave to one."""
@@ -229,7 +225,7 @@ class Reconciler:
 
     def _is_gpu_pod_of_carrel(self, pod: Pod) -> bool:
         """Also one whose claims another scheduler allocates."""
-        is_ours = pod.spec.scheduler_name in self._schedulers or self._state.requests.asks_by_claims(pod)
+        is_ours = pod.spec.scheduler_name in self._schedulers or self._state.requests.asks_any_scheduler(pod)
         return is_ours and self._state.pod_facts.asked(pod) is not None
 
     async def _reconcile_claim(self, key: ClaimKey) -> None:

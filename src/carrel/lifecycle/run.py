@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
 from uuid import uuid4
 
 from carrel.bookings.client import BookingAddress, BookingStatusClient
@@ -19,7 +18,7 @@ from carrel.http.health import health_app
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.leader_election import Candidate, Election, Leadership, LeadershipLost, OwnLoop
-from carrel.lifecycle.assembly import terminator_on, tier_parts_on
+from carrel.lifecycle.assembly import Leading, resource_claims_on, terminator_on, tier_parts_on
 from carrel.lifecycle.freeing.adoption_loop import AdoptionLoop
 from carrel.lifecycle.freeing.renumbered_gpus import RenumberedGpus
 from carrel.lifecycle.freeing.terminator import Terminator
@@ -33,16 +32,8 @@ from carrel.lifecycle.reservations.slot_reconciler import SlotReconciler
 from carrel.lifecycle.settings import ControllerSettings
 from carrel.lifecycle.tier_reconciler import TierReconciler
 from carrel.process import connect, run_with_cluster
-from carrel.resource_claims.allocation.unrecorded_claims import UnrecordedClaims
-from carrel.resource_claims.shadows.shadow_claims import ShadowClaims, ShadowRemoval
 
 log = logging.getLogger(__name__)
-
-
-class _Leading(Protocol):
-    """What runs while this process leads."""
-
-    async def run(self) -> None: ...
 
 
 LEASE = "carrel-controller"
@@ -88,11 +79,8 @@ async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Eve
     slots = SlotReconciler(state, reservations, lambda node: pods_and_leases.on_room({node}), metrics)
     adoption = Adoption(state.cluster_ledger, state.lease_writer, state.isolation)
     invariants = InvariantCheck(state, metrics)
-    reconcilers: list[_Leading] = [pods_and_leases, tiers, slots, invariants, RenumberedGpus(state)]
-    if state.device_claims is not None:
-        reconcilers += [ShadowClaims(state, state.device_claims), UnrecordedClaims(state, state.device_claims)]
-    else:
-        reconcilers.append(ShadowRemoval(state))
+    reconcilers: list[Leading] = [pods_and_leases, tiers, slots, invariants, RenumberedGpus(state)]
+    reconcilers += resource_claims_on(state)
     if settings.adopt:
         reconcilers.append(AdoptionLoop(adoption))
     identity = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
@@ -145,7 +133,7 @@ async def _lead(
     election: Election,
     fence: WriteFence,
     state: ClusterState,
-    reconcilers: Sequence[_Leading],
+    reconcilers: Sequence[Leading],
 ) -> None:
     """Runs the reconcilers whenever this process is elected."""
     await state.informers.wait_synced()

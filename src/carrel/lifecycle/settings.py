@@ -114,6 +114,5 @@ class ControllerSettings(PodSettings):
             self.dialect_options(),
             seal=self.seal(),
             tier_policy=self.tier_policy(),
-            dra=self.dra,
-            dra_driver=self.dra_driver,
+            holders=self.holders(),
         )

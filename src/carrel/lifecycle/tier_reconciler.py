@@ -43,7 +43,7 @@ class TierReconciler:
         self._hand_overs.on_closed = metrics.count_closed
         self._expiry = parts.expiry
         self._revoker = parts.revoker
-        self._claim_allocator = parts.claim_allocator
+        self._after_revocation = parts.after_revocation
         self._correction = parts.correction
         self._enquiries = parts.enquiries
         self._notices = parts.notices
@@ -139,8 +139,8 @@ class TierReconciler:
     async def _revoke(self) -> None:
         start = time.monotonic()
         begun = await self._revoker.revoke_for_next()
-        if self._claim_allocator is not None:
-            await self._claim_allocator.round()
+        for each in self._after_revocation:
+            await each.round()
         self._settle_s[REVOCATION] = max(SETTLE_S, SETTLE_PER_ROUND * (time.monotonic() - start))
         self._add_hand_overs(*begun)
         self._metrics.revoked.inc(len(begun))

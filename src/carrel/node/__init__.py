@@ -14,6 +14,7 @@ Reading order:
     comparison                           what the kubelet allocated, compared with what the Leases say
     memory_mode_decision                 how memory is advertised to the kubelet
     advertised_memory                    what follows from that on the Node and in the agent's report
+    claim_driver                         what an agent does for ResourceClaims: nothing, unless --dra is given
     nvidia_socket                        whether NVIDIA's own plugin serves the node
     report                               writes the node's GPUs to the API server
     agent                                the loop that does all of this

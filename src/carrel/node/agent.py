@@ -15,7 +15,6 @@ from datetime import datetime, timedelta
 from carrel.cluster.record.unrecorded_pods import may_have_gpus
 from carrel.dialects import gpushare, nvidia
 from carrel.dialects.carrel import DEVICES
-from carrel.dialects.dra import DraDriver
 from carrel.dialects.gpuclaim import Remarks
 from carrel.kubernetes.cluster import Cluster, ClusterError, Selection
 from carrel.kubernetes.informers import Informers
@@ -27,6 +26,7 @@ from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, WatchTiming
 from carrel.ledger.gpus import Node
 from carrel.node.advertised_memory import AdvertisedMemory, NodeSnapshot
 from carrel.node.allocation import DeviceAllocation
+from carrel.node.claim_driver import ClaimDriver
 from carrel.node.comparison import AllocationMode, Comparison, ComparisonResult
 from carrel.node.device_names import SOCKETS, DeviceInventory
 from carrel.node.interfaces import (
@@ -45,7 +45,6 @@ from carrel.node.pod_cgroups import PodCgroups
 from carrel.node.report import Report, Reporter
 from carrel.node.settings import AgentMode, AgentSettings
 from carrel.parsing import Malformed
-from carrel.resource_claims.node.node_claims import NodeClaims
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +66,7 @@ class AgentContext:
     checkpoint: KubeletCheckpoint
     cgroups: PodCgroups | None = None
     """None: what runs on the machine cannot be seen."""
+    claim_driver: type[ClaimDriver] = ClaimDriver
     serves_kubelet: bool = True
     """Whether the kubelet calls the device plugins over sockets."""
 
@@ -109,10 +109,8 @@ class Agent:
         self._reporter = Reporter(cluster, now)
         self._reporting = asyncio.Lock()
         self._last_report: Report | None = None
-        self.claims: NodeClaims | None = None
-        if settings.dra and settings.dra_driver is DraDriver.CARREL:
-            self.claims = NodeClaims(cluster, settings, lease_check, self._report_claims)
-            self.claims.watch(self.informers, self._due.set)
+        self.claims = context.claim_driver(cluster, settings, lease_check, self._report_claims)
+        self.claims.watch(self.informers, self._due.set)
         self._gpu_mem = AdvertisedMemory(
             settings.memory_mode(), lambda: self._reporter.memory_resource(settings.node_name)
         )
@@ -166,8 +164,7 @@ class Agent:
             if self._context.serves_kubelet and not self._only_reports:
                 tasks.create_task(self.memory.run())
                 tasks.create_task(self.whole_gpus.run())
-            if self.claims is not None:
-                tasks.create_task(self.claims.plugin.run())
+            tasks.create_task(self.claims.run())
             tasks.create_task(self._watch_machine())
             tasks.create_task(self._run_rounds())
 
@@ -229,8 +226,7 @@ class Agent:
         inventory = DeviceInventory(gpus, self._settings.memory_unit)
         node = self._node()
         self._allocation.update(inventory, self._allocated_devices, node.metadata.labels if node else {})
-        no_claims = self.claims.look(gpus, node, seen_at) if self.claims is not None else ""
-        self._note("claims", no_claims)
+        self._note("claims", self.claims.look(gpus, node, seen_at))
         await self._advertise_devices(inventory)
         await self._report(state, inventory, result, seen_at)
         self.metrics.update(state, gpus, len(result.mismatches), self._reporter.reported_at)
@@ -308,8 +304,7 @@ class Agent:
             orphans=await self._orphans(),
         )
         await self._try("report", self._write_report(Report(node, result, seen_at, remarks)))
-        if self.claims is not None:
-            await self._try("slice", self.claims.publish(replace(state, gpus=inventory.gpus), self._node()))
+        await self._try("slice", self.claims.publish(replace(state, gpus=inventory.gpus), self._node()))
         is_unknown = self._nodes.is_synced and self._node() is None
         self._note("node", f"the cluster has no node {node.name}: is --node-name right?" if is_unknown else "")
         memory = self._gpu_mem.amounts(snapshot, is_registered=self.memory.is_registered)
@@ -328,10 +323,9 @@ class Agent:
     async def _write_report(self, report: Report) -> None:
         async with self._reporting:
             self._last_report = report
-            if self.claims is not None:
-                used = self.claims.with_users(report.result.in_use_by)
-                remarks = replace(report.remarks, prepared_claims=self.claims.prepared())
-                report = replace(report, result=replace(report.result, in_use_by=used), remarks=remarks)
+            used = self.claims.with_users(report.result.in_use_by)
+            remarks = replace(report.remarks, prepared_claims=self.claims.prepared())
+            report = replace(report, result=replace(report.result, in_use_by=used), remarks=remarks)
             await self._reporter.report(report)
 
     async def _report_claims(self) -> None:

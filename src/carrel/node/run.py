@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import IO
 
 from carrel.command_errors import USAGE, command_failed
+from carrel.dialects.options import DraDriver
 from carrel.http.health import health_app
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.node.agent import Agent, AgentContext
+from carrel.node.claim_driver import ClaimDriver
 from carrel.node.interfaces import Machine
 from carrel.node.kubelet import KubeletCheckpoint, KubeletPodResources
 from carrel.node.pod_cgroups import PodCgroups
@@ -87,6 +89,14 @@ def _machine(settings: AgentSettings) -> Machine:
         raise command_failed("No GPUs to simulate", str(error), "carrel agent --help", USAGE) from None
 
 
+def claim_driver_of(settings: AgentSettings) -> type[ClaimDriver]:
+    if not settings.dra or settings.dra_driver is not DraDriver.CARREL:
+        return ClaimDriver
+    from carrel.resource_claims.node.node_claims import NodeClaims
+
+    return NodeClaims
+
+
 async def _run_agent(agent: Agent, settings: AgentSettings) -> None:
     async with only_agent_on_node(settings.plugin_folder):
         await agent.run()
@@ -94,7 +104,7 @@ async def _run_agent(agent: Agent, settings: AgentSettings) -> None:
 
 async def _serve(client: Client, settings: AgentSettings, machine: Machine, stop: asyncio.Event) -> None:
     pod_resources, checkpoint = KubeletPodResources(settings.pod_resources), KubeletCheckpoint(settings.plugin_folder)
-    context = AgentContext(machine, pod_resources, checkpoint, PodCgroups(settings.cgroups))
+    context = AgentContext(machine, pod_resources, checkpoint, PodCgroups(settings.cgroups), claim_driver_of(settings))
     agent = Agent(client, settings, context, client.clock.now)
     app = health_app(agent.trouble, agent.metrics.text)
     async with serving(app, Address(settings.bind_address, settings.port)) as url:

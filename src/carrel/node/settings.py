@@ -7,7 +7,6 @@ from pathlib import Path
 from carrel.dialects.options import DeviceList
 from carrel.node.memory_mode_decision import MemoryMode
 from carrel.option_fields import option, setting
-from carrel.resource_claims.node.claim_files import CDI_FOLDER
 from carrel.settings import (
     ClusterSettings,
     CudaSettings,
@@ -18,6 +17,7 @@ from carrel.settings import (
     ServingSettings,
 )
 
+CDI_FOLDER = "/var/run/cdi"
 DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")
 
 

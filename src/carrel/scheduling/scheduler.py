@@ -21,7 +21,7 @@ from carrel.cluster.pod_progress import holder_of
 from carrel.cluster.pod_requests import Asked
 from carrel.cluster.record.slot_gpus import gpus_of_slots
 from carrel.cluster.state import ClusterState
-from carrel.dialects import bind_annotations, carrel, dra
+from carrel.dialects import bind_annotations, carrel
 from carrel.dialects.interface import PodBinding, PodRequest
 from carrel.dialects.tier import write_tier
 from carrel.kubernetes.cluster import (
@@ -115,7 +115,7 @@ class Scheduler:
     def _facts(self, pod: Pod) -> PodFacts:
         facts = self._state.pod_facts(pod)
         asked = facts.asked
-        if isinstance(asked, PodRequest) and asked.dialect is dra.DIALECT:
+        if isinstance(asked, PodRequest) and asked.dialect.any_scheduler:
             return replace(facts, asked=None)
         if isinstance(asked, PodRequest) and self._spread:
             return replace(facts, asked=replace(asked, request=spread_out(asked.request)))

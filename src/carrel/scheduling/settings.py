@@ -76,8 +76,7 @@ class ExtenderSettings(
             dialects,
             seal=self.seal(),
             tier_policy=self.tier_policy(),
-            dra=self.dra,
-            dra_driver=self.dra_driver,
+            holders=self.holders(),
         )
 
     def scheduler_options(self) -> "SchedulerOptions":

@@ -17,8 +17,7 @@ from carrel.cluster.record.known_lease import KnownLease
 from carrel.cluster.runtime_class import RuntimeClasses
 from carrel.cluster.state import ClusterState
 from carrel.demo.kubelets import SimulatedKubelets
-from carrel.dialects.carrel import LeaseRecord
-from carrel.dialects.dra_shadows import SHADOW
+from carrel.dialects.carrel import SHADOW, LeaseRecord
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.dialects.protected_keys import Writer
 from carrel.kubernetes.client import Client
@@ -26,20 +25,21 @@ from carrel.kubernetes.cluster import BindTarget, DeleteOptions, JsonPatch
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.leader_election import Candidate, Election
 from carrel.kubernetes.objects.kinds import Object
-from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, PODS, RESOURCE_CLAIMS, SECRETS, Resource
+from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, PODS, SECRETS, Resource
 from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Request
 from carrel.ledger.shares import Holder, HolderKind
 from carrel.lifecycle.booking_enquiries import BookingEnquiries
+from carrel.lifecycle.freeing.left_shadows import LeftShadows
 from carrel.lifecycle.handing_over.hand_over import HandOverResult
 from carrel.lifecycle.reporting.claim_status import ClaimStatusWriter
 from carrel.lifecycle.reporting.pod_events import PodEventWriter, waiting_note
 from carrel.lifecycle.reservations.kai_metadata import KaiMetadataWriter
 from carrel.manifests import rbac, webhooks
 from carrel.node.interfaces import AllocatedDevices
-from carrel.resource_claims.shadows.shadow_claims import ShadowRemoval
+from carrel.resource_claims.objects import RESOURCE_CLAIMS
 from kubernetes_in_memory import EmbeddedApi
 from kubernetes_in_memory.auth import ADMIN
 from kubernetes_in_memory.request_info import call_of
@@ -338,7 +338,7 @@ async def _remove_a_shadow(lab: Lab, replica: Replica) -> None:
     metadata = {"name": "left", "labels": {SHADOW: "true"}}
     body = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata, "spec": {}}
     await lab.client.create(RESOURCE_CLAIMS, body, "carrel")
-    removal = ShadowRemoval(replica)
+    removal = LeftShadows(replica)
     assert [await removal.is_done() for _ in range(2)] == [False, True]
 
 

@@ -13,7 +13,8 @@ import pytest
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.dialects.options import DeviceList
 from carrel.kubernetes.cluster import Json, MergePatch, NotFound
-from carrel.kubernetes.objects.resources import NODES, RESOURCE_SLICES
+from carrel.kubernetes.objects.resources import NODES
+from carrel.resource_claims.objects import RESOURCE_SLICES
 from tests.kit.agent import RunningAgent, an_agent, becomes
 from tests.kit.claim_kubelet import ClaimKubelet
 from tests.kit.dra import Gate, allocated, new_claim, store

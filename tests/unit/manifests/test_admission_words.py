@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 
-from carrel.dialects import carrel, dra, gpuclaim, kai, kai_reservation, nvidia, protected_keys, visible_devices
+from carrel.dialects import carrel, gpuclaim, kai, kai_reservation, nvidia, protected_keys, visible_devices
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.dialects.options import LONGEST_GRACE_S
 from carrel.dialects.protected_keys import Writer
 from carrel.dialects.registry import ALL
+from carrel.kubernetes.objects.pods import CLASS_RESOURCE
 from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.manifests import policies, rbac, webhooks
+from carrel.resource_claims import dra
 from tests.kit.key_writers import WRITERS, WRITTEN_BY_PEERS, written_by
 
 Json = dict[str, Any]
@@ -70,7 +72,7 @@ def test_the_webhook_is_asked_about_every_pod_that_it_would_change() -> None:
         carrel.PRIORITY_CLASS,
         carrel.BOOKING,  # as a scheduling gate
         *ALL.resources,
-        f"{dra.CLASS_RESOURCE}{dra.DRIVER}",
+        f"{CLASS_RESOURCE}{dra.DRIVER}",
         f"{nvidia.MIG_PREFIX}*",
     }
     assert webhook()["failurePolicy"] == "Fail"

@@ -9,9 +9,9 @@ from typing import Any
 from carrel import manifests
 from carrel.cli.checks.components import ask_metrics, component_pods, newest
 from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
-from carrel.dialects import dra
 from carrel.kubernetes.cluster import ClusterError, Forbidden
 from carrel.kubernetes.objects.resources import SERVICE_ACCOUNTS, SUBJECT_ACCESS_REVIEWS
+from carrel.resource_claims import dra
 
 AT_ONCE = 8
 """Reviews: there are some hundred and fifty, and the API server has others to serve."""

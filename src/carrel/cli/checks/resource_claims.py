@@ -8,13 +8,13 @@ from carrel import manifests
 from carrel.cli.checks.accounts import DRA, DRA_DRIVER
 from carrel.cli.checks.components import ComponentPod, component_pods, newest
 from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
-from carrel.dialects import dra
 from carrel.dialects.cdi import why_no_cdi
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, GpuNodeStatus
 from carrel.kubernetes.cluster import EVERYTHING, NotFound
 from carrel.kubernetes.objects.kinds import NodeObject
-from carrel.kubernetes.objects.resource_claims import ResourceSlice
-from carrel.kubernetes.objects.resources import DEVICE_CLASSES, NODES, RESOURCE_SLICES, VALIDATING_WEBHOOKS
+from carrel.kubernetes.objects.resources import NODES, VALIDATING_WEBHOOKS
+from carrel.resource_claims import dra
+from carrel.resource_claims.objects import DEVICE_CLASSES, RESOURCE_SLICES, ResourceSlice
 
 MODE = "CARREL_MODE"
 GATE = "allocations.carrel.dev"

@@ -105,14 +105,14 @@ class CoverageReader:
             for entry in ledger.entries(node.name)
             if suits_by_nature(entry.gpu, request)
         ]
-        own = self._carrel.claim_users.holder_uids(pod)
+        own = self._carrel.holders.held_by(pod)
         found = [each for entry in entries for each in self._holders_of(entry) if each[0] not in own]
         return [holder for _, holder in sorted(found, key=lambda each: _order(each[1]))]
 
     def _holders_of(self, entry: GpuEntry) -> Iterable[tuple[str, GpuHolder]]:
         silent = self._carrel.cluster_ledger.why_silent(entry.gpu.node)
         for uid, share in sorted(entry.shares.items()):
-            pod = self._carrel.claim_users.pod_of(uid)
+            pod = self._carrel.holders.pod_of(uid)
             is_there = pod is not None or share.holder.is_claim
             gone = "" if is_there else "it is gone, and its node has not confirmed its end"
             covered = self._covered_pods.of(uid)
@@ -121,7 +121,7 @@ class CoverageReader:
                 GpuHolder(
                     gpu=str(entry.gpu),
                     model=entry.gpu.model,
-                    pod=self._carrel.claim_users.described(share.holder),
+                    pod=self._carrel.holders.described(share.holder),
                     user=person_of(pod) if pod is not None else "",
                     tier=self._carrel.covered_pods.tier(pod) if pod is not None else None,
                     until=covered.entitlement.ends if covered is not None else None,

@@ -37,7 +37,7 @@ class CoveredPods(CoverageIndex):
     ) -> None:
         super().__init__(ledger, options.now)
         self._watches = watches
-        self._claim_users = watches.claim_users
+        self._gpu_holders = watches.holders
         self._requests = requests
         self._eligible_nodes = eligible_nodes
         self._policy = options.tier_policy
@@ -57,10 +57,10 @@ class CoveredPods(CoverageIndex):
         if old is not None and new is not None and not matters(old, new):
             return
         for pod in filter(None, (old, new)):
-            uid, claims = pod.metadata.uid, self._claim_users.used_by(pod)
+            uid, claims = pod.metadata.uid, self._gpu_holders.used_by(pod)
             if person := person_of(pod):
                 self._set_waiting(person, uid, waits=pod is new and is_waiting(pod))
-            self._on_holders((uid, *claims), [pod, *filter(None, map(self._claim_users.pod_of, claims))])
+            self._on_holders((uid, *claims), [pod, *filter(None, map(self._gpu_holders.pod_of, claims))])
 
     def on_claim(self, uid: str, users: Collection[Pod]) -> None:
         """A ResourceClaim has changed, or is used by other pods than before; these use it, or did."""
@@ -70,7 +70,7 @@ class CoveredPods(CoverageIndex):
     def on_shares(self, uids: Iterable[str]) -> None:
         """These pods hold other shares than before, or their GPUs are reported differently."""
         for uid in uids:
-            pod = self._claim_users.pod_of(uid)
+            pod = self._gpu_holders.pod_of(uid)
             self._on_holders((uid,), () if pod is None else (pod,), is_room_changed=False)
 
     def _on_holders(self, uids: Sequence[str], pods: Iterable[Pod], *, is_room_changed: bool = True) -> None:
@@ -117,12 +117,12 @@ class CoveredPods(CoverageIndex):
         self.update()
         if not self._running:
             return None
-        pod, found = self._claim_users.pod_of(uid), self._holders.get(uid)
+        pod, found = self._gpu_holders.pod_of(uid), self._holders.get(uid)
         if pod is None or pod.metadata.uid != uid:
             return found
         if found is None and person_of(pod) not in self._bookings_of:
             return None  # most pods: for these nothing has to be worked out
-        used = [claim for claim in self._claim_users.used_by(pod) if self._ledger.shares_of(claim)]
+        used = [claim for claim in self._gpu_holders.used_by(pod) if self._ledger.shares_of(claim)]
         if found is not None:
             # Who also uses a claim of another pod which no booking covers may lose that one, and ends with it.
             return found if all(claim in self._holders for claim in used) else None
@@ -165,14 +165,14 @@ class CoveredPods(CoverageIndex):
         people = self._running[booking].people if booking in self._running else ()
         uids = {uid for person in people for uid in self._covered_of.get(person, ())}
         here = [uid for uid in uids if self._holders[uid].entitlement.booking == booking]
-        found = filter(None, map(self._claim_users.pod_of, here))
+        found = filter(None, map(self._gpu_holders.pod_of, here))
         pods = {pod.metadata.uid: pod for pod in found}  # one may have several claims
         return sorted(pods.values(), key=lambda pod: holder_of(pod).full_name)
 
     def users_of(self, booking: str) -> list[Pod]:
         """The same, and those that wait for its GPUs."""
         waiting = (uid for uid, by in self.covered_waiting().items() if by.entitlement.booking == booking)
-        return [*self.covered_by(booking), *filter(None, map(self._claim_users.pod_of, waiting))]
+        return [*self.covered_by(booking), *filter(None, map(self._gpu_holders.pod_of, waiting))]
 
     # --- the pods ----------------------------------------------------------------------------------------------------
 
@@ -183,18 +183,18 @@ class CoveredPods(CoverageIndex):
         for entitlement in filter(None, map(self._running.get, self._bookings_of.get(person, ()))):
             if person == min(entitlement.people):
                 for uid in self._recorded_for.get(entitlement.booking, ()):
-                    if self._claim_users.pod_of(uid) is None:
+                    if self._gpu_holders.pod_of(uid) is None:
                         yield PersonsPod(Holder(uid), person, entitlement.namespace, entitlement.start, None, None)
 
     def _read(self, uid: str) -> PersonsPod | None:
-        pod = self._claim_users.pod_of(uid)
+        pod = self._gpu_holders.pod_of(uid)
         if pod is None:
             return None
         request = request_in(self._requests.as_admitted(pod)) if not self.is_exempt(pod) else None
         return self._persons_pod(pod, person_of(pod), request)
 
     def _is_revocable(self, uid: str) -> bool:
-        pod = self._claim_users.pod_of(uid)
+        pod = self._gpu_holders.pod_of(uid)
         if pod is None or is_ending(pod):
             return True
         return uid not in self._holders and self.uncovered_tier(pod) is Tier.OPPORTUNISTIC
@@ -210,5 +210,5 @@ class CoveredPods(CoverageIndex):
             nodes=self._eligible_nodes.nodes_for(pod) if request is not None else (),
             nodes_when_open=self._eligible_nodes.nodes_for(pod, when_open=True) if request is not None else (),
             wanted_booking=pod.metadata.annotations.get(BOOKING, ""),
-            claims=tuple(self._claim_users.claims_of(pod)),
+            claims=tuple(self._gpu_holders.others_of(pod)),
         )

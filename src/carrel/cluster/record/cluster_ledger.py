@@ -57,7 +57,7 @@ class ClusterLedger:
         self.ledger = ledger
         self._watches = watches
         self._pods = watches.pods.store
-        self._claim_users = watches.claim_users
+        self._gpu_holders = watches.holders
         self._closed_nodes = closed_nodes
         self._memory_unit = dialect_options.memory_unit
         self._isolation = isolation
@@ -227,7 +227,7 @@ class ClusterLedger:
         claims = status.prepared_claims
         users = (uid for uid in self.users_of(gpu) if uid in claims and uid not in shares) if claims else iter(())
         found = next(users, None)
-        return f"{self._claim_users.name_of(found)} uses it, and no Lease says so" if found else ""
+        return f"{self._gpu_holders.name_of(found)} uses it, and no Lease says so" if found else ""
 
     # --- pods without a Lease ----------------------------------------------------------------------------------------
 
@@ -397,7 +397,7 @@ class ClusterLedger:
         shares |= {uid: promise.share for uid, promise in self._promised.get(gpu, {}).items()}
         shares |= {share.holder.uid: share for record in records for share in record.shares}
         kept_for = next((record.kept_for for record in records if record.kept_for), None)
-        now = [share.in_state(state_of(share, self._claim_users.pod_of(share.holder.uid))) for share in shares.values()]
+        now = [share.in_state(state_of(share, self._gpu_holders.pod_of(share.holder.uid))) for share in shares.values()]
         if changed := self.ledger.set_entry(gpu, now, kept_for):
             self._tell_shares(changed)
 
@@ -430,7 +430,7 @@ class ClusterLedger:
                     self._refresh(pod.spec.node_name)  # why its GPU is set aside
             elif new.status.phase == "Running":
                 self.ledger.assign(pod.metadata.uid)
-        for claim in self._claim_users.used_by(pod) if pod is not None else ():
+        for claim in self._gpu_holders.used_by(pod) if pod is not None else ():
             self.on_claim(claim)
 
     def on_claim(self, uid: str) -> None:

@@ -33,7 +33,7 @@ class FreeAgain:
         running = sorted((each for each in covered.bookings() if each.runs_at(now)), key=lambda each: each.ends)
         for booking in running:
             pods = covered.covered_by(booking.booking)
-            uids = (uid for pod in pods for uid in self._state.claim_users.holder_uids(pod))
+            uids = (uid for pod in pods for uid in self._state.holders.held_by(pod))
             if any(self._holds_one(uid, request, nodes) for uid in uids):
                 return booking.ends
         return None

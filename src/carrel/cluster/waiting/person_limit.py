@@ -93,7 +93,7 @@ class PersonLimit:
         for pod in pods:
             uid = pod.metadata.uid
             is_counted = uid not in covered and not self._covered_pods.is_exempt(pod)
-            for holder in self._watches.claim_users.holder_uids(pod) if is_counted else ():
+            for holder in self._watches.holders.held_by(pod) if is_counted else ():
                 for gpu, share in self._ledger.shares_of(holder).items():
                     memory = entry.gpu.memory if (entry := self._ledger.entry(gpu)) is not None else 0
                     held += Fraction(share.memory, memory) if share.memory is not None and memory else 1

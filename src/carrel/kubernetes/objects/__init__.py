@@ -3,7 +3,6 @@
 Reading order:
 
     kinds resources           what is read of each kind, and where it is in the API
-    resource_claims           the same of Dynamic Resource Allocation
     pods quantity affinity    what several components read of a pod
     events                    Events, named after what they say
     unknown_field_warnings release  what API servers say about unknown fields, and about themselves

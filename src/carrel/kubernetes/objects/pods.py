@@ -26,6 +26,9 @@ class ResourceAsk(NamedTuple):
 
 NOTHING_ASKED = ResourceAsk(0, ())
 
+CLASS_RESOURCE = "deviceclass.resource.kubernetes.io/"
+"""Before the name of a DeviceClass: the resource by which pods ask for its devices without a claim of their own."""
+
 
 def subject(metadata: Metadata, kind: str = "pod") -> str:
     """How messages name an object: `pod lab/train`."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from carrel.kubernetes.objects import kinds, resource_claims
+from carrel.kubernetes.objects import kinds
 
 V_co = TypeVar("V_co", bound=kinds.Object, covariant=True)
 
@@ -53,16 +53,6 @@ PRIORITY_CLASSES = Resource(
     kinds.PriorityClass, "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False
 )
 RUNTIME_CLASSES = Resource(kinds.RuntimeClass, "node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False)
-RESOURCE_CLAIMS = Resource(resource_claims.ResourceClaim, "resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
-RESOURCE_CLAIM_TEMPLATES = Resource(
-    resource_claims.ResourceClaimTemplate, "resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate"
-)
-DEVICE_CLASSES = Resource(
-    resource_claims.DeviceClass, "resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False
-)
-RESOURCE_SLICES = Resource(
-    resource_claims.ResourceSlice, "resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False
-)
 MUTATING_WEBHOOKS = Resource(
     kinds.Object,
     "admissionregistration.k8s.io",

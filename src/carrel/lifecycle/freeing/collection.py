@@ -11,11 +11,12 @@ placed there. Kubernetes deletes the pods of a lost node; each frees its GPUs wh
 is deleted, even if its GPU has another index now: such a Lease would make the GPU unusable.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import timedelta
 
+from carrel.cluster.holders import HolderEnds
 from carrel.cluster.pod_progress import FINISHED
 from carrel.cluster.record.known_lease import KnownLease
 from carrel.cluster.state import ClusterState
@@ -24,7 +25,6 @@ from carrel.kubernetes.cluster import Json, NotFound
 from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.shares import Holder
 from carrel.lifecycle.revoking.kept_gpus import KeptGpus, is_kept_for_next
-from carrel.resource_claims.allocation.claim_ends import TIME_TO_STORE_S, ClaimEnds
 
 KEPT_FOR_NEXT = timedelta(minutes=15)
 """How long a GPU that was taken back for a booking is kept when the pod that it was taken back for is gone. A notebook
@@ -51,15 +51,16 @@ class _Unbound:
 
 
 class LeaseCollector:
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: ClusterState, other_ends: Callable[[], HolderEnds]) -> None:
+        """`other_ends`: of holders that are no pods; asked for when a Lease names one."""
         self._state = state
+        self._other_ends = other_ends
         self._cluster_ledger = state.cluster_ledger
         self._lease_writer = state.lease_writer
         self._pod_by_uid = state.pods.store.by_uid
         self._clock = state.options.clock
         self._kept = KeptGpus(state)
         self._ends = ConfirmedEnds(state)
-        self._claim_ends = ClaimEnds(state.cluster, state.cluster_ledger, state.device_claims)
         self._unbound: dict[tuple[str, str], _Unbound] = {}  # Lease and uid
 
     async def collect(self) -> Sequence[FreedShare]:
@@ -72,7 +73,6 @@ class LeaseCollector:
         leases = {lease.name: lease for lease in self._cluster_ledger.leases()}
         holders = {share.holder.uid for lease in leases.values() for share in lease.record.shares}
         self._ends.forget_all_but(holders)
-        self._claim_ends.forget_all_but(holders)
         self._unbound = {
             (name, uid): seen
             for (name, uid), seen in self._unbound.items()
@@ -119,7 +119,7 @@ class LeaseCollector:
 
     def _seems_absent(self, holder: Holder, lease: KnownLease) -> bool:
         if holder.is_claim:
-            return self._claim_ends.seems_over(holder, lease.record)
+            return self._other_ends().seems_over(holder, lease.record)
         return self._node_of(holder) != lease.record.node or self._has_others(lease, holder)
 
     def _node_of(self, holder: Holder) -> str | None:
@@ -169,8 +169,8 @@ class LeaseCollector:
         return ""
 
     async def _remove_claim_if_over(self, lease: KnownLease, holder: Holder) -> str:
-        record, end = lease.record, await self._claim_ends.end_of(holder, lease.record)
-        if not end.why or not (end.is_final or self._had_time(lease, holder, TIME_TO_STORE_S)):
+        record, end = lease.record, await self._other_ends().end_of(holder, lease.record)
+        if not end.why or (end.final_after_s and not self._had_time(lease, holder, end.final_after_s)):
             return ""
         # The gate may be saying yes to this claim at this very moment: then this write gets a conflict.
         is_removed = await self._lease_writer.remove_pod(

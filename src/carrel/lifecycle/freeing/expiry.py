@@ -137,7 +137,7 @@ class Expiry:
         # A claim that a scheduler made for `nvidia.com/gpu` is not in the pod's spec; its class may be gone, too.
         return (
             _asks_for_gpus(pod)
-            or self._state.requests.asks_by_claims(pod)
+            or self._state.requests.asks_any_scheduler(pod)
             or bool(self._state.pod_facts.shares_of(pod))
         )
 

@@ -50,7 +50,7 @@ class SlowEndings:
     async def round(self) -> int:
         """Warns the pods that take too long, and deletes those again that were warned. How many were deleted."""
         holders = tuple(self._state.ledger.holders())
-        pods = [pod for uid in holders for pod in self._state.claim_users.pods_of(uid)]
+        pods = [pod for uid in holders for pod in self._state.holders.pods_of(uid)]
         slow = self._state.isolation.found("ending", pods, self._if_slow)
         self._warned = {pod.metadata.uid: at for pod in slow if (at := self._warned.get(pod.metadata.uid)) is not None}
         return sum(await self._state.isolation.each("ending", slow, self._hurry))

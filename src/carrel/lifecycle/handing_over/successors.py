@@ -17,12 +17,14 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from carrel.cluster.state import ClusterState
 from carrel.cluster.watches import NAMESPACE_OF
 from carrel.dialects import hand_over_record, kai, successor_manifest
-from carrel.dialects.dra import NOTHING_CLAIMED
 from carrel.dialects.gang_makers import PLURALS
 from carrel.dialects.hand_over_record import HandedOver, HandOver, successor_of
+from carrel.dialects.interface import NOTHING_CLAIMED, ClaimedGpus
 from carrel.dialects.jupyter import USERNAME
 from carrel.kubernetes.cluster import (
     AlreadyExists,
@@ -54,14 +56,14 @@ class Successors:
         """`cluster`: by which everything is written."""
         self._cluster = cluster
         self._namespace = state.options.namespace
-        self._claims = state.device_claims
+        self._holders = state.holders
         self._pods = state.pods.store
 
     # --- manifests ---------------------------------------------------------------------------------------------------
 
     async def keep(self, record: HandOver, written: Json, pod: Json) -> str | Refusal:
         """The name of the Secret with the successor of this version of the pod. `written`: the record's ConfigMap."""
-        claimed = self._claims.claimed_by_manifest(pod) if self._claims is not None else NOTHING_CLAIMED
+        claimed = self._claimed_by(pod)
         packed = successor_manifest.pack(successor_of(pod, record.why, record.lost_at, claimed))
         if len(packed) > successor_manifest.MOST_BYTES:
             sizes = f"{len(packed):,} bytes compressed, {successor_manifest.MOST_BYTES:,} are possible"
@@ -72,6 +74,12 @@ class Successors:
             secret = successor_manifest.write_manifest(name, packed, written)
             await self._cluster.create(SECRETS, secret, self._namespace)
         return name
+
+    def _claimed_by(self, pod: Json) -> ClaimedGpus:
+        try:
+            return self._holders.claimed_by(msgspec.convert(pod, Pod))
+        except msgspec.ValidationError:
+            return NOTHING_CLAIMED
 
     async def manifest(self, record: HandOver) -> Json | None:
         """None: the pod gets no successor."""

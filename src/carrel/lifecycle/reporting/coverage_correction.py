@@ -100,9 +100,7 @@ class CoverageCorrection:
         end, now = end_of(pod), self._state.options.now()
         if tier_of(pod) is not Tier.BOOKED or end is None or now < end or self._at_end is AtEnd.KEEP:
             return False
-        bookings = {
-            record.booking for record in records_of(self._state.ledger, *self._state.claim_users.holder_uids(pod))
-        }
+        bookings = {record.booking for record in records_of(self._state.ledger, *self._state.holders.held_by(pod))}
         is_known = any(self._state.covered_pods.booking(booking) is not None for booking in bookings)
         return is_known or not bookings or now >= end + KEPT_AFTER_END
 
@@ -141,7 +139,7 @@ class CoverageCorrection:
         return Note(NOT_COVERED, f"no booking covers this pod any more: {WORDS.about(self._reader.of(pod))}", WARNING)
 
     async def _record(self, pod: Pod, covered: Covered | None) -> None:
-        uids = self._state.claim_users.holder_uids(pod)
+        uids = self._state.holders.held_by(pod)
         wanted: Coverage | None = None
         if covered is not None:
             booking = covered.entitlement.booking

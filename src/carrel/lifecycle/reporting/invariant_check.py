@@ -61,7 +61,6 @@ class InvariantCheck:
 
 def observed_on(state: ClusterState) -> Observed:
     """What the caches show at this moment."""
-    claims = state.device_claims
     return Observed(
         nodes=state.cluster_ledger.reported_nodes(),
         statuses={each.metadata.name: each for each in state.node_statuses.store.snapshot()},
@@ -70,5 +69,5 @@ def observed_on(state: ClusterState) -> Observed:
         pods={pod.metadata.uid: pod for pod in state.pods.store.snapshot()},
         bookings={each.booking: each for each in state.covered_pods.bookings()},
         now=state.options.now(),
-        claims={each.metadata.uid for each in claims.claims.store.snapshot()} if claims is not None else None,
+        claims=state.holders.known_others(),
     )

@@ -65,7 +65,7 @@ class KeptGpus:
         """The Leases by which the pod has to give a GPU back, by itself or by a ResourceClaim that it uses."""
         for lease in self._state.cluster_ledger.kept_leases():
             for victim in (victim.uid for victim in lease.record.kept_from):
-                users = (pod.metadata.uid for pod in self._state.claim_users.pods_of(victim))
+                users = (pod.metadata.uid for pod in self._state.holders.pods_of(victim))
                 if uid == victim or uid in users:
                     yield lease.record
                     break

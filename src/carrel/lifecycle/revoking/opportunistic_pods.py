@@ -44,9 +44,7 @@ class OpportunisticPods:
 
     def read(self) -> Opportunists:
         holders, held_up = self._ledger.holders(), self._hand_overs.budgets.kept()
-        users = {
-            pod.metadata.uid for uid in holders - self._pods.keys() for pod in self._state.claim_users.pods_of(uid)
-        }
+        users = {pod.metadata.uid for uid in holders - self._pods.keys() for pod in self._state.holders.pods_of(uid)}
         self.forget_changed()
         for uid in self._known.keys() - (holders - held_up - users):
             del self._known[uid]
@@ -77,7 +75,7 @@ class OpportunisticPods:
             return None
         if not self._state.pod_facts.holder_may_lose_gpus(uid):
             return None
-        return self._as_victim(uid, [pod for pod in self._state.claim_users.pods_of(uid) if not is_ending(pod)])
+        return self._as_victim(uid, [pod for pod in self._state.holders.pods_of(uid) if not is_ending(pod)])
 
     def _as_victim(self, uid: str, pods: Sequence[Pod]) -> OpportunisticPod:
         """With its pods that are not ending. Of several, the longest work counts, and the youngest."""
@@ -93,7 +91,7 @@ class OpportunisticPods:
         """The pods that should have given their GPUs back: a booked pod must not wait any longer for them."""
         now, found, gone = self._now(), {}, {}
         for uid in uids:
-            pod = self._state.claim_users.pod_of(uid)
+            pod = self._state.holders.pod_of(uid)
             if pod is None:
                 if any(share.holder.is_claim for share in self._ledger.shares_of(uid).values()):
                     continue  # it is no pod, so nobody can find it gone by looking for one
@@ -114,7 +112,7 @@ class OpportunisticPods:
         return pod.metadata.uid in held_up
 
     def _title_of(self, uid: str) -> str:
-        pod = self._state.claim_users.pod_of(uid)
+        pod = self._state.holders.pod_of(uid)
         return title(pod) if pod is not None else uid
 
 

@@ -135,12 +135,12 @@ class Revoker:
         is_ending_now = now["metadata"]["uid"] != booked.uid or now["metadata"].get("deletionTimestamp")
         if is_ending_now or now["spec"].get("nodeName") or not await self._keep_gpus(step):
             return None
-        users = (pod for victim in step.victims for pod in self._state.claim_users.pods_of(victim.uid))
+        users = (pod for victim in step.victims for pod in self._state.holders.pods_of(victim.uid))
         pods = {pod.metadata.uid: pod for pod in users if not is_ending(pod)}  # one pod may have several claims
         victims = [pod for uid, pod in pods.items() if uid not in self._hand_overs.begun]
         begun = await self._isolation.each("victim", victims, lambda pod: self._begin(pod, step))
         told = [f"{pod} has to end by {in_utc(due)}" for pod, due, name in begun if name]
-        waiting = self._state.claim_users.pod_of(booked.uid)
+        waiting = self._state.holders.pod_of(booked.uid)
         if told and waiting is not None:
             text = f"a GPU is kept for this pod; it is still in use: {', '.join(told)}"
             await self._events.try_record(waiting, Note(KEPT, text, NORMAL))
@@ -207,7 +207,7 @@ class Revoker:
         """In the order in which they are served. For a gang that can never start, nobody loses a GPU."""
         never: dict[str, Refusal | None] = {}  # of each gang
         for waiting in self._state.booked_waiting():
-            pod, request = self._state.claim_users.pod_of(waiting.holder.uid), waiting.request
+            pod, request = self._state.holders.pod_of(waiting.holder.uid), waiting.request
             if pod is None or not self._is_unschedulable(pod) or not self._state.requests.is_understood(pod):
                 continue
             if request.gang is not None and request.gang.name not in never:
@@ -221,7 +221,7 @@ class Revoker:
         Before that no revocation is needed; and without a scheduler it would be useless. Of a claim that the gate has
         refused, a scheduler says that something went wrong, and not that the pod is unschedulable.
         """
-        if self._state.requests.asks_by_claims(pod):
+        if self._state.requests.asks_any_scheduler(pod):
             return is_waiting(pod) and could_not_be_scheduled(pod)
         return (
             is_waiting(pod)
@@ -339,9 +339,9 @@ class Revoker:
     # --- victims -----------------------------------------------------------------------------------------------------
 
     def _is_begun(self, victim: Holder) -> bool:
-        staying = [pod for pod in self._state.claim_users.pods_of(victim.uid) if not is_ending(pod)]
+        staying = [pod for pod in self._state.holders.pods_of(victim.uid) if not is_ending(pod)]
         return all(pod.metadata.uid in self._hand_overs.begun for pod in staying)
 
     def _is_ending(self, victim: Holder) -> bool:
-        pod = self._state.claim_users.pod_of(victim.uid)
+        pod = self._state.holders.pod_of(victim.uid)
         return pod is None or is_ending(pod)

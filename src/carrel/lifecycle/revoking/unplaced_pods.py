@@ -73,7 +73,7 @@ class UnplacedPods:
         it takes the allocation away, Carrel allocates again, and so on."""
         shares = (share for lease in self._state.cluster_ledger.leases() for share in lease.record.shares)
         claims = {share.holder.uid for share in shares if share.holder.is_claim}
-        for pod in filter(None, map(self._state.claim_users.pod_of, claims)):
+        for pod in filter(None, map(self._state.holders.pod_of, claims)):
             is_booked = is_waiting(pod) and self._state.covered_pods.of(pod.metadata.uid) is not None
             if is_booked and could_not_be_scheduled(pod) and not is_lent(pod, now):
                 yield pod

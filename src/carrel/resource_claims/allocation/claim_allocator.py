@@ -11,7 +11,7 @@ chooses the GPUs and allocates the claims, and every scheduler only follows:
 
 If a scheduler was faster, what was taken is given back. A scheduler that cannot follow, for want of CPU for example,
 removes the allocation; the claim is then left to it for a while. A claim that says more than Carrel understands
-(`dialects.claim_selectors`) is never allocated here.
+(`selectors`) is never allocated here.
 """
 
 import asyncio
@@ -20,21 +20,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from carrel.cluster.device_claims import DeviceClaims
 from carrel.cluster.pod_progress import could_not_be_scheduled, holder_of, is_waiting
 from carrel.cluster.state import ClusterState
-from carrel.dialects.claim_allocation import WantedGpu, given, wanted_gpus, write_allocation, write_consumer
-from carrel.dialects.dra import DELETE_PROTECTION, holder_of_claim, is_for_extended_resource
-from carrel.dialects.dra_shadows import AdvertisedDevice
 from carrel.dialects.lent_gpus import is_lent
 from carrel.kubernetes.cluster import Conflict, Forbidden, Invalid, MergePatch, NotFound
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.objects.resource_claims import ResourceClaim
-from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.placement import Placement, WaitingPod, candidates, place
 from carrel.ledger.requests import Request
 from carrel.ledger.shares import Coverage
+from carrel.resource_claims.allocation.allocation_words import (
+    WantedGpu,
+    given,
+    wanted_gpus,
+    write_allocation,
+    write_consumer,
+)
+from carrel.resource_claims.device_claims import DeviceClaims
+from carrel.resource_claims.dra import DELETE_PROTECTION, holder_of_claim, is_for_extended_resource
+from carrel.resource_claims.objects import RESOURCE_CLAIMS, ResourceClaim
+from carrel.resource_claims.shadows.shadow_words import AdvertisedDevice
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +80,7 @@ class ClaimAllocator:
     def _if_interrupted(self, uid: str) -> WaitingPod | None:
         """The booked pod that waits for a claim which has its GPUs on Leases, but no allocation."""
         claim = self._device_claims.claims.store.by_uid(uid)
-        pod = self._state.claim_users.pod_of(uid)
+        pod = self._state.holders.pod_of(uid)
         if claim is None or claim.status.allocation is not None or pod is None:
             return None
         covered, request = self._state.covered_pods.of(pod.metadata.uid), self._device_claims.request_of(pod)

@@ -10,55 +10,43 @@
 A pod that is deleted by force frees its claim at once, and its containers may still run; hence the last line.
 """
 
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-
 import msgspec
 
-from carrel.cluster.device_claims import DeviceClaims
-from carrel.cluster.record.cluster_ledger import ClusterLedger
-from carrel.dialects import dra
+from carrel.cluster.holders import HolderEnd
+from carrel.cluster.state import ClusterState
 from carrel.dialects.carrel import LeaseRecord
-from carrel.dialects.dra import DevicePlace
 from carrel.dialects.gpuclaim import users_on
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, GpuNodeStatus
-from carrel.kubernetes.cluster import Cluster, Forbidden, NotFound, Selection
-from carrel.kubernetes.objects.resource_claims import ResourceClaim
-from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
+from carrel.kubernetes.cluster import Forbidden, NotFound, Selection
 from carrel.ledger.shares import Holder
+from carrel.resource_claims import dra
+from carrel.resource_claims.dra import DevicePlace
+from carrel.resource_claims.holders import ClaimHolders
+from carrel.resource_claims.objects import RESOURCE_CLAIMS, ResourceClaim
 
 TIME_TO_STORE_S = 90.0
 """From the gate's yes to the stored allocation: the API server itself gives a request up after 60 s."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimEnd:
-    why: str
-    """Why the claim does not hold the GPU; empty if it does."""
-    is_final: bool = True
-    """False: it may hold it in a moment."""
-
-
-HOLDS = ClaimEnd("")
+HOLDS = HolderEnd("")
 
 
 class ClaimEnds:
-    def __init__(self, cluster: Cluster, cluster_ledger: ClusterLedger, device_claims: DeviceClaims | None) -> None:
-        """`device_claims`: None where they are not watched; then the API server is asked about every claim."""
-        self._cluster = cluster
-        self._cluster_ledger = cluster_ledger
-        self._device_claims = device_claims
-        self._stored: dict[tuple[str, str], tuple[str, ...]] = {}  # uid, GPU → the marks of the share when it was seen
-        if device_claims is not None:
-            device_claims.claims.on_change(self._on_claim)
+    def __init__(self, state: ClusterState) -> None:
+        """Where claims are not counted any more, the API server is asked about every claim that a Lease still names."""
+        self._cluster = state.cluster
+        self._cluster_ledger = state.cluster_ledger
+        self._device_claims = state.holders.device_claims if isinstance(state.holders, ClaimHolders) else None
+        self._stored: dict[str, dict[str, tuple[str, ...]]] = {}  # uid → GPU → the marks of the share when it was seen
+        if self._device_claims is not None:
+            self._device_claims.claims.on_change(self._on_claim)
 
     def _on_claim(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         if new is not None and new.status.allocation is not None:
             for lease in self._cluster_ledger.leases_of(new.metadata.uid):
                 self.seems_over(dra.holder_of_claim(new), lease.record)
-
-    def forget_all_but(self, kept: AbstractSet[str]) -> None:
-        self._stored = {key: marks for key, marks in self._stored.items() if key[0] in kept}
+        elif new is None and old is not None:
+            self._stored.pop(old.metadata.uid, None)
 
     def seems_over(self, holder: Holder, record: LeaseRecord) -> bool:
         """Whether the caches give a reason to ask."""
@@ -67,10 +55,10 @@ class ClaimEnds:
         claim = self._device_claims.claims.store.get(holder.name, holder.namespace)
         if claim is None or self._end_of(claim, holder, record).why:
             return True
-        self._stored[holder.uid, record.gpu] = _marks(record, holder)
+        self._stored.setdefault(holder.uid, {})[record.gpu] = _marks(record, holder)
         return False
 
-    async def end_of(self, holder: Holder, record: LeaseRecord) -> ClaimEnd:
+    async def end_of(self, holder: Holder, record: LeaseRecord) -> HolderEnd:
         """Ask the API server whether the holder still has the GPU."""
         if holder.uid in self._cluster_ledger.users_on(record):
             return HOLDS
@@ -82,11 +70,11 @@ class ClaimEnds:
             # Its role is older than this program. Other holders of the GPU must still be looked at.
             return HOLDS
 
-    async def _read_end(self, holder: Holder, record: LeaseRecord) -> ClaimEnd:
+    async def _read_end(self, holder: Holder, record: LeaseRecord) -> HolderEnd:
         try:
             found = await self._cluster.get(RESOURCE_CLAIMS, holder.name, holder.namespace)
         except NotFound:
-            return ClaimEnd("the claim is gone") if await self._is_served(holder) else HOLDS
+            return HolderEnd("the claim is gone") if await self._is_served(holder) else HOLDS
         return self._end_of(msgspec.convert(found, ResourceClaim), holder, record)
 
     async def _is_used(self, holder: Holder, record: LeaseRecord) -> bool:
@@ -109,15 +97,17 @@ class ClaimEnds:
             return False
         return True
 
-    def _end_of(self, claim: ResourceClaim, holder: Holder, record: LeaseRecord) -> ClaimEnd:
+    def _end_of(self, claim: ResourceClaim, holder: Holder, record: LeaseRecord) -> HolderEnd:
         if claim.metadata.uid != holder.uid:
-            return ClaimEnd("another claim has its name now")
+            return HolderEnd("another claim has its name now")
         results = claim.status.allocation.devices.results if claim.status.allocation is not None else ()
         if any(self._is_for(dra.place_of(result), record) for result in results if not dra.is_for_admin(claim, result)):
             return HOLDS
         # What is stored elsewhere cannot be stored here too: a write names the version of the claim that it changes.
-        is_final = bool(results) or self._stored.get((holder.uid, record.gpu)) == _marks(record, holder)
-        return ClaimEnd(f"the claim is not allocated to GPU {record.index} of {record.node}", is_final=is_final)
+        is_final = bool(results) or self._stored.get(holder.uid, {}).get(record.gpu) == _marks(record, holder)
+        return HolderEnd(
+            f"the claim is not allocated to GPU {record.index} of {record.node}", 0.0 if is_final else TIME_TO_STORE_S
+        )
 
     def _is_for(self, place: DevicePlace, record: LeaseRecord) -> bool:
         """Whether a device is the GPU of the Lease; also if no slice says any more which one it is, but it may be."""

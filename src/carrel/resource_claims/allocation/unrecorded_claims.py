@@ -14,17 +14,16 @@ from enum import Enum
 
 import msgspec
 
-from carrel.cluster.device_claims import DeviceClaims
 from carrel.cluster.state import ClusterState
-from carrel.dialects import dra
 from carrel.dialects.gpuclaim import lease_name
 from carrel.kubernetes.cluster import NotFound
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import WARNING, Note
-from carrel.kubernetes.objects.resource_claims import ResourceClaim
-from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.ledger.shares import Share, ShareState
+from carrel.resource_claims import dra
+from carrel.resource_claims.device_claims import DeviceClaims
+from carrel.resource_claims.objects import RESOURCE_CLAIMS, ResourceClaim
 
 log = logging.getLogger(__name__)
 

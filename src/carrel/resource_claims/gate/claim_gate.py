@@ -20,17 +20,14 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from carrel.admission.review import AdmissionRequest
-from carrel.cluster.device_claims import DeviceClaims
+from carrel.admission.review import AdmissionRequest, ClaimReviews
 from carrel.cluster.state import ClusterState
-from carrel.dialects import dra, nvidia
-from carrel.dialects.dra import DevicePlace
-from carrel.dialects.dra_shadows import SHADOW
+from carrel.dialects import nvidia
+from carrel.dialects.carrel import SHADOW
 from carrel.dialects.protected_keys import Writer, account_of
 from carrel.dialects.registry import asked_in_ways, dialects_of
 from carrel.kubernetes.cluster import NotFound
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.objects.resource_claims import ClaimConsumer, ResourceClaim
 from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.ledger.ledger import LedgerError
@@ -39,11 +36,16 @@ from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Request
 from carrel.ledger.shares import Holder
 from carrel.parsing import Malformed
+from carrel.resource_claims import dra
+from carrel.resource_claims.device_claims import DeviceClaims
+from carrel.resource_claims.dra import DevicePlace
 from carrel.resource_claims.gate.allocation_retries import AllocationRetries
+from carrel.resource_claims.gate.claim_requests import why_not_claimed
 from carrel.resource_claims.gate.claim_terms import ClaimTermsLookup
+from carrel.resource_claims.objects import ClaimConsumer, ResourceClaim
 
 
-class ClaimGate:
+class ClaimGate(ClaimReviews):
     def __init__(
         self, state: ClusterState, device_claims: DeviceClaims, trusted: AbstractSet[str] = frozenset()
     ) -> None:
@@ -89,6 +91,9 @@ class ClaimGate:
             if refusal is None:
                 self._retries.approved(holder.uid, now)
             return refusal
+
+    def why_not_new(self, request: AdmissionRequest) -> Refusal | None:
+        return why_not_claimed(request, self._device_claims)
 
     def _on_claim(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         claim = new or old

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from carrel.admission.review import AdmissionRequest
-from carrel.cluster.device_claims import DeviceClaims
-from carrel.kubernetes.objects.resource_claims import ResourceClaimSpec
 from carrel.ledger.refusals import Refusal
+from carrel.resource_claims.device_claims import DeviceClaims
+from carrel.resource_claims.objects import ResourceClaimSpec
 
 
 def why_not_claimed(request: AdmissionRequest, device_claims: DeviceClaims) -> Refusal | None:

@@ -5,7 +5,7 @@
     it has no pod              as an opportunistic one, of nobody
     an admin exempts its pod   it gets what is free
 
-A pod that did not come through Carrel's webhook gets nothing. Of several pods the first counts (`cluster.claim_users`).
+A pod that did not come through Carrel's webhook gets nothing. Of several pods the first counts (`holders`).
 """
 
 from collections.abc import Sequence

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from carrel.dialects.carrel import LEASE_GPU
-from carrel.dialects.dra import CDI_FILE, CDI_KIND
+from carrel.resource_claims.dra import CDI_FILE, CDI_KIND
 
-CDI_FOLDER = "/var/run/cdi"
 CDI_VERSION = "0.6.0"
 _UID = re.compile(r"[0-9A-Za-z][0-9A-Za-z-]{0,62}", re.ASCII)
 

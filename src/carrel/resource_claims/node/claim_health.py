@@ -12,8 +12,8 @@ from typing import Any
 
 import grpc
 
-from carrel.dialects import dra
 from carrel.ledger.gpus import Gpu
+from carrel.resource_claims import dra
 from carrel.resource_claims.node.grpc_stubs import health_pb2 as wire
 from carrel.resource_claims.node.grpc_stubs import health_pb2_grpc as calls
 

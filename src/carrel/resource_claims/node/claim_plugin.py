@@ -14,10 +14,10 @@ from typing import Any
 
 import grpc
 
-from carrel.dialects.dra import DRIVER
 from carrel.kubernetes.cluster import ClusterError
 from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
+from carrel.resource_claims.dra import DRIVER
 from carrel.resource_claims.node.claim_health import OLD_SERVICE, ClaimHealth
 from carrel.resource_claims.node.claim_preparation import ClaimPreparation, NamedClaim
 from carrel.resource_claims.node.grpc_stubs import claims_pb2 as wire

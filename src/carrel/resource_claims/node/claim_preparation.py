@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from carrel.dialects import dra, nvidia
+from carrel.dialects import nvidia
 from carrel.dialects.options import CudaDevices
 from carrel.kubernetes.cluster import Cluster, NotFound
-from carrel.kubernetes.objects.resource_claims import AllocatedDevice, ResourceClaim
-from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.refusals import Refusal
 from carrel.node.lease_check import LeaseCheck
+from carrel.resource_claims import dra
 from carrel.resource_claims.node.claim_files import ClaimFiles, device_id
+from carrel.resource_claims.objects import RESOURCE_CLAIMS, AllocatedDevice, ResourceClaim
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from carrel.dialects import dra
+from carrel.dialects.carrel import UNUSABLE
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.node.interfaces import GpuDetails
+from carrel.resource_claims import dra
 
 Json = dict[str, Any]
 
@@ -68,7 +69,7 @@ def _device(gpu: Gpu, ability: ServerAbility, details: GpuDetails) -> Json:
         as_nvidia["requestPolicy"] = {"default": "0", "validValues": ["0"]}
     device["capacity"] = {dra.MEMORY: memory, f"{dra.NVIDIA_DRIVER}/{dra.MEMORY}": as_nvidia}
     if gpu.unusable:
-        device["taints"] = [{"key": dra.UNUSABLE, "effect": "NoSchedule"}]
+        device["taints"] = [{"key": UNUSABLE, "effect": "NoSchedule"}]
     return device
 
 

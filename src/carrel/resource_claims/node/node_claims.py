@@ -7,26 +7,27 @@ a claim; the report says why.
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 
-from carrel.dialects import dra
 from carrel.dialects.cdi import why_no_cdi
 from carrel.dialects.options import DeviceList
 from carrel.kubernetes.cluster import Cluster, Selection
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import NodeObject
-from carrel.kubernetes.objects.resources import RESOURCE_SLICES
 from carrel.ledger.gpus import Gpu
+from carrel.node.claim_driver import ClaimDriver
 from carrel.node.interfaces import MachineState
 from carrel.node.lease_check import LeaseCheck
 from carrel.node.settings import AgentMode, AgentSettings
+from carrel.resource_claims import dra
 from carrel.resource_claims.node.claim_files import ClaimFiles
 from carrel.resource_claims.node.claim_plugin import ClaimPlugin
 from carrel.resource_claims.node.claim_preparation import ClaimPreparation
 from carrel.resource_claims.node.slice_publisher import SlicePublisher
+from carrel.resource_claims.objects import RESOURCE_SLICES
 
 NOT_SEEN = "its Node is not known yet"
 
 
-class NodeClaims:
+class NodeClaims(ClaimDriver):
     def __init__(
         self, cluster: Cluster, settings: AgentSettings, lease_check: LeaseCheck, report: Callable[[], Awaitable[None]]
     ) -> None:
@@ -49,17 +50,17 @@ class NodeClaims:
         self._slices = informers.watch(RESOURCE_SLICES, Selection(fields=ours), optional=True)
         self._slices.on_change(lambda old, new: on_change())
 
+    async def run(self) -> None:
+        await self.plugin.run()
+
     def with_users(self, users: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
-        """Who uses which GPU, with the claims that are prepared."""
         claims = self._preparation.users()
         return {uuid: sorted({*users.get(uuid, ()), *claims.get(uuid, ())}) for uuid in {*users, *claims}}
 
     def prepared(self) -> tuple[str, ...]:
-        """Their uids."""
         return tuple(sorted({uid for users in self._preparation.users().values() for uid in users}))
 
     def look(self, gpus: Sequence[Gpu], node: NodeObject | None, seen_at: datetime) -> str:
-        """Takes note of what there is. Why no claim can have a GPU here, for the report; empty if they can."""
         self._preparation.gpus = gpus
         self.plugin.health.update(gpus, seen_at)
         if self._settings.mode is not AgentMode.NATIVE:
@@ -73,7 +74,6 @@ class NodeClaims:
         return f"ResourceClaims get no GPUs of this node: {self._why_not}" if self._why_not else ""
 
     async def publish(self, state: MachineState, node: NodeObject | None) -> None:
-        """Raises `ClusterError`."""
         seen = self._slices.store.get(dra.slice_name(self._settings.node_name))
         if self._why_not or node is None:
             await self._publisher.withdraw(seen)

@@ -4,13 +4,12 @@ deletes the slices of its node when it starts, and when the plugin has been away
 import contextlib
 from typing import Any
 
-from carrel.dialects import dra
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, NotFound
 from carrel.kubernetes.objects.kinds import NodeObject
-from carrel.kubernetes.objects.resource_claims import ResourceSlice
-from carrel.kubernetes.objects.resources import RESOURCE_SLICES
 from carrel.node.interfaces import MachineState
+from carrel.resource_claims import dra
 from carrel.resource_claims.node.device_slice import ServerAbility, ability_of, devices_of, same_devices, slice_of
+from carrel.resource_claims.objects import RESOURCE_SLICES, ResourceSlice
 
 Json = dict[str, Any]
 

@@ -12,26 +12,23 @@ import asyncio
 import contextlib
 import logging
 
-from carrel.cluster.device_claims import DeviceClaims
 from carrel.cluster.state import ClusterState
-from carrel.dialects import dra_shadows
-from carrel.dialects.dra_shadows import SELECTED, UNALLOCATED, Shadow
 from carrel.dialects.gpuclaim import read_lease_name
 from carrel.kubernetes.cluster import (
     AlreadyExists,
     ClusterError,
     DeleteOptions,
-    Forbidden,
     MergePatch,
     NotFound,
-    Selection,
 )
 from carrel.kubernetes.objects.kinds import Lease
-from carrel.kubernetes.objects.resource_claims import ResourceClaim, ResourceSlice
-from carrel.kubernetes.objects.resources import RESOURCE_CLAIMS
 from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
+from carrel.resource_claims.device_claims import DeviceClaims
+from carrel.resource_claims.objects import RESOURCE_CLAIMS, ResourceClaim, ResourceSlice
+from carrel.resource_claims.shadows import shadow_words as dra_shadows
 from carrel.resource_claims.shadows.shadow_plan import NodeView, wanted_shadows
+from carrel.resource_claims.shadows.shadow_words import UNALLOCATED, Shadow
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +132,7 @@ class ShadowClaims:
 
     def _has_claims(self, uid: str) -> bool:
         pod = self._state.pods.store.by_uid(uid)
-        return pod is not None and (bool(pod.spec.resource_claims) or self._state.requests.asks_by_claims(pod))
+        return pod is not None and (bool(pod.spec.resource_claims) or self._state.requests.asks_any_scheduler(pod))
 
     async def _create(self, shadow: Shadow) -> int:
         with contextlib.suppress(AlreadyExists):  # the cache is older than our own last write
@@ -163,36 +160,3 @@ class ShadowClaims:
     async def _patch(self, name: str, document: dict[str, object]) -> None:
         namespace = self._state.options.namespace
         await self._state.cluster.patch(RESOURCE_CLAIMS, name, MergePatch(document), namespace, subresource="status")
-
-
-class ShadowRemoval:
-    """Where claims are not counted any more (`--no-dra`): deletes the shadows that are left, once."""
-
-    def __init__(self, state: ClusterState) -> None:
-        self._state = state
-
-    async def run(self) -> None:
-        """While this process leads, until nothing is left."""
-        while True:
-            try:
-                if await self.is_done():
-                    return
-            except ClusterError as error:
-                self._state.isolation.failed("shadow", "removal", error)
-            await asyncio.sleep(SWEEP_S)
-
-    async def is_done(self) -> bool:
-        cluster, ours = self._state.cluster, Selection(self._state.options.namespace, labels=SELECTED)
-        try:
-            left = (await cluster.list(RESOURCE_CLAIMS, ours)).items
-        except (NotFound, Forbidden):
-            return True  # the kind is not served, or was never counted
-
-        async def delete(claim: ResourceClaim) -> None:
-            how = DeleteOptions(uid=claim.metadata.uid)
-            await cluster.delete(RESOURCE_CLAIMS, claim.metadata.name, claim.metadata.namespace, how=how)
-
-        await self._state.isolation.each("shadow", left, delete)
-        if left:
-            log.info("shadows_deleted count=%d", len(left))
-        return not left

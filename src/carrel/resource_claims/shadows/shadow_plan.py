@@ -1,4 +1,4 @@
-"""PURE. Which shadow claims a node should have (`dialects.dra_shadows`).
+"""PURE. Which shadow claims a node should have (`shadows.shadow_words`).
 
     a pod holds a part of a GPU               a shadow of that amount; claims hold what they have themselves
     the GPU is kept for a booked pod,         a shadow of all that is free of it; not if that pod has claims: its
@@ -11,9 +11,9 @@ A device that has a taint already, because its own node says that no pod may hav
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from carrel.dialects.dra_shadows import AdvertisedDevice, Shadow
 from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import GpuEntry
+from carrel.resource_claims.shadows.shadow_words import AdvertisedDevice, Shadow
 
 REST = "rest"
 """The key of a shadow that stands for all that is free."""

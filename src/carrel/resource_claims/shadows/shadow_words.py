@@ -17,18 +17,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from carrel.dialects import dra
-from carrel.dialects.carrel import RESERVED_LEASE
-from carrel.dialects.dra import DevicePlace, Json
+from carrel.dialects.carrel import RESERVED_LEASE, SHADOW, SHADOW_HOLDER
 from carrel.dialects.gpuclaim import lease_name
-from carrel.kubernetes.objects.resource_claims import ResourceClaim, ResourceSlice
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.parsing import Malformed
+from carrel.resource_claims import dra
+from carrel.resource_claims.dra import DevicePlace, Json
+from carrel.resource_claims.objects import ResourceClaim, ResourceSlice
 
-SHADOW = "carrel.dev/shadow"
 SELECTED = f"{SHADOW}=true"
 """The label selector."""
-HOLDER = "carrel.dev/holder"
 REQUEST = "gpu"
 _LONGEST_ANNOTATION = 1000
 
@@ -71,7 +69,7 @@ class Shadow:
 
     @property
     def name(self) -> str:
-        """The same for the same content, so that nobody creates it twice."""
+        """A name that only depends on the content, so that nobody creates it twice."""
         content = f"{self.device.place} {self.device.uuid} {self.key} {self.memory}"
         return f"held-{hashlib.sha256(content.encode()).hexdigest()[:24]}"
 
@@ -108,7 +106,7 @@ def write_shadow(shadow: Shadow) -> Json:
         "metadata": {
             "name": shadow.name,
             "labels": {SHADOW: "true"},
-            "annotations": {RESERVED_LEASE: shadow.lease, HOLDER: shadow.holder[:_LONGEST_ANNOTATION]},
+            "annotations": {RESERVED_LEASE: shadow.lease, SHADOW_HOLDER: shadow.holder[:_LONGEST_ANNOTATION]},
         },
         "spec": {"devices": {"requests": [{"name": REQUEST, "exactly": wanted}]}},
     }

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from carrel.dialects import dra
-from carrel.dialects.dra import Json
-from carrel.dialects.dra_shadows import AdvertisedDevice
-from carrel.kubernetes.objects.resource_claims import Allocation, ResourceClaim
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.ledger.requests import Memory
 from carrel.ledger.shares import Holder, Share
+from carrel.resource_claims import dra
+from carrel.resource_claims.dra import Json
+from carrel.resource_claims.objects import Allocation, ResourceClaim
+from carrel.resource_claims.shadows.shadow_words import AdvertisedDevice
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from carrel.dialects import dra
-from carrel.dialects.dra import DevicePlace, allocated, is_gpu_class, mebibytes, request_of_claim, uuids_in
-from carrel.kubernetes.objects.resource_claims import DeviceClass, ResourceClaim, ResourceClaimSpec, ResourceSlice
 from carrel.ledger.gpus import MiB
 from carrel.ledger.requests import WHOLE, Memory, Request, Topology, TopologyMode
 from carrel.parsing import Malformed
+from carrel.resource_claims import dra
+from carrel.resource_claims.dra import DevicePlace, allocated, is_gpu_class, mebibytes, request_of_claim, uuids_in
+from carrel.resource_claims.objects import DeviceClass, ResourceClaim, ResourceClaimSpec, ResourceSlice
 
 HERE = DevicePlace("gpu.carrel.dev", "n1", "gpu-0")
 ALONE = Topology(TopologyMode.IGNORE)

@@ -3,26 +3,40 @@
 Only where the cluster's admin has enabled it (`--dra`): the caches cost memory, and old clusters lack the kinds.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from carrel.dialects import dra, dra_shadows
-from carrel.dialects.claim_allocation import nodes_named
-from carrel.dialects.claim_selectors import model_of
-from carrel.dialects.dra import CLASSES, NOTHING_CLAIMED, ClaimedGpus, DevicePlace
-from carrel.dialects.dra_shadows import AdvertisedDevice
 from carrel.dialects.gpuclaim import read_lease_name
+from carrel.dialects.interface import ClaimedGpus
 from carrel.dialects.registry import ALL, asked_in_ways, dialects_of
 from carrel.kubernetes.cluster import Cluster, NotFound
 from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import Object, Pod
-from carrel.kubernetes.objects.pods import extended_resources, resource_asked, resources_by_claim, subject
-from carrel.kubernetes.objects.resource_claims import (
+from carrel.kubernetes.objects.pods import (
+    CLASS_RESOURCE,
+    extended_resources,
+    resource_asked,
+    resources_by_claim,
+    subject,
+)
+from carrel.kubernetes.objects.resources import Resource
+from carrel.kubernetes.reflector import Reflector
+from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import Request
+from carrel.parsing import Malformed
+from carrel.resource_claims import dra
+from carrel.resource_claims.allocation.allocation_words import nodes_named
+from carrel.resource_claims.dra import CLASSES, DevicePlace
+from carrel.resource_claims.objects import (
+    DEVICE_CLASSES,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     Allocation,
     DeviceClass,
     ResourceClaim,
@@ -30,17 +44,9 @@ from carrel.kubernetes.objects.resource_claims import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
-from carrel.kubernetes.objects.resources import (
-    DEVICE_CLASSES,
-    RESOURCE_CLAIM_TEMPLATES,
-    RESOURCE_CLAIMS,
-    RESOURCE_SLICES,
-    Resource,
-)
-from carrel.kubernetes.reflector import Reflector
-from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import Request
-from carrel.parsing import Malformed
+from carrel.resource_claims.selectors import model_of
+from carrel.resource_claims.shadows import shadow_words as dra_shadows
+from carrel.resource_claims.shadows.shadow_words import AdvertisedDevice
 
 NOT_DIVIDED = Refusal(
     "it names an amount of memory, and claims get whole GPUs in this cluster: its API server drops the amount (the"
@@ -164,11 +170,6 @@ class DeviceClaims:
             if self.uuid_of(each.place) == each.uuid  # else a newer slice replaces it
         }
 
-    def name_of(self, uid: str) -> str:
-        """How people are told of a claim."""
-        claim = self.claims.store.by_uid(uid)
-        return str(dra.holder_of_claim(claim)) if claim is not None else f"ResourceClaim {uid}"
-
     # --- shadow claims -----------------------------------------------------------------------------------------------
 
     def is_shadow(self, claim: ResourceClaim) -> bool:
@@ -192,7 +193,7 @@ class DeviceClaims:
         return self._requested(pod, self.asked_by(pod))
 
     def wanted_by(self, pod: Pod, holds_gpus: Callable[[str], bool]) -> Request | None:
-        """The same, of the claims that have no GPUs yet: what a pod waits for. `holds_gpus`: whether Leases name the
+        """Return what a pod waits for: by the claims that have no GPUs yet. `holds_gpus`: whether Leases name the
         claim of that uid; then its allocation is about to be written."""
         claims = [each for each in self.asked_by(pod) if not each.is_allocated]
         waiting = [each for each in claims if each.claim is None or not holds_gpus(each.claim.metadata.uid)]
@@ -207,16 +208,9 @@ class DeviceClaims:
         return [each for each in self.asked_by(pod) if self._request(each, pod) is not None]
 
     def claimed_by(self, pod: Pod) -> ClaimedGpus:
-        """By all its claims: also by one that has GPUs, and whose class is gone. Raises `Malformed`."""
+        """Return what it has by all its claims: also by one with GPUs whose class is gone. Raises `Malformed`."""
         claims = [each for each in self.asked_by(pod) if self._has_gpus(each) or self._request(each, pod) is not None]
         return ClaimedGpus(frozenset(each.name for each in claims), self._requested(pod, claims))
-
-    def claimed_by_manifest(self, manifest: Mapping[str, Any]) -> ClaimedGpus:
-        """The same, of a pod as the API server has it; what cannot be read is not claimed."""
-        try:
-            return self.claimed_by(msgspec.convert(manifest, Pod))
-        except (Malformed, msgspec.ValidationError):
-            return NOTHING_CLAIMED
 
     async def look_up(self, pod: Pod, cluster: Cluster) -> None:
         """Reads the claims and templates that the pod names and that the watch has not shown yet. Raises
@@ -250,7 +244,7 @@ class DeviceClaims:
         )
 
     def why_unknown(self, pod: Pod) -> str:
-        """Of a pod that may ask for more GPUs than is known: which claim or template is not there yet; else empty."""
+        """Say which claim or template of the pod is not there yet; empty: it asks for no more than is known."""
         missing = [each.source for each in self.asked_by(pod) if each.spec is None]
         return f"{' and '.join(missing)} of {subject(pod.metadata)} is not known yet" if missing else ""
 
@@ -281,7 +275,7 @@ class DeviceClaims:
 
     def _asked_by_resource(self, pod: Pod, word: str) -> Iterator[AskedClaim]:
         """What a pod asks for by a resource for which a scheduler makes a ResourceClaim."""
-        named = word.removeprefix(dra.CLASS_RESOURCE)
+        named = word.removeprefix(CLASS_RESOURCE)
         classes = (
             [named] if named != word else [each.metadata.name for each in self.classes.store.find(RESOURCE_OF, word)]
         )

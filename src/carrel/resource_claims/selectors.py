@@ -15,8 +15,8 @@ revokes none for it, and does not allocate it by itself.
 import re
 from collections.abc import Callable, Collection, Iterable
 
-from carrel.dialects.dra import ALL_DEVICES, DRIVER, ISLAND, MODEL, UUID, gpus_wanted, qualified
-from carrel.kubernetes.objects.resource_claims import (
+from carrel.resource_claims.dra import ALL_DEVICES, DRIVER, ISLAND, MODEL, UUID, gpus_wanted, qualified
+from carrel.resource_claims.objects import (
     DeviceAlternative,
     DeviceClass,
     DeviceConstraint,

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from carrel.kubernetes.objects.kinds import Object, ObjectPart, RequiredNodes
+from carrel.kubernetes.objects.resources import Resource
 
 
 class CelSelector(ObjectPart):
@@ -168,3 +169,11 @@ class ResourceSliceSpec(ObjectPart):
 
 class ResourceSlice(Object):
     spec: ResourceSliceSpec = msgspec.field(default_factory=ResourceSliceSpec)
+
+
+RESOURCE_CLAIMS = Resource(ResourceClaim, "resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
+RESOURCE_CLAIM_TEMPLATES = Resource(
+    ResourceClaimTemplate, "resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate"
+)
+DEVICE_CLASSES = Resource(DeviceClass, "resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False)
+RESOURCE_SLICES = Resource(ResourceSlice, "resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)

@@ -20,16 +20,20 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
 from fractions import Fraction
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
 from carrel.dialects.interface import Dialect, Reading
+from carrel.dialects.options import DraDriver
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.quantity import quantity
-from carrel.kubernetes.objects.resource_claims import (
+from carrel.ledger.gpus import MiB
+from carrel.ledger.requests import WHOLE, Amount, Memory, Request, Topology, TopologyMode
+from carrel.ledger.shares import Holder, HolderKind
+from carrel.parsing.time import seconds
+from carrel.resource_claims.objects import (
     AllocatedDevice,
     DeviceAlternative,
     DeviceClaim,
@@ -39,15 +43,10 @@ from carrel.kubernetes.objects.resource_claims import (
     ResourceClaimSpec,
     ResourceSlice,
 )
-from carrel.ledger.gpus import MiB
-from carrel.ledger.requests import WHOLE, Amount, Memory, Request, Topology, TopologyMode
-from carrel.ledger.shares import Holder, HolderKind
-from carrel.parsing.time import seconds
 
 Json = dict[str, Any]
 
-DRIVER = "gpu.carrel.dev"
-NVIDIA_DRIVER = "gpu.nvidia.com"
+DRIVER, NVIDIA_DRIVER = DraDriver.CARREL.value, DraDriver.NVIDIA.value
 """Of NVIDIA's DRA driver; also the DeviceClass that claims written for it name."""
 DELETE_PROTECTION = "resource.kubernetes.io/delete-protection"
 """The finalizer of every allocated claim: it is deleted only after it was deallocated."""
@@ -63,12 +62,8 @@ MODEL = "model"
 INDEX = "index"
 ISLAND = "island"
 ALL_DEVICES = "All"
-UNUSABLE = "carrel.dev/unusable"
-"""The taint of a device that no pod may have."""
 EXTENDED_RESOURCE_CLAIM = "resource.kubernetes.io/extended-resource-claim"
 """On a claim that a scheduler has made for a pod which asks for a resource (`extendedResourceName` of a class)."""
-CLASS_RESOURCE = "deviceclass.resource.kubernetes.io/"
-"""Before the name of a DeviceClass: the resource by which pods ask for its devices without a claim of their own."""
 CDI_KIND = "carrel.dev/gpu"
 """Of the devices that a container runtime is told of. One stands for all GPUs of a claim, and is named by its uid."""
 CDI_FILE = "carrel.dev-gpu-"
@@ -78,15 +73,8 @@ _LONGEST_NAME = 63
 """Of a device, as of every label of DNS. UUIDs have 40 characters; longer ones are made up, and differ at the end."""
 
 
-class DraDriver(Enum):
-    """Whose devices claims get. NVIDIA's are whole GPUs, and its own plugin hands them over; they are only counted."""
-
-    CARREL = DRIVER
-    NVIDIA = NVIDIA_DRIVER
-
-
 def device_name(uuid: str) -> str:
-    """As claims know a GPU: by its UUID. Its index may change while a claim has it, and an allocation cannot follow."""
+    """Name a GPU as claims know it: by its UUID. Its index may change; an allocation cannot."""
     return re.sub("[^a-z0-9]+", "-", uuid.lower()).strip("-")[-_LONGEST_NAME:].strip("-")
 
 
@@ -110,18 +98,6 @@ def holder_of_claim(claim: ResourceClaim) -> Holder:
 
 def is_for_extended_resource(claim: ResourceClaim) -> bool:
     return claim.metadata.annotations.get(EXTENDED_RESOURCE_CLAIM) == "true"
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimedGpus:
-    """What a pod asks for by ResourceClaims."""
-
-    names: frozenset[str] = frozenset()
-    """Of its claims for GPUs, within the pod; and the resources for which a scheduler makes a claim."""
-    request: Request | None = None
-
-
-NOTHING_CLAIMED = ClaimedGpus()
 
 
 # --- what a claim asks for -------------------------------------------------------------------------------------------
@@ -157,7 +133,7 @@ def request_of_claim(spec: ResourceClaimSpec, where: str, is_gpu: Callable[[str]
 
 
 def spec_of_resource(device_class: str, count: int) -> ResourceClaimSpec:
-    """Of the claim that a scheduler makes for a resource."""
+    """Return what the claim asks for that a scheduler makes for a resource."""
     exactly = DeviceAlternative(device_class_name=device_class, count=count)
     return ResourceClaimSpec(devices=DeviceClaim(requests=(DeviceRequest(exactly=exactly),)))
 
@@ -273,9 +249,9 @@ def write_allocation(results: Sequence[Json], node: str, now: datetime) -> Json:
 
 
 def _request_of(pod: Pod, reading: Reading) -> None:
-    """What a pod asks for by claims is in other objects (`cluster.device_claims`)."""
+    """What a pod asks for by claims is in other objects (`device_claims`)."""
     return
 
 
-DIALECT = Dialect(name="dra", words="a ResourceClaim", example="dra.yaml", request_of=_request_of)
+DIALECT = Dialect(name="dra", words="a ResourceClaim", example="dra.yaml", request_of=_request_of, any_scheduler=True)
 """Not in the registry: no word on a pod says that it speaks it, and Carrel does not place its pods."""
