@@ -6,7 +6,7 @@ components      Carrel's own pods: their settings, whether each answers; their c
 accounts        what the account of each component may do, and that of a hub
 definitions     definitions, policies, priority classes, configurations of webhooks; a GPU pod as a dry run
 scheduler       the leaders; whether kube-scheduler asks the extender
-nodes           the agents' reports, what the kubelets offer, and what must always hold, counted again
+nodes           the agents' reports, what the kubelets have to give, and what must always hold, counted again
 bookings        booking service, database, the objects of bookings
 resource_claims  what kube-apiserver asks about ResourceClaims, and what nodes advertise for them
 runtime         RuntimeClass, and how GPUs are shown to containers

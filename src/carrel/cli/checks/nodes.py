@@ -1,4 +1,4 @@
-"""The agents' reports, what the kubelets offer, and what must always hold, counted again."""
+"""The agents' reports, what the kubelets have to give, and what must always hold, counted again."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta

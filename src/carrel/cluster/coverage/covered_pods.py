@@ -1,6 +1,6 @@
 """Tells `ledger.coverage_index` what changes in the cluster, and which pods its answers are about.
 
-The GPUs of a ResourceClaim count as those of one of its pods (`cluster.claim_users`). What holds GPUs and has no pod,
+The GPUs of a ResourceClaim count as those of one of its pods (`cluster.holders`). What holds GPUs and has no pod,
 because that is gone or not seen yet, counts for the bookings that its Leases record until they are free.
 """
 
