@@ -10,7 +10,7 @@ NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 ADA, BOB, EVE = "ada@lab.org", "bob@lab.org", "eve@lab.org"
 
 
-def test_a_person_who_listed_and_seen_is_in_the_group_once() -> None:
+def test_a_person_who_is_listed_and_seen_is_in_the_group_once() -> None:
     listed = [GroupPerson(BOB, is_manager=True), GroupPerson(ADA)]
     seen = [GroupPerson(BOB, listed=False, seen_at=NOON), GroupPerson(EVE, listed=False, seen_at=NOON)]
 
