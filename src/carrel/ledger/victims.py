@@ -17,7 +17,7 @@ Nodes are looked into in the order of what their victims cost at least. On a nod
 result counts. By GPU: the one that costs least is freed, then the next, until there are enough; on a GPU, the cheapest
 pods go, of equally cheap ones the largest first. By pod, if some hold several GPUs: the cheapest go, of equally cheap
 ones those that hold the most. Then those are taken back that were superfluous. Not all sets are tried: the best one may
-have one pod less, or spare one more young pod.
+have one pod less, on nodes with many GPUs rarely two, or spare one more young pod.
 """
 
 import heapq
