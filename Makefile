@@ -23,11 +23,11 @@ test: $(READY)  ## Run the tests (nothing skipped)
 
 test-fast: $(READY)  ## Run the tests of pure code and the scenarios, in a minute or so: after each change
 	@$(BIN)/python -m pytest -q -n logical --dist worksteal --durations=10 \
-		tests/unit packages/kubernetes_in_memory/tests/unit tests/properties tests/scenarios
+		tests/unit packages/*/tests/unit tests/properties tests/scenarios
 
 check: $(READY)  ## Check format, lint, types, imports, that everything is documented, and that unit tests are quick
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && \
-		$(BIN)/python -m pytest -q -n logical tests/architecture tests/unit packages/kubernetes_in_memory/tests/unit
+		$(BIN)/python -m pytest -q -n logical tests/architecture tests/unit packages/*/tests/unit
 
 fmt: $(READY)  ## Format the code and fix what the linter can
 	@$(BIN)/ruff check --fix-only . && $(BIN)/ruff format .

@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections import Counter
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,8 +23,16 @@ def pytest_collection() -> None:
     gc.disable()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of several tests with one name, workers run only one."""
+    twice = [name for name, number in Counter(item.nodeid for item in items).items() if number > 1]
+    if twice:
+        raise pytest.UsageError("\n".join(["Several tests have the same name:", *twice]))
+
+
 def pytest_collection_finish() -> None:
     """Thousands of tests and all of their modules live until the end: a third of the CPU time went into looking at them
     again for garbage."""
     gc.freeze()
+    gc.set_threshold(20_000, 10, 10)  # Tests make many objects and hardly any circles.
     gc.enable()

@@ -25,17 +25,18 @@ from carrel.admission.assembly import AdmissionWebhook
 from carrel.admission.options import AdmissionOptions
 from carrel.cluster.options import ClusterOptions
 from carrel.cluster.state import ClusterState
-from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.booking_objects import BOOKINGS, write_booking
 from carrel.dialects.seal import Seal
 from carrel.http.asgi import AsgiApp
+from carrel.ids import BookingId, GpuUuid, NodeName, PersonId
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import CRDS, NAMESPACES, PODS
+from carrel.kubernetes.reflector import Informers
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.manifests import crds
 from kubernetes_in_memory import EmbeddedApi
+from testbed.kubelets import SimulatedKubelets
 
 ROUNDS, CALLS, PEOPLE = 40, 50, 25
 NODES, BOOKINGS_MADE = 250, 1_000
@@ -50,7 +51,7 @@ def make_webhook() -> AsgiApp:
         webhook = pool.submit(lambda: asyncio.run(_webhook())).result()
     gc.collect()
     gc.freeze()  # as the process does when it has read the cluster
-    return webhook.app(lambda: 0.0)
+    return webhook.app()
 
 
 async def _webhook() -> AdmissionWebhook:
@@ -59,12 +60,12 @@ async def _webhook() -> AdmissionWebhook:
     for crd in crds():
         await client.create(CRDS, crd)
     await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "lab"}})
-    nodes = [Node(f"n{number}", tuple(_gpus(f"n{number}"))) for number in range(NODES)]
+    nodes = [Node(NodeName(f"n{number}"), tuple(_gpus(f"n{number}"))) for number in range(NODES)]
     await SimulatedKubelets(client, nodes, Informers(client).watch(PODS), lambda: now).announce()
     day = timedelta(days=1)
     for person in range(BOOKINGS_MADE):
         name = f"person{person}@lab.example"
-        booking = Entitlement(f"b{person}", frozenset({name}), MODEL, 1, now - day, now + day)
+        booking = Entitlement(BookingId(f"b{person}"), frozenset({PersonId(name)}), MODEL, 1, now - day, now + day)
         await client.create(BOOKINGS, write_booking(booking, name, version=1))
     state = ClusterState(client, ClusterOptions(seal=Seal((b"key",))))
     webhook = AdmissionWebhook(state, None, AdmissionOptions(spawners=frozenset({SPAWNER})))
@@ -75,7 +76,9 @@ async def _webhook() -> AdmissionWebhook:
 
 def _gpus(node: str) -> Iterator[Gpu]:
     for index in range(8):
-        yield Gpu(uuid=f"GPU-{node}-{index}", node=node, index=index, memory=MiB(49_140), model=MODEL)
+        yield Gpu(
+            uuid=GpuUuid(f"GPU-{node}-{index}"), node=NodeName(node), index=index, memory=MiB(49_140), model=MODEL
+        )
 
 
 class _Synced:

@@ -28,10 +28,9 @@ from benchmarks.extender import Server, a_server
 from benchmarks.measuring import Figure
 from carrel.bookings.api.models import BookingIn
 from carrel.bookings.app import booking_app
-from carrel.bookings.inventory import FileInventory
+from carrel.bookings.inventory import GpuInventory
 from carrel.bookings.people import RoleOptions
 from carrel.bookings.queries import BookingQueries
-from carrel.bookings.rules import BookingRules
 from carrel.bookings.service import ServiceParts
 from carrel.bookings.sign_in.authenticator import Authenticator, SignInMethods, SignInOptions
 from carrel.bookings.sign_in.request_guard import PersonLimiter, Rate, RequestLimits
@@ -42,7 +41,9 @@ from carrel.bookings.store.database import Database
 from carrel.bookings.store.outbox import SqlOutbox
 from carrel.bookings.store.people import SqlPeople
 from carrel.cluster.options import utc_now
+from carrel.configuration.schema import BookingRules
 from carrel.http.asgi import AsgiApp
+from carrel.ids import GpuUuid, NodeName
 from carrel.ledger.gpus import Gpu, MiB, Node
 from tests.kit.postgres import new_database, postgres
 
@@ -89,10 +90,13 @@ def make_bare() -> AsgiApp:
 def make_booking(url: str) -> AsgiApp:
     database = Database(url)
     nodes = [
-        Node(model.lower(), tuple(Gpu(f"{model}-{i}", model.lower(), i, model, MiB(49140)) for i in range(GPUS)))
+        Node(
+            NodeName(model.lower()),
+            tuple(Gpu(GpuUuid(f"{model}-{i}"), NodeName(model.lower()), i, model, MiB(49140)) for i in range(GPUS)),
+        )
         for model in MODELS
     ]
-    queries = BookingQueries(SqlBookings(database), FileInventory(nodes), BookingRules(), ZoneInfo("UTC"), utc_now)
+    queries = BookingQueries(SqlBookings(database), GpuInventory(nodes), BookingRules(), ZoneInfo("UTC"), utc_now)
     authenticator = Authenticator(
         SqlPeople(database),
         RoleOptions(),

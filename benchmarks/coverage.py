@@ -18,6 +18,7 @@ from benchmarks.measuring import Figure, cpu_seconds
 from carrel.cluster.options import ClusterOptions
 from carrel.cluster.state import ClusterState
 from carrel.dialects.booking_objects import BookingObject
+from carrel.ids import GpuUuid, PersonId, PodUid
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.ledger.gpus import MiB
@@ -57,7 +58,7 @@ class BusyCluster:
         for number in range(PEOPLE):
             self.add(pod(f"bound-{number}", f"person-{number}", HALF if part else ONE, node=self.names[number % NODES]))
             ledger.restore([self.share(f"bound-{number}", number)])
-            self.state.covered_pods.on_shares([f"bound-{number}"])
+            self.state.covered_pods.on_shares([PodUid(f"bound-{number}")])
         for number in range(waiting):
             person = f"waiting-{number}"
             if bookings:
@@ -72,7 +73,7 @@ class BusyCluster:
 
     def share(self, uid: str, number: int) -> Share:
         gpu = f"GPU-{number % NODES:04}-{number // NODES}"
-        return Share(Holder(uid, "lab", uid), gpu, MiB(40_960) if self.part else None)
+        return Share(Holder(PodUid(uid), "lab", uid), GpuUuid(gpu), MiB(40_960) if self.part else None)
 
     def add(self, body: Pod) -> None:
         self.state.pods.store.put(body)
@@ -85,12 +86,12 @@ class BusyCluster:
         number = self.turn % 1_000
         gpu = f"GPU-{number:04}-{GPUS - 1}"
         uid = f"bound-{number}"
-        before = self.state.ledger.shares_of(uid)
+        before = self.state.ledger.shares_of(PodUid(uid))
         if gpu in before:
-            self.state.ledger.set_entry(gpu, [])
+            self.state.ledger.set_entry(GpuUuid(gpu), [])
         else:
-            self.state.ledger.restore([Share(Holder(uid, "lab", uid), gpu, None)])
-        self.state.covered_pods.on_shares([uid])
+            self.state.ledger.restore([Share(Holder(PodUid(uid), "lab", uid), GpuUuid(gpu), None)])
+        self.state.covered_pods.on_shares([PodUid(uid)])
         return self
 
 
@@ -120,13 +121,15 @@ def pod(name: str, person: str, limits: dict[str, str], node: str = "") -> Pod:
 def measure() -> Iterator[Figure]:
     plain = BusyCluster(bookings=0)
     booked = BusyCluster(bookings=PEOPLE)
-    first = cpu_seconds(lambda: booked.state.covered_pods.of("newcomer"), runs=1)
+    first = cpu_seconds(lambda: booked.state.covered_pods.of(PodUid("newcomer")), runs=1)
     yield Figure("work out 10,000 bookings for the first time", first, "s", 3.0)
     yield from _compared("10,000 running bookings", booked, plain)
-    bind = cpu_seconds(lambda: booked.after_a_bind().state.covered_pods.of("newcomer"), runs=200)
+    bind = cpu_seconds(lambda: booked.after_a_bind().state.covered_pods.of(PodUid("newcomer")), runs=200)
     yield Figure("who is covered, after one bind", bind * 1e6, "µs", 200.0)
     request = Request(1, WHOLE)
-    asked = cpu_seconds(lambda: booked.state.covered_pods.of_newcomer(booked.newcomer, "person-1", request), runs=200)
+    asked = cpu_seconds(
+        lambda: booked.state.covered_pods.of_newcomer(booked.newcomer, PersonId("person-1"), request), runs=200
+    )
     yield Figure("by what a newcomer would be covered", asked * 1e6, "µs", 200.0)
     for name, part in (("200 covered pods waiting", False), ("200 covered parts of a GPU waiting", True)):
         waiting = BusyCluster(bookings=PEOPLE, waiting=WAITING, part=part)
@@ -184,9 +187,9 @@ def _promise(here: BusyCluster) -> None:
     assert node is not None
     request = Request(1, WHOLE)
     placement = Placement(node.name, node.gpus[-1:], covered.narrowed(request) if covered else request)
-    here.state.cluster_ledger.promise(placement, Holder("newcomer", "lab", "newcomer"), "me")
+    here.state.cluster_ledger.promise(placement, Holder(PodUid("newcomer"), "lab", "newcomer"), "me")
     here.state.covered_pods.tier(body)
-    here.state.cluster_ledger.withdraw("newcomer", "me")
+    here.state.cluster_ledger.withdraw(PodUid("newcomer"), "me")
 
 
 if __name__ == "__main__":

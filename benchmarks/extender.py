@@ -30,11 +30,11 @@ from carrel.cluster.state import ClusterState
 from carrel.http.asgi import AsgiApp, Receive, Scope, Send
 from carrel.http.post_routes import BodyLimit, BodyMemory, JsonReply, PostRoute, post_routes
 from carrel.http.serving import Address, serving
+from carrel.ids import GpuUuid, PodUid
 from carrel.kubernetes.client import Client
 from carrel.ledger.gpus import MiB
 from carrel.ledger.shares import Holder, Share
-from carrel.scheduling.app import extender_app
-from carrel.scheduling.assembly import handlers_on, scheduler_on
+from carrel.scheduling.assembly import extender_app, handlers_on, scheduler_on
 from kubernetes_in_memory import EmbeddedApi
 
 ROUNDS, CALLS = 60, 20
@@ -75,7 +75,7 @@ def busy_extender() -> AsgiApp:
         nonlocal turn
         turn += 1
         for node in range(turn * 7, turn * 7 + CALLS):
-            ledger.restore([Share(Holder(f"uid-new-{node}"), f"GPU-{node % 5_000:04}-7", MiB(turn))])
+            ledger.restore([Share(Holder(PodUid(f"uid-new-{node}")), GpuUuid(f"GPU-{node % 5_000:04}-7"), MiB(turn))])
         return JsonReply(200, b"{}")
 
     app = extender_app(handlers_on(state, scheduler_on(state)))

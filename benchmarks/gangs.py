@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from benchmarks.core import cluster
 from benchmarks.measuring import Figure, cpu_seconds
+from carrel.ids import PodUid
 from carrel.ledger.gangs import GangPlan, plan_gang
 from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import Ledger
@@ -35,7 +36,8 @@ def _plan(size: int, kinds: int, nodes: int, *, fits: bool) -> Figure:
     ledger, names = Ledger(there), tuple(node.name for node in there)
     asked = [Request(1 + kind % 4, Memory(MiB(50_000 - kind * 700))) for kind in range(kinds)]
     members = [
-        WaitingPod(Holder(f"uid-{number}", "lab", f"m{number}"), asked[number % kinds], names) for number in range(size)
+        WaitingPod(Holder(PodUid(f"uid-{number}"), "lab", f"m{number}"), asked[number % kinds], names)
+        for number in range(size)
     ]
     gang = Gang("lab/training", size)
     assert isinstance(plan_gang(ledger, gang, members), GangPlan) is fits

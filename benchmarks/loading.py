@@ -21,7 +21,8 @@ from benchmarks.core import GPUS, NODES, cluster
 from benchmarks.measuring import Figure
 from carrel.cluster.state import ClusterState
 from carrel.dialects import gpuclaim
-from carrel.dialects.carrel import LeaseRecord, write_lease
+from carrel.dialects.gpu_lease import LeaseRecord, write_lease
+from carrel.ids import PodUid
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.transport import ApiRequest, ApiResponse
 from carrel.ledger.gpus import MiB, Node
@@ -219,7 +220,7 @@ def a_report(node: Node) -> Json:
 def a_lease(number: int, nodes: Sequence[Node]) -> Json:
     """Pod number n is on node n modulo the number of nodes, and there on one GPU after the other."""
     gpu = nodes[number % len(nodes)].gpus[number // len(nodes)]
-    holders = (Holder(uid_of(each), LAB, f"pod-{each:05}") for each in range(number, PODS, len(nodes) * GPUS))
+    holders = (Holder(PodUid(uid_of(each)), LAB, f"pod-{each:05}") for each in range(number, PODS, len(nodes) * GPUS))
     record = LeaseRecord(gpu.node, gpu.index, gpu.uuid, tuple(Share(each, gpu.uuid, MiB(2048)) for each in holders))
     lease = write_lease(record, "carrel", NOON)
     return {**lease, **_object("Lease", number=300_000 + number, **lease["metadata"])}

@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 from statistics import median
 
 from benchmarks.measuring import Figure, cpu_seconds
-from carrel.dialects import carrel, gpushare
-from carrel.dialects.carrel import LeaseRecord
+from carrel.dialects import gpu_lease, gpushare, visible_devices
+from carrel.dialects.gpu_lease import LeaseRecord
 from carrel.dialects.gpushare import GPU_MEM
 from carrel.dialects.options import Unit
+from carrel.ids import GpuUuid
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import BindTarget, Selection
 from carrel.kubernetes.objects.resources import LEASES, NAMESPACES, NODES, PODS
@@ -21,10 +22,11 @@ from carrel.node.allocation import DeviceAllocation
 from carrel.node.device_names import DeviceInventory
 from carrel.node.kubelet.grpc_stubs import deviceplugin_pb2 as wire
 from carrel.node.lease_check import LeaseCheck
-from carrel.node.settings import AgentSettings
+from carrel.node.settings import AgentOptions
 from kubernetes_in_memory import EmbeddedApi
+from tests.kit.gpus import N1
 
-GPUS = tuple(Gpu(f"GPU-{index}", "n1", index, "NVIDIA-H100-80GB-HBM3", MiB(81920)) for index in range(8))
+GPUS = tuple(Gpu(GpuUuid(f"GPU-{index}"), N1, index, "NVIDIA-H100-80GB-HBM3", MiB(81920)) for index in range(8))
 INVENTORY = DeviceInventory(GPUS, Unit.MIB_4)
 WAITING = 100
 
@@ -46,13 +48,13 @@ async def _a_node_with_waiting_pods() -> DeviceAllocation:
         pod = await client.create(PODS, {**body, "spec": {"containers": [container]}}, "default")
         holders.append(Holder(pod["metadata"]["uid"], "default", f"pod-{number}"))
         promised = gpushare.Assumption(0, 20480, 200 + number % 2, False, number + 1)
-        notes = carrel.write_devices([GPUS[0].uuid]) | gpushare.write_assumption(promised)
+        notes = {visible_devices.devices_key(): GPUS[0].uuid} | gpushare.write_assumption(promised)
         await client.bind(BindTarget("default", f"pod-{number}", holders[-1].uid, "n1", notes))
-    record = LeaseRecord("n1", 0, GPUS[0].uuid, tuple(Share(each, GPUS[0].uuid, MiB(804)) for each in holders))
-    await client.create(LEASES, carrel.write_lease(record, "carrel", now), "carrel")
+    record = LeaseRecord(N1, 0, GPUS[0].uuid, tuple(Share(each, GPUS[0].uuid, MiB(804)) for each in holders))
+    await client.create(LEASES, gpu_lease.write_lease(record, "carrel", now), "carrel")
     pods = (await client.list(PODS, Selection(fields="spec.nodeName=n1"))).items
-    check = LeaseCheck(client, "n1", "carrel")
-    allocator = DeviceAllocation(client, AgentSettings(node_name="n1"), check, pods, lambda: now)
+    check = LeaseCheck(client, N1, "carrel")
+    allocator = DeviceAllocation(client, AgentOptions(node_name=N1), check, pods, lambda: now)
     allocator.update(INVENTORY, ())
     return allocator
 

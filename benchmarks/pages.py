@@ -18,13 +18,14 @@ from starlette.types import Message
 
 from benchmarks.measuring import Figure, cpu_seconds
 from carrel.bookings.capacity import ModelCapacity
+from carrel.bookings.inventory import GpuInventory
 from carrel.bookings.pages import install_pages, timeline
 from carrel.bookings.pages.timeline import DateRange, Viewer
 from carrel.bookings.pages.timeline_page import DAYS, rows_of
 from carrel.bookings.people import How, Person, Role, RoleOptions, Session
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import BookingRecord
-from carrel.bookings.rules import Booking, BookingRules
+from carrel.bookings.rules import Booking
 from carrel.bookings.service import ServiceParts
 from carrel.bookings.sign_in.authenticator import Authenticator, SignInMethods, SignInOptions
 from carrel.bookings.sign_in.request_guard import PersonLimiter, Rate
@@ -34,8 +35,10 @@ from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.outbox import SqlOutbox
 from carrel.bookings.store.people import SqlPeople
+from carrel.configuration.schema import BookingRules
 from carrel.http.asgi import AsgiApp
 from carrel.http.serving import Address, serving
+from carrel.ids import BookingId
 from carrel.ledger.gpus import MiB
 
 MODELS, GPUS, BOOKINGS = 8, 16, 1_000
@@ -47,19 +50,11 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-class FakeInventory:
+class FakeInventory(GpuInventory):
     """The GPUs of the lab."""
 
-    is_known = True
-
-    def is_used(self, booking: str) -> bool:
-        return False
-
-    def idle(self) -> None:
-        return None
-
-    def next_idle(self) -> dict[str, datetime]:
-        return {}
+    def __init__(self) -> None:
+        super().__init__(())
 
     def stock(self) -> Mapping[str, ModelCapacity]:
         names = [f"NVIDIA-Model-{number}" for number in range(MODELS)]
@@ -73,7 +68,7 @@ def records(first: datetime) -> Iterator[BookingRecord]:
         start = first + turn * LENGTH + timedelta(hours=gpu)
         user = f"person-{number}@lab.example"
         booking = Booking(
-            f"b{number}", user, f"NVIDIA-Model-{gpu % MODELS}", start, start + LENGTH - timedelta(hours=1)
+            BookingId(f"b{number}"), user, f"NVIDIA-Model-{gpu % MODELS}", start, start + LENGTH - timedelta(hours=1)
         )
         yield BookingRecord(booking, first, user)
 

@@ -21,7 +21,8 @@ from benchmarks.measuring import Figure, cpu_seconds
 from carrel.cluster.options import ClusterOptions
 from carrel.cluster.record.known_lease import KnownLease
 from carrel.cluster.state import ClusterState
-from carrel.dialects.carrel import LeaseRecord
+from carrel.dialects.gpu_lease import LeaseRecord
+from carrel.ids import GpuUuid, NodeName, PersonId, PodUid
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.ledger.gpus import MiB, Node
@@ -29,8 +30,7 @@ from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import WaitingPod
 from carrel.ledger.requests import WHOLE, Memory, Request, Topology, TopologyMode
 from carrel.ledger.shares import Holder, Share
-from carrel.ledger.victim_prices import LONG_AGO, NEVER, OpportunisticPod, Opportunists
-from carrel.ledger.victims import Revocation, revoke
+from carrel.ledger.victims import LONG_AGO, NEVER, OpportunisticPod, Opportunists, Revocation, revoke
 from carrel.lifecycle.assembly import tier_parts_on
 from carrel.lifecycle.tier_options import TierOptions
 from carrel.parsing.time import seconds
@@ -65,7 +65,7 @@ def whole_gpus(rng: Random) -> Iterator[Share]:
     for node in range(NODES):
         for gpu in range(GPUS):
             pod = f"{node}-{0 if node % 5 == 0 and gpu == 1 else gpu}"
-            yield Share(Holder(f"uid-{pod}", "lab", pod), f"GPU-{node:04}-{gpu}", None)
+            yield Share(Holder(PodUid(f"uid-{pod}"), "lab", pod), GpuUuid(f"GPU-{node:04}-{gpu}"), None)
 
 
 def parts(rng: Random) -> Iterator[Share]:
@@ -78,7 +78,7 @@ def parts(rng: Random) -> Iterator[Share]:
                 left -= mib
                 if mib:
                     pod = f"{node}-{gpu}-{number}"
-                    yield Share(Holder(f"uid-{pod}", "lab", pod), f"GPU-{node:04}-{gpu}", MiB(mib))
+                    yield Share(Holder(PodUid(f"uid-{pod}"), "lab", pod), GpuUuid(f"GPU-{node:04}-{gpu}"), MiB(mib))
 
 
 GROWTH = (250, 500, 1_000)
@@ -86,7 +86,7 @@ GROWTH = (250, 500, 1_000)
 EQUAL = (8, 16, 32, 64)
 CHANGED = 100
 """Pods that have got another GPU, or have gone, between two questions."""
-BOOKED = Holder("uid-booked", "lab", "booked")
+BOOKED = Holder(PodUid("uid-booked"), "lab", "booked")
 Layout = Callable[[Random], Iterator[Share]]
 LAYOUTS: dict[str, Layout] = {"whole": whole_gpus, "shared": parts}
 
@@ -100,14 +100,14 @@ def measure() -> Iterator[Figure]:
         yield from _rounds(layout, shares)
 
 
-def _measure(layout: str, shares: Layout, names: tuple[str, ...]) -> Iterator[Figure]:
+def _measure(layout: str, shares: Layout, names: tuple[NodeName, ...]) -> Iterator[Figure]:
     rng = Random(14)
     held = list(shares(rng))
     ledger = Ledger(cluster(), held)
     pods = [
         OpportunisticPod(
             holder.uid,
-            f"person-{min(rng.randrange(PEOPLE), rng.randrange(PEOPLE))}",  # some hold much more than others
+            PersonId(f"person-{min(rng.randrange(PEOPLE), rng.randrange(PEOPLE))}"),  # some hold much more than others
             NOON - timedelta(minutes=rng.randrange(10_000)),
             NEVER if rng.random() < 0.1 else LONG_AGO,
         )
@@ -159,9 +159,9 @@ def full_cluster(shares: Layout, waiting: int) -> ClusterState:
             metadata = msgspec.structs.replace(body.metadata, uid=share.holder.uid)
             _add(state, msgspec.structs.replace(body, status=status, metadata=metadata))
     for gpu, held in on_gpu.items():
-        entry = state.ledger.entry(gpu)
+        entry = state.ledger.entry(GpuUuid(gpu))
         assert entry is not None
-        record = LeaseRecord(entry.gpu.node, entry.gpu.index, gpu, tuple(held))
+        record = LeaseRecord(entry.gpu.node, entry.gpu.index, GpuUuid(gpu), tuple(held))
         name = f"gpu-{entry.gpu.node}-{entry.gpu.index}"
         state.cluster_ledger.lease_written(KnownLease(name, "uid", "1", record))
     unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
@@ -186,9 +186,9 @@ def _growth() -> Iterator[Figure]:
     for number in GROWTH:
         nodes = cluster()[:number]
         gpus = [gpu.uuid for node in nodes for gpu in node.gpus]
-        held = [Share(Holder(f"uid-{gpu}", "lab", gpu), gpu, None) for gpu in gpus]
+        held = [Share(Holder(PodUid(f"uid-{gpu}"), "lab", gpu), gpu, None) for gpu in gpus]
         pods = [
-            OpportunisticPod(share.holder.uid, f"person-{each % 99}", NOON - timedelta(minutes=5))
+            OpportunisticPod(share.holder.uid, PersonId(f"person-{each % 99}"), NOON - timedelta(minutes=5))
             for each, share in enumerate(held)
         ]
         names = tuple(node.name for node in nodes)
@@ -203,12 +203,12 @@ def _equal_shares() -> Iterator[Figure]:
     for number in EQUAL:
         part = MiB(81_920 // number)
         held = [
-            Share(Holder(f"uid-{gpu.index}-{each}", "lab", f"{gpu.index}-{each}"), gpu.uuid, part)
+            Share(Holder(PodUid(f"uid-{gpu.index}-{each}"), "lab", f"{gpu.index}-{each}"), gpu.uuid, part)
             for gpu in node.gpus
             for each in range(number)
         ]
         pods = [
-            OpportunisticPod(share.holder.uid, f"person-{each % 13}", NOON - timedelta(minutes=each % 7))
+            OpportunisticPod(share.holder.uid, PersonId(f"person-{each % 13}"), NOON - timedelta(minutes=each % 7))
             for each, share in enumerate(held)
         ]
         ledger = Ledger([node], held)

@@ -13,7 +13,7 @@ Nothing of it is shipped. Bottom up, each module may use those above it:
     slots, runs     ports, addresses and a folder for each test bed, so that many run side by side
     certificates    keys, tokens and kubeconfigs
     control_plane   etcd, kube-apiserver, and on demand controller-manager and scheduler
-    hollow          nodes that are only objects: simulated GPUs, pods reported as running
+    kubelets, hollow    nodes that are only objects: simulated GPUs, pods reported as running
     programs        the node's programs
     namespace       the Linux namespaces of the real node, which leave nothing behind
     images          container images written as files

@@ -39,6 +39,9 @@ COME_AGAIN_SECONDS = 60
 """How long a call is repeated that the API server answers with 'try again later'."""
 CONTROLLER_MANAGER = "system:kube-controller-manager"
 SCHEDULER = "system:kube-scheduler"
+NODE_GRACE = "10m"
+"""How long a node may say nothing. On a busy machine, renewing the Leases of hundreds of hollow nodes takes longer than
+the usual 50 s, and then all of them would be tainted."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,7 @@ class ApiServer:
             "--leader-elect=false",
             f"--kube-api-qps={CALLS_PER_SECOND}",
             f"--kube-api-burst={CALLS_PER_SECOND}",
+            f"--node-monitor-grace-period={NODE_GRACE}",
         ]
         process = self.start("kube-controller-manager", command)
         process.wait_until("healthy", lambda: _is_well(f"https://{LOOPBACK}:{port}/healthz"))

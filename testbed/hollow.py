@@ -1,6 +1,6 @@
 """Hollow nodes: any number of nodes with simulated GPUs that exist only as objects.
 
-One program, `python -m testbed.hollow <file>`, simulates all their kubelets (`carrel.demo.kubelets`). GPUs are shown as
+One program, `python -m testbed.hollow <file>`, simulates all their kubelets (`testbed.kubelets`). GPUs are shown as
 extended resources and, once that kind is defined, as GpuNodeStatus.
 """
 
@@ -13,15 +13,16 @@ from pathlib import Path
 import msgspec
 
 from carrel.cluster.options import utc_now
-from carrel.demo.kubelets import SimulatedKubelets
+from carrel.ids import GpuUuid, NodeName
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Selection
 from carrel.kubernetes.config import access_to
 from carrel.kubernetes.http_transport import HttpTransport
-from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import NODES, PODS
+from carrel.kubernetes.reflector import Informers
 from carrel.ledger.gpus import Gpu, MiB, Node
 from testbed.control_plane import ApiServer
+from testbed.kubelets import SimulatedKubelets
 from testbed.processes import Process
 
 
@@ -37,8 +38,11 @@ def hollow_node(name: str, gpus: int = 4) -> Node:
     model, memory = "NVIDIA-A100-SXM4-40GB", MiB(40960)
     indices = range(gpus)
     return Node(
-        name,
-        tuple(Gpu(f"GPU-{name}-{index}", name, index, model, memory, "0", bandwidth_gbps=600) for index in indices),
+        NodeName(name),
+        tuple(
+            Gpu(GpuUuid(f"GPU-{name}-{index}"), NodeName(name), index, model, memory, "0", bandwidth_gbps=600)
+            for index in indices
+        ),
     )
 
 

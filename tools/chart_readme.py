@@ -1,5 +1,9 @@
-"""`python -m tools.chart_readme`: writes the table of values in the README of each chart from the comments in its
-values.yaml, and the schema of the chart gpu-booking, which has that of the chart carrel in it."""
+"""`python -m tools.chart_readme`: writes what is generated in the charts.
+
+The block `config:` of the chart carrel, in its values.yaml and in the schema of its values, from the schema of the
+configuration; the table of values in each README from the comments in its values.yaml; and the schema of the chart
+gpu-booking, which has that of the chart carrel in it.
+"""
 
 import json
 import re
@@ -11,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from tools import chart_config
 from tools.reference import code, table
 
 CHARTS = Path(__file__).parents[1] / "charts"
@@ -60,9 +65,25 @@ def readme(chart: Path) -> str:
     return f"{before}{BEGIN}\n\n{table(['value', 'default', 'meaning'], rows)}\n\n{END}{after}"
 
 
+def values_with_config() -> str:
+    """The values of the chart carrel with the block that belongs into them."""
+    text = (CHART / "values.yaml").read_text()
+    before, rest = text.split(chart_config.BEGIN)
+    return (
+        f"{before}{chart_config.BEGIN}\n\n{chart_config.block()}\n{chart_config.END}{rest.split(chart_config.END)[1]}"
+    )
+
+
+def carrel_schema() -> str:
+    """The schema of the chart carrel with the part that belongs into it."""
+    schema = json.loads((CHART / SCHEMA).read_text())
+    chart_config.complete(schema)
+    return f"{json.dumps(schema, indent=2)}\n"
+
+
 def gpu_booking_schema() -> str:
     """Helm reads no schema of another file."""
-    carrel = json.loads((CHART / SCHEMA).read_text())
+    carrel = json.loads(carrel_schema().replace("#/definitions/", "#/properties/carrel/definitions/"))
     version = carrel.pop("$schema")
     texts = {name: {"type": "string"} for name in ("apiUrl", "gpuStatsUrl", "apiToken", "namespace")}
     schema = {
@@ -76,6 +97,8 @@ def gpu_booking_schema() -> str:
 
 
 def main() -> int:
+    (CHART / "values.yaml").write_text(values_with_config())
+    (CHART / SCHEMA).write_text(carrel_schema())
     for chart in (CHART, GPU_BOOKING):
         (chart / "README.md").write_text(readme(chart))
     (GPU_BOOKING / SCHEMA).write_text(gpu_booking_schema())

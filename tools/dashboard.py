@@ -298,6 +298,11 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel("Leader", "1: this replica leads.", (Query("carrel_leader", "{{instance}}"),)),
         Panel(
+            "Configuration refused",
+            "1: what is given is not in force, because of a mistake in it, or because pods hold GPUs.",
+            (Query("max(carrel_configuration_refused)", "refused"),),
+        ),
+        Panel(
             "Clock",
             "How far a controller's clock is ahead of the API server's.",
             (Query("carrel_clock_skew_seconds", "{{instance}}"),),

@@ -30,8 +30,8 @@ from benchmarks.end_to_end.real_cluster import (
 from benchmarks.end_to_end.rounds import SCHEDULER, Bindings, Outcome
 from benchmarks.measuring import Figure
 from carrel.kubernetes.cluster import MergePatch, NotFound, Selection
-from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import LEASES, NODES, PODS, VALIDATING_WEBHOOKS
+from carrel.kubernetes.reflector import Informers
 from carrel.manifests import dra
 from carrel.resource_claims.node.device_slice import ServerAbility, devices_of, slice_of
 from carrel.resource_claims.objects import DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES
@@ -86,8 +86,10 @@ async def clear(cluster: RealCluster) -> None:
 def a_gate(cluster: RealCluster) -> Iterator[Process]:
     """kube-apiserver asks it when the block begins."""
     api, port = cluster.api, cluster.api.slot.ports[-1]
-    command: list[str | Path] = [sys.executable, "-m", "carrel", "webhook", "--kubeconfig", api.kubeconfig, "--dra"]
-    command += ["--port", str(port), "--path-secret", PATH_SECRET]
+    command: list[str | Path] = [sys.executable, "-m", "carrel", "webhook", "--kubeconfig", api.kubeconfig]
+    configuration_file = api.run.data / "claims.yaml"
+    configuration_file.write_text("resourceClaims: {enabled: true}")
+    command += ["--port", str(port), "--path-secret", PATH_SECRET, "--config", configuration_file]
     process = api.start("webhook", [*command, "--seal-key", "none"])
     url = f"https://127.0.0.1:{port}"
     (configuration,) = [each for each in dra() if each["kind"] == VALIDATING_WEBHOOKS.kind]

@@ -15,14 +15,16 @@ from typing import TypeVar
 from urllib.request import urlopen
 
 from benchmarks.end_to_end.bulk import add_objects, remove_objects
+from carrel.cluster.configuration_record import GIVEN, TEXT, body_of
 from carrel.cluster.options import utc_now
 from carrel.dialects import gpuclaim, gpushare, nvidia
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
+from carrel.ids import GpuUuid, NodeName
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Json, Selection
 from carrel.kubernetes.config import access_to
 from carrel.kubernetes.http_transport import HttpTransport
-from carrel.kubernetes.objects.resources import CRDS, LEASES, NAMESPACES, NODES, PODS
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, CRDS, LEASES, NAMESPACES, NODES, PODS
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.manifests import crds
 from carrel.scheduling.scheduler_config import Extender, scheduler_config
@@ -42,10 +44,18 @@ T = TypeVar("T")
 def a_node(number: int) -> Node:
     name = f"node-{number:04}"
     gpus = (
-        Gpu(f"GPU-{number:04}-{index}", name, index, "NVIDIA-A100-SXM4-80GB", GPU_MIB, "0", bandwidth_gbps=600)
+        Gpu(
+            GpuUuid(f"GPU-{number:04}-{index}"),
+            NodeName(name),
+            index,
+            "NVIDIA-A100-SXM4-80GB",
+            GPU_MIB,
+            "0",
+            bandwidth_gbps=600,
+        )
         for index in range(GPUS)
     )
-    return Node(name, tuple(gpus))
+    return Node(NodeName(name), tuple(gpus))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,7 @@ class RealCluster:
             await self.client.create(CRDS, crd)
         for namespace in (OURS, LAB):
             await self.client.create(NAMESPACES, {"metadata": {"name": namespace}})
+        await self.client.create(CONFIG_MAPS, body_of(GIVEN, OURS, {TEXT: "{}"}), OURS)
         for resource in (GPU_NODE_STATUSES, GPU_CLAIMS):
             await self.client.list(resource)  # until the kinds can be read
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from benchmarks.end_to_end.real_cluster import LAB, RealCluster, cpu_s
 from carrel.kubernetes.cluster import Selection
-from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
+from carrel.kubernetes.reflector import Informers
 from carrel.scheduling.scheduler_config import PROFILE
 from testbed.processes import Process
 

@@ -20,7 +20,8 @@ from benchmarks.end_to_end.real_cluster import (
 from benchmarks.end_to_end.rounds import LIMITS
 from benchmarks.measuring import Figure
 from carrel.cluster.options import utc_now
-from carrel.dialects.carrel import LeaseRecord, write_lease
+from carrel.dialects.gpu_lease import LeaseRecord, write_lease
+from carrel.ids import PodUid
 from carrel.kubernetes.cluster import Json
 from carrel.kubernetes.objects.resources import LEASES, PODS
 from carrel.ledger.gpus import MiB
@@ -57,7 +58,8 @@ def _leases(nodes: int, uids: Sequence[str]) -> Iterator[Json]:
     for (node, index), numbers in by_gpu.items():
         gpu = a_node(node).gpus[index]
         shares = tuple(
-            Share(Holder(uids[number], LAB, f"pod-{number:05}"), gpu.uuid, MiB(2048)) for number in sorted(numbers)
+            Share(Holder(PodUid(uids[number]), LAB, f"pod-{number:05}"), gpu.uuid, MiB(2048))
+            for number in sorted(numbers)
         )
         assert len(shares) * 2048 <= GPU_MIB
         yield write_lease(LeaseRecord(gpu.node, index, gpu.uuid, shares), OURS, utc_now())

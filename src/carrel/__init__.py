@@ -2,9 +2,11 @@
 
 A folder is a part of the product, named after what it is for. Reading order:
 
+    ids                               PURE: what pods, GPUs, nodes, bookings and people are known by, each a type
     ledger/ dialects/ parsing/        PURE: who holds which GPU; how pods ask for GPUs; reading what others wrote
+    configuration/                    what the cluster's admins decide, in one typed file
     kubernetes/ cluster/ http/        shared: the client and its watches; what is known of the cluster; HTTP
-    resource_claims/ manifests/ installation    ResourceClaims (--dra); what is installed in a cluster, once
+    resource_claims/ manifests/       ResourceClaims; what is installed in a cluster
     admission/ scheduling/            components: the webhook, the extender,
     lifecycle/ node/ bookings/        the controller, the agent, the booking service
     jupyterhub/                       for the image of a JupyterHub: its spawner and its spawn page

@@ -1,6 +1,5 @@
 """Settings of a component that must know who calls it: the webhook and the extender."""
 
-import ipaddress
 import re
 import ssl
 from collections.abc import Iterator, Sequence
@@ -34,7 +33,15 @@ class PathSecretSettings:
 
         Raises `ValueError` with what is wrong.
         """
-        return _secrets(self.path_secret) if self.path_secret else ()
+        secrets = re.split(r"[,\s]+", self.path_secret.strip()) if self.path_secret else []
+        for secret in secrets:
+            if weak := why_weak("--path-secret", secret):
+                raise ValueError(weak)
+            if not _IN_A_PATH.fullmatch(secret):
+                raise ValueError(
+                    "--path-secret may have small letters, digits and - between them only: it becomes a part of a path"
+                )
+        return tuple(secret.encode() for secret in secrets)
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,8 @@ class CallerSettings(PathSecretSettings):
         return rules
 
     def _wrong(self, command: str, bind_address: str, has_tls: bool) -> Iterator[str]:
+        from carrel.configuration.contradictions import is_loopback
+
         knows_callers = self.path_secret or self.client_ca
         if not knows_callers and not is_loopback(bind_address):
             yield (
@@ -72,22 +81,3 @@ class CallerSettings(PathSecretSettings):
                 ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(self.client_ca)
             except OSError as error:
                 yield f"--client-ca {self.client_ca} cannot be used: {error}"
-
-
-def is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
-
-
-def _secrets(text: str) -> Sequence[bytes]:
-    secrets = re.split(r"[,\s]+", text.strip())
-    for secret in secrets:
-        if weak := why_weak("--path-secret", secret):
-            raise ValueError(weak)
-        if not _IN_A_PATH.fullmatch(secret):
-            raise ValueError(
-                "--path-secret may have small letters, digits and - between them only: it becomes a part of a path"
-            )
-    return tuple(secret.encode() for secret in secrets)

@@ -6,29 +6,37 @@
         gpus:
           - {count: 8, model: NVIDIA-A100-SXM4-80GB, memoryMiB: 81920, perIsland: 4, bandwidthGBps: 600}
 
-The file of one node has only `gpus`. `unusable: "XID 79"` makes a GPU unhealthy. An error names the file, the
-line, the value and what is expected.
+The file of one node has only `gpus`; `8xTesla-T4:15360+2xNVIDIA-A100:81920` (count, model, MiB) is short for one.
+`unusable: "XID 79"` makes a GPU unhealthy; `activity: training` says what a program does on it
+(`carrel.node.simulated_activity`). An error names the file, the line, the value and what is expected.
 """
 
+import re
 import uuid
 from codecs import BOM_UTF8
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import msgspec
 import yaml
 
+from carrel.ids import GpuUuid, NodeName
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.parsing import Malformed
 from carrel.parsing.validation import mistake_in, steps
 
 Memory = Annotated[int, msgspec.Meta(ge=1, le=16 * 1024 * 1024)]
-Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$")]
+Name = Annotated[NodeName, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$")]
 
 F = TypeVar("F", bound=msgspec.Struct)
 
 _IDENTITIES = uuid.UUID("6f1d1c4e-3f0b-4b52-9d54-0c8a5d9f6b11")
 """The same file gives the same UUIDs, so that a simulated node may be restarted."""
+
+_SHORT_GROUP = re.compile(r"(\d{1,9})x([\w.()-]+):(\d{1,9})")
+_SHORT = re.compile(rf"{_SHORT_GROUP.pattern}(\+{_SHORT_GROUP.pattern})*")
 
 
 class _Loader(yaml.SafeLoader):
@@ -49,6 +57,7 @@ class _GpuGroup(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     """How many GPUs are linked with each other. 0: none."""
     bandwidth_gbps: Annotated[int, msgspec.Meta(ge=0)] = msgspec.field(name="bandwidthGBps", default=0)
     unusable: str = ""
+    activity: str = ""
 
 
 class _Node(msgspec.Struct, forbid_unknown_fields=True):
@@ -86,17 +95,28 @@ def read_cluster(text: str, source: str) -> list[Node]:
     return [_node(node) for node in found.nodes]
 
 
-def read_gpus(text: str, source: str, node: str) -> tuple[Gpu, ...]:
-    """The GPUs of one node, from a file of its own."""
-    found, _ = _read(text, source, _NodeFile)
+def is_short_form(text: str) -> bool:
+    """Whether these are the GPUs of a node in one word."""
+    return _SHORT.fullmatch(text.strip()) is not None
+
+
+def read_gpus(text: str, source: str, node: NodeName) -> tuple[Gpu, ...]:
+    """The GPUs of one node, from a file of its own or in short."""
+    found = _read_node(text, source)
     return _node(_Node(node, found.gpus)).gpus
 
 
-def _read(text: str, source: str, kind: type[F]) -> tuple[F, yaml.Node | None]:
+def read_activities(text: str, source: str) -> tuple[str, ...]:
+    """What is said of each of these GPUs, in their order; empty: nothing."""
+    found = _read_node(text, source)
+    return tuple(group.activity for group in found.gpus for _ in range(group.count))
+
+
+@contextmanager
+def yaml_errors(text: str, source: str) -> Iterator[None]:
+    """What is wrong with YAML that is read within the block is raised as `Malformed`, with the line."""
     try:
-        loader = _Loader(text)
-        tree = loader.get_single_node()
-        data = loader.construct_document(tree) if tree is not None else None
+        yield
     except RecursionError:
         raise Malformed(source, "line 1", text, "YAML that is nested less deeply") from None
     except yaml.reader.ReaderError as error:
@@ -106,6 +126,22 @@ def _read(text: str, source: str, kind: type[F]) -> tuple[F, yaml.Node | None]:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}" if mark else "the file"
         raise Malformed(source, where, getattr(error, "problem", "") or str(error), "YAML") from None
+
+
+def _read_node(text: str, source: str) -> _NodeFile:
+    if is_short_form(text):
+        groups = (each.groups() for each in _SHORT_GROUP.finditer(text))
+        rows = (f"{{count: {count}, model: {model!r}, memoryMiB: {mib}}}" for count, model, mib in groups)
+        text = f"gpus: [{', '.join(rows)}]"
+    found, _ = _read(text, source, _NodeFile)
+    return found
+
+
+def _read(text: str, source: str, kind: type[F]) -> tuple[F, yaml.Node | None]:
+    with yaml_errors(text, source):
+        loader = _Loader(text)
+        tree = loader.get_single_node()
+        data = loader.construct_document(tree) if tree is not None else None
     try:
         return msgspec.convert(data, kind), tree
     except msgspec.ValidationError as error:
@@ -121,7 +157,7 @@ def _node(node: _Node) -> Node:
             index = len(gpus)
             gpus.append(
                 Gpu(
-                    uuid=f"GPU-{uuid.uuid5(_IDENTITIES, f'{node.name}/{index}')}",
+                    uuid=GpuUuid(f"GPU-{uuid.uuid5(_IDENTITIES, f'{node.name}/{index}')}"),
                     node=node.name,
                     index=index,
                     model=group.model,

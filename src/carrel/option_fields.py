@@ -54,7 +54,8 @@ def command(settings: type[S], run: Callable[[S], None]) -> Callable[..., None]:
     def run_with_options(**options: object) -> None:
         run(settings(**options))
 
-    hints = get_type_hints(settings)
+    # typer knows no `NewType`: for it such an option is text.
+    hints = {name: getattr(hint, "__supertype__", hint) for name, hint in get_type_hints(settings).items()}
     hints |= {name: Annotated[hints[name], info] for name, info in options_of(settings).items()}
     run_with_options.__doc__ = run.__doc__
     run_with_options.__name__ = run.__name__

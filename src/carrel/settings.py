@@ -1,4 +1,4 @@
-"""The settings that several components share.
+"""The options that several components share. What must be alike for all of them is in the configuration.
 
 A component declares one dataclass of settings: each field has its type, its default and its option (`option_fields`),
 and the reason beneath it.
@@ -14,20 +14,19 @@ Default ports, all different, so that all components can run on one machine:
 """
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from carrel.dialects.gpuclaim import SCHEDULER
-from carrel.dialects.options import LONGEST_GRACE_S, CudaDevices, DeviceList, DialectOptions, DraDriver, Unit
-from carrel.dialects.tier import WhenFull
-from carrel.ledger.tiers import TierPolicy
+from carrel.dialects.options import DraDriver
 from carrel.option_fields import option, setting
 
 if TYPE_CHECKING:
     from carrel.cluster.holders import Holders
-    from carrel.dialects.jupyter import HubPeople
+    from carrel.cluster.options import ClusterOptions
+    from carrel.configuration.current import CurrentConfiguration
     from carrel.dialects.seal import Seal
     from carrel.kubernetes.config import Access
 
@@ -66,110 +65,6 @@ class ClusterSettings:
 
 
 @dataclass(frozen=True)
-class MemoryUnitSettings:
-    """Must be the same for all components of a cluster."""
-
-    memory_unit: Unit = setting(Unit.MIB, "What one unit of gpushare's memory resource is.")
-    """As the device plugin's --memory-unit: a number on a pod means nothing without it. MiB is the finest; on machines
-    with more memory than the kubelet can count in MiB, the agent says which unit to use."""
-
-
-@dataclass(frozen=True)
-class DialectSettings(MemoryUnitSettings):
-    """What the cluster's admin decides about the dialects. Must be the same for all components of a cluster."""
-
-    shared_claims_per_gpu: int = setting(4, "Shared GpuClaims that name no memory, per GPU.", min=1)
-    """A shared claim needs an amount, or GPUs could be oversubscribed."""
-
-    def dialect_options(self) -> DialectOptions:
-        return DialectOptions(self.memory_unit, self.shared_claims_per_gpu)
-
-
-@dataclass(frozen=True)
-class CudaSettings:
-    """Must be the same for the webhook, the extender and the agents of a cluster."""
-
-    cuda_devices: CudaDevices = setting(
-        CudaDevices.UUID,
-        "What names a container's GPUs to CUDA: UUIDs, or (index) their numbers on the node, for containers "
-        "that see all GPUs of the node.",
-    )
-    """UUIDs are right in every container. The GpuClaim scheduler writes indices, and some programs read nothing else;
-    where NVIDIA's runtime lets in only the pod's own GPUs, an index names another GPU or none."""
-
-
-@dataclass(frozen=True)
-class DeviceListSettings:
-    """Must be the same for the webhook and the agents of a cluster."""
-
-    device_list: DeviceList = setting(
-        DeviceList.VARIABLE,
-        "How the container runtime learns which GPUs a container gets: by the environment variable, or from "
-        "the kubelet by volume mounts or CDI, where the runtime ignores the variable of unprivileged containers.",
-    )
-    """NVIDIA's runtime has `accept-nvidia-visible-devices-envvar-when-unprivileged`. Where that is false, only what the
-    kubelet gives is seen, so pods that get their GPU by the variable alone (claims, fractions) are refused."""
-
-
-@dataclass(frozen=True)
-class TierSettings:
-    """Must be the same for all components of a cluster."""
-
-    opportunistic_gpus: int = setting(0, "GPUs that one person may hold without a booking; 0: any number.", min=0)
-    """No limit: a GPU that nobody uses helps nobody, and booked pods get theirs by revocation."""
-    revoke_older_pods: bool = setting(
-        False,
-        "Whether pods that were there before Carrel may lose their GPUs to booked pods.",
-        "--revoke-older-pods/--spare-older-pods",
-    )
-    """Their owners were never told; an admin should tell them first."""
-
-    def tier_policy(self) -> TierPolicy:
-        return TierPolicy(self.opportunistic_gpus, self.revoke_older_pods)
-
-
-@dataclass(frozen=True)
-class SchedulerSettings:
-    """Must be the same for webhook, extender and controller."""
-
-    schedulers: str = setting(
-        SCHEDULER,
-        "Schedulers that ask Carrel, besides those of peers, joined by commas. The webhook gives GPU pods to "
-        "the first, unless they name another of them; pods of others are not bound, nor told why they wait.",
-    )
-    """A pod of another scheduler is not Carrel's to place, and waits for reasons that Carrel does not know."""
-
-    def scheduler_names(self) -> list[str]:
-        return names_in(self.schedulers) or [SCHEDULER]
-
-
-@dataclass(frozen=True)
-class WhenFullSettings:
-    """Must be the same for webhook and controller."""
-
-    when_full: WhenFull = setting(
-        WhenFull.DEFAULT,
-        "What an opportunistic pod does when no GPU is free: it runs on CPU, or waits. By default pods of a "
-        "hub or with MAIA's mark run on CPU, and others wait.",
-    )
-    """As MAIA: a notebook without a GPU is better than none. A namespace may say otherwise by carrel.dev/when-full."""
-
-
-@dataclass(frozen=True)
-class GraceSettings:
-    """Must be the same for webhook and controller."""
-
-    longest_grace: int = setting(
-        LONGEST_GRACE_S,
-        "Seconds that a GPU pod may take to end after it was told to. A longer grace period in a manifest is "
-        "lowered to it; a pod without a booking that takes longer is deleted again.",
-        min=1,
-    )
-    """A pod keeps its GPU until it has ended, and a kubelet that waits for a container does not hear of
-    shorter times."""
-
-
-@dataclass(frozen=True)
 class ServingSettings(ClusterSettings):
     """A component that listens. Each has a default port of its own."""
 
@@ -180,6 +75,16 @@ class ServingSettings(ClusterSettings):
         LogLevel.INFO, "How much is logged to stderr.", envvar=["CARREL_LOG_LEVEL", "LOG_LEVEL"]
     )
     """gpushare's variable and values."""
+    config: Path | None = setting(
+        None, "File with the configuration, instead of the cluster's own.", exists=True, dir_okay=False
+    )
+    """The components of a cluster share the one in its ConfigMap, and follow its changes. A file is for a process
+    without a cluster, and for trials; it is read when the process starts."""
+
+    @property
+    def probed_by_tls(self) -> bool:
+        """Whether probes ask by TLS, which a process may be able to answer only when it runs."""
+        return False
 
 
 @dataclass(frozen=True)
@@ -205,35 +110,35 @@ class SealSettings:
         return Seal(keys) if keys else None
 
 
-@dataclass(frozen=True)
-class RuntimeClassSettings:
-    runtime_class: str = setting(
-        "auto",
-        "RuntimeClass of GPU pods and reservation pods that name none; auto: nvidia, if the cluster has it; "
-        "none: none.",
+def cluster_options(
+    current: "CurrentConfiguration", namespace: str, *, seal: "Seal | None" = None, reads_makers: bool = True
+) -> "ClusterOptions":
+    """Return what the configuration says to everything that reads the cluster."""
+    from carrel.cluster.options import ClusterOptions
+
+    configuration = current.value
+    claims = configuration.resource_claims
+    return ClusterOptions(
+        namespace,
+        configuration.dialect_options(),
+        zone=configuration.lab.zone,
+        seal=seal,
+        tier_policy=current.follow(lambda of: of.tiers.policy()),
+        holders=holders_counting(claims.driver if claims.enabled else None),
+        reads_makers=reads_makers,
     )
-    """Where runc is the default runtime, only pods of NVIDIA's RuntimeClass get the GPU that their environment names.
-    Webhook and controller must have the same."""
 
 
-@dataclass(frozen=True)
-class DraSettings:
-    """Must be the same for all components of a cluster."""
+def moved_settings() -> Iterator[str]:
+    """Say of each variable in the environment that gave a setting once where the setting went."""
+    from carrel.configuration.moved import moved_variables
 
-    dra: bool = setting(
-        False, "Count the GPUs of ResourceClaims (Dynamic Resource Allocation) on the same Leases.", "--dra/--no-dra"
-    )
-    """Off: it needs Kubernetes 1.34, and the objects of `manifests/dra.yaml` in the cluster."""
-    dra_driver: DraDriver = setting(
-        DraDriver.CARREL,
-        "With --dra: whose devices claims get. Those of NVIDIA's DRA driver are only counted: agents "
-        "advertise and prepare nothing for claims.",
-    )
-    """NVIDIA's, where its DRA driver is installed and stays: it hands over whole GPUs, those that Carrel's gate let
-    through."""
+    return moved_variables(name for name, value in os.environ.items() if value)
 
-    def holders(self) -> "type[Holders]":
-        return holders_counting(self.dra_driver if self.dra else None)
+
+def maias_unused_settings() -> list[str]:
+    """Return the variables of MAIA's webhook that are given in the environment and have no effect."""
+    return [name for name in ("GPU_STATS_URL",) if os.environ.get(name)]
 
 
 def holders_counting(driver: DraDriver | None) -> "type[Holders]":
@@ -248,58 +153,8 @@ def holders_counting(driver: DraDriver | None) -> "type[Holders]":
 
 
 @dataclass(frozen=True)
-class HubSettings:
-    """What is known of JupyterHub. Must be the same for all components of a cluster."""
-
-    spawners: str = setting(
-        "",
-        "ServiceAccounts that create pods for others, such as a hub's, joined by commas, each written "
-        "system:serviceaccount:NAMESPACE:NAME, as system:serviceaccount:jhub:hub.",
-    )
-    """JupyterHub's word for whose pod it is counts only on pods that they create: anybody could write it. The log of
-    the webhook and the admin page name an account that is missing here as it must be written."""
-    username_domain: str = setting(
-        "", "Domain of the hub's users whose names are no addresses: with lab.example, ada is ada@lab.example."
-    )
-    """Bookings are made under addresses; most hubs have short names."""
-    hub_users: Path | None = setting(
-        None,
-        "YAML file that maps the hub's users to addresses, as ada: ada.lovelace@lab.example.",
-        exists=True,
-        dir_okay=False,
-    )
-    """For users whose address does not follow from their name. It is read when the component starts."""
-
-    def hub_people(self) -> "HubPeople":
-        """Raises `Malformed` if the file or the domain cannot be used."""
-        import yaml
-
-        from carrel.dialects.jupyter import HubPeople, read_addresses
-        from carrel.parsing.addresses import is_address
-        from carrel.parsing.malformed import Malformed
-
-        domain = self.username_domain.strip().lower().removeprefix("@").removesuffix(".")
-        if domain and not is_address(f"a@{domain}"):
-            raise Malformed("the options", "--username-domain", self.username_domain, "a domain such as lab.example")
-        if self.hub_users is None:
-            return HubPeople(domain)
-        try:
-            content = yaml.safe_load(self.hub_users.read_text())
-        except (OSError, ValueError, yaml.YAMLError) as error:
-            raise Malformed(f"--hub-users {self.hub_users}", "the file", str(error), "YAML") from None
-        return HubPeople(domain, read_addresses(content, f"--hub-users {self.hub_users}"))
-
-    def spawner_accounts(self) -> frozenset[str]:
-        return frozenset(names_in(self.spawners))
-
-
-BOOKING_SERVICE_URL = "http://carrel-booking:39997"
-"""Where Carrel's own booking service is, within the cluster."""
-
-
-@dataclass(frozen=True)
-class BookingClientSettings:
-    """Which booking service a component asks."""
+class PodSettings(SealSettings, ServingSettings):
+    """What webhook and controller, which both decide about pods, have in common, and must have alike."""
 
     api_url: str = option(
         "",
@@ -313,23 +168,3 @@ class BookingClientSettings:
         "", "Token for the booking service.", envvar=["CARREL_API_TOKEN", "API_TOKEN"], show_default=False
     )
     """Better in the environment: every user of the machine sees options."""
-
-
-@dataclass(frozen=True)
-class PodSettings(
-    SchedulerSettings,
-    WhenFullSettings,
-    GraceSettings,
-    RuntimeClassSettings,
-    BookingClientSettings,
-    TierSettings,
-    DraSettings,
-    DialectSettings,
-    SealSettings,
-    ServingSettings,
-):
-    """What the webhook and the controller, which both decide about pods, have in common."""
-
-
-def names_in(joined: str) -> list[str]:
-    return [name.strip() for name in joined.split(",") if name.strip()]

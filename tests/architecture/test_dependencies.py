@@ -10,6 +10,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
+PACKAGES = ("packages/kubernetes_in_memory/pyproject.toml", "packages/carrel_gpu_notebook/pyproject.toml")
 LOCKS = ("requirements.lock", "tools/image/requirements.lock")
 FIRST_SAFE = {
     "aiohttp": "3.13.3",  # CVE-2025-53643: smuggled requests; CVE-2025-69223 and others: small bodies that grow
@@ -51,7 +52,7 @@ def locked(file: str) -> dict[str, list[Version]]:
     return pins
 
 
-@pytest.mark.parametrize("file", ["pyproject.toml", "packages/kubernetes_in_memory/pyproject.toml"])
+@pytest.mark.parametrize("file", ["pyproject.toml", *PACKAGES])
 def test_the_lower_bounds_exclude_versions_with_known_advisories(file: str) -> None:
     wanted = requirements(file)
     low = {name: str(lower_bound(each)) for name, each in wanted.items() if name in FIRST_SAFE}

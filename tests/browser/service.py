@@ -11,9 +11,10 @@ from typing import Any
 
 from playwright.async_api import Browser, Page, async_playwright, expect
 
+from tests.kit.configuration import config_file
+from tests.kit.eventually import LIMIT_S
 from tests.kit.programs import chromium, node
 
-LIMIT_S = 60
 GPUS = """
 nodes:
   - name: dgx-1
@@ -46,16 +47,27 @@ async def a_browser(*flags: str) -> AsyncIterator[Browser]:
             await browser.close()
 
 
+CONFIGURATION = f"""\
+lab: {{{{timezone: {ZONE}}}}}
+bookings:
+  rules: {{{{settlingTime: 0s}}}}  # so that what a page says of cancelling does not depend on how fast a test is
+  {{bookings}}
+{{more}}
+"""
+
+
 @contextlib.asynccontextmanager
-async def a_service(folder: Path, *arguments: str, sign_in: str = "--dev") -> AsyncIterator[str]:
-    """Its URL. Without arguments: the GPUs above, no cluster."""
+async def a_service(
+    folder: Path, *arguments: str, sign_in: str = "--dev", bookings: str = "", more: str = ""
+) -> AsyncIterator[str]:
+    """Its URL. Without arguments: the GPUs above, no cluster. `bookings` and `more`: of the configuration."""
     inventory = folder / "gpus.yaml"
     inventory.write_text(GPUS)
     what = arguments or ("--inventory", str(inventory))
     running = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "carrel", "booking", "--port", "0", "--zone", ZONE),
+        *(sys.executable, "-m", "carrel", "booking", "--port", "0"),
         *("--database", f"sqlite:///{folder / 'bookings.db'}"),
-        *("--settling-seconds", "0"),  # so that what a page says of cancelling does not depend on how fast a test is
+        *("--config", config_file(folder, CONFIGURATION.format(bookings=bookings, more=more))),
         *((sign_in,) if sign_in else ()),
         *what,
         stderr=asyncio.subprocess.PIPE,

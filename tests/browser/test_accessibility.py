@@ -16,7 +16,10 @@ from tests.kit.lab import a_lab
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 AXE = (Path(__file__).parent / "vendor" / "axe.min.js").read_text()
-PAGES = ("/", "/timeline", "/map", "/usage", "/admin", "/no-such-page")
+PAGES = (
+    *("/", "/timeline", "/map", "/usage", "/admin", "/admin/configuration", "/account", "/no-such-page"),
+    *("/admin/maintenance", "/admin/log", "/admin/people/bob@lab.example"),
+)
 RULES = {"type": "tag", "values": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
 COLOURS = {"type": "rule", "values": ["color-contrast"]}
 

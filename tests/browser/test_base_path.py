@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def under(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
     folder = tmp_path_factory.mktemp("under")
     (folder / "gpus.yaml").write_text(GPUS)
-    async with a_service(folder, "--inventory", str(folder / "gpus.yaml"), "--base-path", BASE) as url:
+    async with a_service(folder, "--inventory", str(folder / "gpus.yaml"), bookings=f"basePath: {BASE}") as url:
         yield url
 
 
@@ -46,6 +46,7 @@ async def test_a_person_books_under_a_base_path(browser: Browser, under: str) ->
         await page.get_by_role("link", name="Home", exact=True).click()
         await expect(page.get_by_role("link", name="Extend or cancel")).to_be_visible()
         await page.locator("#theme").click()
+        await page.wait_for_function("document.cookie.includes('carrel_theme')")
         paths = {cookie["name"]: cookie["path"] for cookie in await page.context.cookies()}
         assert paths == {"carrel": BASE, "carrel_theme": BASE}
         await page.get_by_role("button", name="Sign out").click()

@@ -9,7 +9,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from tests.browser.service import LIMIT_S, ZONE, signed_in
+from tests.browser.service import ZONE, signed_in
+from tests.kit.eventually import LIMIT_S
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -168,9 +169,10 @@ async def test_the_consequence_is_shown_before_a_booking_is_cancelled(browser: B
         await expect_booked(page)
         await wait_active(page)
         await page.get_by_role("link", name="Extend or cancel").click()
-        await expect(page.locator("main")).to_contain_text("Cancelling now starts the cooldown of 14 d today")
 
-        await page.get_by_role("button", name="Cancel this booking").click()
+        await page.get_by_text("Cancel this booking").press("Enter")
+        await expect(page.locator("details[open]")).to_contain_text("starts the cooldown of 14 d today")
+        await page.get_by_role("button", name="Yes, cancel it").click()
 
         await expect(page.get_by_role("status").first).to_have_text("Cancelled.")
         await page.goto("/timeline")
@@ -190,7 +192,7 @@ async def test_the_rules_are_checked_before_an_end_is_changed(browser: Browser, 
         await expect(page.locator(".check.broken")).to_have_text(re.compile("at most 14 d"))
         await page.get_by_label("Until", exact=True).fill(f"{in_days(13)}T00:00")
         await expect(page.locator(".check.broken")).to_have_count(0)
-        await page.get_by_role("button", name="Save the new end").click()
+        await page.get_by_role("button", name="Save the changes").click()
 
         await expect(page.get_by_role("status").first).to_have_text("Changed.")
         await expect(page.locator("dl")).to_contain_text("3 d")
@@ -213,12 +215,12 @@ async def test_a_person_sees_who_booked_for_them_and_why(browser: Browser, servi
 async def test_user_input_is_shown_as_text_not_as_markup(browser: Browser, service: str) -> None:
     text = "<img src=x onerror=alert(1)>\"'"
     async with signed_in(browser, service, "root", "platform-admin") as page:
-        await page.goto("/admin")
+        await page.goto("/admin/maintenance")
         await page.locator("#m-start").fill(f"{in_days(1)}T08:00")
         await page.locator("#m-end").fill(f"{in_days(2)}T08:00")
-        await page.locator("#m-model").select_option(A6000)
+        await page.locator("#m-what").select_option(f"model:{A6000}")
         await page.locator("#m-why").fill(text)
-        await page.get_by_role("button", name="Set the window").click()
+        await page.get_by_role("button", name="Set the maintenance").click()
         await expect(page.get_by_role("region", name="Maintenance windows")).to_contain_text(text)
         await page.goto("/timeline")
         assert text in (await page.locator(".bar.maintenance title").text_content() or "")

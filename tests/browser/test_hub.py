@@ -5,9 +5,10 @@ import re
 import pytest
 from playwright.async_api import Browser, expect
 
+from tests.kit.eventually import LIMIT_S
 from tests.kit.gpus import a_node
-from tests.kit.jupyterhub.hub import LIMIT_S, a_startable, running_hub
-from tests.kit.jupyterhub.notebook_kubelets import JUPYTER, POD_FILE
+from tests.kit.jupyterhub.hub import a_startable, running_hub
+from tests.kit.jupyterhub.notebook_kubelets import POD_FILE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -17,7 +18,7 @@ ADA, BOB = "ada@lab.example", "bob@lab.example"
 async def test_a_notebook_stays_where_it_is_when_it_loses_its_gpu(browser: Browser) -> None:
     # The server of these tests has no user interface: the person opens a file that says in which pod it is.
     async with running_hub([a_node("a", gpus=1, model="NVIDIA-A")], default_url=f"/files/{POD_FILE}") as bed:
-        bed.kubelets.server = JUPYTER
+        bed.kubelets.with_jupyter.add(ADA)
         notices = ["Your booking of last week has ended."]
         bed.startable.update(a_startable({"NVIDIA-A": 1}, notices=notices))
         context = await browser.new_context()

@@ -67,7 +67,7 @@ async def test_a_cordoned_node_has_no_idle_gpus_and_every_page_says_why(browser:
 
         await lab.client.patch(NODES, "dgx-1", MergePatch({"spec": {"unschedulable": True}}))
 
-        await expect(page.locator(".figure").first).to_have_text("1 of 3")
+        await expect(page.locator(".figure").first).to_have_text("1 of 3, 2 out of use")
         await expect(page.get_by_text("Takes no new pods: cordoned (kubectl uncordon dgx-1)")).to_have_count(1)
         for address in ("/", "/timeline"):
             await page.goto(address)

@@ -14,7 +14,8 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from carrel.demo.component_processes import end_process, end_with_parent
-from tests.browser.service import GPUS, LIMIT_S, a_service
+from tests.browser.service import GPUS, a_service
+from tests.kit.eventually import LIMIT_S
 from tests.kit.ports import free_ports
 from tests.kit.programs import http_proxy
 
@@ -56,11 +57,12 @@ async def a_hub_with_pages(folder: Path) -> AsyncIterator[str]:
             preexec_fn=end_with_parent,
         )
     (folder / "gpus.yaml").write_text(GPUS)
-    where = ("--port", pages.rpartition(":")[2], "--public-url", url, "--base-path", BASE)
-    at_hub = ("--hub-url", url, "--hub-api-url", f"{hub}/hub/api", "--hub-client-secret", secret)
-    options = (*where, *at_hub, "--username-domain", "lab.example", "--inventory", str(folder / "gpus.yaml"))
+    port = pages.rpartition(":")[2]
+    options = ("--port", port, "--hub-client-secret", secret, "--inventory", str(folder / "gpus.yaml"))
+    at_hub = f"signIn: {{hub: {{url: '{url}', apiUrl: '{hub}/hub/api'}}}}"
+    where = f"publicUrl: '{url}'\n  basePath: {BASE}\n  {at_hub}"
     try:
-        async with a_service(folder, *options, sign_in=""):
+        async with a_service(folder, *options, sign_in="", bookings=where, more="hubs: {usernameDomain: lab.example}"):
             await _wait_up(f"{url}/hub/api/")
             yield url
     finally:

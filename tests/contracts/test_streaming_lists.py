@@ -17,8 +17,8 @@ from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, PODS
 from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from tests.contracts.backends import Backend
 from tests.contracts.objects import config_map, lease, pod
+from tests.kit.eventually import LIMIT_S
 
-STREAM_LIMIT_S = 90.0
 STREAMING = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}
 AS_JSON = "application/json"
 AS_TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1,application/json"
@@ -32,7 +32,7 @@ class Stream:
         self._lines = lines
 
     async def next_event(self) -> tuple[str, Json]:
-        async with asyncio.timeout(STREAM_LIMIT_S):
+        async with asyncio.timeout(LIMIT_S):
             event = await anext(self._lines)
         return event["type"], event["object"]
 

@@ -10,8 +10,7 @@ from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ChangeType, Expired, MergePatch, Selection, WatchEvent
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, PODS, Resource
 from tests.contracts.objects import config_map, desk, lease, pod
-
-LIMIT_S = 90.0
+from tests.kit.eventually import LIMIT_S
 
 
 async def take(events: AsyncIterator[WatchEvent[Any]], count: int) -> list[tuple[str, str]]:

@@ -12,19 +12,20 @@ from typing import Any
 
 from carrel.cluster.options import ClusterOptions
 from carrel.cluster.state import ClusterState
-from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
+from carrel.ids import NodeName
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import DeleteOptions, Selection
 from carrel.kubernetes.config import access_to
 from carrel.kubernetes.http_transport import HttpTransport
-from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import CRDS, LEASES, NAMESPACES, PODS
+from carrel.kubernetes.reflector import Informers
 from carrel.ledger.gpus import Node
 from carrel.lifecycle.assembly import collector_on
 from carrel.manifests import crds
 from testbed.control_plane import api_server as start_api_server
 from testbed.fixtures import shown_run
+from testbed.kubelets import SimulatedKubelets
 
 OURS = "carrel"
 NOTHING: Mapping[str, str] = {}
@@ -53,7 +54,7 @@ class BareCluster:
         """A replica whose clock the test moves, so that what is freed after a while is freed now."""
 
     async def announce(self, *names: str) -> None:
-        nodes = [self.nodes[name] for name in names or self.nodes]
+        nodes = [self.nodes[NodeName(name)] for name in names or self.nodes]
         await SimulatedKubelets(
             self.client, nodes, Informers(self.client).watch(PODS), lambda: datetime.now(UTC)
         ).announce()

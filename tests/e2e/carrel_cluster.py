@@ -4,12 +4,13 @@ import json
 import ssl
 import sys
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from carrel.dialects.booking_objects import BOOKINGS
+from carrel.ids import GpuUuid, NodeName
 from carrel.kubernetes.objects.resources import CRDS, NAMESPACES
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.manifests import crds
@@ -19,19 +20,18 @@ from testbed.control_plane import api_server as start_api_server
 from testbed.fixtures import shown_run
 from testbed.hollow import start_hollow_nodes
 from testbed.processes import Process
+from tests.e2e.configuration import NOTHING, OURS, configure, own_configuration
 from tests.kit.ports import free_port
-
-OURS = "carrel"
 
 
 def a_node(name: str, memories: Sequence[int], islands: str = "", **labels: str) -> Node:
     """`islands="..aa"`: GPUs 2 and 3 are linked, 0 and 1 are not."""
     letters = islands or "." * len(memories)
     gpus = tuple(
-        Gpu(f"GPU-{name}-{i}", name, i, "NVIDIA-RTX-A6000", MiB(memory), letter.strip("."), 600)
+        Gpu(GpuUuid(f"GPU-{name}-{i}"), NodeName(name), i, "NVIDIA-RTX-A6000", MiB(memory), letter.strip("."), 600)
         for i, (memory, letter) in enumerate(zip(memories, letters, strict=True))
     )
-    return Node(name, gpus, labels)
+    return Node(NodeName(name), gpus, labels)
 
 
 def a_booking(name: str, user: str, gpus: int = 1, **spec: Any) -> dict[str, Any]:
@@ -71,7 +71,8 @@ class CarrelCluster:
     def start_another_scheduler(self, name: str) -> None:
         """A kube-scheduler with an extender of its own, beside the others."""
         port = free_port()
-        self.start_extender(f"extender-of-{name}", port, "--schedulers", name)
+        own = own_configuration(self.api, name, {"pods": {"schedulers": [name]}})
+        self.start_extender(f"extender-of-{name}", port, *own)
         self._start_scheduler(name, f"http://127.0.0.1:{port}")
 
     def _start_scheduler(self, name: str, extender: str) -> None:
@@ -106,12 +107,15 @@ class CarrelCluster:
 
 
 @contextmanager
-def carrel_cluster(name: str, nodes: Sequence[Node]) -> Iterator[CarrelCluster]:
+def carrel_cluster(
+    name: str, nodes: Sequence[Node], configuration: Mapping[str, Any] = NOTHING
+) -> Iterator[CarrelCluster]:
     with shown_run(name) as run, start_api_server(run, Shape(service_accounts=True, shows_certificate=True)) as api:
         api.start_controllers()
         for crd in crds():
             api.call("POST", CRDS.path(), crd)
         api.call("POST", NAMESPACES.path(), {"metadata": {"name": OURS}})
+        configure(api, configuration)
         start_hollow_nodes(api, nodes)
         api.wait_for_namespace("default")
         yield CarrelCluster(api)

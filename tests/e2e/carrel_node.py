@@ -11,14 +11,14 @@ from typing import Any
 import yaml
 
 from carrel.dialects import gpushare, visible_devices
-from carrel.dialects.options import CudaDevices
 from carrel.kubernetes.objects.resources import CRDS, NAMESPACES
 from carrel.manifests import crds, rbac
 from testbed.control_plane import ApiServer
 from testbed.fixtures import shown_run
 from testbed.node import Node, cluster_with_node
 from testbed.processes import Failed, Process
-from tests.e2e.carrel_cluster import OURS, CarrelCluster
+from tests.e2e.carrel_cluster import CarrelCluster
+from tests.e2e.configuration import NOTHING, OURS, configure
 from tests.e2e.pods import Json, create, eventually, pod, wait_for_phase
 from tests.kit.objects import pod_from
 
@@ -43,7 +43,7 @@ class CarrelNode(CarrelCluster):
         draft.write_text(yaml.safe_dump({"gpus": list(gpus)}))
         draft.rename(self.gpus)
 
-    def start_agent(self, *more: str) -> Process:
+    def start_agent(self, *more: str | Path) -> Process:
         """With the rights of its ServiceAccount, and no more."""
         kubeconfig = self._kubeconfig()
         options: list[str | Path] = ["--kubeconfig", kubeconfig, "--node-name", self.node.name, "--port", "0"]
@@ -129,20 +129,23 @@ def reading_own_gpus(manifest: Json) -> Json:
     """With the environment that Carrel's webhook gives a pod."""
     asking = pod_from(manifest)
     manifest["spec"]["containers"] = [
-        visible_devices.shown(each, visible_devices.sight(CudaDevices.UUID), gpushare.variables(asking, each))
+        visible_devices.shown(
+            each, visible_devices.Sight("carrel.dev/devices", "carrel.dev/devices"), gpushare.variables(asking, each)
+        )
         for each in manifest["spec"]["containers"]
     ]
     return manifest
 
 
 @contextmanager
-def node_for_carrel(name: str) -> Iterator[Node]:
-    """All that Carrel needs of a cluster is there; Carrel is not."""
+def node_for_carrel(name: str, configuration: Mapping[str, Any] = NOTHING) -> Iterator[Node]:
+    """All that Carrel needs of a cluster is there, with its configuration; Carrel is not."""
     with shown_run(name) as run, cluster_with_node(run) as node:
         for crd in crds():
             node.api.call("POST", CRDS.path(), crd)
         node.api.call("POST", NAMESPACES.path(), {"metadata": {"name": OURS}})
         node.api.wait_for_namespace(OURS)
+        configure(node.api, configuration)
         rules = {"kind": "List", "apiVersion": "v1", "items": list(rbac())}
         node.api.kubectl("apply", "--filename", "-", given=json.dumps(rules))
         node.api.wait_for_namespace("default")
@@ -150,6 +153,8 @@ def node_for_carrel(name: str) -> Iterator[Node]:
 
 
 @contextmanager
-def carrel_node(name: str, gpus: Sequence[Mapping[str, Any]] = TWO_GPUS, *options: str) -> Iterator[CarrelNode]:
-    with node_for_carrel(name) as node:
-        yield CarrelNode(node, gpus, *options)
+def carrel_node(
+    name: str, gpus: Sequence[Mapping[str, Any]] = TWO_GPUS, configuration: Mapping[str, Any] = NOTHING
+) -> Iterator[CarrelNode]:
+    with node_for_carrel(name, configuration) as node:
+        yield CarrelNode(node, gpus)

@@ -12,6 +12,7 @@ from tests.e2e.pods import Json, eventually
 from tests.e2e.webhook import Webhook
 
 RESOURCES = "/apis/resource.k8s.io/v1"
+CLAIMS = {"resourceClaims": {"enabled": True}}
 
 since_1_36 = pytest.mark.skipif(
     tuple(map(int, release().split(".")[:2])) < (1, 36),
@@ -20,18 +21,16 @@ since_1_36 = pytest.mark.skipif(
 
 
 @contextmanager
-def claim_node(
-    name: str, gpus: Sequence[Mapping[str, Any]], *options: str, admits_pods: bool = False
-) -> Iterator[CarrelNode]:
-    """`options` of the agent. `admits_pods`: the webhook is asked about pods too, so that they get a tier."""
-    with carrel_node(name, gpus, "--dra", *options) as found:
-        webhook = Webhook(found.api, "--dra")
+def claim_node(name: str, gpus: Sequence[Mapping[str, Any]], admits_pods: bool = False) -> Iterator[CarrelNode]:
+    """`admits_pods`: the webhook is asked about pods too, so that they get a tier."""
+    with carrel_node(name, gpus, CLAIMS) as found:
+        webhook = Webhook(found.api, has_claims=True)
         webhook.configure_claims()
         if admits_pods:
             webhook.configure()
         found.controller.stop()
         own = kubeconfig_of(found.api, "controller")  # with its own rights: it writes claims
-        found.controller = found.start_controller("--kubeconfig", own, "--dra")
+        found.controller = found.start_controller("--kubeconfig", own)
         eventually(lambda: slices(found))
         yield found
 

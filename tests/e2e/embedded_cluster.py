@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from carrel.cluster.configuration_record import GIVEN, TEXT, body_of
 from carrel.ledger.gpus import Node
 from carrel.manifests import crds
 from carrel.scheduling.scheduler_config import Extender, scheduler_config
@@ -23,7 +24,7 @@ from testbed.fixtures import shown_run
 from testbed.hollow import hollow_command
 from testbed.processes import Failed, Process
 from testbed.runs import Run
-from tests.e2e.carrel_cluster import OURS
+from tests.e2e.configuration import OURS, text_of
 
 Json = dict[str, Any]
 
@@ -66,7 +67,7 @@ class EmbeddedCluster:
     def _start_api(self) -> None:
         manifests = self._run.data / "start.yaml"
         ours = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OURS}}
-        manifests.write_text(yaml.safe_dump_all([*crds(), ours]))
+        manifests.write_text(yaml.safe_dump_all([*crds(), ours, body_of(GIVEN, OURS, {TEXT: text_of()})]))
         port = str(self._run.slot.ports[API])
         options = ("--tls", "--port", port, "--load", manifests, "--kubeconfig", self.kubeconfig)
         # It is written when the socket is open.

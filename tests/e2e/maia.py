@@ -13,7 +13,7 @@ from tests.e2e.pods import eventually
 from tests.kit.booking_service import BookingProcess, booking_process
 
 TOKEN = "of-the-clients-of-maia"
-RULES = ("--min-hours", "0.01", "--cooldown-days", "0", "--planned", "10")
+RULES = "bookings: {rules: {minDuration: 36s, cooldown: 0s, planned: 10, settlingTime: 0s}}"
 STARTS_IN = [timedelta(seconds=seconds) for seconds in (2, 5, 20, 60)]
 """MAIA's bookings say when they start, in whole seconds, and that must not have passed. On a busy machine the service
 may read it after that; then the next one is tried."""
@@ -74,6 +74,8 @@ def maia_bookings(folder: Path, model: str, gpus: int) -> Iterator[MaiaBookings]
     inventory = folder / "inventory.yaml"
     gpu = {"count": gpus, "model": model, "memoryMiB": 16276}
     inventory.write_text(json.dumps({"nodes": [{"name": "somewhere", "gpus": [gpu]}]}))
-    zone = ("--zone", "UTC")
-    with booking_process(folder, "--inventory", str(inventory), "--maia-token", TOKEN, *zone, *RULES) as service:
+    rules = folder / "rules.yaml"
+    rules.write_text(RULES)
+    own = ("--inventory", str(inventory), "--maia-token", TOKEN, "--config", str(rules))
+    with booking_process(folder, *own) as service:
         yield MaiaBookings(service, model)

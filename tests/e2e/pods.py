@@ -14,7 +14,7 @@ T = TypeVar("T")
 Json = dict[str, Any]
 
 
-def eventually(look: Callable[[], T], limit_s: float = 60) -> T:
+def eventually(look: Callable[[], T], limit_s: float = 180) -> T:
     """What `look` returns, once it is true. The limit is for broken components, not for slow ones."""
     deadline = time.monotonic() + limit_s
     while not (seen := look()):

@@ -19,12 +19,12 @@ import aiohttp
 
 from carrel.cluster.state import ClusterState
 from carrel.http.serving import Address, serving
+from carrel.ids import NodeName
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.config import access_to
 from carrel.kubernetes.http_transport import HttpTransport
 from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
-from carrel.scheduling.app import extender_app
-from carrel.scheduling.assembly import handlers_on, scheduler_on
+from carrel.scheduling.assembly import extender_app, handlers_on, scheduler_on
 from carrel.scheduling.bind_check import BindCheck
 
 Json = dict[str, Any]
@@ -131,7 +131,7 @@ class Replica:
         async with self._session.get(f"{self._url}/gpushare-scheduler/inspect/{node}") as answer:
             return answer.status == 200
 
-    async def fitting(self, pod: Json, nodes: list[str]) -> list[str]:
+    async def fitting(self, pod: Json, nodes: list[NodeName]) -> list[NodeName]:
         found = await self.ask("filter", {"Pod": pod, "Nodes": None, "NodeNames": nodes})
         return found["NodeNames"] or []
 

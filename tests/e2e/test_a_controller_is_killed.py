@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.carrel_cluster import OURS, CarrelCluster, a_node, carrel_cluster
+from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster
+from tests.e2e.configuration import OURS
 from tests.e2e.counting_proxy import counting_proxy
 from tests.e2e.pods import create, eventually, is_gone, namespace, pod
 

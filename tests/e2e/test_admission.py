@@ -15,8 +15,9 @@ import pytest
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS
 from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster
+from tests.e2e.configuration import ADMIN
 from tests.e2e.pods import create, eventually, namespace, pod
-from tests.e2e.webhook import ADMIN, PATH_SECRET, BookingService, UserClient, Webhook, a_booking_service, sealed_with
+from tests.e2e.webhook import PATH_SECRET, BookingService, UserClient, Webhook, a_booking_service, sealed_with
 from tests.kit.any_pod import any_pod
 from tests.kit.forged import PROTECTED, PROTECTED_LABELS
 

@@ -160,7 +160,7 @@ def test_a_reservation_pod_may_say_which_gpu_it_has(
     "key",
     [
         "carrel.dev/gpu-model",
-        "carrel.dev/gpu-gpus",
+        "carrel.dev/gpu-count",
         "carrel.dev/gpu-memory-mib",
         "gpu-fraction",
         "gpu-memory",
@@ -369,7 +369,7 @@ def test_the_admin_of_a_namespace_may_not_write_what_carrel_decides_by(
         ({"nvidia.com/gpu": "1"}, {}, "nvidia.com/gpu"),
         ({"aliyun.com/gpu-mem": "8138"}, {}, "aliyun.com/gpu-mem"),
         ({}, {"gpu-fraction": "0.5"}, "gpu-fraction"),
-        ({}, {"carrel.dev/gpu-gpus": "2"}, "carrel.dev/gpu-gpus"),
+        ({}, {"carrel.dev/gpu-count": "2"}, "carrel.dev/gpu-count"),
         ({"nvidia.com/gpu": "0"}, {"mine": "x"}, ""),
         ({"cpu": "1"}, {}, ""),
     ],

@@ -77,6 +77,8 @@ CASES = [
         None,
         after="13m",
     ),
+    alert("CarrelConfigurationRefused", {'carrel_configuration_refused{pod="a"}': ONE}, {"severity": "warning"}),
+    alert("CarrelConfigurationRefused", {'carrel_configuration_refused{pod="a"}': "0+0x25 1+0x90"}, None),
     alert(
         "CarrelDefect",
         {'carrel_reviews_total{verb="mutate",outcome="defect"}': "0+0x25 1+0x90"},

@@ -13,6 +13,8 @@ from carrel.kubernetes.cluster import BindTarget
 from tests.e2e.bare_cluster import BareCluster, bare_api_server, bare_cluster
 from tests.e2e.carrel_cluster import a_node
 from tests.e2e.replicas import DeathOrder, Replica, a_replica
+from tests.kit.eventually import LIMIT_S
+from tests.kit.gpus import N1
 
 NODES = [a_node("n1", [16276] * 2), a_node("n2", [16276] * 2)]
 GPU_MEM = {"aliyun.com/gpu-mem": "8138"}
@@ -40,12 +42,12 @@ async def a_gpu_with_another_pod_on_it(bare: BareCluster, replica: Replica) -> P
 
 
 async def two_gpus(bare: BareCluster, replica: Replica) -> Pods:
-    return [await bare.pod("two", notes={"carrel.dev/gpu-gpus": "2"})]
+    return [await bare.pod("two", notes={"carrel.dev/gpu-count": "2"})]
 
 
 async def a_pod_that_cannot_be_bound(bare: BareCluster, replica: Replica) -> Pods:
     """It is already bound elsewhere, so what is taken for it must be released."""
-    pod = await bare.pod("taken", notes={"carrel.dev/gpu-gpus": "2"})
+    pod = await bare.pod("taken", notes={"carrel.dev/gpu-count": "2"})
     meta = pod["metadata"]
     await bare.client.bind(BindTarget("lab", meta["name"], meta["uid"], "elsewhere"))
     return [pod]
@@ -69,7 +71,7 @@ is woken, each member by a write."""
 async def schedule(replica: Replica, pods: Pods) -> list[str]:
     """Filter one after the other, then bind all at once, as kube-scheduler does. Why not; empty: bound."""
     for pod in pods:
-        await replica.fitting(pod, ["n1"])
+        await replica.fitting(pod, [N1])
     answers = await asyncio.gather(*(replica.bind(pod, "n1") for pod in pods), return_exceptions=True)
     for answer in answers:
         if isinstance(answer, BaseException):
@@ -79,7 +81,7 @@ async def schedule(replica: Replica, pods: Pods) -> list[str]:
 
 async def wait_known(replica: Replica, pods: Pods) -> None:
     """A gang is refused while not all its members are in the extender's cache."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         while len(pods) > 1:
             answer = await replica.ask("filter", {"Pod": pods[0], "Nodes": None, "NodeNames": ["nowhere"]})
             if "more member" not in str(answer) and "not heard of" not in str(answer):
@@ -89,7 +91,7 @@ async def wait_known(replica: Replica, pods: Pods) -> None:
 
 async def retry_until_bound(bare: BareCluster, replica: Replica, pods: Pods) -> None:
     """The scheduler tries again and again; unused leftovers of a kill are freed after a while."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         while not {pod["metadata"]["name"] for pod in pods} <= (await bare.bound()).keys():
             bound = await bare.bound()
             await schedule(replica, [pod for pod in pods if pod["metadata"]["name"] not in bound])

@@ -14,6 +14,7 @@ pytestmark = since_1_36
 
 NVIDIA, GPU = "gpu.nvidia.com", "nvidia.com/gpu"
 NODE = "n1"
+CONFIGURATION = {"resourceClaims": {"enabled": True, "driver": NVIDIA}}
 WHERE = "default"
 """Three GPUs: each test finds what the one before it has left."""
 
@@ -23,10 +24,7 @@ class Cluster:
         self.carrel, self.api = carrel, carrel.api
         nothing = {"allocatable": {GPU: "0"}, "capacity": {GPU: "0"}}  # NVIDIA's device plugin is not there
         self.api.call("PATCH", f"/api/v1/nodes/{NODE}/status", {"status": nothing})
-        driver = ("--dra", "--dra-driver", NVIDIA)
-        Webhook(self.api, *driver).configure_claims(NVIDIA)
-        carrel.controller.stop()
-        carrel.controller = carrel.start_controller("--kubeconfig", self.api.kubeconfig, *driver)
+        Webhook(self.api, has_claims=True).configure_claims(NVIDIA)
         self.api.start_scheduler()
         selector = f"device.driver == '{NVIDIA}' && device.attributes['{NVIDIA}'].type == 'gpu'"
         spec = {"selectors": [{"cel": {"expression": selector}}], "extendedResourceName": GPU}
@@ -70,7 +68,7 @@ def owner(claim: Json) -> str:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with carrel_cluster("nvidias-dra-driver", [a_node(NODE, [16276] * 3)]) as carrel:
+    with carrel_cluster("nvidias-dra-driver", [a_node(NODE, [16276] * 3)], CONFIGURATION) as carrel:
         yield Cluster(carrel)
 
 

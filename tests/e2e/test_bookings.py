@@ -19,8 +19,9 @@ from carrel.parsing.time import seconds
 from testbed.control_plane import ApiServer
 from testbed.processes import Process
 from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster
+from tests.e2e.configuration import ADMIN
 from tests.e2e.pods import Json, eventually, is_gone, namespace, pod
-from tests.e2e.webhook import ADMIN, UserClient, Webhook
+from tests.e2e.webhook import UserClient, Webhook
 from tests.kit.booking_service import BookingProcess
 
 ADA, BOB, EVE, ROOT = "ada@lab.example", "bob@lab.example", "eve@lab.example", "root@lab.example"
@@ -28,6 +29,14 @@ GROUPS = ["system:serviceaccounts", "system:serviceaccounts:carrel", "system:aut
 A6000 = "NVIDIA-RTX-A6000"
 LIMIT_S = 180
 """For broken components; what is waited for takes seconds."""
+
+
+CONFIGURATION = {
+    "bookings": {
+        "rules": {"minDuration": "36s", "cooldown": "0s", "planned": 10},
+        "roles": {"platformAdmins": [ROOT]},
+    }
+}
 
 
 class Lab:
@@ -42,7 +51,6 @@ class Lab:
     def start_booking_service(self) -> Process:
         rights = self.api.kubeconfig_of("system:serviceaccount:carrel:carrel-booking", GROUPS)
         database = f"sqlite:///{self.api.run.data}/bookings.db"
-        rules = ("--min-hours", "0.01", "--cooldown-days", "0", "--planned", "10", "--platform-admin", ROOT)
         command: list[str | Path] = [
             sys.executable,
             "-m",
@@ -54,7 +62,7 @@ class Lab:
             "--port",
             "0",
         ]
-        service = self.api.start("booking", [*command, "--database", database, *rules])
+        service = self.api.start("booking", [*command, "--database", database])
         service.wait_until("listening", lambda: "listening url=" in service.log.read_text())
         self.service = service
         eventually(lambda: self._ready(), LIMIT_S)
@@ -139,7 +147,7 @@ def with_rights(api: ApiServer, component: str) -> Any:
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    with carrel_cluster("bookings", [a_node("n1", [16276] * 2)]) as cluster:
+    with carrel_cluster("bookings", [a_node("n1", [16276] * 2)], CONFIGURATION) as cluster:
         for each in rbac():
             path = {"Namespace": "/api/v1/namespaces"}.get(each["kind"], "")
             if path and each["metadata"]["name"] != "carrel":

@@ -4,15 +4,18 @@ work, and in which each component is away once; the way back; and what is left a
 The tests follow each other: each finds what the one before it has left.
 """
 
+import asyncio
 import contextlib
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+from playwright.async_api import Page
 
 from carrel import __version__
 from carrel.bookings.sign_in.hub import CALLBACK
@@ -21,11 +24,12 @@ from carrel.http.serving import Address, serving
 from testbed.processes import Failed
 from tests.browser.service import a_browser
 from tests.e2e import chart_examples
-from tests.e2e.chart import CHART, NAMESPACE, STARTING_S, InstalledChart, chart_node
+from tests.e2e.chart import APPS, CHART, COMPONENT, NAMESPACE, STARTING_S, InstalledChart, chart_node
+from tests.e2e.configuration import ADMIN
 from tests.e2e.next_release_chart import FIELD, next_chart, next_image
 from tests.e2e.pods import Json, eventually, is_gone, namespace, pod
 from tests.e2e.scraping import prometheus_of
-from tests.e2e.webhook import ADMIN, UserClient
+from tests.e2e.webhook import UserClient
 from tests.kit import hub_provider
 from tests.kit.next_release import VERSION, next_level
 from tests.kit.ports import free_port
@@ -48,6 +52,7 @@ DRA = "/apis/resource.k8s.io/v1"
 CLAIM = f"{DRA}/namespaces/default/resourceclaims/left"
 GATE = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/carrel"
 TWO_EACH = ["--set", "webhook.replicas=2,scheduler.replicas=2,controller.replicas=2"]
+CLAIMED = "config.resourceClaims.enabled"
 SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/carrel-secrets"
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/carrel"
 BLIND = "its agent cannot see containers"
@@ -61,7 +66,7 @@ def chart() -> Iterator[InstalledChart]:
         # The first is for the example of the values; the second NVIDIA's feature discovery writes.
         labels = {"carrel.dev/simulated-gpus": "true", "nvidia.com/gpu.product": A6000}
         found.api.call("PATCH", f"/api/v1/nodes/{found.node.name}", {"metadata": {"labels": labels}})
-        found.helm("install", "carrel", CHART, "--create-namespace", *SIMULATED, *TWO_EACH, "--set", "dra.enabled=true")
+        found.helm("install", "carrel", CHART, "--create-namespace", *SIMULATED, *TWO_EACH, "--set", f"{CLAIMED}=true")
         yield found
 
 
@@ -84,8 +89,8 @@ def create_as(chart: InstalledChart, who: str, manifest: Json) -> None:
 
 def wait_for(chart: InstalledChart, name: str, phase: str = "Running") -> Json:
     def seen() -> Json | None:
-        found = chart.pod(name)
-        return found if found["status"]["phase"] == phase else None
+        pods = chart.get("/api/v1/namespaces/default/pods")["items"]
+        return next((p for p in pods if p["metadata"]["name"] == name and p["status"]["phase"] == phase), None)
 
     found = eventually(seen, STARTING_S)
     assert found is not None
@@ -175,7 +180,7 @@ def test_the_claim_of_the_documentation_runs_and_sees_its_gpu(chart: InstalledCh
 def test_claims_are_not_switched_off_while_a_pod_uses_one(chart: InstalledChart) -> None:
     (made,) = chart.get(f"{DRA}/namespaces/default/resourceclaims")["items"]
     with pytest.raises(Failed, match=f"by the ResourceClaims default/{made['metadata']['name']}: they could not end"):
-        chart.helm("upgrade", "carrel", CHART, "--reset-then-reuse-values", "--set", "dra.enabled=false")
+        upgrade(chart, f"{CLAIMED}=false")
     chart.api.call("DELETE", "/api/v1/namespaces/default/pods/train")
     eventually(lambda: not leases_of(chart, made["metadata"]["uid"]), STARTING_S)
 
@@ -187,6 +192,74 @@ def test_a_pod_gets_one_of_the_simulated_gpus_and_sees_that_one(chart: Installed
     assert told(chart, "works") == lease["metadata"]["annotations"]["carrel.dev/gpu"]
     assert told(chart, "works") in {each["uuid"] for each in devices}
     assert [each["model"] for each in devices] == [A100] * 24 + [A6000] * 2
+
+
+def upgrade(chart: InstalledChart, *values: str) -> None:
+    chart.helm("upgrade", "carrel", CHART, "--reset-then-reuse-values", "--set", ",".join(values))
+
+
+def processes(chart: InstalledChart) -> set[tuple[str, str, int]]:
+    """Every container with its pod, and how often it was started again."""
+    return {
+        (pod["metadata"]["uid"], each["name"], each["restartCount"])
+        for pod in chart.pods()
+        for each in pod["status"]["containerStatuses"]
+    }
+
+
+def generations(chart: InstalledChart) -> dict[str, int]:
+    """How often what the chart runs was changed."""
+    kinds = (chart.get(f"{APPS}/{kind}")["items"] for kind in ("deployments", "daemonsets"))
+    return {each["metadata"]["name"]: each["metadata"]["generation"] for items in kinds for each in items}
+
+
+def has_followed(chart: InstalledChart, component: str, change: str) -> bool:
+    """Whether every replica of the component acts on the change."""
+    replicas = [each for each in chart.pods() if each["metadata"]["labels"][COMPONENT] == component]
+    lines = [each for each in said(chart, component) if f"configuration_changed {change}" in each]
+    return len(lines) == len(replicas)
+
+
+def said(chart: InstalledChart, component: str) -> list[str]:
+    """The logs of all its pods."""
+    label = f"{COMPONENT}={component}"
+    return chart.api.kubectl("logs", "--namespace", NAMESPACE, "--selector", label, "--tail=-1").splitlines()
+
+
+def applied(chart: InstalledChart) -> Json:
+    found: Json = chart.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/carrel-applied")["data"]
+    return found
+
+
+def test_a_change_of_the_configuration_is_in_force_in_seconds_and_restarts_nothing(chart: InstalledChart) -> None:
+    before, changed = processes(chart), generations(chart)
+    upgrade(chart, "config.tiers.revocationGrace=7s", "config.bookings.rules.maxGpus=3")
+    wanted = {"controller": "tiers.revocationGrace: 0s → 7s", "booking": "bookings.rules.maxGpus: 4 → 3"}
+    for component, change in wanted.items():
+        eventually(partial(has_followed, chart, component, change))
+    assert "revocationGrace: 7s" in applied(chart)["carrel.yaml"]
+
+    # What helm cannot know to be wrong changes nothing at all, and is told.
+    upgrade(chart, "config.lab.timezone=Nowhere/City", "config.tiers.revocationGrace=9s")
+    eventually(lambda: "Nowhere/City" in applied(chart)["refused.json"], 30)
+    assert "revocationGrace: 7s" in applied(chart)["carrel.yaml"]
+    events = eventually(lambda: [each["message"] for each in refusals(chart)])
+    assert events == ["lab.timezone is 'Nowhere/City'; expected an IANA zone such as Europe/Stockholm"]
+
+    upgrade(chart, "config.lab.timezone=UTC", "config.tiers.revocationGrace=0s", "config.bookings.rules.maxGpus=4")
+    eventually(lambda: not applied(chart)["refused.json"], 30)
+    assert "revocationGrace: 0s" in applied(chart)["carrel.yaml"]
+    assert (processes(chart), generations(chart)) == (before, changed)
+    assert not [each for name in (*wanted, "webhook") for each in said(chart, name) if "starting_again" in each]
+
+
+def refusals(chart: InstalledChart) -> list[Json]:
+    events = chart.get(f"/api/v1/namespaces/{NAMESPACE}/events")["items"]
+    return [
+        each
+        for each in events
+        if (each["reason"], each["involvedObject"]["name"]) == ("ConfigurationRefused", "carrel")
+    ]
 
 
 def test_a_real_prometheus_scrapes_all_components(chart: InstalledChart) -> None:
@@ -269,9 +342,11 @@ def test_an_upgrade_to_the_next_release_keeps_secrets_certificates_and_gpus(
     chart.api.call("POST", f"/api/v1/namespaces/{NAMESPACE}/secrets", secret)
     chart.node.load(next_image(carrel_image()))
     hub = f"http://{chart.api.slot.machine_address}:{HUB_PORT}"
-    values = [f"booking.publicUrl={PUBLIC_URL}", "booking.hub.existingSecret=hub", "usernameDomain=lab.example"]
-    values += [f"booking.hub.url=http://127.0.0.1:{HUB_PORT}", f"booking.hub.apiUrl={hub}/hub/api"]
-    values += ["whenFull=wait", "dra.enabled=false"]
+    sign_in = "config.bookings.signIn.hub"
+    values = [f"{sign_in}.url=http://127.0.0.1:{HUB_PORT}", f"{sign_in}.apiUrl={hub}/hub/api"]
+    values += [f"config.bookings.publicUrl={PUBLIC_URL}", "booking.hubSecret.name=hub"]
+    values += ["config.hubs.usernameDomain=lab.example", "config.tiers.whenFull=wait"]
+    values += [f"config.bookings.roles.labAdmins={{{ADA}}}"]
     left = a_claim_without_a_pod(chart)
     chart.helm("upgrade", "carrel", next_chart(tmp_path), "--reset-then-reuse-values", "--set", ",".join(values))
     chart.wait_ready()
@@ -281,7 +356,6 @@ def test_an_upgrade_to_the_next_release_keeps_secrets_certificates_and_gpus(
     assert chart.get(SECRET)["data"] == before
     assert sorted(before) == ["maia-token", "path-secret", "seal-key", "terminator-token"]
     assert len(set(before.values())) == len(before)
-    del called["claims.carrel.dev"], called["claim-pods.carrel.dev"]
     assert {each["name"]: each["clientConfig"] for each in chart.get(HOOKS)["webhooks"]} == called
     claim = {"metadata": {"name": "newer"}, "spec": {"devices": {"count": 1}, FIELD: "blue"}}
     made = chart.api.call("POST", CLAIMS, {"apiVersion": "gpu.scheduling/v1", "kind": "GpuClaim", **claim})
@@ -289,7 +363,6 @@ def test_an_upgrade_to_the_next_release_keeps_secrets_certificates_and_gpus(
     run(chart, pod("also", TELL, {"nvidia.com/gpu": "1"}))
     assert told(chart, "also") != gpu
     assert_kept(chart, holder)
-    assert is_gone(chart.api, GATE) and is_gone(chart.api, f"{DRA}/deviceclasses/gpu.carrel.dev")
     assert len(leases_of(chart, left["metadata"]["uid"])) == 1, "a claim that was allocated before keeps its GPU"
     chart.api.call("DELETE", CLAIM)
     eventually(lambda: not leases_of(chart, left["metadata"]["uid"]), STARTING_S)
@@ -298,7 +371,7 @@ def test_an_upgrade_to_the_next_release_keeps_secrets_certificates_and_gpus(
 async def test_a_booking_made_in_the_page_covers_a_pod_and_another_one_goes_on_without_its_gpu(
     chart: InstalledChart,
 ) -> None:
-    wanted = {"carrel.dev/gpu-gpus": "2", "carrel.dev/gpu-model": A6000}
+    wanted = {"carrel.dev/gpu-count": "2", "carrel.dev/gpu-model": A6000}
     victim = run(chart, with_notes(pod("bobs"), wanted), who=BOB)
     address = chart.get(f"/api/v1/namespaces/{NAMESPACE}/services/carrel-booking")["spec"]["clusterIP"]
     hub = hub_provider.HubProvider()
@@ -311,11 +384,12 @@ async def test_a_booking_made_in_the_page_covers_a_pod_and_another_one_goes_on_w
         await page.get_by_label("Model", exact=True).select_option(A6000)
         await page.get_by_role("button", name="Book", exact=True).click()
         await page.wait_for_url(re.compile("/bookings/"))
+        await a_rule_changed_on_the_page_is_in_force_everywhere(chart, page)
 
-    booked = run(chart, with_notes(pod("adas"), {**wanted, "carrel.dev/gpu-gpus": "1"}), who=ADA)
-    successor = wait_for(chart, "bobs")
+    booked = run(chart, with_notes(pod("adas"), {**wanted, "carrel.dev/gpu-count": "1"}), who=ADA)
+    eventually(lambda: wait_for(chart, "bobs")["metadata"]["uid"] != victim["metadata"]["uid"], STARTING_S)
+    successor = chart.pod("bobs")
     assert tier(booked) == "booked"
-    assert successor["metadata"]["uid"] != victim["metadata"]["uid"]
     assert "carrel.dev/handed-over" in successor["metadata"]["annotations"]
     assert (len(leases_of(chart, victim["metadata"]["uid"])), len(leases_of(chart, booked["metadata"]["uid"]))) == (
         0,
@@ -324,6 +398,19 @@ async def test_a_booking_made_in_the_page_covers_a_pod_and_another_one_goes_on_w
     for name in ("adas", "bobs"):
         chart.api.call("DELETE", f"/api/v1/namespaces/default/pods/{name}")
     eventually(lambda: not leases_of(chart, booked["metadata"]["uid"]), STARTING_S)
+
+
+async def a_rule_changed_on_the_page_is_in_force_everywhere(chart: InstalledChart, page: Page) -> None:
+    before = processes(chart)
+    await page.goto("/admin/configuration")
+    await page.get_by_label("minimumTime", exact=True).fill("11m")
+    await page.get_by_label("Reason, for the audit log").fill("short jobs")
+    await page.get_by_role("button", name="Save", exact=True).click()
+    await page.get_by_text("Saved. All components follow within seconds.").wait_for()
+    for component in ("webhook", "controller", "booking"):
+        await asyncio.to_thread(eventually, partial(has_followed, chart, component, "tiers.minimumTime: 10m → 11m"))
+    assert processes(chart) == before
+    assert "minimumTime: 10m → 11m" in applied(chart)["history.json"]
 
 
 def test_every_example_runs(chart: InstalledChart) -> None:
@@ -342,7 +429,8 @@ def test_every_example_runs(chart: InstalledChart) -> None:
             return phases == ["Running"] * wanted
 
         eventually(all_run, STARTING_S)
-        assert tier(chart.pod("booked", ours)) == "booked"
+        # It is booked as soon as the pod of before, whose GPU the booking covered, has ended.
+        eventually(lambda: tier(chart.pod("booked", ours)) == "booked", STARTING_S)
         for file, words in chart_examples.REFUSED.items():
             (wrong,) = chart_examples.documents(file)
             status, answer = bob.call("POST", pods, wrong)
@@ -359,7 +447,7 @@ def test_every_example_runs(chart: InstalledChart) -> None:
 
 def test_without_the_booking_service_bookings_count(chart: InstalledChart) -> None:
     """docs/operate.md says what goes on without each part; here and below."""
-    wanted = {"carrel.dev/gpu-model": A6000, "carrel.dev/gpu-gpus": "1"}
+    wanted = {"carrel.dev/gpu-model": A6000, "carrel.dev/gpu-count": "1"}
     with chart.away("booking"):
         run(chart, with_notes(pod("covered"), wanted), who=ADA)
         # A pod of before may still be ending, which the booking covers until then.

@@ -4,12 +4,18 @@ import copy
 import json
 from base64 import b64decode
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import jsonschema_rs
 import pytest
 import yaml
 
+from carrel.cluster_file import read_gpus
+from carrel.configuration.moved import BY_VARIABLE
+from carrel.configuration.reading import read
+from carrel.configuration.schema import Configuration
+from carrel.ids import NodeName
 from carrel.manifests import crds, dra, policies, priority_classes, rbac, webhooks
 from carrel.scheduling.scheduler_config import Extender, cpu_scheduler_config, scheduler_config
 from testbed import schemas
@@ -89,11 +95,14 @@ def times_waited(chart: dict[tuple[str, str, str], Json]) -> dict[str, int]:
     return {each["name"]: each["timeoutSeconds"] for each in entries}
 
 
+CLAIMS_OF_NVIDIA = "config.resourceClaims.enabled=true,config.resourceClaims.driver=gpu.nvidia.com"
 CLAIM_RULES = {("ValidatingWebhookConfiguration", "carrel"), ("ValidatingAdmissionPolicy", "carrel-slices")}
 
 
 def test_with_claims_the_chart_has_what_the_program_needs_for_them() -> None:
-    chart = by_name(rendered("--set", "dra.enabled=true,dra.nvidiaDeviceClass=true", version="v1.34.0"))
+    chart = by_name(
+        rendered("--set", "config.resourceClaims.enabled=true,dra.nvidiaDeviceClass=true", version="v1.34.0")
+    )
     secret = b64decode(chart["Secret", NAMESPACE, "carrel-secrets"]["data"]["path-secret"]).decode()
     for each in dra():
         wanted = in_namespace(copy.deepcopy(each), NAMESPACE)
@@ -103,22 +112,22 @@ def test_with_claims_the_chart_has_what_the_program_needs_for_them() -> None:
         assert without_chart_metadata(found) == without_chart_metadata(wanted), each["metadata"]["name"]
     (entries,) = webhooks(dra=True)
     assert times_waited(chart) == {each["name"]: each["timeoutSeconds"] for each in entries["webhooks"]}
-    for name in ("carrel-webhook", "carrel-controller"):
-        assert environment(list(chart.values()), name)["CARREL_DRA"] == "true"
+    assert configuration(chart)["resourceClaims"]["enabled"] is True
 
 
-@pytest.mark.parametrize(
-    ("version", "values"), [("v1.33.9", "dra.enabled=true,dra.nvidiaDeviceClass=true"), ("v1.37.1", "mode=native")]
-)
-def test_on_an_old_cluster_or_by_default_there_is_nothing_about_claims(version: str, values: str) -> None:
-    chart = by_name(rendered("--set", values, version=version))
+def test_on_an_old_cluster_claims_are_refused() -> None:
+    with pytest.raises(Failed, match=r"resourceClaims\.enabled needs Kubernetes 1\.34, and this cluster has v1\.33\.9"):
+        rendered("--set", "config.resourceClaims.enabled=true", version="v1.33.9")
+
+
+def test_by_default_there_is_nothing_about_claims() -> None:
+    chart = by_name(rendered(version="v1.37.1"))
     assert of_claims(chart) == set()
-    assert "CARREL_DRA" not in environment(list(chart.values()), "carrel-webhook")
     assert not {"claims.carrel.dev", "claim-pods.carrel.dev"} & times_waited(chart).keys()
 
 
 def test_beside_nvidias_dra_driver_the_gate_asks_about_its_devices_and_agents_are_no_driver() -> None:
-    chart = by_name(rendered("--set", "dra.enabled=true,dra.driver=gpu.nvidia.com", version="v1.34.0"))
+    chart = by_name(rendered("--set", CLAIMS_OF_NVIDIA, version="v1.34.0"))
     wanted = [in_namespace(each, NAMESPACE) for each in dra(driver="gpu.nvidia.com")]
     (gate,) = chart["ValidatingWebhookConfiguration", "", "carrel"]["webhooks"]
     (about,) = [each["expression"] for each in gate["matchConditions"] if each["name"] == "gpus-of-carrel"]
@@ -127,16 +136,16 @@ def test_beside_nvidias_dra_driver_the_gate_asks_about_its_devices_and_agents_ar
     assert of_claims(chart) == of_claims(by_name(wanted))
     assert "claim-pods.carrel.dev" in times_waited(chart) and "claims.carrel.dev" not in times_waited(chart)
     agent = chart["DaemonSet", NAMESPACE, "carrel-agent"]
-    assert told_agent(agent)["CARREL_DRA_DRIVER"] == "gpu.nvidia.com"
     assert "cdi" not in [each["name"] for each in agent["spec"]["template"]["spec"]["volumes"]]
-    assert environment(list(chart.values()), "carrel-controller")["CARREL_DRA_DRIVER"] == "gpu.nvidia.com"
 
 
 def test_values_about_claims_that_contradict_each_other_are_refused() -> None:
-    values = "dra.enabled=true,dra.driver=gpu.nvidia.com,dra.nvidiaDeviceClass=true,mode=coexist"
+    values = f"{CLAIMS_OF_NVIDIA},dra.nvidiaDeviceClass=true,config.nodes.plugin=coexist"
     with pytest.raises(Failed, match=r"and dra\.nvidiaDeviceClass exclude each other") as refused:
         rendered("--set", values, version="v1.34.0")
-    assert "dra.driver=gpu.nvidia.com and mode=coexist exclude each other" in str(refused.value)
+    assert "resourceClaims.driver=gpu.nvidia.com and config.nodes.plugin=coexist exclude each other" in str(
+        refused.value
+    )
 
 
 def test_the_kube_scheduler_for_pods_without_a_gpu_is_told_what_the_program_prints() -> None:
@@ -232,15 +241,60 @@ def environment(objects: list[Json], deployment: str) -> dict[str, Any]:
     return {each["name"]: each.get("value", each.get("valueFrom")) for each in found["env"]}
 
 
-def test_webhook_and_controller_are_told_alike_what_they_must_know_alike() -> None:
-    objects = rendered("--set", "whenFull=cpu,memoryUnit=GiB,spawners[0]=system:serviceaccount:jhub:hub")
-    webhook, controller = (environment(objects, f"carrel-{name}") for name in ("webhook", "controller"))
-    assert webhook["CARREL_WHEN_FULL"] == controller["CARREL_WHEN_FULL"] == "cpu"
-    assert webhook["CARREL_SEAL_KEY"] == controller["CARREL_SEAL_KEY"]
-    assert webhook["CARREL_SEAL_KEY"] == environment(objects, "carrel-scheduler")["CARREL_SEAL_KEY"]
-    assert webhook["CARREL_SPAWNERS"] == environment(objects, "carrel-booking")["CARREL_SPAWNERS"]
-    for deployment in ("carrel-webhook", "carrel-controller", "carrel-scheduler", "carrel-booking"):
-        assert environment(objects, deployment)["CARREL_MEMORY_UNIT"] == "GiB"
+def configuration(chart: dict[tuple[str, str, str], Json]) -> Any:
+    """The file that all components follow."""
+    return yaml.safe_load(chart["ConfigMap", NAMESPACE, "carrel"]["data"]["carrel.yaml"])
+
+
+@pytest.mark.parametrize("values", [None, *EXAMPLES], ids=lambda file: file.stem if file else "default")
+def test_the_configuration_is_what_was_given_and_the_program_takes_it(values: Any) -> None:
+    written = configuration(by_name(rendered(*(["--values", values] if values else []))))
+    made = read(yaml.safe_dump(written))
+    if values is None:
+        assert made == Configuration()
+    elif values.stem == "full":
+        assert made.tiers.revocation_grace == timedelta(minutes=1)
+        assert made.bookings.rules.cooldown == timedelta(days=7)
+        assert dict(made.hubs.users) == {"ada": "ada.lovelace@lab.example"}
+
+
+def test_a_change_of_the_configuration_replaces_no_pod() -> None:
+    options = "tiers.whenFull=cpu", "memory.unit=GiB", "bookings.rules.maxGpus=2", "hubs.users.ada=a@lab.example"
+    secrets = "secrets.sealKey=0123456789abcdef"  # random ones are another story
+    before, after = (
+        dict(pod_specs(rendered("--set", ",".join([secrets, *given]))))
+        for given in ([], [f"config.{each}" for each in (*options, "bookings.publicUrl=https://gpus.lab.example")])
+    )
+    assert before == after
+
+
+def test_no_field_of_the_configuration_is_given_to_a_process_besides() -> None:
+    for name, spec in pod_specs(rendered("--values", CHART / "examples/full.yaml")):
+        told = {each["name"] for container in spec["containers"] for each in container.get("env", ())}
+        assert told & BY_VARIABLE.keys() == set(), name
+
+
+def test_the_processes_that_seal_and_check_have_one_key() -> None:
+    objects = rendered()
+    keys = [
+        environment(objects, f"carrel-{name}")["CARREL_SEAL_KEY"] for name in ("webhook", "controller", "scheduler")
+    ]
+    assert keys[0] == keys[1] == keys[2]
+
+
+def test_the_booking_service_gets_its_secrets_by_their_names() -> None:
+    objects = rendered("--set", "booking.smtpSecret.name=mail,booking.oidcSecret.name=login,booking.oidcSecret.key=own")
+    told = environment(objects, "carrel-booking")
+    assert told["CARREL_SMTP_URL"] == {"secretKeyRef": {"name": "mail", "key": "url"}}
+    assert told["CARREL_OIDC_CLIENT_SECRET"] == {"secretKeyRef": {"name": "login", "key": "own"}}
+    assert "CARREL_HUB_CLIENT_SECRET" not in told and "CARREL_WEBHOOK_SECRET" not in told
+
+
+@pytest.mark.parametrize(("longest", "seconds"), [("90s", 90), ("10m", 600), ("2h", 7200), ("1d", 86400)])
+def test_the_webhook_is_asked_about_deletions_that_would_take_longer(longest: str, seconds: int) -> None:
+    chart = by_name(rendered("--set", f"config.pods.longestGrace={longest}"))
+    text = json.dumps(chart["MutatingWebhookConfiguration", "", "carrel"])
+    assert f"gracePeriodSeconds.orValue(0) > {seconds}" in text and "orValue(0) > 300" not in text
 
 
 def test_the_extender_listens_on_loopback() -> None:
@@ -253,8 +307,9 @@ def test_simulated_gpus_are_written_short_or_as_the_agent_reads_them() -> None:
     for option in ("2xTesla-T4:15360+1xNVIDIA-A100:81920", "list"):
         given = "agent.simulate[0].model=Tesla-T4,agent.simulate[0].memoryMiB=15360" if option == "list" else ""
         objects = by_name(rendered("--set", given or f"agent.simulate={option}"))
-        gpus = yaml.safe_load(objects["ConfigMap", NAMESPACE, "carrel-simulated-gpus"]["data"]["gpus.yaml"])["gpus"]
-        assert gpus[0]["model"] == "Tesla-T4" and gpus[0]["memoryMiB"] == 15360
+        text = objects["ConfigMap", NAMESPACE, "carrel-simulated-gpus"]["data"]["gpus.yaml"]
+        first, *_ = read_gpus(text, "gpus.yaml", NodeName("n1"))
+        assert (first.model, first.memory) == ("Tesla-T4", 15360)
     agent = objects["DaemonSet", NAMESPACE, "carrel-agent"]["spec"]["template"]["spec"]["containers"][0]["env"]
     assert "NVIDIA_VISIBLE_DEVICES" not in {each["name"] for each in agent}
 
@@ -268,19 +323,12 @@ def told_agent(daemon_set: Json) -> dict[str, str]:
     return {each["name"]: each.get("value", "") for each in container["env"]}
 
 
-def test_webhook_extender_and_agents_are_told_alike_how_cuda_numbers_gpus() -> None:
-    objects = rendered("--set", "cudaDevices=index")
-    told = [environment(objects, "carrel-webhook"), environment(objects, "carrel-scheduler")]
-    told.append(told_agent(agents(objects)["carrel-agent"]))
-    assert [each["CARREL_CUDA_DEVICES"] for each in told] == ["index"] * 3
-
-
 def test_agents_that_only_report_run_on_the_nodes_that_another_plugin_has() -> None:
     found = agents(rendered("--set", "agent.nodeSelector.gpus=carrel,agent.reportOnly.nodeSelector.gpus=gpushare"))
     chosen = {name: each["spec"]["template"]["spec"]["nodeSelector"] for name, each in found.items()}
     assert chosen == {"carrel-agent": {"gpus": "carrel"}, "carrel-agent-report-only": {"gpus": "gpushare"}}
-    modes = {name: told_agent(each)["CARREL_MODE"] for name, each in found.items()}
-    assert modes == {"carrel-agent": "native", "carrel-agent-report-only": "report-only"}
+    only = {name: told_agent(each).get("CARREL_REPORT_ONLY") for name, each in found.items()}
+    assert only == {"carrel-agent": None, "carrel-agent-report-only": "true"}
     for each in found.values():
         assert each["spec"]["template"]["spec"]["serviceAccountName"] == "carrel-agent"
         labels = each["spec"]["template"]["metadata"]["labels"]
@@ -299,7 +347,7 @@ def test_while_the_path_secret_is_changed_the_api_server_uses_the_first() -> Non
 
 
 def test_reservation_pods_pull_their_image_with_the_same_secrets() -> None:
-    chart = by_name(rendered("--set", "mode=coexist,image.pullSecrets[0]=mine"))
+    chart = by_name(rendered("--set", "config.nodes.plugin=coexist,image.pullSecrets[0]=mine"))
     space = "kai-resource-reservation"
     assert chart["ServiceAccount", space, space]["imagePullSecrets"] == [{"name": "mine"}]
     assert chart["Deployment", NAMESPACE, "carrel-controller"]["spec"]["template"]["spec"]["imagePullSecrets"] == [
@@ -308,8 +356,22 @@ def test_reservation_pods_pull_their_image_with_the_same_secrets() -> None:
     assert "imagePullSecrets" not in chart["ServiceAccount", NAMESPACE, "carrel-controller"]
 
 
+def test_kais_old_names_are_one_value() -> None:
+    """Under the new names everything is there too, for the way back."""
+    found = [by_name(rendered(*options)) for options in ((), ("--set", "config.reservations.names=old-kai"))]
+    more = found[1].keys() - found[0].keys()
+    assert {(kind, name) for kind, _, name in more} == {
+        (kind, "runai-reservation") for kind in ("Namespace", "ServiceAccount", "Role", "RoleBinding")
+    }
+    example = yaml.safe_load_all((CHART.parents[1] / "examples/kai-old-names.yaml").read_text())
+    for name, given in by_name(list(example)).items():
+        assert without_chart_metadata(found[1][name]) == without_chart_metadata(given), name
+
+
 def test_a_gateway_routes_the_host_and_the_path_to_the_booking_service() -> None:
-    url, path = "booking.publicUrl=https://gpus.lab.example", "booking.basePath=/services/carrel"
+    url, path = (
+        f"config.bookings.{each}" for each in ("publicUrl=https://gpus.lab.example", "basePath=/services/carrel")
+    )
     parent = "booking.gateway.parentRefs[0].name=public,booking.gateway.parentRefs[0].namespace=gateways"
     route = by_name(rendered("--set", f"{url},{path},{parent}"))["HTTPRoute", NAMESPACE, "carrel-booking"]
     assert route["apiVersion"] == "gateway.networking.k8s.io/v1"
@@ -338,7 +400,7 @@ def test_with_postgresql_two_run_without_a_volume_and_are_replaced_one_by_one() 
 BAD = {
     "an unknown key": ("agent.simulat=x", "additional properties 'simulat' not allowed"),
     "a wrong type": ("webhook.replicas=many", "got string, want integer"),
-    "a word that means nothing": ("whenFull=never", "value must be one of 'cpu', 'wait', 'default'"),
+    "a word that means nothing": ("config.tiers.whenFull=never", "value must be one of 'cpu', 'wait', 'default'"),
     "a default secret": (
         "secrets.maiaToken=secret-token",
         "leave it empty for a random one",
@@ -355,17 +417,25 @@ BAD = {
     "two places of bookings": ("bookingsElsewhere.apiUrl=https://maia.example", "set booking.enabled=false"),
     "a missing secret": ("bookingsElsewhere.apiUrl=https://maia.example", "needs bookingsElsewhere.existingSecret"),
     "two replicas on SQLite": ("booking.replicas=2", "give booking.database.existingSecret"),
-    "OIDC without a client": ("booking.oidc.issuer=https://login.example", "needs booking.oidc.clientId"),
-    "OIDC without an address": ("booking.oidc.issuer=https://login.example", "needs booking.publicUrl"),
-    "a hub without its token": ("booking.hub.url=https://hub.example", "needs booking.hub.existingSecret"),
-    "an Ingress without a host": ("booking.ingress.enabled=true", "need booking.publicUrl, whose host they serve"),
+    "a hub without its token": ("config.bookings.signIn.hub.url=https://hub.example", "needs booking.hubSecret.name"),
+    "posts without a secret": ("config.notifications.webhookUrl=https://chat.example", "needs booking.webhookSecret"),
+    "an Ingress without a host": ("booking.ingress.enabled=true", "need config.bookings.publicUrl, whose host they"),
+    "an unknown field": ("config.tiers.whenfull=cpu", "additional properties 'whenfull' not allowed"),
+    "a number without a unit": ("config.tiers.revocationGrace=60", "got number, want string"),
+    "a unit that is none": ("config.tiers.revocationGrace=1w", "does not match pattern '^[0-9]{1,9}[dhms]$'"),
+    "a value that moved": ("mode=coexist", "at '/mode': value must be 'moved to config.nodes.plugin'"),
+    "a section that moved": ("booking.oidc.issuer=https://a", "'moved to config.bookings.signIn.oidc, the name of its"),
+    "a variable that moved": ("booking.env.CARREL_COOLDOWN_DAYS=7", "'moved to config.bookings.rules.cooldown'"),
     "simulated GPUs in other words": ("agent.simulate=two", "write COUNTxMODEL:MIB, as 2xTesla-T4:15360"),
-    "simulated GPUs beside NVIDIA's plugin": ("agent.simulate=1xT4:100,mode=coexist", "has no simulated GPUs"),
+    "simulated GPUs beside NVIDIA's plugin": (
+        "agent.simulate=1xT4:100,config.nodes.plugin=coexist",
+        "has no simulated GPUs",
+    ),
     "simulated GPUs without agents": ("agent.simulate=1xT4:100,agent.enabled=false", "needs agent.enabled=true"),
     "two agents on one node": ("agent.reportOnly.nodeSelector.a=b", "needs agent.nodeSelector, for the other agents"),
     "agents that only report beside NVIDIA's plugin": (
-        "agent.reportOnly.nodeSelector.a=b,agent.nodeSelector.a=c,mode=coexist",
-        "agent.reportOnly.nodeSelector and mode=coexist exclude each other",
+        "agent.reportOnly.nodeSelector.a=b,agent.nodeSelector.a=c,config.nodes.plugin=coexist",
+        "agent.reportOnly.nodeSelector and config.nodes.plugin=coexist exclude each other",
     ),
     "an Ingress and a Gateway": (
         "booking.ingress.enabled=true,booking.gateway.parentRefs[0].name=a",
@@ -376,14 +446,10 @@ BAD = {
         "controller.terminator.forAll=true,controller.terminator.enabled=false",
         "needs controller.terminator.enabled=true",
     ),
-    "a public URL with a path": ("booking.publicUrl=https://lab.example/gpus", "and a path as booking.basePath"),
-    "an identity provider without TLS": ("booking.oidc.issuer=http://login.example", "write an address with https"),
     "a kubelet's folder that is none": ("agent.kubeletFolder=kubelet", "write a path such as /var/lib/kubelet"),
-    "a word that CUDA does not know": ("cudaDevices=name", "value must be one of 'uuid', 'index'"),
-    "a spawner's short name": ("spawners[0]=hub", "write system:serviceaccount:NAMESPACE:NAME"),
-    "a quote in a user's name": ("trustedUsers[0]=o'neil", "without blanks, quotes and backslashes"),
-    "a variable that the chart sets": ("webhook.env.CARREL_MODE=native", "which the chart sets itself"),
-    "a base path without a slash": ("booking.basePath=carrel", "write something like /services/carrel"),
+    "a word that CUDA does not know": ("config.dialects.cudaDevices=name", "value must be one of 'uuid', 'index'"),
+    "a quote in a user's name": ("config.pods.trustedUsers[0]=o'neil", "without blanks, quotes and backslashes"),
+    "a variable that the chart sets": ("webhook.env.CARREL_CONFIGURATION=a", "which the chart sets itself"),
 }
 
 

@@ -9,18 +9,19 @@ import pytest
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.config import access_to
 from carrel.kubernetes.http_transport import HttpTransport
-from carrel.kubernetes.objects.kinds import NodeObject
+from carrel.kubernetes.objects.kinds import NodeMetadata, NodeObject
 from carrel.kubernetes.objects.resources import CRDS, NAMESPACES
 from carrel.manifests import crds
 from carrel.node.interfaces import MachineState
-from carrel.resource_claims.node.slice_publisher import SlicePublisher
+from carrel.resource_claims.node.device_slice import SlicePublisher
 from testbed.control_plane import ApiServer, Shape
 from testbed.control_plane import api_server as start_api_server
 from testbed.fixtures import shown_run
-from tests.e2e.claim_node import RESOURCES
+from tests.e2e.claim_node import CLAIMS, RESOURCES
+from tests.e2e.configuration import configure
 from tests.e2e.pods import Json, eventually
 from tests.e2e.webhook import UserClient, Webhook
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, a_node
 
 TEMPLATES = f"{RESOURCES}/namespaces/default/resourceclaimtemplates"
 
@@ -29,8 +30,10 @@ async def publish(api: ApiServer) -> None:
     """As an agent does it."""
     client = Client(HttpTransport(access_to(api.kubeconfig, {})))
     try:
-        node = NodeObject(metadata=(await client.list(NAMESPACES)).items[0].metadata)  # any uid will do
-        await SlicePublisher(client, "n1").publish(MachineState(a_node("n1").gpus), node, None)
+        node = NodeObject(
+            metadata=NodeMetadata(uid=(await client.list(NAMESPACES)).items[0].metadata.uid)
+        )  # any will do
+        await SlicePublisher(client, N1).publish(MachineState(a_node("n1").gpus), node, None)
     finally:
         await client.aclose()
 
@@ -43,7 +46,8 @@ def api() -> Iterator[ApiServer]:
             api.call("POST", CRDS.path(), crd)
         api.call("POST", NAMESPACES.path(), {"metadata": {"name": "carrel"}})
         asyncio.run(publish(api))
-        Webhook(api, "--dra").configure()
+        configure(api, CLAIMS)
+        Webhook(api, has_claims=True).configure()
         yield api
 
 

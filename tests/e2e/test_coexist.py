@@ -18,8 +18,9 @@ from carrel.manifests import crds, rbac
 from testbed.fixtures import shown_run
 from testbed.node import Node, cluster_with_node
 from testbed.processes import Process
-from tests.e2e.carrel_cluster import OURS, CarrelCluster
+from tests.e2e.carrel_cluster import CarrelCluster
 from tests.e2e.carrel_node import a_pod, reading_own_gpus
+from tests.e2e.configuration import OURS, configure, own_configuration
 from tests.e2e.pods import Json, create, eventually, is_gone, namespace, wait_for_phase
 from tests.kit import nvidia_plugin
 from tools.image.carrel_image import carrel_image
@@ -27,6 +28,7 @@ from tools.image.carrel_image import carrel_image
 RESERVATIONS, OLD_RESERVATIONS = "kai-resource-reservation", "runai-reservation"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HALF = {"gpu-fraction": "0.5"}
+COEXIST = {"nodes": {"plugin": "coexist"}}
 GPUS = "{gpus: [{count: 2, model: Tesla-V100, memoryMiB: 16276}]}"
 
 
@@ -39,7 +41,7 @@ class CoexistNode(CarrelCluster):
         node.load(self._image)
         gpus = node.api.run.data / "gpus.yaml"
         gpus.write_text(simulated)
-        options = ["--node-name", node.name, "--mode", "coexist", "--simulate", str(gpus), "--port", "0"]
+        options = ["--node-name", node.name, "--simulate", str(gpus), "--port", "0"]
         self._inside("agent", "-m", "carrel", "agent", "--kubeconfig", str(node.api.kubeconfig), *options)
         self.uuids = [device["uuid"] for device in eventually(self._devices)]
         self._control = node.api.run.data / "nvidia-plugin.txt"
@@ -121,6 +123,7 @@ def coexist_node(simulated: str = GPUS) -> Iterator[CoexistNode]:
         node.api.kubectl("apply", "--filename", "-", given=json.dumps(rules))
         for name in ("default", RESERVATIONS):
             node.api.wait_for_namespace(name)
+        configure(node.api, COEXIST)
         yield CoexistNode(node, simulated)
 
 
@@ -244,7 +247,8 @@ def test_under_kais_old_names_a_fraction_gets_its_gpu_and_kais_tools_find_it(coe
     coexist.api.kubectl("apply", "--filename", str(EXAMPLES / "kai-old-names.yaml"))
     coexist.api.wait_for_namespace(OLD_RESERVATIONS)
     coexist.controller.stop()
-    coexist.start_controller("--kubeconfig", coexist.api.kubeconfig, "--reservation-spelling", "old-kai")
+    own = own_configuration(coexist.api, "old-kai", {**COEXIST, "reservations": {"names": "old-kai"}})
+    coexist.start_controller("--kubeconfig", coexist.api.kubeconfig, *own)
     with namespace(coexist.api) as ours:
         coexist.starts(ours, "a")
         gpu = coexist.told(ours, "a")

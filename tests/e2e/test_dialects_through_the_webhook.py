@@ -26,15 +26,14 @@ CLAIM = "gpu.scheduling/claim"
 
 @pytest.fixture(scope="module", params=["native", "coexist"])
 def cluster(request: pytest.FixtureRequest) -> Iterator[CarrelCluster]:
-    webhook = ["--api-url", "", "--mode", request.param]
     with sealed_with("a key that nobody knows"):
         if request.param == "native":
-            with carrel_node("hami-native", GPUS, "--memory-resource", "node") as node:
-                Webhook(node.api, *webhook).install()
+            with carrel_node("hami-native", GPUS, {"memory": {"resource": "node"}}) as node:
+                Webhook(node.api, "--api-url", "").install()
                 yield node
         else:
             with coexist_node(yaml.safe_dump({"gpus": GPUS})) as node:
-                Webhook(node.api, *webhook).install()
+                Webhook(node.api, "--api-url", "").install()
                 yield node
 
 

@@ -8,7 +8,7 @@ from carrel.ledger.gpus import Node
 from carrel.resource_claims.node.device_slice import ServerAbility, devices_of, slice_of
 from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster
 from tests.e2e.carrel_node import MEM
-from tests.e2e.claim_node import since_1_36
+from tests.e2e.claim_node import CLAIMS, since_1_36
 from tests.e2e.pods import create, eventually, namespace, pod
 from tests.e2e.webhook import Webhook
 
@@ -22,10 +22,8 @@ pytestmark = since_1_36
 
 @pytest.fixture(scope="module")
 def carrel() -> Iterator[CarrelCluster]:
-    with carrel_cluster("three-schedulers", NODES) as found:
-        Webhook(found.api, "--dra").configure_claims()
-        found.controller.stop()
-        found.controller = found.start_controller("--kubeconfig", found.api.kubeconfig, "--dra")
+    with carrel_cluster("three-schedulers", NODES, CLAIMS) as found:
+        Webhook(found.api, has_claims=True).configure_claims()
         for node in NODES:
             publish(found, node)
         found.api.start_scheduler("second-scheduler")

@@ -26,7 +26,7 @@ def a_member(number: int, gpus: int, size: int, **spec: Any) -> dict[str, Any]:
     """It asks for GPUs in words that kube-scheduler does not count: so it asks about nodes without room too."""
     manifest = pod(f"member-{number}", schedulerName="gpu-scheduler", **spec)
     gang = {"pod-group-name": "job", "carrel.dev/gang-size": str(size)}
-    manifest["metadata"]["annotations"] = {"carrel.dev/gpu-gpus": str(gpus), **gang}
+    manifest["metadata"]["annotations"] = {"carrel.dev/gpu-count": str(gpus), **gang}
     manifest["metadata"]["labels"] = {"job": "gang"}
     return manifest
 

@@ -42,7 +42,7 @@ def chart() -> Iterator[InstalledChart]:
         said = helm("install", "gpu-booking", GPU_BOOKING, "-n", "gpu-booking", "--create-namespace", api=found.api)
         assert "carrel purge --carrel-namespace gpu-booking" in said, said
         assert "helm test gpu-booking --namespace gpu-booking" in said, said
-        assert "--set carrel.spawners[0]=system:serviceaccount:jhub:hub" in said, said
+        assert "--set carrel.config.hubs.accounts[0]=system:serviceaccount:jhub:hub" in said, said
         yield found
 
 
@@ -192,8 +192,11 @@ def test_after_uninstall_and_purge_nothing_of_carrel_is_left_and_pods_go_on(char
         ("Secret", "gpu-booking-webhook-tls"),
         ("PersistentVolumeClaim", "carrel-booking"),
         ("Lease", "carrel-controller"),
+        ("ConfigMap", "carrel-changes"),
+        ("ConfigMap", "carrel-applied"),
     } <= set(listed)
-    assert {kind for kind, _ in listed} == {"CustomResourceDefinition", "Lease", "Secret", "PersistentVolumeClaim"}
+    kinds = {"ConfigMap", "CustomResourceDefinition", "Lease", "Secret", "PersistentVolumeClaim"}
+    assert {kind for kind, _ in listed} == kinds
     assert len(gpu_leases(chart)) == 1 and {("Lease", gpu_leases(chart)[0])} <= set(listed), "that of the running pod"
     asks = carrel(chart.api, "purge", "--carrel-namespace", NAMESPACE)
     assert (asks.returncode, asks.stderr.splitlines()[0]) == (2, "✗ Nothing is deleted")

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
+from carrel.configuration.reading import read
+from carrel.configuration.schema import PluginMode
 from testbed.control_plane import ApiServer
 from testbed.control_plane import api_server as start_api_server
 from testbed.fixtures import shown_run
@@ -72,16 +74,41 @@ def test_values_of_carrel_are_given_under_its_name() -> None:
 @pytest.mark.parametrize(
     ("values", "most"),
     [
-        pytest.param((), "1", id="as in MAIA's document"),
-        pytest.param(("carrel.booking.zone=Europe/Stockholm",), "1", id="with other values of the booking service"),
-        pytest.param(("carrel.booking.env.CARREL_COOLDOWN_DAYS=7",), "1", id="with another rule"),
-        pytest.param(("carrel.booking.env.CARREL_MAX_GPUS=0",), "0", id="no limit, if the admin says so"),
+        pytest.param((), 1, id="as in MAIA's document"),
+        pytest.param(("carrel.config.lab.timezone=Europe/Stockholm",), 1, id="with other fields"),
+        pytest.param(("carrel.config.bookings.rules.cooldown=7d",), 1, id="with another rule"),
+        pytest.param(("carrel.config.bookings.rules.maxGpus=0",), 0, id="no limit, if the admin says so"),
     ],
 )
-def test_a_booking_of_a_person_has_one_gpu_unless_the_admin_allows_more(values: tuple[str, ...], most: str) -> None:
-    found = by_name(rendered(*values, option="--set-string"))["Deployment", NAMESPACE, "carrel-booking"]
-    told = {each["name"]: each.get("value") for each in found["spec"]["template"]["spec"]["containers"][0]["env"]}
-    assert told["CARREL_MAX_GPUS"] == most
+def test_a_booking_of_a_person_has_one_gpu_unless_the_admin_allows_more(values: tuple[str, ...], most: int) -> None:
+    written = by_name(rendered(*values))["ConfigMap", NAMESPACE, "carrel"]["data"]["carrel.yaml"]
+    assert read(written).bookings.rules.max_gpus == most
+
+
+@pytest.mark.parametrize(
+    ("values", "plugin", "grace", "gpus"),
+    [
+        pytest.param((), PluginMode.COEXIST, 30, 8, id="as MAIA runs"),
+        pytest.param(("carrel.agent.simulate=2xTesla-T4:15360",), PluginMode.NATIVE, 30, 8, id="simulated GPUs"),
+        pytest.param(
+            (
+                "carrel.config.nodes.plugin=native",
+                "carrel.config.tiers.notebookGrace=2m",
+                "carrel.config.dialects.maiaBookingGpus=1",
+            ),
+            PluginMode.NATIVE,
+            120,
+            1,
+            id="as the admin says",
+        ),
+    ],
+)
+def test_the_defaults_are_those_of_a_cluster_with_maia(
+    values: tuple[str, ...], plugin: PluginMode, grace: int, gpus: int
+) -> None:
+    found = read(by_name(rendered(*values))["ConfigMap", NAMESPACE, "carrel"]["data"]["carrel.yaml"])
+    assert (found.nodes.plugin, found.tiers.notebook_grace.total_seconds()) == (plugin, grace)
+    assert found.dialects.maia_booking_gpus == gpus
 
 
 BAD = {
@@ -100,7 +127,10 @@ BAD = {
     "another namespace": (("namespace=elsewhere",), "write --namespace elsewhere, or leave namespace empty"),
     "an unknown key": (("apiURL=https://maia.example",), "additional properties 'apiURL' not allowed"),
     "a wrong type": (("apiToken=12345",), "got number, want string"),
-    "a value of Carrel that is none": (("carrel.mode=both",), "value must be one of 'native', 'coexist'"),
+    "a value of Carrel that is none": (
+        ("carrel.config.nodes.plugin=both",),
+        "value must be one of 'native', 'coexist'",
+    ),
     "values of Carrel that exclude each other": (("carrel.booking.replicas=2",), "a volume with SQLite serves one"),
 }
 
@@ -116,6 +146,49 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
     with pytest.raises(Failed) as refused:
         rendered("apiUrl=maia", "apiToken=secret-token", "namespace=elsewhere")
     assert str(refused.value).count("\n  - ") == 3
+
+
+# --- the hubs of the cluster -----------------------------------------------------------------------------------------
+
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+def a_hub(api: ApiServer, namespace: str, *, has_rights: bool) -> None:
+    """As Zero to JupyterHub installs it; nothing runs it."""
+    api.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+    labels = {"app": "jupyterhub", "component": "hub"}
+    spec = {"serviceAccountName": "hub", "containers": [{"name": "hub", "image": "hub"}]}
+    template = {"metadata": {"labels": labels}, "spec": spec}
+    deployment = {"selector": {"matchLabels": labels}, "template": template}
+    body = {"metadata": {"name": "hub", "labels": labels}, "spec": deployment}
+    api.call("POST", f"/apis/apps/v1/namespaces/{namespace}/deployments", body)
+    if has_rights:
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "hub"}
+        subjects = [{"kind": "ServiceAccount", "name": "hub", "namespace": namespace}]
+        body = {"metadata": {"name": "hub"}, "roleRef": role, "subjects": subjects}
+        api.call("POST", f"{RBAC}/namespaces/{namespace}/rolebindings", body)
+
+
+def test_the_hubs_that_run_at_installation_are_named_and_shown_and_none_that_comes_later() -> None:
+    def named() -> tuple[str, ...]:
+        written = api.call("GET", f"/api/v1/namespaces/{NAMESPACE}/configmaps/carrel")["data"]["carrel.yaml"]
+        return read(written).hubs.accounts
+
+    jhub, place = "system:serviceaccount:jhub:hub", ("gpu-booking", GPU_BOOKING, "-n", NAMESPACE)
+    with shown_run("hubs") as run, start_api_server(run) as api:
+        a_hub(api, "jhub", has_rights=True)
+        a_hub(api, "of-a-member", has_rights=False)
+        said = helm("install", *place, "--create-namespace", api=api)
+        assert f"Hubs           {jhub}\n" in said and "of-a-member" not in said
+        assert named() == (jhub,)
+
+        a_hub(api, "later", has_rights=True)
+        said = helm("upgrade", *place, api=api)
+        assert named() == (jhub,) and f"Hubs           {jhub}\n" in said
+        helm("upgrade", *place, "--set", "carrel.config.hubs.accounts={any}", api=api)
+        assert named() == ("any",)
+        helm("upgrade", *place, "--reset-values", api=api)
+        assert named() == (), "what was given and is taken back is believed no more"
 
 
 # --- beside a Carrel --------------------------------------------------------------------------------------------------
@@ -148,7 +221,7 @@ def test_beside_a_carrel_only_the_names_are_installed_and_lead_to_it(beside: Api
     follow_the_document(beside)
     (entry,) = beside.call("GET", CONFIGURATION)["webhooks"]
     assert not entry.get("rules"), "it asks about no pod"
-    given = f"{','.join(MAIA)},carrel.mode=coexist"
+    given = f"{','.join(MAIA)},carrel.config.nodes.plugin=coexist"
     with pytest.raises(Failed) as refused:
         helm("upgrade", "gpu-booking", GPU_BOOKING, "-n", NAMESPACE, "--set", given, api=beside)
     assert "helm upgrade carrel charts/carrel --namespace gpus --reset-then-reuse-values" in str(refused.value)

@@ -16,10 +16,10 @@ from carrel.kubernetes.objects.resources import PODS, SERVICE_ACCOUNTS, Resource
 from testbed.control_plane import ApiServer
 from tests.contracts.backends import eventually
 
-ACCOUNT = "carrel-webhook-of-a-test"
-WEBHOOK = f"system:serviceaccount:default:{ACCOUNT}"
+ACCOUNT = "hub-of-a-test"
+HUB = f"system:serviceaccount:default:{ACCOUNT}"
 TOKENS = Resource(Object, "", "v1", f"serviceaccounts/{ACCOUNT}/token", "TokenRequest")
-ROLES = RoleOptions(services=frozenset({WEBHOOK}))
+ROLES = RoleOptions(hubs=frozenset({HUB}))
 
 
 class TokenReviews:
@@ -41,7 +41,7 @@ class TokenReviews:
 
     async def knows(self, token: str, audience: str = "carrel-booking") -> bool:
         person = await TokenReviewer(self.client, ROLES, lambda: 0.0, audience).person(token)
-        assert person is None or (person.email, person.is_service) == (WEBHOOK, True)
+        assert person is None or (person.email, person.is_hub) == (HUB, True)
         return person is not None
 
 

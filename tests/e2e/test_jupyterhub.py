@@ -141,19 +141,23 @@ class HubOnCluster:
         return found
 
 
+CONFIGURATION = {
+    "hubs": {"accounts": [HUB], "usernameDomain": "lab.example"},
+    # Nobody goes to CPU because this machine is slow; people need minutes to save their work, this test does not.
+    "tiers": {"waitBeforeCpu": "0s", "minimumTime": "0s", "notebookGrace": "5s"},
+}
+
+
 @pytest.fixture
 def hub() -> Iterator[HubOnCluster]:
-    with carrel_node("jupyterhub") as carrel:
+    with carrel_node("jupyterhub", configuration=CONFIGURATION) as carrel:
         eventually(lambda: len(carrel.devices()) == 2)
         whose = {name: account(carrel, name) for name in ("extender", "webhook", "controller")}
         carrel.extender.stop()
         carrel.extender = carrel.start_extender("extender", 0, "--kubeconfig", whose["extender"])
-        users = ("--spawners", HUB, "--username-domain", "lab.example")
-        Webhook(carrel.api, "--kubeconfig", whose["webhook"], *users).install()
+        Webhook(carrel.api, "--kubeconfig", whose["webhook"]).install()
         carrel.controller.stop()
-        # Nobody goes to CPU because this machine is slow; people need minutes to save their work, this test does not.
-        times = ("--wait-before-cpu", "0", "--minimum-time", "0", "--notebook-grace", "5")
-        carrel.controller = carrel.start_controller("--kubeconfig", whose["controller"], *times)
+        carrel.controller = carrel.start_controller("--kubeconfig", whose["controller"])
         yield HubOnCluster(carrel)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.carrel_node import COUNT, MEM, WHOLE, CarrelNode, a_pod, carrel_node, reading_own_gpus
+from tests.e2e.configuration import own_configuration
 from tests.e2e.pods import create, eventually, namespace, wait_for_phase
 
 MODES = ("plugin", "node")
@@ -14,7 +15,7 @@ SMALL_GPUS = [{"count": 2, "model": "Tesla-V100", "memoryMiB": 1016, "perIsland"
 
 @pytest.fixture(scope="module", params=MODES)
 def carrel(request: pytest.FixtureRequest) -> Iterator[CarrelNode]:
-    with carrel_node(f"node-gpus-{request.param}", SMALL_GPUS, "--memory-resource", request.param) as running:
+    with carrel_node(f"node-gpus-{request.param}", SMALL_GPUS, {"memory": {"resource": request.param}}) as running:
         yield running
 
 
@@ -198,7 +199,7 @@ def test_an_unhealthy_gpu_under_load_is_withdrawn_and_returns(carrel: CarrelNode
         # In the kubelet's own way the pod on the ill GPU is missing to those who ask for the other one.
         left = 1016 if mode(carrel) == "plugin" else 1016 + 1016
         eventually(lambda: carrel.allocatable(MEM) == left and carrel.allocatable(WHOLE) == 1)
-        create(carrel.api, ours, a_pod("wants-two", annotations={"carrel.dev/gpu-gpus": "2"}))
+        create(carrel.api, ours, a_pod("wants-two", annotations={"carrel.dev/gpu-count": "2"}))
         if mode(carrel) == "node":
             _, told = carrel.run(ours, reading_own_gpus(a_pod("fits", {MEM: "1016"})))
             assert told["ALIYUN_COM_GPU_MEM_IDX"] == "0"
@@ -222,15 +223,17 @@ def test_eight_gpus_of_80_gib_need_a_coarser_unit_only_as_devices(carrel: Carrel
             _, told = carrel.run(ours, reading_own_gpus(a_pod("large", {MEM: "80000"})))
             assert (told["ALIYUN_COM_GPU_MEM_POD"], told["ALIYUN_COM_GPU_MEM_DEV"]) == ("80000", "81920")
         else:
-            words = "give this agent --memory-resource node, or every component of the cluster --memory-unit 4MiB"
+            words = "an admin writes memory.resource: node into the configuration, or memory.unit: 4MiB"
             eventually(lambda: words in carrel.status().get("message", ""))
             eventually(lambda: (carrel.allocatable(MEM), carrel.allocatable(COUNT)) == (0, 8))
 
             carrel.kill_agent()
-            carrel.agent = carrel.start_agent("--memory-unit", "GiB")
+            carrel.agent = carrel.start_agent(
+                *own_configuration(carrel.api, "in-gib", {"memory": {"unit": "GiB", "resource": "plugin"}})
+            )
             eventually(lambda: carrel.allocatable(MEM) == 640)
             create(carrel.api, ours, a_pod("waits", {MEM: "8"}))
-            why = "its agent counts memory in GiB, the scheduler in MiB; give all components the same --memory-unit"
+            why = "its agent counts memory in GiB, the scheduler in MiB; both follow memory.unit of the configuration"
             eventually(lambda: why in str(carrel.pods(ours)["waits"]["status"]))
             carrel.kill_agent()
             carrel.simulate(SMALL_GPUS)

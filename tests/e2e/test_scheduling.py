@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 
 from carrel.cluster.state import ClusterState
+from carrel.ids import GpuUuid
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.config import access_to
 from carrel.kubernetes.http_transport import HttpTransport
 from carrel.scheduling.scheduler_config import Extender, cpu_scheduler_config, scheduler_config
 from testbed.control_plane import LOOPBACK
 from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster
+from tests.e2e.configuration import own_configuration
 from tests.e2e.pods import create, eventually, namespace, pod, wait_for_phase
 from tests.kit.ports import free_port
 
@@ -80,7 +82,7 @@ def check_leases(cluster: CarrelCluster, namespace: str) -> None:
     memory = {gpu.uuid: gpu.memory for node in (*EXAMPLES, *FOUR, *GANG, *MIXED) for gpu in node.gpus}
     held = cluster.held()
     for place, shares in held.items():
-        total = memory[f"GPU-{place}"]
+        total = memory[GpuUuid(f"GPU-{place}")]
         assert sum(total if mib is None else mib for mib in shares.values()) <= total, (place, shares)
     for name, each in cluster.pods(namespace).items():
         told = each["metadata"].get("annotations", {}).get("carrel.dev/devices", "")
@@ -222,7 +224,7 @@ def mixed_pods(count: int, chance: Random) -> list[dict[str, Any]]:
         {"annotations": {"gpu-fraction": "0.5"}},
         {"annotations": {"gpu-memory": "4096", "gpu-fraction-num-devices": "2"}},
         {"annotations": {"gpu.scheduling/claim": "pair"}},
-        {"annotations": {"carrel.dev/gpu-gpus": "2", "carrel.dev/gpu-memory-mib": "8138"}},
+        {"annotations": {"carrel.dev/gpu-count": "2", "carrel.dev/gpu-memory-mib": "8138"}},
         {},
     ]
     pods = []
@@ -307,9 +309,8 @@ def status_of(url: str, body: Mapping[str, Any], trusted: Path | None = None) ->
 def test_kube_scheduler_knows_the_secret_of_the_extender_and_nobody_else_does(cluster_of_carrel: CarrelCluster) -> None:
     port, names = free_port(), ("secret-in-path", "secret-in-address")
     url = f"http://127.0.0.1:{port}"
-    cluster_of_carrel.start_extender(
-        "extender-with-secret", port, "--path-secret", SECRET, "--schedulers", ",".join(names)
-    )
+    own = own_configuration(cluster_of_carrel.api, "with-secret", {"pods": {"schedulers": list(names)}})
+    cluster_of_carrel.start_extender("extender-with-secret", port, "--path-secret", SECRET, *own)
     (told,) = scheduler_config(Extender(url, secret=SECRET))["extenders"]
     in_path = {**told, "urlPrefix": f"{url}/{SECRET}/carrel"}
     with namespace(cluster_of_carrel.api) as ours:
@@ -340,8 +341,9 @@ def test_kube_scheduler_and_extender_know_each_other_by_certificates(cluster_of_
     served, shown = api.authority.server("extender", [LOOPBACK], ["localhost"]), api.authority.client("kube-scheduler")
     (folder / "tls.crt").write_bytes(served.certificate.read_bytes())
     (folder / "tls.key").write_bytes(served.key.read_bytes())
-    options = ("--tls-folder", folder, "--client-ca", api.authority.certificate, "--schedulers", "by-certificate")
-    cluster_of_carrel.start_extender("extender-with-tls", port, *options)
+    own = own_configuration(api, "by-certificate", {"pods": {"schedulers": ["by-certificate"]}})
+    options = ("--tls-folder", folder, "--client-ca", api.authority.certificate)
+    cluster_of_carrel.start_extender("extender-with-tls", port, *options, *own)
     files = {"caFile": api.authority.certificate, "certFile": shown.certificate, "keyFile": shown.key}
     tls = {word: str(path) for word, path in files.items()}
     api.start_scheduler("by-certificate", scheduler_config(Extender(url, tls=tls))["extenders"])

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from carrel.ids import NodeName
 from tests.e2e.bare_cluster import bare_api_server, bare_cluster
 from tests.e2e.carrel_cluster import a_node
 from tests.e2e.replicas import Replica, a_replica
+from tests.kit.eventually import LIMIT_S
 
 Json = dict[str, Any]
 
@@ -26,7 +28,7 @@ def kubeconfig() -> Iterator[Path]:
         yield kubeconfig
 
 
-async def try_everywhere(replicas: Sequence[Replica], pod: Json, nodes: list[str], chance: Random) -> None:
+async def try_everywhere(replicas: Sequence[Replica], pod: Json, nodes: list[NodeName], chance: Random) -> None:
     """As schedulers do that know nothing of each other: the same pod may be bound by both at once."""
     asked = replicas if chance.random() < 0.25 else [chance.choice(replicas)]
 
@@ -63,12 +65,12 @@ async def test_two_replicas_with_256_parallel_binds_oversubscribe_no_gpu(kubecon
         assert len(await bare.bound()) == CAPACITY
 
 
-async def every_member(replica: Replica, pods: Sequence[Json], nodes: list[str]) -> list[str]:
+async def every_member(replica: Replica, pods: Sequence[Json], nodes: list[NodeName]) -> list[NodeName]:
     """Return where the gang's plan puts each of them.
 
     A member that has its node is not asked about again before it is bound: that would mean that its bind failed.
     """
-    plan: list[str] = []
+    plan: list[NodeName] = []
     async with asyncio.timeout(120):
         while len(plan) < len(pods):
             fitting = await replica.fitting(pods[len(plan)], nodes)
@@ -81,7 +83,7 @@ async def test_a_gang_of_eight_that_loses_a_node_is_placed_when_the_node_returns
     kubeconfig: Path,
 ) -> None:
     nodes = [node.name for node in GANG]
-    gang = {"carrel.dev/gpu-gpus": "2", "pod-group-name": "job", "carrel.dev/gang-size": "8"}
+    gang = {"carrel.dev/gpu-count": "2", "pod-group-name": "job", "carrel.dev/gang-size": "8"}
     async with bare_cluster(kubeconfig, GANG) as bare, a_replica(kubeconfig) as replica:
         pods = [await bare.pod(f"member-{number}", notes=gang) for number in range(8)]
         plan = await every_member(replica, pods, nodes)
@@ -90,7 +92,7 @@ async def test_a_gang_of_eight_that_loses_a_node_is_placed_when_the_node_returns
 
         lost = plan[0]
         await bare.remove_report(lost)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_S):
             while True:
                 if not await replica.knows(lost):
                     break

@@ -135,7 +135,7 @@ class CarrelAfterGpushare(CarrelNode):
 
 @pytest.fixture
 def gpushare() -> Iterator[Gpushare]:
-    with node_for_carrel("take-over") as node:
+    with node_for_carrel("take-over", {"memory": {"resource": "plugin"}}) as node:
         yield Gpushare(node)
 
 
@@ -157,7 +157,7 @@ def test_what_gpushare_gave_is_never_given_again(gpushare: Gpushare) -> None:
         gpushare.stop()
 
         # Carrel comes. What is left is given; what they have is not, recorded or not.
-        carrel = CarrelAfterGpushare(gpushare.node, GPUS, "--memory-resource", "plugin")
+        carrel = CarrelAfterGpushare(gpushare.node, GPUS)
         asks("too-large", 762)
         eventually(lambda: "Insufficient GPU Memory in one device" in carrel.why(ours, "too-large"))
 
@@ -221,7 +221,7 @@ def test_while_gpushares_plugin_stays_carrel_places_its_pods_and_the_plugin_mark
     with namespace(api) as ours:
         gpushare.start()
         gpushare.place(ours, "old", 508, 0)
-        carrel = CarrelAfterGpushare(gpushare.node, GPUS, "--mode", "report-only")
+        carrel = CarrelAfterGpushare(gpushare.node, GPUS, "--report-only")
         install_policies(api, TRUSTED)
         assert carrel.status()["memoryUnit"] == "MiB"
         assert carrel.adopt() == {f"{ours}/old": ([0], "recorded")}

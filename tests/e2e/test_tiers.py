@@ -14,6 +14,7 @@ import pytest
 from carrel.kubernetes.objects.release import read_release
 from carrel.parsing.time import instant
 from tests.e2e.carrel_node import WHOLE, a_pod
+from tests.e2e.configuration import wait_configured
 from tests.e2e.maia import post
 from tests.e2e.pods import Json, eventually, namespace, wait_for_phase
 from tests.e2e.tiers_lab import ADA, CAROL, EVE, LIMIT_S, TERMINATOR_TOKEN, Lab, now, take_its_gpu, tiers_lab
@@ -139,7 +140,7 @@ def test_a_booked_notebook_waits_for_a_cordoned_node_and_others_go_on_on_cpu(lab
         made["metadata"]["labels"] = {"hub.jupyter.org/username": name}
         return made
 
-    lab.restart_controller("--wait-before-cpu", str(wait_s))
+    wait_configured(lab.api, {"tiers": {"waitBeforeCpu": f"{wait_s}s"}})
     with namespace(lab.api) as ours:
         lab.api.kubectl("cordon", node)
         try:
@@ -160,7 +161,7 @@ def test_a_booked_notebook_waits_for_a_cordoned_node_and_others_go_on_on_cpu(lab
         assert placed["metadata"]["uid"] == mine["metadata"]["uid"], "it was not put on CPU"
         assert lab.sees(ours, "mine")
         assert placed["metadata"]["annotations"]["carrel.dev/tier"] == "booked"
-    lab.restart_controller()
+    wait_configured(lab.api)
 
 
 def test_maias_clients_end_pods_by_the_terminator(lab: Lab) -> None:

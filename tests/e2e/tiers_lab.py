@@ -10,9 +10,10 @@ from typing import Any
 
 from tests.e2e import maia
 from tests.e2e.carrel_node import WHOLE, CarrelNode, a_pod, carrel_node
+from tests.e2e.configuration import ADMIN
 from tests.e2e.maia import MaiaBookings, maia_bookings
 from tests.e2e.pods import Json, eventually, wait_for_phase
-from tests.e2e.webhook import ADMIN, UserClient, Webhook, sealed_with
+from tests.e2e.webhook import UserClient, Webhook, sealed_with
 
 CONTROLLER = "system:serviceaccount:carrel:carrel-controller"
 ADA, CAROL, EVE = "ada@lab.example", "carol@lab.example", "eve@lab.example"
@@ -27,14 +28,14 @@ class Lab:
         self.restart_controller()
         self.people = {name: UserClient(carrel.api, name) for name in (ADA, CAROL, EVE, ADMIN)}
 
-    def restart_controller(self, *options: str) -> None:
+    def restart_controller(self) -> None:
         """With the rights of its ServiceAccount, and no more. One that starts asks about all people at once."""
         self.carrel.controller.stop()
         groups = ["system:serviceaccounts", "system:serviceaccounts:carrel", "system:authenticated"]
         rights = self.api.kubeconfig_of(CONTROLLER, groups)
         service = ("--api-url", self.bookings.address, "--api-token", maia.TOKEN)
         terminator = ("--terminator-port", "0", "--terminator-token", TERMINATOR_TOKEN)
-        self.carrel.controller = self.carrel.start_controller("--kubeconfig", rights, *service, *terminator, *options)
+        self.carrel.controller = self.carrel.start_controller("--kubeconfig", rights, *service, *terminator)
 
     def terminator(self) -> str:
         """Its URL."""

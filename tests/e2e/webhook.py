@@ -23,14 +23,13 @@ from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, PRIORITY_CLAS
 from carrel.manifests import dra, policies, priority_classes, webhooks
 from testbed.control_plane import ApiServer
 from testbed.processes import Process
+from tests.e2e.configuration import ADMIN
 from tests.e2e.pods import eventually
 from tests.kit.ports import free_port
 
 Json = dict[str, Any]
 
-ADMIN = "admin"
 PATH_SECRET = "an-e2e-secret-0123456789"
-"""Whom the processes of Carrel run as in these tests."""
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 POLICIES = {
     "ValidatingAdmissionPolicy": f"{REGISTRATION}/validatingadmissionpolicies",
@@ -112,17 +111,17 @@ def a_booking_service() -> Iterator[BookingService]:
 class Webhook:
     """Its process, on one address for as long as the API server knows it."""
 
-    def __init__(self, api: ApiServer, *options: str | Path) -> None:
+    def __init__(self, api: ApiServer, *options: str | Path, has_claims: bool = False) -> None:
         self.api = api
         self._options = options
+        self._has_claims = has_claims
         self._port = free_port()
         self.url = f"https://127.0.0.1:{self._port}"
         self.process = self.start()
 
     def start(self) -> Process:
         command: list[str | Path] = [sys.executable, "-m", "carrel", "webhook", "--kubeconfig", self.api.kubeconfig]
-        command += ["--port", str(self._port), "--trusted", ADMIN]
-        command += ["--path-secret", PATH_SECRET]
+        command += ["--port", str(self._port), "--path-secret", PATH_SECRET]
         process = self.api.start("webhook", [*command, *self._options])
         process.wait_until("ready", self._is_ready)
         self.process = process
@@ -141,14 +140,14 @@ class Webhook:
 
     def configure(self) -> None:
         """Tells the API server to ask it, and waits until it is trusted."""
-        for each in webhooks(dra="--dra" in self._options):
+        for each in webhooks(dra=self._has_claims):
             for webhook in each["webhooks"]:
                 webhook["clientConfig"] = {"url": f"{self.url}{webhook['clientConfig']['service']['path']}"}
             self.api.call("POST", MUTATING_WEBHOOKS.path(), each)
         self.process.wait_until("trusted", lambda: self._is_trusted(MUTATING_WEBHOOKS.path(name="carrel")))
 
     def configure_claims(self, driver: str = "gpu.carrel.dev") -> None:
-        """The same for ResourceClaims of a driver, with everything else that --dra needs in the cluster."""
+        """The same for ResourceClaims of a driver, with everything else that claims need in the cluster."""
         objects = list(dra(driver=driver))
         for each in objects:
             for webhook in each.get("webhooks", ()):

@@ -9,15 +9,17 @@ from typing import Any
 
 import yaml
 
+from carrel.configuration.schema import MemoryResource, ResourceClaims
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import FieldValidation
 from carrel.node.agent import Agent, AgentContext
 from carrel.node.kubelet import KubeletCheckpoint, KubeletPodResources
 from carrel.node.run import claim_driver_of
-from carrel.node.settings import AgentSettings, MemoryResource
+from carrel.node.settings import AgentOptions
 from carrel.node.simulated_machine import SimulatedMachine
 from tests.kit.eventually import LIMIT_S, eventually
+from tests.kit.gpus import N1
 from tests.kit.kubelet import FakeKubelet, a_kubelet
 from tests.kit.lab import QUICK, Lab
 
@@ -56,6 +58,7 @@ async def an_agent(
     gpus: Sequence[Mapping[str, Any]] = TWO_GPUS,
     kubelet: FakeKubelet | None = None,
     fields: FieldValidation = FieldValidation.STRICT,
+    claims: ResourceClaims | None = None,
     **settings: Any,
 ) -> AsyncIterator[RunningAgent]:
     """Of the node n1, by default with a plugin for memory. When the block begins the plugin is registered; where memory
@@ -64,11 +67,10 @@ async def an_agent(
         file = kubelet.folder / "gpus.yaml"
         write_gpus(file, gpus)
         settings = {"memory_resource": MemoryResource.PLUGIN, **settings}
-        given = AgentSettings(node_name="n1", kubelet_folder=kubelet.root, **settings)
+        given = AgentOptions(node_name=N1, kubelet_folder=kubelet.root, **settings)
         pod_resources, checkpoint = KubeletPodResources(kubelet.pod_resources), KubeletCheckpoint(kubelet.folder)
-        context = AgentContext(
-            SimulatedMachine(file, "n1"), pod_resources, checkpoint, claim_driver=claim_driver_of(given)
-        )
+        driver = claim_driver_of(claims or ResourceClaims())
+        context = AgentContext(SimulatedMachine(file, N1), pod_resources, checkpoint, claim_driver=driver)
         agent = Agent(Client(transport or lab.api, fields), given, context, lab.clock, QUICK)
         running = asyncio.ensure_future(agent.run())
         try:

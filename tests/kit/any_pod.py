@@ -12,13 +12,13 @@ ASKED = (
     {"gpu-fraction": "0.5"},
     {"gpu-memory": "4096", "gpu-fraction-num-devices": "2"},
     {"gpu.scheduling/claim": "c"},
-    {"carrel.dev/gpu-gpus": "2"},
+    {"carrel.dev/gpu-count": "2"},
     {"carrel.dev/gpu-memory-mib": "8138", "carrel.dev/gpu-model": "NVIDIA-RTX-A6000"},
     {"gpu-fraction": "2"},
-    {"carrel.dev/gpu-gpus": "1", "carrel.dev/booking": "next"},
+    {"carrel.dev/gpu-count": "1", "carrel.dev/booking": "next"},
     {"gpu-fraction": "0.5", "carrel.dev/booking": "b2"},
     {"carrel.dev/booking": "b1"},
-    {"carrel.dev/gpu-gpus": "1", "hub.jupyter.org/username": "ada", "carrel.dev/hub-address": "ada@lab.example"},
+    {"carrel.dev/gpu-count": "1", "hub.jupyter.org/username": "ada", "carrel.dev/hub-address": "ada@lab.example"},
 )
 FORGED = tuple({key: value} for key, value in PROTECTED.items())
 LABELS = (

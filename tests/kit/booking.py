@@ -1,7 +1,7 @@
 """The booking service in this process, on a database, and callers with tokens."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,10 +9,11 @@ from uuid import uuid4
 from zoneinfo import ZoneInfo
 
 from carrel.bookings.app import booking_app
-from carrel.bookings.capacity import ModelCapacity
+from carrel.bookings.capacity import ModelCapacity, capacity_of
+from carrel.bookings.inventory import GpuInventory
+from carrel.bookings.maintenance import HeldPod, Maintenance
 from carrel.bookings.people import ALL_SCOPES, Role, RoleOptions, Scope, Token
 from carrel.bookings.queries import BookingQueries
-from carrel.bookings.rules import BookingRules
 from carrel.bookings.service import ServiceParts
 from carrel.bookings.sign_in.authenticator import Authenticator, SignInMethods, SignInOptions
 from carrel.bookings.sign_in.request_guard import PersonLimiter, Rate, RequestLimits
@@ -20,8 +21,10 @@ from carrel.bookings.sign_in.secrets import hashed
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.outbox import SqlOutbox
+from carrel.configuration.schema import BookingRules
 from carrel.http.asgi import AsgiApp
-from carrel.ledger.gpus import MiB
+from carrel.ids import BookingId, NodeName
+from carrel.ledger.gpus import Gpu, MiB, Node
 from tests.kit.gpus import A6000
 from tests.kit.lab import Clock
 from tests.kit.people import PeopleInMemory
@@ -35,7 +38,7 @@ NORMAL_RULES = BookingRules()
 
 
 @dataclass
-class FakeInventory:
+class FakeInventory(GpuInventory):
     """An inventory that a test can change."""
 
     gpus: dict[str, int] = field(default_factory=lambda: {A6000: 2})
@@ -46,11 +49,26 @@ class FakeInventory:
     """None: there is no cluster."""
     used: frozenset[str] = frozenset()
     """The bookings that a pod uses."""
+    machines: tuple[Node, ...] = ()
+    """If there are any, their GPUs are those that there are."""
+    pods: tuple[HeldPod, ...] = ()
+    """On every GPU."""
 
-    def is_used(self, booking: str) -> bool:
+    def nodes(self) -> Collection[NodeName]:
+        return [node.name for node in self.machines]
+
+    def gpus_of(self, node: NodeName) -> Sequence[Gpu]:
+        return next((each.gpus for each in self.machines if each.name == node), ())
+
+    def pods_on(self, window: Maintenance) -> Sequence[HeldPod]:
+        return self.pods
+
+    def is_used(self, booking: BookingId) -> bool:
         return booking in self.used
 
     def stock(self) -> Mapping[str, ModelCapacity]:
+        if self.machines:
+            return capacity_of(self.machines)
         return {
             model: ModelCapacity(model, count, MiB(49140), out_of_use=self.out_of_use)
             for model, count in self.gpus.items()

@@ -15,6 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.kit.configuration import config_file
+from tests.kit.eventually import LIMIT_S
+
 GPUS = """\
 nodes:
   - name: n1
@@ -80,12 +83,13 @@ class BookingProcess:
 
 
 @contextlib.contextmanager
-def booking_process(folder: Path, *options: str) -> Iterator[BookingProcess]:
+def booking_process(folder: Path, *options: str, more: str = "") -> Iterator[BookingProcess]:
     gpus = folder / "gpus.yaml"
     gpus.write_text(GPUS)
     command = [sys.executable, "-m", "carrel", "booking", "--inventory", str(gpus), "--port", "0", "--dev"]
-    command += ["--database", f"sqlite:///{folder}/carrel.db", "--zone", "Europe/Stockholm"]
-    command += ["--settling-seconds", "0", *options]  # what is said of cancelling does not depend on a test's speed
+    # What is said of cancelling does not depend on a test's speed.
+    text = f"lab: {{timezone: Europe/Stockholm}}\nbookings: {{rules: {{settlingTime: 0s}}}}\n{more}"
+    command += ["--database", f"sqlite:///{folder}/carrel.db", "--config", config_file(folder, text), *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder) as process:
         assert process.stderr is not None
         said = ""
@@ -100,4 +104,4 @@ def booking_process(folder: Path, *options: str) -> Iterator[BookingProcess]:
         finally:
             process.terminate()
             process.stderr.read()
-            assert process.wait(60) == 0
+            assert process.wait(LIMIT_S) == 0

@@ -19,8 +19,8 @@ class BookingsElsewhere:
         self.broken: set[str] = set()
         """People about whom a mistake of ours makes the question fail."""
 
-    def book(self, person: str, ends: datetime | None, model: str = A100, namespace: str = "") -> None:
-        status = BookingStatus(ends, model, 1, id_without_name(person, model)) if ends else BookingStatus()
+    def book(self, person: str, ends: datetime | None, model: str = A100, namespace: str = "", gpus: int = 1) -> None:
+        status = BookingStatus(ends, model, gpus, id_without_name(person, model)) if ends else BookingStatus()
         self.statuses[person, namespace] = status
 
     async def status(self, user: str, namespace: str) -> BookingStatus:

@@ -5,15 +5,17 @@ a terminal, its exit; and each command is run once in both ways.
 """
 
 import asyncio
+import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from typer.testing import CliRunner
 
 from carrel.__main__ import app
-
-LIMIT_S = 60
+from tests.kit.eventually import LIMIT_S
 
 
 @dataclass
@@ -26,10 +28,22 @@ class Result:
 async def carrel(*arguments: str, **environment: str) -> Result:
     """Run it in another thread of this process: the command has an event loop of its own."""
     env = {"KUBECONFIG": "", **environment}
-    done = await asyncio.to_thread(CliRunner().invoke, app, arguments, env=env, prog_name="carrel")
+    with _logging_kept():
+        done = await asyncio.to_thread(CliRunner().invoke, app, arguments, env=env, prog_name="carrel")
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return Result(done.exit_code, done.stdout, done.stderr)
+
+
+@contextmanager
+def _logging_kept() -> Iterator[None]:
+    """A command logs to its stderr, which is closed after it: what is logged later would fail with a traceback."""
+    handlers, level = logging.root.handlers[:], logging.root.level
+    try:
+        yield
+    finally:
+        logging.root.handlers[:] = handlers
+        logging.root.setLevel(level)
 
 
 async def carrel_process(*arguments: str) -> Result:

@@ -11,9 +11,7 @@ from carrel.resource_claims.node.grpc_stubs import claims_pb2_grpc as calls
 from carrel.resource_claims.node.grpc_stubs import health_pb2 as health
 from carrel.resource_claims.node.grpc_stubs import pluginregistration_pb2 as registration
 from carrel.resource_claims.node.grpc_stubs import pluginregistration_pb2_grpc as registration_calls
-from tests.kit.eventually import eventually
-
-CALL_S = 60
+from tests.kit.eventually import LIMIT_S, eventually
 
 
 class ClaimKubelet:
@@ -29,21 +27,23 @@ class ClaimKubelet:
         await eventually(self.socket.exists, "the socket of the plugin")
         async with grpc.aio.insecure_channel(f"unix:{self.socket}") as channel:
             stub = registration_calls.RegistrationStub(channel)
-            info: registration.PluginInfo = await stub.GetInfo(registration.InfoRequest(), timeout=CALL_S)
+            info: registration.PluginInfo = await stub.GetInfo(registration.InfoRequest(), timeout=LIMIT_S)
             self.endpoint = info.endpoint
-            await stub.NotifyRegistrationStatus(registration.RegistrationStatus(plugin_registered=True), timeout=CALL_S)
+            await stub.NotifyRegistrationStatus(
+                registration.RegistrationStatus(plugin_registered=True), timeout=LIMIT_S
+            )
         return info
 
     async def prepare(self, *claims: Json) -> dict[str, wire.NodePrepareResourceResponse]:
         async with grpc.aio.insecure_channel(f"unix:{self.endpoint}") as channel:
             request = wire.NodePrepareResourcesRequest(claims=[_named(each) for each in claims])
-            answer = await calls.DRAPluginStub(channel).NodePrepareResources(request, timeout=CALL_S)
+            answer = await calls.DRAPluginStub(channel).NodePrepareResources(request, timeout=LIMIT_S)
         return dict(answer.claims)
 
     async def unprepare(self, *claims: Json) -> dict[str, wire.NodeUnprepareResourceResponse]:
         async with grpc.aio.insecure_channel(f"unix:{self.endpoint}") as channel:
             request = wire.NodeUnprepareResourcesRequest(claims=[_named(each) for each in claims])
-            answer = await calls.DRAPluginStub(channel).NodeUnprepareResources(request, timeout=CALL_S)
+            answer = await calls.DRAPluginStub(channel).NodeUnprepareResources(request, timeout=LIMIT_S)
         return dict(answer.claims)
 
     async def health(self, version: str = "v1") -> AsyncGenerator[dict[str, tuple[str, str]], None]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
+from carrel.ids import GpuUuid, HolderId
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import EVERYTHING, Conflict, DeleteOptions, MergePatch, NotFound, Selection
 from carrel.kubernetes.objects.kinds import Pod
@@ -38,7 +39,7 @@ class Kubelet:
         self._client: Client = lab.client
         self.node = node
         self.choose = choose
-        self.given: dict[str, list[str]] = {}
+        self.given: dict[HolderId, list[GpuUuid]] = {}
         """uid → UUIDs of the GPUs of the pods that it runs."""
         self.is_away = False
         self.is_silent = False
@@ -88,7 +89,7 @@ class Kubelet:
             return True
         gpus = self.given.setdefault(metadata.uid, [])
         while len(gpus) < asked:
-            gpus.append(self.choose(self.free))
+            gpus.append(GpuUuid(self.choose(self.free)))
         await self._patch(pod, {"status": {"phase": "Running"}}, "status")
         if metadata.namespace in (RESERVATIONS, OLD_RESERVATIONS) and not self.is_silent:
             await self._patch(pod, {"metadata": {"annotations": {"run.ai/reserve_for_gpu_index": gpus[0]}}})

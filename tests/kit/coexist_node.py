@@ -17,6 +17,7 @@ from tests.kit.coexist import (
     reservation_pods,
 )
 from tests.kit.eventually import eventually
+from tests.kit.gpus import N1
 from tests.kit.lab import Lab, Replica, a_lab
 
 HALF = {"gpu-fraction": "0.5"}
@@ -55,10 +56,10 @@ class CoexistNode:
     async def bind(self, pod: Json) -> Refusal | None:
         """As kube-scheduler does: filter, then bind, while the controller and the kubelet do their work."""
         seen = await self.replica.sees(pod)
-        found = self.replica.filter(seen, ["n1"])
+        found = self.replica.filter(seen, [N1])
         if not found.fitting:
             return self.replica.waiting_reason.why(seen)
-        binding = asyncio.ensure_future(self.replica.scheduler.bind(seen, "n1"))
+        binding = asyncio.ensure_future(self.replica.scheduler.bind(seen, N1))
         while not binding.done():
             await self.reconcile(1)
         return await binding

@@ -41,6 +41,15 @@ async def forget_field(cluster: Cluster, *path: str) -> None:
     await _define(cluster, definition)
 
 
+async def loosen_field(cluster: Cluster, name: str) -> None:
+    """The cluster takes whatever is in this list of a node's status."""
+    definition = _definition()
+    for version in definition["spec"]["versions"]:
+        status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+        status[name]["items"] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    await _define(cluster, definition)
+
+
 async def define_anew(cluster: Cluster) -> None:
     await _define(cluster, _definition())
 

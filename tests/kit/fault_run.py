@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from random import Random
 
+from carrel.ids import NodeName
 from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Json
 from carrel.kubernetes.objects.resources import PODS
 from kubernetes_in_memory.faults import Crashed, FaultPlan
@@ -120,7 +121,7 @@ class TierFaultRun(FaultRun):
         super().__init__(lab, seed)
         self._replicas: list[tuple[Replica, TierController]] = []
 
-    async def one_step(self, stack: contextlib.AsyncExitStack, nodes: tuple[str, ...]) -> None:
+    async def one_step(self, stack: contextlib.AsyncExitStack, nodes: tuple[NodeName, ...]) -> None:
         """One of the two schedules, and does one round of what the leader does."""
         while len(self._replicas) < 2:
             self._replicas.append(await self._start(stack))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from carrel.ids import GpuUuid, NodeName, PodUid
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.ledger import GpuEntry, Ledger
 from carrel.ledger.requests import WHOLE, Memory, Request
@@ -9,11 +10,13 @@ from carrel.ledger.shares import Holder, Share
 
 A100 = "NVIDIA-A100-SXM4-80GB"
 A6000 = "NVIDIA-RTX-A6000"
+N1, N2, N3, N4, N5, N6, N7, N8, N9 = (NodeName(f"n{number}") for number in range(1, 10))
+"""Nodes of most tests."""
 
 
 def a_gpu(node: str, index: int, memory: int = 16276, **more: object) -> Gpu:
     fields: dict[str, object] = {"model": A6000, **more}
-    return Gpu(uuid=f"GPU-{node}-{index}", node=node, index=index, memory=MiB(memory), **fields)  # type: ignore[arg-type] # the builder passes fields through
+    return Gpu(uuid=GpuUuid(f"GPU-{node}-{index}"), node=NodeName(node), index=index, memory=MiB(memory), **fields)  # type: ignore[arg-type] # the builder passes fields through
 
 
 def a_node(name: str, gpus: int = 2, memory: int = 16276, islands: str = "", **more: object) -> Node:
@@ -23,15 +26,15 @@ def a_node(name: str, gpus: int = 2, memory: int = 16276, islands: str = "", **m
         a_gpu(name, index, memory, island="" if letter == "." else letter, **more)
         for index, letter in enumerate(letters)
     )
-    return Node(name, found)
+    return Node(NodeName(name), found)
 
 
 def holder(name: str) -> Holder:
-    return Holder(f"uid-{name}", "lab", name)
+    return Holder(PodUid(f"uid-{name}"), "lab", name)
 
 
 def held(pod: str, node: str, index: int, memory: int | None) -> Share:
-    return Share(holder(pod), f"GPU-{node}-{index}", None if memory is None else MiB(memory))
+    return Share(holder(pod), GpuUuid(f"GPU-{node}-{index}"), None if memory is None else MiB(memory))
 
 
 def a_ledger(*nodes: Node, held_memory: Mapping[str, Sequence[int]] | None = None) -> Ledger:

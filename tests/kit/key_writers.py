@@ -15,10 +15,11 @@ from carrel.dialects import (
     hand_over_record,
     kai,
     kai_reservation,
-    maia,
     seal,
+    visible_devices,
 )
 from carrel.dialects.protected_keys import Writer
+from carrel.dialects.tier import TERMINATE_AT
 
 _AT_BIND = frozenset({Writer.EXTENDER})
 _LATER = frozenset({Writer.CONTROLLER})
@@ -29,9 +30,9 @@ _NOBODY: frozenset[Writer] = frozenset()
 WRITERS: Mapping[str, frozenset[Writer]] = {
     # what a pod was given
     carrel.DEVICES: _AT_BIND,
-    carrel.devices_key("*"): _AT_BIND,
+    visible_devices.devices_key("*"): _AT_BIND,
     carrel.INDICES: _AT_BIND,
-    carrel.indices_key("*"): _AT_BIND,
+    visible_devices.indices_key("*"): _AT_BIND,
     carrel.SLOTS: _AT_BIND,
     carrel.CGPU_DISABLE: _AT_BIND,
     gpuclaim.ALLOCATED: _BOTH,  # later, where the kubelet chooses
@@ -50,7 +51,7 @@ WRITERS: Mapping[str, frozenset[Writer]] = {
     kai_reservation.RESERVED_GPU: frozenset({Writer.RESERVATION}),
     # its tier, and what follows from it
     carrel.TIER: _BOTH,
-    maia.TERMINATE_AT: _BOTH,
+    TERMINATE_AT: _BOTH,
     carrel.WOKEN_AT: _BOTH,
     carrel.WAITS_UNTIL: _LATER,
     carrel.GPUS_LENT: _LATER,
@@ -79,6 +80,8 @@ WRITERS: Mapping[str, frozenset[Writer]] = {
     carrel.EXEMPT: _NOBODY,
     carrel.SEES_GPUS: _NOBODY,
     carrel.INSTALLED_IN: _NOBODY,
+    carrel.CHANGED_BY: _NOBODY,
+    carrel.CHANGE_REASON: _NOBODY,
     carrel.WHEN_FULL: _NOBODY,
     carrel.REVOCATION_GRACE: _NOBODY,
     hand_over_record.LABEL: _NOBODY,

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cache
 from typing import Any
 
@@ -11,23 +11,22 @@ from carrel.cluster.invariants import observe, violations
 from carrel.cluster.options import DEFAULT_CLUSTER_OPTIONS, ClusterOptions
 from carrel.cluster.placement_rules import PlacementRules, report_rules
 from carrel.cluster.state import ClusterState
-from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.booking_objects import BOOKINGS
-from carrel.dialects.carrel import read_lease
+from carrel.dialects.gpu_lease import read_lease
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions, DraDriver
+from carrel.ids import NodeName
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import EVERYTHING, Json, Selection
-from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import CRDS, LEASES, NAMESPACES, NODES, PODS
-from carrel.kubernetes.reflector import WatchTiming
+from carrel.kubernetes.reflector import Informers, WatchTiming
 from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.transport import ApiRequest, ApiResponse, Transport
 from carrel.ledger.filtering import FilterResult
 from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.tiers import DEFAULT_TIER_POLICY, TierPolicy
+from carrel.ledger.tiers import TierPolicy
 from carrel.lifecycle.assembly import collector_on
 from carrel.lifecycle.reservations.reservation_pods import ReservationPods
 from carrel.manifests import crds
@@ -39,6 +38,8 @@ from carrel.scheduling.gangs import GangTimeouts
 from carrel.settings import holders_counting
 from kubernetes_in_memory import EmbeddedApi, Settings
 from kubernetes_in_memory.faults import Crashed
+from testbed.kubelets import SimulatedKubelets
+from tests.kit.configuration import configure
 from tests.kit.eventually import LIMIT_S, eventually
 
 OURS = "carrel"
@@ -95,10 +96,11 @@ class Replica(ClusterState):
         clock: Clock,
         timeouts: GangTimeouts,
         reserve_s: float,
-        tier_policy: TierPolicy = DEFAULT_TIER_POLICY,
+        tier_policy: TierPolicy | None = None,
         dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS,
         dra: bool = False,
         dra_driver: DraDriver = DraDriver.CARREL,
+        zone: tzinfo = UTC,
     ) -> None:
         self.transport = WriteCounter(transport)
         options = ClusterOptions(
@@ -106,9 +108,10 @@ class Replica(ClusterState):
             clock=clock.seconds,
             watch_timing=QUICK,
             reserve_s=reserve_s,
-            tier_policy=tier_policy,
+            tier_policy=tier_policy or TierPolicy(),
             dialect_options=dialect_options,
             retry=AT_ONCE,
+            zone=zone,
             holders=holders_counting(dra_driver if dra else None),
         )
         super().__init__(Client(self.transport), options)
@@ -133,13 +136,13 @@ class Replica(ClusterState):
         assert found is not None
         return found
 
-    def filter(self, pod: Pod, nodes: Sequence[str], *, chooses: bool = False) -> FilterResult:
+    def filter(self, pod: Pod, nodes: Sequence[NodeName], *, chooses: bool = False) -> FilterResult:
         """A pod whose request cannot be read fits on no node. `chooses`: one node is named, and promised to the pod."""
-        found = (self.scheduler.choose if chooses else self.scheduler.filter)(pod, nodes)
+        found = self.scheduler.filter(pod, nodes, chooses=chooses)
         return FilterResult.by_reason(nodes, found.reason) if isinstance(found, Refusal) else found
 
     async def bind(self, pod: Json, node: str) -> Refusal | None:
-        return await self.scheduler.bind(await self.sees(pod), node)
+        return await self.scheduler.bind(await self.sees(pod), NodeName(node))
 
 
 class Lab:
@@ -154,14 +157,15 @@ class Lab:
         transport: Transport | None = None,
         timeouts: GangTimeouts = NO_HURRY,
         reserve_s: float = LIMIT_S,
-        tier_policy: TierPolicy = DEFAULT_TIER_POLICY,
+        tier_policy: TierPolicy | None = None,
         dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS,
         dra: bool = False,
         dra_driver: DraDriver = DraDriver.CARREL,
+        zone: tzinfo = UTC,
     ) -> AsyncIterator[Replica]:
         """A replica whose ledger is rebuilt. When the block ends it is killed."""
         replica = Replica(
-            transport or self.api, self.clock, timeouts, reserve_s, tier_policy, dialect_options, dra, dra_driver
+            transport or self.api, self.clock, timeouts, reserve_s, tier_policy, dialect_options, dra, dra_driver, zone
         )
         running = asyncio.ensure_future(replica.informers.run())
         try:
@@ -269,4 +273,5 @@ async def a_lab(nodes: Sequence[Node], *, in_real_time: bool = False, has_booker
     await SimulatedKubelets(lab.client, nodes, informers.watch(PODS), lab.clock).announce()
     if in_real_time:
         await lab.report_rules()
+        await configure(lab.client)
     yield lab

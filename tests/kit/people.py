@@ -3,12 +3,14 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from zoneinfo import ZoneInfo
 
 from carrel.bookings.groups import SEEN_COUNTS, SEEN_PRECISION, GroupSource, groups_to_keep
-from carrel.bookings.people import Grant, KnownPerson, PendingLogin, Role, Session, Token
+from carrel.bookings.people import Grant, KnownPerson, PendingLogin, Session, Token
+from carrel.bookings.store.people import SqlPeople, TokenFor
 
 
-class PeopleInMemory:
+class PeopleInMemory(SqlPeople):
     def __init__(self) -> None:
         self._errands: dict[str, PendingLogin] = {}
         self._used: dict[str, datetime] = {}
@@ -17,12 +19,18 @@ class PeopleInMemory:
         self._known: dict[str, KnownPerson] = {}
         self._seen: dict[tuple[str, GroupSource], dict[str, datetime]] = {}
 
-    async def begin_login(self, secret_hash: str, errand: PendingLogin) -> None:
-        self._errands[secret_hash] = errand
+    async def begin_login(self, secret_hash: str, login: PendingLogin) -> None:
+        self._errands[secret_hash] = login
 
-    async def take_login(self, secret_hash: str, now: datetime) -> PendingLogin | None:
+    async def take_login(
+        self, secret_hash: str, now: datetime, token_for: TokenFor = lambda _: None
+    ) -> PendingLogin | None:
         errand = self._errands.pop(secret_hash, None)
-        return errand if errand and now < errand.expires else None
+        if errand is None or now >= errand.expires:
+            return None
+        if (made := token_for(errand)) is not None:
+            await self.add_token(*made)
+        return errand
 
     async def use_once(self, secret_hash: str, until: datetime) -> bool:
         is_new = secret_hash not in self._used
@@ -73,9 +81,11 @@ class PeopleInMemory:
                 return True
         return False
 
-    async def granted(self, email: str) -> Role | None:
-        known = self._known.get(email)
-        return known.granted if known else None
+    async def person(self, email: str) -> KnownPerson:
+        return self._known.get(email, KnownPerson(email))
+
+    async def choose_zone(self, email: str, zone: ZoneInfo | None) -> None:
+        self._known[email] = replace(await self.person(email), zone=zone)
 
     async def grant(self, grant: Grant) -> None:
         self._known[grant.email] = replace(self._known.get(grant.email, KnownPerson(grant.email)), granted=grant.role)

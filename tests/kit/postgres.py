@@ -18,6 +18,7 @@ from typing import Any
 
 import psycopg
 
+from tests.kit.eventually import LIMIT_S
 from tests.kit.programs import postgresql
 
 
@@ -37,7 +38,15 @@ def postgres() -> Iterator[str]:
         [binaries / "initdb", "--no-sync", "--username=carrel", "--auth=trust", "--encoding=UTF8", "data"],
         check=True, stdout=subprocess.DEVNULL, **place,
     )  # fmt: skip
-    options = {"listen_addresses": "", "unix_socket_directories": str(folder), "fsync": "off", "max_connections": "60"}
+    options = {
+        "listen_addresses": "",
+        "unix_socket_directories": str(folder),
+        "max_connections": "60",
+        # Nothing needs to survive this machine.
+        "fsync": "off",
+        "full_page_writes": "off",
+        "autovacuum": "off",
+    }
     command = [
         "setpriv",
         "--pdeathsig",
@@ -54,7 +63,7 @@ def postgres() -> Iterator[str]:
         yield str(folder)
     finally:
         server.send_signal(signal.SIGINT)  # without waiting for clients
-        server.wait(60)
+        server.wait(LIMIT_S)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -67,7 +76,7 @@ def new_database(socket: str, template: str = "template0") -> str:
 
 
 def _wait_ready(server: subprocess.Popen[bytes], folder: Path) -> None:
-    until = time.monotonic() + 120
+    until = time.monotonic() + LIMIT_S
     while True:
         try:
             psycopg.connect(host=str(folder), user="carrel", dbname="postgres").close()

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-ANSWER_S = 60.0
-"""Generous: the machine may be busy."""
+from tests.kit.eventually import LIMIT_S
 
 
 class RawCaller:
@@ -25,7 +24,7 @@ class RawCaller:
     async def answer(self) -> str:
         """All that comes until the connection is closed; empty: it was closed without an answer."""
         received = b""
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(LIMIT_S):
             while True:
                 try:
                     chunk = await self._reader.read(65536)
@@ -39,7 +38,7 @@ class RawCaller:
     async def status(self) -> int:
         """Of the first answer; 0: the connection was closed without one."""
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(LIMIT_S):
                 line = await self._reader.readline()
         except ConnectionError:
             return 0

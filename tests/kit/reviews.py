@@ -6,7 +6,7 @@ import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 import msgspec
@@ -14,14 +14,14 @@ import msgspec
 from carrel.admission.admission import PodAdmission
 from carrel.admission.assembly import claim_reviews_on
 from carrel.admission.handlers import ReviewHandler
-from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
+from carrel.admission.metrics import WebhookMetrics
 from carrel.admission.options import AdmissionOptions
 from carrel.bookings.client import BookingStatus, CachedAnswer
 from carrel.cluster.options import DEFAULT_CLUSTER_OPTIONS, ClusterOptions
 from carrel.cluster.runtime_class import NONE
 from carrel.cluster.state import ClusterState
 from carrel.dialects.booking_objects import BOOKINGS
-from carrel.dialects.carrel import LeaseRecord, write_lease
+from carrel.dialects.gpu_lease import LeaseRecord, write_lease
 from carrel.dialects.gpuclaim import node_status
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.dialects.hand_over_record import HandOver, write_record
@@ -29,6 +29,7 @@ from carrel.dialects.jupyter import HubPeople
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions, DraDriver
 from carrel.dialects.seal import Seal
 from carrel.dialects.tier import WhenFull
+from carrel.ids import GpuUuid, PodUid
 from carrel.kubernetes.cluster import EVERYTHING, ListPage, NotFound, Selection
 from carrel.kubernetes.objects.resources import (
     CONFIG_MAPS,
@@ -48,7 +49,7 @@ from carrel.resource_claims.objects import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLA
 from carrel.settings import holders_counting
 from kubernetes_in_memory import json_patch
 from tests.kit.dra import a_slice
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, a_node
 
 Json = dict[str, Any]
 
@@ -131,9 +132,11 @@ class ReviewedCluster:
     """RuntimeClasses → their handlers."""
     seal: Seal | None = None
     now: Callable[[], datetime] = lambda: NOON
+    zone: tzinfo = UTC
     username_prefix: str = ""
     hub_people: HubPeople = field(default_factory=HubPeople)
     opportunistic_gpus: int = 0
+    nobodys_pods_keep: bool = False
     dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS
     dra: bool = False
     resource_claims: Sequence[Json] = ()
@@ -161,9 +164,10 @@ class ReviewedCluster:
             DEVICE_CLASSES: self.device_classes,
             RESOURCE_SLICES: self.slices if self.slices is not None else [a_slice(node) for node in self.nodes],
         }
-        policy = TierPolicy(opportunistic_gpus=self.opportunistic_gpus)
+        policy = TierPolicy(self.opportunistic_gpus, nobodys_pods_keep=self.nobodys_pods_keep)
         options = ClusterOptions(
             now=self.now,
+            zone=self.zone,
             seal=self.seal,
             tier_policy=policy,
             dialect_options=self.dialect_options,
@@ -183,7 +187,7 @@ class ReviewedCluster:
         state = self.state()
         admission = PodAdmission(state, options, self.booking_lookup)
         await state.informers.read_once()
-        metrics = WebhookMetrics(WebhookMeasures(lambda: 0, lambda: 0.0, lambda: 0.0))
+        metrics = WebhookMetrics()
         return ReviewHandler(admission, metrics, lambda: True, claim_reviews_on(state))
 
     async def create(self, pod: Json, user: str = "alice@lab.example", **changes: Any) -> "Reviewed":
@@ -215,9 +219,11 @@ class RunningPod:
         return {"metadata": {**metadata, "creationTimestamp": "2026-11-16T08:00:00Z"}, "spec": spec}
 
     def leases(self) -> list[Json]:
-        holder, memory = Holder(f"uid-{self.name}", "lab", self.name), None if self.mib is None else MiB(self.mib)
+        holder = Holder(PodUid(f"uid-{self.name}"), "lab", self.name)
+        memory = None if self.mib is None else MiB(self.mib)
         records = [
-            LeaseRecord("n1", index, gpu := f"GPU-n1-{index}", (Share(holder, gpu, memory),)) for index in self.gpus
+            LeaseRecord(N1, index, gpu := GpuUuid(f"GPU-n1-{index}"), (Share(holder, gpu, memory),))
+            for index in self.gpus
         ]
         return [write_lease(record, "carrel", NOON) for record in records]
 

@@ -7,6 +7,7 @@ from typing import Any
 from carrel.cluster.pod_progress import is_waiting
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.tier import WhenFull
+from carrel.ids import NodeName
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, NotFound, Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, PODS, SECRETS, SERVICES
 from carrel.ledger.refusals import Refusal
@@ -14,8 +15,9 @@ from carrel.ledger.tiers import AtEnd
 from carrel.lifecycle.assembly import tier_parts_on
 from carrel.lifecycle.handing_over.hand_over import HandOverResult
 from carrel.lifecycle.revoking.opportunistic_pods import OpportunisticPods
-from carrel.lifecycle.tier_options import DEFAULT_END_LIMITS, EndLimits, TierOptions
+from carrel.lifecycle.tier_options import TierOptions
 from tests.kit.eventually import eventually
+from tests.kit.gpus import N1
 from tests.kit.lab import BOOKER, Lab, Replica
 
 WHOLE = {"nvidia.com/gpu": "1"}
@@ -38,7 +40,6 @@ class TierController:
         notebook_grace_s: float = 0,
         wait_before_cpu_s: float = 0,
         when_full: WhenFull = WhenFull.DEFAULT,
-        limits: EndLimits = DEFAULT_END_LIMITS,
     ) -> None:
         self.replica = replica
         self.options = TierOptions(
@@ -50,7 +51,6 @@ class TierController:
             timedelta(seconds=notebook_grace_s),
             timedelta(seconds=wait_before_cpu_s),
             when_full,
-            limits,
         )
         self.parts = tier_parts_on(replica, self.options)
         self.results: list[HandOverResult] = []
@@ -90,7 +90,7 @@ class TierController:
 
 
 async def settle(
-    lab: Lab, controller: TierController, nodes: Iterable[str] = ("n1",), lacking: Collection[str] = ()
+    lab: Lab, controller: TierController, nodes: Iterable[NodeName] = (N1,), lacking: Collection[str] = ()
 ) -> None:
     """The controller, the scheduler and the kubelets work until nothing changes any more. `lacking`: the names of pods
     for which no node has enough CPU."""
@@ -168,7 +168,7 @@ async def pods_of(lab: Lab) -> dict[str, Any]:
 
 
 async def schedule(
-    lab: Lab, replica: Replica, nodes: tuple[str, ...], *, chooses: bool = False, lacking: Collection[str] = ()
+    lab: Lab, replica: Replica, nodes: tuple[NodeName, ...], *, chooses: bool = False, lacking: Collection[str] = ()
 ) -> None:
     """As kube-scheduler does with the extender: binds the pods that fit, and marks the others as unschedulable.
     `chooses`: the extender names one node."""

@@ -18,6 +18,7 @@ from carrel.admission.options import AdmissionOptions
 from carrel.dialects.hand_over_record import HandOver, HandOverPhase, Why
 from carrel.dialects.seal import Seal
 from carrel.dialects.tier import WhenFull
+from carrel.ids import PodUid
 from tests.kit.any_pod import any_pod
 from tests.kit.reviews import (
     NOON,
@@ -31,7 +32,7 @@ from tests.kit.reviews import (
     review,
 )
 
-RECORD = HandOver("gone", "lab/gone", Why.REVOKED, NOON, NOON, HandOverPhase.ENDING, owner="job-1")
+RECORD = HandOver(PodUid("gone"), "lab/gone", Why.REVOKED, NOON, NOON, HandOverPhase.ENDING, owner="job-1")
 UNLISTED = "system:serviceaccount:elsewhere:hub"
 USERS = ("alice@lab.example", "bob@c", SPAWNER, UNLISTED, "system:serviceaccount:kube-system:job-controller")
 PODS = 10_000 if os.environ.get("CARREL_SWEEP") else 150

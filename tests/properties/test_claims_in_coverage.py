@@ -6,10 +6,12 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
+from carrel.ids import BookingId, GpuUuid, PersonId, PodUid, ResourceClaimUid
 from carrel.ledger.coverage import Entitlement, PersonsPod, cover_holders, uses_of
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.shares import Coverage, Holder, HolderKind, Share
+from tests.kit.gpus import N1
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 PEOPLE, GPUS = ("ada", "eve"), 5
@@ -35,24 +37,36 @@ def covered(
     found: list[tuple[str, dict[int, int | None], str]], entitled: list[tuple[str, int, int]], *, claims: bool
 ) -> dict[str, str]:
     """Pod → the booking that covers it."""
-    gpus = tuple(Gpu(f"GPU-{n}", "n1", n, "A100", MiB(16_000)) for n in range(GPUS))
-    ledger, persons = Ledger([Node("n1", gpus)]), []
+    gpus = tuple(Gpu(GpuUuid(f"GPU-{n}"), N1, n, "A100", MiB(16_000)) for n in range(GPUS))
+    ledger, persons = Ledger([Node(N1, gpus)]), []
     shares: dict[str, list[Share]] = {}
     for number, (person, holds, booking) in enumerate(found):
-        record = Coverage(booking, NOON - timedelta(minutes=number)) if booking else None
+        record = Coverage(BookingId(booking), NOON - timedelta(minutes=number)) if booking else None
         own = {f"pod-{number}": holds}
         for uid, part in (by_claims(holds, number) if claims else own).items():
             kind = HolderKind.CLAIM if claims else HolderKind.POD
             for gpu, memory in part.items():
-                held_by = Holder(uid, "lab", uid, kind)
+                held_by = Holder(PodUid(uid), "lab", uid, kind)
                 memory_held = None if memory is None else MiB(memory)
-                shares.setdefault(f"GPU-{gpu}", []).append(Share(held_by, f"GPU-{gpu}", memory_held, coverage=record))
-        pod = PersonsPod(Holder(f"pod-{number}"), person, "lab", NOON, NOON + timedelta(minutes=number), None)
-        persons.append(replace(pod, claims=tuple(by_claims(holds, number))) if claims else pod)
+                shares.setdefault(f"GPU-{gpu}", []).append(
+                    Share(held_by, GpuUuid(f"GPU-{gpu}"), memory_held, coverage=record)
+                )
+        pod = PersonsPod(
+            Holder(PodUid(f"pod-{number}")), PersonId(person), "lab", NOON, NOON + timedelta(minutes=number), None
+        )
+        persons.append(replace(pod, claims=tuple(map(ResourceClaimUid, by_claims(holds, number)))) if claims else pod)
     for uuid, there in shares.items():
-        ledger.set_entry(uuid, there, None)  # as the cluster says it, also where that is too much
+        ledger.set_entry(GpuUuid(uuid), there, None)  # as the cluster says it, also where that is too much
     uses = uses_of(
-        Entitlement(f"b{n}", frozenset({person}), "", count, NOON - timedelta(days=1), NOON + timedelta(days=1), share)
+        Entitlement(
+            BookingId(f"b{n}"),
+            frozenset({PersonId(person)}),
+            "",
+            count,
+            NOON - timedelta(days=1),
+            NOON + timedelta(days=1),
+            share,
+        )
         for n, (person, count, share) in enumerate(entitled)
     )
     return {uid: each.entitlement.booking for uid, each in cover_holders(ledger, uses, persons).items()}

@@ -2,7 +2,6 @@
 
 import base64
 import json
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from fractions import Fraction
 from typing import Any
@@ -12,15 +11,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from carrel.admission import review
-from carrel.dialects import carrel, gpuclaim, gpushare, jupyter, kai, maia
-from carrel.dialects.lease_shares import read_shares
-from carrel.kubernetes.objects.kinds import Lease
+from carrel.dialects import gpu_lease, gpuclaim, gpushare, jupyter, kai, maia, visible_devices
+from carrel.dialects.gpu_lease import read_shares
+from carrel.dialects.tier import Revocable, TerminateAt, read_terminate_at, write_terminate_at
+from carrel.ids import BookingId, GpuUuid, NodeName, PodUid
 from carrel.kubernetes.objects.quantity import quantity
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.shares import Coverage, Holder, HolderKind, Share, ShareState
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant, micro_seconds, seconds
 from kubernetes_in_memory.json_patch import apply
+from tests.kit.gpus import N1
 from tests.kit.objects import gpu_node_status, lease, pod
 
 COUNTS = st.integers(0, 2**63 - 1)
@@ -73,13 +74,13 @@ def test_gpushare_assumptions(assumption: gpushare.Assumption) -> None:
 @given(st.lists(INDICES, min_size=1))
 def test_claim_allocations(ids: list[int]) -> None:
     indices = ",".join(map(str, ids))
-    assert gpuclaim.write_allocated("node-a", ids) == {"gpu.scheduling/allocated": f"node-a:{indices}"}
-    assert gpuclaim.claim_status(gpuclaim.ClaimPhase.BOUND, "node-a", ids)["allocated"] == f"node-a:{indices}"
+    assert gpuclaim.write_allocated(NodeName("node-a"), ids) == {"gpu.scheduling/allocated": f"node-a:{indices}"}
+    assert gpuclaim.claim_status(gpuclaim.ClaimPhase.BOUND, NodeName("node-a"), ids)["allocated"] == f"node-a:{indices}"
 
 
 @given(NAMES, INDICES)
 def test_names_of_leases(node: str, index: int) -> None:
-    assert gpuclaim.read_lease_name(gpuclaim.lease_name(node, index)) == (node, index)
+    assert gpu_lease.read_lease_name(gpu_lease.lease_name(NodeName(node), index)) == (node, index)
 
 
 @st.composite
@@ -87,9 +88,9 @@ def nodes(draw: st.DrawFn) -> Node:
     name = draw(NAMES)
     gpus = draw(st.lists(st.tuples(UIDS, NAMES, MEMORY, NAMES, st.integers(0, 900), st.sampled_from(["", "XID 79"]))))
     return Node(
-        name,
+        NodeName(name),
         tuple(
-            Gpu(f"GPU-{uuid}{i}", name, i, model, memory, island, bandwidth, unusable)
+            Gpu(GpuUuid(f"GPU-{uuid}{i}"), NodeName(name), i, model, memory, island, bandwidth, unusable)
             for i, (uuid, model, memory, island, bandwidth, unusable) in enumerate(gpus)
         ),
     )
@@ -103,64 +104,22 @@ def test_node_statuses(node: Node, heartbeat: datetime) -> None:
 
 
 @st.composite
-def records(draw: st.DrawFn) -> carrel.LeaseRecord:
+def records(draw: st.DrawFn) -> gpu_lease.LeaseRecord:
     gpu = f"GPU-{draw(UIDS)}"
     holders = st.builds(Holder, UIDS, st.text(max_size=8))
     states = st.sampled_from([ShareState.ASSUMED, ShareState.ASSIGNED, ShareState.RELEASING])
     shared = st.lists(st.builds(Share, holders, st.just(gpu), MEMORY, states), unique_by=lambda share: share.holder.uid)
     whole = st.builds(Share, holders, st.just(gpu), st.none(), states).map(lambda share: [share])
-    record = carrel.LeaseRecord(draw(NAMES), draw(INDICES), gpu, tuple(draw(shared | whole)))
+    record = gpu_lease.LeaseRecord(NodeName(draw(NAMES)), draw(INDICES), GpuUuid(gpu), tuple(draw(shared | whole)))
     victims = st.lists(holders, unique_by=lambda holder: holder.uid, max_size=3)
     return record.keeping(draw(holders), draw(victims)) if draw(st.booleans()) else record
 
 
 @given(records(), MOMENTS)
-def test_records_of_gpus(record: carrel.LeaseRecord, now: datetime) -> None:
-    written = carrel.write_lease(record, "carrel-system", now)
+def test_records_of_gpus(record: gpu_lease.LeaseRecord, now: datetime) -> None:
+    written = gpu_lease.write_lease(record, "carrel-system", now)
     # Through JSON and back, as the API server does.
-    assert carrel.read_lease(lease(json.loads(json.dumps(written)))) == record
-
-
-@st.composite
-def lives_of_a_lease(draw: st.DrawFn) -> list[carrel.LeaseRecord]:
-    """Mostly pods come and go; sometimes the GPU is kept for one, or all is different."""
-    lives = [draw(records())]
-    for _ in range(draw(st.integers(1, 6))):
-        last = lives[-1]
-        uids = [share.holder.uid for share in last.shares] or ["nobody"]
-        new = draw(st.builds(Share, st.builds(Holder, UIDS, NAMES, NAMES), st.just(last.gpu), MEMORY))
-        lives.append(
-            draw(
-                st.sampled_from(
-                    [
-                        last.taking(new, "a"),
-                        last.taking(new, "a"),
-                        last.taking(new, "a").taking(replace(new, holder=Holder("uid-2", "lab", "2")), "b"),
-                        last.without(draw(st.sampled_from(uids))),
-                        last.keeping(new.holder, ()),
-                        last.covered(uids[0], Coverage("b-1", datetime(2026, 1, 2, tzinfo=UTC))),
-                    ]
-                )
-                | records()
-            )
-        )
-    return lives
-
-
-@given(lives_of_a_lease(), MOMENTS)
-def test_a_lease_that_has_changed_says_the_same_whatever_was_known_of_it(
-    lives: list[carrel.LeaseRecord], now: datetime
-) -> None:
-    place = (lives[0].node, lives[0].index)
-    known: tuple[Lease, carrel.LeaseRecord] | None = None
-    for life in lives:
-        record = replace(life, node=place[0], index=place[1])
-        written = carrel.write_lease(record, "carrel-system", now)
-        assert written == carrel.write_lease(replace(record, written={}), "carrel-system", now)
-        read = lease(written)
-        assert carrel.read_lease(read) == record
-        assert carrel.read_lease(read, known) == record
-        known = (read, record)
+    assert gpu_lease.read_lease(lease(json.loads(json.dumps(written)))) == record
 
 
 @pytest.mark.parametrize(
@@ -176,23 +135,18 @@ def test_a_lease_that_has_changed_says_the_same_whatever_was_known_of_it(
         pytest.param("", id="nothing"),
     ],
 )
-def test_a_share_that_is_added_is_read_as_strictly_as_all_others(added: str) -> None:
+def test_one_malformed_share_is_found_beside_others(added: str) -> None:
     first = '"uid-1":{"pod":"lab/a","state":"assumed","mib":1}'
-
-    def with_shares(shares: str) -> Lease:
-        notes = {"carrel.dev/gpu": "GPU-1", "carrel.dev/shares": shares}
-        return lease({"metadata": {"name": "gpu-n1-0", "annotations": notes}})
-
-    before = with_shares(f"{{{first}}}")
-    record = carrel.read_lease(before)
-    assert record is not None
+    notes = {"carrel.dev/gpu": "GPU-1", "carrel.dev/shares": f"{{{first},{added}}}"}
     with pytest.raises(Malformed):
-        carrel.read_lease(with_shares(f"{{{first},{added}}}"), (before, record))
+        gpu_lease.read_lease(lease({"metadata": {"name": "gpu-n1-0", "annotations": notes}}))
 
 
 @given(st.lists(UIDS, min_size=1), st.just("") | NAMES)
 def test_devices(uuids: list[str], container: str) -> None:
-    assert carrel.read_devices(pod(carrel.write_devices(uuids, container)), container) == tuple(uuids)
+    assert visible_devices.read_devices(
+        pod({visible_devices.devices_key(container): ",".join(uuids)}), container
+    ) == tuple(uuids)
 
 
 @given(st.lists(NAMES, min_size=1, unique=True))
@@ -200,9 +154,9 @@ def test_gpu_groups(groups: list[str]) -> None:
     assert kai.read_groups(kai.group_labels(groups)) == tuple(groups)
 
 
-@given(MOMENTS | st.just(maia.Revocable.ANY_TIME))
-def test_ends(when: maia.TerminateAt) -> None:
-    read = maia.read_terminate_at(pod(maia.write_terminate_at(when)))
+@given(MOMENTS | st.just(Revocable.ANY_TIME))
+def test_ends(when: TerminateAt) -> None:
+    read = read_terminate_at(pod(write_terminate_at(when)))
     expected = when.astimezone(UTC).replace(microsecond=0) if isinstance(when, datetime) else when
     assert read == expected
 
@@ -247,7 +201,7 @@ ODD_ENTRIES = ODD_VALUES | st.dictionaries(ODD_WORDS, ODD_VALUES, max_size=4)
 @example({"": {"pod": "lab/a", "state": "assumed"}}, json.dumps)
 def test_shares_are_read_whole_or_refused_with_the_annotation(shares: Any, write: Any) -> None:
     try:
-        found, tries = read_shares(write(shares), "Lease a", "the shares", "GPU-1")
+        found, tries = read_shares(write(shares), "Lease a", "the shares", GpuUuid("GPU-1"))
     except Malformed as malformed:
         assert str(malformed).startswith("Lease a: the shares") and "; expected " in str(malformed)
     else:
@@ -256,15 +210,21 @@ def test_shares_are_read_whole_or_refused_with_the_annotation(shares: Any, write
 
 
 def test_what_carrel_writes_for_pods_and_claims_is_read_again() -> None:
-    covered = Coverage("b-1", datetime(2026, 11, 17, tzinfo=UTC))
+    covered = Coverage(BookingId("b-1"), datetime(2026, 11, 17, tzinfo=UTC))
     shares = (
-        Share(Holder("uid-1", "lab", "a"), "GPU-1", MiB(8138)),
-        Share(Holder("uid-2", "lab", "b", HolderKind.CLAIM), "GPU-1", MiB(1), ShareState.RELEASING, covered),
+        Share(Holder(PodUid("uid-1"), "lab", "a"), GpuUuid("GPU-1"), MiB(8138)),
+        Share(
+            Holder(PodUid("uid-2"), "lab", "b", HolderKind.CLAIM),
+            GpuUuid("GPU-1"),
+            MiB(1),
+            ShareState.RELEASING,
+            covered,
+        ),
     )
-    record = carrel.LeaseRecord("n1", 0, "GPU-1", shares, tries={"uid-1": ("mark",)})
-    written = carrel.write_lease(record, "carrel", datetime(2026, 11, 17, tzinfo=UTC))
+    record = gpu_lease.LeaseRecord(N1, 0, GpuUuid("GPU-1"), shares, tries={PodUid("uid-1"): ("mark",)})
+    written = gpu_lease.write_lease(record, "carrel", datetime(2026, 11, 17, tzinfo=UTC))
     text = written["metadata"]["annotations"]["carrel.dev/shares"]
-    assert read_shares(text, "Lease a", "the shares", "GPU-1") == (
+    assert read_shares(text, "Lease a", "the shares", GpuUuid("GPU-1")) == (
         {share.holder.uid: share for share in shares},
         {"uid-1": ("mark",)},
     )

@@ -7,6 +7,7 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from carrel.ids import BookingId, GpuUuid, HolderId, NodeName, PersonId, PodUid
 from carrel.ledger.coverage import (
     Covered,
     Entitlement,
@@ -23,11 +24,13 @@ from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, place
 from carrel.ledger.requests import Memory, Portion, Request
 from carrel.ledger.shares import Coverage, Holder, Share
-from tests.kit.gpus import a_gpu, whole
+from tests.kit.gpus import N1, N2, a_gpu, whole
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
-NAMES = ("n1", "n2")
-NODES = tuple(Node(name, tuple(a_gpu(name, index, 1000, model="XXY"[index]) for index in range(3))) for name in NAMES)
+NAMES = (N1, N2)
+NODES = tuple(
+    Node(NodeName(name), tuple(a_gpu(name, index, 1000, model="XXY"[index]) for index in range(3))) for name in NAMES
+)
 GPUS = tuple(gpu.uuid for node in NODES for gpu in node.gpus)
 
 minutes = st.integers(0, 5).map(lambda number: NOON + timedelta(minutes=number))
@@ -61,20 +64,20 @@ def pods(draw: st.DrawFn) -> list[tuple[PersonsPod, list[Share]]]:
     found = []
     for number in range(draw(st.integers(1, 6))):
         uid = f"uid-{draw(st.integers(0, 9))}-{number}"
-        holder = Holder(uid, draw(st.sampled_from(["lab", "other"])), f"pod-{number}")
+        holder = Holder(PodUid(uid), draw(st.sampled_from(["lab", "other"])), f"pod-{number}")
         held = draw(st.just(frozenset[str]()) | st.frozensets(st.sampled_from(GPUS), max_size=3))
         memory = draw(st.sampled_from([None, MiB(300), MiB(500)]))
         record = draw(records)
-        shares = [Share(holder, gpu, memory, coverage=record) for gpu in sorted(held)]
+        shares = [Share(holder, GpuUuid(gpu), memory, coverage=record) for gpu in sorted(held)]
         pod = PersonsPod(
             holder=holder,
-            person=draw(st.sampled_from(["ada", "ada", "ada", "bob", "eve"])),
+            person=PersonId(draw(st.sampled_from(["ada", "ada", "ada", "bob", "eve"]))),
             namespace=holder.namespace,
             created=draw(minutes),
             bound_at=draw(st.none() | minutes) if held else None,
             request=draw(requests),
             nodes=draw(st.sampled_from([NAMES, NAMES, NAMES[:1], ()])),
-            wanted_booking=draw(st.sampled_from(["", "", "b0", "b1"])),
+            wanted_booking=BookingId(draw(st.sampled_from(["", "", "b0", "b1"]))),
         )
         found.append((pod, shares))
     return found
@@ -87,11 +90,13 @@ def a_ledger(cluster: Cluster, *, is_n2_lost: bool = False) -> Ledger:
     ledger = Ledger(NODES)
     ledger.restore(share for _, shares in cluster for share in shares)
     if is_n2_lost:
-        ledger.remove_node("n2")
+        ledger.remove_node(N2)
     return ledger
 
 
-def work_out(ledger: Ledger, bookings: list[Entitlement], pods: list[PersonsPod]) -> tuple[dict[str, Covered], Uses]:
+def work_out(
+    ledger: Ledger, bookings: list[Entitlement], pods: list[PersonsPod]
+) -> tuple[dict[HolderId, Covered], Uses]:
     uses = uses_of(bookings)
     holding = cover_holders(ledger, uses, pods)
     shared = SharedGpus()
@@ -103,7 +108,7 @@ def work_out(ledger: Ledger, bookings: list[Entitlement], pods: list[PersonsPod]
     return holding | cover_waiting(room, uses, waiting, shared), uses
 
 
-def touched(ledger: Ledger, covered: dict[str, Covered], booking: str) -> set[str]:
+def touched(ledger: Ledger, covered: dict[HolderId, Covered], booking: str) -> set[str]:
     mine = [uid for uid, by in covered.items() if by.entitlement.booking == booking]
     return {gpu for uid in mine for gpu in ledger.shares_of(uid)}
 
@@ -137,12 +142,12 @@ def test_a_pod_is_covered_only_by_a_booking_that_is_for_it(bookings: list[Entitl
     by_uid = {pod.holder.uid: pod for pod, _ in cluster}
     covered, _ = work_out(ledger, bookings, list(by_uid.values()))
     for uid, by in covered.items():
-        pod, entitlement = by_uid[uid], by.entitlement
+        pod, entitlement = by_uid[PodUid(uid)], by.entitlement
         assert pod.person in entitlement.people
         assert entitlement.namespace in ("", pod.namespace)
-        entries = [ledger.entry(gpu) for gpu in ledger.shares_of(uid)]
+        entries = [ledger.entry(gpu) for gpu in ledger.shares_of(PodUid(uid))]
         assert all(entitlement.model in ("", entry.gpu.model) for entry in entries if entry is not None)
-        assert ledger.shares_of(uid) or pod.request is not None
+        assert ledger.shares_of(PodUid(uid)) or pod.request is not None
 
 
 @settings(max_examples=75, deadline=None)
@@ -176,7 +181,7 @@ def test_of_the_holders_nobody_is_left_out_who_would_fit_with_those_before(
         if len(together) <= entitlement.gpus:
             gpus = together
             expected.add(pod.holder.uid)
-    assert {uid for uid in covered if ledger.shares_of(uid)} == expected
+    assert {uid for uid in covered if ledger.shares_of(PodUid(uid))} == expected
 
 
 def _model(gpu: str) -> str:
@@ -218,8 +223,8 @@ def test_who_is_covered_and_recorded_stays_covered_whoever_comes_or_goes(
     # Newcomers are not recorded yet, or for a booking of theirs later than the others; their uids are new.
     others: Cluster = []
     for pod, shares in newcomers:
-        holder = Holder(f"new-{pod.holder.uid}", pod.holder.namespace, f"new-{pod.holder.name}")
-        later = data.draw(st.none() | st.just(Coverage("b0", NOON + timedelta(hours=1))))
+        holder = Holder(PodUid(f"new-{pod.holder.uid}"), pod.holder.namespace, f"new-{pod.holder.name}")
+        later = data.draw(st.none() | st.just(Coverage(BookingId("b0"), NOON + timedelta(hours=1))))
         others.append(
             (replace(pod, holder=holder), [replace(share, holder=holder, coverage=later) for share in shares])
         )
@@ -246,8 +251,8 @@ def test_two_replicas_that_record_a_pod_each_for_the_last_gpu_end_with_one_of_th
     written: Cluster = list(cluster)
     by: dict[str, str] = {}
     for name, request, now in zip("ab", (first, second), instants, strict=True):
-        holder = Holder(f"racing-{name}", "lab", name)
-        pod = PersonsPod(holder, "ada", "lab", now, None, request, NAMES)
+        holder = Holder(PodUid(f"racing-{name}"), "lab", name)
+        pod = PersonsPod(holder, PersonId("ada"), "lab", now, None, request, NAMES)
         ledger = a_ledger(cluster)
         true, _ = work_out(ledger, bookings, [*(pod for pod, _ in cluster), pod])
         covered = true.get(holder.uid)
@@ -255,7 +260,7 @@ def test_two_replicas_that_record_a_pod_each_for_the_last_gpu_end_with_one_of_th
             (
                 found
                 for node in (NAMES if name == "a" else NAMES[::-1])
-                if isinstance(found := place(ledger, covered.narrowed(request), node), Placement)
+                if isinstance(found := place(ledger, covered.narrowed(request), NodeName(node)), Placement)
             ),
             None,
         )

@@ -19,8 +19,8 @@ from carrel.cluster.coverage.covered_pods import CoveredPods
 from carrel.cluster.options import ClusterOptions
 from carrel.cluster.state import ClusterState
 from carrel.cluster.waiting.person_limit import PersonLimit
-from carrel.dialects.carrel import LeaseRecord, write_lease
-from carrel.dialects.gpuclaim import lease_name
+from carrel.dialects.gpu_lease import LeaseRecord, lease_name, write_lease
+from carrel.ids import BookingId, GpuUuid, NodeName, PersonId, PodUid
 from carrel.kubernetes.cluster import EVERYTHING, ListPage, Selection
 from carrel.kubernetes.objects.resources import Resource
 from carrel.ledger.gpus import MiB
@@ -28,6 +28,7 @@ from carrel.ledger.ledger import LedgerError
 from carrel.ledger.placement import Placement
 from carrel.ledger.requests import Memory, Request
 from carrel.ledger.shares import Coverage, Holder, Share
+from carrel.ledger.tiers import TierPolicy
 from carrel.parsing.time import seconds
 from tests.kit.gpus import A100, A6000
 
@@ -37,14 +38,14 @@ BOOKINGS, PODS, NODES, GPUS = ("b0", "b1", "b2"), ("p0", "p1", "p2", "p3"), ("n1
 CHANGED = ("what has changed",)
 KINDS = ("pods", "bookings", "leases", "nodes", "gpunodestatuses", "namespaces", "gpuclaims")
 ASKED: dict[str, dict[str, str]] = {
-    "one": {"carrel.dev/gpu-gpus": "1"},
-    "two": {"carrel.dev/gpu-gpus": "2"},
+    "one": {"carrel.dev/gpu-count": "1"},
+    "two": {"carrel.dev/gpu-count": "2"},
     "part": {"carrel.dev/gpu-memory-mib": "400"},
     "half": {"gpu-fraction": "0.5"},
-    "a100": {"carrel.dev/gpu-gpus": "1", "carrel.dev/gpu-model": A100},
+    "a100": {"carrel.dev/gpu-count": "1", "carrel.dev/gpu-model": A100},
     "claim": {"gpu.scheduling/claim": "c0"},
     "wrong": {"carrel.dev/gpu-memory-mib": "99999"},
-    "unreadable": {"carrel.dev/gpu-gpus": "many"},
+    "unreadable": {"carrel.dev/gpu-count": "many"},
 }
 
 
@@ -146,10 +147,15 @@ class Story:
                 coverage = Coverage(booking, self.now) if booking else None
                 uuid = f"GPU-{node}-{index}"
                 shares = tuple(
-                    Share(Holder(self.uid(pod), "lab", pod), uuid, memory and MiB(memory), coverage=coverage)
+                    Share(
+                        Holder(PodUid(self.uid(pod)), "lab", pod),
+                        GpuUuid(uuid),
+                        memory and MiB(memory),
+                        coverage=coverage,
+                    )
                     for pod in sorted(pods)
                 )
-                body = write_lease(LeaseRecord(node, index, uuid, shares), "carrel", self.now)
+                body = write_lease(LeaseRecord(node, index, GpuUuid(uuid), shares), "carrel", self.now)
                 body["metadata"].pop("namespace")
                 self.server.put("leases", lease_name(node, index), body, "carrel")
             case "no lease", node, index:
@@ -169,7 +175,7 @@ class Story:
             case "promise", pod, node, booking:
                 self._promise(pod, node, booking)
             case "withdraw", pod if pod in self.promised:
-                self.state.cluster_ledger.withdraw(self.promised.pop(pod), "me")
+                self.state.cluster_ledger.withdraw(PodUid(self.promised.pop(pod)), "me")
             case "what if", pod, node:
                 self._ask_in_a_what_if(pod, node)
 
@@ -177,13 +183,13 @@ class Story:
         return seconds(self.now + timedelta(minutes=minutes))
 
     def _promise(self, pod: str, node: str, booking: str) -> None:
-        there = self.state.ledger.node(node)
+        there = self.state.ledger.node(NodeName(node))
         if there is None or pod in self.promised:
             return
-        coverage = Coverage(booking, self.now) if booking else None
-        placement = Placement(node, there.gpus[:1], Request(1, Memory(MiB(300))), coverage)
+        coverage = Coverage(BookingId(booking), self.now) if booking else None
+        placement = Placement(NodeName(node), there.gpus[:1], Request(1, Memory(MiB(300))), coverage)
         try:
-            self.state.cluster_ledger.promise(placement, Holder(self.uid(pod), "lab", pod), "me")
+            self.state.cluster_ledger.promise(placement, Holder(PodUid(self.uid(pod)), "lab", pod), "me")
         except LedgerError:
             return
         self.promised[pod] = self.uid(pod)
@@ -191,7 +197,9 @@ class Story:
     def _ask_in_a_what_if(self, pod: str, node: str) -> None:
         with self.state.ledger.what_if():
             for index in GPUS:
-                self.state.ledger.restore([Share(Holder(self.uid(pod), "lab", pod), f"GPU-{node}-{index}", None)])
+                self.state.ledger.restore(
+                    [Share(Holder(PodUid(self.uid(pod)), "lab", pod), GpuUuid(f"GPU-{node}-{index}"), None)]
+                )
             self.answers(self.state.covered_pods)
 
     def versions(self) -> dict[str, int]:
@@ -208,23 +216,23 @@ class Story:
 
     def answers(self, known: CoveredPods) -> dict[str, Any]:
         uids = {pod.metadata.uid for pod in self.state.pods.store} | set(self.state.ledger.holders())
-        uses = {name: known.use_of(name) for name in BOOKINGS}
+        uses = {name: known.use_of(BookingId(name)) for name in BOOKINGS}
         return {
             "of": {uid: known.of(uid) for uid in uids},
             "waiting": list(known.covered_waiting().items()),
             "booked waiting": known.booked_waiting(),
             "uses": {name: (use.gpus, use.count, use.entitlement) if use else None for name, use in uses.items()},
-            "covered by": {name: [pod.metadata.name for pod in known.covered_by(name)] for name in BOOKINGS},
+            "covered by": {name: [pod.metadata.name for pod in known.covered_by(BookingId(name))] for name in BOOKINGS},
             "revocable": {uid: known.is_revocable(uid) for uid in uids},
             "uncovered": {person: self.held_without(known, person) for person in PEOPLE},
-            "running": {person: known.running_for(person, "lab") for person in PEOPLE},
-            "planned": {person: known.planned_for(person, "lab") for person in PEOPLE},
+            "running": {person: known.running_for(PersonId(person), "lab") for person in PEOPLE},
+            "planned": {person: known.planned_for(PersonId(person), "lab") for person in PEOPLE},
         }
 
     def held_without(self, known: CoveredPods, person: str) -> Fraction:
         state = self.state
-        limit = PersonLimit(state.ledger, state.watches, known, state.gone_holders, state.gang_members, 0)
-        return limit.held_by(person)
+        limit = PersonLimit(state.ledger, state.watches, known, state.gone_holders, state.gang_members, TierPolicy())
+        return limit.held_by(PersonId(person))
 
     def check(self) -> None:
         state = self.state
@@ -415,10 +423,10 @@ async def test_an_answer_follows_the_change(
     for step in (*ONE_BOOKING, *before):
         lab.do(step)
     await lab.read(KINDS)
-    assert (lab.state.covered_pods.of(lab.uid("p0")) is not None) == expected[0]
+    assert (lab.state.covered_pods.of(PodUid(lab.uid("p0"))) is not None) == expected[0]
     lab.do(change)
     await lab.read(KINDS)
-    assert (lab.state.covered_pods.of(lab.uid("p0")) is not None) == expected[1]
+    assert (lab.state.covered_pods.of(PodUid(lab.uid("p0"))) is not None) == expected[1]
     lab.check()
 
 
@@ -435,7 +443,7 @@ async def test_a_pod_that_moves_to_another_person_with_a_booking_is_covered_by_t
     lab.do(("annotated", "p0", "carrel.dev/user", other))
     await lab.read(KINDS)
     lab.check()
-    covered = lab.state.covered_pods.of(lab.uid("p0"))
+    covered = lab.state.covered_pods.of(PodUid(lab.uid("p0")))
     assert covered is not None and other in covered.entitlement.people
 
 
@@ -449,7 +457,7 @@ async def test_a_pod_that_is_gone_counts_for_the_booking_on_its_lease_whoever_it
     lab.do(("gone", "p0"))
     await lab.read(KINDS)
     lab.check()
-    use = lab.state.covered_pods.use_of("b0")
+    use = lab.state.covered_pods.use_of(BookingId("b0"))
     assert use is not None and use.count == 1, "its GPU is still held"
 
 
@@ -459,9 +467,9 @@ async def test_inside_a_what_if_the_answers_are_those_from_before_it() -> None:
         lab.do(step)
     await lab.read(KINDS)
     before = lab.answers(lab.state.covered_pods)["of"]
-    lab.state.covered_pods.on_shares([lab.uid("p0")])  # something is to be worked out again
+    lab.state.covered_pods.on_shares([PodUid(lab.uid("p0"))])  # something is to be worked out again
     with lab.state.ledger.what_if():
-        lab.state.ledger.forget(lab.uid("p0"))
+        lab.state.ledger.forget(PodUid(lab.uid("p0")))
         inside = {uid: lab.state.covered_pods.of(uid) for uid in before}
     assert inside == before
     lab.check()
@@ -474,7 +482,7 @@ async def test_two_records_for_the_last_gpu_of_a_booking_cover_one_pod() -> None
     for step in (*ONE_BOOKING, P0_WAITS, ("pod", "p1", "ada", "one", "", ""), *shares):
         lab.do(step)
     await lab.read(KINDS)
-    use = lab.state.covered_pods.use_of("b0")
+    use = lab.state.covered_pods.use_of(BookingId("b0"))
     assert use is not None and use.count == 1, "the function covers one of them"
 
 

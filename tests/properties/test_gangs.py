@@ -5,6 +5,7 @@ from itertools import product
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from carrel.ids import NodeName
 from carrel.ledger.gangs import MOST_STEPS, GangPlan, plan_gang
 from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Ledger
@@ -31,7 +32,7 @@ members = st.lists(
 
 def _cluster(drawn: tuple[list[str], ...], busy: list[tuple[int, int]]) -> Ledger:
     nodes = [
-        Node(name, tuple(a_gpu(name, index, 1000, island=island) for index, island in enumerate(there)))
+        Node(NodeName(name), tuple(a_gpu(name, index, 1000, island=island) for index, island in enumerate(there)))
         for name, there in zip(NODES, drawn, strict=True)
     ]
     ledger = a_ledger(*nodes)
@@ -40,7 +41,7 @@ def _cluster(drawn: tuple[list[str], ...], busy: list[tuple[int, int]]) -> Ledge
     return ledger
 
 
-def _pods(drawn: list[tuple[Request, list[str]]]) -> list[WaitingPod]:
+def _pods(drawn: list[tuple[Request, list[NodeName]]]) -> list[WaitingPod]:
     """In the order in which they are placed: who has the fewest nodes first, then the largest."""
     pods = [WaitingPod(holder(f"m{number}"), asked, tuple(nodes)) for number, (asked, nodes) in enumerate(drawn)]
     return sorted(pods, key=lambda pod: (len(pod.nodes), -pod.request.gpus, -pod.request.amount.on(1 << 20)))  # type: ignore[arg-type] # MiB
@@ -70,7 +71,7 @@ def _is_possible(ledger: Ledger, pods: list[WaitingPod]) -> bool:
 def test_a_plan_fits_as_a_whole_and_none_is_missed(
     drawn: tuple[list[str], ...],
     busy: list[tuple[int, int]],
-    wanted: list[tuple[Request, list[str]]],
+    wanted: list[tuple[Request, list[NodeName]]],
     steps: int,
 ) -> None:
     ledger, pods = _cluster(drawn, busy), _pods(wanted)

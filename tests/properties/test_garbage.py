@@ -10,7 +10,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from carrel.admission.review import NotAReview, read_review
-from carrel.dialects import carrel, gpuclaim, gpushare, hami, jupyter, kai_reservation, maia
+from carrel.dialects import (
+    gpu_lease,
+    gpuclaim,
+    gpushare,
+    hami,
+    jupyter,
+    kai_reservation,
+    maia,
+    tier,
+    visible_devices,
+)
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.registry import request_of
 from carrel.kubernetes.objects.kinds import Pod
@@ -68,7 +78,7 @@ ANNOTATIONS = st.sampled_from(
         "gpu-fraction-container-name",
         "pod-group-name",
         "kai.scheduler/batch-min-member",
-        "carrel.dev/gpu-gpus",
+        "carrel.dev/gpu-count",
         "carrel.dev/gpu-memory-mib",
         "carrel.dev/gpu-model",
         "carrel.dev/gang-size",
@@ -91,8 +101,8 @@ POD_READERS: list[Callable[[Pod], object]] = [
     gpushare.read_assumption,
     jupyter.username_of,
     lambda pod: kai_reservation.reserved_in(pod.metadata.annotations, "pod"),
-    maia.read_terminate_at,
-    carrel.read_devices,
+    tier.read_terminate_at,
+    visible_devices.read_devices,
     gpushare.told_gpus,
     gpuclaim.told_gpus,
     hami.told_gpus,
@@ -184,7 +194,7 @@ SHARES = documents(st.sampled_from(["uid-1", "pod", "mib", "state", "uid"])).map
 def test_leases(name: str, shares: str, kept_for: str, holder: str) -> None:
     notes = {"carrel.dev/shares": shares, "carrel.dev/kept-for": kept_for}
     found = lease({"metadata": {"name": name, "annotations": notes}, "spec": {"holderIdentity": holder}})
-    read_or_malformed(lambda: carrel.read_lease(found))
+    read_or_malformed(lambda: gpu_lease.read_lease(found))
 
 
 @given(TEXTS)

@@ -11,6 +11,7 @@ from itertools import combinations
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
+from carrel.ids import BookingId, GpuUuid, NodeName, PersonId, PodUid
 from carrel.ledger.coverage import (
     Entitlement,
     PersonsPod,
@@ -36,10 +37,11 @@ from carrel.ledger.requests import (
     TopologyMode,
 )
 from carrel.ledger.shares import Coverage, Holder, Share, ShareState
+from tests.kit.gpus import N1, N2, N3
 
-NODES = ("n1", "n2", "n3")
+NODES = (N1, N2, N3)
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
-BOOKED = Entitlement("b", frozenset({"ada"}), "", 2, NOON, NOON + timedelta(days=9))
+BOOKED = Entitlement(BookingId("b"), frozenset({PersonId("ada")}), "", 2, NOON, NOON + timedelta(days=9))
 
 
 @dataclass
@@ -125,8 +127,8 @@ def nodes(draw: st.DrawFn) -> Node:
     indices = draw(st.permutations(range(len(ids))))
     gpus = tuple(
         Gpu(
-            uuid=f"GPU-{name}-{identity}",
-            node=name,
+            uuid=GpuUuid(f"GPU-{name}-{identity}"),
+            node=NodeName(name),
             index=index,
             model=draw(st.sampled_from(["X", "B"])),
             memory=MiB(draw(sizes)),
@@ -137,7 +139,7 @@ def nodes(draw: st.DrawFn) -> Node:
         )
         for identity, index in zip(ids, indices, strict=True)
     )
-    return Node(name, gpus, unusable=draw(st.sampled_from(["", "", "", "", "its agent is silent"])))
+    return Node(NodeName(name), gpus, unusable=draw(st.sampled_from(["", "", "", "", "its agent is silent"])))
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -157,13 +159,13 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NODES))
     def a_node_is_lost(self, name: str) -> None:
-        self.ledger.remove_node(name)
+        self.ledger.remove_node(NodeName(name))
         self.model.nodes.pop(name, None)
 
     @rule(target=pods, request=requests, node=st.sampled_from(NODES))
     def a_pod_arrives(self, request: Request, node: str) -> object:
         self.born += 1
-        pod = Holder(f"uid-{self.born}", "lab", f"pod-{self.born}")
+        pod = Holder(PodUid(f"uid-{self.born}"), "lab", f"pod-{self.born}")
         return pod if self._bind(pod, request, node) else multiple()
 
     @rule(pod=pods, request=requests, node=st.sampled_from(NODES))
@@ -176,14 +178,14 @@ class LedgerMachine(RuleBasedStateMachine):
         """It is placed as the booking tells it, and then the booking covers it."""
         self.born += 1
         now = NOON + timedelta(minutes=self.born)
-        pod = Holder(f"uid-{self.born}", "lab", f"pod-{self.born}")
-        self.adas[pod.uid] = PersonsPod(pod, "ada", "lab", now, None, request, NODES)
+        pod = Holder(PodUid(f"uid-{self.born}"), "lab", f"pod-{self.born}")
+        self.adas[pod.uid] = PersonsPod(pod, PersonId("ada"), "lab", now, None, request, NODES)
         uses = uses_of([BOOKED])
         holding = cover_holders(self.ledger, uses, self.adas.values())
         room = RevocableRoom(self.ledger, lambda uid: uid not in holding)
         told = cover_waiting(room, uses, [self.adas[pod.uid]]).get(pod.uid)
         asked = told.narrowed(request) if told is not None else request
-        if not self._bind(pod, asked, node, Coverage("b", now) if told is not None else None):
+        if not self._bind(pod, asked, node, Coverage(BookingId("b"), now) if told is not None else None):
             return multiple()
         covered = cover_holders(self.ledger, uses_of([BOOKED]), self.adas.values())
         assert told is None or pod.uid in covered
@@ -194,10 +196,10 @@ class LedgerMachine(RuleBasedStateMachine):
         uses = uses_of([BOOKED])
         covered = cover_holders(self.ledger, uses, self.adas.values())
         assert len({gpu for uid in covered for gpu in self.ledger.shares_of(uid)}) <= BOOKED.gpus
-        assert uses["b"].count <= BOOKED.gpus
+        assert uses[BookingId("b")].count <= BOOKED.gpus
 
     def _bind(self, pod: Holder, request: Request, node: str, coverage: Coverage | None = None) -> bool:
-        answer = place(self.ledger, request, node, pod.uid)
+        answer = place(self.ledger, request, NodeName(node), pod.uid)
         assert isinstance(answer, Placement) == self.model.fits(node, request, pod.uid)
         if isinstance(answer, Refusal):
             assert answer.reason
@@ -243,16 +245,16 @@ class LedgerMachine(RuleBasedStateMachine):
     def a_gpu_is_kept(self, pod: Holder, node: str, identity: int) -> None:
         uuid = f"GPU-{node}-{identity}"
         if self.model.kept.get(uuid, pod.uid) == pod.uid:
-            self.ledger.keep(uuid, pod)
+            self.ledger.keep(GpuUuid(uuid), pod)
             self.model.kept[uuid] = pod.uid
 
     @rule(node=st.sampled_from(NODES), identity=st.integers(0, 4), tell=st.lists(pods, max_size=3), keep=st.booleans())
     def the_lease_of_a_gpu_is_read(self, node: str, identity: int, tell: list[Holder], keep: bool) -> None:
         """Whatever it says is believed: also more than the GPU has."""
         uuid = f"GPU-{node}-{identity}"
-        told = {pod.uid: Share(pod, uuid, MiB(700), ShareState.ASSIGNED) for pod in tell}
+        told = {pod.uid: Share(pod, GpuUuid(uuid), MiB(700), ShareState.ASSIGNED) for pod in tell}
         kept = tell[0] if tell and keep else None
-        self.ledger.set_entry(uuid, told.values(), kept)
+        self.ledger.set_entry(GpuUuid(uuid), told.values(), kept)
         self.model.shares = {key: value for key, value in self.model.shares.items() if key[1] != uuid}
         self.model.shares |= {(uid, uuid): (share.memory, share.state) for uid, share in told.items()}
         self.model.kept.pop(uuid, None)
@@ -272,18 +274,18 @@ class LedgerMachine(RuleBasedStateMachine):
         shares = [share for uid in self.ledger.holders() for share in self.ledger.shares_of(uid).values()]
         self.ledger = Ledger(self.model.nodes.values(), shares)
         for uuid, uid in self.model.kept.items():
-            self.ledger.keep(uuid, Holder(uid))
+            self.ledger.keep(GpuUuid(uuid), Holder(PodUid(uid)))
 
     @rule(pod=pods, request=requests, node=st.sampled_from(NODES))
     def somebody_wonders_what_if(self, pod: Holder, request: Request, node: str) -> None:
         with self.ledger.what_if():
             self.ledger.forget(pod.uid)
-            self.ledger.restore([Share(Holder("ghost"), f"GPU-{node}-0", MiB(3))])
+            self.ledger.restore([Share(Holder(PodUid("ghost")), GpuUuid(f"GPU-{node}-0"), MiB(3))])
             with self.ledger.what_if():
-                answer = place(self.ledger, request, node, "dreamer")
-                for share in answer.shares(Holder("dreamer")) if isinstance(answer, Placement) else ():
+                answer = place(self.ledger, request, NodeName(node), PodUid("dreamer"))
+                for share in answer.shares(Holder(PodUid("dreamer"))) if isinstance(answer, Placement) else ():
                     self.ledger.hold(share)
-                self.ledger.release("dreamer")
+                self.ledger.release(PodUid("dreamer"))
             self.ledger.audit()
 
     @invariant()
@@ -304,7 +306,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(request=requests, asker=st.one_of(st.just("nobody"), pods.map(lambda pod: pod.uid)))
     def the_fast_answer_is_the_slow_answer(self, request: Request, asker: str) -> None:
-        fitting = candidates(self.ledger, request, NODES, asker).fitting
+        fitting = candidates(self.ledger, request, NODES, PodUid(asker)).fitting
         assert fitting == [name for name in NODES if self.model.fits(name, request, asker)]
 
 
@@ -313,8 +315,8 @@ TestLedgerMachine = LedgerMachine.TestCase
 
 def test_the_machine_would_notice_a_ledger_that_forgets_to_count() -> None:
     """The model itself is checked once by hand, so that the machine cannot agree with a broken ledger by accident."""
-    gpu = Gpu("GPU-n1-0", "n1", 0, "A", MiB(1000))
-    model = Model(nodes={"n1": Node("n1", (gpu,))}, shares={("a", "GPU-n1-0"): (600, ShareState.ASSUMED)})
+    gpu = Gpu(GpuUuid("GPU-n1-0"), N1, 0, "A", MiB(1000))
+    model = Model(nodes={"n1": Node(N1, (gpu,))}, shares={("a", "GPU-n1-0"): (600, ShareState.ASSUMED)})
 
     assert model.free(gpu) == 400
     assert model.fits("n1", Request(1, Memory(MiB(400))), "b")

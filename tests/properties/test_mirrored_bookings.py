@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from carrel.bookings.mirror import MirrorTerms, may_delete_unknown, wanted_object
 from carrel.bookings.records import BookingRecord
 from carrel.bookings.rules import Booking
-from carrel.dialects.booking_objects import BookingObject, read_entitlement, says_the_same
-from carrel.kubernetes.objects.kinds import Metadata
+from carrel.dialects.booking_objects import BookingMetadata, BookingObject, read_entitlement, says_the_same
+from carrel.ids import BookingId
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 TEN_MINUTES = timedelta(minutes=10)
@@ -20,7 +20,7 @@ INSTANTS = st.integers(-100_000, 100_000).map(lambda seconds: NOON + timedelta(s
 @st.composite
 def stored_bookings(draw: st.DrawFn) -> BookingRecord:
     booking = Booking(
-        id=draw(st.from_regex(r"[a-f0-9]{32}", fullmatch=True)),
+        id=BookingId(draw(st.from_regex(r"[a-f0-9]{32}", fullmatch=True))),
         user=draw(st.sampled_from(["ada@lab.org", "bob@lab.org"])),
         model=draw(st.sampled_from(["NVIDIA-RTX-A6000", "NVIDIA-A100-SXM4-80GB"])),
         start=draw(INSTANTS),
@@ -64,5 +64,5 @@ def test_another_booking_or_version_is_noticed(one: BookingRecord, other: Bookin
 
 def test_only_what_an_enquiry_wrote_may_be_unknown() -> None:
     assert may_delete_unknown(BookingObject())
-    assert may_delete_unknown(BookingObject(Metadata(labels={"carrel.dev/source": "me"})))
-    assert not may_delete_unknown(BookingObject(Metadata(labels={"carrel.dev/source": "enquiry"})))
+    assert may_delete_unknown(BookingObject(BookingMetadata(labels={"carrel.dev/source": "me"})))
+    assert not may_delete_unknown(BookingObject(BookingMetadata(labels={"carrel.dev/source": "enquiry"})))

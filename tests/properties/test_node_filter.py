@@ -5,6 +5,7 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from carrel.ids import GpuUuid, NodeName, PodUid
 from carrel.ledger.filtering import NodeFilter, why_waiting
 from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Ledger
@@ -21,11 +22,11 @@ REQUESTS = (
     Request(2, WHOLE, topology=Topology(TopologyMode.REQUIRED, 100)),
     memory(100, node_labels=frozenset({("zone", "lab")})),
     memory(100, selector=GpuSelector(models=("a100",))),
-    memory(100, selector=GpuSelector(not_models=("A100",), not_uuids=frozenset({"GPU-n1-0"}))),
-    memory(100, selector=GpuSelector(uuids=frozenset({"GPU-n1-1", "GPU-n2-0"}))),
-    memory(100, selector=GpuSelector(only=frozenset({"GPU-n1-1", "GPU-n2-0"}))),
-    memory(100, selector=GpuSelector(models=("a6000",), not_on=frozenset({"GPU-n1-1", "GPU-n2-0"}))),
-    whole(2, selector=GpuSelector(not_on=frozenset({"GPU-n2-1"}))),
+    memory(100, selector=GpuSelector(not_models=("A100",), not_uuids=frozenset({GpuUuid("GPU-n1-0")}))),
+    memory(100, selector=GpuSelector(uuids=frozenset({GpuUuid("GPU-n1-1"), GpuUuid("GPU-n2-0")}))),
+    memory(100, selector=GpuSelector(only=frozenset({GpuUuid("GPU-n1-1"), GpuUuid("GPU-n2-0")}))),
+    memory(100, selector=GpuSelector(models=("a6000",), not_on=frozenset({GpuUuid("GPU-n1-1"), GpuUuid("GPU-n2-0")}))),
+    whole(2, selector=GpuSelector(not_on=frozenset({GpuUuid("GPU-n2-1")}))),
 )
 
 gpus = st.tuples(
@@ -68,14 +69,14 @@ def do(ledger: Ledger, step: tuple[object, ...]) -> None:
         case "node", Node() as node:
             ledger.set_node(node)
         case "no node", str(name):
-            ledger.remove_node(name)
+            ledger.remove_node(NodeName(name))
         case "held", str(pod), str(name), int(index), int(mib):
             ledger.restore([held(pod, name, index, mib)])
         case "given back", str(pod):
-            ledger.give_back(f"uid-{pod}")
+            ledger.give_back(PodUid(f"uid-{pod}"))
         case "kept", str(pod), str(name), int(index):
-            ledger.keep_no_more(f"uid-{pod}")
-            ledger.set_entry(f"GPU-{name}-{index}", [], holder(pod))
+            ledger.keep_no_more(PodUid(f"uid-{pod}"))
+            ledger.set_entry(GpuUuid(f"GPU-{name}-{index}"), [], holder(pod))
 
 
 @settings(max_examples=150, deadline=None)
@@ -90,13 +91,17 @@ def test_a_remembered_answer_is_the_answer_of_now(story: list[tuple[object, ...]
         _, request, pod, names = step
         assert isinstance(request, Request) and isinstance(names, list | tuple)
         with ledger.what_if():
-            ledger.give_back(f"uid-{pod}")
-            found = node_filter.filter(request, names, f"uid-{pod}")
-            fitting = [name for name in names if isinstance(place(ledger, request, name, f"uid-{pod}"), Placement)]
-            told = node_filter.why(request, names, f"uid-{pod}")
-            plain = why_waiting(ledger, request, names, f"uid-{pod}")
-            refused = {name: why_not(ledger, request, name, f"uid-{pod}") for name in names if name not in fitting}
+            ledger.give_back(PodUid(f"uid-{pod}"))
+            found = node_filter.filter(request, names, PodUid(f"uid-{pod}"))
+            fitting = [
+                name for name in names if isinstance(place(ledger, request, name, PodUid(f"uid-{pod}")), Placement)
+            ]
+            told = node_filter.why(request, names, PodUid(f"uid-{pod}"))
+            plain = why_waiting(ledger, request, names, PodUid(f"uid-{pod}"))
+            refused = {
+                name: why_not(ledger, request, name, PodUid(f"uid-{pod}")) for name in names if name not in fitting
+            }
         assert found.fitting == fitting
-        assert found.why_not() == refused
+        assert found.refused == refused
         assert told == plain
         assert (plain is None) == bool(fitting)

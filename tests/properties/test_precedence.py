@@ -8,6 +8,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from carrel.ids import BookingId, GpuUuid, NodeName
 from carrel.ledger.filtering import FilterResult, NodeFilter
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, WaitingPod, candidates, place
@@ -15,9 +16,9 @@ from carrel.ledger.precedence import SOME_INSTANT, STEPS_BY_GPU, WAITED_FOR, Pre
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import GpuSelector, Request
 from carrel.ledger.shares import Coverage, Share
-from tests.kit.gpus import a_node, held, holder, memory, whole
+from tests.kit.gpus import N1, N2, N3, a_node, held, holder, memory, whole
 
-NODES = ("n1", "n2", "n3")
+NODES = (N1, N2, N3)
 
 requests = st.one_of(st.integers(1, 2).map(whole), st.sampled_from([4000, 9000, 16000]).map(memory))
 uuids = st.frozensets(st.sampled_from([f"GPU-{node}-{index}" for node in NODES for index in (0, 1)]), max_size=3)
@@ -40,12 +41,19 @@ def a_busy_ledger(
         ledger.restore([held(f"tenant-{number}", node, index, mib)])
     for number, node, index in kept:
         if number < len(booked):
-            ledger.set_entry(f"GPU-{node}-{index}", ledger.entries(node)[index].shares.values(), booked[number].holder)
+            ledger.set_entry(
+                GpuUuid(f"GPU-{node}-{index}"),
+                ledger.entries(NodeName(node))[index].shares.values(),
+                booked[number].holder,
+            )
     return ledger
 
 
-def waiting_pods(wanted: list[tuple[Request, tuple[str, ...]]]) -> list[WaitingPod]:
-    return [WaitingPod(holder(f"booked-{n}"), each, nodes, f"booking-{n}") for n, (each, nodes) in enumerate(wanted)]
+def waiting_pods(wanted: list[tuple[Request, tuple[NodeName, ...]]]) -> list[WaitingPod]:
+    return [
+        WaitingPod(holder(f"booked-{n}"), each, nodes, BookingId(f"booking-{n}"))
+        for n, (each, nodes) in enumerate(wanted)
+    ]
 
 
 def plainly_taken(ledger: Ledger, booked: list[WaitingPod]) -> list[Share]:
@@ -56,7 +64,7 @@ def plainly_taken(ledger: Ledger, booked: list[WaitingPod]) -> list[Share]:
             kept = {entry.gpu.node for entry in map(ledger.entry, ledger.kept_for(keeper)) if entry is not None}
             found = [name for name in each.nodes if isinstance(place(ledger, each.request, name, keeper), Placement)]
             node = min(kept.intersection(found), default="") or min(found, default="")
-            placement = place(ledger, each.request, node, keeper)
+            placement = place(ledger, each.request, NodeName(node), keeper)
             if isinstance(placement, Placement):
                 coverage = Coverage(each.booking, SOME_INSTANT)
                 for share in replace(placement, coverage=coverage).shares(each.holder):
@@ -80,7 +88,7 @@ def in_any_order(shares: list[Share]) -> list[Share]:
 @given(tenants, booked_pods, kept_gpus, narrowed_requests)
 def test_what_booked_pods_take_is_what_they_would_take_one_after_the_other(
     there: list[tuple[str, int, int]],
-    wanted: list[tuple[Request, tuple[str, ...]]],
+    wanted: list[tuple[Request, tuple[NodeName, ...]]],
     kept: list[tuple[int, str, int]],
     request: Request,
 ) -> None:
@@ -95,11 +103,11 @@ def test_what_booked_pods_take_is_what_they_would_take_one_after_the_other(
         assert {*precedence.narrow(found, request).fitting} == plainly_narrowed(ledger, taken, found, request)
         for node in NODES:
             with precedence.served():
-                everywhere = place(ledger, request, node)
-            with precedence.served(node):
-                assert place(ledger, request, node) == everywhere
+                everywhere = place(ledger, request, NodeName(node))
+            with precedence.served(NodeName(node)):
+                assert place(ledger, request, NodeName(node)) == everywhere
         if not again:  # what was found before must not be remembered
-            ledger.set_entry("GPU-n1-0", [])
+            ledger.set_entry(GpuUuid("GPU-n1-0"), [])
     ledger.audit()
 
 
@@ -107,7 +115,7 @@ def test_what_booked_pods_take_is_what_they_would_take_one_after_the_other(
 @given(tenants, booked_pods, kept_gpus, requests, st.integers(0, 30 * STEPS_BY_GPU))
 def test_where_the_search_ends_early_the_oldest_pods_still_come_first_and_nothing_is_taken_twice(
     there: list[tuple[str, int, int]],
-    wanted: list[tuple[Request, tuple[str, ...]]],
+    wanted: list[tuple[Request, tuple[NodeName, ...]]],
     kept: list[tuple[int, str, int]],
     request: Request,
     most_steps: int,
@@ -131,19 +139,19 @@ def test_where_the_search_ends_early_the_oldest_pods_still_come_first_and_nothin
 @given(tenants, booked_pods, kept_gpus, requests)
 def test_what_is_given_to_others_is_missed_by_no_booked_pod(
     there: list[tuple[str, int, int]],
-    wanted: list[tuple[Request, tuple[str, ...]]],
+    wanted: list[tuple[Request, tuple[NodeName, ...]]],
     kept: list[tuple[int, str, int]],
     request: Request,
 ) -> None:
-    booked = [replace(each, booking="") for each in waiting_pods(wanted)]
+    booked = [replace(each, booking=BookingId("")) for each in waiting_pods(wanted)]
     ledger = a_busy_ledger(there, kept, booked)
     rooms = dict(ledger.rooms)
     precedence = Precedence(ledger, lambda: booked)
 
     found = precedence.narrow(NodeFilter(ledger).filter(request, NODES), request)
 
-    assert {*found.fitting, *found.why_not()} == set(NODES)
-    taken_away = [name for name, why in found.why_not().items() if why == WAITED_FOR]
+    assert {*found.fitting, *found.refused} == set(NODES)
+    taken_away = [name for name, why in found.refused.items() if why == WAITED_FOR]
     assert sorted([*found.fitting, *taken_away]) == sorted(candidates(ledger, request, NODES).fitting)
     spoken_for = precedence.taken_first().shares_on()
     for node in found.fitting:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from carrel.dialects import nvidia
 from carrel.dialects.interface import Reading
 from carrel.ledger.placement import Placement, place
-from tests.kit.gpus import a_ledger, a_node
+from tests.kit.gpus import N1, a_ledger, a_node
 from tests.kit.objects import init_container, pod
 
 MOST = 3
@@ -56,7 +56,7 @@ def test_the_ledger_holds_what_the_kubelet_hands_over_and_no_two_at_once_see_the
         return
     assert request.gpus == handed_over(asked, beside)
 
-    placement = place(a_ledger(a_node("n1", gpus=request.gpus)), request, "n1")
+    placement = place(a_ledger(a_node("n1", gpus=request.gpus)), request, N1)
     assert isinstance(placement, Placement)
     indices = {name: {gpu.index for gpu in gpus} for name, gpus in placement.by_container().items()}
     assert {need.container: need.gpus for need in request.containers} == {

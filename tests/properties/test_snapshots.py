@@ -6,6 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from carrel.ids import GpuUuid, NodeName, PersonId, PodUid
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.machines import MachineRoom
 from carrel.ledger.requests import ANY_GPU, GpuPolicy, GpuSelector, Memory, Portion, Request, Topology, TopologyMode
@@ -22,7 +23,9 @@ machines = st.builds(MachineRoom, st.integers(0, 10**6), st.integers(0, 10**6))
 portions = st.fractions(Fraction(1, 100), 1, max_denominator=10**9).map(Portion)
 memories = st.integers(1, 100_000).map(lambda mib: Memory(MiB(mib)))
 models = st.lists(st.sampled_from(WORDS), max_size=2).map(tuple)
-selectors = st.builds(GpuSelector, models, models).map(lambda found: found if found.names_models else ANY_GPU)
+selectors = st.builds(GpuSelector, models, models).map(
+    lambda found: found if found.models or found.not_models else ANY_GPU
+)
 requests = st.builds(
     Request,
     st.integers(1, 16),
@@ -40,9 +43,15 @@ requests = st.builds(
 def clusters(draw: st.DrawFn) -> SimulatedCluster:
     nodes, sizes = [], {}
     for number in range(draw(st.integers(1, 3))):
-        name = f"node-{number}"
+        name = NodeName(f"node-{number}")
         gpus = tuple(
-            Gpu(f"{name}/{index}", name, index, draw(st.sampled_from(WORDS)), MiB(draw(st.integers(1, 99_999))))
+            Gpu(
+                GpuUuid(f"{name}/{index}"),
+                name,
+                index,
+                draw(st.sampled_from(WORDS)),
+                MiB(draw(st.integers(1, 99_999))),
+            )
             for index in range(draw(st.integers(1, 4)))
         )
         nodes.append(Node(name, gpus, {"set-1": ""} if draw(st.booleans()) else {}))
@@ -55,14 +64,14 @@ def clusters(draw: st.DrawFn) -> SimulatedCluster:
 def snapshots(draw: st.DrawFn) -> tuple[SimulatedCluster, Trace]:
     cluster = draw(clusters())
     pods = [
-        SimulatedPod(f"pod-{number}", request, draw(machines), draw(st.sampled_from(("", "user-1"))))
+        SimulatedPod(PodUid(f"pod-{number}"), request, draw(machines), PersonId(draw(st.sampled_from(("", "user-1")))))
         for number, request in enumerate(draw(st.lists(st.none() | requests, max_size=4)))
     ]
     for node in cluster.nodes:  # one pod has a GPU of each node, or runs there without
         held = (node.gpus[-1].uuid,) if draw(st.booleans()) else ()
         request = Request(1, draw(portions)) if held else None
         if request is None or request.amount.on(node.gpus[-1].memory) <= node.gpus[-1].memory:
-            pods.append(SimulatedPod(f"on-{node.name}", request, node=node.name, held=held))
+            pods.append(SimulatedPod(PodUid(f"on-{node.name}"), request, node=node.name, held=held))
     return cluster, Trace(tuple(pods))
 
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from carrel.cluster.options import ClusterOptions
 from carrel.cluster.state import ClusterState
-from carrel.dialects.carrel import LeaseRecord, write_lease
-from carrel.dialects.gpuclaim import lease_name
+from carrel.dialects.gpu_lease import LeaseRecord, lease_name, write_lease
+from carrel.ids import BookingId, GpuUuid, NodeName, PodUid
 from carrel.kubernetes import reflector
 from carrel.kubernetes.api_calls import ApiCalls
 from carrel.kubernetes.cluster import EVERYTHING, ChangeType, ListPage, Selection, WatchEvent
@@ -95,7 +95,7 @@ class Process:
         state.cluster_ledger.mark_silent_agents(NOON)
         ledger.audit()
         uids = sorted({pod.metadata.uid for pod in state.pods.store} | set(ledger.holders()))
-        uses = {name: covered.use_of(name) for name in BOOKINGS}
+        uses = {name: covered.use_of(BookingId(name)) for name in BOOKINGS}
         return {
             "nodes": {name: ledger.node(name) for name in ledger.nodes},
             "entries": {
@@ -108,7 +108,7 @@ class Process:
             "kept": {uid: ledger.kept_for(uid) for uid in uids},
             "leases": {lease.name: lease for lease in state.cluster_ledger.leases()},
             "unreadable": dict(state.cluster_ledger.unreadable_leases()),
-            "unrecorded": {name: list(state.cluster_ledger.unrecorded(name)) for name in NODES},
+            "unrecorded": {name: list(state.cluster_ledger.unrecorded(NodeName(name))) for name in NODES},
             "machines": dict(machines.free),
             "covered": {uid: covered.of(uid) for uid in uids},
             "revocable": {uid: covered.is_revocable(uid) for uid in uids},
@@ -140,18 +140,25 @@ def a_pod(name: str, node: str, phase: str, asked: Json, ends: bool, person: str
 
 def a_lease(node: str, index: int, holders: Sequence[str], memory: int | None, how: str, moved: bool) -> Found:
     gpu = f"GPU-{node}-{1 - index if moved else index}"
-    coverage = Coverage("b0", NOON) if how == "booked" else None
+    coverage = Coverage(BookingId("b0"), NOON) if how == "booked" else None
     shares = tuple(
-        Share(Holder(f"uid-{pod}", "lab", pod), gpu, None if memory is None else MiB(memory), coverage=coverage)
+        Share(
+            Holder(PodUid(f"uid-{pod}"), "lab", pod),
+            GpuUuid(gpu),
+            None if memory is None else MiB(memory),
+            coverage=coverage,
+        )
         for pod in holders
     )
-    record = LeaseRecord(node, index, gpu, shares)
+    record = LeaseRecord(NodeName(node), index, GpuUuid(gpu), shares)
     if how == "kept":
-        record = record.keeping(Holder("uid-p4", "lab", "p4"), [share.holder for share in shares], "b1")
+        record = record.keeping(
+            Holder(PodUid("uid-p4"), "lab", "p4"), [share.holder for share in shares], BookingId("b1")
+        )
     body = write_lease(record, "carrel", NOON)
     if how == "unreadable":
         body["metadata"]["annotations"]["carrel.dev/shares"] = "{"
-    return an_object("leases", lease_name(node, index), body, "carrel")
+    return an_object("leases", lease_name(NodeName(node), index), body, "carrel")
 
 
 def a_report(node: str, users: Sequence[str], silent: bool, also: str, coexists: bool) -> Found:
@@ -176,7 +183,7 @@ ASKED: tuple[Json, ...] = (
     {"limits": {"nvidia.com/gpu": "1"}},
     {"limits": {"aliyun.com/gpu-mem": "300"}},
     {"notes": {"carrel.dev/gpu-memory-mib": "300"}},
-    {"notes": {"carrel.dev/gpu-gpus": "many"}},
+    {"notes": {"carrel.dev/gpu-count": "many"}},
     {"notes": {"gpu.scheduling/claim": "c0"}},
 )
 people, some_pods = st.sampled_from(["ada", "bob"]), st.lists(st.sampled_from(PODS), max_size=2, unique=True)

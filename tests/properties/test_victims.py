@@ -11,6 +11,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from carrel.ids import BookingId, GpuUuid, NodeName, PodUid
 from carrel.ledger import victims
 from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Ledger
@@ -18,12 +19,11 @@ from carrel.ledger.placement import Placement, WaitingPod, able_entries, place
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import GpuSelector, Portion, Request, Topology, TopologyMode
 from carrel.ledger.shares import Holder, ShareState
-from carrel.ledger.victim_prices import OpportunisticPod
-from carrel.ledger.victims import Revocation
-from tests.kit.gpus import A100, A6000, a_gpu, held, holder, memory, whole
+from carrel.ledger.victims import OpportunisticPod, Revocation
+from tests.kit.gpus import A100, A6000, N1, N2, a_gpu, held, holder, memory, whole
 from tests.kit.victims import NOON, an_opportunist, revoke
 
-NODES = ("n1", "n2")
+NODES = (N1, N2)
 PODS = {"n1": tuple("abcdef"), "n2": tuple("ghij")}
 PEOPLE = ("ada", "bob", "eve")
 REQUESTS = (
@@ -38,7 +38,7 @@ REQUESTS = (
     whole(5),
     memory(500, gpus=4),
     Request(1, Portion(Fraction(1, 2)), model=A100),
-    memory(600, selector=GpuSelector(only=frozenset({"GPU-n1-0", "GPU-n2-1"}))),
+    memory(600, selector=GpuSelector(only=frozenset({GpuUuid("GPU-n1-0"), GpuUuid("GPU-n2-1")}))),
 )
 Order = tuple[int, Fraction, int, timedelta]
 """Young pods, what is taken from people at or below the equal share, pods, work."""
@@ -65,7 +65,7 @@ class Case:
         request: Request,
         kept: Iterable[tuple[str, int, str]],
     ) -> None:
-        self.booked = WaitingPod(holder("booked"), request, NODES, "booking")
+        self.booked = WaitingPod(holder("booked"), request, NODES, BookingId("booking"))
         self.ledger = Ledger(_node(name, drawn) for name, drawn in zip(NODES, drawn_nodes, strict=True))
         self.opportunistic: dict[str, OpportunisticPod] = {}
         for node, on_node in zip(NODES, drawn_shares, strict=True):
@@ -74,21 +74,21 @@ class Case:
                     if f"uid-{name}" not in entry.shares and entry.free >= (entry.gpu.memory if mib is None else mib):
                         self.ledger.hold(held(name, node, entry.gpu.index, mib))
         for name, (person, is_young, hours, kind) in drawn_pods.items():
-            if kind != "b" and self.ledger.shares_of(f"uid-{name}"):
+            if kind != "b" and self.ledger.shares_of(PodUid(f"uid-{name}")):
                 pod = an_opportunist(name, person, hours, is_young=is_young)
                 self.opportunistic[pod.uid] = pod
         for name, (*_, kind) in drawn_pods.items():
             if kind == "e":
-                self.ledger.release(f"uid-{name}")
-        for node, index, uid in kept:
-            self.ledger.keep(f"GPU-{node}-{index}", Holder(uid))
+                self.ledger.release(PodUid(f"uid-{name}"))
+        for named, index, uid in kept:
+            self.ledger.keep(GpuUuid(f"GPU-{named}-{index}"), Holder(PodUid(uid)))
 
     def staying(self) -> list[str]:
         """The pods that may be victims: they hold something, and are not ending."""
         return [
             uid
             for uid in self.opportunistic
-            if any(share.state is not ShareState.RELEASING for share in self.ledger.shares_of(uid).values())
+            if any(share.state is not ShareState.RELEASING for share in self.ledger.shares_of(PodUid(uid)).values())
         ]
 
     @contextmanager
@@ -101,14 +101,18 @@ class Case:
                 if any(share.state is ShareState.RELEASING for share in self.ledger.shares_of(uid).values())
             ]
             for uid in (*uids, *ending):
-                self.ledger.give_back(uid)
+                self.ledger.give_back(PodUid(uid))
             yield self.ledger
 
     def fits_without(self, uids: Iterable[str]) -> list[str]:
         """On which nodes."""
         with self.without(uids) as ledger:
             keeper = self.booked.keeper(ledger)
-            return [node for node in NODES if isinstance(place(ledger, self.booked.request, node, keeper), Placement)]
+            return [
+                node
+                for node in NODES
+                if isinstance(place(ledger, self.booked.request, NodeName(node), keeper), Placement)
+            ]
 
     def order(self, uids: Iterable[str]) -> Order:
         """By the definition in words, in fractions."""
@@ -126,7 +130,7 @@ class Case:
     def _part(self, uid: str) -> Fraction:
         """Of the GPUs that are in question."""
         found = Fraction(0)
-        for gpu, share in self.ledger.shares_of(uid).items():
+        for gpu, share in self.ledger.shares_of(PodUid(uid)).items():
             entry = self.ledger.entry(gpu)
             assert entry is not None
             if self.booked.request.allows_model(entry.gpu.model):
@@ -149,7 +153,7 @@ class Case:
         """What the best of all sets costs, and on which node."""
         found = []
         for node in NODES:
-            there = [uid for uid in self.staying() if node in self.ledger.nodes_held_by(uid)]
+            there = [uid for uid in self.staying() if node in self.ledger.nodes_held_by(PodUid(uid))]
             sets = [chosen for size in range(len(there) + 1) for chosen in combinations(there, size)]
             found += [(order(chosen), node) for chosen in sets if node in self.fits_without(chosen)]
         return min(found, default=None)
@@ -188,7 +192,7 @@ class Case:
 
 def _node(name: str, drawn: Sequence[tuple[int, str, str, str]]) -> Node:
     return Node(
-        name,
+        NodeName(name),
         tuple(
             a_gpu(name, index, size, model=model, island=island, unusable=unusable)
             for index, (size, model, island, unusable) in enumerate(drawn)

@@ -11,6 +11,7 @@ from carrel.dialects.hand_over_record import HandOver, HandOverPhase, Why
 from carrel.dialects.options import HideFrom
 from carrel.dialects.registry import ALL
 from carrel.dialects.seal import Seal
+from carrel.ids import PodUid
 from tests.kit.forged import PROTECTED, PROTECTED_LABELS
 from tests.kit.reviews import (
     DEVICES,
@@ -188,7 +189,7 @@ async def test_other_programs_in_carrels_namespace_are_not_carrel() -> None:
 
 
 async def test_the_replacement_of_a_pod_that_lost_its_gpu_runs_without_a_gpu() -> None:
-    record = HandOver("gone", "lab/train-1", Why.REVOKED, NOON, NOON, HandOverPhase.ENDING, owner="job-uid")
+    record = HandOver(PodUid("gone"), "lab/train-1", Why.REVOKED, NOON, NOON, HandOverPhase.ENDING, owner="job-uid")
     reviewed = await ReviewedCluster(handed_over=[record]).create(a_pod(GPU, owner="job-uid"), JOB_CONTROLLER)
 
     assert reviewed.container()["resources"] == {"limits": {}}
@@ -206,7 +207,9 @@ async def test_the_replacement_of_a_pod_that_lost_its_gpu_runs_without_a_gpu() -
 async def test_naming_somebody_elses_controller_takes_no_gpu_from_its_next_pod() -> None:
     """Eve's pod named a Job that is not hers, and was revoked. The Job's own next pod is no successor of it."""
     forged = HandOver(
-        *("gone", "lab/eves", Why.REVOKED, NOON, NOON, HandOverPhase.ENDING), owner="job-uid", user="eve@lab.example"
+        *(PodUid("gone"), "lab/eves", Why.REVOKED, NOON, NOON, HandOverPhase.ENDING),
+        owner="job-uid",
+        user="eve@lab.example",
     )
     reviewed = await ReviewedCluster(handed_over=[forged]).create(a_pod(GPU, owner="job-uid"), JOB_CONTROLLER)
 
@@ -216,7 +219,9 @@ async def test_naming_somebody_elses_controller_takes_no_gpu_from_its_next_pod()
 async def test_a_user_cannot_mark_a_pod_as_a_successor() -> None:
     """Else a record would be closed by a pod that is no successor, and the next pod of its owner had a GPU again."""
     mark = {"carrel.dev/handed-over": '{"at":"2026-11-16T12:00:00Z","why":"revoked","from":"gone"}'}
-    elsewhere = HandOver("gone", "other/train-1", Why.REVOKED, NOON, NOON, HandOverPhase.ENDING, owner="job-uid")
+    elsewhere = HandOver(
+        PodUid("gone"), "other/train-1", Why.REVOKED, NOON, NOON, HandOverPhase.ENDING, owner="job-uid"
+    )
 
     assert (await ReviewedCluster().create(a_pod(annotations=mark))).annotations == {}
     assert (await ReviewedCluster(handed_over=[elsewhere]).create(a_pod(GPU, owner="job-uid"))).env() == DEVICES

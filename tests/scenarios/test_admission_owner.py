@@ -64,8 +64,9 @@ async def test_the_container_of_a_notebook_can_read_its_notice_in_a_file(pod: Js
     mount = {"name": "carrel-notice", "mountPath": "/etc/carrel", "readOnly": True}
     assert reviewed.container()["volumeMounts"] == [mount]
     (volume,) = reviewed.object["spec"]["volumes"]
-    item = {"path": "notice", "fieldRef": {"fieldPath": "metadata.annotations['carrel.dev/notice']"}}
-    assert volume == {"name": "carrel-notice", "downwardAPI": {"items": [item]}}
+    keys = {"notice": "carrel.dev/notice", "leave-by": "carrel.dev/leave-by", "terminate-at": "terminate-at"}
+    items = [{"path": path, "fieldRef": {"fieldPath": f"metadata.annotations['{key}']"}} for path, key in keys.items()]
+    assert volume == {"name": "carrel-notice", "downwardAPI": {"items": items}}
     again = await ReviewedCluster().create(reviewed.object, SPAWNER)
     assert again.object == reviewed.object
 
@@ -73,6 +74,26 @@ async def test_the_container_of_a_notebook_can_read_its_notice_in_a_file(pod: Js
 async def test_other_pods_get_no_file() -> None:
     for pod in (a_pod(GPU), a_pod(labels=JUPYTER)):
         assert "volumes" not in (await ReviewedCluster().create(pod, SPAWNER)).object["spec"]
+
+
+async def test_where_pods_of_nobody_keep_their_gpus_they_have_no_tier() -> None:
+    cluster = ReviewedCluster(nobodys_pods_keep=True)
+    nobodys, mine = await cluster.create(a_pod(GPU), JOB_CONTROLLER), await cluster.create(a_pod(GPU))
+    made_for_a_booking = a_pod(GPU, annotations={"carrel.dev/booking": "next"})
+
+    assert nobodys.annotations == {} and nobodys.object["spec"]["schedulerName"] == "gpu-scheduler"
+    assert nobodys.warnings == ["Carrel cannot tell who owns this pod, so no booking covers it"]
+    assert mine.annotations["carrel.dev/tier"] == "opportunistic"
+    assert not (await cluster.create(made_for_a_booking, JOB_CONTROLLER)).allowed
+    assert (await cluster.create(nobodys.object, JOB_CONTROLLER)).patch == []
+
+
+async def test_who_only_says_whose_pod_it_is_does_not_keep_its_gpu() -> None:
+    """Anybody could write a hub's label, and keep a GPU for ever."""
+    cluster = ReviewedCluster(nobodys_pods_keep=True)
+    forged = await cluster.create(a_pod(GPU, labels=JUPYTER), "system:serviceaccount:lab:default")
+
+    assert forged.annotations["carrel.dev/tier"] == "opportunistic"
 
 
 async def test_nobody_else_writes_a_notice_and_everybody_may_want_no_successor() -> None:

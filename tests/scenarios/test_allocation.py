@@ -19,9 +19,9 @@ from carrel.node.allocation import DeviceAllocation
 from carrel.node.device_names import DeviceInventory
 from carrel.node.interfaces import AllocatedDevices
 from carrel.node.lease_check import LeaseCheck
-from carrel.node.settings import AgentSettings
+from carrel.node.settings import AgentOptions
 from tests.kit.eventually import eventually
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, a_node
 from tests.kit.lab import Lab, Replica, a_lab
 
 MEM, WHOLE = "aliyun.com/gpu-mem", "nvidia.com/gpu"
@@ -74,8 +74,8 @@ async def a_bench() -> AsyncIterator[Bench]:
 
 def an_allocation(lab: Lab, pods: Iterable[Pod], transport: Any = None) -> DeviceAllocation:
     client = lab.client if transport is None else Client(transport)
-    check = LeaseCheck(client, "n1", "carrel")
-    return DeviceAllocation(client, AgentSettings(node_name="n1"), check, pods, lab.clock, clock=lab.clock.seconds)
+    check = LeaseCheck(client, N1, "carrel")
+    return DeviceAllocation(client, AgentOptions(node_name=N1), check, pods, lab.clock, clock=lab.clock.seconds)
 
 
 class DeadApiServer:
@@ -294,7 +294,7 @@ async def test_a_pod_that_the_kubelet_knows_before_we_do_is_looked_up() -> None:
 async def test_an_equal_pod_that_is_not_in_the_cache_yet_gets_its_own_gpu() -> None:
     async with a_bench() as bench:
         await bench.placed("a", **limits(12207))
-        heard = tuple(bench.extender.pods.store.snapshot())
+        heard = tuple(bench.extender.pods.store)
         allocator = an_allocation(bench.lab, heard)
         allocator.update(bench.inventory, ())
         first = await allocator.allocate(MEM, bench.devices(0, 12207))

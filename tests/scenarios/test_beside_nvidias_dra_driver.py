@@ -100,7 +100,7 @@ async def test_a_mig_slice_of_a_gpu_that_carrel_hands_out_is_refused() -> None:
 
 
 async def test_a_mig_slice_of_a_gpu_that_carrel_gives_to_nobody_is_left_alone() -> None:
-    divided = Node("n1", (replace(N1.gpus[0], unusable="it is divided into MIG slices"), N1.gpus[1]))
+    divided = Node(N1.name, (replace(N1.gpus[0], unusable="it is divided into MIG slices"), N1.gpus[1]))
     async with a_lab_with_nvidias_driver(divided) as (lab, gate):
         await publish_mig(lab, gate, N1.gpus[0].uuid)
         claim = await new_claim(lab, "slice")

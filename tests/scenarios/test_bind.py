@@ -7,14 +7,15 @@ from datetime import timedelta
 
 import pytest
 
-from carrel.dialects.carrel import LeaseRecord, write_lease
+from carrel.dialects.gpu_lease import LeaseRecord, write_lease
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
+from carrel.ids import GpuUuid, PodUid
 from carrel.kubernetes.cluster import DeleteOptions, Forbidden, MergePatch
 from carrel.kubernetes.objects.resources import LEASES, PODS
 from carrel.kubernetes.transport import ApiRequest, ApiResponse, ResponseLike, Transport
 from carrel.ledger.shares import Holder, Share
 from tests.kit.eventually import eventually
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, a_node
 from tests.kit.lab import Lab, a_lab
 
 GPU_MEM = {"aliyun.com/gpu-mem": "8138"}
@@ -45,7 +46,9 @@ async def test_a_pod_with_one_gpu_costs_two_writes_and_gets_the_annotations_of_i
 
 async def test_a_lease_of_a_gpus_name_in_somebodys_namespace_counts_for_nothing() -> None:
     async with a_lab([a_node("n1", gpus=1)]) as lab:
-        forged = LeaseRecord("n1", 0, "GPU-n1-0", (Share(Holder("forged", "lab", "forged"), "GPU-n1-0", None),))
+        forged = LeaseRecord(
+            N1, 0, GpuUuid("GPU-n1-0"), (Share(Holder(PodUid("forged"), "lab", "forged"), GpuUuid("GPU-n1-0"), None),)
+        )
         await lab.client.create(LEASES, write_lease(forged, "lab", lab.clock()), "lab")
         async with lab.replica() as replica:
             pod = await lab.pod("train", limits={"nvidia.com/gpu": "1"})
@@ -76,7 +79,7 @@ async def test_a_lease_of_a_gpus_name_in_somebodys_namespace_counts_for_nothing(
             id="a claim",
         ),
         pytest.param(
-            {"carrel.dev/gpu-gpus": "2", "carrel.dev/gpu-memory-mib": "100"},
+            {"carrel.dev/gpu-count": "2", "carrel.dev/gpu-memory-mib": "100"},
             {},
             {"carrel.dev/devices": "GPU-n1-0,GPU-n1-1"},
             {"gpu-n1-0": 100, "gpu-n1-1": 100},
@@ -148,11 +151,11 @@ async def test_a_pod_that_is_deleted_before_its_binding_gives_its_gpu_back() -> 
         seen = await replica.sees(pod)
         await lab.client.delete(PODS, "train", "lab")
 
-        refusal = await replica.scheduler.bind(seen, "n1")
+        refusal = await replica.scheduler.bind(seen, N1)
 
         assert refusal is not None
         assert await lab.held() == {}
-        assert [entry.free for entry in replica.ledger.entries("n1")] == [16276, 16276]
+        assert [entry.free for entry in replica.ledger.entries(N1)] == [16276, 16276]
 
 
 async def test_a_pod_of_the_same_name_with_another_uid_is_not_bound_in_its_place() -> None:
@@ -161,7 +164,7 @@ async def test_a_pod_of_the_same_name_with_another_uid_is_not_bound_in_its_place
         await lab.client.delete(PODS, "train", "lab")
         successor = await lab.pod("train", limits=GPU_MEM)
 
-        assert await replica.scheduler.bind(seen, "n1") is not None
+        assert await replica.scheduler.bind(seen, N1) is not None
 
         assert await lab.held() == {}
         assert (await lab.bound()).get(successor["metadata"]["uid"]) is None
@@ -215,10 +218,10 @@ async def test_a_lease_that_cannot_be_read_makes_its_gpu_unusable_and_is_not_ove
 
             assert set(await lab.annotations("train")) > {"ALIYUN_COM_GPU_MEM_IDX"}
             assert (await lab.annotations("train"))["carrel.dev/devices"] == "GPU-n1-1"
-            assert "expected JSON" in replica.ledger.entries("n1")[0].gpu.unusable
+            assert "expected JSON" in replica.ledger.entries(N1)[0].gpu.unusable
 
             await lab.client.delete(LEASES, "gpu-n1-0", "carrel", how=DeleteOptions())
-            await eventually(lambda: not replica.ledger.entries("n1")[0].gpu.unusable)
+            await eventually(lambda: not replica.ledger.entries(N1)[0].gpu.unusable)
 
 
 async def test_a_whole_gpu_that_a_peer_took_with_its_own_lease_is_not_used() -> None:
@@ -261,16 +264,19 @@ async def test_gpus_whose_index_changed_keep_their_pods_and_are_unusable_until_t
             assert await replica.bind(await lab.pod("train", limits=GPU_MEM), "n1") is None
         await _swap_gpu_indices(lab)
         async with lab.replica() as replica:
-            entries = {entry.gpu.uuid: entry for entry in replica.ledger.entries("n1")}
+            entries = {entry.gpu.uuid: entry for entry in replica.ledger.entries(N1)}
 
-            assert entries["GPU-n1-0"].free == 8138
-            assert "it is still recorded on Lease gpu-n1-0: its index has changed" in entries["GPU-n1-0"].gpu.unusable
-            assert "Lease gpu-n1-0 still records another GPU" in entries["GPU-n1-1"].gpu.unusable
+            assert entries[GpuUuid("GPU-n1-0")].free == 8138
+            assert (
+                "it is still recorded on Lease gpu-n1-0: its index has changed"
+                in entries[GpuUuid("GPU-n1-0")].gpu.unusable
+            )
+            assert "Lease gpu-n1-0 still records another GPU" in entries[GpuUuid("GPU-n1-1")].gpu.unusable
 
             await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
             await eventually(lambda: not len(replica.pods.store))
             await replica.collector.collect()
-            assert [entry.gpu.unusable for entry in replica.ledger.entries("n1")] == ["", ""]
+            assert [entry.gpu.unusable for entry in replica.ledger.entries(N1)] == ["", ""]
 
 
 async def test_a_binding_that_the_api_server_refuses_gives_the_gpu_back() -> None:
@@ -285,8 +291,8 @@ async def test_a_binding_that_the_api_server_refuses_gives_the_gpu_back() -> Non
 
 async def test_a_user_cannot_have_a_gpu_freed_that_the_pod_was_bound_with() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
-        assert await replica.bind(await lab.pod("train", annotations={"carrel.dev/gpu-gpus": "2"}), "n1") is None
-        lies = {"carrel.dev/gpu-gpus": "1", "carrel.dev/devices": "GPU-n1-0"}
+        assert await replica.bind(await lab.pod("train", annotations={"carrel.dev/gpu-count": "2"}), "n1") is None
+        lies = {"carrel.dev/gpu-count": "1", "carrel.dev/devices": "GPU-n1-0"}
         forged = await lab.client.patch(PODS, "train", MergePatch({"metadata": {"annotations": lies}}), "lab")
         await replica.sees(forged)
 

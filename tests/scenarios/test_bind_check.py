@@ -12,7 +12,7 @@ from carrel.kubernetes.store import Store
 from carrel.scheduling.assembly import SchedulerOptions, handlers_on
 from carrel.scheduling.bind_check import BindCheck
 from tests.kit.eventually import eventually
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, a_node
 from tests.kit.lab import Lab, Replica, a_lab
 
 CORDONED = {"spec": {"unschedulable": True}}
@@ -115,4 +115,4 @@ async def test_a_node_is_refused_only_after_the_api_server_was_asked() -> None:
             stale.put(known)
             as_it_was = BindCheck(replica.cluster, replica.pods.store, stale, None)
 
-            assert await as_it_was.why_not(await replica.sees(pod), "n1") is None
+            assert await as_it_was.why_not(await replica.sees(pod), N1) is None

@@ -67,6 +67,33 @@ async def test_a_booking_elsewhere_covers_a_pod_here(lab: Lab, replica: Replica)
     await eventually(lambda: replica.covered_pods.tier(pod) is Tier.BOOKED)
 
 
+async def test_a_booking_elsewhere_covers_the_persons_pods_up_to_the_number_that_it_stands_for(
+    lab: Lab, replica: Replica
+) -> None:
+    service = BookingsElsewhere()
+    service.book(ADA, NOON + HOUR, model="", gpus=3)
+    enquiries = BookingEnquiries(replica, service)
+    await a_pod(lab, replica, ADA, "one")
+    await a_pod(lab, replica, ADA, "two", limits={"nvidia.com/gpu": "2"})
+
+    def booked() -> set[str]:
+        pods = replica.pods.store
+        return {pod.metadata.name for pod in pods if replica.covered_pods.tier(pod) is Tier.BOOKED}
+
+    await enquiries.round()
+    await eventually(lambda: booked() == {"one", "two"})
+    lab.clock.now += MINUTE
+    await a_pod(lab, replica, ADA, "too-many", limits={"nvidia.com/gpu": "4"})
+    assert booked() == {"one", "two"}
+    words = {replica.words.covered(each) for each in replica.covered_pods.bookings()}
+    assert words == {"covered by your booking of up to 3 GPUs until Mon 16 Nov 13:00 UTC"}
+
+    await later(lab, replica)
+    service.book(ADA, NOON + HOUR, model="", gpus=1)
+    await enquiries.round()
+    await eventually(lambda: booked() == {"one"})  # a pod with two GPUs does not fit any more
+
+
 async def test_only_people_whose_pods_concern_gpus_are_asked_about_at_once_and_every_minute(
     lab: Lab, replica: Replica
 ) -> None:

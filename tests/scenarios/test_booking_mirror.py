@@ -16,13 +16,15 @@ from carrel.bookings.groups import BookingGroup
 from carrel.bookings.mirror import BookingMirror
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import BookingRecord
-from carrel.bookings.rules import Booking, BookingRules
+from carrel.bookings.rules import Booking
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
+from carrel.configuration.schema import BookingRules
 from carrel.dialects.booking_objects import BOOKINGS, BookingObject, BookingObjectSpec, read_entitlement
+from carrel.ids import BookingId
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, MergePatch, Unavailable
-from carrel.kubernetes.informers import Informers
+from carrel.kubernetes.reflector import Informers
 from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
 from kubernetes_in_memory.faults import FaultPlan
 from tests.kit.booking import FakeInventory
@@ -48,7 +50,7 @@ class Bookings:
 
     async def make(self, id: str, **fields: Any) -> BookingRecord:
         times = {"start": NOON - HOUR, "end": NOON + HOUR}
-        booking = Booking(id, "ada@lab.org", A6000, **{**times, **fields})
+        booking = Booking(BookingId(id), "ada@lab.org", A6000, **{**times, **fields})
         record = BookingRecord(booking, NOON, "ada@lab.org")
         async with self.store.writing() as writing:
             await writing.add(record)
@@ -87,7 +89,7 @@ async def test_a_booking_is_an_object_with_everything_that_decides_about_pods(bo
     await settle(bookings.mirror())
 
     seen = {each.metadata.name: each for each in (await bookings.lab.client.list(BOOKINGS)).items}
-    assert seen["b1"].spec == BookingObjectSpec(
+    assert seen[BookingId("b1")].spec == BookingObjectSpec(
         user="ada@lab.org",
         model=A6000,
         gpus=3,
@@ -95,7 +97,7 @@ async def test_a_booking_is_an_object_with_everything_that_decides_about_pods(bo
         end="2026-11-16T14:00:00Z",
         version=1,
     )
-    assert read_entitlement(seen["b2"]).share_of == 4
+    assert read_entitlement(seen[BookingId("b2")]).share_of == 4
 
 
 async def test_it_follows_the_booking_and_keeps_what_the_controller_wrote(bookings: Bookings) -> None:
@@ -309,7 +311,7 @@ async def test_ten_thousand_bookings_are_compared_with_one_list_and_only_differe
     count = 10_000
     times = NOON - HOUR, NOON + HOUR
     records = [
-        BookingRecord(Booking(f"b{number}", f"p{number}@lab.org", A6000, *times), NOON, "eva@lab.org")
+        BookingRecord(Booking(BookingId(f"b{number}"), f"p{number}@lab.org", A6000, *times), NOON, "eva@lab.org")
         for number in range(count)
     ]
     bookings = replace(bookings, store=RecordsInMemory(records))  # type: ignore[arg-type] # it can only be read
@@ -380,7 +382,7 @@ class RecordsInMemory:
     async def reading(self) -> AsyncIterator["RecordsInMemory"]:
         yield self
 
-    async def get(self, id: str) -> BookingRecord | None:
+    async def get(self, id: BookingId) -> BookingRecord | None:
         return self._records.get(id)
 
     async def within(self, start: datetime, end: datetime) -> Sequence[BookingRecord]:

@@ -58,7 +58,7 @@ async def test_a_claim_that_is_gone_frees_its_gpu_at_once() -> None:
         await is_gone(replica)
         assert await freed(replica) == ["the claim is gone"]
         assert await lab.held() == {}
-        assert [entry.free for entry in replica.ledger.entries("n1")] == [16276, 16276]
+        assert [entry.free for entry in replica.ledger.entries(N1.name)] == [16276, 16276]
 
 
 async def test_the_end_of_a_claim_does_not_read_the_other_claims_of_its_namespace() -> None:
@@ -175,7 +175,7 @@ async def _used_by(lab: Lab, replica: Replica, uids: list[str]) -> None:
     status = await lab.client.get(GPU_NODE_STATUSES, "n1")
     devices = [{**each, "inUseBy": uids if each["id"] == 0 else []} for each in status["status"]["devices"]]
     await lab.client.patch(GPU_NODE_STATUSES, "n1", MergePatch({"status": {"devices": devices}}), subresource="status")
-    await eventually(lambda: list(replica.cluster_ledger.users_of(replica.ledger.entries("n1")[0].gpu)) == uids)
+    await eventually(lambda: list(replica.cluster_ledger.users_of(replica.ledger.entries(N1.name)[0].gpu)) == uids)
 
 
 async def test_a_claim_that_was_stored_elsewhere_at_its_second_try_frees_the_first_gpu_at_once() -> None:

@@ -158,7 +158,7 @@ async def test_a_device_that_no_slice_has_is_refused() -> None:
 async def test_the_uuid_of_the_newest_slice_counts_and_not_the_name_of_the_device() -> None:
     """After a reboot the GPUs of a node may have changed places."""
     async with a_lab([N1]) as lab:
-        swapped = Node("n1", tuple(replace(gpu, index=1 - gpu.index) for gpu in N1.gpus))
+        swapped = Node(N1.name, tuple(replace(gpu, index=1 - gpu.index) for gpu in N1.gpus))
         await publish(lab, swapped)
         async with lab.replica(dra=True) as replica:
             claim = await new_claim(lab, "train")
@@ -244,7 +244,7 @@ async def test_a_write_that_fails_half_way_gives_back_what_was_taken() -> None:
             with pytest.raises(Unavailable):
                 await Gate(replica).ask(allocated(claim, {"n1/gpu-0": HALF, "n1/gpu-1": HALF}), claim)
             assert await lab.held() == {}
-            assert [entry.free for entry in replica.ledger.entries("n1")] == [16276, 16276]
+            assert [entry.free for entry in replica.ledger.entries(N1.name)] == [16276, 16276]
 
 
 async def test_a_replica_that_was_killed_after_its_yes_is_succeeded_by_one_that_says_the_same() -> None:

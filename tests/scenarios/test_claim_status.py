@@ -13,7 +13,7 @@ from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.coexist_node import a_coexist_node
 from tests.kit.eventually import eventually
 from tests.kit.faults import Faulty
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, a_node
 from tests.kit.lab import Lab, Replica, a_lab
 
 TWO_GPUS = {"devices": {"count": 2}}
@@ -254,13 +254,13 @@ async def test_a_pod_that_also_asks_the_kubelet_is_told_its_gpus_when_the_agent_
         await node_lab.run_pod("a", annotations=NAMES_IT, limits={"nvidia.com/gpu": "1"})
         await node_lab.kubelet.work()
         unknown = "the kubelet of n1 chooses the GPUs; its agent has not said yet which"
-        assert await writer.write(lab) == ClaimState(ClaimPhase.BOUND, unknown, "n1")
+        assert await writer.write(lab) == ClaimState(ClaimPhase.BOUND, unknown, N1)
         assert "gpu.scheduling/allocated" not in await lab.annotations("a")
 
         await node_lab.kubelet.report_users()
         ledger = node_lab.replica.cluster_ledger
         await eventually(lambda: ledger.users_of(node_lab.kubelet.node.gpus[1]))
-        assert await writer.write(lab) == ClaimState(ClaimPhase.BOUND, "", "n1", (1,))
+        assert await writer.write(lab) == ClaimState(ClaimPhase.BOUND, "", N1, (1,))
         assert (await lab.annotations("a"))["gpu.scheduling/allocated"] == "n1:1"
 
 

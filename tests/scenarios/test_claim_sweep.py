@@ -16,6 +16,7 @@ from datetime import timedelta
 import pytest
 
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
+from carrel.ids import NodeName
 from carrel.kubernetes.cluster import ClusterError, Conflict, DeleteOptions, MergePatch, NotFound, Selection
 from carrel.kubernetes.objects.resources import PODS
 from carrel.resource_claims.allocation.unrecorded_claims import UnrecordedClaims
@@ -95,7 +96,7 @@ class ClaimRun(ReplicaFaultRun):
         with contextlib.suppress(ClusterError):
             pod = await eventually(lambda: replica.pods.store.get(name, "lab"))
             assert pod is not None
-            await replica.scheduler.bind(pod, self.random.choice(["n1", "n2"]))
+            await replica.scheduler.bind(pod, NodeName(self.random.choice(["n1", "n2"])))
 
     async def _prepare(self) -> None:
         """As the agents do when the kubelet asks: only what Leases name, and reported before the answer."""
@@ -148,7 +149,7 @@ class ClaimRun(ReplicaFaultRun):
         shadows = ShadowClaims(replica, replica.device_claims)
         for node in ("n1", "n2"):
             with contextlib.suppress(ClusterError):
-                await shadows.reconcile(node)
+                await shadows.reconcile(NodeName(node))
         if self.random.random() < 0.3:
             unrecorded = UnrecordedClaims(replica, replica.device_claims)
             await unrecorded.treat(unrecorded.found())
@@ -185,7 +186,7 @@ async def shown(lab: Lab) -> dict[str, int]:
 
 async def wait_shown(shadows: ShadowClaims) -> None:
     for _ in range(10_000):
-        if not sum([await shadows.reconcile(node) for node in ("n1", "n2")]):
+        if not sum([await shadows.reconcile(NodeName(node)) for node in ("n1", "n2")]):
             return
         await asyncio.sleep(0.001)  # the watches have their turn
     raise AssertionError("there is always something more to write")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from carrel.dialects.booking_objects import BOOKINGS
-from carrel.dialects.carrel import LeaseRecord, read_lease
+from carrel.dialects.gpu_lease import LeaseRecord, read_lease
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, Selection
 from carrel.kubernetes.objects.resources import LEASES, PODS
 from carrel.ledger.tiers import AtEnd

@@ -12,6 +12,7 @@ from carrel.bookings.cluster_view import ClusterView
 from carrel.bookings.inventory import ClusterInventory
 from carrel.bookings.pages.cluster_map import PodOnMap, node_on_map, totals
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
+from carrel.ids import NodeName
 from carrel.kubernetes.cluster import Json, MergePatch
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import NODES, PODS
@@ -19,7 +20,7 @@ from carrel.ledger.gpus import Node
 from carrel.ledger.tiers import Tier
 from carrel.lifecycle.reporting.gpu_counts import GpuCounts
 from tests.kit.eventually import eventually
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, N2, a_node
 from tests.kit.lab import NOON, Lab, Replica, a_lab
 from tests.kit.reviews import GPU, ReviewedCluster, RunningPod, a_booking, booked
 from tests.kit.reviews import a_pod as a_new_pod
@@ -72,7 +73,7 @@ async def change(lab: Lab, replica: Replica, node: str, body: Json) -> None:
 
 
 def closed(replica: Replica, node: str = "n1") -> str:
-    there = replica.ledger.node(node)
+    there = replica.ledger.node(NodeName(node))
     return there.closed if there is not None else "unknown"
 
 
@@ -92,7 +93,7 @@ async def test_gpus_of_a_closed_node_are_neither_idle_nor_bookable_and_the_pages
         assert inventory.idle() == {"A6000": 1}
         stock = inventory.stock()["A6000"]
         assert (stock.gpus, stock.why_set_aside) == (1, f"2 of 3 are out of use: n1 is {words}")
-        shown = node_on_map("n1", carrel.ledger.node("n1"), view.entries("n1"), lambda uid: PodOnMap(None))
+        shown = node_on_map(N1, carrel.ledger.node(N1), view.entries(N1), lambda uid: PodOnMap(None))
         assert (shown.unusable, shown.idle) == (words, 0)
         assert totals(carrel.ledger, view.entries).idle == 1
         gpus = next(metric for metric in counts.read() if metric.name == "carrel_gpus")
@@ -259,7 +260,7 @@ async def test_a_booked_pod_waits_for_a_closed_node_however_long_and_gets_its_gp
 
         healthy = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}} if "status" in body else OPEN
         await change(lab, carrel, "n1", healthy)
-        await settle(lab, controller, ["n1"])
+        await settle(lab, controller, [N1])
         assert (await lab.bound())[mine["metadata"]["uid"]] == "n1"
 
 
@@ -321,7 +322,7 @@ async def test_pods_on_a_cordoned_node_keep_their_gpus_and_their_booking(lab: La
         mine = await a_booked_pod(lab, carrel, "mine")
         await change(lab, carrel, "n1", CORDONED)
 
-        await settle(lab, TierController(carrel), ["n2"])
+        await settle(lab, TierController(carrel), [N2])
 
         assert carrel.covered_pods.tier(await carrel.sees(mine)) is Tier.BOOKED
         assert list(await lab.held()) == ["gpu-n1-0"]
@@ -343,11 +344,11 @@ async def test_nobody_loses_a_gpu_on_a_closed_node_to_a_pod_that_cannot_go_there
         await an_unschedulable_booked_pod(lab, "mine")
         controller = TierController(carrel)
 
-        await settle(lab, controller, ["n2"])
+        await settle(lab, controller, [N2])
 
         assert not controller.results and not await hand_over_records(lab)
         assert {"on-n1", "busy", "mine"} == (await pods_of(lab)).keys()
         await lab.client.delete(PODS, "busy", "lab")
-        await settle(lab, controller, ["n2"])
+        await settle(lab, controller, [N2])
         bound = await lab.bound()
         assert busy["metadata"]["uid"] not in bound and sorted(bound.values()) == ["n1", "n2"]

@@ -2,8 +2,9 @@
 
 import pytest
 
-from carrel.dialects.carrel import LeaseRecord, write_lease
+from carrel.dialects.gpu_lease import LeaseRecord, write_lease
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
+from carrel.ids import GpuUuid, PodUid
 from carrel.kubernetes.cluster import Conflict, DeleteOptions, Json, ListPage, MergePatch, Selection, Unavailable
 from carrel.kubernetes.objects.kinds import Lease, Pod
 from carrel.kubernetes.objects.resources import LEASES, NODES, PODS, Resource
@@ -12,7 +13,7 @@ from carrel.ledger.shares import Holder
 from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.eventually import eventually
 from tests.kit.faults import Faulty
-from tests.kit.gpus import a_node, memory
+from tests.kit.gpus import N1, a_node, memory
 from tests.kit.lab import Lab, Replica, a_lab
 
 GPU_MEM = {"aliyun.com/gpu-mem": "8138"}
@@ -49,13 +50,13 @@ async def test_a_terminating_pod_keeps_its_gpu_until_it_is_gone() -> None:
         await eventually(lambda: (pod := replica.pods.store.get("train", "lab")) and pod.metadata.deletion_timestamp)
 
         assert await freed(replica) == []
-        assert [entry.free for entry in replica.ledger.entries("n1")] == [8138, 16276]
+        assert [entry.free for entry in replica.ledger.entries(N1)] == [8138, 16276]
 
         await lab.client.delete(PODS, "train", "lab", how=DeleteOptions(grace_seconds=0))
         await eventually(lambda: replica.pods.store.get("train", "lab") is None)
         assert await freed(replica) == ["the pod is gone"]
         assert await lab.held() == {}
-        assert [entry.free for entry in replica.ledger.entries("n1")] == [16276, 16276]
+        assert [entry.free for entry in replica.ledger.entries(N1)] == [16276, 16276]
 
 
 async def test_a_finished_pod_gives_its_gpu_back_although_it_still_exists() -> None:
@@ -155,7 +156,7 @@ async def test_a_new_bind_of_a_pod_has_its_own_time_to_finish() -> None:
 
 async def test_a_gpu_that_is_kept_for_a_pod_that_is_gone_becomes_free() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
-        record = LeaseRecord("n1", 0, "GPU-n1-0", (), Holder("uid-gone", "lab", "gone"))
+        record = LeaseRecord(N1, 0, GpuUuid("GPU-n1-0"), (), Holder(PodUid("uid-gone"), "lab", "gone"))
         await lab.client.create(LEASES, write_lease(record, "carrel", lab.clock()), "carrel")
         await eventually(lambda: replica.cluster_ledger.lease("gpu-n1-0"))
 
@@ -166,7 +167,7 @@ async def test_a_gpu_that_is_kept_for_a_pod_that_is_gone_becomes_free() -> None:
 async def test_a_gpu_that_is_kept_for_a_pod_that_waits_stays_kept() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("urgent", limits=GPU_MEM))
-        record = LeaseRecord("n1", 0, "GPU-n1-0", (), Holder(pod.metadata.uid, "lab", "urgent"))
+        record = LeaseRecord(N1, 0, GpuUuid("GPU-n1-0"), (), Holder(pod.metadata.uid, "lab", "urgent"))
         await lab.client.create(LEASES, write_lease(record, "carrel", lab.clock()), "carrel")
         await eventually(lambda: replica.cluster_ledger.lease("gpu-n1-0"))
 
@@ -177,14 +178,14 @@ async def test_a_gpu_that_is_kept_for_a_pod_that_waits_stays_kept() -> None:
 
 async def test_an_empty_lease_does_not_make_a_gpu_with_a_new_index_unusable() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
-        record = LeaseRecord("n1", 0, "GPU-n1-1")
+        record = LeaseRecord(N1, 0, GpuUuid("GPU-n1-1"))
         await lab.client.create(LEASES, write_lease(record, "carrel", lab.clock()), "carrel")
-        await eventually(lambda: any(entry.gpu.unusable for entry in replica.ledger.entries("n1")))
+        await eventually(lambda: any(entry.gpu.unusable for entry in replica.ledger.entries(N1)))
 
         await replica.collector.collect()
 
         assert await _leases(lab) == []
-        assert not any(entry.gpu.unusable for entry in replica.ledger.entries("n1"))
+        assert not any(entry.gpu.unusable for entry in replica.ledger.entries(N1))
 
 
 async def test_a_lost_node_frees_gpus_only_when_its_pods_are_gone() -> None:
@@ -262,27 +263,27 @@ async def _leases(lab: Lab) -> list[str]:
 
 
 async def _take_without_binding(replica: Replica, uid: str) -> None:
-    placement = place(replica.ledger, memory(8138), "n1")
+    placement = place(replica.ledger, memory(8138), N1)
     assert isinstance(placement, Placement)
-    assert await replica.lease_writer.take(placement, Holder(uid, "lab", "train")) is None
+    assert await replica.lease_writer.take(placement, Holder(PodUid(uid), "lab", "train")) is None
 
 
 async def test_a_gpu_is_kept_for_a_booked_pod_through_a_failed_bind_until_it_is_bound() -> None:
     async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
         booked = Holder(pod.metadata.uid, "lab", "train")
-        lease = write_lease(LeaseRecord("n1", 0, "GPU-n1-0", kept_for=booked), "carrel", lab.clock())
+        lease = write_lease(LeaseRecord(N1, 0, GpuUuid("GPU-n1-0"), kept_for=booked), "carrel", lab.clock())
         await lab.client.create(LEASES, lease, "carrel")
         await eventually(lambda: replica.ledger.kept_for(booked.uid))
-        placement = place(replica.ledger, memory(8138), "n1", booked.uid)
+        placement = place(replica.ledger, memory(8138), N1, booked.uid)
         assert isinstance(placement, Placement)
 
         assert await replica.lease_writer.take(placement, booked) is None
         await replica.lease_writer.give_back(booked.uid)
         assert replica.ledger.kept_for(booked.uid) == {"GPU-n1-0"}
 
-        assert await replica.scheduler.bind(pod, "n1") is None
+        assert await replica.scheduler.bind(pod, N1) is None
         await eventually(lambda: (seen := replica.pods.store.get("train", "lab")) and seen.spec.node_name)
         await replica.collector.collect()
         assert replica.ledger.kept_for(booked.uid) == frozenset()
-        assert [entry.free for entry in replica.ledger.entries("n1")] == [8138]
+        assert [entry.free for entry in replica.ledger.entries(N1)] == [8138]

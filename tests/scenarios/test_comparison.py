@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from carrel.ids import GpuUuid, PodUid
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import EVERYTHING, DeleteOptions, Forbidden, MergePatch
 from carrel.kubernetes.objects.kinds import Pod
@@ -13,7 +14,7 @@ from carrel.node.comparison import AllocationMode, Comparison, ComparisonResult,
 from carrel.node.device_names import DeviceInventory
 from carrel.node.interfaces import AllocatedDevices
 from carrel.node.lease_check import LeaseCheck
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, a_node
 from tests.kit.lab import Lab, a_lab
 
 MEM, WHOLE = "aliyun.com/gpu-mem", "nvidia.com/gpu"
@@ -47,7 +48,7 @@ async def a_lease(lab: Lab, gpu: str, uid: str, index: str = "", **more: str) ->
 async def compare(
     lab: Lab, pods: list[Pod], *rows: AllocatedDevices, how: AllocationMode = BY_PLUGIN
 ) -> ComparisonResult:
-    comparison = Comparison(lab.client, LeaseCheck(lab.client, "n1", "carrel"), lab.clock)
+    comparison = Comparison(lab.client, LeaseCheck(lab.client, N1, "carrel"), lab.clock)
     result = await comparison.compare(pods, rows, INVENTORY, how)
     for _ in range(2):
         await comparison.write_events(result.mismatches)
@@ -57,7 +58,7 @@ async def compare(
 async def test_many_pods_that_see_all_gpus_cost_one_look_at_each_lease() -> None:
     async with a_lab([a_node("n1")]) as lab:
         pods = [await a_pod(lab, f"p{number}", "") for number in range(5)]
-        comparison = Comparison(lab.client, LeaseCheck(lab.client, "n1", "carrel"), lab.clock)
+        comparison = Comparison(lab.client, LeaseCheck(lab.client, N1, "carrel"), lab.clock)
         before = leases_read(lab)
 
         result = await comparison.compare(pods, [], INVENTORY, ON_NODE)
@@ -154,9 +155,9 @@ async def test_a_pod_that_only_claims_to_have_a_gpu_does_not_count_as_its_user()
 async def test_the_leases_of_the_node_say_what_was_promised(gpu: str, more: dict[str, str], is_promised: bool) -> None:
     async with a_lab([]) as lab:
         await a_lease(lab, gpu, "uid-a", "1", **more)
-        lease_check = LeaseCheck(lab.client, "n1", "carrel")
-        assert await lease_check.confirms("uid-a", ["GPU-n1-0"], INVENTORY.gpus) is is_promised
-        assert not await lease_check.confirms("uid-b", ["GPU-n1-0"], INVENTORY.gpus)
+        lease_check = LeaseCheck(lab.client, N1, "carrel")
+        assert await lease_check.confirms(PodUid("uid-a"), [GpuUuid("GPU-n1-0")], INVENTORY.gpus) is is_promised
+        assert not await lease_check.confirms(PodUid("uid-b"), [GpuUuid("GPU-n1-0")], INVENTORY.gpus)
 
 
 async def test_what_could_not_be_compared_is_no_mismatch_but_is_reported() -> None:
@@ -176,7 +177,7 @@ async def test_what_could_not_be_compared_is_no_mismatch_but_is_reported() -> No
 
     async with a_lab([]) as lab:
         pod = await a_pod(lab, "a", "GPU-n1-0")
-        comparison = Comparison(lab.client, LeaseCheck(Client(NoLeases(lab)), "n1", "carrel"), lab.clock)
+        comparison = Comparison(lab.client, LeaseCheck(Client(NoLeases(lab)), N1, "carrel"), lab.clock)
         row = AllocatedDevices("lab", "a", "main", MEM, OF_GPU_0)
         result = await comparison.compare([pod], [row], INVENTORY, BY_PLUGIN)
 
@@ -224,7 +225,7 @@ async def test_a_pod_of_another_scheduler_is_no_mismatch_once_a_lease_records_it
 async def test_an_unknown_pod_is_no_mismatch() -> None:
     async with a_lab([]) as lab:
         result = await compare(lab, [], AllocatedDevices("lab", "gone", "main", WHOLE, ("GPU-n1-1",)))
-    assert result == ComparisonResult({"GPU-n1-0": [], "GPU-n1-1": []})
+    assert result == ComparisonResult({GpuUuid("GPU-n1-0"): [], GpuUuid("GPU-n1-1"): []})
 
 
 @pytest.mark.parametrize(
@@ -295,7 +296,7 @@ async def test_gpus_that_a_pod_sees_without_a_lease_are_excluded(
 async def test_removing_a_forged_annotation_later_hides_nothing() -> None:
     async with a_lab([]) as lab:
         forged = await a_pod(lab, "a", "GPU-n1-1", [READS], forged=True)
-        comparison = Comparison(lab.client, LeaseCheck(lab.client, "n1", "carrel"), lab.clock)
+        comparison = Comparison(lab.client, LeaseCheck(lab.client, N1, "carrel"), lab.clock)
         await comparison.compare([forged], (), INVENTORY, ON_NODE)
         off = MergePatch({"metadata": {"annotations": {"carrel.dev/devices": None}}})
         await lab.client.patch(PODS, "a", off, "lab")

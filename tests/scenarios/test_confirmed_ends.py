@@ -13,7 +13,7 @@ from carrel.parsing.time import seconds
 from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.eventually import eventually
 from tests.kit.faults import Faulty
-from tests.kit.gpus import a_node, memory
+from tests.kit.gpus import N1, a_node, memory
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.tiers import an_opportunistic_pod, set_status
 
@@ -64,7 +64,7 @@ async def test_a_pod_that_was_deleted_by_force_holds_its_gpu_while_its_container
             await report(lab, uid, replica=replica)
             assert await freed(replica) == []
         assert await lab.held() == {"gpu-n1-0": {uid: None}}
-        (entry,) = replica.ledger.entries("n1")
+        (entry,) = replica.ledger.entries(N1)
         assert entry.gpu.unusable == "the pod lab/train is gone, but its containers still run on n1"
 
         await report(lab, replica=replica)
@@ -100,7 +100,7 @@ async def test_a_pod_that_was_never_bound_needs_no_confirmation() -> None:
     async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await report(lab, replica=replica)
         pod = await replica.sees(await lab.pod("train", limits={"nvidia.com/gpu": "1"}))
-        placement = place(replica.ledger, memory(8138), "n1")  # as a bind does that crashes before the Binding
+        placement = place(replica.ledger, memory(8138), N1)  # as a bind does that crashes before the Binding
         assert isinstance(placement, Placement)
         assert await replica.lease_writer.take(placement, Holder(pod.metadata.uid, "lab", "train")) is None
         await delete_by_force(lab, replica, pod.metadata.uid)
@@ -131,7 +131,7 @@ async def test_a_silent_agent_confirms_nothing_and_the_gpu_is_set_aside_with_the
         replica.cluster_ledger.mark_silent_agents(lab.clock.now)
 
         assert await freed(replica) == []
-        unusable = [entry.gpu.unusable for entry in replica.ledger.entries("n1")]
+        unusable = [entry.gpu.unusable for entry in replica.ledger.entries(N1)]
         since = "node n1 has not reported since 2026-11-16T12:00:15Z"
         assert unusable == [f"{since}; the pod lab/train may still run there", ""]
 
@@ -140,7 +140,7 @@ async def test_a_silent_agent_confirms_nothing_and_the_gpu_is_set_aside_with_the
             replica.cluster_ledger.mark_silent_agents(lab.clock.now)
             last = await freed(replica)
         assert last == ["the pod is gone"]
-        assert [entry.gpu.unusable for entry in replica.ledger.entries("n1")] == ["", ""]
+        assert [entry.gpu.unusable for entry in replica.ledger.entries(N1)] == ["", ""]
 
 
 async def test_the_reason_is_there_also_for_a_pod_that_goes_while_its_node_is_silent() -> None:
@@ -148,10 +148,10 @@ async def test_the_reason_is_there_also_for_a_pod_that_goes_while_its_node_is_si
         uid = await a_running_pod(lab, replica)
         lab.clock.now += timedelta(hours=1)
         replica.cluster_ledger.mark_silent_agents(lab.clock.now)
-        assert [entry.gpu.unusable for entry in replica.ledger.entries("n1")] == [""]
+        assert [entry.gpu.unusable for entry in replica.ledger.entries(N1)] == [""]
         await delete_by_force(lab, replica, uid)
 
-        assert "lab/train may still run there" in replica.ledger.entries("n1")[0].gpu.unusable
+        assert "lab/train may still run there" in replica.ledger.entries(N1)[0].gpu.unusable
 
 
 @pytest.mark.parametrize("why", ["the node is gone", "no agent sees containers"])
@@ -188,4 +188,4 @@ async def test_a_crash_or_a_lost_answer_frees_the_gpu_once() -> None:
                     await report(lab, replica=second)
                     await second.collector.collect()
                 assert await lab.held() == {}
-                assert [entry.free for entry in second.ledger.entries("n1")] == [16276]
+                assert [entry.free for entry in second.ledger.entries(N1)] == [16276]

@@ -7,12 +7,13 @@ from datetime import timedelta
 import pytest
 
 from carrel.dialects.booking_objects import BOOKINGS
-from carrel.dialects.carrel import read_lease
+from carrel.dialects.gpu_lease import read_lease
+from carrel.ids import BookingId
 from carrel.kubernetes.cluster import DeleteOptions, MergePatch, Selection
 from carrel.kubernetes.objects.resources import LEASES, NAMESPACES, PODS
 from carrel.ledger.tiers import Tier, TierPolicy
 from tests.kit.eventually import eventually
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, a_node
 from tests.kit.lab import NOON, Lab, a_lab
 from tests.kit.tiers import (
     WHOLE,
@@ -73,7 +74,7 @@ async def test_a_cancelled_booking_covers_nobody_and_the_next_pod_follows_one_th
             assert await replica.bind(pod, "n1") is None
         assert replica.covered_pods.tier(await replica.sees(pods[0])) is Tier.BOOKED
         await lab.client.delete(BOOKINGS, booking["metadata"]["name"])
-        await eventually(lambda: replica.covered_pods.booking("booking-ada") is None, "the booking is gone")
+        await eventually(lambda: replica.covered_pods.booking(BookingId("booking-ada")) is None, "the booking is gone")
         assert [replica.covered_pods.tier(await replica.sees(pod)) for pod in pods] == [
             Tier.OPPORTUNISTIC,
             Tier.OPPORTUNISTIC,
@@ -296,9 +297,7 @@ async def test_who_may_lose_a_gpu_to_a_booked_pod(
         if is_exempt:
             exempt = MergePatch({"metadata": {"annotations": {"carrel.dev/exempt": "true"}}})
             await lab.client.patch(NAMESPACES, "lab", exempt)
-            await eventually(
-                lambda: replica.covered_pods.tier(replica.pods.store.snapshot()[0]) is None, "it is exempt"
-            )
+            await eventually(lambda: replica.covered_pods.tier(next(iter(replica.pods.store))) is None, "it is exempt")
         await an_unschedulable_booked_pod(lab, "urgent", namespace="elsewhere")
 
         await settle(lab, TierController(replica))
@@ -311,16 +310,16 @@ async def test_who_holds_too_much_without_a_booking_waits_with_that_reason(lab: 
     async with lab.replica(tier_policy=policy) as replica:
         await an_opportunistic_pod(lab, replica, "first", annotations=EVE)
         second = await lab.pod("second", limits=WHOLE, annotations=EVE)
-        refused = replica.filter(await replica.sees(second), ["n1"]).why_not()
+        refused = replica.filter(await replica.sees(second), [N1]).refused
         assert refused == {
             "n1": "eve@lab.example holds 1 GPU without a booking; more than 1 are not given to one person"
         }
         why = replica.waiting_reason.why(await replica.sees(second))
-        assert why is not None and why.reason == refused["n1"]
+        assert why is not None and why.reason == refused[N1]
 
         await lab.book("eve@lab.example", gpus=1)
-        await eventually(lambda: replica.covered_pods.booking("booking-eve"), "the booking is seen")
-        assert replica.filter(await replica.sees(second), ["n1"]).fitting, "a booking covers the first, and this counts"
+        await eventually(lambda: replica.covered_pods.booking(BookingId("booking-eve")), "the booking is seen")
+        assert replica.filter(await replica.sees(second), [N1]).fitting, "a booking covers the first, and this counts"
 
 
 @pytest.mark.parametrize(("annotations", "who"), [(EVE, "eve@lab.example"), (NOBODY, "namespace lab")])
@@ -332,10 +331,10 @@ async def test_a_pod_that_was_deleted_by_force_counts_until_its_end_is_confirmed
         await lab.client.delete(PODS, "first", "lab", how=DeleteOptions(grace_seconds=0))
         await eventually(lambda: replica.pods.store.by_uid(uid) is None)
         second = await replica.sees(await lab.pod("second", limits=WHOLE, annotations=annotations))
-        assert f"{who} holds 1 GPU without a booking" in replica.filter(second, ["n1"]).why_not()["n1"]
+        assert f"{who} holds 1 GPU without a booking" in replica.filter(second, [N1]).refused[N1]
 
         await replica.collector.collect()  # the agent of this lab does not see containers: the API server's word counts
-        assert replica.filter(second, ["n1"]).fitting
+        assert replica.filter(second, [N1]).fitting
 
 
 async def test_pods_of_nobody_in_a_namespace_hold_together_no_more_than_one_person_may(lab: Lab) -> None:
@@ -345,11 +344,11 @@ async def test_pods_of_nobody_in_a_namespace_hold_together_no_more_than_one_pers
         elsewhere = await lab.pod("third", namespace="elsewhere", limits=WHOLE, annotations=NOBODY)
         of_eve = await lab.pod("fourth", limits=WHOLE, annotations=EVE)
 
-        assert replica.filter(await replica.sees(second), ["n1"]).why_not() == {
+        assert replica.filter(await replica.sees(second), [N1]).refused == {
             "n1": "namespace lab holds 1 GPU without a booking; more than 1 are not given to one person"
         }
-        assert replica.filter(await replica.sees(elsewhere), ["n1"]).fitting
-        assert replica.filter(await replica.sees(of_eve), ["n1"]).fitting
+        assert replica.filter(await replica.sees(elsewhere), [N1]).fitting
+        assert replica.filter(await replica.sees(of_eve), [N1]).fitting
 
 
 @pytest.mark.parametrize(("limit", "is_placed"), [(2, True), (1, False)])
@@ -360,7 +359,7 @@ async def test_a_gang_counts_as_a_whole_against_what_a_person_may_hold(lab: Lab,
         for pod in pods:
             await replica.sees(pod)
 
-        found = [replica.filter(await replica.sees(pod), ["n1"]) for pod in pods]
+        found = [replica.filter(await replica.sees(pod), [N1]) for pod in pods]
         assert [bool(each.fitting) for each in found] == [is_placed] * 2
         if is_placed:
             assert await asyncio.gather(*(replica.bind(pod, "n1") for pod in pods)) == [None, None]

@@ -16,21 +16,22 @@ from typing import Any
 import pytest
 
 from carrel.dialects.booking_objects import BOOKINGS
-from carrel.dialects.carrel import read_lease
+from carrel.dialects.gpu_lease import read_lease
 from carrel.dialects.hand_over_record import Why, read_record
 from carrel.dialects.tier import tier_of
+from carrel.ids import BookingId
 from carrel.kubernetes.cluster import DeleteOptions, MergePatch, NotFound, Selection
 from carrel.kubernetes.objects.kinds import Lease
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES, PODS
 from carrel.parsing.time import seconds
 from tests.kit.eventually import eventually
 from tests.kit.fault_run import TierFaultRun
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, N2, a_node
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.tiers import WHOLE, TierController, catch_up, end_deleted, pods_of, settle
 
 SEEDS = int(os.environ.get("CARREL_SWEEP", "25"))
-NODES = ("n1", "n2")
+NODES = (N1, N2)
 PEOPLE = ("ada", "bob", "eve")
 HALF = {"gpu-fraction": "0.5"}
 
@@ -150,7 +151,7 @@ async def check_at_rest(lab: Lab) -> None:
                 assert recorded == (covered.entitlement.booking if covered else ""), "the record is not the truth"
                 if recorded:
                     touched.setdefault(recorded, set()).add(record.gpu)
-        assert all(len(gpus) <= booked[booking] for booking, gpus in touched.items()), touched
+        assert all(len(gpus) <= booked[BookingId(booking)] for booking, gpus in touched.items()), touched
         for pod in calm.pods.store:
             if "carrel.dev/tier" in pod.metadata.annotations:
                 assert tier_of(pod) is calm.covered_pods.tier(pod), f"{pod.metadata.name} was told {tier_of(pod)}"

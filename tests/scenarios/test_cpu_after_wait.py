@@ -8,13 +8,16 @@ import pytest
 
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.dialects.tier import WhenFull
+from carrel.ids import PodUid
 from carrel.kubernetes.cluster import DeleteOptions, MergePatch
 from carrel.kubernetes.objects.resources import NAMESPACES, PODS
+from carrel.ledger.gpus import MiB
+from carrel.ledger.shares import Holder, Share
 from carrel.lifecycle.handing_over.hand_over import HandOverResult
 from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.eventually import eventually
 from tests.kit.faults import Faulty
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, a_node
 from tests.kit.lab import NOON, Lab, Replica, a_lab
 from tests.kit.tiers import (
     OPPORTUNISTIC,
@@ -146,6 +149,20 @@ async def test_a_pod_gets_its_gpu_when_its_claim_comes_and_one_is_free() -> None
         assert (await lab.annotations("notebook"))["gpu.scheduling/allocated"] == "n1:0"
 
 
+async def test_a_pod_that_is_being_bound_waits_on() -> None:
+    async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
+        await a_full_lab(lab, replica)
+        before = await lab.pod("notebook", limits=WHOLE, annotations=HUB)
+        (entry,) = replica.ledger.entries(N1)
+        share = Share(Holder(PodUid(before["metadata"]["uid"]), "lab", "notebook"), entry.gpu.uuid, MiB(1))
+        assert await replica.lease_writer.record_share(entry.gpu, share)
+        lab.clock.now = NOON + timedelta(minutes=5)
+
+        await settle(lab, controller_on(replica))
+
+        assert (await pods_of(lab))["notebook"].metadata.uid == before["metadata"]["uid"]
+
+
 async def test_a_pod_of_a_controller_waits_on() -> None:
     async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await a_full_lab(lab, replica)
@@ -217,7 +234,7 @@ async def test_a_pod_that_is_bound_at_this_moment_keeps_its_gpu() -> None:
         await lab.client.delete(PODS, "busy", "lab", how=DeleteOptions(grace_seconds=0))
         await catch_up(lab, replica)
         await replica.collector.collect()
-        await schedule(lab, replica, ("n1",))
+        await schedule(lab, replica, (N1,))
 
         assert await controller.parts.hand_overs.advance(name) is HandOverResult.CALLED_OFF
         found = (await pods_of(lab))["notebook"]

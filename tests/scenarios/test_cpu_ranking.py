@@ -6,11 +6,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from carrel.cluster.pod_requests import Asked
+from carrel.ids import NodeName
 from carrel.kubernetes.cluster import MergePatch
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import NODES, PODS
+from carrel.ledger.coverage import Covered
 from carrel.scheduling.assembly import handlers_on, scheduler_on
 from tests.kit.eventually import eventually
-from tests.kit.gpus import A100, a_node
+from tests.kit.gpus import A100, N1, N2, a_node
 from tests.kit.lab import Lab, Replica, a_lab
 
 NODES_OF_LAB = [a_node("n1", gpus=4), a_node("n2", gpus=4)]
@@ -29,13 +33,13 @@ async def has_cores(lab: Lab, replica: Replica, **cores: int) -> None:
 
 def free_cores(replica: Replica, node: str) -> float:
     machines = replica.scheduler._ranking.machines
-    return machines.free[node].cpu_milli / 1000 if node in machines.free else -1
+    return machines.free[NodeName(node)].cpu_milli / 1000 if node in machines.free else -1
 
 
 async def ranked(lab: Lab, replica: Replica, name: str, limits: dict[str, str]) -> list[str]:
     pod = await replica.sees(await lab.pod(name, limits=limits))
-    replica.filter(pod, ["n1", "n2"])
-    return list(replica.scheduler.rank(pod, ["n1", "n2"]))
+    replica.filter(pod, [N1, N2])
+    return list(replica.scheduler.rank(pod, [N1, N2]))
 
 
 async def test_a_pod_with_much_cpu_goes_where_the_other_gpus_keep_theirs() -> None:
@@ -74,7 +78,7 @@ async def test_a_replica_that_is_not_asked_learns_from_the_pods_that_another_bin
     async with a_lab(NODES_OF_LAB) as lab, lab.replica() as asked, lab.replica() as standby:
         for number in range(3):
             pod = await lab.pod(f"p{number}", limits=asking(8))
-            asked.scheduler.choose(await asked.sees(pod), ("n1", "n2"))
+            asked.scheduler.filter(await asked.sees(pod), (N1, N2), chooses=True)
             assert await asked.bind(pod, "n1") is None
 
         seen = [replica.scheduler._ranking.demand for replica in (asked, standby)]
@@ -90,7 +94,12 @@ async def test_what_a_pod_asks_for_is_read_once_when_it_is_learnt() -> None:
         await replica.sees(await lab.pod("p", limits=asking(8)))
         read: list[str] = []
         as_admitted = replica.requests.as_admitted
-        replica.requests.as_admitted = lambda pod: read.append(pod.metadata.name) or as_admitted(pod)  # type: ignore[func-returns-value,method-assign]
+
+        def note(pod: Pod, covered: Covered | None = None) -> Asked:
+            read.append(pod.metadata.name)
+            return as_admitted(pod, covered)
+
+        replica.requests.as_admitted = note  # type: ignore[method-assign]
 
         scheduler_on(replica).learn(iter(replica.pods.store))
 
@@ -143,8 +152,8 @@ async def test_a_pod_that_no_node_could_serve_does_not_change_what_is_usual() ->
 
         scheduler.learn(replica.pods.store)
         for pod in absurd:
-            scheduler.filter(pod, ["n1", "n2"])
-            scheduler.choose(pod, ["n1", "n2"])
+            scheduler.filter(pod, [N1, N2])
+            scheduler.filter(pod, [N1, N2], chooses=True)
 
         mix = scheduler._ranking.demand.mix
         assert [(str(typical.request), typical.cpu_milli) for typical in mix.typical] == [("1 whole GPU", 8000)]

@@ -29,6 +29,7 @@ from carrel.manifests import crds, priority_classes, rbac, webhooks
 from carrel.parsing.time import micro_seconds, seconds
 from kubernetes_in_memory import EmbeddedApi, Settings
 from kubernetes_in_memory.auth import ADMIN, AccessRequest, UserInfo
+from tests.kit.configuration import configure
 from tests.kit.gpus import a_node
 from tests.kit.installation import InstalledLab
 from tests.kit.lab import OURS, Lab, a_lab
@@ -62,7 +63,15 @@ async def test_where_only_the_definitions_are_installed_everything_else_is_named
         await lab.client.patch(GPU_NODE_STATUSES, "n1", sees_containers, subresource="status")
         found = await seen(lab)
     failed = {hop for hop, each in found.items() if each.state is HopState.FAIL}
-    assert failed == {"policies", "webhook", "admission", "gpu-scheduler", "carrel-controller", "components"}
+    assert failed == {
+        "policies",
+        "webhook",
+        "admission",
+        "gpu-scheduler",
+        "carrel-controller",
+        "components",
+        "configuration",
+    }
     assert {found[hop].state for hop in ("API server", "definitions", "node n1")} == {HopState.OK}
     assert "MutatingWebhookConfiguration carrel is missing" in found["webhook"].text
     assert "does not ask the webhook" in found["admission"].text
@@ -221,13 +230,13 @@ async def test_hints_name_the_release_that_the_marker_belongs_to(
 ) -> None:
     async with a_lab([]) as lab:
         installed = InstalledLab(lab)
-        await installed.component("webhook", {"CARREL_RUNTIME_CLASS": "gpu"})
+        await configure(lab.client, "nodes: {runtimeClass: gpu}")
         marker = next(each for each in rbac() if each["metadata"]["name"] == "carrel-installation")
         marker["metadata"]["labels"] = labels
         installed.pods.objects[CLUSTER_ROLES.path(name="carrel-installation")] = marker
         webhook = await installed.one("webhook")
         runtime_class = await installed.one("runtime class")
-    value = "carrel.runtimeClass=auto" if "gpu-booking" in change else "runtimeClass=auto"
+    value = "carrel.config.nodes.runtimeClass=auto" if "gpu-booking" in change else "config.nodes.runtimeClass=auto"
     keep = f"--namespace {OURS} --reset-then-reuse-values"
     assert webhook.advice == f"helm upgrade {install} {keep}"
     assert runtime_class.advice == f"helm upgrade {change} {keep} --set {value}"

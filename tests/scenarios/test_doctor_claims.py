@@ -8,6 +8,8 @@ import pytest
 
 from carrel.cli.checks.finding import Finding, HopState, Installation
 from carrel.cli.checks.resource_claims import resource_claims
+from carrel.configuration.schema import Configuration, ResourceClaims
+from carrel.dialects.options import DraDriver
 from carrel.kubernetes.cluster import Json, JsonPatch, MergePatch
 from carrel.kubernetes.objects.resources import NODES, VALIDATING_WEBHOOKS
 from carrel.manifests import dra
@@ -19,26 +21,28 @@ from tests.kit.lab import OURS, Lab, a_lab
 
 N1 = a_node("n1")
 BUNDLE = {"caBundle": "YQ=="}
-NVIDIA = {"CARREL_DRA": "true", "CARREL_DRA_DRIVER": "gpu.nvidia.com"}
+OFF = ResourceClaims()
+ON = ResourceClaims(enabled=True)
+NVIDIA = ResourceClaims(enabled=True, driver=DraDriver.NVIDIA)
 FAIL, WARN, OK = HopState.FAIL, HopState.WARN, HopState.OK
 
 
 class ClaimLab:
-    def __init__(self, lab: Lab) -> None:
-        self.lab, self.installed = lab, InstalledLab(lab)
+    def __init__(self, lab: Lab, claims: ResourceClaims) -> None:
+        self.lab, self.installed, self.claims = lab, InstalledLab(lab), claims
 
     async def found(self) -> list[tuple[HopState, str]]:
-        installation = Installation(self.installed.client, OURS, self.lab.clock)
+        configuration = Configuration(resource_claims=self.claims)
+        installation = Installation(self.installed.client, OURS, self.lab.clock, configuration=configuration)
         found: list[Finding] = list(await resource_claims(installation))
         assert all(each.advice for each in found if each.state is not OK)
         return [(each.state, each.text) for each in found]
 
-    async def install(self, env: dict[str, str], runtime: str = "containerd://2.2.1") -> None:
-        await self.installed.component("webhook", env)
-        await self.installed.component("agent", env)
+    async def install(self, runtime: str = "containerd://2.2.1") -> None:
+        await self.installed.component("agent")
         info = {"status": {"nodeInfo": {"containerRuntimeVersion": runtime}}}
         await self.lab.client.patch(NODES, "n1", MergePatch(info), subresource="status")
-        for each in dra(driver=env.get("CARREL_DRA_DRIVER", "gpu.carrel.dev")):
+        for each in dra(driver=self.claims.driver.value):
             if each["kind"] == "DeviceClass":
                 await self.lab.client.create(DEVICE_CLASSES, each)
             if each["kind"] == "ValidatingWebhookConfiguration":
@@ -52,10 +56,10 @@ class ClaimLab:
 
 
 @asynccontextmanager
-async def a_claim_lab(env: dict[str, str] | None = None, **how: Any) -> AsyncIterator[ClaimLab]:
+async def a_claim_lab(claims: ResourceClaims = ON, **how: Any) -> AsyncIterator[ClaimLab]:
     async with a_lab([N1]) as lab:
-        found = ClaimLab(lab)
-        await found.install({"CARREL_DRA": "true"} if env is None else env, **how)
+        found = ClaimLab(lab, claims)
+        await found.install(**how)
         yield found
 
 
@@ -66,15 +70,15 @@ async def test_where_all_is_well_it_says_so() -> None:
 
 
 async def test_without_dra_nothing_is_missed() -> None:
-    async with a_claim_lab({}) as lab:
+    async with a_claim_lab(OFF) as lab:
         assert await lab.found() == [
-            (OK, "ResourceClaims are not counted (dra.enabled), and no driver advertises GPUs to them")
+            (OK, "ResourceClaims are not counted (resourceClaims.enabled), and no driver advertises GPUs to them")
         ]
 
 
-@pytest.mark.parametrize("env", [{}, {"CARREL_DRA": "true"}], ids=["nothing is counted", "only our own driver"])
-async def test_gpus_that_another_driver_advertises_uncounted_are_a_failure(env: dict[str, str]) -> None:
-    async with a_claim_lab(env) as lab:
+@pytest.mark.parametrize("claims", [OFF, ON], ids=["nothing is counted", "only our own driver"])
+async def test_gpus_that_another_driver_advertises_uncounted_are_a_failure(claims: ResourceClaims) -> None:
+    async with a_claim_lab(claims) as lab:
         await publish(lab.lab, N1)
         await publish(lab.lab, N1, driver="gpu.nvidia.com")
         text = "devices of gpu.nvidia.com on n1 are not counted: claims and other pods may get the same GPU"

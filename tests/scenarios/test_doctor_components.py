@@ -16,7 +16,9 @@ from carrel.kubernetes.cluster import MergePatch
 from carrel.kubernetes.objects.resources import (
     LEASES,
     MUTATING_WEBHOOKS,
+    NAMESPACES,
     NODES,
+    PODS,
     RUNTIME_CLASSES,
     SERVICE_ACCOUNTS,
     SERVICES,
@@ -24,6 +26,8 @@ from carrel.kubernetes.objects.resources import (
 from carrel.kubernetes.server_clock import ServerClock
 from kubernetes_in_memory import EmbeddedApi, Settings
 from kubernetes_in_memory.auth import AccessRequest
+from tests.kit.configuration import configure
+from tests.kit.configuring import change, configuring_on
 from tests.kit.gpus import a_node
 from tests.kit.installation import InstalledLab
 from tests.kit.lab import OURS, Lab, a_lab
@@ -149,37 +153,68 @@ async def test_a_wrong_clock_of_this_machine_is_a_finding() -> None:
     assert "the clock of this machine is 299 s ahead" in wrong.text
 
 
-# --- settings --------------------------------------------------------------------------------------------------------
+# --- the configuration -----------------------------------------------------------------------------------------------
+
+
+async def test_the_configuration_in_force_has_an_age_and_a_source() -> None:
+    async with a_lab([]) as lab, lab.replica() as replica:
+        installed, configuring = InstalledLab(lab), configuring_on(replica)
+        none = await installed.one("configuration")
+        await configure(lab.client, "{}")
+        unrecorded = await installed.one("configuration")
+        await configuring.round()
+        await change(lab, "tiers: {victims: random}", "ada", "as MAIA did")
+        undecided = await installed.one("configuration")
+        await configuring.round()
+        lab.clock.now += timedelta(days=3, hours=4)
+        well = await installed.one("configuration")
+    assert [each.state for each in (none, unrecorded, undecided, well)] == [FAIL, WARN, WARN, OK]
+    assert "has no ConfigMap carrel: no component can start" in none.text
+    assert "no controller has recorded it" in unrecorded.text
+    assert "no controller has decided about it" in undecided.text
+    assert well.text == ("in force for 3 d 4 h, since Mon 16 Nov 2026 12:00 UTC; last changed by ada (as MAIA did)")
+
+
+async def test_a_configuration_that_is_refused_fails_with_all_mistakes() -> None:
+    async with a_lab([]) as lab, lab.replica() as replica:
+        await configure(lab.client, "{}")
+        await configuring_on(replica).round()
+        await configure(lab.client, "tiers: {victim: fair, atEnd: never}")
+        await configuring_on(replica).round()
+        found = await InstalledLab(lab).one("configuration")
+    assert (found.state, found.advice) == (FAIL, "carrel config show")
+    assert "did you mean victims?; tiers.atEnd is 'never'" in found.text
 
 
 @pytest.mark.parametrize(
-    ("component", "env", "state", "said"),
+    ("check", "component", "env", "state", "said"),
     [
-        pytest.param("agent", {"CARREL_MEMORY_UNIT": "MiB"}, OK, "", id="the default, written out"),
-        pytest.param("agent", {"CARREL_MEMORY_UNIT": "GiB"}, FAIL, "CARREL_MEMORY_UNIT differs", id="another unit"),
-        pytest.param("webhook", {"CARREL_MODE": "coexist"}, FAIL, "CARREL_MODE differs", id="another mode"),
-        pytest.param("agent", {"CARREL_MODE": "report-only"}, OK, "", id="an agent that only reports"),
+        pytest.param("configuration", "agent", {"CARREL_LOG_LEVEL": "debug"}, OK, "", id="an option of the process"),
         pytest.param(
-            "agent", {"CARREL_DEVICE_LIST": "cdi"}, FAIL, "CARREL_DEVICE_LIST differs", id="another device list"
+            "configuration",
+            "agent",
+            {"CARREL_MEMORY_UNIT": "GiB"},
+            FAIL,
+            "CARREL_MEMORY_UNIT is memory.unit in the configuration",
+            id="a setting that moved",
         ),
-        pytest.param("controller", {"CARREL_SEAL_KEY": "x"}, FAIL, "CARREL_SEAL_KEY differs", id="another key"),
+        pytest.param("settings", "agent", {"CARREL_MEMORY_UNIT": "GiB"}, OK, "", id="which is no typing error"),
+        pytest.param("settings", "agent", {"CARREL_REPORT_ONLY": "true"}, OK, "", id="an agent that only reports"),
         pytest.param(
-            "booking", {"CARREL_COOLDOWN_DAY": "7"}, WARN, "no setting CARREL_COOLDOWN_DAY", id="a typing error"
-        ),
-        pytest.param("booking", {"CARREL_COOLDOWN_DAYS": "7"}, OK, "", id="a setting of a rule"),
-        pytest.param(
-            "webhook", {"CARREL_SCHEDULERS": "mine"}, FAIL, "CARREL_SCHEDULERS differs", id="another scheduler"
+            "settings", "booking", {"CARREL_DATABSE": "x"}, WARN, "no setting CARREL_DATABSE", id="a typing error"
         ),
     ],
 )
 async def test_settings_whose_wrong_value_nobody_notices(
-    component: str, env: dict[str, str], state: HopState, said: str
+    check: str, component: str, env: dict[str, str], state: HopState, said: str
 ) -> None:
-    async with a_lab([]) as lab:
+    async with a_lab([]) as lab, lab.replica() as replica:
+        await configure(lab.client, "{}")
+        await configuring_on(replica).round()
         installed = InstalledLab(lab)
         for each in ("webhook", "scheduler", "controller", "booking", "agent"):
             await installed.component(each, env if each == component else {})
-        found = await installed.one("settings")
+        found = await installed.one(check)
     assert found.state is state
     assert said in found.text
 
@@ -193,23 +228,21 @@ async def a_runtime_class(lab: Lab, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("webhook", "agent", "there", "state", "said"),
+    ("text", "agent", "there", "state", "said"),
     [
-        pytest.param({}, {}, "nvidia", OK, "get nvidia", id="found by itself"),
+        pytest.param("{}", {}, "nvidia", OK, "get nvidia", id="found by itself"),
         pytest.param(
-            {"CARREL_RUNTIME_CLASS": "gpu"}, {}, "nvidia", FAIL, "no RuntimeClass gpu", id="a name that is not there"
+            "nodes: {runtimeClass: gpu}", {}, "nvidia", FAIL, "no RuntimeClass gpu", id="a name that is not there"
         ),
-        pytest.param({}, {"CARREL_SIMULATE": "f"}, "", OK, "simulated", id="simulated GPUs need none"),
-        pytest.param({}, {}, "", WARN, "hideGpusFrom is nvidia-pods", id="the default runtime shows GPUs to images"),
-        pytest.param({"CARREL_HIDE_GPUS_FROM": "all-pods"}, {}, "", OK, "--probe", id="all pods are told to see none"),
+        pytest.param("{}", {"CARREL_SIMULATE": "f"}, "", OK, "simulated", id="simulated GPUs need none"),
+        pytest.param("{}", {}, "", WARN, "hideGpusFrom is nvidia-pods", id="the default runtime shows GPUs to images"),
+        pytest.param("nodes: {hideGpusFrom: all-pods}", {}, "", OK, "--probe", id="all pods are told to see none"),
     ],
 )
-async def test_the_runtime_class(
-    webhook: dict[str, str], agent: dict[str, str], there: str, state: HopState, said: str
-) -> None:
+async def test_the_runtime_class(text: str, agent: dict[str, str], there: str, state: HopState, said: str) -> None:
     async with a_lab([]) as lab:
         installed = InstalledLab(lab)
-        await installed.component("webhook", webhook)
+        await configure(lab.client, text)
         await installed.component("agent", agent)
         if there:
             await a_runtime_class(lab, there)
@@ -240,14 +273,14 @@ async def show(lab: Lab, **resources: str) -> None:
         pytest.param({"gpu": "2", "memory": "0"}, {}, FAIL, "no aliyun.com/gpu-mem", id="no memory"),
         pytest.param(
             {"gpu": "0", "memory": "0"},
-            {"CARREL_MODE": "coexist"},
+            {"plugin": "coexist"},
             FAIL,
             "NVIDIA's plugin must run",
             id="coexist alone",
         ),
-        pytest.param({"gpu": "2", "memory": "0"}, {"CARREL_MODE": "coexist"}, OK, "", id="beside NVIDIA's plugin"),
+        pytest.param({"gpu": "2", "memory": "0"}, {"plugin": "coexist"}, OK, "", id="beside NVIDIA's plugin"),
         pytest.param(
-            {"gpu": "0", "memory": "0"}, {"CARREL_MODE": "report-only"}, OK, "", id="other plugins advertise all"
+            {"gpu": "0", "memory": "0"}, {"CARREL_REPORT_ONLY": "true"}, OK, "", id="other plugins advertise all"
         ),
     ],
 )
@@ -256,6 +289,7 @@ async def test_what_each_kubelet_advertises(
 ) -> None:
     async with a_lab([a_node("n1", 2)]) as lab:
         installed = InstalledLab(lab)
+        await configure(lab.client, f"nodes: {{plugin: {env.get('plugin', 'native')}}}")
         await installed.component("agent", env)
         await lab.client.patch(
             GPU_NODE_STATUSES, "n1", MergePatch({"status": {"memoryResource": "node"}}), subresource="status"
@@ -405,8 +439,8 @@ async def test_the_account_of_the_hub(refused: tuple[str, ...], account: str, st
         there = InstalledLab(Lab(api, lab.clock))
         for name in (OURS, "jhub"):
             namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-            await there.lab.client._write("POST", "/api/v1/namespaces", namespace, dry_run=False)
-        await there.component("webhook", {"CARREL_SPAWNERS": "system:serviceaccount:jhub:hub"})
+            await there.lab.client.create(NAMESPACES, namespace)
+        await configure(there.lab.client, "hubs: {accounts: [system:serviceaccount:jhub:hub]}")
         body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}}
         await there.lab.client.create(SERVICE_ACCOUNTS, body, "jhub")
         found = await there.one("hub")
@@ -423,7 +457,27 @@ async def test_pods_of_a_hub_that_nobody_named_are_a_warning() -> None:
         installed.pods.answers["webhook", "/metrics"] = 200, f"# TYPE {name} counter\n{name}_total 4.0\n"
         some = await installed.one("hub")
     assert (none.state, some.state) == (OK, WARN)
-    assert some.text.startswith("4 pods came from a hub that is not in spawners")
+    assert some.text.startswith("4 pods came from a hub that is not in hubs.accounts")
+
+
+async def test_a_hub_that_runs_and_is_not_named_is_a_warning_with_its_account() -> None:
+    async with a_lab([]) as lab:
+        installed = InstalledLab(lab)
+        await lab.client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "jhub"}})
+        labels = {"app": "jupyterhub", "component": "hub"}
+        spec = {"serviceAccountName": "hub", "containers": [{"name": "hub", "image": "hub"}]}
+        for name, theirs in {"hub-7d": labels, "other": {"component": "hub"}}.items():
+            body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": theirs}, "spec": spec}
+            await lab.client.create(PODS, body, "jhub")
+        found = await installed.one("hub")
+        await configure(lab.client, "hubs: {accounts: [any]}")
+        everybody = await installed.one("hub")
+    assert (found.state, everybody.state) == (WARN, WARN)
+    assert found.text.startswith(
+        "a hub runs as jhub/hub-7d, and system:serviceaccount:jhub:hub is not in hubs.accounts"
+    )
+    assert "config.hubs.accounts={system:serviceaccount:jhub:hub}" in found.advice
+    assert everybody.text.startswith("hubs.accounts has any: whoever creates a pod says whose it is")
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from carrel.cli.checks.finding import HopState, ProbeOptions
-from carrel.cli.checks.probe_pods import LABELS
-from carrel.kubernetes.cluster import Json, MergePatch, Selection
+from carrel.cli.checks.runtime import LABELS
+from carrel.kubernetes.cluster import BindTarget, Json, MergePatch, Selection
 from carrel.kubernetes.objects.resources import PODS
 from tests.kit.eventually import LIMIT_S
 from tests.kit.gpus import a_node
@@ -49,13 +49,7 @@ class Node:
         said = self._says[has_gpu]
         notes = {"carrel.dev/devices": OWN} if has_gpu else {}
         await self._lab.client.patch(PODS, name, MergePatch({"metadata": {"annotations": notes}}), "lab")
-        binding = {
-            "apiVersion": "v1",
-            "kind": "Binding",
-            "metadata": {"name": name},
-            "target": {"kind": "Node", "name": "n1"},
-        }
-        await self._lab.client._write("POST", f"/api/v1/namespaces/lab/pods/{name}/binding", binding, dry_run=False)
+        await self._lab.client.bind(BindTarget("lab", name, pod["metadata"]["uid"], "n1"))
         if said is None:
             return  # it never ends
         message = said if isinstance(said, str) else json.dumps(said)

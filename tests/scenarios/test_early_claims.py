@@ -2,8 +2,8 @@
 
 import msgspec
 
-from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.reflector import Informers
 from carrel.resource_claims.device_claims import DeviceClaims
 from carrel.resource_claims.objects import RESOURCE_CLAIMS
 from tests.kit.dra import new_claim

@@ -79,7 +79,7 @@ async def test_pods_that_do_not_expire_are_not_ended(pod: dict[str, Any]) -> Non
         {"limits": {"aliyun.com/gpu-mem": "8138"}},
         {"note": {"gpu-fraction": "0.5"}},
         {"note": {"gpu.scheduling/claim": "gone"}},
-        {"note": {"carrel.dev/gpu-gpus": "1"}},
+        {"note": {"carrel.dev/gpu-count": "1"}},
     ],
     ids=["nvidia", "gpushare", "KAI", "a claim", "carrel"],
 )
@@ -268,7 +268,7 @@ async def test_a_pod_is_warned_once_24_hours_1_hour_and_15_minutes_before() -> N
 
         assert told == [0, 1, 1, 2]
         assert sorted(await warnings(lab)) == [
-            f"the booking of this pod ends at 2026-11-18T12:00:00Z, in less than {lead};"
+            f"the booking of this pod ends at Wed 18 Nov 12:00 UTC, in less than {lead};"
             " then the pod is created again without a GPU"
             for lead in ("15m", "1h", "24h")
         ]
@@ -287,7 +287,7 @@ async def test_a_warning_comes_only_if_the_booking_is_longer_than_the_time_befor
         lab.clock.now += timedelta(hours=2)
         await settle(lab, TierController(replica))
         assert [each.split(";")[0] for each in await warnings(lab) if "less than" in each] == [
-            "the booking of this pod ends at 2026-11-17T13:00:00Z, in less than 24h"
+            "the booking of this pod ends at Tue 17 Nov 13:00 UTC, in less than 24h"
         ]
 
         shortened = {"spec": {"end": "2026-11-16T14:30:00Z"}}

@@ -18,11 +18,11 @@ from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Json, NotFoun
 from carrel.kubernetes.objects.resources import LEASES, PODS
 from tests.kit.eventually import eventually
 from tests.kit.fault_run import ReplicaFaultRun
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, N2, N3, a_node
 from tests.kit.lab import Lab, Replica, a_lab
 
 SEEDS = int(os.environ.get("CARREL_SWEEP", "25"))
-NODES = ("n1", "n2", "n3")
+NODES = (N1, N2, N3)
 MEMORY = 1000
 KINDS: list[dict[str, dict[str, str]]] = [
     {"limits": {"aliyun.com/gpu-mem": "300"}},
@@ -31,7 +31,7 @@ KINDS: list[dict[str, dict[str, str]]] = [
     {"limits": {"nvidia.com/gpu": "2"}},
     {"annotations": {"gpu-fraction": "0.5"}},
     {"annotations": {"gpu.scheduling/claim": "pair"}},
-    {"annotations": {"carrel.dev/gpu-gpus": "2", "carrel.dev/gpu-memory-mib": "100"}},
+    {"annotations": {"carrel.dev/gpu-count": "2", "carrel.dev/gpu-memory-mib": "100"}},
 ]
 
 

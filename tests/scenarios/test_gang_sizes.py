@@ -14,7 +14,7 @@ from carrel.kubernetes.objects.resources import CRDS, PODS, Resource
 from carrel.ledger.refusals import Refusal
 from tests.kit.definitions import definition
 from tests.kit.eventually import eventually
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, N2, N3, a_node
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.scenarios.test_gangs import schedule
 
@@ -57,7 +57,7 @@ async def pods_by(lab: Lab, owner: Json | None, names: Sequence[str], **spec: An
 
 
 async def why(replica: Replica, pod: Json) -> str:
-    answer = await schedule(replica, pod, ["n1"])
+    answer = await schedule(replica, pod, [N1])
     return answer.reason if isinstance(answer, Refusal) else ""
 
 
@@ -67,7 +67,7 @@ async def becomes_known(replica: Replica, pods: Sequence[Json]) -> None:
         await replica.sees(pod)
     await eventually(lambda: replica.claims.store.get("train", "lab"))
     for pod in pods:
-        replica.filter(await replica.sees(pod), ["n1"])
+        replica.filter(await replica.sees(pod), [N1])
     await replica.gang_sizes.wait_looked_up()
 
 
@@ -84,7 +84,7 @@ async def test_the_pods_of_a_job_wait_for_as_many_as_it_runs_at_once() -> None:
 
         pods += await pods_by(lab, owner, ["train-c"])
         await replica.sees(pods[-1])
-        assert await asyncio.gather(*(schedule(replica, pod, ["n1"]) for pod in pods)) == [None] * 3
+        assert await asyncio.gather(*(schedule(replica, pod, [N1]) for pod in pods)) == [None] * 3
 
 
 async def test_a_gang_whose_size_becomes_known_wakes_its_pods() -> None:
@@ -109,7 +109,7 @@ async def test_a_member_that_kube_scheduler_saw_first_is_not_placed_as_if_it_wer
         await lab.client.delete(PODS, "train-a", "lab")
         await eventually(lambda: replica.pods.store.get("train-a", "lab") is None)
 
-        answer = replica.filter(not_watched_yet, ["n1"])
+        answer = replica.filter(not_watched_yet, [N1])
 
         assert not isinstance(answer, Refusal)
         assert list(answer.fitting) == []
@@ -123,7 +123,7 @@ async def test_a_job_that_has_few_completions_left_makes_a_smaller_gang() -> Non
         pods = await pods_by(lab, owner, ["train-y", "train-z"])
         await becomes_known(replica, pods)
 
-        assert await asyncio.gather(*(schedule(replica, pod, ["n1"]) for pod in pods)) == [None] * 2
+        assert await asyncio.gather(*(schedule(replica, pod, [N1]) for pod in pods)) == [None] * 2
 
 
 async def test_the_size_never_is_the_number_of_claims() -> None:
@@ -143,7 +143,7 @@ async def test_a_stateful_set_that_starts_in_parallel_makes_a_gang() -> None:
         pods = await pods_by(lab, await a_maker(lab, STATEFUL_SETS, "train", spec), ["train-0", "train-1"])
         await becomes_known(replica, pods)
 
-        assert await asyncio.gather(*(schedule(replica, pod, ["n1"]) for pod in pods)) == [None] * 2
+        assert await asyncio.gather(*(schedule(replica, pod, [N1]) for pod in pods)) == [None] * 2
 
 
 async def test_a_stateful_set_that_starts_one_pod_after_the_other_is_told_that_it_would_wait_for_ever() -> None:
@@ -171,7 +171,7 @@ async def test_the_surge_pod_of_a_rolling_update_does_not_complete_the_old_gang(
         await becomes_known(replica, pods)
 
         assert "waits for 1 more member: 2 of 3 are here" in await why(replica, pods[0])
-        assert await schedule(replica, pods[2], ["n1"]) is None, "the new ReplicaSet makes one pod so far"
+        assert await schedule(replica, pods[2], [N1]) is None, "the new ReplicaSet makes one pod so far"
 
 
 async def test_the_jobs_of_a_job_set_make_one_gang() -> None:
@@ -190,7 +190,7 @@ async def test_the_jobs_of_a_job_set_make_one_gang() -> None:
 
         pods = [*first, *await pods_by(lab, makers[1], ["train-1-a"])]
         await becomes_known(replica, pods)
-        assert await asyncio.gather(*(schedule(replica, pod, ["n1"]) for pod in pods)) == [None] * 2
+        assert await asyncio.gather(*(schedule(replica, pod, [N1]) for pod in pods)) == [None] * 2
 
 
 async def test_each_group_of_a_leader_worker_set_is_a_gang() -> None:
@@ -204,7 +204,7 @@ async def test_each_group_of_a_leader_worker_set_is_a_gang() -> None:
         )
         await becomes_known(replica, [*pods, other])
 
-        assert await asyncio.gather(*(schedule(replica, pod, ["n1"]) for pod in pods)) == [None] * 2
+        assert await asyncio.gather(*(schedule(replica, pod, [N1]) for pod in pods)) == [None] * 2
         assert "waits for 1 more member: 1 of 2 are here" in await why(replica, other)
 
 
@@ -222,7 +222,7 @@ async def test_pods_that_nothing_made_are_a_gang_when_no_more_have_come_for_some
         assert "has 2 pods so far" in await why(replica, pods[0]), "the second came three seconds ago"
 
         lab.clock.now += timedelta(seconds=3)
-        assert await asyncio.gather(*(schedule(replica, pod, ["n1"]) for pod in pods)) == [None] * 2
+        assert await asyncio.gather(*(schedule(replica, pod, [N1]) for pod in pods)) == [None] * 2
 
 
 async def test_pods_that_are_all_there_are_woken_when_the_seconds_are_over() -> None:
@@ -256,7 +256,7 @@ async def test_a_gang_that_loses_a_node_gets_its_lost_pods_back_elsewhere(lost: 
         owner = await a_maker(lab, JOBS, "train", a_job(4))
         pods = await pods_by(lab, owner, [f"train-{i}" for i in range(4)])
         await becomes_known(replica, pods)
-        assert await asyncio.gather(*(schedule(replica, pod, ["n1", "n2"]) for pod in pods)) == [None] * 4
+        assert await asyncio.gather(*(schedule(replica, pod, [N1, N2]) for pod in pods)) == [None] * 4
 
         gone = [uid for uid, node in (await lab.bound()).items() if node == "n1"][:lost]
         for pod in pods:
@@ -267,5 +267,5 @@ async def test_a_gang_that_loses_a_node_gets_its_lost_pods_back_elsewhere(lost: 
         await eventually(lambda: len(replica.pods.store) == 4)
 
         for pod in again:
-            assert await schedule(replica, pod, ["n2", "n3"]) is None, "the others run: it joins them"
+            assert await schedule(replica, pod, [N2, N3]) is None, "the others run: it joins them"
         assert set((await lab.bound()).values()) >= {"n2", "n3"}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from carrel.ids import NodeName
 from carrel.kubernetes.cluster import Json, MergePatch
 from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.kubernetes.transport import ApiRequest, ApiResponse, ResponseLike, Transport
@@ -16,7 +17,7 @@ from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.scenarios.test_gangs import HASTY, a_gang, ready
 
-NAMES = tuple(f"n{number:03}" for number in range(120))
+NAMES = tuple(NodeName(f"n{number:03}") for number in range(120))
 FIRST, SECOND, THIRD = NAMES[:40], NAMES[40:80], NAMES[80:]
 
 
@@ -41,18 +42,18 @@ async def wait_nominated(lab: Lab, replica: Replica, *pods: Json) -> None:
     assert [await nominated(lab, pod) for pod in pods] == [planned(replica, pod) for pod in pods]
 
 
-def ask(replica: Replica, pod: Json, nodes: Sequence[str]) -> tuple[list[str], str]:
+def ask(replica: Replica, pod: Json, nodes: Sequence[NodeName]) -> tuple[list[str], str]:
     """The node that is named, and else the reason."""
     seen = replica.pods.store.get(pod["metadata"]["name"], "lab")
     assert seen is not None
     found = replica.filter(seen, nodes, chooses=True)
-    return list(found.fitting), next(iter(found.refused), "")
+    return list(found.fitting), next(iter(found.refused.values()), "")
 
 
-async def schedule(lab: Lab, replica: Replica, pod: Json, sample: Sequence[str]) -> Refusal | None:
+async def schedule(lab: Lab, replica: Replica, pod: Json, sample: Sequence[NodeName]) -> Refusal | None:
     """As kube-scheduler does: it tries the nominated node alone, then those that it looks at."""
     first = await nominated(lab, pod)
-    fitting = ask(replica, pod, [first])[0] if first else []
+    fitting = ask(replica, pod, [NodeName(first)])[0] if first else []
     fitting, reason = (fitting, "") if fitting else ask(replica, pod, sample)
     return await replica.bind(pod, fitting[0]) if fitting else Refusal(reason)
 
@@ -86,7 +87,7 @@ async def test_the_plan_survives_a_question_that_kube_scheduler_had_begun_before
                 f"gang lab/job planned lab/job-1 on {node}; kube-scheduler tries it there next",
             )
 
-        assert ask(replica, pods[1], [node]) == ([node], "")
+        assert ask(replica, pods[1], [NodeName(node)]) == ([node], "")
 
 
 async def test_a_pod_is_nominated_and_woken_by_one_write() -> None:
@@ -168,7 +169,7 @@ async def test_a_node_where_a_member_failed_is_left_out_although_no_other_was_in
         ask(replica, pods[0], NAMES[:75])
         node = planned(replica, pods[0])
 
-        ask(replica, pods[0], [node])  # it was told the node already, and was not bound there
+        ask(replica, pods[0], [NodeName(node)])  # it was told the node already, and was not bound there
 
         assert planned(replica, pods[0]) != node
 

@@ -13,7 +13,7 @@ from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.reporting.claim_status import ClaimStatusWriter
 from tests.kit.eventually import eventually
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, N2, a_node
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.reviews import a_state
 from tests.kit.tiers import (
@@ -93,13 +93,11 @@ async def test_no_gpu_is_left_free_for_a_gated_pod() -> None:
 
         opened = await remove_gates(lab, "urgent")
         await replica.sees(opened)
-        assert replica.filter(await replica.sees(greedy), ["n1"]).why_not() == {
-            "n1": "room, but a booked pod waits for it"
-        }
+        assert replica.filter(await replica.sees(greedy), [N1]).refused == {"n1": "room, but a booked pod waits for it"}
 
 
 async def test_a_gang_is_not_complete_while_a_member_is_gated_and_no_gpus_are_held() -> None:
-    gang = {"carrel.dev/gpu-gpus": "1", "carrel.dev/gang-size": "3", "pod-group-name": "job"}
+    gang = {"carrel.dev/gpu-count": "1", "carrel.dev/gang-size": "3", "pod-group-name": "job"}
     async with a_lab([a_node("n1", gpus=3)]) as lab, lab.replica() as replica:
         early = [await lab.pod(f"job-{number}", annotations=gang) for number in range(2)]
         late = await lab.pod("job-2", annotations=gang, gates=[QUOTA])
@@ -107,7 +105,7 @@ async def test_a_gang_is_not_complete_while_a_member_is_gated_and_no_gpus_are_he
             await replica.sees(pod)
 
         missing = "gang lab/job waits for 1 more member: 2 of 3 are here, 1 held back by scheduling gates"
-        assert replica.filter(await replica.sees(early[0]), ["n1"]).why_not() == {"n1": missing}
+        assert replica.filter(await replica.sees(early[0]), [N1]).refused == {"n1": missing}
         assert await why(replica, early[0]) == missing
         assert list(replica.ledger.holders()) == [], "nothing is promised to a gang that cannot come together"
 
@@ -119,7 +117,7 @@ async def test_a_gang_is_not_complete_while_a_member_is_gated_and_no_gpus_are_he
 
 
 async def _placed(replica: Replica, pod: Json) -> Refusal | None:
-    assert replica.filter(await replica.sees(pod), ["n1"]).fitting == ["n1"]
+    assert replica.filter(await replica.sees(pod), [N1]).fitting == ["n1"]
     return await replica.bind(pod, "n1")
 
 
@@ -189,9 +187,9 @@ async def test_a_nominated_pod_holds_nothing_and_may_be_placed_elsewhere() -> No
         train = await nominate(lab, "train", "n1")
         other = await lab.pod("other", limits=WHOLE)
 
-        assert replica.filter(await replica.sees(train), ["n1", "n2"]).fitting == ["n1", "n2"]
+        assert replica.filter(await replica.sees(train), [N1, N2]).fitting == ["n1", "n2"]
         assert await replica.bind(other, "n1") is None
-        assert not replica.filter(await replica.sees(train), ["n1"]).fitting
+        assert not replica.filter(await replica.sees(train), [N1]).fitting
         assert await replica.bind(train, "n2") is None
         assert await lab.bound() == {other["metadata"]["uid"]: "n1", train["metadata"]["uid"]: "n2"}
 
@@ -211,7 +209,7 @@ async def test_a_nominated_booked_pod_still_waits_and_gets_a_gpu_by_revocation()
 
 async def test_a_nominated_gang_member_is_filtered_for_one_node_and_planned_for_all() -> None:
     """kube-scheduler tries the nominated node alone first, and then all nodes."""
-    gang = {"carrel.dev/gpu-gpus": "1", "carrel.dev/gang-size": "2", "pod-group-name": "job"}
+    gang = {"carrel.dev/gpu-count": "1", "carrel.dev/gang-size": "2", "pod-group-name": "job"}
     async with a_lab([a_node("n1", gpus=1), a_node("n2", gpus=1)]) as lab, lab.replica() as replica:
         for number in range(2):
             await lab.pod(f"job-{number}", annotations=gang)
@@ -219,7 +217,7 @@ async def test_a_nominated_gang_member_is_filtered_for_one_node_and_planned_for_
         second = await lab.client.get(PODS, "job-1", "lab")
         await replica.sees(second)
 
-        assert not replica.filter(await replica.sees(first), ["n1"]).fitting, "there is no room for both"
-        places = [replica.filter(await replica.sees(pod), ["n1", "n2"]).fitting for pod in (first, second)]
+        assert not replica.filter(await replica.sees(first), [N1]).fitting, "there is no room for both"
+        places = [replica.filter(await replica.sees(pod), [N1, N2]).fitting for pod in (first, second)]
 
         assert sorted(node for fitting in places for node in fitting) == ["n1", "n2"]

@@ -10,9 +10,10 @@ import pytest
 from carrel.cluster.record.cluster_ledger import ClusterLedger
 from carrel.cluster.record.known_lease import KnownLease
 from carrel.dialects import gpuclaim
-from carrel.dialects.carrel import LeaseRecord
+from carrel.dialects.gpu_lease import LeaseRecord
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, GpuNodeStatus
-from carrel.kubernetes.objects.kinds import Metadata, NodeObject
+from carrel.ids import GpuUuid, NodeName
+from carrel.kubernetes.objects.kinds import NodeMetadata, NodeObject
 from carrel.kubernetes.objects.resources import NODES
 from carrel.ledger.gpus import Node
 from carrel.ledger.shares import Share
@@ -24,9 +25,9 @@ from tests.kit.reviews import a_state
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 OLD, YOUNG = "2026-01-01T00:00:00Z", "2026-06-01T00:00:00Z"
 HONEST = a_node("honest", gpus=1)
-LIAR = Node("liar", (replace(a_gpu("honest", 0), node="liar"),))
+LIAR = Node(NodeName("liar"), (replace(a_gpu("honest", 0), node=NodeName("liar")),))
 """Reports the GPU of the other."""
-NOTHING = Node("honest", ())
+NOTHING = Node(NodeName("honest"), ())
 TAKEN = "node honest reports the same GPU, GPU-honest-0, and had it first"
 
 
@@ -36,7 +37,7 @@ def status(node: Node, created: str = OLD) -> GpuNodeStatus:
 
 
 def node_object(name: str) -> NodeObject:
-    return NodeObject(metadata=Metadata(name=name))
+    return NodeObject(metadata=NodeMetadata(name=NodeName(name)))
 
 
 def shown(ledger: ClusterLedger) -> dict[str, dict[str, str]]:
@@ -54,23 +55,25 @@ HONEST_KEEPS_IT = {"honest": {"GPU-honest-0": ""}, "liar": {"liar/0": TAKEN}}
 def test_the_first_report_keeps_the_gpu_and_its_holders(created: str) -> None:
     ledger = a_state().cluster_ledger
     ledger.on_node_status(None, status(HONEST))
-    share = Share(holder("a"), "GPU-honest-0", None)
-    ledger.lease_written(KnownLease("gpu-honest-0", "u", "5", LeaseRecord("honest", 0, "GPU-honest-0", (share,))))
+    share = Share(holder("a"), GpuUuid("GPU-honest-0"), None)
+    ledger.lease_written(
+        KnownLease("gpu-honest-0", "u", "5", LeaseRecord(NodeName("honest"), 0, GpuUuid("GPU-honest-0"), (share,)))
+    )
 
     ledger.on_node_status(None, status(LIAR, created))
 
     assert shown(ledger) == HONEST_KEEPS_IT
-    assert [entry.free for entry in ledger.ledger.entries("honest")] == [0]
-    assert [entry.shares for entry in ledger.ledger.entries("liar")] == [{}]
+    assert [entry.free for entry in ledger.ledger.entries(NodeName("honest"))] == [0]
+    assert [entry.shares for entry in ledger.ledger.entries(NodeName("liar"))] == [{}]
     ledger.ledger.audit()
 
 
 def test_an_older_report_that_claims_the_gpu_later_does_not_get_it() -> None:
     ledger = a_state().cluster_ledger
-    ledger.on_node_status(None, status(Node("liar", ()), OLD))
+    ledger.on_node_status(None, status(Node(NodeName("liar"), ()), OLD))
     ledger.on_node_status(None, status(HONEST, YOUNG))
 
-    ledger.on_node_status(status(Node("liar", ()), OLD), status(LIAR, OLD))
+    ledger.on_node_status(status(Node(NodeName("liar"), ()), OLD), status(LIAR, OLD))
 
     assert shown(ledger) == HONEST_KEEPS_IT
 
@@ -103,7 +106,7 @@ def test_after_a_restart_the_order_in_which_things_are_read_does_not_matter(
 ) -> None:
     ledger = a_state(is_read=False).cluster_ledger
     is_leased = evidence == "the Lease"
-    share = Share(holder("a"), "GPU-honest-0", None)
+    share = Share(holder("a"), GpuUuid("GPU-honest-0"), None)
     for what in order:
         if what == "honest":
             ledger.on_node_status(None, status(HONEST, YOUNG if is_leased else OLD))
@@ -113,7 +116,7 @@ def test_after_a_restart_the_order_in_which_things_are_read_does_not_matter(
             ledger.on_node(None, node_object("liar"))
             ledger.on_node(None, node_object("honest"))
         elif is_leased:
-            record = LeaseRecord("honest", 0, "GPU-honest-0", (share,))
+            record = LeaseRecord(NodeName("honest"), 0, GpuUuid("GPU-honest-0"), (share,))
             ledger.lease_written(KnownLease("gpu-honest-0", "u", "5", record))
 
     assert shown(ledger) == HONEST_KEEPS_IT
@@ -122,14 +125,14 @@ def test_after_a_restart_the_order_in_which_things_are_read_does_not_matter(
 
 def test_no_agent_can_report_a_gpu_under_the_name_of_another_ones_place() -> None:
     ledger = a_state().cluster_ledger
-    ledger.on_node_status(None, status(Node("liar", (replace(LIAR.gpus[0], uuid="honest/0"),))))
+    ledger.on_node_status(None, status(Node(NodeName("liar"), (replace(LIAR.gpus[0], uuid=GpuUuid("honest/0")),))))
 
-    node = ledger.ledger.node("liar")
+    node = ledger.ledger.node(NodeName("liar"))
     assert node is not None and "not the place of another GPU" in node.unusable
 
 
 async def test_a_replica_that_starts_later_agrees_and_a_deleted_node_lets_its_gpu_go() -> None:
-    async with a_lab([HONEST, Node("liar", ())]) as lab, lab.replica() as first:
+    async with a_lab([HONEST, Node(NodeName("liar"), ())]) as lab, lab.replica() as first:
         await _claim(lab)
         await _shows(first, HONEST_KEEPS_IT)
         async with lab.replica() as second:

@@ -15,7 +15,7 @@ from carrel.ledger.placement import place
 from carrel.ledger.refusals import Refusal
 from tests.kit.coexist import Kubelet, coexisting, create_reservation_namespace, last, reservation_pods
 from tests.kit.coexist_node import CoexistNode
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, a_node
 from tests.kit.lab import Lab, a_lab
 from tests.kit.reviews import ReviewedCluster, RunningPod
 
@@ -124,7 +124,7 @@ async def test_five_pods_share_two_gpus_in_native_mode() -> None:
     async with a_lab([a_node("n1", gpus=2, memory=10_000)]) as lab, lab.replica() as carrel:
         for name in "abcde":
             pod = await admitted(lab, SEALED, a_pod(name))
-            assert list(carrel.filter(await carrel.sees(pod), ["n1"]).fitting) == ["n1"]
+            assert list(carrel.filter(await carrel.sees(pod), [N1]).fitting) == ["n1"]
             assert await carrel.bind(pod, "n1") is None
 
         assert sorted([*each.values()] for each in (await lab.held()).values()) == [[3000] * 2, [3000] * 3]
@@ -132,10 +132,10 @@ async def test_five_pods_share_two_gpus_in_native_mode() -> None:
         assert given == ["GPU-n1-0"] * 3 + ["GPU-n1-1"] * 2
 
         sixth = await carrel.sees(await admitted(lab, SEALED, a_pod("f")))
-        assert list(carrel.filter(sixth, ["n1"]).fitting) == ["n1"], "three fit on each GPU"
-        assert await carrel.scheduler.bind(sixth, "n1") is None
+        assert list(carrel.filter(sixth, [N1]).fitting) == ["n1"], "three fit on each GPU"
+        assert await carrel.scheduler.bind(sixth, N1) is None
         seventh = await carrel.sees(await admitted(lab, SEALED, a_pod("g")))
-        refused = await carrel.scheduler.bind(seventh, "n1")
+        refused = await carrel.scheduler.bind(seventh, N1)
         assert isinstance(refused, Refusal) and "1,000 MiB free, 3,000 MiB asked" in str(refused)
 
 
@@ -161,12 +161,12 @@ async def test_a_gpu_is_chosen_by_its_uuid_in_native_mode_only() -> None:
         async with a_lab([node]) as lab, lab.replica() as carrel:
             pod = await carrel.sees(await admitted(lab, SEALED, a_pod(annotations=wanted)))
             if not why:
-                assert await carrel.scheduler.bind(pod, "n1") is None
+                assert await carrel.scheduler.bind(pod, N1) is None
                 assert (await lab.annotations("train"))["carrel.dev/devices"] == "GPU-n1-1"
             else:
-                assert list(carrel.filter(pod, ["n1"]).fitting) == []
+                assert list(carrel.filter(pod, [N1]).fitting) == []
                 ask = carrel.pod_facts.asked(pod)
-                assert isinstance(ask, PodRequest) and why in str(place(carrel.ledger, ask.request, "n1"))
+                assert isinstance(ask, PodRequest) and why in str(place(carrel.ledger, ask.request, N1))
 
 
 async def test_a_pod_whose_request_the_webhook_did_not_record_gets_no_gpu() -> None:

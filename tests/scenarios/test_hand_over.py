@@ -52,7 +52,7 @@ async def test_each_hand_over_is_counted_once_with_its_cause_and_its_outcome() -
 async def test_the_successor_is_the_same_pod_without_its_gpu() -> None:
     notes = {
         **OPPORTUNISTIC,
-        "carrel.dev/gpu-gpus": "1",
+        "carrel.dev/gpu-count": "1",
         "carrel.dev/user": "ada@lab.org",
         "team": "vision",
     }

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from carrel.ids import GpuUuid
 from carrel.kubernetes.cluster import DeleteOptions, Json
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS, Resource
@@ -237,7 +238,7 @@ async def test_a_revocation_waits_for_a_disruption_budget_and_writes_an_event() 
         await settle(lab, controller)
         assert (await pods_of(lab))["rs-1"].metadata.uid == pod["metadata"]["uid"]
         assert "RevocationHeldUp rs-1" in await event_reasons(lab)
-        entry = replica.ledger.entry("GPU-n1-0")
+        entry = replica.ledger.entry(GpuUuid("GPU-n1-0"))
         assert entry and entry.kept_for and entry.kept_for.name == "urgent", "no other pod gets it meanwhile"
 
         await lab.client.delete(BUDGETS, "all", "lab")

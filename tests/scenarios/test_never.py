@@ -5,15 +5,16 @@ from datetime import timedelta
 import pytest
 
 from carrel.cluster.coverage.coverage_reader import CoverageReader
-from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.tier import WhenFull
+from carrel.ids import NodeName
 from carrel.kubernetes.cluster import Json, MergePatch, Selection
-from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import EVENTS, NODES, PODS
+from carrel.kubernetes.reflector import Informers
 from carrel.ledger.gpus import Node
 from carrel.lifecycle.reporting.pod_events import PodEventWriter, waiting_note
+from testbed.kubelets import SimulatedKubelets
 from tests.kit.eventually import eventually
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, a_node
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.reviews import GPU, ReviewedCluster, a_pod, full
 from tests.kit.tiers import (
@@ -33,7 +34,7 @@ WORDS = (
     "No node has 16 GPUs; the largest, dgx-1, has 8. This pod will never start here: ask for 8 or fewer, or use a gang."
 )
 LAB = (a_node("n1", 2), a_node("dgx-1", 8))
-NAMES = ("n1", "dgx-1")
+NAMES = (N1, NodeName("dgx-1"))
 
 
 async def join(lab: Lab, node: Node) -> None:
@@ -49,7 +50,7 @@ async def test_filter_why_and_the_claim_say_the_same_whoever_holds_what() -> Non
             why = replica.waiting_reason.why(pod)
             assert why is not None and why.reason == WORDS
             for chooses in (False, True):
-                assert dict(replica.filter(pod, NAMES, chooses=chooses).why_not()) == dict.fromkeys(NAMES, WORDS[:-1])
+                assert dict(replica.filter(pod, NAMES, chooses=chooses).refused) == dict.fromkeys(NAMES, WORDS[:-1])
             await Writer(replica).write(lab)
             assert (await status(lab))["message"] == WORDS
             assert CoverageReader(replica).holders(pod) == []
@@ -80,7 +81,7 @@ async def test_it_is_said_no_more_once_a_node_joins_that_can_serve_the_pod() -> 
 
         await eventually(lambda: "big" in replica.ledger.nodes and replica.nodes.store.get("big"))
         assert replica.waiting_reason.why(pod) is None
-        assert list(replica.filter(pod, (*NAMES, "big")).fitting) == ["big"]
+        assert list(replica.filter(pod, (*NAMES, NodeName("big"))).fitting) == ["big"]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ async def test_where_a_full_cluster_means_cpu_the_reason_says_what_there_is_at_m
 
 async def booked_gang(lab: Lab, replica: Replica, size: int, gpus: int) -> list[Json]:
     """Pods of one gang that a booking covers, and that kube-scheduler could not place."""
-    gang = {**BOOKED, "pod-group-name": "g", "carrel.dev/gang-size": str(size), "carrel.dev/gpu-gpus": str(gpus)}
+    gang = {**BOOKED, "pod-group-name": "g", "carrel.dev/gang-size": str(size), "carrel.dev/gpu-count": str(gpus)}
     pods = [await lab.pod(f"member-{number}", annotations=gang) for number in range(size)]
     for pod in pods:
         await mark_unschedulable(lab, pod["metadata"]["name"])
@@ -188,4 +189,4 @@ async def test_members_that_fit_each_but_never_together_are_told_so() -> None:
             "Gang lab/job needs 2 pods with 2 whole GPUs each; if all GPUs were free, 1 would fit."
             " This pod will never start here: ask for less in each pod, or for fewer pods."
         )
-        assert replica.filter(pod, ["n1"]).why_not() == {"n1": why.reason[:-1]}
+        assert replica.filter(pod, [N1]).refused == {"n1": why.reason[:-1]}

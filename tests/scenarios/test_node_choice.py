@@ -8,22 +8,23 @@ import pytest
 
 from carrel.cluster.pod_progress import holder_of
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
+from carrel.ids import NodeName
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch
 from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
 from carrel.scheduling.assembly import handlers_on
 from tests.kit.eventually import eventually
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, N2, a_node
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.tiers import BOOKED, WHOLE
 
 HALF = {"aliyun.com/gpu-mem": "8138"}
-NAMES = ("n1", "n2")
+NAMES = (N1, N2)
 
 
-async def chosen(replica: Replica, pod: Json, nodes: tuple[str, ...] = NAMES) -> list[str]:
-    found = replica.scheduler.choose(await replica.sees(pod), nodes)
+async def chosen(replica: Replica, pod: Json, nodes: tuple[NodeName, ...] = NAMES) -> list[str]:
+    found = replica.scheduler.filter(await replica.sees(pod), nodes, chooses=True)
     assert not isinstance(found, Refusal)
     return list(found.fitting)
 
@@ -62,7 +63,7 @@ async def test_a_pod_that_asks_again_is_offered_another_node_for_half_a_minute()
         pod = await a_waiting_pod(lab, "train")
 
         assert [await chosen(replica, pod) for _ in range(2)] == [["n1"], ["n2"]]
-        assert await chosen(replica, pod, ("n1",)) == ["n1"], "there is no other"
+        assert await chosen(replica, pod, (N1,)) == ["n1"], "there is no other"
         lab.clock.now += timedelta(seconds=31)
         assert await chosen(replica, pod) == ["n2"], "the attempt on n1 was the last one"
         lab.clock.now += timedelta(seconds=31)
@@ -118,7 +119,7 @@ async def test_a_booked_share_is_bound_on_the_gpu_that_was_promised_to_it() -> N
         assert await replica.bind(await lab.pod("of-another", annotations=fuller), "n1") is None
         second = await lab.pod("second", annotations={**ada, "gpu-fraction": "0.2"})
 
-        assert await chosen(replica, second, ("n1",)) == ["n1"]
+        assert await chosen(replica, second, (N1,)) == ["n1"]
         assert await replica.bind(second, "n1") is None
 
         assert {first["metadata"]["uid"], second["metadata"]["uid"]} in map(set, (await lab.held()).values())
@@ -127,7 +128,7 @@ async def test_a_booked_share_is_bound_on_the_gpu_that_was_promised_to_it() -> N
 async def test_a_promise_is_worth_nothing_on_a_node_that_takes_no_new_pods_by_now() -> None:
     async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         pod = await a_waiting_pod(lab, "train")
-        assert await chosen(replica, pod, ("n1",)) == ["n1"]
+        assert await chosen(replica, pod, (N1,)) == ["n1"]
         report = MergePatch({"status": {"heartbeat": "2026-11-16T11:00:00Z"}})
         await lab.client.patch(GPU_NODE_STATUSES, "n1", report, subresource="status")
         await eventually(lambda: any("T11:" in each.status.heartbeat for each in replica.node_statuses.store))
@@ -181,7 +182,7 @@ async def test_kube_scheduler_chooses_if_a_node_would_rather_not_have_pods() -> 
         pod = await a_waiting_pod(lab, "train")
 
         assert await chosen(replica, pod) == ["n1", "n2"]
-        assert await chosen(replica, pod, ("n2",)) == ["n2"]
+        assert await chosen(replica, pod, (N2,)) == ["n2"]
         await lab.client.patch(NODES, "n1", MergePatch({"spec": {"taints": None}}))
         await eventually(lambda: not any(node.spec.taints for node in replica.nodes.store))
         assert len(await chosen(replica, await a_waiting_pod(lab, "next"))) == 1
@@ -193,7 +194,7 @@ async def test_a_node_without_gpus_that_would_rather_not_have_pods_is_no_matter(
         await lab.client.create(NODES, {"metadata": {"name": "other"}, "spec": {"taints": [taint]}})
         await eventually(lambda: any(node.spec.taints for node in replica.nodes.store))
 
-        assert len(await chosen(replica, await a_waiting_pod(lab, "train"), (*NAMES, "other"))) == 1
+        assert len(await chosen(replica, await a_waiting_pod(lab, "train"), (*NAMES, NodeName("other")))) == 1
 
 
 @pytest.mark.parametrize(
@@ -234,7 +235,7 @@ async def test_a_booked_pod_is_sent_where_a_gpu_is_kept_for_it() -> None:
         await eventually(lambda: len(replica.bookings.store) == 2)
         pod = await a_waiting_pod(lab, "booked", annotations=BOOKED)
         kept = await replica.lease_writer.keep_for(
-            replica.ledger.entries("n2")[0].gpu, holder_of(await replica.sees(pod)), ()
+            replica.ledger.entries(N2)[0].gpu, holder_of(await replica.sees(pod)), ()
         )
         assert kept
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from carrel.dialects.booking_objects import BOOKINGS
-from carrel.dialects.hand_over_record import controller_of, record_name
+from carrel.dialects.hand_over_record import controller_of
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, NAMESPACES, PODS, SECRETS, SERVICES
 from carrel.lifecycle.handing_over.hand_over import HandOverResult
@@ -192,7 +192,7 @@ def with_token(token: str) -> list[Json]:
 
 async def test_a_token_in_the_environment_is_in_a_secret_that_goes_with_its_record() -> None:
     async with an_ending_notebook(containers=with_token("only-for-ada")) as (lab, _, controller, pod):
-        record = await lab.client.get(CONFIG_MAPS, record_name(pod["metadata"]["uid"]), "carrel")
+        record = await lab.client.get(CONFIG_MAPS, f"handover-{pod['metadata']['uid']}", "carrel")
         assert "only-for-ada" not in json.dumps(record)
         secret = await lab.client.get(SECRETS, record["data"]["manifest"], "carrel")
         assert secret["type"] == "carrel.dev/handover"

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from carrel.ids import PodUid
 from carrel.kubernetes.cluster import BindTarget, DeleteOptions, Forbidden, Json
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
@@ -12,7 +13,7 @@ from carrel.resource_claims.objects import DEVICE_CLASSES, RESOURCE_CLAIMS, RESO
 from tests.kit.claimed_pods import ADA, EVE, ClaimLab, a_claim_lab, asking, new_class
 from tests.kit.dra import allocated, store
 from tests.kit.eventually import eventually
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, N2, a_node
 from tests.kit.lab import DAY
 from tests.kit.tiers import mark_unschedulable, schedule, set_status
 from tests.scenarios.test_claims_and_bookings import WHOLE, covered_by, handed_over, records, the_allocator, told
@@ -203,7 +204,7 @@ async def test_one_claim_that_cannot_be_looked_at_keeps_no_other_from_being_allo
         def stumble(uid: str) -> Pod | None:
             if uid == odd["metadata"]["uid"]:
                 raise KeyError(uid)
-            return pod_of(uid)
+            return pod_of(PodUid(uid))
 
         assert [each.holder.name for each in of.replica.booked_waiting()] == ["train"], "known before"
         with pytest.MonkeyPatch.context() as meanwhile:
@@ -295,11 +296,11 @@ async def test_nothing_is_taken_on_a_node_where_the_pod_cannot_use_what_its_othe
         if term is not None:
             await of.lab.pod("busy", limits=WHOLE)
             await of.follow()
-            await schedule(of.lab, of.replica, ("n1",))
+            await schedule(of.lab, of.replica, (N1,))
         if is_taken:
             await of.lab.pod("eves", limits=WHOLE, annotations=EVE)
             await of.follow()
-            await schedule(of.lab, of.replica, ("n2",))
+            await schedule(of.lab, of.replica, (N2,))
         before = await of.lab.held()
         assert len(before) == (term is not None) + is_taken
         first = await of.claim("first", asking(device_class=device_class))

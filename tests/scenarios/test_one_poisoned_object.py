@@ -17,13 +17,12 @@ from hypothesis import strategies as st
 
 from carrel.admission.admission import PodAdmission
 from carrel.admission.handlers import ReviewHandler
-from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
+from carrel.admission.metrics import WebhookMetrics
 from carrel.admission.options import AdmissionOptions
 from carrel.bookings.cluster_view import ClusterView, pod_rows
 from carrel.bookings.inventory import ClusterInventory
 from carrel.bookings.pages import cluster_map
 from carrel.bookings.pages.map_page import pod_on_map
-from carrel.cluster.coverage.coverage_words import WORDS
 from carrel.cluster.pod_progress import is_waiting
 from carrel.cluster.record.adoption import Adoption
 from carrel.dialects.booking_objects import BOOKINGS
@@ -38,10 +37,10 @@ from carrel.node.comparison import AllocationMode, Comparison
 from carrel.node.device_names import DeviceInventory
 from carrel.node.interfaces import AllocatedDevices
 from carrel.node.lease_check import LeaseCheck
-from carrel.node.settings import AgentSettings
+from carrel.node.settings import AgentOptions
 from carrel.scheduling.assembly import handlers_on
 from tests.kit.eventually import eventually
-from tests.kit.gpus import A100, A6000, a_node
+from tests.kit.gpus import A100, A6000, N1, N2, N5, a_node
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.poison import NOTES, anything, of_kind, optional, poisoned_pods, store
 from tests.kit.reviews import review
@@ -60,7 +59,7 @@ from tests.kit.tiers import (
 )
 
 NODES = [a_node("n1", 1), a_node("n2", 1), a_node("n5", 8, memory=64, model=A100), a_node("n9", 1, model="poisoned")]
-HEALTHY = ("n1", "n2", "n5")
+HEALTHY = (N1, N2, N5)
 OWN_MODEL = {"carrel.dev/gpu-model": A6000}
 OTHER_MODEL = {"carrel.dev/gpu-model": A100}
 
@@ -152,7 +151,7 @@ class Cluster:
     def __init__(self, lab: Lab, replica: Replica) -> None:
         self.lab, self.replica = lab, replica
         self.controller = TierController(replica)
-        metrics = WebhookMetrics(WebhookMeasures(lambda: 0, lambda: 0.0, lambda: 0.0))
+        metrics = WebhookMetrics()
         watched = len(replica.informers.reflectors)
         self.webhook = ReviewHandler(PodAdmission(replica, AdmissionOptions()), metrics, lambda: True)
         self.extender = handlers_on(replica, replica.scheduler)
@@ -250,11 +249,11 @@ class Cluster:
             assert reviewed.status == 200, reviewed.body
 
     async def check_pages(self) -> None:
-        rows = pod_rows(self.view, "booker@lab.example", WORDS)
+        rows = pod_rows(self.view, "booker@lab.example", self.replica.words)
         assert "lab/urgent" in {row.name for row in rows}
         for name in self.replica.ledger.nodes:
             node, entries = self.replica.ledger.node(name), self.view.entries(name)
-            cluster_map.node_on_map(name, node, entries, lambda uid: pod_on_map(self.view, uid, WORDS))
+            cluster_map.node_on_map(name, node, entries, lambda uid: pod_on_map(self.view, uid, self.replica.words))
         self.view.count_usage(self.lab.clock.now)
         self._end_promises()
         inventory = ClusterInventory(self.replica)
@@ -276,9 +275,9 @@ class Cluster:
             for pod in pods
             if pod.metadata.name == "poison"
         ]
-        check, inventory = LeaseCheck(self.lab.client, "n5", "carrel"), DeviceInventory(node.gpus)
+        check, inventory = LeaseCheck(self.lab.client, N5, "carrel"), DeviceInventory(node.gpus)
         allocation = DeviceAllocation(
-            self.lab.client, AgentSettings(node_name="n5"), check, pods, self.lab.clock, clock=self.lab.clock.seconds
+            self.lab.client, AgentOptions(node_name=N5), check, pods, self.lab.clock, clock=self.lab.clock.seconds
         )
         allocation.update(inventory, rows)
         units = [device.id for device in inventory.memory_devices()][:32]

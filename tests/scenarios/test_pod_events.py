@@ -19,7 +19,7 @@ from carrel.lifecycle.reporting.pod_events import (
 from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.eventually import eventually
 from tests.kit.faults import Faulty
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, a_node
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.objects import pod as object_pod
 
@@ -274,7 +274,7 @@ async def test_the_event_of_a_gang_member_says_what_the_gang_waits_for(members: 
     async with a_lab([a_node("n1", gpus=3)]) as lab, lab.replica() as replica:
         other = await lab.pod("other", limits={"nvidia.com/gpu": "1"})
         assert await replica.bind(other, "n1") is None
-        gang = {"pod-group-name": "g", "carrel.dev/gang-size": "3", "carrel.dev/gpu-gpus": "1"}
+        gang = {"pod-group-name": "g", "carrel.dev/gang-size": "3", "carrel.dev/gpu-count": "1"}
         pods = [await replica.sees(await lab.pod(f"member-{each}", annotations=gang)) for each in range(members)]
 
         refusal = replica.waiting_reason.why(pods[0])
@@ -288,7 +288,7 @@ async def test_no_event_is_written_in_a_namespace_that_is_being_deleted() -> Non
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         pod = await replica.sees(await lab.pod("train", limits=GPU_MEM))
         # A bound pod delays the deletion of its namespace until its kubelet has ended it.
-        assert await replica.scheduler.bind(pod, "n1") is None
+        assert await replica.scheduler.bind(pod, N1) is None
         await lab.client.delete(NAMESPACES, "lab")
 
         assert not await teller(lab, replica).tell(pod, NO_ROOM)

@@ -103,7 +103,7 @@ async def test_a_user_who_matches_nobody_is_opportunistic_and_the_pod_is_told_wh
     assert reviewed.annotations["carrel.dev/tier"] == "opportunistic"
     (warning,) = reviewed.warnings
     assert warning.startswith("no address is known of the hub's user ada")
-    assert "--username-domain or --hub-users" in warning
+    assert "hubs.usernameDomain or hubs.users" in warning
 
 
 async def test_without_a_gpu_the_notebook_stays_its_persons_and_a_second_review_changes_nothing() -> None:
@@ -115,6 +115,29 @@ async def test_without_a_gpu_the_notebook_stays_its_persons_and_a_second_review_
     assert reviewed.annotations["carrel.dev/user"] == "countess@lab.example"
     assert "carrel.dev/runs-without-gpu" in reviewed.annotations
     assert (await cluster.create(reviewed.object, SPAWNER)).patch == []
+
+
+# --- where whoever creates a pod is believed, as in MAIA --------------------------------------------------------------
+
+ANYBODY = AdmissionOptions(believes_all=True)
+
+
+@pytest.mark.parametrize("creator", ["bob@lab.example", JOB_CONTROLLER, UNLISTED])
+@pytest.mark.parametrize("pod", [a_notebook("ada"), a_pod(GPU, labels={NAME: "ada-40lab-2eexample"})])
+async def test_everybody_may_say_whose_pod_it_is_where_the_admin_has_chosen_that(creator: str, pod: Json) -> None:
+    cluster = ReviewedCluster(options=ANYBODY, hub_people=LAB, bookings=[a_booking("ada@lab.example")])
+    reviewed = await cluster.create(pod, creator)
+
+    assert reviewed.annotations["carrel.dev/user"] == "ada@lab.example"
+    assert reviewed.annotations["carrel.dev/tier"] == "booked"
+    assert (await cluster.create(reviewed.object, creator)).patch == []
+
+
+async def test_a_pod_that_names_no_user_is_its_creators_there_too() -> None:
+    unreadable = a_pod(GPU, labels={NAME: "a-b"})
+    for pod in (a_pod(GPU), unreadable):
+        reviewed = await ReviewedCluster(options=ANYBODY).create(pod, "bob@lab.example")
+        assert reviewed.annotations["carrel.dev/user"] == "bob@lab.example"
 
 
 # --- a hub that nobody listed ----------------------------------------------------------------------------------------
@@ -129,7 +152,7 @@ async def test_a_pod_of_an_unlisted_hub_is_opportunistic_and_nobodys_whoever_own
     assert "carrel.dev/user" not in reviewed.annotations
     assert reviewed.annotations["carrel.dev/unlisted-spawner"] == UNLISTED
     (warning,) = reviewed.warnings
-    assert warning.startswith(f"{UNLISTED} created this pod for a user of a hub, but is not in --spawners")
+    assert warning.startswith(f"{UNLISTED} created this pod for a user of a hub, but is not in hubs.accounts")
     assert (await cluster.create(reviewed.object, UNLISTED)).patch == []
 
 
@@ -152,7 +175,7 @@ async def test_a_strict_cluster_names_the_option_when_it_refuses_a_pod_of_an_unl
     reviewed = await ReviewedCluster(options=AdmissionOptions(strict=True)).create(a_notebook("ada"), UNLISTED)
 
     assert not reviewed.allowed
-    assert f"{UNLISTED} created this pod for a user of a hub, but is not in --spawners" in reviewed.message
+    assert f"{UNLISTED} created this pod for a user of a hub, but is not in hubs.accounts" in reviewed.message
 
 
 async def test_unlisted_hubs_and_unmatched_users_are_counted_and_logged_once_each(
@@ -174,7 +197,7 @@ async def test_unlisted_hubs_and_unmatched_users_are_counted_and_logged_once_eac
     assert b"carrel_pods_of_unlisted_spawners_total 2.0" in text
     assert b"carrel_pods_of_unmatched_hub_users_total 4.0" in text
     unlisted = [line for line in caplog.messages if line.startswith("unlisted_spawner")]
-    assert len(unlisted) == 1 and f"--spawners {UNLISTED}" in unlisted[0]
+    assert len(unlisted) == 1 and f"add {UNLISTED} to hubs.accounts" in unlisted[0]
     unmatched = [line for line in caplog.messages if line.startswith("hub_user_without_address")]
     assert [line.split()[1] for line in unmatched] == ["user='ada'", "user='bob'"]
 

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from carrel.ids import NodeName
 from carrel.kubernetes.cluster import DeleteOptions, Json
 from carrel.kubernetes.objects.resources import PODS
 from tests.kit.eventually import eventually
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, N2, a_node
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.tiers import BOOKED, WHOLE
 
@@ -27,8 +28,8 @@ async def a_pod(lab: Lab, replica: Replica, name: str, tier: str, **notes: str) 
     return pod
 
 
-async def refused(replica: Replica, pod: Json, *nodes: str) -> dict[str, str]:
-    return replica.filter(await replica.sees(pod), nodes).why_not()
+async def refused(replica: Replica, pod: Json, *nodes: NodeName) -> dict[NodeName, str]:
+    return dict(replica.filter(await replica.sees(pod), nodes).refused)
 
 
 @pytest.mark.parametrize("tier", ["opportunistic", "of MAIA"])
@@ -37,14 +38,14 @@ async def test_the_last_gpu_is_left_to_the_booked_pod_that_waits_for_it(tier: st
         booked = await a_pod(lab, replica, "urgent", "booked")
         pod = await a_pod(lab, replica, "greedy", tier)
 
-        assert await refused(replica, pod, "n1") == {"n1": WAITED_FOR}
+        assert await refused(replica, pod, N1) == {"n1": WAITED_FOR}
         why = replica.waiting_reason.why(await replica.sees(pod))
         assert why is not None and why.reason == f"1 whole GPU: there is {WAITED_FOR}"
         refusal = await replica.bind(pod, "n1")
         assert refusal is not None and refusal.reason == f"n1 has {WAITED_FOR}"
         assert await lab.held() == {}
 
-        assert await refused(replica, booked, "n1") == {}
+        assert await refused(replica, booked, N1) == {}
         assert await replica.bind(booked, "n1") is None
 
 
@@ -80,14 +81,14 @@ async def test_a_gpu_is_not_left_free_if_the_booked_pod_fits_elsewhere() -> None
         await replica.sees(await lab.client.create(PODS, body, "lab"))
         pod = await a_pod(lab, replica, "greedy", "opportunistic")
 
-        assert await refused(replica, pod, "n1", "n2") == {"n2": WAITED_FOR}
+        assert await refused(replica, pod, N1, N2) == {"n2": WAITED_FOR}
 
 
 async def test_when_the_booked_pod_is_gone_every_pod_may_have_the_gpu() -> None:
     async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await a_pod(lab, replica, "urgent", "booked")
         pod = await a_pod(lab, replica, "greedy", "opportunistic")
-        assert await refused(replica, pod, "n1") == {"n1": WAITED_FOR}
+        assert await refused(replica, pod, N1) == {"n1": WAITED_FOR}
 
         await lab.client.delete(PODS, "urgent", "lab", how=DeleteOptions(grace_seconds=0))
         await eventually(lambda: replica.pods.store.get("urgent", "lab") is None)
@@ -111,7 +112,7 @@ async def test_an_opportunistic_gang_leaves_gpus_to_booked_pods_as_a_whole(gpus:
         gang = {"pod-group-name": "job", "carrel.dev/gang-size": "2"}
         pods = [await a_pod(lab, replica, f"member-{number}", "opportunistic", **gang) for number in range(2)]
 
-        found = [replica.filter(await replica.sees(pod), ["n1"]) for pod in pods]
+        found = [replica.filter(await replica.sees(pod), [N1]) for pod in pods]
 
         assert [bool(each.fitting) for each in found] == [is_placed] * 2
         if is_placed:

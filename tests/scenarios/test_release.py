@@ -8,7 +8,7 @@ from carrel.kubernetes.objects.resources import EVENTS, NODES, PODS
 from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.eventually import eventually
 from tests.kit.faults import Faulty
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, N2, N9, a_node
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.tiers import an_opportunistic_pod, catch_up, pods_of
 from tests.scenarios.test_confirmed_ends import delete_by_force, report
@@ -32,30 +32,30 @@ async def test_the_plan_says_what_would_be_freed_and_why_the_node_is_away() -> N
         await a_node_that_went_away(lab, replica)
         release = GpuRelease(replica)
 
-        assert release.why_away("n1") == "the agent's last heartbeat was at 2026-11-16T12:00:15Z"
-        states = [(each.index, str(each.holder), each.pod) for each in release.plan("n1")]
+        assert release.why_away(N1) == "the agent's last heartbeat was at Mon 16 Nov 2026 12:00:15 UTC"
+        states = [(each.index, str(each.holder), each.pod) for each in release.plan(N1)]
         assert states == [(0, "lab/train", "gone"), (1, "lab/ending", "ending"), (2, "lab/running", "running")]
-        assert [each.index for each in release.plan("n1", 1)] == [1]
-        assert release.plan("n2") == []
+        assert [each.index for each in release.plan(N1, 1)] == [1]
+        assert release.plan(N2) == []
 
 
 async def test_a_node_that_answers_is_not_away() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
-        assert GpuRelease(replica).why_away("n1") == ""
+        assert GpuRelease(replica).why_away(N1) == ""
 
         unknown = {"type": "Ready", "status": "Unknown", "lastTransitionTime": "2026-11-16T11:00:00Z"}
         status = MergePatch({"status": {"conditions": [unknown]}})
         await lab.client.patch(NODES, "n1", status, subresource="status")
-        await eventually(lambda: GpuRelease(replica).why_away("n1"))
-        assert GpuRelease(replica).why_away("n1") == "its kubelet is not ready since 2026-11-16T11:00:00Z"
-        assert GpuRelease(replica).why_away("n9") == "the cluster has no such Node"
+        await eventually(lambda: GpuRelease(replica).why_away(N1))
+        assert GpuRelease(replica).why_away(N1) == "its kubelet is not ready since 2026-11-16T11:00:00Z"
+        assert GpuRelease(replica).why_away(N9) == "the cluster has no such Node"
 
 
 async def test_a_release_frees_the_gpus_deletes_the_pods_and_says_who_did_it() -> None:
     async with a_lab([a_node("n1", gpus=3)]) as lab, lab.replica() as replica:
         await a_node_that_went_away(lab, replica)
         release = GpuRelease(replica)
-        await release.release("n1", release.plan("n1"), lab.clock.now)
+        await release.release(N1, release.plan(N1), lab.clock.now)
 
         assert await lab.held() == {}
         assert await pods_of(lab) == {}
@@ -68,7 +68,7 @@ async def test_one_gpu_is_released_and_the_others_are_left() -> None:
     async with a_lab([a_node("n1", gpus=3)]) as lab, lab.replica() as replica:
         await a_node_that_went_away(lab, replica)
         release = GpuRelease(replica)
-        await release.release("n1", release.plan("n1", 0), lab.clock.now)
+        await release.release(N1, release.plan(N1, 0), lab.clock.now)
 
         assert sorted(await lab.held()) == ["gpu-n1-1", "gpu-n1-2"]
         assert sorted(await pods_of(lab)) == ["ending", "running"]
@@ -82,12 +82,12 @@ async def test_a_release_that_was_interrupted_is_continued() -> None:
             try:
                 async with lab.replica(Faulty(lab.api, FaultPlan(seed=0, crash_after_write=k))) as first:
                     release = GpuRelease(first)
-                    await release.release("n1", release.plan("n1"), lab.clock.now)
+                    await release.release(N1, release.plan(N1), lab.clock.now)
             except Crashed:
                 pass
             async with lab.replica() as second:
                 release = GpuRelease(second)
-                await release.release("n1", release.plan("n1"), lab.clock.now)
+                await release.release(N1, release.plan(N1), lab.clock.now)
 
                 assert await lab.held() == {}, f"after write {k}"
                 assert await pods_of(lab) == {}
@@ -97,10 +97,10 @@ async def test_another_pod_of_the_same_name_is_left_alone() -> None:
     async with a_lab([a_node("n1", gpus=3)]) as lab, lab.replica() as replica:
         await a_node_that_went_away(lab, replica)
         release = GpuRelease(replica)
-        held = release.plan("n1", 2)
+        held = release.plan(N1, 2)
         await lab.client.delete(PODS, "running", "lab", how=DeleteOptions(grace_seconds=0))
         newer = await lab.pod("running")
-        await release.release("n1", held, lab.clock.now)
+        await release.release(N1, held, lab.clock.now)
 
         assert (await pods_of(lab))["running"].metadata.uid == newer["metadata"]["uid"]
         assert "gpu-n1-2" not in await lab.held()

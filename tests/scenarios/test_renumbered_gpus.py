@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
+from carrel.ids import PodUid
 from carrel.kubernetes.cluster import AlreadyExists, Json, MergePatch
 from carrel.kubernetes.objects.resources import EVENTS, LEASES
 from carrel.kubernetes.transport import ApiRequest, ApiResponse, ResponseLike
@@ -35,7 +36,7 @@ async def renumber(lab: Lab, *replicas: Replica, order: Sequence[str], used: Map
     await lab.client.patch(GPU_NODE_STATUSES, "n1", MergePatch({"status": {"devices": devices}}), subresource="status")
 
     def has_seen(replica: Replica) -> bool:
-        return [entry.gpu.uuid for entry in replica.ledger.entries("n1")] == list(order)
+        return [entry.gpu.uuid for entry in replica.ledger.entries(N1.name)] == list(order)
 
     await eventually(lambda: all(map(has_seen, replicas)))
 
@@ -55,7 +56,7 @@ async def records(lab: Lab) -> dict[str, tuple[str, set[str]]]:
 
 
 def unusable(replica: Replica) -> dict[str, str]:
-    return {entry.gpu.uuid: entry.gpu.unusable for entry in replica.ledger.entries("n1") if entry.gpu.unusable}
+    return {entry.gpu.uuid: entry.gpu.unusable for entry in replica.ledger.entries(N1.name) if entry.gpu.unusable}
 
 
 async def test_the_lease_of_a_renumbered_gpu_is_moved_and_the_empty_gpu_can_be_had() -> None:
@@ -106,7 +107,7 @@ async def test_gpus_that_changed_places_and_are_all_held_stay_as_they_are_until_
         assert await records(lab) == {"gpu-n1-0": (A, {first}), "gpu-n1-1": (B, {second})}
         assert set(unusable(replica)) == {A, B}
 
-        assert await replica.lease_writer.remove_pod("n1", 1, second)
+        assert await replica.lease_writer.remove_pod(N1.name, 1, PodUid(second))
         assert await gpus.move(list(gpus.found())) == ["gpu-n1-0"]
         assert await records(lab) == {"gpu-n1-1": (A, {first})}
         assert unusable(replica) == {}
@@ -228,7 +229,7 @@ async def test_a_claim_that_is_gone_keeps_its_renumbered_gpu_while_its_container
 
             assert await replica.collector.collect() == []
             await renumber(lab, replica, order=[B, A, C])
-            await eventually(lambda: not replica.cluster_ledger.users_of(replica.ledger.entries("n1")[1].gpu))
+            await eventually(lambda: not replica.cluster_ledger.users_of(replica.ledger.entries(N1.name)[1].gpu))
             assert [freed.why for freed in await replica.collector.collect()] == ["the claim is gone"]
 
 

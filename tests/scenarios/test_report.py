@@ -7,6 +7,7 @@ import pytest
 
 from carrel.dialects.gpuclaim import Remarks
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
+from carrel.ids import GpuUuid, NodeName, PodUid
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import FieldValidation, MergePatch
 from carrel.kubernetes.objects.quantity import whole_quantity
@@ -15,7 +16,7 @@ from carrel.ledger.gpus import Node
 from carrel.node.comparison import ComparisonResult
 from carrel.node.report import Report, Reporter
 from tests.kit.definitions import define_anew, define_as_the_claim_scheduler, forget_field
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, a_node
 from tests.kit.lab import Lab, a_lab
 
 NODE = a_node("n1", islands="aa")
@@ -28,7 +29,7 @@ async def status(lab: Lab, name: str = "n1") -> dict[str, Any]:
 
 
 def report(lab: Lab, node: Node = NODE, **more: Any) -> Report:
-    return Report(node, ComparisonResult({"GPU-n1-0": ["uid-a"]}), lab.clock.now, Remarks(**more))
+    return Report(node, ComparisonResult({GpuUuid("GPU-n1-0"): [PodUid("uid-a")]}), lab.clock.now, Remarks(**more))
 
 
 async def test_the_object_is_created_if_there_is_none() -> None:
@@ -74,10 +75,10 @@ async def test_a_change_is_written_at_once_and_what_is_over_is_removed() -> None
         await reporter.report(
             report(lab, message="no NVIDIA driver answers", memory_unit="MiB", memory_resource="plugin")
         )
-        assert await reporter.memory_resource("n1") == "plugin"
+        assert await reporter.memory_resource(N1) == "plugin"
         assert await reporter.report(report(lab))
         assert not {"message", "memoryUnit", "memoryResource"} & set(await status(lab))
-        assert await reporter.memory_resource("n1") == await reporter.memory_resource("unheard-of") == ""
+        assert await reporter.memory_resource(N1) == await reporter.memory_resource(NodeName("unheard-of")) == ""
         assert await reporter.report(report(lab, a_node("n1", unusable="XID 79")))
         assert [gpu["reason"] for gpu in (await status(lab))["devices"]] == ["XID 79"] * 2
 

@@ -22,6 +22,7 @@ from kubernetes_in_memory.faults import Crashed
 from tests.kit.coexist import Kubelet, coexisting, create_reservation_namespace, reservation_pods
 from tests.kit.eventually import eventually
 from tests.kit.fault_run import FaultRun
+from tests.kit.gpus import N1
 from tests.kit.lab import Lab, Replica, a_lab
 
 SEEDS = int(os.environ.get("CARREL_SWEEP", "8"))
@@ -29,8 +30,8 @@ MEMORY = 1000
 KINDS: list[dict[str, dict[str, str]]] = [
     {"annotations": {"gpu-fraction": "0.5"}},
     {"annotations": {"gpu-fraction": "0.3"}},
-    {"annotations": {"carrel.dev/gpu-gpus": "2", "carrel.dev/gpu-memory-mib": "400"}},
-    {"annotations": {"carrel.dev/gpu-gpus": "1"}},
+    {"annotations": {"carrel.dev/gpu-count": "2", "carrel.dev/gpu-memory-mib": "400"}},
+    {"annotations": {"carrel.dev/gpu-count": "1"}},
     {"limits": {"nvidia.com/gpu": "1"}},
 ]
 
@@ -98,9 +99,9 @@ class ReservationRun(FaultRun):
 
     async def _schedule(self, replica: Replica, name: str) -> None:
         pod = replica.pods.store.get(name, "lab")
-        if pod is not None and replica.filter(pod, ["n1"], chooses=self.seed % 2 == 1).fitting:
+        if pod is not None and replica.filter(pod, [N1], chooses=self.seed % 2 == 1).fitting:
             with contextlib.suppress(ClusterError):
-                self.binds += await replica.scheduler.bind(pod, "n1") is None
+                self.binds += await replica.scheduler.bind(pod, N1) is None
 
 
 async def check_always(lab: Lab, kubelet: Kubelet) -> None:
@@ -127,7 +128,7 @@ async def come_to_rest(lab: Lab, kubelet: Kubelet) -> None:
 
     def fitting() -> list[str]:
         waiting = [pod for pod in replica.pods.store if not pod.spec.node_name]
-        return [pod.metadata.name for pod in waiting if replica.filter(pod, ["n1"]).fitting]
+        return [pod.metadata.name for pod in waiting if replica.filter(pod, [N1]).fitting]
 
     async with lab.replica(reserve_s=5.0) as replica:
         for number in range(60):
@@ -135,8 +136,8 @@ async def come_to_rest(lab: Lab, kubelet: Kubelet) -> None:
                 break
             binding: list[asyncio.Task[object]] = []
             for pod in [pod for pod in replica.pods.store if not pod.spec.node_name]:
-                if replica.filter(pod, ["n1"]).fitting:
-                    binding.append(asyncio.create_task(replica.scheduler.bind(pod, "n1")))
+                if replica.filter(pod, [N1]).fitting:
+                    binding.append(asyncio.create_task(replica.scheduler.bind(pod, N1)))
             for _ in range(60):
                 await replica.collector.collect()
                 for name in replica.reservations.due():

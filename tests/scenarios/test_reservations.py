@@ -8,8 +8,8 @@ import pytest
 
 from carrel.cluster.runtime_class import RuntimeClasses
 from carrel.kubernetes.cluster import MergePatch, NotFound
-from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import LEASES, PODS, RUNTIME_CLASSES
+from carrel.kubernetes.reflector import Informers
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.reservations.reservation_pods import ReservationOptions, ReservationPods
 from tests.kit.coexist import (
@@ -20,6 +20,7 @@ from tests.kit.coexist import (
 )
 from tests.kit.coexist_node import HALF, WHOLE, a_coexist_node
 from tests.kit.eventually import eventually
+from tests.kit.gpus import N1
 
 
 async def test_two_halves_share_the_gpu_that_the_reservation_pod_reported_and_a_third_gets_another() -> None:
@@ -74,7 +75,7 @@ async def test_a_pod_that_asks_the_kubelet_itself_takes_a_slot_and_needs_no_rese
 
 async def test_a_claim_of_two_gpus_gets_two_reservations() -> None:
     async with a_coexist_node(gpus=3) as node_lab:
-        await node_lab.run_pod("pair", annotations={"carrel.dev/gpu-gpus": "2"})
+        await node_lab.run_pod("pair", annotations={"carrel.dev/gpu-count": "2"})
 
         assert sorted((await node_lab.gpu_of("pair")).split(",")) == ["GPU-n1-1", "GPU-n1-2"]
         assert len(await reservation_pods(node_lab.lab)) == 2
@@ -239,8 +240,8 @@ async def test_members_of_a_gang_get_their_reservations_together() -> None:
         pods = [await node_lab.lab.pod(name, annotations=gang) for name in "abc"]
         seen = [await node_lab.replica.sees(pod) for pod in pods]
         for pod in seen:
-            assert list(node_lab.replica.filter(pod, ["n1"]).fitting) == ["n1"]
-        binding = asyncio.gather(*(node_lab.replica.scheduler.bind(pod, "n1") for pod in seen))
+            assert list(node_lab.replica.filter(pod, [N1]).fitting) == ["n1"]
+        binding = asyncio.gather(*(node_lab.replica.scheduler.bind(pod, N1) for pod in seen))
         while not binding.done():
             await node_lab.reconcile(1)
 

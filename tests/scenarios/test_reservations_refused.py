@@ -9,6 +9,7 @@ from tests.kit.coexist import (
 )
 from tests.kit.coexist_node import HALF, a_coexist_node
 from tests.kit.eventually import eventually
+from tests.kit.gpus import N1
 
 
 async def test_a_refused_reservation_pod_is_not_made_again_at_once_and_the_kubelets_words_reach_the_pod() -> None:
@@ -27,7 +28,7 @@ async def test_a_refused_reservation_pod_is_not_made_again_at_once_and_the_kubel
         assert why is not None
         assert words in why.reason, "also for the command line and the Event"
         async with node_lab.lab.replica() as other:
-            assert not other.filter(await other.sees(pod), ["n1"]).fitting, "also for the next process"
+            assert not other.filter(await other.sees(pod), [N1]).fitting, "also for the next process"
 
 
 async def test_refused_reservation_pods_are_made_less_and_less_often_and_the_pod_runs_when_a_gpu_is_there() -> None:
@@ -35,7 +36,7 @@ async def test_refused_reservation_pods_are_made_less_and_less_often_and_the_pod
         node_lab.kubelet.unhealthy = {"GPU-n1-0", "GPU-n1-1"}
         pod = await node_lab.lab.pod("a", annotations=HALF)
         for _ in range(60 * 6):  # an hour in steps of ten seconds
-            if node_lab.replica.filter(await node_lab.replica.sees(pod), ["n1"]).fitting:
+            if node_lab.replica.filter(await node_lab.replica.sees(pod), [N1]).fitting:
                 await node_lab.bind(pod)
             await node_lab.reconcile(1)
             node_lab.lab.clock.now += timedelta(seconds=10)
@@ -64,7 +65,7 @@ async def test_an_unhealthy_gpu_that_the_kubelet_gives_out_does_not_keep_a_pod_f
     async with a_coexist_node() as node_lab:
         await node_lab.kubelet.advertise()
         await node_lab.kubelet.report_health("GPU-n1-1")  # the kubelet of these tests always chooses the last GPU
-        await eventually(lambda: node_lab.replica.ledger.rooms["n1"].whole == 1)
+        await eventually(lambda: node_lab.replica.ledger.rooms[N1].whole == 1)
         pod = await node_lab.lab.pod("a", annotations=HALF)
         refusal = await node_lab.bind(pod)
         assert refusal == Refusal("the kubelet gave GPU 1 of n1, which is not in use: XID 79; another one is tried")
@@ -76,10 +77,10 @@ async def test_an_unhealthy_gpu_that_the_kubelet_gives_out_does_not_keep_a_pod_f
         assert len(await reservation_pods(node_lab.lab)) == 2, "one of them keeps the unhealthy GPU from other pods"
 
         await node_lab.kubelet.report_health("")
-        await eventually(lambda: not any(gpu.unusable for gpu in node_lab.replica.cluster_ledger.reported("n1").gpus))  # type: ignore[union-attr] # reported
+        await eventually(lambda: not any(gpu.unusable for gpu in node_lab.replica.cluster_ledger.reported(N1).gpus))  # type: ignore[union-attr] # reported
         await node_lab.reconcile()
         assert len(await reservation_pods(node_lab.lab)) == 1
-        assert node_lab.replica.ledger.rooms["n1"].whole == 1
+        assert node_lab.replica.ledger.rooms[N1].whole == 1
 
 
 async def test_the_kubelets_list_says_which_gpu_a_reservation_pod_has_where_its_program_sees_none() -> None:

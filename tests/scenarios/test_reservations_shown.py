@@ -10,6 +10,7 @@ from carrel.cluster.record.shown_gpus import shown_gpu, shown_gpus
 from carrel.cluster.record.slot_gpus import indices_of
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.dialects.kai_reservation import BEFORE_KAI_0_17
+from carrel.ids import GpuUuid, PodUid
 from carrel.kubernetes.cluster import Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
 from carrel.lifecycle.reservations.kai_metadata import KaiMetadataWriter
@@ -17,7 +18,7 @@ from carrel.lifecycle.reservations.reservation_pods import ReservationOptions, R
 from tests.kit.coexist import OLD_RESERVATIONS, create_reservation_namespace, reservation_pods
 from tests.kit.coexist_node import HALF, WHOLE, a_coexist_node
 from tests.kit.eventually import eventually
-from tests.kit.gpus import a_node, memory, whole
+from tests.kit.gpus import N1, a_node, memory, whole
 from tests.kit.lab import a_lab
 
 ASKED = {"half": memory(8138), "whole": whole()}
@@ -114,17 +115,17 @@ async def test_the_map_shows_gpus_with_their_holders_and_changes_when_the_agent_
         await eventually(lambda: ledger.users_of(node_lab.kubelet.node.gpus[1]))
         assert state.ledger.changed_since(before) == ["n1"]
 
-        entries = shown_gpus(ledger, "n1")
-        seen = node_on_map("n1", state.ledger.node("n1"), entries, lambda uid: PodOnMap(None))
-        assert [(gpu.uuid, gpu.index, [each.pod for each in gpu.shares]) for gpu in seen.gpus] == [
+        entries = shown_gpus(ledger, N1)
+        seen = node_on_map(N1, state.ledger.node(N1), entries, lambda uid: PodOnMap(None))
+        assert [(shown.gpu.uuid, shown.gpu.index, [each.name for each in shown.shares]) for shown in seen.gpus] == [
             ("GPU-n1-0", 0, []),
             ("GPU-n1-1", 1, ["lab/whole"]),
             ("GPU-n1-2", 2, ["lab/half"]),
         ]
         assert totals(state.ledger, lambda node: shown_gpus(ledger, node)).idle == 1
-        one = shown_gpu(ledger, "GPU-n1-2")
+        one = shown_gpu(ledger, GpuUuid("GPU-n1-2"))
         assert one is not None and [share.holder.name for share in one.shares.values()] == ["half"]
-        assert shown_gpu(ledger, "n1/0") is None
+        assert shown_gpu(ledger, GpuUuid("n1/0")) is None
 
 
 async def test_a_gpu_that_the_kubelet_cannot_give_is_shown_with_the_reason() -> None:
@@ -132,9 +133,9 @@ async def test_a_gpu_that_the_kubelet_cannot_give_is_shown_with_the_reason() -> 
         node_lab.kubelet.unhealthy = {"GPU-n1-1"}  # its plugin says so, the agent does not
         await node_lab.kubelet.advertise()
         ledger = node_lab.replica.cluster_ledger
-        await eventually(lambda: node_lab.replica.ledger.rooms["n1"].whole == 1)
+        await eventually(lambda: node_lab.replica.ledger.rooms[N1].whole == 1)
 
-        entries = shown_gpus(ledger, "n1")
+        entries = shown_gpus(ledger, N1)
         assert totals(node_lab.replica.ledger, lambda node: entries).idle == 1
         assert [entry.gpu.unusable for entry in entries] == [
             "",
@@ -147,7 +148,7 @@ async def test_explain_names_no_slot_as_if_it_were_a_gpu() -> None:
         await node_lab.run_pod("half", annotations=HALF)  # GPU 1, on slot 0
         ledger = node_lab.replica.ledger
 
-        on = {name: placements(ledger, request, ["n1"], "new")["n1"] for name, request in ASKED.items()}
+        on = {name: placements(ledger, request, [N1], PodUid("new"))[N1] for name, request in ASKED.items()}
         assert {name: as_text(each) for name, each in on.items()} == {
             "half": "fits, on GPU 1",
             "whole": "fits; the kubelet chooses the GPU",
@@ -165,11 +166,10 @@ async def test_people_see_the_numbers_of_gpus_and_never_of_slots() -> None:
         await eventually(lambda: ledger.users_of(node_lab.kubelet.node.gpus[1]))
 
         seen = {
-            entry.gpu.index: [share.holder.name for share in entry.shares.values()]
-            for entry in shown_gpus(ledger, "n1")
+            entry.gpu.index: [share.holder.name for share in entry.shares.values()] for entry in shown_gpus(ledger, N1)
         }
         assert seen == {0: [], 1: ["whole"], 2: ["half"]}
-        assert [str(entry.gpu) for entry in node_lab.replica.ledger.entries("n1")] == [
+        assert [str(entry.gpu) for entry in node_lab.replica.ledger.entries(N1)] == [
             "GPU 2 of n1",
             "GPU 1 of n1",
             "a GPU of n1",
@@ -209,16 +209,16 @@ async def test_a_gpu_that_the_kubelet_gave_twice_is_named_and_the_free_slots_are
         for name in ("a", "b"):
             await node_lab.run_pod(name, limits={"nvidia.com/gpu": "1"})
         await node_lab.kubelet.work()
-        node_lab.kubelet.given = {uid: ["GPU-n1-1"] for uid in node_lab.kubelet.given}
+        node_lab.kubelet.given = {uid: [GpuUuid("GPU-n1-1")] for uid in node_lab.kubelet.given}
         await node_lab.kubelet.report_users()
         ledger = node_lab.replica.cluster_ledger
-        await eventually(lambda: len(shown_gpus(ledger, "n1")[1].shares) == 2, "both are shown on their GPU")
+        await eventually(lambda: len(shown_gpus(ledger, N1)[1].shares) == 2, "both are shown on their GPU")
 
-        shown = [(entry.gpu.index, entry.gpu.unusable, len(entry.shares)) for entry in shown_gpus(ledger, "n1")]
+        shown = [(entry.gpu.index, entry.gpu.unusable, len(entry.shares)) for entry in shown_gpus(ledger, N1)]
         twice = "the kubelet has given GPU-n1-1 to two pods"
         kept = "it is kept free: the kubelet gave another GPU of n1 twice"
         assert shown == [(0, "", 0), (1, twice, 2), (2, "", 0), (3, kept, 0)]
-        assert set_aside(node_lab.replica, "n1") == [f"GPU 1 is set aside: {twice}", f"GPU 3 is set aside: {kept}"]
+        assert set_aside(node_lab.replica, N1) == [f"GPU 1 is set aside: {twice}", f"GPU 3 is set aside: {kept}"]
 
         for name in ("c", "d"):
             await node_lab.run_pod(name, limits={"nvidia.com/gpu": "1"})

@@ -11,6 +11,7 @@ from carrel.node.report import Report, Reporter
 from tests.kit.coexist_node import HALF, CoexistNode, a_coexist_node
 from tests.kit.definitions import define_anew, define_as_the_claim_scheduler
 from tests.kit.eventually import eventually
+from tests.kit.gpus import N1
 
 
 async def report(node_lab: CoexistNode) -> None:
@@ -21,7 +22,7 @@ async def report(node_lab: CoexistNode) -> None:
     lab.clock.now += timedelta(seconds=20)
     reporter = Reporter(Client(lab.api, FieldValidation.WARN), lab.clock)
     assert await reporter.report(Report(node, ComparisonResult(in_use), lab.clock.now))
-    await eventually(lambda: ledger.kubelet_chooses("n1") is not bool(reporter.unknown))
+    await eventually(lambda: ledger.kubelet_chooses(N1) is not bool(reporter.unknown))
     await node_lab.replica.reservations.reconcile_slot("gpu-n1-0")
 
 

@@ -11,7 +11,7 @@ from carrel.kubernetes.cluster import DeleteOptions, Invalid, Json, MergePatch
 from carrel.kubernetes.objects.resources import PODS
 from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from tests.kit.coexist import coexisting
-from tests.kit.gpus import A100, A6000, a_node
+from tests.kit.gpus import A100, A6000, N1, N2, a_node
 from tests.kit.lab import Lab, a_lab
 from tests.kit.tiers import (
     BOOKED,
@@ -198,7 +198,7 @@ async def test_a_gpu_is_kept_no_longer_than_it_is_needed(end: str) -> None:
             await lab.client.delete(PODS, "urgent", "lab", how=DeleteOptions(grace_seconds=0))
         else:
             await lab.client.delete(PODS, f"train-{elsewhere}", "lab", how=DeleteOptions(grace_seconds=0))
-        await settle(lab, controller, ("n1", "n2"))
+        await settle(lab, controller, (N1, N2))
 
         assert replica.ledger.kept_for(urgent["metadata"]["uid"]) == frozenset()
 
@@ -352,7 +352,7 @@ async def test_a_victim_that_cannot_be_handed_over_does_not_hold_up_other_booked
         await an_unschedulable_booked_pod(lab, "a-first", annotations=of_n1)
         await an_unschedulable_booked_pod(lab, "b-second", annotations=of_n2)
         async with lab.replica(RefusesOneRecord(lab, stuck["metadata"]["uid"])) as refused:
-            await settle(lab, TierController(refused), ("n1", "n2"))
+            await settle(lab, TierController(refused), (N1, N2))
 
         assert await served(lab, "b-second")
         assert not await served(lab, "a-first")

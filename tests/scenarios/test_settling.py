@@ -16,18 +16,18 @@ from carrel.bookings.mirror import BookingMirror
 from carrel.bookings.people import Person
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import BookingRecord, BookingRefusal, BookingRequest, Changes
-from carrel.bookings.rules import BookingRules
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.cluster.state import ClusterState
+from carrel.configuration.schema import BookingRules
 from carrel.dialects.booking_objects import BOOKINGS
-from carrel.dialects.carrel import read_lease
+from carrel.dialects.gpu_lease import read_lease
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Invalid, Json, MergePatch, Selection
 from carrel.kubernetes.objects.resources import EVENTS, LEASES
 from carrel.lifecycle.handing_over.hand_over import HandOverResult
 from tests.kit.booking import FakeInventory
-from tests.kit.gpus import A6000, a_node
+from tests.kit.gpus import A6000, N1, a_node
 from tests.kit.lab import DAY, Lab, Replica, a_lab
 from tests.kit.tiers import (
     OPPORTUNISTIC,
@@ -311,7 +311,7 @@ async def a_booking_person(lab: Lab, state: ClusterState, folder: Path) -> Async
     database = Database(f"sqlite:///{folder}/carrel.db")
     await database.migrate()
     async with contextlib.aclosing(database):
-        rules = BookingRules(settling_s=SETTLING_S)
+        rules = BookingRules(settling_time=timedelta(seconds=SETTLING_S))
         queries = BookingQueries(SqlBookings(database), SeenInventory(state), rules, UTC, lab.clock)
         yield BookingPerson(BookingCommands(queries), BookingMirror(Client(lab.api), queries))
 
@@ -401,7 +401,7 @@ async def test_book_and_cancel_in_a_loop_gains_nothing(seed: int, tmp_path: Path
                         await catch_up(lab, controller.replica)
                     await controller.round()
                     await catch_up(lab, controller.replica)
-                    await schedule(lab, controller.replica, ("n1",))
+                    await schedule(lab, controller.replica, (N1,))
                     await end_deleted(lab)
                 elif act == "wait":
                     step_s = chance.uniform(0, left_s if active is not None else 20.0)

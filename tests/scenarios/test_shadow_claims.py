@@ -188,7 +188,7 @@ async def test_a_gpu_that_is_set_aside_is_shown_as_full_unless_its_device_has_a_
         devices = [{**each, "health": "Unhealthy", "reason": "XID 79"} for each in status["status"]["devices"]]
         broken = MergePatch({"status": {"devices": devices}})
         await lab.client.patch(GPU_NODE_STATUSES, "n1", broken, subresource="status")
-        await eventually(lambda: all(entry.gpu.unusable for entry in shadows.replica.ledger.entries("n1")))
+        await eventually(lambda: all(entry.gpu.unusable for entry in shadows.replica.ledger.entries(N1.name)))
         found = (await lab.client.get(RESOURCE_SLICES, "n1-gpu.carrel.dev"))["spec"]["devices"]
         found[1]["taints"] = [{"key": "carrel.dev/unusable", "effect": "NoSchedule"}]
         await lab.client.patch(RESOURCE_SLICES, "n1-gpu.carrel.dev", MergePatch({"spec": {"devices": found}}))

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from carrel.ids import GpuUuid
 from carrel.kubernetes.cluster import ClusterError, DeleteOptions, Forbidden, Json, MergePatch
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.kinds import Object
@@ -12,7 +13,7 @@ from carrel.kubernetes.objects.resources import PODS, Resource
 from carrel.lifecycle.handing_over.successors import real_controller_of
 from kubernetes_in_memory.faults import Crashed, FaultPlan
 from tests.kit.faults import Faulty
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, a_node
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.tiers import (
     OPPORTUNISTIC,
@@ -154,7 +155,7 @@ async def test_another_victim_is_chosen_when_one_does_not_end_in_time() -> None:
         assert there["stuck"].metadata.deletion_timestamp, "it stays told to end"
         held = {uid for shares in (await lab.held()).values() for uid in shares}
         assert held == {urgent.metadata.uid, there["stuck"].metadata.uid}, "what it may still use is not free"
-        assert [entry.kept_for for entry in replica.ledger.entries("n1")] == [None, None]
+        assert [entry.kept_for for entry in replica.ledger.entries(N1)] == [None, None]
 
 
 async def test_a_crash_after_any_write_chooses_no_third_victim() -> None:
@@ -205,14 +206,14 @@ async def test_without_another_victim_the_booked_pod_gets_the_gpu_when_it_is_fre
         controller = TierController(replica)
         for _ in range(4):
             await a_round(lab, controller, 600)
-        entry = replica.ledger.entry("GPU-n1-0")
+        entry = replica.ledger.entry(GpuUuid("GPU-n1-0"))
         assert entry and entry.kept_for and entry.kept_for.name == "urgent", "nobody else gets it"
         assert list(entry.shares) == [stuck["metadata"]["uid"]]
 
         ended = {"status": {"phase": "Failed"}}  # as the kubelet reports when the containers have ended
         await lab.client.patch(PODS, "stuck", MergePatch(ended), "lab", subresource="status")
         await a_round(lab, controller)
-        await schedule(lab, replica, ("n1",))
+        await schedule(lab, replica, (N1,))
 
         assert (await pods_of(lab))["urgent"].spec.node_name == "n1"
         assert (await pods_of(lab))["stuck"].metadata.deletion_timestamp, "it hangs, without a GPU"

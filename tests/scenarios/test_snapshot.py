@@ -15,7 +15,7 @@ from carrel.simulation.workload import HOUR_S, SimulatedCluster, SimulatedPod, T
 from tests.kit.claimed_pods import a_claim_lab, asking
 from tests.kit.coexist_node import HALF, a_coexist_node
 from tests.kit.eventually import eventually
-from tests.kit.gpus import A100, A6000, a_gpu, a_node
+from tests.kit.gpus import A100, A6000, N1, a_gpu, a_node
 from tests.kit.lab import DAY, Lab, Replica, a_lab
 
 ONE = {"nvidia.com/gpu": "1"}
@@ -247,7 +247,7 @@ async def test_a_pod_keeps_the_part_of_its_gpus_that_is_still_reported() -> None
         devices = (await lab.client.get(GPU_NODE_STATUSES, "n1"))["status"]["devices"]
         patch = MergePatch({"status": {"devices": devices[:1]}})
         await lab.client.patch(GPU_NODE_STATUSES, "n1", patch, subresource="status")
-        await eventually(lambda: len(replica.ledger.entries("n1")) == 1)
+        await eventually(lambda: len(replica.ledger.entries(N1)) == 1)
         found = taken(replica)
 
     assert found.holdings == [("node-1", ("node-1/0",), "1 whole GPU"), ("node-1", (), "")]

@@ -12,7 +12,7 @@ from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
 from carrel.scheduling.assembly import SchedulerOptions, scheduler_on
 from tests.kit.eventually import eventually
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, N2, a_node
 from tests.kit.lab import Lab, Replica, a_lab
 
 QUARTER = {"gpu-fraction": "0.25"}
@@ -59,9 +59,8 @@ async def test_a_filter_that_names_one_node_spreads_over_nodes_too() -> None:
     async with spreading([a_node("n1"), a_node("n2")]) as (lab, replica):
         named: list[str] = []
         for number in range(4):  # none of them is bound yet: what was named counts
-            found = replica.scheduler.choose(
-                await replica.sees(await lab.pod(f"p{number}", annotations=QUARTER)), ["n1", "n2"]
-            )
+            pod = await replica.sees(await lab.pod(f"p{number}", annotations=QUARTER))
+            found = replica.scheduler.filter(pod, [N1, N2], chooses=True)
             assert not isinstance(found, Refusal)
             named += found.fitting
 
@@ -99,8 +98,8 @@ async def test_the_members_of_a_gang_are_spread_over_gpus_too() -> None:
         gang = {**QUARTER, "pod-group-name": "team", "carrel.dev/gang-size": "3"}
         pods = [await replica.sees(await lab.pod(f"m{i}", annotations=gang)) for i in range(3)]
         for pod in pods:
-            assert replica.filter(pod, ["n1"]).fitting
-        assert await asyncio.gather(*(replica.scheduler.bind(pod, "n1") for pod in pods)) == [None] * 3
+            assert replica.filter(pod, [N1]).fitting
+        assert await asyncio.gather(*(replica.scheduler.bind(pod, N1) for pod in pods)) == [None] * 3
 
         told = sorted([(await lab.annotations(f"m{i}"))["carrel.dev/devices"] for i in range(3)])
         assert told == ["GPU-n1-0", "GPU-n1-1", "GPU-n1-2"]

@@ -13,11 +13,11 @@ from datetime import timedelta
 
 import pytest
 
-from carrel.dialects.carrel import read_lease
+from carrel.dialects.gpu_lease import read_lease
 from carrel.kubernetes.cluster import Json, Selection
 from carrel.kubernetes.objects.resources import LEASES
 from tests.kit.fault_run import TierFaultRun, TierUsers
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, N2, a_node
 from tests.kit.lab import Lab, a_lab
 from tests.kit.tiers import (
     BOOKED,
@@ -31,7 +31,7 @@ from tests.kit.tiers import (
 )
 
 SEEDS = int(os.environ.get("CARREL_SWEEP", "8"))
-NODES = ("n1", "n2")
+NODES = (N1, N2)
 
 
 class TiersRun(TierUsers, TierFaultRun):

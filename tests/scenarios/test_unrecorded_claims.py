@@ -38,7 +38,7 @@ async def past_the_gate(lab: Lab, replica: Replica, name: str, memory: str = "81
 
 
 def _gpu(replica: Replica) -> Gpu:
-    return replica.ledger.entries("n1")[0].gpu
+    return replica.ledger.entries(N1.name)[0].gpu
 
 
 async def prepared(lab: Lab, replica: Replica, *uids: str) -> None:
@@ -128,19 +128,21 @@ async def test_a_claim_that_runs_and_whose_lease_was_deleted_keeps_its_gpu_from_
         assert await Gate(replica).allocate(lab, claim, HALF) is None
         await prepared(lab, replica, claim["metadata"]["uid"])
         await eventually(lambda: extender.ledger.shares_of(claim["metadata"]["uid"]))
-        assert not replica.ledger.entries("n1")[0].gpu.unusable
+        assert not replica.ledger.entries(N1.name)[0].gpu.unusable
 
         await lab.client.delete(LEASES, "gpu-n1-0", OURS)
         for each in (replica, extender):
             await eventually(lambda each=each: each.ledger.entries("n1")[0].gpu.unusable)  # type: ignore[misc] # bound now
-        assert replica.ledger.entries("n1")[0].gpu.unusable == "ResourceClaim lab/train uses it, and no Lease says so"
+        assert (
+            replica.ledger.entries(N1.name)[0].gpu.unusable == "ResourceClaim lab/train uses it, and no Lease says so"
+        )
         late = await lab.pod("late", limits={"aliyun.com/gpu-mem": "1"})
         assert "no Lease says so" in str(await extender.bind(late, "n1"))
         assert any("no Lease gives it to this claim" in each for each in await lab.violations())
 
         assert await unrecorded.treat(unrecorded.found()) == [ClaimOutcome.RECORDED]
         assert await lab.held() == {"gpu-n1-0": {claim["metadata"]["uid"]: 8138}}
-        await eventually(lambda: not extender.ledger.entries("n1")[0].gpu.unusable)
+        await eventually(lambda: not extender.ledger.entries(N1.name)[0].gpu.unusable)
         assert await extender.bind(late, "n1") is None
 
 
@@ -153,7 +155,7 @@ async def test_a_pod_that_uses_a_gpu_does_not_count_as_a_claim() -> None:
         body = MergePatch({"status": {"devices": devices}})
         await lab.client.patch(GPU_NODE_STATUSES, "n1", body, subresource="status")
         await eventually(lambda: len(replica.cluster_ledger.users_of(_gpu(replica))) == 2)
-        assert not replica.ledger.entries("n1")[0].gpu.unusable
+        assert not replica.ledger.entries(N1.name)[0].gpu.unusable
 
 
 async def test_admin_access_and_claims_that_were_given_up_are_not_recorded() -> None:

@@ -1,20 +1,24 @@
 """What was there before Carrel: pods of every dialect that no Lease names hold their GPUs from the first answer on."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from carrel.cluster.record.adoption import Adoption, Outcome
+from carrel.dialects.gpuclaim import node_status
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
+from carrel.ids import GpuUuid, NodeName, PodUid
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch
 from carrel.kubernetes.objects.resources import LEASES, NODES, PODS
+from carrel.ledger.gpus import Node
 from carrel.ledger.shares import Holder, Share, ShareState
 from carrel.ledger.tiers import TierPolicy
 from carrel.lifecycle.freeing.adoption_loop import AdoptionLoop
 from tests.kit.coexist import coexisting, create_reservation_namespace
 from tests.kit.eventually import eventually
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, a_gpu, a_node
 from tests.kit.lab import Lab, Replica, a_lab
 
 GPUSHARE = {
@@ -24,19 +28,20 @@ GPUSHARE = {
     "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
     "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1800000000000000000",
 }
+GPU = GpuUuid("GPU-n1-0")
 TWO_GIB = {"aliyun.com/gpu-mem": "2048"}
 WHOLE = {"nvidia.com/gpu": "1"}
 
 
 async def placed(lab: Lab, name: str, phase: str = "Running", **spec: Any) -> Json:
-    """A pod that another scheduler has bound to n1."""
+    """A pod that another scheduler has bound, to n1 if nothing else is said."""
     container = {"name": "main", "image": "work", "resources": {"limits": spec.get("limits", {})}}
     metadata = {"name": name, "annotations": spec.get("annotations", {}), "labels": spec.get("labels", {})}
     body = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": metadata,
-        "spec": {"nodeName": "n1", "schedulerName": "another-scheduler", "containers": [container]},
+        "spec": {"nodeName": spec.get("node", "n1"), "schedulerName": "another-scheduler", "containers": [container]},
     }
     namespace = spec.get("namespace", "lab")
     pod = await lab.client.create(PODS, body, namespace)
@@ -56,7 +61,7 @@ async def used_by(lab: Lab, users: dict[int, list[str]]) -> None:
 
 def free(replica: Replica) -> list[int]:
     """MiB of each GPU of n1."""
-    return [entry.free for entry in replica.ledger.entries("n1")]
+    return [entry.free for entry in replica.ledger.entries(N1)]
 
 
 async def test_a_pod_of_gpushares_extender_holds_its_gpu_before_the_first_answer() -> None:
@@ -65,10 +70,42 @@ async def test_a_pod_of_gpushares_extender_holds_its_gpu_before_the_first_answer
         async with lab.replica() as replica:
             assert free(replica) == [14228, 16276]
             pod = await replica.sees(await lab.pod("new", limits={"aliyun.com/gpu-mem": "15000"}))
-            assert replica.filter(pod, ["n1"]).fitting
+            assert replica.filter(pod, [N1]).fitting
             assert await replica.bind(await lab.pod("other", limits={"aliyun.com/gpu-mem": "15000"}), "n1") is None
             assert (await lab.annotations("other"))["carrel.dev/devices"] == "GPU-n1-1"
             assert await replica.bind(await lab.pod("third", limits={"aliyun.com/gpu-mem": "15000"}), "n1") is not None
+
+
+async def report(lab: Lab, node: Node) -> None:
+    """What the agent of the node says for the first time."""
+    status = node_status(node, {}, lab.clock.now)
+    await lab.client.create(GPU_NODE_STATUSES, status)
+    told = MergePatch({"status": status["status"]})
+    await lab.client.patch(GPU_NODE_STATUSES, node.name, told, subresource="status")
+
+
+async def test_a_gpu_that_another_node_reported_too_is_held_by_the_pod_of_its_own_node() -> None:
+    """The other node is read first, and has the GPU until its owner's report is seen."""
+    liar = replace(a_node("a0", gpus=1), gpus=(replace(a_gpu("n1", 0), node=NodeName("a0")),))
+    async with a_lab([a_node("n1", gpus=1)]) as lab:
+        await placed(lab, "old", limits=TWO_GIB, annotations=GPUSHARE)
+        await placed(lab, "beside", limits=TWO_GIB, annotations=GPUSHARE, node="a0")
+        await lab.client.delete(GPU_NODE_STATUSES, "n1")
+        async with lab.replica() as replica:
+            await report(lab, liar)
+            await eventually(lambda: replica.ledger.entry(GPU), "the GPU of the node that reports it first")
+            await report(lab, a_node("n1", gpus=1))
+            await eventually(lambda: replica.ledger.node(N1), "the GPU's own node")
+
+            await eventually(lambda: list(held_on_gpu(replica)) == ["lab/old"], "the pod of its own node holds it")
+            await lab.client.delete(GPU_NODE_STATUSES, "a0")
+            await eventually(lambda: replica.ledger.node(NodeName("a0")) is None, "the other node is gone")
+            assert list(held_on_gpu(replica)) == ["lab/old"]
+
+
+def held_on_gpu(replica: Replica) -> list[str]:
+    entry = replica.ledger.entry(GPU)
+    return [share.holder.full_name for share in entry.shares.values()] if entry else []
 
 
 async def test_its_gpu_is_free_when_it_is_gone() -> None:
@@ -241,19 +278,19 @@ async def test_a_pod_that_lost_one_of_its_leases_still_holds_all_its_gpus() -> N
 async def test_a_slot_that_another_pod_has_just_got_is_not_recorded_twice() -> None:
     async with a_lab([coexisting("n1", gpus=1)]) as lab, lab.replica() as replica:
         await advertises(lab, 1, 1)
-        await eventually(lambda: replica.ledger.rooms["n1"].whole == 1)
+        await eventually(lambda: replica.ledger.rooms[N1].whole == 1)
         assert await replica.bind(await lab.pod("a", limits=WHOLE), "n1") is None
-        (entry,) = replica.ledger.entries("n1")
-        other = Share(Holder("u2", "lab", "b"), entry.gpu.uuid, None, ShareState.ASSIGNED)
+        (entry,) = replica.ledger.entries(N1)
+        other = Share(Holder(PodUid("u2"), "lab", "b"), entry.gpu.uuid, None, ShareState.ASSIGNED)
 
         assert not await replica.lease_writer.record_share(entry.gpu, other)
 
 
 async def test_a_foreign_pod_whose_request_cannot_be_read_counts_with_the_gpus_that_it_asks_the_kubelet_for() -> None:
     async with a_lab([a_node("n1")]) as lab:
-        await placed(lab, "old", limits=WHOLE, annotations={"carrel.dev/gpu-gpus": "many"})
+        await placed(lab, "old", limits=WHOLE, annotations={"carrel.dev/gpu-count": "many"})
         async with lab.replica() as replica:
-            (found,) = replica.cluster_ledger.unrecorded("n1")
+            (found,) = replica.cluster_ledger.unrecorded(N1)
             assert (found.count, found.is_known) == (1, False)
 
 
@@ -264,6 +301,17 @@ async def test_a_pod_without_a_lease_is_no_victim_unless_the_setting_for_older_p
             assert not replica.pod_facts.may_lose_gpus(await replica.sees(old))
         async with lab.replica(tier_policy=TierPolicy(older_pods_are_revocable=True)) as replica:
             assert replica.pod_facts.may_lose_gpus(await replica.sees(old))
+
+
+async def test_where_pods_of_nobody_keep_their_gpus_they_are_no_victims_whatever_is_written_on_them() -> None:
+    keep = TierPolicy(older_pods_are_revocable=True, nobodys_pods_keep=True)
+    async with a_lab([a_node("n1", 2)]) as lab:
+        told = {"carrel.dev/tier": "opportunistic"}
+        nobodys = await placed(lab, "nobodys", limits=TWO_GIB, annotations={**GPUSHARE, **told})
+        adas = await placed(lab, "adas", limits=TWO_GIB, annotations={**GPUSHARE, **told, "carrel.dev/user": "ada"})
+        async with lab.replica(tier_policy=keep) as replica:
+            pods = [await replica.sees(each) for each in (nobodys, adas)]
+            assert [replica.pod_facts.may_lose_gpus(pod) for pod in pods] == [False, True]
 
 
 # --- recording them --------------------------------------------------------------------------------------------------
@@ -303,7 +351,7 @@ async def test_a_pod_that_is_half_recorded_holds_all_its_gpus_and_the_next_adopt
         old = (await placed(lab, "old", limits={"nvidia.com/gpu": "2"}))["metadata"]["uid"]
         await used_by(lab, {0: [old], 2: [old]})
         async with lab.replica() as replica:
-            gpu, share = replica.ledger.entry("GPU-n1-0"), replica.ledger.shares_of(old)["GPU-n1-0"]
+            gpu, share = replica.ledger.entry(GpuUuid("GPU-n1-0")), replica.ledger.shares_of(old)[GpuUuid("GPU-n1-0")]
             assert gpu is not None
             assert await replica.lease_writer.record_share(gpu.gpu, share)
         async with lab.replica() as replica:
@@ -319,7 +367,7 @@ async def test_where_the_kubelet_chooses_a_slot_is_recorded_for_each_gpu_of_the_
         old = (await placed(lab, "old", limits={"nvidia.com/gpu": "2"}))["metadata"]["uid"]
         async with lab.replica() as replica:
             await Adoption(replica.cluster_ledger, replica.lease_writer).record()
-            assert replica.ledger.rooms["n1"].whole == 1
+            assert replica.ledger.rooms[N1].whole == 1
 
         assert await lab.held() == {"gpu-n1-1": {old: None}, "gpu-n1-2": {old: None}}
 
@@ -365,8 +413,8 @@ async def test_where_the_kubelet_chooses_a_pod_from_before_leaves_one_slot_less(
         await advertises(lab, 2)
         await placed(lab, "old", limits=WHOLE)
         async with lab.replica() as replica:
-            assert replica.ledger.rooms["n1"].whole == 1
-            two = await replica.sees(await lab.pod("two", annotations={"carrel.dev/gpu-gpus": "2"}))
+            assert replica.ledger.rooms[N1].whole == 1
+            two = await replica.sees(await lab.pod("two", annotations={"carrel.dev/gpu-count": "2"}))
             refusal = replica.waiting_reason.why(two)
             assert refusal is not None
             assert "lab/old has GPUs of n1, and Carrel has not placed them there" in refusal.reason
@@ -382,7 +430,7 @@ async def test_kais_own_reservation_pod_and_its_fractions_have_one_gpu_together(
         for name in ("a", "b"):
             await placed(lab, name, annotations=HALF, labels=group)
         async with lab.replica() as replica:
-            assert replica.ledger.rooms["n1"].whole == 1
+            assert replica.ledger.rooms[N1].whole == 1
 
 
 @pytest.mark.parametrize(
@@ -396,11 +444,11 @@ async def test_there_are_never_more_slots_than_the_kubelet_has_gpus_to_give(allo
     async with a_lab([coexisting("n1")]) as lab:
         await advertises(lab, allocatable)
         async with lab.replica() as replica:
-            assert replica.ledger.rooms["n1"].whole == allocatable
-            pod = await replica.sees(await lab.pod("two", annotations={"carrel.dev/gpu-gpus": "2"}))
+            assert replica.ledger.rooms[N1].whole == allocatable
+            pod = await replica.sees(await lab.pod("two", annotations={"carrel.dev/gpu-count": "2"}))
             refusal = replica.waiting_reason.why(pod)
             assert refusal is not None
             assert words in refusal.reason
 
             await advertises(lab, 2)
-            await eventually(lambda: replica.ledger.rooms["n1"].whole == 2)
+            await eventually(lambda: replica.ledger.rooms[N1].whole == 2)

@@ -6,6 +6,7 @@ import pytest
 
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.dialects.options import CudaDevices, DialectOptions
+from carrel.ids import GpuUuid
 from carrel.kubernetes.cluster import DeleteOptions, MergePatch
 from carrel.kubernetes.objects.resources import LEASES, PODS
 from carrel.node.allocation import DeviceAllocation
@@ -13,10 +14,10 @@ from carrel.node.comparison import AllocationMode, Comparison
 from carrel.node.device_names import DeviceInventory
 from carrel.node.interfaces import AllocatedDevices
 from carrel.node.lease_check import LeaseCheck
-from carrel.node.settings import AgentSettings
+from carrel.node.settings import AgentOptions
 from tests.kit.coexist_node import HALF, a_coexist_node
 from tests.kit.eventually import eventually
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, a_node
 from tests.kit.lab import Lab, a_lab
 from tests.kit.reviews import GPU, Json, ReviewedCluster, a_pod
 
@@ -96,8 +97,8 @@ async def test_the_agent_accepts_a_container_that_reads_indices_and_answers_with
         }
         assert await replica.bind(await lab.pod("a", containers=[container]), "n1") is None
         pod = await replica.sees(await lab.client.get(PODS, "a", "lab"))
-        settings = AgentSettings(node_name="n1", cuda_devices=CudaDevices.INDEX)
-        check = LeaseCheck(lab.client, "n1", "carrel")
+        settings = AgentOptions(node_name=N1, cuda_devices=CudaDevices.INDEX)
+        check = LeaseCheck(lab.client, N1, "carrel")
         allocation = DeviceAllocation(lab.client, settings, check, (pod,), lab.clock, clock=lab.clock.seconds)
         allocation.update(inventory, ())
         told = {"NVIDIA_VISIBLE_DEVICES": "GPU-n1-1", "CUDA_VISIBLE_DEVICES": "1"}
@@ -108,7 +109,7 @@ async def test_the_agent_accepts_a_container_that_reads_indices_and_answers_with
         rows = [AllocatedDevices("lab", "a", "main", WHOLE, ("GPU-n1-0",))]
         result = await comparison.compare([pod], rows, inventory, AllocationMode())
         assert result.mismatches == ()
-        assert result.in_use_by["GPU-n1-1"] == [pod.metadata.uid]
+        assert result.in_use_by[GpuUuid("GPU-n1-1")] == [pod.metadata.uid]
 
 
 # --- a GpuNodeStatus that reports no UUID ----------------------------------------------------------------------------
@@ -147,7 +148,7 @@ async def test_a_pod_of_such_a_node_holds_its_gpu_also_when_its_lease_is_gone_an
             await lab.client.delete(LEASES, "gpu-n1-1", "carrel")
             await eventually(lambda: replica.cluster_ledger.lease("gpu-n1-1") is None)
             await replica.sees(await lab.client.get(PODS, "second", "lab"))
-            assert [entry.gpu.index for entry in replica.ledger.entries("n1") if not entry.shares] == [2]
+            assert [entry.gpu.index for entry in replica.ledger.entries(N1) if not entry.shares] == [2]
 
             await lab.client.delete(PODS, "first", "lab", how=DeleteOptions(grace_seconds=0))
             await eventually(lambda: replica.pods.store.get("first", "lab") is None)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from carrel.cluster.waiting.waiting_reason import WaitCause
+from carrel.ids import PodUid
 from carrel.ledger.tiers import Tier, TierPolicy
 from carrel.lifecycle.metrics import WaitingPods
 from tests.kit.gpus import a_node
@@ -73,10 +74,10 @@ async def test_a_pod_that_may_run_on_no_node_with_gpus_waits_for_a_node() -> Non
 def test_the_labels_are_always_the_same_few() -> None:
     waiting_pods = WaitingPods()
     all_labels = waiting_pods.counts().keys()
-    waiting_pods.note("uid-1", WaitCause.NO_FREE_GPU, Tier.BOOKED)
-    waiting_pods.note("uid-1", WaitCause.PERSON_LIMIT, None)
+    waiting_pods.note(PodUid("uid-1"), WaitCause.NO_FREE_GPU, Tier.BOOKED)
+    waiting_pods.note(PodUid("uid-1"), WaitCause.PERSON_LIMIT, None)
     assert waiting_pods.counts().keys() == all_labels
     assert {labels for labels, count in waiting_pods.counts().items() if count} == {("person_limit", "none")}
-    waiting_pods.forget("uid-1")
+    waiting_pods.forget(PodUid("uid-1"))
     assert not any(waiting_pods.counts().values())
     assert len(all_labels) == len(WaitCause) * 3

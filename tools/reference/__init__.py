@@ -4,6 +4,7 @@ Reading order:
 
     source        the code as syntax trees: what can be read without running it
     commands      commands.md: each command, its arguments and options
+    configuration configuration.md: each field of the cluster's configuration with its reason
     settings      settings.md: each setting with its reason, and each environment variable
     metrics       metrics.md: each Prometheus metric
     http_api      http-api.md: the booking service's OpenAPI document, and the routes of the other components
@@ -32,7 +33,7 @@ class Page:
     """What lacks a sentence, each with its place."""
 
 
-PAGES = ("commands", "settings", "metrics", "http_api", "crds", "keys")
+PAGES = ("commands", "configuration", "settings", "metrics", "http_api", "crds", "keys")
 """The modules that make one page each."""
 
 

@@ -1,11 +1,10 @@
 """commands.md: each command with its arguments and options, as typer reads them."""
 
-import dataclasses
 import enum
 import inspect
 import re
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -13,7 +12,8 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 from typer.models import ArgumentInfo, OptionInfo
 
 from carrel import __version__
-from carrel.__main__ import app
+from carrel.cli.commands import COMMANDS
+from carrel.cli.frame import Entry, callback_of
 from tools.reference import Page, code, document, table
 
 EXAMPLES = re.compile(r"^Examples?:", re.MULTILINE)
@@ -58,20 +58,25 @@ class Command:
         return EXAMPLES.split(self.help.partition("\n\n")[2])[0].strip()
 
 
-def commands() -> list[Command]:
-    return [_command(each.name or "", each.callback) for each in app.registered_commands if each.callback]
+def commands(table: Mapping[str, Entry] | None = None, before: str = "") -> Iterator[Command]:
+    """In the order of `carrel --help`; those of a group stand where it does."""
+    rows = {name: row for section in COMMANDS.values() for name, row in section.items()} if table is None else table
+    for name, row in rows.items():
+        if row.commands:
+            yield from commands(row.commands, f"{before}{name} ")
+        else:
+            yield _command(before + name, row.function())
 
 
-def _command(name: str, callback: Callable[..., Any]) -> Command:
+def _command(name: str, function: Callable[..., Any]) -> Command:
+    callback = callback_of(function)
     hints = get_type_hints(callback, include_extras=True)
     hints.pop("return", None)
     parameters = inspect.signature(callback).parameters
     options = [_option(field, hint, parameters[field].default) for field, hint in hints.items() if field in parameters]
-    enclosed = inspect.getclosurevars(callback).nonlocals.values()
-    settings = next((each for each in enclosed if isinstance(each, type) and dataclasses.is_dataclass(each)), None)
-    shown = name or callback.__name__.rstrip("_").replace("_", "-")
-    is_ours = callback.__module__.split(".")[0] == "carrel"
-    return Command(shown, inspect.getdoc(callback) or "", tuple(options), settings, is_ours)
+    is_ours = function.__module__.split(".")[0] == "carrel"
+    settings = get_type_hints(function).get("settings")
+    return Command(name, inspect.getdoc(callback) or "", tuple(options), settings, is_ours)
 
 
 def _option(field: str, hint: Any, default: Any) -> Option:
@@ -134,7 +139,7 @@ def _default(default: Any) -> str:
 
 
 def page() -> Page:
-    found = commands()
+    found = list(commands())
     missing = [f"carrel {each.name} has no help" for each in found if not each.summary]
     missing += [
         f"carrel {each.name} has no example"
@@ -150,7 +155,8 @@ def page() -> Page:
         " The reason for each setting is in [settings.md](settings.md)."
     )
     index = table(
-        ["command", "what it does"], [[f"[`carrel {each.name}`](#carrel-{each.name})", each.summary] for each in found]
+        ["command", "what it does"],
+        [[f"[`carrel {each.name}`](#carrel-{each.name.replace(' ', '-')})", each.summary] for each in found],
     )
     return Page(
         "commands.md",

@@ -18,6 +18,7 @@ WORD = re.compile(r"[A-Za-z0-9._/-]+")
 """What could be a key."""
 
 MEANINGS = {
+    "ConfigurationRefused": "On the ConfigMap `carrel`: why what is given is not in force. The last good one goes on.",
     "WaitingForGPU": "The pod waits: what is missing, on which GPU, and who holds it.",
     "GPUAssigned": "Which GPUs the pod got, and on which node.",
     "GPUWithoutLease": "A ResourceClaim has a GPU without a Lease, and does not fit there: how much is free.",
@@ -121,6 +122,6 @@ def _class_of_event_texts() -> str:
         for node in ast.walk(module.tree):
             if isinstance(node, ast.ClassDef) and module.folder == "kubernetes":
                 fields = [ast.unparse(each.target) for each in node.body if isinstance(each, ast.AnnAssign)]
-                if fields == ["reason", "message", "type"]:
+                if fields[:3] == ["reason", "message", "type"]:
                     return node.name
     raise LookupError("no class with the fields reason, message and type")

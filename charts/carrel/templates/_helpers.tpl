@@ -5,6 +5,11 @@
 {{ merge (dict) (.Values.names | default dict) (dict "configuration" "carrel" "service" "carrel-webhook") | toYaml }}
 {{- end }}
 
+{{/* Before the names of values, where another chart renders these templates. */}}
+{{- define "carrel.valuePrefix" -}}
+{{- if .Values.names }}carrel.{{ end -}}
+{{- end }}
+
 {{- define "carrel.labels" -}}
 app.kubernetes.io/name: carrel
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -31,16 +36,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $text = $text | replace "system:serviceaccount:carrel:" (printf "system:serviceaccount:%s:" $namespace) -}}
 {{- $text = regexReplaceAll "(namespace|installed-in): carrel\\b" $text (printf "${1}: %s" $namespace) -}}
 {{- $text = regexReplaceAll "(?m)^(\\s+- )carrel$" $text (printf "${1}%s" $namespace) -}}
-{{- $trusted := printf "request.userInfo.username in ['%s']" (join "', '" $root.Values.trustedUsers) -}}
-{{- if $root.Values.trustedUsers -}}{{- $text = $text | replace "request.userInfo.username in []" $trusted -}}{{- end -}}
+{{- /* Where KAI's old names are wanted, what reservation pods need is there under both. */ -}}
+{{- if and (eq .file "files/rbac.yaml") (eq (dig "reservations" "names" "kai" $root.Values.config) "old-kai") -}}{{- $text = printf "%s\n---\n%s" $text (regexFind "(?s)# Reservation pods:.*" $text | replace "kai-resource-reservation" "runai-reservation") -}}{{- end -}}
+{{- $trusted := printf "request.userInfo.username in ['%s']" (join "', '" $root.Values.config.pods.trustedUsers) -}}
+{{- if $root.Values.config.pods.trustedUsers -}}{{- $text = $text | replace "request.userInfo.username in []" $trusted -}}{{- end -}}
 {{- $names := include "carrel.webhookNames" $root | fromYaml -}}
 {{- $text = $text | replace "name: carrel-webhook, path:" (printf "name: %s, path:" $names.service) -}}
 {{- $text = $text | replace "metadata: {name: carrel}" (printf "metadata: {name: %s}" $names.configuration) | replace "resourceNames: [carrel]" (printf "resourceNames: [%s]" $names.configuration) -}}
 {{- /* The webhook puts its first secret into the path, and corrects it where it differs; helm must not differ. */ -}}
 {{- include "carrel.makeSecrets" $root -}}
 {{- $path := ternary (printf "path: /%s/mutate" (get $root.Values.secrets.made "path-secret" | b64dec | splitList "," | first)) "path: /mutate" (hasKey $root.Values.secrets.made "path-secret") -}}
-{{- if eq .file "files/webhooks.yaml" -}}{{- $text = $text | replace "path: /mutate" $path | replace "gracePeriodSeconds.orValue(0) > 300" (printf "gracePeriodSeconds.orValue(0) > %d" (int $root.Values.longestGrace)) -}}{{- end -}}
-{{- if eq .file "files/dra.yaml" -}}{{- $text = $text | replace "path: /allocate" (replace "/mutate" "/allocate" $path) | replace "result.driver in ['gpu.carrel.dev']" (printf "result.driver in ['%s']" ($root.Values.dra.driver | default "gpu.carrel.dev")) -}}{{- end -}}
+{{- if eq .file "files/webhooks.yaml" -}}{{- $text = $text | replace "path: /mutate" $path | replace "gracePeriodSeconds.orValue(0) > 300" (printf "gracePeriodSeconds.orValue(0) > %s" (include "carrel.seconds" $root.Values.config.pods.longestGrace)) -}}{{- end -}}
+{{- if eq .file "files/dra.yaml" -}}{{- $text = $text | replace "path: /allocate" (replace "/mutate" "/allocate" $path) | replace "result.driver in ['gpu.carrel.dev']" (printf "result.driver in ['%s']" $root.Values.config.resourceClaims.driver) -}}{{- end -}}
 {{- $annotations := .annotations | default dict -}}
 {{- $file := .file -}}
 {{- range $part := regexSplit "(?m)^---$" $text -1 }}
@@ -56,7 +63,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $metadata := merge (dict "labels" (include "carrel.labels" $root | fromYaml)) $document.metadata }}
 {{- if $annotations }}{{- $_ := set $metadata "annotations" $annotations }}{{- end }}
 {{- $_ := set $document "metadata" $metadata }}
-{{- if and (eq $document.kind "ServiceAccount") (eq $document.metadata.namespace "kai-resource-reservation") $root.Values.image.pullSecrets }}
+{{- if and (eq $document.kind "ServiceAccount") (has $document.metadata.namespace (list "kai-resource-reservation" "runai-reservation")) $root.Values.image.pullSecrets }}
 {{- $names := list }}
 {{- range $root.Values.image.pullSecrets }}{{- $names = append $names (dict "name" .) }}{{- end }}
 {{- $_ := set $document "imagePullSecrets" $names }}
@@ -67,7 +74,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- range $document.webhooks }}{{- if not (or (eq .name "claims.carrel.dev") (and (eq .name "claim-pods.carrel.dev") (not $dra))) }}{{- $asking = append $asking . }}{{- end }}{{- end }}
 {{- $_ := set $document "webhooks" $asking }}
 {{- end }}
-{{- if and (eq $document.kind "MutatingWebhookConfiguration") (eq $root.Values.hideGpusFrom "all-pods") }}
+{{- if and (eq $document.kind "MutatingWebhookConfiguration") (eq $root.Values.config.nodes.hideGpusFrom "all-pods") }}
 {{- range $webhook := $document.webhooks }}
 {{- $kept := list }}
 {{- range $webhook.matchConditions }}{{- if ne .name "may-see-gpus" }}{{- $kept = append $kept . }}{{- end }}{{- end }}
@@ -104,46 +111,47 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- end }}
 
-{{/* The settings that several components must have alike. */}}
-{{- define "carrel.shared" -}}
-CARREL_MEMORY_UNIT: {{ .Values.memoryUnit | quote }}
-CARREL_SHARED_CLAIMS_PER_GPU: {{ .Values.sharedClaimsPerGpu | int | toString | quote }}
-CARREL_OPPORTUNISTIC_GPUS: {{ .Values.opportunisticGpus | int | toString | quote }}
-CARREL_REVOKE_OLDER_PODS: {{ .Values.revokeOlderPods | toString | quote }}
-{{- if include "carrel.dra" . }}
-CARREL_DRA: "true"
-CARREL_DRA_DRIVER: {{ .Values.dra.driver | default "gpu.carrel.dev" }}
-{{- end }}
-CARREL_LOG_LEVEL: {{ .Values.logLevel | quote }}
+{{/* A length of time of the configuration, as 5m, in seconds. */}}
+{{- define "carrel.seconds" -}}
+{{ mul (regexFind "^[0-9]+" . | int) (get (dict "d" 86400 "h" 3600 "m" 60 "s" 1) (regexFind "[dhms]$" .)) }}
 {{- end }}
 
-{{/* Of webhook and controller, which both decide about pods. */}}
-{{- define "carrel.about-pods" -}}
-{{ include "carrel.shared" . }}
-CARREL_WHEN_FULL: {{ .Values.whenFull | quote }}
-CARREL_LONGEST_GRACE: {{ .Values.longestGrace | int | toString | quote }}
-CARREL_RUNTIME_CLASS: {{ .Values.runtimeClass | quote }}
-CARREL_API_URL: {{ .Values.bookingsElsewhere.apiUrl | quote }}
-CARREL_BIND_ADDRESS: {{ .Values.bindAddress | quote }}
-{{- end }}
-
-{{/* Whether ResourceClaims are counted; empty: they are not. Older clusters do not have them. */}}
+{{/* Whether ResourceClaims are counted; empty: they are not. */}}
 {{- define "carrel.dra" -}}
-{{- if and (.Values.dra | default dict).enabled (semverCompare ">=1.34-0" .Capabilities.KubeVersion.Version) -}}true{{- end -}}
+{{- if .Values.config.resourceClaims.enabled -}}true{{- end -}}
 {{- end }}
 
 {{/* Whether Carrel's agents are the driver of claims; empty: they are not. */}}
 {{- define "carrel.draOnNodes" -}}
-{{- if and (include "carrel.dra" .) (ne (.Values.dra.driver | default "gpu.carrel.dev") "gpu.nvidia.com") -}}true{{- end -}}
+{{- if and (include "carrel.dra" .) (ne .Values.config.resourceClaims.driver "gpu.nvidia.com") -}}true{{- end -}}
 {{- end }}
 
-{{/* Of webhook and booking service, which both know the hub's users. */}}
-{{- define "carrel.about-hub" -}}
-CARREL_SPAWNERS: {{ join "," .Values.spawners | quote }}
-CARREL_USERNAME_DOMAIN: {{ .Values.usernameDomain | quote }}
-{{- if .Values.hubUsers }}
-CARREL_HUB_USERS: /etc/carrel/hub-users.yaml
-{{- end }}
+{{/* Puts the ServiceAccounts of the cluster's hubs at .Values.config.hubs.accounts, if none is given. They are looked for
+     when the chart is installed, and then kept: whoever may create a Deployment could else become a trusted hub later. A
+     hub is a Deployment with Zero to JupyterHub's labels whose account has rights in its namespace or in the cluster:
+     who may only run pods cannot make one, but who may bind roles in a namespace can, so NOTES show what was found.
+     Only what was found is kept, not what was given once. Without a cluster to look at, none is found. */}}
+{{- define "carrel.findHubs" -}}
+{{- if and .Values.findHubs (not .Values.config.hubs.accounts) -}}
+{{- $found := list -}}
+{{- if .Release.IsInstall -}}
+{{- range (lookup "apps/v1" "Deployment" "" "").items -}}
+{{- $labels := .metadata.labels | default dict -}}
+{{- $isHub := and (has "hub" (list (get $labels "component") (get $labels "app.kubernetes.io/component"))) (has "jupyterhub" (list (get $labels "app") (get $labels "app.kubernetes.io/name"))) -}}
+{{- $namespace := .metadata.namespace -}}
+{{- $account := .spec.template.spec.serviceAccountName | default "default" -}}
+{{- $bindings := list -}}
+{{- if $isHub -}}{{- $bindings = concat ((lookup "rbac.authorization.k8s.io/v1" "RoleBinding" $namespace "").items | default list) ((lookup "rbac.authorization.k8s.io/v1" "ClusterRoleBinding" "" "").items | default list) -}}{{- end -}}
+{{- range $bindings -}}{{- range .subjects | default list -}}
+{{- if and (eq .kind "ServiceAccount") (eq .name $account) (eq .namespace $namespace) -}}{{- $found = append $found (printf "system:serviceaccount:%s:%s" $namespace $account) -}}{{- end -}}
+{{- end -}}{{- end -}}
+{{- end -}}
+{{- else -}}
+{{- with dig "metadata" "annotations" "carrel.dev/found-hubs" "" (lookup "v1" "ConfigMap" .Release.Namespace "carrel") -}}{{- $found = splitList "," . -}}{{- end -}}
+{{- end -}}
+{{- $_ := set .Values "hubsFound" ($found | uniq | sortAlpha) -}}
+{{- $_ := set (get .Values.config "hubs") "accounts" .Values.hubsFound -}}
+{{- end -}}
 {{- end }}
 
 {{- define "carrel.secretName" -}}
@@ -272,17 +280,7 @@ app.kubernetes.io/component: {{ .component }}
 
 {{/* agent.simulate as the file that `carrel agent --simulate` reads. */}}
 {{- define "carrel.simulated" -}}
-{{- if kindIs "string" .Values.agent.simulate }}
-{{- $gpus := list }}
-{{- range splitList "+" .Values.agent.simulate }}
-{{- $count := regexReplaceAll "x.*" . "" }}
-{{- $rest := regexReplaceAll "^[0-9]+x" . "" }}
-{{- $gpus = append $gpus (dict "count" (int $count) "model" (regexReplaceAll ":.*" $rest "") "memoryMiB" (int (regexReplaceAll ".*:" $rest ""))) }}
-{{- end }}
-{{- toYaml (dict "gpus" $gpus) }}
-{{- else }}
-{{- toYaml (dict "gpus" .Values.agent.simulate) }}
-{{- end }}
+{{ kindIs "string" .Values.agent.simulate | ternary .Values.agent.simulate (toYaml (dict "gpus" .Values.agent.simulate)) }}
 {{- end }}
 
 {{- define "carrel.agentRuntimeClass" -}}

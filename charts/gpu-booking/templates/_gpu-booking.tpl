@@ -25,6 +25,12 @@
 {{- end -}}
 {{- end }}
 
+{{/* Where people find the booking service of the Carrel that is there. Takes its namespace. */}}
+{{- define "gpu-booking.publicUrl" -}}
+{{- $found := get ((lookup "v1" "ConfigMap" .namespace "carrel").data | default dict) "carrel.yaml" | default "{}" | fromYaml -}}
+{{- dig "bookings" "publicUrl" "" $found -}}
+{{- end }}
+
 {{/* Stops with everything that is wrong about the four values. Takes root and there. */}}
 {{- define "gpu-booking.check" -}}
 {{- $wrong := list -}}
@@ -57,7 +63,7 @@
 {{- if $given.carrel -}}
 {{- $wrong = append $wrong (printf "carrel has values for a Carrel that this release would install, and one is in the namespace %s already; give them to it: %s" $there.namespace $change) -}}
 {{- end -}}
-{{- $asked := list (include "gpu-booking.variable" (dict "namespace" $there.namespace "deployment" "carrel-controller" "variable" "CARREL_API_URL")) (include "gpu-booking.variable" (dict "namespace" $there.namespace "deployment" "carrel-booking" "variable" "CARREL_PUBLIC_URL")) (printf "http://carrel-booking.%s" $there.namespace) -}}
+{{- $asked := list (include "gpu-booking.variable" (dict "namespace" $there.namespace "deployment" "carrel-controller" "variable" "CARREL_API_URL")) (include "gpu-booking.publicUrl" $there) (printf "http://carrel-booking.%s" $there.namespace) -}}
 {{- $isThere := not $given.apiUrl -}}
 {{- range $asked -}}{{- if and . (hasPrefix (trimSuffix "/" .) $given.apiUrl) -}}{{- $isThere = true -}}{{- end -}}{{- end -}}
 {{- if not $isThere -}}
@@ -75,8 +81,9 @@
 {{/* Puts what the templates of the chart carrel are rendered with at .carrel. Takes root. */}}
 {{- define "gpu-booking.prepare" -}}
 {{- $root := .root -}}
-{{- /* A booking of MAIA's document is one GPU. */ -}}
-{{- $ofDocument := dict "booking" (dict "env" (dict "CARREL_MAX_GPUS" "1")) -}}
+{{- /* As MAIA's document has it: one GPU is booked, the person's pods have priority, a GPU is revoked before a hub gives
+     up the other notebook, and NVIDIA's plugin hands GPUs out. Simulated GPUs are Carrel's own plugin's. */ -}}
+{{- $ofDocument := dict "config" (dict "bookings" (dict "rules" (dict "maxGpus" 1)) "dialects" (dict "maiaBookingGpus" 8) "tiers" (dict "notebookGrace" "30s") "nodes" (dict "plugin" (ternary "native" "coexist" (not (empty (dig "agent" "simulate" "" ($root.Values.carrel | default dict))))))) -}}
 {{- $values := mustMergeOverwrite (fromYaml ($root.Files.Get "carrel-values.yaml")) $ofDocument (deepCopy ($root.Values.carrel | default dict)) -}}
 {{- $maia := dict "names" (dict "configuration" "gpu-booking-webhook" "service" "gpu-booking-mutating-webhook") -}}
 {{- if $root.Values.apiUrl -}}

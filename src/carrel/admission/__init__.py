@@ -4,9 +4,9 @@ about allocations of ResourceClaims before they are stored, for which it takes t
 Reading order:
 
     review                                 what kube-apiserver asks, and how it is answered
-    options pod_owner                      what an admin decides; whose pod it is
-    new_pod                                what it asks for, for which booking, and which tier it gets
-    hand_overs pod_changes admission       what is changed on a pod: tier, gate, environment, protected keys
+    options                                what an admin decides
+    new_pod                                whose pod it is, what it asks for, for which booking, and its tier
+    pod_changes admission                  what is changed on a pod: tier, gate, environment, protected keys
     metrics handlers                       kube-apiserver's calls over HTTP
     certificates certificate_renewal served_certificate   its TLS certificates
     assembly run settings entry_point          one process

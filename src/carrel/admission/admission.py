@@ -29,21 +29,21 @@ from typing import Any
 
 import msgspec
 
-from carrel.admission.hand_overs import HandOverRecords
 from carrel.admission.new_pod import (
     OPPORTUNISTIC,
     AskedGpus,
+    HandOverRecords,
     NewPod,
+    PodOwner,
+    PodOwnerLookup,
     asked_gpus,
     tier_of,
     wanted_booking,
 )
 from carrel.admission.options import AdmissionOptions
 from carrel.admission.pod_changes import DEFAULT_SCHEDULER, AdmissionDecision, ChangedPod, Json
-from carrel.admission.pod_owner import PodOwner, PodOwnerLookup
 from carrel.admission.review import AdmissionRequest
 from carrel.bookings.client import BookingLookup
-from carrel.cluster.coverage.coverage_words import WORDS
 from carrel.cluster.runtime_class import RuntimeClasses
 from carrel.cluster.state import ClusterState
 from carrel.cluster.waiting.free_again import FreeAgain
@@ -52,12 +52,11 @@ from carrel.dialects import carrel, gpushare, hand_over_record, nvidia, registry
 from carrel.dialects.booking_objects import namespace_named, person_named
 from carrel.dialects.hand_over_record import HandedOver, HandOver
 from carrel.dialects.jupyter import is_of_a_hub
-from carrel.dialects.notice import with_notice_file
+from carrel.dialects.notice import with_notice_file, without_gpu, write_without_gpu, written_by_us
 from carrel.dialects.options import DeviceList, HideFrom
 from carrel.dialects.protected_keys import Writer, account_of
 from carrel.dialects.seal import ADMITTED, as_sealed
 from carrel.dialects.tier import WhenFull, namespace_as_person, unreadable_when_full, when_full, write_tier
-from carrel.dialects.without_gpu import without_gpu, write_without_gpu, written_by_us
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resources import PRIORITY_CLASSES
@@ -65,7 +64,6 @@ from carrel.ledger.never import Never
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.tiers import Tier
 from carrel.parsing.fields import Field
-from carrel.parsing.time_words import in_utc
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +127,7 @@ class PodAdmission:
         asked, owner = asked_gpus(pod, self._state), self._owners.owner_of(request, pod)
         if isinstance(asked, AskedGpus) and asked.is_by_claims and asked.why_unknown and self._was_moved_to_cpu(pod):
             asked = None  # a second review: the claims that are left are not for GPUs
-        record, changed = self._record_for(pod, owner), ChangedPod(request)
+        record, changed = self._hand_overs.succeeded_by(pod, owner), ChangedPod(request)
         kept = recorded if asked is not None else self._kept(pod, owner, record)
         changed.strip({**kept, carrel.HUB_ADDRESS: owner.hub_address} if owner.hub_address else kept)
         if any(gate.name == carrel.BOOKING for gate in pod.spec.scheduling_gates):
@@ -152,7 +150,9 @@ class PodAdmission:
         if why_not := self._why_not_admitted(request, new):
             return _refused(f"{subject(pod.metadata)} asks for {why_not}")
         if record is not None and not (asked.is_by_claims and asked.why_unknown):  # else nobody knows which to remove
-            without = hand_over_record.without_gpu_since(record.why, record.lost_at, asked.request)
+            without = hand_over_record.without_gpu_since(
+                record.why, record.lost_at, asked.request, self._state.options.zone
+            )
             return self._on_cpu(new, changed, {**_mark_of(record), **without})
         return await self._admitted(new, changed, is_exempt=is_exempt)
 
@@ -176,14 +176,6 @@ class PodAdmission:
         sealed = {ADMITTED: pod.metadata.annotations[ADMITTED]} if self._seal is not None else {}
         return {**mark, **written_by_us(pod), **owner.notes(), **sealed}
 
-    def _record_for(self, pod: Pod, owner: PodOwner) -> HandOver | None:
-        """Of a pod of the same controller that lost its GPU. Only in its namespace and of the same person: anybody may
-        name a controller, also somebody else's, whose next pod must not pay for it."""
-        controllers = (each.uid for each in pod.metadata.owner_references if each.controller)
-        found = (record for uid in controllers for record in self._hand_overs.of_controller(uid))
-        is_its = (pod.metadata.namespace, owner.name)
-        return next((record for record in found if (record.place[0], record.user) == is_its), None)
-
     def _why_not_admitted(self, request: AdmissionRequest, new: NewPod) -> str:
         """Why a pod cannot have what it asks for, however many GPUs are free; the end of a sentence. Empty: it can."""
         pod, asked, way = new.pod, new.asked, self._options.device_list
@@ -203,7 +195,7 @@ class PodAdmission:
         if way is DeviceList.VARIABLE or by_others:
             return ""
         why = f"by {asked.dialect.words}, which only {nvidia.VISIBLE_DEVICES} would show it"
-        ignored = f"this cluster's container runtime ignores that (--device-list {way.value})"
+        ignored = f"this cluster's container runtime ignores that (nodes.deviceList: {way.value})"
         help_ = f"ask for whole GPUs by {nvidia.GPU}, or for memory by {gpushare.GPU_MEM}"
         return f"{asked.request} {why}; {ignored}; {help_}"
 
@@ -220,6 +212,12 @@ class PodAdmission:
             why = f"{subject(pod.metadata)} {asks} for a GPU, and Carrel cannot tell who owns it"
             why += f": {owner.warning}" if owner.unlisted_spawner else ""
             return AdmissionDecision("refused", refused=why, owner=owner)
+        # Whoever says whose pod it is without being believed could else keep a GPU for ever.
+        is_nobodys = not owner.name and not owner.unlisted_spawner and carrel.BOOKING not in pod.metadata.annotations
+        if is_nobodys and self._state.options.tier_policy.nobodys_pods_keep:
+            changed.set_priority_class("")
+            changed.warnings.append(owner.warning)
+            return self._with_gpu(new, changed, EXEMPT, owner)
         tier = None
         if carrel.BOOKING in pod.metadata.annotations:
             wanted = wanted_booking(new, self._state)
@@ -228,7 +226,7 @@ class PodAdmission:
             changed.annotations[carrel.BOOKING] = wanted.booking
             if wanted.start > self._now():
                 changed.hold_back(wanted.start)
-                changed.warnings.append(WORDS.held_for(wanted))
+                changed.warnings.append(self._state.words.held_for(wanted))
                 tier = OPPORTUNISTIC
         tier = tier or await tier_of(new, self._state, self._booking_lookup)
         changed.warnings.append(tier.silence)
@@ -317,7 +315,7 @@ class PodAdmission:
         planned = self._state.covered_pods.planned_for(person, namespace_named(pod.metadata.namespace))
         soon = starts_soon(planned, asked.request, self._now())
         if soon is not None:
-            changed.warnings.append(WORDS.held_for(soon))
+            changed.warnings.append(self._state.words.held_for(soon))
             return None
         return why
 
@@ -327,8 +325,8 @@ class PodAdmission:
         if isinstance(why, Never):
             return write_without_gpu(without_gpu(why.on_cpu, request))
         free = self._free_again.of(new.pod, request)
-        then = "" if free.is_free else f"; {WORDS.free_again(free)}"
-        return write_without_gpu(without_gpu(f"on {in_utc(self._now())}, {why.reason}{then}", request))
+        then = "" if free.is_free else f"; {self._state.words.free_again(free)}"
+        return write_without_gpu(without_gpu(f"on {self._state.words.when(self._now())}, {why.reason}{then}", request))
 
     # --- environment -------------------------------------------------------------------------------------------------
 
@@ -369,8 +367,7 @@ class PodAdmission:
         by_plugin = isinstance(asked, AskedGpus) and self._options.coexist and asked.request.by_kubelet
         if isinstance(asked, AskedGpus) and not asked.is_by_claims and not by_plugin:
             cuda_devices = self._state.options.dialect_options.cuda_devices
-            by_container = visible_devices.sight_of(pod, asked.request.containers, cuda_devices)
-            sight = {"": visible_devices.sight(cuda_devices), **by_container}
+            sight = visible_devices.sight_of(pod, asked.request.containers, cuda_devices)
 
         def with_devices(container: Mapping[str, Any]) -> Json:
             sees = sight.get(container.get("targetContainerName") or "")

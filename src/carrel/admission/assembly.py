@@ -5,16 +5,16 @@ ask for.
 """
 
 import time
-from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
 from starlette.applications import Starlette
 
 from carrel.admission.admission import PodAdmission
 from carrel.admission.handlers import ReviewHandler
-from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
+from carrel.admission.metrics import WebhookMetrics
 from carrel.admission.options import AdmissionOptions
 from carrel.admission.review import ClaimReviews
+from carrel.admission.served_certificate import ServedCertificate
 from carrel.bookings.client import BookingCache, BookingService, CacheTiming
 from carrel.cluster.state import ClusterState
 from carrel.http.asgi import AsgiApp
@@ -43,16 +43,11 @@ class AdmissionWebhook:
         self.admission = PodAdmission(state, options, self._booking_cache)
         self._claim_reviews = claim_reviews_on(state, options.trusted)
 
-    def app(self, certificate_expires_at: Callable[[], float]) -> AsgiApp:
-        booking_lookup = self._booking_cache
-        measures = WebhookMeasures(
-            booking_failures=lambda: booking_lookup.failures if booking_lookup else 0,
-            booking_age_s=lambda: booking_lookup.oldest_s if booking_lookup else 0.0,
-            certificate_expires_at=certificate_expires_at,
-        )
-        metrics = WebhookMetrics(measures)
+    def app(self, certificate: ServedCertificate | None = None) -> AsgiApp:
+        """`certificate`: what is served with it."""
+        metrics = WebhookMetrics(certificate, self._booking_cache)
         metrics.show_api_calls(self._state.cluster.calls)
-        self._state.isolation.on_failure = metrics.count_object_failure
+        metrics.show_failures(self._state.isolation.failures)
         handler = ReviewHandler(self.admission, metrics, lambda: self.informers.is_synced, self._claim_reviews)
         limit = BodyLimit(LARGEST_REVIEW, ERROR_FIELD, BodyMemory(ALL_REVIEWS))
         posts = {"/mutate": PostRoute(handler.mutate, limit)}

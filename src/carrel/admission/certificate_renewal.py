@@ -122,7 +122,7 @@ class CertificateRenewal:
     # --- what is due -------------------------------------------------------------------------------------------------
 
     def renewed(self, stored: StoredCertificates, now: datetime, names: frozenset[str]) -> StoredCertificates:
-        """The same, with new certificates for those that are missing, lack a name or expire soon."""
+        """Return them with new certificates for those that are missing, lack a name or expire soon."""
         trusted = tuple(each for each in stored.trusted if certificates.validity(each).ends > now)[:MOST_TRUSTED]
         stored = replace(stored, trusted=trusted)
         if not self._is_authority_good(stored, now):

@@ -17,9 +17,7 @@ def webhook(settings: WebhookSettings) -> None:
 
     Examples:
 
-      carrel webhook --spawners system:serviceaccount:jhub:hub
-
-      carrel webhook --when-full wait --strict
+      carrel webhook --seal-key none --config carrel.yaml
 
       carrel webhook --tls-folder /tls --api-url https://maia.example/maia-api/gpu-schedulability/
     """

@@ -16,7 +16,7 @@ import msgspec
 from carrel.admission import review
 from carrel.admission.admission import PodAdmission
 from carrel.admission.metrics import WebhookMetrics
-from carrel.admission.pod_owner import PodOwner
+from carrel.admission.new_pod import PodOwner
 from carrel.admission.review import AdmissionRequest, ClaimReviews, NotAReview, read_pod, read_review
 from carrel.http.post_routes import JsonReply
 from carrel.kubernetes.cluster import ClusterError
@@ -120,7 +120,7 @@ class ReviewHandler:
             log.info("refused user=%s namespace=%s why=%r", request.user.name, request.namespace, decision.refused)
             return decision.outcome, review.denied(request, decision.refused, decision.code, decision.warnings)
         if owner is not None and not owner.name and decision.outcome != "cpu":
-            self.metrics.count_pod_without_person()
+            self.metrics.without_person.inc()
         return decision.outcome, review.allowed(request, decision.wanted, decision.warnings)
 
     def _report_hub(self, owner: PodOwner) -> None:
@@ -128,20 +128,20 @@ class ReviewHandler:
         known: with the option that is missing, once for each account and each user. Anybody who may create pods can
         make up names, so only so many are remembered and logged; the metric counts on."""
         if account := owner.unlisted_spawner:
-            self.metrics.count_pod_of_unlisted_spawner()
+            self.metrics.of_unlisted_spawners.inc()
             if _is_new(account, self._accounts):
                 log.warning(
-                    "unlisted_spawner account=%s why='it creates GPU pods for users of a hub; if it is your hub, start"
-                    " carrel webhook and carrel booking with --spawners %s, else no booking covers these pods'",
+                    "unlisted_spawner account=%s why='it creates GPU pods for users of a hub; if it is your hub, add"
+                    " %s to hubs.accounts of the configuration, else no booking covers these pods'",
                     account,
                     account,
                 )
         if user := owner.unmatched_user:
-            self.metrics.count_pod_of_unmatched_user()
+            self.metrics.of_unmatched_users.inc()
             if _is_new(user, self._users):
                 log.warning(
-                    "hub_user_without_address user=%r why='bookings are made under addresses; set --username-domain,"
-                    " or map the user in the file of --hub-users'",
+                    "hub_user_without_address user=%r why='bookings are made under addresses; set"
+                    " hubs.usernameDomain in the configuration, or list the user in hubs.users'",
                     user,
                 )
 

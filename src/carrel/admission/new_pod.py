@@ -1,5 +1,14 @@
-"""What the webhook works out about a new pod: what it asks for, for which booking it is made, and which tier it gets.
+"""What the webhook works out about a new pod: whose it is, whether it succeeds a pod that lost its GPU, what it asks
+for, for which booking it is made, and which tier it gets.
 
+- Whose pod it is: the user of the hub, if a configured spawner creates the pod and says for whom, or, where the admin
+  has chosen that, whoever creates it; else the user who creates it, unless that is a machine (a controller, a
+  ServiceAccount, a kubelet); else the owner of the namespace, if an admin wrote one on it. The empty name means that
+  the pod has no owner.
+  A user of the hub is the person under whose address they book (`dialects.jupyter`), or whom the spawner names by
+  `carrel.dev/hub-address`. A ServiceAccount that is no configured spawner, but creates pods for users of a hub, is most
+  likely a hub that an admin has forgotten. Its pods have no owner, whoever owns the namespace: they are somebody
+  else's, or forged. An admin is told which option is missing.
 - What it asks for may not be known yet: the GpuClaim, the ResourceClaim or the template that it names may be created
   after it. Then something is assumed.
 - A pod may be made for one booking: `carrel.dev/booking: <id>`, or `next` for the person's booking that starts next. If
@@ -12,32 +21,156 @@
   changes.
 """
 
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
-from carrel.admission.pod_owner import PodOwner
+from carrel.admission.options import AdmissionOptions
+from carrel.admission.review import AdmissionRequest
 from carrel.bookings.client import BookingLookup
-from carrel.cluster.coverage.coverage_words import WORDS, named
+from carrel.cluster.coverage.coverage_words import named
 from carrel.cluster.pod_progress import holder_of
 from carrel.cluster.state import ClusterState
 from carrel.cluster.waiting.starts_soon import why_never_covers
 from carrel.dialects.booking_objects import namespace_named, person_named
-from carrel.dialects.carrel import BOOKING, NEXT
+from carrel.dialects.carrel import BOOKING, HUB_ADDRESS, NEXT, UNLISTED_SPAWNER, USER
+from carrel.dialects.hand_over_record import LABEL, OWNED, HandOver, HandOverPhase, read_record
 from carrel.dialects.interface import Dialect, PodRequest, Reading
+from carrel.dialects.jupyter import is_of_a_hub, username_of
 from carrel.dialects.kai import POD_GROUP
 from carrel.dialects.registry import dialects_of, missing_claim, model_of
-from carrel.kubernetes.objects.kinds import Pod
+from carrel.ids import BookingId
+from carrel.kubernetes.cluster import Selection
+from carrel.kubernetes.objects.kinds import Namespace, Pod
 from carrel.kubernetes.objects.pods import subject
+from carrel.kubernetes.objects.resources import CONFIG_MAPS
+from carrel.kubernetes.reflector import Informers
+from carrel.kubernetes.store import Store
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.gpus import MiB
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
 from carrel.parsing import Malformed
-from carrel.parsing.time import seconds
+from carrel.parsing.addresses import is_address, is_user_name, normal
 
-HINT = f"`carrel list` shows yours; without {BOOKING} the pod runs on what is free"
+log = logging.getLogger(__name__)
+
+# --- whose it is -----------------------------------------------------------------------------------------------------
+
+MACHINES = "system:"
+"""How Kubernetes' own user names begin, also those of ServiceAccounts. No person's name may begin so."""
+ACCOUNTS = "system:serviceaccount:"
+CONTROLLERS = f"{ACCOUNTS}kube-system:"
+"""Kubernetes' own controllers, which create the pods of Jobs and ReplicaSets as their templates say."""
+
+
+class PodOwner(NamedTuple):
+    name: str
+    """Empty: nobody's."""
+    unlisted_spawner: str = ""
+    """The account that created it for a user of a hub, and is no configured spawner."""
+    unmatched_user: str = ""
+    """The user of the hub, if no address is known under which they book."""
+    hub_address: str = ""
+    """What a configured spawner wrote in `carrel.dev/hub-address`."""
+
+    def notes(self) -> dict[str, str]:
+        """What is written about it on the pod."""
+        notes = {USER: self.name, UNLISTED_SPAWNER: self.unlisted_spawner, HUB_ADDRESS: self.hub_address}
+        return {key: value for key, value in notes.items() if value}
+
+    @property
+    def warning(self) -> str:
+        """For whoever sees the answer; empty if there is none."""
+        if self.unlisted_spawner:
+            return (
+                f"{self.unlisted_spawner} created this pod for a user of a hub, but is not in hubs.accounts of"
+                " the configuration, so Carrel does not believe for whom, and no booking covers the pod"
+            )
+        if self.unmatched_user:
+            return (
+                f"no address is known of the hub's user {self.unmatched_user}, so no booking under an address covers"
+                " this pod; an admin can set hubs.usernameDomain or hubs.users"
+            )
+        return "" if self.name else "Carrel cannot tell who owns this pod, so no booking covers it"
+
+
+class PodOwnerLookup:
+    def __init__(self, namespaces: Store[Namespace], options: AdmissionOptions) -> None:
+        self._namespaces = namespaces
+        self._options = options
+
+    def owner_of(self, request: AdmissionRequest, pod: Pod) -> PodOwner:
+        creator = request.user.name
+        is_listed = creator in self._options.spawners
+        owner = self._spawned_for(pod) if is_listed or (self._options.believes_all and is_of_a_hub(pod)) else None
+        if is_listed or owner is not None:
+            owner = owner or self._owner_of_namespace(request.namespace)
+            return owner._replace(hub_address=pod.metadata.annotations.get(HUB_ADDRESS, ""))
+        if creator and not creator.startswith(MACHINES):
+            return PodOwner(creator.removeprefix(self._options.username_prefix))
+        if is_of_a_hub(pod) and creator.startswith(ACCOUNTS) and not creator.startswith(CONTROLLERS):
+            return PodOwner("", unlisted_spawner=creator)
+        return self._owner_of_namespace(request.namespace)
+
+    def _owner_of_namespace(self, namespace: str) -> PodOwner:
+        found = self._namespaces.get(namespace)
+        owner = found.metadata.annotations.get(self._options.owner_annotation, "").strip() if found else ""
+        return PodOwner(owner if is_user_name(owner) else "")
+
+    def _spawned_for(self, pod: Pod) -> PodOwner | None:
+        """None: the spawner does not say for whom, or not in a way that can be read."""
+        address = normal(pod.metadata.annotations.get(HUB_ADDRESS, ""))
+        if is_address(address):
+            return PodOwner(address)
+        try:
+            user = username_of(pod)
+        except Malformed as malformed:
+            log.warning("spawned_pod_without_user why=%r", str(malformed))
+            return None
+        if not user:
+            return None
+        people = self._options.hub_people
+        return PodOwner(people.person_of(user), unmatched_user="" if people.matches(user) else user)
+
+
+# --- whether its controller's last pod lost a GPU --------------------------------------------------------------------
+
+CONTROLLER = "owner"
+"""The index of the records, by the uid of the pod's controller."""
+
+
+class HandOverRecords:
+    """The records of pods that are losing their GPUs."""
+
+    def __init__(self, informers: Informers, namespace: str) -> None:
+        """To be made before the informers run. `namespace`: Carrel's own."""
+        self._records = informers.watch(
+            CONFIG_MAPS,
+            Selection(namespace, labels=f"{LABEL}={OWNED}"),
+            indexes={CONTROLLER: lambda record: [record.data.get("owner", "")]},
+        )
+
+    def succeeded_by(self, pod: Pod, owner: PodOwner) -> HandOver | None:
+        """Return the record of a pod of the same controller, while Carrel ends that pod: before that, new pods of the
+        controller do not succeed it. Only in its namespace and of the same person: anybody may name a controller, also
+        somebody else's, whose next pod must not pay for it."""
+        uids = [each.uid for each in pod.metadata.owner_references if each.controller]
+        for found in (record for uid in uids for record in self._records.store.find(CONTROLLER, uid)):
+            try:
+                record = read_record(found)
+            except Malformed as malformed:
+                log.warning("record_unreadable name=%s why=%r", found.metadata.name, str(malformed))
+                continue
+            is_its = (record.place[0], record.user) == (pod.metadata.namespace, owner.name)
+            if is_its and record.phase is HandOverPhase.ENDING:
+                return record
+        return None
+
+
+# --- what it asks for ------------------------------------------------------------------------------------------------
 
 
 class AskedGpus(NamedTuple):
@@ -105,6 +238,9 @@ def _asked_by_claim(pod: Pod, dialect: Dialect, state: ClusterState) -> tuple[Re
 # --- a pod that is made for a booking --------------------------------------------------------------------------------
 
 
+HINT = f"`carrel list` shows yours; without {BOOKING} the pod runs on what is free"
+
+
 def wanted_booking(new: NewPod, state: ClusterState) -> Entitlement | Refusal:
     """The booking that the pod names, which runs or starts later."""
     pod, user = new.pod, new.owner.name
@@ -119,19 +255,19 @@ def wanted_booking(new: NewPod, state: ClusterState) -> Entitlement | Refusal:
             return Refusal(f"{who}, and {user} has no booking that starts later; {HINT}")
         found = planned[0]
     else:
-        known = state.covered_pods.booking(wanted)
+        known = state.covered_pods.booking(BookingId(wanted))
         if known is None or person not in known.people:
             return Refusal(f"{who}, and {user} has no such booking; {HINT}")
         found = known
     if not found.is_for(person, namespace):
         why_not = f"is for namespace {found.namespace}"
     elif found.ends <= state.options.now():
-        why_not = f"ended at {seconds(found.ends)}"
+        why_not = f"ended at {state.words.when(found.ends)}"
     else:
         ledger = state.ledger
         gpus = (entry.gpu for node in ledger.nodes for entry in ledger.entries(node))
         why_not = new.asked.why_never_covered(found, {gpu.memory for gpu in gpus if found.model in ("", gpu.model)})
-    return Refusal(f"{who}; {WORDS.booking(found)} {why_not}; {HINT}") if why_not else found
+    return Refusal(f"{who}; {state.words.booking(found)} {why_not}; {HINT}") if why_not else found
 
 
 # --- its tier --------------------------------------------------------------------------------------------------------
@@ -154,10 +290,10 @@ async def tier_of(new: NewPod, state: ClusterState, booking_lookup: BookingLooku
     if not user.name or pod.spec.scheduling_gates:
         return OPPORTUNISTIC  # a pod with gates does not run now: it is looked at when they are removed
     person, namespace = person_named(user.name), namespace_named(pod.metadata.namespace)
-    covered = state.covered_pods.of_newcomer(pod, person, asked.request)
-    if covered is not None:
-        return AssignedTier(covered.entitlement.ends)
     if running := state.covered_pods.running_for(person, namespace):
+        covered = state.covered_pods.of_newcomer(pod, person, asked.request)
+        if covered is not None:
+            return AssignedTier(covered.entitlement.ends)
         return AssignedTier(beyond=_why_beyond(running, asked, state))
     if booking_lookup is None:
         return OPPORTUNISTIC
@@ -169,17 +305,18 @@ async def tier_of(new: NewPod, state: ClusterState, booking_lookup: BookingLooku
     now, status = state.options.now(), answer.value
     if status is None or status.ends is None or status.ends <= now:
         return AssignedTier(silence=silence)
-    booking = Entitlement("", frozenset({user.name}), status.model, max(1, status.gpus), now, status.ends)
+    gpus, people = max(1, status.gpus), frozenset({person})
+    booking = Entitlement(BookingId(status.id), people, status.model, gpus, now, status.ends)
     if why_not := asked.why_never_covered(booking):
-        return AssignedTier(beyond=f"{WORDS.booking(booking)} {why_not}", silence=silence)
+        return AssignedTier(beyond=f"{state.words.booking(booking)} {why_not}", silence=silence)
     return AssignedTier(status.ends, silence=silence)
 
 
 def _why_beyond(running: Sequence[Entitlement], asked: AskedGpus, state: ClusterState) -> str:
-    """Of several bookings, about the one that suits best."""
+    """Say it of the booking that suits best."""
     refused = [(asked.why_never_covered(each), each) for each in running]
     why_not, booking = next((each for each in refused if not each[0]), refused[0])
     if not why_not:
         users = [holder_of(pod).full_name for pod in state.covered_pods.users_of(booking.booking)]
         why_not = f"is in use by {named(users)}" if users else "has no GPU now that this pod could have"
-    return f"{WORDS.booking(booking)} {why_not}"
+    return f"{state.words.booking(booking)} {why_not}"

@@ -3,14 +3,17 @@
 from dataclasses import dataclass, field
 
 from carrel.cluster.runtime_class import AUTO
+from carrel.configuration.schema import ANY_ACCOUNT, Configuration, PluginMode
 from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.dialects.jupyter import HubPeople
 from carrel.dialects.options import LONGEST_GRACE_S, DeviceList, HideFrom
 from carrel.dialects.tier import WhenFull
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AdmissionOptions:
+    """Changes while the webhook runs, with the configuration."""
+
     strict: bool = False
     """A GPU pod without a person is refused."""
     when_full: WhenFull = WhenFull.DEFAULT
@@ -33,6 +36,28 @@ class AdmissionOptions:
     """Users who count as Carrel, besides its controller."""
     spawners: frozenset[str] = frozenset()
     """Users who create pods for other people, and say for whom."""
+    believes_all: bool = False
+    """Whoever creates a pod may say for which user of a hub."""
     username_prefix: str = ""
     """What the API server puts before the names of people, as `oidc:`."""
     hub_people: HubPeople = field(default_factory=HubPeople)
+
+
+def admission_options(of: Configuration) -> AdmissionOptions:
+    """Return what the configuration says about admission."""
+    return AdmissionOptions(
+        strict=of.pods.strict,
+        when_full=of.tiers.when_full,
+        coexist=of.nodes.plugin is PluginMode.COEXIST,
+        hide_from=of.nodes.hide_gpus_from,
+        schedulers=of.pods.schedulers,
+        device_list=of.nodes.device_list,
+        longest_grace_s=int(of.pods.longest_grace.total_seconds()),
+        runtime_class=of.nodes.runtime_class,
+        owner_annotation=of.pods.owner_annotation,
+        trusted=frozenset(of.pods.trusted_users),
+        spawners=of.hubs.named,
+        believes_all=ANY_ACCOUNT in of.hubs.accounts,
+        username_prefix=of.pods.username_prefix,
+        hub_people=of.hubs.people(),
+    )

@@ -4,13 +4,13 @@ from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from carrel.admission.pod_owner import PodOwner
+from carrel.admission.new_pod import PodOwner
 from carrel.admission.review import AdmissionRequest
 from carrel.dialects import carrel, nvidia, visible_devices
 from carrel.dialects.cpu_manifest import on_cpu, without_resources
 from carrel.dialects.interface import Dialect
 from carrel.dialects.protected_keys import is_protected_annotation, is_protected_label
-from carrel.dialects.seal import ADMITTED, Seal, SealedPod, asked_gpus, place_of
+from carrel.dialects.seal import ADMITTED, Seal, SealedPod, asked_amounts, place_of
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.parsing.time import seconds
 
@@ -66,7 +66,7 @@ class ChangedPod:
             self.spec["schedulingGates"] = kept
 
     def hold_back(self, until: datetime) -> None:
-        """By a scheduling gate, which the controller removes."""
+        """Give the pod a scheduling gate, which the controller removes."""
         self.spec["schedulingGates"] = [*(self.spec.get("schedulingGates") or []), {"name": carrel.BOOKING}]
         self.annotations[carrel.WAITS_UNTIL] = seconds(until)
 
@@ -75,7 +75,7 @@ class ChangedPod:
         if there are any, it was copied from there."""
         meta, containers = self._metadata, [each for group in GROUPS for each in self.spec.get(group) or ()]
         resources = [(each.get("name", ""), each.get("resources") or {}) for each in containers]
-        asked = asked_gpus((name, of.get("limits") or {}, of.get("requests") or {}) for name, of in resources)
+        asked = asked_amounts((name, of.get("limits") or {}, of.get("requests") or {}) for name, of in resources)
         place = place_of(self._request.namespace, meta.get("name", ""), meta.get("generateName", ""))
         sealed = SealedPod(place, {**self.annotations, ADMITTED: self._seal}, asked)
         if by.is_on(sealed, now) and not sealed_with(self._seal):

@@ -17,7 +17,6 @@ import msgspec
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
-from carrel.parsing.nesting import is_nested_too_deeply
 from carrel.parsing.validation import malformed
 
 VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
@@ -151,8 +150,6 @@ _read = msgspec.json.Decoder(_Review).decode
 
 def read_review(body: bytes) -> AdmissionRequest:
     """Raises `NotAReview`: without the uid of the request there can be no answer."""
-    if is_nested_too_deeply(body):
-        raise NotAReview("the body is nested too deeply")
     try:
         document = _read(body)
     except msgspec.ValidationError as error:

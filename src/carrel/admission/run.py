@@ -4,30 +4,33 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 from carrel.admission.assembly import ERROR_FIELD, AdmissionWebhook
 from carrel.admission.certificate_renewal import CertificateNames, CertificateRenewal, service_names
 from carrel.admission.certificates import CertificatePair, UnreadableCertificate
-from carrel.admission.options import AdmissionOptions
+from carrel.admission.options import admission_options
 from carrel.admission.served_certificate import ServedCertificate
-from carrel.admission.settings import SERVICE, PluginMode, WebhookSettings
+from carrel.admission.settings import SERVICE, WebhookSettings
 from carrel.bookings.client import BookingAddress, BookingStatusClient
-from carrel.caller_settings import is_loopback
 from carrel.cluster.state import ClusterState
-from carrel.command_errors import USAGE, command_failed
+from carrel.configuration.contradictions import is_loopback
+from carrel.configuration.current import CurrentConfiguration
 from carrel.http.callers import CallerRules, known_callers_only
 from carrel.http.serving import Address, serving
 from carrel.http.tls_files import authority_of
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Selection
-from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS
-from carrel.parsing import Malformed
+from carrel.kubernetes.reflector import Informers
 from carrel.process import run_with_cluster
-from carrel.settings import names_in
+from carrel.settings import cluster_options, maias_unused_settings
 
 log = logging.getLogger(__name__)
+
+READS = ("lab", "memory", "dialects", "nodes", "pods", "hubs", "tiers", "resourceClaims")
+"""The sections of the configuration that matter here."""
 
 RENEWAL_CHECK_S = 60.0
 """How often certificates are checked if no change is reported."""
@@ -42,45 +45,37 @@ FINISH_S = 10
 """How long to wait for answers under way, and for API servers that keep an idle connection open."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Start:
-    settings: WebhookSettings
-    options: AdmissionOptions
-    callers: CallerRules
-
-
 def run(settings: WebhookSettings) -> None:
-    try:
-        options = admission_options(settings)
-    except Malformed as malformed:
-        raise command_failed(
-            "The settings cannot be used", str(malformed), "carrel webhook --help", USAGE
-        ) from malformed
     rules = settings.caller_rules("webhook", settings.bind_address, has_tls=True)
-    start = _Start(settings, options, rules)
-    run_with_cluster("webhook", settings, lambda client, stop: _serve(client, start, stop))
+    run_with_cluster("webhook", settings, partial(_serve, settings, rules), READS)
 
 
-async def _serve(client: Client, start: _Start, stop: asyncio.Event) -> None:
-    settings = start.settings
+async def _serve(
+    settings: WebhookSettings, callers: CallerRules, client: Client, current: CurrentConfiguration, stop: asyncio.Event
+) -> None:
+    for name in maias_unused_settings():
+        log.info("unused_setting name=%s why='Carrel counts free GPUs itself and asks nobody; leave it out'", name)
+    has_claims = current.value.resource_claims.enabled
     served = ServedCertificate(authority_of(settings.client_ca)) if settings.client_ca else ServedCertificate()
     async with contextlib.AsyncExitStack() as stack:
         service = None
         if settings.api_url:
             where = BookingAddress(settings.api_url, settings.api_token)
-            service = await stack.enter_async_context(contextlib.aclosing(BookingStatusClient(where)))
-        state = ClusterState(client, replace(settings.cluster_options(), now=client.clock.now))
-        webhook = AdmissionWebhook(state, service, start.options)
+            asking = BookingStatusClient(where, maia_gpus=lambda: current.value.dialects.maia_booking_gpus)
+            service = await stack.enter_async_context(contextlib.aclosing(asking))
+        options = cluster_options(current, settings.carrel_namespace, seal=settings.seal(), reads_makers=False)
+        state = ClusterState(client, replace(options, now=client.clock.now))
+        webhook = AdmissionWebhook(state, service, current.follow(admission_options))
         certificates = (
             load_files(settings, served)
             if settings.tls_folder
-            else renew_certificates(client, settings, served, start.callers.secrets)
+            else renew_certificates(client, settings, served, callers.secrets, has_claims=has_claims)
         )
         try:
             async with asyncio.TaskGroup() as tasks:
                 working = (webhook.informers.run(), _watch_agents(state), certificates)
                 running = [tasks.create_task(each) for each in working]
-                await _serve_until(stop, webhook, served, start)
+                await _serve_until(stop, webhook, served, settings, callers)
                 for task in running:
                     task.cancel()
         except ExceptionGroup as several:
@@ -92,21 +87,24 @@ async def _watch_agents(state: ClusterState) -> None:
     """A node whose agent is silent takes no new pods, so its GPUs are not free."""
     await state.informers.wait_first_copies()
     while True:
-        state.cluster_ledger.mark_silent_agents(state.options.now())
+        state.isolation.attempt("silent_agents", partial(state.cluster_ledger.mark_silent_agents, state.options.now()))
         await asyncio.sleep(SILENT_CHECK_S)
 
 
 async def _serve_until(
-    stop: asyncio.Event, webhook: AdmissionWebhook, served: ServedCertificate, start: _Start
+    stop: asyncio.Event,
+    webhook: AdmissionWebhook,
+    served: ServedCertificate,
+    settings: WebhookSettings,
+    callers: CallerRules,
 ) -> None:
-    settings = start.settings
     stopped = asyncio.ensure_future(stop.wait())
     first = asyncio.ensure_future(served.wait_loaded())
     try:
         await asyncio.wait({stopped, first}, return_when=asyncio.FIRST_COMPLETED)
         if stop.is_set():
             return
-        app = known_callers_only(webhook.app(lambda: served.expires_at), start.callers, ERROR_FIELD)
+        app = known_callers_only(webhook.app(served), callers, ERROR_FIELD)
         address = Address(settings.bind_address, settings.port)
         async with serving(app, address, served.context, finish_s=FINISH_S) as url:
             log.info("listening url=%s namespace=%s", url, settings.carrel_namespace)
@@ -124,6 +122,8 @@ async def renew_certificates(
     settings: WebhookSettings,
     served: ServedCertificate,
     path_secrets: Sequence[bytes] = (),
+    *,
+    has_claims: bool = False,
 ) -> None:
     """After every change of the Secret or of the webhook configuration, and at regular intervals."""
     names = CertificateNames(
@@ -132,7 +132,7 @@ async def renew_certificates(
         settings.configuration,
         service_names(SERVICE, settings.carrel_namespace),
         path_secrets,
-        (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS) if settings.dra else (MUTATING_WEBHOOKS,),
+        (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS) if has_claims else (MUTATING_WEBHOOKS,),
     )
     # The API server checks them, by its own clock. It has answered before the time is asked for.
     renewal = CertificateRenewal(client, names, client.clock.now)
@@ -178,22 +178,3 @@ async def load_files(settings: WebhookSettings, served: ServedCertificate) -> No
 def _load(served: ServedCertificate, pair: CertificatePair) -> None:
     if served.load(pair):
         log.info("certificate_loaded expires_at=%d", served.expires_at)
-
-
-def admission_options(settings: WebhookSettings) -> AdmissionOptions:
-    """Raises `Malformed` if the file of hub users cannot be used."""
-    return AdmissionOptions(
-        strict=settings.strict,
-        when_full=settings.when_full,
-        coexist=settings.mode is PluginMode.COEXIST,
-        hide_from=settings.hide_gpus_from,
-        schedulers=tuple(settings.scheduler_names()),
-        device_list=settings.device_list,
-        longest_grace_s=settings.longest_grace,
-        runtime_class=settings.runtime_class,
-        owner_annotation=settings.owner_annotation,
-        trusted=frozenset(names_in(settings.trusted)),
-        spawners=settings.spawner_accounts(),
-        username_prefix=settings.username_prefix,
-        hub_people=settings.hub_people(),
-    )

@@ -8,16 +8,21 @@ objects; where bookings are made elsewhere, they ask whether a person has an act
 Reading order:
 
     rules calendar capacity icalendar         PURE: the table of rules, what is free, what can be booked
-    limits groups                             PURE: the numbers that an admin sets, groups
+    maintenance                               PURE: which GPUs are closed for a while, and whom that hits
+    groups                                    PURE: groups
     records people                            what is stored, the store's interface, persons and their roles
     inventory                                 which GPUs there are: from the cluster, or from a file
-    commands group_commands queries           create, change and cancel bookings; who is in a group; read them
+    commands queries                          create, change and cancel bookings; read them
+    group_commands maintenance_commands       who is in a group; set maintenance
+    removal                                   end all that a person has
+    imports                                   takes over bookings from another system
     advice                                    PURE: who has the GPUs that a booking would need; commands that would work
     mirror                                    bookings as objects of the cluster: what they should be; writing them
     store/                                    SQLite or PostgreSQL
     sign_in/                                  who calls, and what they may do
     cluster_view usage_counter                the cluster as people see it, a person's own pods; counted usage
     wording                                   times, amounts and models as text
+    lab_configuration                         the configuration, as admins see and change it
     service                                   what every route needs
     api/ pages/ notifications/                for programs, for people in a browser, for mailboxes
     client                                    how other components ask this one

@@ -5,11 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 
-from carrel.bookings.calendar import Maintenance, Span
+from carrel.bookings.calendar import Span
 from carrel.bookings.capacity import ModelCapacity
+from carrel.bookings.maintenance import Maintenance
 from carrel.bookings.records import BookingRecord
-from carrel.bookings.rules import Booking, BookingRules, Broken, RuleInput
-from carrel.parsing.time_words import moment, words
+from carrel.bookings.rules import RULES, Booking, Broken, RuleInput
+from carrel.configuration.schema import BookingRules
+from carrel.parsing.time import moment, words
 
 MOST_NAMED = 4
 """How many of those who have the GPUs are named; the timeline shows all."""
@@ -65,8 +67,9 @@ class NoRoom:
             return end, f"{who} from {moment(start, zone)} to {moment(end, zone)}"
 
         lines = [
-            line(f"{_amount(each.gpus)} by maintenance{f' ({each.why})' if each.why else ''}", each.start, each.end)
+            line(f"{_amount(gpus)} by maintenance{f' ({each.why})' if each.why else ''}", each.start, each.end)
             for each in self.windows
+            if (gpus := each.gpus_of(self.stock))
         ]
         for record in self.bookings:
             each = record.booking
@@ -85,7 +88,7 @@ HINT_FREE, HINT_LIST = "carrel free", "carrel list"
 
 def hint_for(legal: Booking, problems: tuple[Broken, ...], earliest: datetime | None, given: RuleInput) -> str:
     """A command that would work, or one that shows why none would."""
-    only_new = {row.name for row in given.rules.rows if row.only_new}
+    only_new = {row.name for row in RULES if row.only_new}
     if any(problem.rule in only_new for problem in problems):
         return HINT_LIST
     if earliest is None or any(problem.rule == "shares" for problem in problems):
@@ -110,7 +113,7 @@ def hint_for_change(given: RuleInput, problems: tuple[Broken, ...], missing: Spa
         return f"carrel cancel {old.id}"
     later = [each.start - given.rules.cooldown for each in given.others if each.start >= old.start]
     latest = min([old.start + given.rules.max_duration, *later, *([missing.start] if missing else [])])
-    is_extension = (new.start, new.gpus) == (old.start, old.gpus)
+    is_extension = (new.start, new.gpus, new.model) == (old.start, old.gpus, old.model)
     if not is_extension or latest < old.end + timedelta(minutes=1) or names - {"max-duration", "cooldown", "capacity"}:
         return f"carrel show {old.id}"
     return f"carrel extend {old.id} --until {at_option(latest.replace(second=0, microsecond=0), given.zone)}"

@@ -4,26 +4,15 @@ Only bookings of the same model compete. Shares of a GPU are of equal size, so a
 fill a GPU, need ⌈n/k⌉ GPUs.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 
+from carrel.bookings.maintenance import Closing
 from carrel.bookings.rules import Booking
 
 _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class Maintenance:
-    """GPUs of a model that cannot be booked for a while."""
-
-    model: str
-    start: datetime
-    end: datetime
-    gpus: int
-    why: str = ""
-    created_by: str = ""
-    id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,30 +73,38 @@ class DayAvailability(Day):
 
 
 class Calendar:
-    """The bookings and maintenance windows of one model."""
+    """The bookings of one model, and when some of its GPUs are under maintenance."""
 
     def __init__(
         self,
         model: str,
         gpus: int,
         bookings: Iterable[Booking] = (),
-        maintenance: Iterable[Maintenance] = (),
+        closings: Iterable[Closing] = (),
         shares_per_gpu: int = 1,
     ) -> None:
         self.model = model
         self.gpus = gpus
         self._shares_per_gpu = shares_per_gpu
         changes: dict[datetime, tuple[int, int]] = {}
-        maintenance = [each for each in maintenance if each.model == model]
-        self._closings = {each.start.astimezone(UTC) for each in maintenance}
+        closings = list(closings)
+        self._closings = {each.start for each in closings}
         taken = [(b.start, b.ends, b.gpus, b.share) for b in bookings if b.model == model and b.counts]
-        taken += [(m.start.astimezone(UTC), m.end.astimezone(UTC), m.gpus, False) for m in maintenance]
+        taken += [(each.start, each.end, each.gpus, False) for each in closings]
         for start, end, count, share in taken:
             if start < end:
                 for instant, sign in ((start, 1), (end, -1)):
                     whole, shares = changes.get(instant, (0, 0))
                     changes[instant] = (whole, shares + sign * count) if share else (whole + sign * count, shares)
         self._changes = sorted(changes.items())
+
+    def add(self, booking: Booking) -> None:
+        """One more booking, of whole GPUs."""
+        for instant, count in ((booking.start, booking.gpus), (booking.ends, -booking.gpus)):
+            place = bisect_left(self._changes, instant, key=lambda change: change[0])
+            is_there = place < len(self._changes) and self._changes[place][0] == instant
+            whole, shares = self._changes[place][1] if is_there else (0, 0)
+            self._changes[place : place + is_there] = [(instant, (whole + count, shares))]
 
     def spans(self, start: datetime, end: datetime) -> Iterator[Span]:
         """The spans of [start, end) in order, without gaps."""

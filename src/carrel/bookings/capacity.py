@@ -1,15 +1,25 @@
 """What can be booked: how many healthy GPUs there are of each model, without those that pods keep in any case."""
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from carrel.bookings.rules import Booking
-from carrel.ledger.gpus import MiB, Node
+from carrel.ids import GpuUuid, NodeName
+from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.ledger import GpuEntry
 from carrel.ledger.refusals import Refusal
 
 MOST_REASONS = 3
 """That are named in one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStock:
+    """The GPUs of one model that can be booked on one node."""
+
+    gpus: int = 0
+    uuids: frozenset[GpuUuid] = frozenset()
+    """Where the kubelet chooses the GPUs: which they may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +34,8 @@ class ModelCapacity:
     """Further healthy GPUs, which cannot be booked: pods use them that no booking can displace."""
     out_of_use: tuple[str, ...] = ()
     """For each further GPU: which node or GPU is unhealthy, cordoned or not ready, and why."""
+    by_node: Mapping[NodeName, NodeStock] = field(default_factory=dict, compare=False)
+    """Where those are that can be booked."""
 
     @property
     def why_set_aside(self) -> str:
@@ -47,22 +59,35 @@ def capacity_of(nodes: Iterable[Node], set_aside: Collection[str] = ()) -> dict[
 
     `set_aside` are the UUIDs of GPUs that cannot be booked, because pods keep them whatever is booked.
     """
-    found: dict[str, ModelCapacity] = {}
+    found: dict[str, _Counting] = {}
     for node in nodes:
         for gpu in node.gpus:
-            known = found.get(gpu.model, ModelCapacity(gpu.model, 0, gpu.memory))
+            model = found.setdefault(gpu.model, _Counting(gpu.memory))
+            model.memory = min(model.memory, gpu.memory)
             why = f"{node.name} is {node.closed}" if node.closed else f"{node.name}: {node.unusable}"
-            out = why if node.out_of_use else f"{gpu}: {gpu.unusable}" if gpu.unusable else ""
-            is_healthy = not out
-            is_kept = is_healthy and gpu.uuid in set_aside
-            found[gpu.model] = ModelCapacity(
-                gpu.model,
-                known.gpus + (is_healthy and not is_kept),
-                min(known.memory, gpu.memory),
-                known.set_aside + is_kept,
-                (*known.out_of_use, out) if out else known.out_of_use,
-            )
-    return dict(sorted(found.items()))
+            if out := why if node.out_of_use else f"{gpu}: {gpu.unusable}" if gpu.unusable else "":
+                model.out_of_use.append(out)
+            elif gpu.uuid in set_aside:
+                model.set_aside += 1
+            else:
+                model.by_node.setdefault(node.name, []).append(gpu)
+    return {name: found[name].capacity(name) for name in sorted(found)}
+
+
+@dataclass(slots=True)
+class _Counting:
+    memory: MiB
+    set_aside: int = 0
+    out_of_use: list[str] = field(default_factory=list)
+    by_node: dict[NodeName, list[Gpu]] = field(default_factory=dict)
+
+    def capacity(self, model: str) -> ModelCapacity:
+        by_node = {
+            node: NodeStock(len(gpus), frozenset().union(*(gpu.possible_uuids for gpu in gpus)))
+            for node, gpus in self.by_node.items()
+        }
+        count = sum(stock.gpus for stock in by_node.values())
+        return ModelCapacity(model, count, self.memory, self.set_aside, tuple(self.out_of_use), by_node)
 
 
 def is_idle(entry: GpuEntry, node: Node | None) -> bool:

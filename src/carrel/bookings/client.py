@@ -3,8 +3,8 @@
     POST /api/v1/booking-status  {user, namespace}  →  {tier, ends, model, gpus, id}
 
 Which service it is follows from the address: this is Carrel's own route, and its answer has the number of GPUs; any
-other address speaks MAIA's JSON, which has not. Anything else than the expected answer counts as no answer. The token
-is in no message and no log.
+other address speaks MAIA's JSON, which has not: the configuration says for how many GPUs such a booking stands.
+Anything else than the expected answer counts as no answer. The token is in no message and no log.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from carrel.dialects.booking_objects import person_named
+from carrel.dialects.booking_objects import MAIA_IDS, person_named
 from carrel.dialects.maia import SCHEDULABILITY_PATH, Enquiry, read_verdict, write_enquiry
 from carrel.ledger.tiers import Tier
 from carrel.parsing import Malformed
@@ -49,7 +49,7 @@ class BookingStatus:
 def id_without_name(user: str, model: str) -> str:
     """For a booking whose service gives no id, as MAIA's does: the same person and model always have the same one."""
     words = "\n".join((person_named(user), model))
-    return f"maia-{hashlib.sha256(words.encode()).hexdigest()[:24]}"
+    return f"{MAIA_IDS}{hashlib.sha256(words.encode()).hexdigest()[:24]}"
 
 
 def read_status(body: object) -> BookingStatus:
@@ -127,8 +127,12 @@ class BookingAddress:
 class BookingStatusClient:
     """Implements `bookings.client.BookingService`."""
 
-    def __init__(self, address: BookingAddress, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, address: BookingAddress, timeout_s: float = TIMEOUT_S, *, maia_gpus: Callable[[], int] = lambda: 1
+    ) -> None:
+        """`maia_gpus`: for how many GPUs a booking in MAIA's dashboard stands."""
         self._address = address
+        self._maia_gpus = maia_gpus
         self._url, self._is_own_route = _route(address.api_url)
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
@@ -139,7 +143,7 @@ class BookingStatusClient:
                 if self._is_own_route:
                     return read_status(await self._ask({"user": user, "namespace": namespace}))
                 enquiry = write_enquiry(Enquiry(user, namespace, self._address.token))
-                return _status_of_maia(await self._ask(enquiry), user)
+                return _status_of_maia(await self._ask(enquiry), user, self._maia_gpus())
         except Malformed as malformed:
             raise Declined(str(malformed)) from None
         except TimeoutError:
@@ -175,11 +179,11 @@ class BookingStatusClient:
             raise UnknownForm(f"{url} answered something that is not JSON") from None
 
 
-def _status_of_maia(answer: object, user: str) -> BookingStatus:
+def _status_of_maia(answer: object, user: str, gpus: int) -> BookingStatus:
     verdict = read_verdict(answer)
     if not verdict.schedulable:
         return BookingStatus()
-    return BookingStatus(verdict.until, verdict.model, gpus=1, id=id_without_name(user, verdict.model))
+    return BookingStatus(verdict.until, verdict.model, gpus, id=id_without_name(user, verdict.model))
 
 
 def _route(url: str) -> tuple[str, bool]:

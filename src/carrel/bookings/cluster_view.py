@@ -11,10 +11,9 @@ from carrel.cluster.coverage.coverage_words import CoverageWords
 from carrel.cluster.record.shown_gpus import shown_gpu, shown_gpus
 from carrel.cluster.state import ClusterState
 from carrel.dialects.tier import person_of
-from carrel.dialects.without_gpu import read_without_gpu
+from carrel.ids import GpuUuid, HolderId, NodeName
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.ledger import GpuEntry
-from carrel.ledger.shares import Share
 
 NOBODY = PodUser("", None)
 
@@ -23,45 +22,30 @@ class ClusterView:
     """To be created before the informers run."""
 
     def __init__(self, carrel: ClusterState) -> None:
-        self._carrel = carrel
+        self.state = carrel
         self.ledger = carrel.ledger
         self.coverage = CoverageReader(carrel)
         self.usage = UsageCounter()
         self.isolation = carrel.isolation
         """A pod that cannot be understood must not take the page away from everybody."""
 
-    @property
-    def is_synced(self) -> bool:
-        return self._carrel.informers.is_synced
-
-    def entries(self, node: str) -> Sequence[GpuEntry]:
+    def entries(self, node: NodeName) -> Sequence[GpuEntry]:
         """The GPUs of a node with their holders, as people number them: the ledger may have slots instead."""
-        return shown_gpus(self._carrel.cluster_ledger, node)
+        return shown_gpus(self.state.cluster_ledger, node)
 
-    def entry(self, uuid: str) -> GpuEntry | None:
+    def entry(self, uuid: GpuUuid) -> GpuEntry | None:
         """One of them."""
-        return shown_gpu(self._carrel.cluster_ledger, uuid)
+        return shown_gpu(self.state.cluster_ledger, uuid)
 
-    def pods(self) -> Iterable[Pod]:
-        return self._carrel.pods.store.snapshot()
-
-    def pod(self, uid: str) -> Pod | None:
+    def pod(self, uid: HolderId) -> Pod | None:
         """The pod of that UID; for that of a ResourceClaim, the pod whose GPUs its GPUs are."""
-        return self._carrel.holders.pod_of(uid)
-
-    def shares_of(self, pod: Pod) -> Sequence[Share]:
-        """What a pod holds, by itself and by its claims."""
-        return self._carrel.pod_facts.shares_of(pod)
-
-    def why_waits(self, pod: Pod) -> str:
-        """Empty if the pod does not wait."""
-        return str(self._carrel.waiting_reason.why(pod) or "")
+        return self.state.holders.pod_of(uid)
 
     def count_usage(self, now: datetime) -> None:
         """Call it every few seconds: the usage page shows what was held."""
         self.usage.sample((entry for name in self.ledger.nodes for entry in self.entries(name)), self._user, now)
 
-    def _user(self, uid: str) -> PodUser:
+    def _user(self, uid: HolderId) -> PodUser:
         pod = self.pod(uid)
         if pod is None:
             return NOBODY
@@ -72,7 +56,7 @@ class ClusterView:
 
     def pods_of(self, email: str) -> list[Pod]:
         """The person's pods, sorted by name."""
-        mine = (pod for pod in self.pods() if person_of(pod) == email)
+        mine = (pod for pod in self.state.pods.store if person_of(pod) == email)
         return sorted(mine, key=lambda pod: (pod.metadata.namespace, pod.metadata.name))
 
 
@@ -106,25 +90,20 @@ def pod_rows(cluster: ClusterView | None, email: str, words: CoverageWords) -> l
 
 def _pod_row(cluster: ClusterView, pod: Pod, words: CoverageWords) -> PodRow:
     told = cluster.coverage.of(pod)
-    entries = [cluster.ledger.entry(uuid) for uuid in dict.fromkeys(share.gpu for share in cluster.shares_of(pod))]
-    why_waits = cluster.why_waits(pod) if told.waits and told.held_for is None else ""
+    uuids = dict.fromkeys(share.gpu for share in cluster.state.pod_facts.shares_of(pod))
+    entries = [cluster.ledger.entry(uuid) for uuid in uuids]
+    why_waits = str(cluster.state.waiting_reason.why(pod) or "") if told.waits and told.held_for is None else ""
     holders = cluster.coverage.holders(pod) if why_waits else []
+    without_gpu = cluster.coverage.why_without_gpu(pod, words)
     return PodRow(
         name=f"{pod.metadata.namespace}/{pod.metadata.name}",
         tier=told.tier.value if told.tier else "no tier",
         phase="Terminating" if pod.metadata.deletion_timestamp else pod.status.phase or "Pending",
         gpus=", ".join(str(entry.gpu) for entry in entries if entry),
-        coverage=words.about(told),
+        coverage="" if without_gpu else words.about(told),
         is_beyond=told.asks and not told.waits and told.beyond is not None,
         why_waits=why_waits,
         holders=tuple(words.holder(each) for each in holders[:MOST_HOLDERS]),
         more_holders=max(len(holders) - MOST_HOLDERS, 0),
-        without_gpu=_without_gpu(cluster, pod, words),
+        without_gpu=without_gpu,
     )
-
-
-def _without_gpu(cluster: ClusterView, pod: Pod, words: CoverageWords) -> str:
-    mark = read_without_gpu(pod)
-    if mark is None:
-        return ""
-    return f"{mark.sentence}. Now: {words.free_again(cluster.coverage.next_free(pod, mark), can_start_again=True)}."

@@ -7,11 +7,11 @@ name the version it is meant for, and a cancelled booking stays cancelled. Nothi
 """
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from uuid import uuid4
 
 from carrel.bookings.advice import HINT_FREE, HINT_LIST, NoRoom, hint_for, hint_for_change
-from carrel.bookings.calendar import Maintenance, Span
+from carrel.bookings.calendar import Span
 from carrel.bookings.group_commands import not_bookable, not_manager
 from carrel.bookings.people import Person
 from carrel.bookings.queries import BookingQueries
@@ -22,14 +22,13 @@ from carrel.bookings.records import (
     Changes,
     IdempotencyKey,
     LogEntry,
+    LogQuery,
     Preview,
     RefusalReason,
     State,
 )
 from carrel.bookings.rules import (
-    END_AFTER_START,
     OVER,
-    UNKNOWN_MODEL,
     Booking,
     RuleInput,
     broken_rules,
@@ -37,10 +36,13 @@ from carrel.bookings.rules import (
 )
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.bookings.store.bookings import SqlReading, SqlWriting
+from carrel.ids import NO_BOOKING, BookingId
 from carrel.ledger.refusals import Refusal
 from carrel.parsing.addresses import is_address, is_user_name, normal
-from carrel.parsing.time import seconds
-from carrel.parsing.time_words import moment, words
+from carrel.parsing.time import moment, seconds, words
+
+PERSON_REMOVED = "person-removed"
+"""In the log."""
 
 
 class BookingCommands:
@@ -68,11 +70,15 @@ class BookingCommands:
     ) -> BookingRecord | BookingRefusal:
         if refusal := self._not_requestable(request, by):
             return refusal
+        asked_at = self._queries.now()
         async with self._queries.store.writing() as writing:
             if key is not None and (made := await writing.made_with_key(by.email, key.key)) is not None:
                 return made if made.key == key else _key_reused(key)
             if forbidden := await not_bookable(writing, request.group, by):
                 return forbidden
+            for person in {by.email, normal(request.user) or by.email}:
+                if await writing.log(LogQuery(subject=person, action=PERSON_REMOVED, start=asked_at, limit=1)):
+                    return BookingRefusal(RefusalReason.FORBIDDEN, f"{person} was removed while this request waited.")
             # The clock is read inside the transaction: after a wait, a start that has passed must not be booked. And it
             # is read once: a booking that starts now must not have passed a second later.
             now = self._queries.now()
@@ -81,7 +87,7 @@ class BookingCommands:
             if not seen.is_allowed:
                 return _refused(seen)
             record = BookingRecord(
-                booking=replace(booking, id=new_id()),
+                booking=replace(booking, id=BookingId(new_id())),
                 created_at=self._queries.now(),
                 created_by=by.email,
                 namespace=request.namespace,
@@ -137,11 +143,15 @@ class BookingCommands:
             if old.state(now) is State.ENDED:
                 over = OVER.broken(f"This booking ended {moment(old.booking.ends, self._queries.zone)}.")
                 return BookingRefusal(RefusalReason.RULES, over.title, (over,), hint=HINT_LIST)
-            booking = replace(old.booking, cancelled_at=self._cancelled_at(old, now))
-            new = replace(old, booking=booking, version=old.version + 1, reason=_why(old, reason, by))
-            await writing.replace(new)
-            await self._log(writing, "cancelled", new, by, reason)
-            return new
+            return await self.cancel_in(writing, old, by, reason)
+
+    async def cancel_in(self, writing: SqlWriting, old: BookingRecord, by: Person, reason: str) -> BookingRecord:
+        """Cancels a planned or active booking in a transaction that others have begun. Who may, they have asked."""
+        booking = replace(old.booking, cancelled_at=self._cancelled_at(old, self._queries.now()))
+        new = replace(old, booking=booking, version=old.version + 1, reason=_why(old, reason, by))
+        await writing.replace(new)
+        await self._log(writing, "cancelled", new, by, reason)
+        return new
 
     def after_cancelling(self, record: BookingRecord) -> str:
         """What cancelling would lead to, in one sentence."""
@@ -158,36 +168,10 @@ class BookingCommands:
         return f"Cancelling now starts the cooldown of {words(cooldown)} today: the next may start {following}."
 
     def _cancelled_at(self, record: BookingRecord, now: datetime) -> datetime:
-        settling = timedelta(seconds=self._queries.rules.settling_s)
+        settling = self._queries.rules.settling_time
         return record.cancelled_at(now, settling, is_used=self._queries.inventory.is_used(record.booking.id))
 
-    # --- maintenance and feeds ---------------------------------------------------------------------------------------
-
-    async def add_maintenance(self, asked: Maintenance, by: Person) -> Maintenance | BookingRefusal:
-        """Bookings in that time stay and are shown as overbooked; new ones are refused."""
-        if refusal := _not_admin(by):
-            return refusal
-        model = self._queries.model(asked.model)
-        problems = [UNKNOWN_MODEL.broken(str(model))] if isinstance(model, Refusal) else []
-        if asked.end <= asked.start:
-            problems.append(END_AFTER_START.broken("The end must be after the start."))
-        if problems or isinstance(model, Refusal):
-            return BookingRefusal(RefusalReason.RULES, problems[0].title, tuple(problems), hint=HINT_FREE)
-        window = replace(asked, model=model, created_by=by.email, id=new_id())
-        async with self._queries.store.writing() as writing:
-            await writing.add_maintenance(window)
-            await writing.write_log(_maintenance_entry("maintenance-added", window, by, self._queries.now()))
-        return window
-
-    async def remove_maintenance(self, id: str, by: Person) -> Maintenance | BookingRefusal:
-        if refusal := _not_admin(by):
-            return refusal
-        async with self._queries.store.writing() as writing:
-            window = await writing.remove_maintenance(id)
-            if window is None:
-                return BookingRefusal(RefusalReason.NOT_FOUND, "There is no such maintenance window.")
-            await writing.write_log(_maintenance_entry("maintenance-removed", window, by, self._queries.now()))
-            return window
+    # --- feeds -------------------------------------------------------------------------------------------------------
 
     async def make_feed(self, by: Person) -> str:
         """A new secret for the person's calendar feed; the old one stops working."""
@@ -209,7 +193,7 @@ class BookingCommands:
         start, end = request.times(now)
         model = self._queries.model(request.model)
         return Booking(
-            id="",
+            id=NO_BOOKING,
             user=normal(request.user) or by.email,
             model=request.model if isinstance(model, Refusal) else model,
             start=start,
@@ -221,7 +205,15 @@ class BookingCommands:
 
     async def _judge_change(self, reading: SqlReading, record: BookingRecord, changes: Changes) -> Preview:
         old = record.booking
-        new = replace(old, start=changes.start or old.start, end=changes.end or old.end, gpus=changes.gpus or old.gpus)
+        asked = changes.model or old.model
+        model = asked if asked == old.model else self._queries.model(asked)
+        new = replace(
+            old,
+            model=asked if isinstance(model, Refusal) else model,
+            start=changes.start or old.start,
+            end=changes.end or old.end,
+            gpus=changes.gpus or old.gpus,
+        )
         return await self._judge(reading, new, self._queries.now(), old)
 
     async def _judge(self, reading: SqlReading, wanted: Booking, now: datetime, old: Booking | None = None) -> Preview:
@@ -371,12 +363,3 @@ def _two_subjects(request: BookingRequest, by: Person) -> BookingRefusal | None:
     if not request.group or normal(request.user) in ("", by.email):
         return None
     return BookingRefusal(RefusalReason.CONTRADICTION, "A booking is for a person or for a group; give one of them.")
-
-
-def _not_admin(by: Person) -> BookingRefusal | None:
-    return None if by.is_lab_admin else BookingRefusal(RefusalReason.FORBIDDEN, "Only a lab admin may do this.")
-
-
-def _maintenance_entry(action: str, m: Maintenance, by: Person, now: datetime) -> LogEntry:
-    details = {"model": m.model, "start": seconds(m.start), "end": seconds(m.end), "gpus": str(m.gpus)}
-    return LogEntry(now.astimezone(UTC), by.email, action, why=m.why, details=details)

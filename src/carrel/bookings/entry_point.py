@@ -18,9 +18,9 @@ def booking(settings: BookingSettings) -> None:
 
       carrel booking --inventory gpus.yaml --dev
 
-      carrel booking --zone Europe/Stockholm --database postgresql://carrel@db/carrel
+      carrel booking --database postgresql://carrel@db/carrel
 
-      carrel booking --cooldown-days 7 --max-days 28 --shares-per-gpu 4
+      carrel booking --inventory gpus.yaml --config carrel.yaml
     """
     from carrel.bookings.run import run
 

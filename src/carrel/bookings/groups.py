@@ -5,10 +5,13 @@ the groups that identity providers tell when people sign in. A group is known by
 Managers book, change and cancel for the group, and lab admins always may; every member uses the GPUs.
 """
 
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
+
+from carrel.parsing.addresses import is_address, normal
 
 LONGEST_NAME = 255
 SEEN_COUNTS = timedelta(days=90)
@@ -83,6 +86,59 @@ def group_of(name: str, people: Iterable[GroupPerson]) -> BookingGroup:
             max(seen, default=None),
         )
     return BookingGroup(name, tuple(merged[email] for email in sorted(merged)))
+
+
+@dataclass(frozen=True, slots=True)
+class AddressList:
+    """What a pasted list says."""
+
+    emails: tuple[str, ...]
+    """In lower case, each once, in the order of the list."""
+    mistakes: tuple[str, ...] = ()
+    """With the number of the line."""
+
+
+def read_addresses(lines: Sequence[str]) -> AddressList:
+    """Read one address or several in each line, separated by commas, semicolons or spaces, also as `Ada <ada@lab.org>`.
+    Empty lines and those that begin with # say nothing."""
+    emails: dict[str, None] = {}
+    mistakes = []
+    for number, line in enumerate(lines, 1):
+        text = line.replace("\ufeff", "").strip()
+        if text.startswith("#"):
+            continue
+        for word in _written_addresses(text):
+            email = normal(word.strip("\"'"))
+            if is_address(email):
+                emails[email] = None
+            else:
+                mistakes.append(
+                    f"Line {number}: “{word[:LONGEST_SHOWN]}” is not an e-mail address such as ada@lab.org."
+                )
+    return AddressList(tuple(emails), tuple(mistakes))
+
+
+_PART = re.compile(r"""<[^<>]*>|"[^"]*"|[,;]|[^\s,;<"]+|[<"]""")
+
+
+def _written_addresses(line: str) -> list[str]:
+    """Return all words of the line but the names: those right before an address in angle brackets, in quotes or without
+    an @."""
+    words = list[str]()
+    for part in _PART.findall(line):
+        if part.startswith("<") and part.endswith(">"):
+            if words and words[-1].startswith('"'):
+                words.pop()
+            while words and not {"@", ",", ";", ">"} & {*words[-1]}:
+                words.pop()
+        words.append(part)
+    bare = " ".join(word[1:-1] or word if word.startswith("<") and word.endswith(">") else word for word in words)
+    return [word for word in re.split(r"[,;\s]+", bare) if word.strip("\"'")]
+
+
+LONGEST_SHOWN = 80
+MOST_ADDRESSES = 2000
+"""In one list."""
 
 
 def is_group_name(text: str) -> bool:

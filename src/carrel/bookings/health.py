@@ -101,7 +101,7 @@ class MeasuredApp:
 
 def install_health(app: FastAPI, service: ServiceParts, metrics: BookingMetrics) -> None:
     if service.cluster_view is not None:
-        service.cluster_view.isolation.on_failure = metrics.count_object_failure
+        metrics.show_failures(service.cluster_view.isolation.failures)
 
     async def why_not_ready() -> str:
         if not service.queries.inventory.is_known:

@@ -1,59 +1,59 @@
 """Which GPUs can be booked: those that the cluster reports, or those of a file where there is no cluster."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
 
 from carrel.bookings.capacity import ModelCapacity, capacity_of, is_idle
+from carrel.bookings.maintenance import HeldPod, Maintenance
+from carrel.cluster.record.shown_gpus import shown_gpus
 from carrel.cluster.state import ClusterState
-from carrel.ledger.gpus import Node
+from carrel.dialects.tier import person_of
+from carrel.ids import BookingId, GpuUuid, HolderId, NodeName
+from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.ledger import Ledger
 
 
-class GpuInventory(Protocol):
+class GpuInventory:
+    """The GPUs of a file, in the form of `carrel demo --cluster`, which is read once. Of pods it knows nothing."""
+
+    def __init__(self, nodes: Collection[Node]) -> None:
+        self._nodes = {node.name: node.gpus for node in nodes}
+        self._stock = capacity_of(nodes)
+
     @property
     def is_known(self) -> bool:
         """False until the cluster has been read once: nothing can be booked before."""
-        ...
+        return True
 
     def stock(self) -> Mapping[str, ModelCapacity]:
         """The healthy GPUs now, by model."""
-        ...
+        return self._stock
 
-    def is_used(self, booking: str) -> bool:
+    def nodes(self) -> Collection[NodeName]:
+        """Those that have GPUs, also if these cannot be booked."""
+        return self._nodes.keys()
+
+    def gpus_of(self, node: NodeName) -> Sequence[Gpu]:
+        """The GPUs of a node, as people number them."""
+        return self._nodes.get(node, ())
+
+    def pods_on(self, window: Maintenance) -> Sequence[HeldPod]:
+        """The pods that hold GPUs which the window names, nodes included."""
+        return ()
+
+    def is_used(self, booking: BookingId) -> bool:
         """Whether the booking covers a pod that holds a GPU now. What cannot be seen counts as unused."""
-        ...
+        return False
 
     def idle(self) -> Mapping[str, int] | None:
         """How many healthy GPUs of each model no pod holds a part of now. None without a cluster: it is not known."""
-        ...
+        return None
 
     def next_idle(self) -> Mapping[str, datetime]:
         """For models of which none is idle: when the first booking ends whose pods hold a GPU. A model is not in it if
         that is not known."""
-        ...
-
-
-class FileInventory:
-    """The GPUs of a file, in the form of `carrel demo --cluster`. It is read once."""
-
-    is_known = True
-
-    def __init__(self, nodes: Iterable[Node]) -> None:
-        self._stock = capacity_of(nodes)
-
-    def stock(self) -> Mapping[str, ModelCapacity]:
-        return self._stock
-
-    def is_used(self, booking: str) -> bool:
-        return False
-
-    def idle(self) -> None:
-        return None
-
-    def next_idle(self) -> Mapping[str, datetime]:
         return {}
 
 
@@ -69,7 +69,7 @@ class _Counted:
     idle: Mapping[str, int] = field(default_factory=dict)
 
 
-class ClusterInventory:
+class ClusterInventory(GpuInventory):
     """The GPUs of the ledger, counted again when it has changed."""
 
     def __init__(self, carrel: ClusterState, clock: Callable[[], float] = time.monotonic) -> None:
@@ -82,7 +82,30 @@ class ClusterInventory:
     def is_known(self) -> bool:
         return self._carrel.informers.is_synced
 
-    def is_used(self, booking: str) -> bool:
+    def nodes(self) -> Collection[NodeName]:
+        return self._ledger.nodes
+
+    def gpus_of(self, node: NodeName) -> Sequence[Gpu]:
+        return [entry.gpu for entry in shown_gpus(self._carrel.cluster_ledger, node)]
+
+    def pods_on(self, window: Maintenance) -> Sequence[HeldPod]:
+        nodes = window.nodes if not window.single else self._ledger.nodes
+        found: dict[HolderId, HeldPod] = {}
+        for node in nodes:
+            for entry in shown_gpus(self._carrel.cluster_ledger, node):
+                if window.closes(entry.gpu):
+                    found |= {uid: pod for uid in entry.shares if (pod := self._held_pod(uid)) is not None}
+        return sorted(found.values(), key=lambda pod: pod.name)
+
+    def _held_pod(self, uid: HolderId) -> HeldPod | None:
+        pod = self._carrel.holders.pod_of(uid)
+        if pod is None:
+            return None
+        covered = self._carrel.covered_pods.of(uid)
+        name, right = f"{pod.metadata.namespace}/{pod.metadata.name}", covered.entitlement if covered else None
+        return HeldPod(name, person_of(pod), right.booking if right else None, right.ends if right else None)
+
+    def is_used(self, booking: BookingId) -> bool:
         return bool(self._carrel.covered_pods.covered_by(booking))
 
     def stock(self) -> Mapping[str, ModelCapacity]:
@@ -101,12 +124,12 @@ class ClusterInventory:
             self._counted = _Counted(moment, now, capacity_of(nodes, self._set_aside()), idle_gpus(self._ledger))
         return self._counted
 
-    def _set_aside(self) -> set[str]:
+    def _set_aside(self) -> set[GpuUuid]:
         """The GPUs of which a pod holds a part that no booking can displace."""
         entries = (entry for name in self._ledger.nodes for entry in self._ledger.entries(name) if entry.shares)
         return {entry.gpu.uuid for entry in entries if any(map(self._keeps_its_gpus, entry.shares))}
 
-    def _keeps_its_gpus(self, uid: str) -> bool:
+    def _keeps_its_gpus(self, uid: HolderId) -> bool:
         pod = self._carrel.holders.pod_of(uid)
         return pod is not None and self._carrel.covered_pods.tier(pod) is None
 

@@ -178,7 +178,9 @@ class BookingMirror:
 
     async def _terms(self, reading: SqlReading, now: datetime) -> MirrorTerms:
         rules = self._queries.rules
-        return MirrorTerms(now, rules.shares_per_gpu, await group_members(reading), rules.settling_s)
+        return MirrorTerms(
+            now, rules.shares_per_gpu, await group_members(reading), int(rules.settling_time.total_seconds())
+        )
 
     async def _keep_comparing(self) -> None:
         while True:

@@ -5,18 +5,17 @@ cluster's user names are matched with it. Secrets (sessions, tokens) are never s
 enough because they are random and 256 bits long.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Protocol
+from zoneinfo import ZoneInfo
 
-from carrel.bookings.groups import GroupSource
 from carrel.parsing.addresses import normal
 
 
 class Role(Enum):
-    """What a person may do in the lab. Each role includes those above it, except the last two."""
+    """What a person may do in the lab. Each role includes those above it, except the last."""
 
     MEMBER = "member"
     """Makes own bookings and sees everything that is not secret."""
@@ -24,8 +23,6 @@ class Role(Enum):
     """Acts for others, with a reason; sets maintenance; reads usage and the audit log."""
     PLATFORM_ADMIN = "platform-admin"
     """Also changes rules and roles."""
-    SERVICE = "service"
-    """A component of Carrel, such as the webhook: asks about anybody's booking, books nothing."""
     HUB = "hub"
     """A JupyterHub, which starts pods for its users: asks what they may start, and nothing else."""
 
@@ -67,6 +64,8 @@ class Person:
     roles: frozenset[Role] = frozenset({Role.MEMBER})
     how: How = How.SESSION
     scopes: frozenset[Scope] = ALL_SCOPES
+    zone: ZoneInfo | None = None
+    """In which they want to see times; None: in the lab's."""
     groups: frozenset[str] | None = None
     """That this credential names; None: it names none, and those that were seen before still count."""
 
@@ -85,12 +84,21 @@ class Person:
         return self.is_at_least(Role.LAB_ADMIN)
 
     @property
-    def is_platform_admin(self) -> bool:
-        return self.is_at_least(Role.PLATFORM_ADMIN)
+    def may_list_people(self) -> bool:
+        """May say who is in a group."""
+        return self.is_lab_admin
 
     @property
-    def is_service(self) -> bool:
-        return Role.SERVICE in self.roles
+    def may_remove_people(self) -> bool:
+        return self.is_platform_admin
+
+    @property
+    def may_set_maintenance(self) -> bool:
+        return self.is_lab_admin
+
+    @property
+    def is_platform_admin(self) -> bool:
+        return self.is_at_least(Role.PLATFORM_ADMIN)
 
     @property
     def is_hub(self) -> bool:
@@ -156,6 +164,21 @@ class KnownPerson:
     granted: Role | None = None
     """The role that a platform admin has given, in addition to settings and groups."""
     last_seen: datetime | None = None
+    zone: ZoneInfo | None = None
+    """That they chose; None: the lab's."""
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialCount:
+    """What a person has here, besides bookings and groups."""
+
+    sessions: int
+    tokens: int
+    has_feed: bool
+    is_known: bool
+    """Signed in once, or has a role."""
+    granted: str
+    """The role that a platform admin has given; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,70 +192,6 @@ class Grant:
     at: datetime
 
 
-class People(Protocol):
-    """What is stored about people. Implemented by `bookings.store.people`."""
-
-    async def begin_login(self, secret_hash: str, login: PendingLogin) -> None: ...
-
-    async def take_login(self, secret_hash: str, now: datetime) -> PendingLogin | None:
-        """Removes it: of two callers with the same secret, at most one gets it. None if it has expired."""
-        ...
-
-    async def use_once(self, secret_hash: str, until: datetime) -> bool:
-        """True for the first caller with this secret; it is remembered until then."""
-        ...
-
-    async def begin_session(self, secret_hash: str, session: Session) -> None:
-        """Also stores the person."""
-        ...
-
-    async def session(self, secret_hash: str, now: datetime) -> Session | None: ...
-
-    async def end_session(self, secret_hash: str) -> None: ...
-
-    async def sign_out_everywhere(self, email: str, now: datetime) -> int:
-        """Ends a person's sessions, revokes their tokens and their feed, and forgets the groups that were seen; returns
-        the number of sessions and tokens."""
-        ...
-
-    async def add_token(self, secret_hash: str, token: Token) -> None: ...
-
-    async def token(self, secret_hash: str, now: datetime) -> Token | None:
-        """Only if it is valid."""
-        ...
-
-    async def tokens_of(self, email: str) -> Sequence[Token]:
-        """Also those that expired or were revoked, newest first."""
-        ...
-
-    async def revoke_token(self, email: str, token_id: str, now: datetime) -> bool:
-        """False if this person has none of that id."""
-        ...
-
-    async def granted(self, email: str) -> Role | None: ...
-
-    async def grant(self, grant: Grant) -> None:
-        """The log entry is written in the same transaction."""
-        ...
-
-    async def known(self) -> Sequence[KnownPerson]: ...
-
-    async def saw_groups(self, email: str, source: GroupSource, groups: Collection[str], now: datetime) -> None:
-        """Replaces what this source told before. To the hour: what is known and fresh is not written again."""
-        ...
-
-    async def seen_groups(self, email: str) -> Mapping[str, datetime]:
-        """The groups that were seen at sign-ins, and when last."""
-        ...
-
-    async def forget_expired(self, now: datetime) -> int:
-        """Deletes sessions, logins and seen groups that have expired; returns how many."""
-        ...
-
-
-SERVICE_ACCOUNT = "system:serviceaccount:"
-
-
 @dataclass(frozen=True, slots=True)
 class RoleOptions:
     """The e-mail addresses and groups that the settings name."""
@@ -243,15 +202,12 @@ class RoleOptions:
     platform_admin_groups: frozenset[str] = frozenset()
     member_groups: frozenset[str] = frozenset()
     """If there are any, only people in one of these groups are members."""
-    services: frozenset[str] = frozenset()
-    """Kubernetes names of Carrel's own processes, such as `system:serviceaccount:carrel:webhook`."""
     hubs: frozenset[str] = frozenset()
     """Kubernetes names of the hubs that start pods for people."""
 
     def by_account(self, username: str) -> frozenset[Role]:
         """The roles of a ServiceAccount. It has none unless the settings name it."""
-        roles = {Role.SERVICE: username in self.services, Role.HUB: username in self.hubs}
-        return frozenset(role for role, has in roles.items() if has)
+        return frozenset({Role.HUB}) if username in self.hubs else frozenset()
 
     def by_groups(self, groups: Iterable[str]) -> frozenset[Role]:
         """The roles that the groups of the identity provider give."""

@@ -4,10 +4,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta, tzinfo
 
-from carrel.bookings.calendar import Calendar, Maintenance, days
+from carrel.bookings.calendar import Calendar, days
 from carrel.bookings.capacity import ModelCapacity, booked_gpus, model_named
 from carrel.bookings.groups import BookingGroup
 from carrel.bookings.inventory import GpuInventory
+from carrel.bookings.maintenance import Maintenance, closings
 from carrel.bookings.people import Person
 from carrel.bookings.records import (
     Availability,
@@ -17,15 +18,17 @@ from carrel.bookings.records import (
     Cursor,
     FreeGpus,
     LogEntry,
+    LogQuery,
     Overview,
     PersonUsage,
     Query,
     RefusalReason,
     State,
 )
-from carrel.bookings.rules import Booking, BookingRules, earliest_start
+from carrel.bookings.rules import Booking, earliest_start
 from carrel.bookings.sign_in.secrets import hashed
 from carrel.bookings.store.bookings import SqlBookings, SqlReading
+from carrel.configuration.schema import BookingRules
 from carrel.dialects.maia import same_namespace
 from carrel.ledger.gpus import MiB
 from carrel.ledger.refusals import Refusal
@@ -34,6 +37,10 @@ FOREVER = datetime.max.replace(tzinfo=UTC)
 FEED_LOOKS_BACK = timedelta(days=90)
 FEED_CANCELLED = 50
 """How many cancelled bookings a feed shows: anybody can book and cancel as often as they like."""
+
+
+REVOKED = "revoked"
+"""The action of a log entry: a pod was told to give its GPU back, for a booking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +71,20 @@ async def group_members(reading: SqlReading) -> Mapping[str, frozenset[str]]:
     return {group.name: group.members for group in await reading.groups()}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BookingQueries:
     """What is booked and what is free: the store, the GPUs, the rules and the lab's clock."""
 
     store: SqlBookings
     inventory: GpuInventory
     rules: BookingRules
+    """Those in force; they change with the configuration."""
     zone: tzinfo
-    """The lab's zone says what a day is, and how times are written."""
+    """It says what a day is, and how times are written: the lab's, or that of the person who asks."""
     clock: Callable[[], datetime]
+
+    def take_rules(self, rules: BookingRules) -> None:
+        self.rules = rules
 
     def now(self) -> datetime:
         """In whole seconds, like bookings: a booking “from now” must not start in the past by a millisecond."""
@@ -122,7 +133,7 @@ class BookingQueries:
     # --- availability ------------------------------------------------------------------------------------------------
 
     async def availability(self, first: date, count: int, models: Collection[str] = ()) -> tuple[Availability, ...]:
-        """What is free of each model on each of `count` days in the lab's zone. Models that are gone count, too."""
+        """What is free of each model on each of `count` days. Models that are gone count, too."""
         return (await self.overview(first, count, models)).models
 
     async def overview(self, first: date, count: int, models: Collection[str] = ()) -> Overview:
@@ -140,7 +151,8 @@ class BookingQueries:
         rules, idle = self.rules, self.inventory.idle()
         found = []
         for model in sorted(set(models or stock) & stock.keys()):
-            calendar = Calendar(model, stock[model].gpus, bookings.get(model, ()), kept, rules.shares_per_gpu)
+            closed = closings(kept, stock[model])
+            calendar = Calendar(model, stock[model].gpus, bookings.get(model, ()), closed, rules.shares_per_gpu)
             found.append(
                 Availability(
                     stock=stock[model],
@@ -185,14 +197,22 @@ class BookingQueries:
         return calendar.next_free(wanted.gpus, wanted.end - wanted.start, wanted.start, wanted.share)
 
     async def calendar(
-        self, reading: SqlReading, model: str, start: datetime, end: datetime, but: str = ""
+        self,
+        reading: SqlReading,
+        model: str,
+        start: datetime,
+        end: datetime,
+        but: str = "",
+        planned: Maintenance | None = None,
     ) -> Calendar:
-        """What is booked of a model between two instants, without the booking `but`."""
-        stock = self.inventory.stock().get(model)
+        """What is booked of a model between two instants, without the booking `but`, and as if the maintenance
+        `planned` were set."""
+        stock = self.inventory.stock().get(model) or ModelCapacity(model, 0, MiB(0))
         windows = await reading.maintenance(start, end, model)
         records = await reading.within(start, end, model)
         others = [record.booking for record in records if record.booking.id != but]
-        return Calendar(model, stock.gpus if stock else 0, others, windows, self.rules.shares_per_gpu)
+        closed = closings([*(each for each in windows if each != planned), *([planned] if planned else [])], stock)
+        return Calendar(model, stock.gpus, others, closed, self.rules.shares_per_gpu)
 
     # --- groups ------------------------------------------------------------------------------------------------------
 
@@ -217,10 +237,20 @@ class BookingQueries:
         async with self.store.reading() as reading:
             return await reading.maintenance(start, end)
 
-    async def log(self, person: Person, before: int = 0, limit: int = 100) -> Sequence[LogEntry]:
+    async def log(self, person: Person, query: LogQuery) -> Sequence[LogEntry]:
         """A lab admin sees everything, other people what concerns them."""
         async with self.store.reading() as reading:
-            return await reading.log("" if person.is_lab_admin else person.email, before, limit)
+            return await reading.log(query if person.is_lab_admin else replace(query, subject=person.email))
+
+    async def actions(self) -> Sequence[str]:
+        """What the log has entries of."""
+        async with self.store.reading() as reading:
+            return await reading.actions()
+
+    async def losses(self, email: str, since: datetime) -> Sequence[LogEntry]:
+        """When pods of a person were told to give their GPUs back, the newest first."""
+        async with self.store.reading() as reading:
+            return await reading.log(LogQuery(email, action=REVOKED, start=since))
 
     async def usage(self, start: datetime, end: datetime) -> tuple[PersonUsage, ...]:
         """What each person had booked, by group and model, the largest first. A share is its part of a GPU."""

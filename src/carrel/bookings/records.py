@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 
-from carrel.bookings.calendar import DayAvailability, FreeNow, Maintenance
+from carrel.bookings.calendar import DayAvailability, FreeNow
 from carrel.bookings.capacity import ModelCapacity
+from carrel.bookings.maintenance import Maintenance
 from carrel.bookings.people import Person
 from carrel.bookings.rules import Booking, Broken
 
@@ -48,6 +49,8 @@ class Changes:
     start: datetime | None = None
     end: datetime | None = None
     gpus: int | None = None
+    model: str | None = None
+    """Its name, or a part of it that fits one model only."""
     note: str | None = None
     reason: str = ""
 
@@ -73,6 +76,8 @@ class State(Enum):
 class Query:
     """Which bookings. An empty field does not restrict; `end` is exclusive."""
 
+    id: str = ""
+    """How the id begins."""
     user: str = ""
     """The person's own bookings, not those that they made for a group."""
     groups: frozenset[str] = frozenset()
@@ -147,6 +152,8 @@ class RefusalReason(Enum):
     NO_ADDRESS = "no-address"
     """The user is no e-mail address."""
     NO_GROUP_NAME = "no-group-name"
+    LIST = "bad-list"
+    """A pasted list has mistakes."""
     RULES = "rules-broken"
     NOT_FOUND = "not-found"
     FORBIDDEN = "forbidden"
@@ -241,6 +248,22 @@ class LogEntry:
     details: Mapping[str, str] = field(default_factory=dict)
     number: int = 0
     """Given by the store, in rising order."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogQuery:
+    """Which entries of the log. An empty field does not restrict; `end` is exclusive."""
+
+    subject: str = ""
+    """Whom it concerns."""
+    person: str = ""
+    """Whom it concerns, or who did it."""
+    action: str = ""
+    start: datetime | None = None
+    end: datetime | None = None
+    before: int = 0
+    """Only lower numbers."""
+    limit: int = 100
 
 
 @dataclass(frozen=True, slots=True)

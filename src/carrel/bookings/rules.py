@@ -1,7 +1,7 @@
 """The booking rules: one table, read by the service, the API, the pages, the settings and the command line.
 
-A rule is one row of `RULES`: its name, words for people, the option that sets its limit, and its check. To add a rule,
-add a row and its check; nothing else has a list of rules.
+A rule is one row of `RULES`: its name, words for people, the field of the configuration that sets its limit, and its
+check. To add a rule, add a row, its check, and a field to `BookingRules`; nothing else has a list of rules.
 
 Instants carry a time zone, intervals are half open (`start ≤ t < end`), a day is 24 hours. A booking that was cancelled
 before it began, or at once (`BookingRecord.cancelled_at`), does not count; one that has begun ended then, and its
@@ -13,12 +13,13 @@ A booking is a person's or a group's. What counts per person for people counts p
 bookings and those of their groups do not look at each other.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 
-from carrel.bookings.limits import Limit
-from carrel.parsing.time_words import moment, words
+from carrel.configuration.schema import BookingRules
+from carrel.ids import BookingId
+from carrel.parsing.time import moment, words
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 FIRST_YEAR, LAST_YEAR = 1970, 2199
@@ -28,7 +29,7 @@ real time must not come near it; and after the last year there must be room for 
 
 @dataclass(frozen=True, slots=True)
 class Booking:
-    id: str
+    id: BookingId
     user: str
     """The person who has it. Of a group's booking: the manager who made it, who gets its mails."""
     model: str
@@ -76,54 +77,6 @@ class Booking:
 
 
 @dataclass(frozen=True, slots=True)
-class BookingRules:
-    """The limits of one lab, and the rules that they are for. The defaults are those of MAIA's manual."""
-
-    min_duration: timedelta = timedelta(days=1)
-    max_duration: timedelta = timedelta(days=14)
-    cooldown: timedelta = timedelta(days=14)
-    """From the end of a booking to the next start, for the same person. Zero: none."""
-    planned: int = 1
-    """How many planned bookings a person may have at a time."""
-    max_gpus: int = 4
-    """The most GPUs of one booking of a person. Zero: no limit."""
-    group_max_gpus: int = 0
-    """The most GPUs of one booking of a group. Zero: no limit."""
-    shares_per_gpu: int = 1
-    """Into how many equal shares a GPU's memory may be booked. One: whole GPUs only."""
-    settling_s: int = 10
-    """So long after a booking was made nobody loses a GPU to it, and it may be taken back without a cooldown."""
-    more: Mapping[str, timedelta | int] = field(default_factory=dict)
-    """The limits of rules that need no field here, by option."""
-    rows: "tuple[Rule, ...]" = field(default_factory=lambda: RULES)
-
-    def limit(self, limit: Limit) -> timedelta | int:
-        if limit.field:
-            found: timedelta | int = getattr(self, limit.field)
-            return found
-        return self.more.get(limit.option, limit.read(limit.default))
-
-    def with_limit(self, limit: Limit, number: float) -> "BookingRules":
-        """With another number, as an admin would set it."""
-        if limit.field:
-            return replace(self, **{limit.field: limit.read(number)})  # type: ignore[arg-type] # each field has its type
-        return replace(self, more={**self.more, limit.option: limit.read(number)})
-
-    @property
-    def limits(self) -> list[Limit]:
-        return [row.limit for row in self.rows if row.limit is not None]
-
-    @property
-    def usual_length(self) -> timedelta:
-        """A week, as far as the limits allow."""
-        return max(self.min_duration, min(timedelta(days=7), self.max_duration))
-
-    def most_gpus(self, is_group: bool) -> int:
-        """The limit for one booking; zero: none."""
-        return self.group_max_gpus if is_group else self.max_gpus
-
-
-@dataclass(frozen=True, slots=True)
 class RuleInput:
     """What the checks look at: a booking that somebody wants, and what is known about it."""
 
@@ -161,10 +114,11 @@ class RuleInput:
 
     @property
     def added(self) -> list[tuple[datetime, datetime]]:
-        """The time that needs room in the calendar: of a change, what it adds; with more GPUs, all that lies ahead."""
+        """The time that needs room in the calendar: of a change, what it adds; with more GPUs or another model, all
+        that lies ahead."""
         new, old = self.booking, self.old
         ahead = max(new.start, self.now)
-        if old is None or new.gpus > old.gpus:
+        if old is None or new.gpus > old.gpus or new.model != old.model:
             return [(ahead, new.end)]
         return [(ahead, min(new.end, old.start)), (max(ahead, old.end), new.end)]
 
@@ -199,7 +153,8 @@ class Rule:
     """The rule in a few words, by the lab's limits and the number of GPUs asked for; empty: it does not apply."""
     shown_with: str = ""
     """The rule whose label stands for this one, too. A rule with neither is only shown when it is broken."""
-    limit: Limit | None = None
+    limit: str = ""
+    """The field of `BookingRules` that sets it; empty: nothing to set."""
     only_new: bool = False
     """Only a new booking can break it, because of the person's other bookings: no other start would help."""
     is_for_groups: bool | None = None
@@ -265,6 +220,8 @@ def _shares(given: RuleInput) -> Iterable[str]:
 def _begun(given: RuleInput) -> Iterable[str]:
     if given.old is not None and given.booking.start != given.old.start and given.old.is_active(given.now):
         yield f"It began {given.moment(given.old.start)}; that cannot be changed any more."
+    if given.old is not None and given.booking.model != given.old.model and given.old.is_active(given.now):
+        yield f"It began {given.moment(given.old.start)}; its model cannot be changed any more."
 
 
 def _not_in_the_past(given: RuleInput) -> Iterable[str]:
@@ -338,31 +295,14 @@ RULES: tuple[Rule, ...] = (
         "Too short",
         _min_duration,
         lambda rules, _: f"at least {words(rules.min_duration)}",
-        limit=Limit(
-            "min_hours",
-            "The shortest booking, in hours.",
-            "One day, as in MAIA's manual.",
-            default=24.0,
-            least=0.01,
-            unit=HOUR,
-            field="min_duration",
-        ),
+        limit="min_duration",
     ),
     Rule(
         "max-duration",
         "Too long",
         _max_duration,
         lambda rules, _: f"at most {words(rules.max_duration)}",
-        limit=Limit(
-            "max_days",
-            "The longest booking, in days.",
-            "As in MAIA's manual: long enough for a long run, short enough that others get a GPU.",
-            default=14.0,
-            least=0.01,
-            most=3650,
-            unit=DAY,
-            field="max_duration",
-        ),
+        limit="max_duration",
     ),
     Rule(
         "max-gpus",
@@ -370,15 +310,7 @@ RULES: tuple[Rule, ...] = (
         _max_gpus,
         lambda rules, _: _at_most_gpus(rules.max_gpus),
         is_for_groups=False,
-        limit=Limit(
-            "max_gpus",
-            "The most GPUs of one booking of a person; 0: no limit.",
-            "Bookings of one person never overlap, so nobody has more at a time: a few, and others find GPUs too.",
-            default=4,
-            least=0,
-            most=10_000,
-            field="max_gpus",
-        ),
+        limit="max_gpus",
     ),
     Rule(
         "group-max-gpus",
@@ -386,29 +318,13 @@ RULES: tuple[Rule, ...] = (
         _max_gpus,
         lambda rules, _: _at_most_gpus(rules.group_max_gpus, " for a group"),
         is_for_groups=True,
-        limit=Limit(
-            "group_max_gpus",
-            "The most GPUs of one booking of a group; 0: no limit.",
-            "No limit: only people whom an admin has named book for a group.",
-            default=0,
-            least=0,
-            most=10_000,
-            field="group_max_gpus",
-        ),
+        limit="group_max_gpus",
     ),
     Rule(
         "shares",
         "No such share",
         _shares,
-        limit=Limit(
-            "shares_per_gpu",
-            "Equal shares of a GPU's memory that may be booked; 1: whole GPUs only.",
-            "More than one where many small jobs would each keep a whole GPU from others.",
-            default=1,
-            least=1,
-            most=64,
-            field="shares_per_gpu",
-        ),
+        limit="shares_per_gpu",
     ),
     Rule("begun", "The booking has begun", _begun, shown_with="not-in-the-past"),
     Rule("not-in-the-past", "The time has passed", _not_in_the_past, lambda *_: "not in the past"),
@@ -426,31 +342,14 @@ RULES: tuple[Rule, ...] = (
         _future_limit,
         lambda rules, _: f"{rules.planned} planned at a time",
         only_new=True,
-        limit=Limit(
-            "planned",
-            "Planned bookings that a person or a group may have at a time.",
-            "As in MAIA's manual: a person waits for the planned booking before planning the next.",
-            default=1,
-            least=1,
-            most=1000,
-            field="planned",
-        ),
+        limit="planned",
     ),
     Rule(
         "cooldown",
         "Cooldown not over",
         _cooldown,
         lambda rules, _: f"{words(rules.cooldown)} since the last one" if rules.cooldown else "",
-        limit=Limit(
-            "cooldown_days",
-            "Days between the end of a booking and the start of the next of the same person or group; 0: none.",
-            "As in MAIA's manual: 14 full days.",
-            default=14.0,
-            least=0,
-            most=3650,
-            unit=DAY,
-            field="cooldown",
-        ),
+        limit="cooldown",
     ),
     UNKNOWN_MODEL,
     Rule(
@@ -465,7 +364,7 @@ RULES: tuple[Rule, ...] = (
 def broken_rules(given: RuleInput) -> tuple[Broken, ...]:
     """All of them, so that the booking is corrected once. None: it may be booked. A booking that is over cannot be
     changed, whatever the change."""
-    rows = (OVER,) if given.is_over else [row for row in given.rules.rows if row.applies(given.is_group)]
+    rows = (OVER,) if given.is_over else [row for row in RULES if row.applies(given.is_group)]
     return tuple(row.broken(message) for row in rows for message in row.check(given))
 
 

@@ -5,22 +5,22 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import aiohttp
 
 from carrel.bookings.app import booking_app
 from carrel.bookings.cluster_view import ClusterView
 from carrel.bookings.health import BookingMetrics
-from carrel.bookings.inventory import ClusterInventory, FileInventory
+from carrel.bookings.inventory import ClusterInventory, GpuInventory
+from carrel.bookings.lab_configuration import LabConfiguration
 from carrel.bookings.mirror import BookingMirror
 from carrel.bookings.notifications.channels import MailChannel, WebhookChannel, mail_server
 from carrel.bookings.notifications.messages import Channel
 from carrel.bookings.notifications.notifier import Notifier
-from carrel.bookings.notifications.overbooked_watch import OVERBOOKED_S, OverbookedWatch
-from carrel.bookings.notifications.revocation_watch import RevocationWatch
+from carrel.bookings.notifications.watches import OVERBOOKED_S, OverbookedWatch, RevocationWatch
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import StoreUnavailable
 from carrel.bookings.service import ServiceParts
@@ -35,14 +35,26 @@ from carrel.cluster.options import utc_now
 from carrel.cluster.state import ClusterState
 from carrel.cluster_file import read_cluster
 from carrel.command_errors import UNAVAILABLE, USAGE, command_failed
+from carrel.configuration.current import CurrentConfiguration
+from carrel.configuration.schema import Configuration
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.ledger.gpus import Node
 from carrel.parsing import Malformed
-from carrel.process import connect, only_installation, run_until_signal, stop_if_unsupported
+from carrel.process import (
+    configuration_in,
+    connect,
+    following_configuration,
+    only_installation,
+    run_until_signal,
+    stop_if_unsupported,
+)
+from carrel.settings import cluster_options, moved_settings
 
 log = logging.getLogger(__name__)
 
+READS = ("lab", "memory", "dialects", "pods", "hubs", "tiers", "resourceClaims", "bookings", "notifications")
+"""The sections of the configuration that matter here."""
 FINISH_S = 20
 """How long requests under way may take when the process ends: a live map would never end by itself."""
 HOUSEKEEPING_S = 5.0
@@ -51,7 +63,8 @@ FORGET_S = 600.0
 
 
 def run(settings: BookingSettings) -> None:
-    problems = settings.wrong()
+    known = configuration_in(settings.config) if settings.config else Configuration() if settings.inventory else None
+    problems = [*moved_settings(), *settings.wrong(known)]
     try:
         database = Database(settings.database)
         nodes = read_cluster(settings.inventory.read_text(), settings.inventory.name) if settings.inventory else None
@@ -61,7 +74,7 @@ def run(settings: BookingSettings) -> None:
         raise command_failed("The settings cannot be used", "\n  ".join(problems), "carrel booking --help", USAGE)
     client = connect(settings) if nodes is None else None
     try:
-        run_until_signal("booking", settings, lambda stop: _serve(settings, database, nodes, client, stop))
+        run_until_signal("booking", settings, partial(_serve, settings, database, nodes, client))
     except StoreUnavailable as error:
         raise command_failed("The database cannot be used", str(error), "carrel booking --help", UNAVAILABLE) from None
 
@@ -81,34 +94,51 @@ async def _serve(
             await closing.enter_async_context(stop_if_unsupported(client, stop))
             only = only_installation(client, settings.carrel_namespace, stop)
             client = await closing.enter_async_context(only)
+            following = following_configuration("booking", settings, client, READS, stop)
+            current = await closing.enter_async_context(following)
+        else:
+            current = CurrentConfiguration(configuration_in(settings.config) if settings.config else Configuration())
+        if current is None:
+            return
+        configuration = current.value
+        if wrong := settings.wrong(configuration):
+            why = "\n  ".join(wrong)
+            raise command_failed("The settings cannot be used", why, "carrel booking --help", USAGE)
         http = await closing.enter_async_context(aiohttp.ClientSession())
         await database.migrate()
         # One clock for everything: replicas must agree on what has ended, also if the machine of one is a day ahead.
         now = client.clock.now if client is not None else utc_now
-        carrel = ClusterState(client, replace(settings.options(), now=now)) if client is not None else None
+        carrel = _state(settings, current, client, now) if client is not None else None
         people = SqlPeople(database)
-        authenticator = authenticator_from(settings, people, http, client, now)
+        authenticator = authenticator_from(configuration, settings, people, http, client, now)
         store = SqlBookings(database)
         queries = BookingQueries(
             store=store,
-            inventory=ClusterInventory(carrel) if carrel is not None else FileInventory(nodes or ()),
-            rules=replace(settings.rules(), settling_s=settings.settling_seconds),
-            zone=ZoneInfo(settings.zone),
+            inventory=ClusterInventory(carrel) if carrel is not None else GpuInventory(nodes or ()),
+            rules=configuration.bookings.rules,
+            zone=configuration.lab.zone,
             clock=now,
         )
+        current.on_change(lambda new: queries.take_rules(new.bookings.rules))
         view = ClusterView(carrel) if carrel is not None else None
-        outbox, hub_people = SqlOutbox(database), settings.hub_people()
-        service = ServiceParts(queries, authenticator, outbox, settings.maia_token, view, hub_people=hub_people)
+        outbox, hub_people = SqlOutbox(database), configuration.hubs.people()
+        lab = LabConfiguration(current, client if settings.config is None else None, settings.carrel_namespace)
+        service = ServiceParts(
+            queries, authenticator, outbox, settings.maia_token, view, hub_people=hub_people, configuration=lab
+        )
         mirror = BookingMirror(client, service.queries) if client is not None else None
         if mirror is not None:
             store.on_change = mirror.on_change
         metrics = BookingMetrics(mirror, await database.level(), client.calls if client is not None else None)
-        channels = _channels(settings, http, authenticator)
-        notifier = Notifier(service.outbox, store, channels, now)
+        channels = partial(_channels, settings, http, authenticator)
+        notifier = Notifier(service.outbox, store, channels(configuration), now)
+        current.on_change(lambda new: notifier.take_channels(channels(new)))
         address = Address(settings.bind_address, settings.port)
-        async with serving(booking_app(service, request_limits(settings), metrics), address, finish_s=FINISH_S) as url:
+        async with serving(
+            booking_app(service, request_limits(configuration.bookings.sign_in), metrics), address, finish_s=FINISH_S
+        ) as url:
             where = database.url.render_as_string(hide_password=True)
-            log.info("listening url=%s database=%s zone=%s", url, where, settings.zone)
+            log.info("listening url=%s database=%s zone=%s", url, where, queries.zone)
             async with _tasks(
                 _every(FORGET_S, lambda: people.forget_expired(now())),
                 _every(FORGET_S, notifier.forget),
@@ -120,16 +150,24 @@ async def _serve(
     log.info("stopped")
 
 
+def _state(
+    settings: BookingSettings, current: CurrentConfiguration, client: Client, now: Callable[[], datetime]
+) -> ClusterState:
+    options = cluster_options(current, settings.carrel_namespace, reads_makers=False)
+    return ClusterState(client, replace(options, now=now))
+
+
 def _channels(
-    settings: BookingSettings, http: aiohttp.ClientSession, authenticator: Authenticator
+    settings: BookingSettings, http: aiohttp.ClientSession, authenticator: Authenticator, configuration: Configuration
 ) -> Mapping[str, Channel]:
-    zone, channels = ZoneInfo(settings.zone), dict[str, Channel]()
-    if settings.smtp_url:
+    zone, channels = configuration.lab.zone, dict[str, Channel]()
+    of = configuration.notifications
+    if settings.smtp_url and of.mail_from:
         server = mail_server(settings.smtp_url)
-        channels["mail"] = MailChannel(server, settings.mail_from, zone, authenticator.options.link)
-    if settings.webhook_url:
+        channels["mail"] = MailChannel(server, of.mail_from, zone, authenticator.options.link)
+    if of.webhook_url and settings.webhook_secret:
         secret = settings.webhook_secret
-        channels["webhook"] = WebhookChannel(settings.webhook_url, secret, http, zone, authenticator.now)
+        channels["webhook"] = WebhookChannel(of.webhook_url, secret, http, zone, authenticator.now)
     return channels
 
 

@@ -2,8 +2,9 @@
 
 import asyncio
 import hmac
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
+from zoneinfo import ZoneInfo
 
 from fastapi import Depends
 from starlette.requests import Request
@@ -11,8 +12,13 @@ from starlette.requests import Request
 from carrel.bookings.cluster_view import ClusterView
 from carrel.bookings.commands import BookingCommands
 from carrel.bookings.group_commands import GroupCommands
+from carrel.bookings.imports import BookingImport
+from carrel.bookings.lab_configuration import LabConfiguration
+from carrel.bookings.maintenance_commands import MaintenanceCommands
+from carrel.bookings.people import Person
 from carrel.bookings.queries import BookingQueries
-from carrel.bookings.sign_in.authenticator import Authenticator
+from carrel.bookings.removal import PersonRemoval
+from carrel.bookings.sign_in.authenticator import Authenticator, CurrentPerson
 from carrel.bookings.store.outbox import SqlOutbox
 from carrel.dialects.jupyter import HubPeople
 
@@ -30,14 +36,35 @@ class ServiceParts:
     """Set when the process ends: live streams end then. Otherwise the process would wait for them."""
     hub_people: HubPeople = field(default_factory=HubPeople)
     """Which people the users of a hub are."""
+    configuration: LabConfiguration = field(default_factory=LabConfiguration)
 
     def knows_token(self, given: str) -> bool:
         """Compares in constant time. If no token is set, every one is refused."""
         return bool(self.maia_token) and hmac.compare_digest(given.encode(errors="replace"), self.maia_token.encode())
 
+    def for_person(self, person: Person) -> "ServiceParts":
+        """Return the service with days and times in the zone that the person chose."""
+        return self.in_zone(person.zone)
+
+    def in_zone(self, zone: ZoneInfo | None) -> "ServiceParts":
+        """None: the lab's."""
+        return self if zone is None else replace(self, queries=replace(self.queries, zone=zone))
+
     @property
     def commands(self) -> BookingCommands:
         return BookingCommands(self.queries)
+
+    @property
+    def imports(self) -> BookingImport:
+        return BookingImport(self.queries)
+
+    @property
+    def maintenance_commands(self) -> MaintenanceCommands:
+        return MaintenanceCommands(self.queries)
+
+    @property
+    def removal(self) -> PersonRemoval:
+        return PersonRemoval(self.queries, self.commands, self.authenticator.roles)
 
     @property
     def group_commands(self) -> GroupCommands:
@@ -50,3 +77,11 @@ def _service(request: Request) -> ServiceParts:
 
 
 CurrentService = Annotated[ServiceParts, Depends(_service)]
+
+
+async def _service_for_person(service: CurrentService, person: CurrentPerson) -> ServiceParts:
+    return service.for_person(person)
+
+
+PersonsService = Annotated[ServiceParts, Depends(_service_for_person)]
+"""For a route that writes times: in the zone of the person who asks."""

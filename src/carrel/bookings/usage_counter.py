@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from carrel.bookings.records import PersonUsage
+from carrel.ids import GpuUuid, HolderId
 from carrel.ledger.ledger import GpuEntry
 from carrel.ledger.tiers import Tier
 
@@ -92,7 +93,7 @@ class _Hour:
     """Sums in hours: a GPU of which half was held all the time counts 0.5."""
 
     sampled: float = 0.0
-    by_gpu: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    by_gpu: defaultdict[GpuUuid, float] = field(default_factory=lambda: defaultdict(float))
     by_user: dict[tuple[str, str], HeldHours] = field(default_factory=dict)
     """The key is a person and a model."""
 
@@ -107,7 +108,7 @@ class UsageCounter:
         """The first hour that was counted."""
         return min(self._hours, default=None)
 
-    def sample(self, entries: Iterable[GpuEntry], user_of: Callable[[str], PodUser], now: datetime) -> None:
+    def sample(self, entries: Iterable[GpuEntry], user_of: Callable[[HolderId], PodUser], now: datetime) -> None:
         """Call it every few seconds. What is held now counts as held since the last sample.
 
         `user_of` says whose a pod is and which tier it has now, by the pod's UID.
@@ -136,7 +137,7 @@ class UsageCounter:
             self._hours[start] = _Hour()
         return self._hours[start]
 
-    def by_gpu(self, gpus: Mapping[str, str], start: datetime, hours: int) -> Sequence[HourlyUsage]:
+    def by_gpu(self, gpus: Mapping[GpuUuid, str], start: datetime, hours: int) -> Sequence[HourlyUsage]:
         """For each GPU (UUID → shown name): the part of its memory that was held, hour by hour from `start`."""
         wanted = [self._hours.get(start + number * HOUR) for number in range(hours)]
         return [

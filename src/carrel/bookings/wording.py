@@ -1,14 +1,17 @@
 """How pages and answers write times, durations, memory and models, each in one way.
 
-`Tue 24 Nov 14:00`, `3 d 4 h`, `8,138 MiB`, `RTX A6000`. Tables and tooltips have the exact values.
+`Tue 24 Nov 14:00`, `3 d 4 h`, `7.9 GiB`, `RTX A6000`. Tables and tooltips have the exact values.
 """
 
 import re
 from datetime import date, timedelta
 from functools import lru_cache
 
-from carrel.parsing.time_words import MONTHS
+from carrel.bookings.maintenance import Maintenance
+from carrel.parsing.time import MONTHS
 
+GIB = 1024
+_MODEL = re.compile(r"\bNVIDIA-[A-Za-z0-9][A-Za-z0-9-]*")
 DAYS_OF_MONTH_NAME = 4
 """On the timeline, the name of a month is at most as wide as so many days."""
 MONTH_NAMES = (
@@ -35,7 +38,13 @@ def span(length: timedelta) -> str:
 
 
 def memory(mib: int) -> str:
-    return f"{mib:,} MiB"
+    """`48 GiB`, `7.9 GiB`, `512 MiB`: as people speak of a GPU. Programs get MiB."""
+    return f"{mib:,} MiB" if mib < GIB else f"{mib / GIB:,.1f}".removesuffix(".0") + " GiB"
+
+
+def in_words(sentence: str) -> str:
+    """A sentence with the names of models as pages show them."""
+    return _MODEL.sub(lambda found: model(found[0]), sentence)
 
 
 def amount(number: float) -> str:
@@ -52,6 +61,11 @@ def count(number: int, thing: str) -> str:
 def model(name: str) -> str:
     """`NVIDIA-RTX-A6000` is shown as `RTX A6000`. Bookings and requests use the full name."""
     return re.sub(r"^nvidia[- ]", "", name, flags=re.IGNORECASE).replace("-", " ")
+
+
+def closed(window: Maintenance) -> str:
+    """What a maintenance closes: `gpu-1, gpu-2/3`, or `2 × RTX A6000`."""
+    return ", ".join(window.places) or f"{window.gpus} × {model(window.model)}"
 
 
 def short_name(email: str) -> str:

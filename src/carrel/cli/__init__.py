@@ -2,23 +2,25 @@
 
 Reading order:
 
-    commands                the table of all commands; `__main__` adds them to `carrel`
-    bookings booking_lists login    ask the booking service over HTTP
-    why explain inspect     read the cluster once, rebuild the ledger, and answer; they change nothing
+    commands frame          the table of all commands; help, errors and options, alike for all of them
+    bookings booking_lists maintenance people login    ask the booking service over HTTP
+    why pod_answers explain gpus inspect    read the cluster once, rebuild the ledger, and answer; they change nothing
+    configuration configuration_change configuration_text   `carrel config`: shows and checks the configuration; changes
+                            it; how it is written for people
     doctor checks/          looks at each hop of an installation; changes nothing unless it may start two pods
     records                 `adopt` and `release`: what an admin changes of the record
     purge purge_plan        delete what is left after Carrel was uninstalled
     helm_release            the helm release that installed Carrel, for hints
-    simulate                what if: places the pods of a trace, on several cores
-    simulation_files added_gpus simulation_runs simulation_output   what it reads, runs and writes
-    snapshot cluster_snapshot snapshot_holdings   prints the cluster's state, for simulate; collects it; finds out which
-                            GPUs each pod holds
+    simulate simulation_comparison    what if: places the pods of a trace, on several cores
+    simulation_files simulation_runs simulation_output    what it reads, runs and writes
+    snapshot cluster_snapshot    prints the cluster's state, for simulate; collects it
     scheduler_config        prints the configuration of kube-scheduler
-    options                 options that several commands share
-    booking_client browser_login    the HTTP client of the booking service; how `login` gets the login that it uses
-    booking_text output     how bookings, dates and tables are written
-    cluster_reader own_pods     reads the cluster; asks the booking service about one's own pods instead
+    options complete        options that several commands share; what the shell completes
+    booking_client dates    the HTTP client of the booking service; how dates are read
+    booking_text output     how bookings and tables are written
+    cluster_reader no_answer    reads the cluster; what is said when it does not answer
+    booking_import          `carrel import`: takes over MAIA's bookings
 
-To add a command: write its module and add a line to `commands`. A command imports its libraries when it runs, so that
-`carrel --help` stays fast.
+To add a command: write its module and add a line to `commands`. A module is imported when its command is named, and its
+libraries when the command runs, so that `--help` is quick.
 """

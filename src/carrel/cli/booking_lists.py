@@ -1,17 +1,18 @@
 """`carrel list`, `free` and `usage`: what the booking service knows, as tables."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import typer
 
+from carrel.cli.booking_client import BookingClient, asking
+from carrel.cli.booking_text import Json, gpus_text, short_id, use_text
+from carrel.cli.complete import models
+from carrel.cli.dates import date_text, parse_date
 from carrel.cli.options import BookingOutputSettings, ListFormat, Words
+from carrel.cli.output import Column, print_list, rows_of
 from carrel.option_fields import argument, option
-
-if TYPE_CHECKING:
-    from carrel.cli.booking_client import BookingClient
-    from carrel.cli.booking_text import Json
+from carrel.parsing.time import seconds
 
 PAGE = 500
 """Bookings per request, at most."""
@@ -21,7 +22,7 @@ PAGE = 500
 class ListSettings(BookingOutputSettings):
     everybody: bool = option(False, "Bookings of all people and groups, not only yours.", "--all", "-A")
     group: str = option("", "Bookings of this group.")
-    model: str = option("", "Only this model.")
+    model: str = option("", "Only this model.", autocompletion=models)
     state: Words = option(None, "Only this state: planned, active, ended or cancelled.")
     search: str = option("", "Part of the person, the group, the model or the note.", "--search", "-q")
     limit: int = option(100, "Number of bookings, at most.", min=1, max=10_000)
@@ -38,52 +39,30 @@ def list_bookings(settings: ListSettings) -> None:
 
       carrel list -A --state active -o csv
     """
-    from carrel.cli.booking_client import ask_service
-    from carrel.cli.booking_text import date_text, gpus_text, use_text
-    from carrel.cli.output import print_list
-
-    async def ask(client: "BookingClient") -> "tuple[list[Json], ZoneInfo]":
-        params = [("limit", str(min(settings.limit, PAGE))), ("newest_first", "true")]
-        params += [("state", state) for state in settings.state or ()]
-        if settings.group:
-            params += [("group", settings.group)]
-        elif not settings.everybody:
-            params += [("user", "me"), ("with_groups", "true")]
-        params += [(name, value) for name, value in (("model", settings.model), ("q", settings.search)) if value]
-        return await _all_pages(client, params, settings.limit), await client.zone()
-
-    found, zone = ask_service(settings, ask)
+    params = [("limit", str(min(settings.limit, PAGE))), ("newest_first", "true")]
+    params += [("state", state) for state in settings.state or ()]
+    if settings.group:
+        params += [("group", settings.group)]
+    elif not settings.everybody:
+        params += [("user", "me"), ("with_groups", "true")]
+    params += [(name, value) for name, value in (("model", settings.model), ("q", settings.search)) if value]
+    with asking(settings) as client:
+        found, zone = _all_pages(client, params, settings.limit), client.zone()
     if not found and settings.output is ListFormat.TABLE:
         _print_none(settings)
         return
-    sees_cluster = any(item.get("used") is not None for item in found)
-    has_groups = any(item.get("group") for item in found)
-    head = [
-        "ID",
-        *(["USER"] * settings.everybody),
-        *(["GROUP"] * has_groups),
-        "MODEL",
-        "GPUS",
-        "START",
-        "END",
-        "STATE",
-        *(["PODS"] * sees_cluster),
+    columns: list[Column] = [
+        ("ID", True, lambda item: short_id(item["id"])),
+        ("USER", settings.everybody, lambda item: item["user"]),
+        ("GROUP", any(item.get("group") for item in found), lambda item: item.get("group") or "–"),
+        ("MODEL", True, lambda item: item["model"]),
+        ("GPUS", True, gpus_text),
+        ("START", True, lambda item: date_text(item["start"], zone)),
+        ("END", True, lambda item: date_text(item["ends"], zone)),
+        ("STATE", True, lambda item: item["state"]),
+        ("PODS", any(item.get("used") is not None for item in found), lambda item: use_text(item) or "–"),
     ]
-    rows = [
-        [
-            item["id"],
-            *([item["user"]] * settings.everybody),
-            *([item.get("group") or "–"] * has_groups),
-            item["model"],
-            gpus_text(item),
-            date_text(item["start"], zone),
-            date_text(item["ends"], zone),
-            item["state"],
-            *([use_text(item) or "–"] * sees_cluster),
-        ]
-        for item in found
-    ]
-    print_list(found, settings.output, [head, *rows])
+    print_list(found, settings.output, rows_of(found, columns))
 
 
 def _print_none(settings: ListSettings) -> None:
@@ -93,12 +72,12 @@ def _print_none(settings: ListSettings) -> None:
     typer.echo(f"Try:  {'carrel list' + ' -A' * settings.everybody if is_filtered else 'carrel free'}")
 
 
-async def _all_pages(client: "BookingClient", params: list[tuple[str, str]], limit: int) -> "list[Json]":
+def _all_pages(client: BookingClient, params: list[tuple[str, str]], limit: int) -> list[Json]:
     found: list[Json] = []
     cursor = ""
     while len(found) < limit:
         more = [("cursor", cursor)] if cursor else []
-        page = (await client.call("GET", "/bookings", params=[*params, *more])).body
+        page = client.call("GET", "/bookings", params=[*params, *more]).body
         found += page["items"]
         cursor = page["next_cursor"]
         if not cursor:
@@ -108,7 +87,7 @@ async def _all_pages(client: "BookingClient", params: list[tuple[str, str]], lim
 
 @dataclass(frozen=True)
 class FreeSettings(BookingOutputSettings):
-    model: str = argument("", "One model, or a part of its name; default: all.")
+    model: str = argument("", "One model, or a part of its name; default: all.", autocompletion=models)
     days: int = option(0, "Show how many GPUs are free all day, on each of so many days.", min=0, max=366)
 
 
@@ -127,73 +106,48 @@ def free(settings: FreeSettings) -> None:
 
       carrel free a6000 --days 14
     """
-    from carrel.cli.booking_client import ask_service
-    from carrel.cli.output import print_list
-
-    async def ask(client: "BookingClient") -> "Json":
-        params: Json = {"model": settings.model} if settings.model else {}
-        params |= {"days": settings.days} if settings.days else {}
-        path = "/availability" if settings.days or settings.model else "/models"
-        found: Json = (await client.call("GET", path, params=params)).body
-        return found
-
-    found = ask_service(settings, ask)
+    params: Json = {"model": settings.model} if settings.model else {}
+    params |= {"days": settings.days} if settings.days else {}
+    with asking(settings) as client:
+        found = client.call("GET", "/availability" if params else "/models", params=params).body
     items = found["items"]
     rows = _by_day(items) if settings.days else _now(items, ZoneInfo(found["zone"]))
     print_list(items, settings.output, rows)
 
 
-def _by_day(items: "list[Json]") -> list[list[str]]:
+def _by_day(items: list[Json]) -> list[list[str]]:
     days = [day["day"] for day in items[0]["days"]] if items else []
     rows = [[day, *(str(item["days"][number]["free"]) for item in items)] for number, day in enumerate(days)]
     return [["DAY", *(item["model"] for item in items)], *rows]
 
 
-def _now(items: "list[Json]", zone: ZoneInfo) -> list[list[str]]:
-    from carrel.cli.booking_text import date_text
-
-    sees_cluster = any(item["idle_now"] is not None for item in items)
-    some_short = any(item["free_until"] for item in items)
-    some_set_aside = any(item["why_set_aside"] for item in items)
-    rows = [
-        [
-            item["model"],
-            _bookable(item),
-            "now" if item["bookable_now"] else date_text(item["next_free"], zone),
-            *([_free_now(item, zone)] * some_short),
-            *([str(item["idle_now"])] * sees_cluster),
-            *([item["why_set_aside"]] * some_set_aside),
-        ]
-        for item in items
+def _now(items: list[Json], zone: ZoneInfo) -> list[list[str]]:
+    columns: list[Column] = [
+        ("MODEL", True, lambda item: item["model"]),
+        ("CAN BE BOOKED", True, _bookable),
+        ("FROM", True, lambda item: "now" if item["bookable_now"] else date_text(item["next_free"], zone)),
+        ("FREE NOW", any(item["free_until"] for item in items), lambda item: _free_now(item, zone)),
+        ("IDLE NOW", any(item["idle_now"] is not None for item in items), lambda item: str(item["idle_now"])),
+        ("NOT BOOKABLE", any(item["why_set_aside"] for item in items), lambda item: item["why_set_aside"]),
     ]
-    head = [
-        "MODEL",
-        "CAN BE BOOKED",
-        "FROM",
-        *(["FREE NOW"] * some_short),
-        *(["IDLE NOW"] * sees_cluster),
-        *(["NOT BOOKABLE"] * some_set_aside),
-    ]
-    return [head, *rows]
+    return rows_of(items, columns)
 
 
-def _bookable(item: "Json") -> str:
+def _bookable(item: Json) -> str:
     overbooked = f", {item['overbooked']} overbooked" if item["overbooked"] else ""
     return f"{item['bookable_now']} of {item['gpus']}{overbooked}"
 
 
-def _free_now(item: "Json", zone: ZoneInfo) -> str:
+def _free_now(item: Json, zone: ZoneInfo) -> str:
     """`3 until Wed 25 Nov 2026 08:00 CET (maintenance)`; empty: all of them can be booked."""
-    from carrel.cli.booking_text import date_text
-
     until = item["free_until"]
     return f"{item['free_now']} until {date_text(until, zone)} ({item['free_until_why']})" if until else ""
 
 
 @dataclass(frozen=True)
 class UsageSettings(BookingOutputSettings):
-    since: str = option("", "First day; default: 30 days ago.")
-    until: str = option("", "End; default: now.")
+    since: str = option("", "From when: 2026-11-01, mon, -7d; default: 30 days ago.")
+    until: str = option("", "Until when; default: now.")
 
 
 def usage(settings: UsageSettings) -> None:
@@ -203,42 +157,26 @@ def usage(settings: UsageSettings) -> None:
 
     Examples:
 
-      carrel usage
+      carrel usage --since mon
 
       carrel usage --since 2026-11-01 --until 2026-12-01 -o csv
     """
-    from carrel.cli.booking_client import ask_service
-    from carrel.cli.booking_text import parse_date
-    from carrel.cli.output import print_list
-    from carrel.parsing.time import seconds
-
-    async def ask(client: "BookingClient") -> "Json":
-        zone = await client.zone()
-        named = (("start", settings.since), ("end", settings.until))
-        params = {name: seconds(parse_date(value, zone)) for name, value in named if value}
-        found: Json = (await client.call("GET", "/usage", params=params)).body
-        return found
-
-    items = ask_service(settings, ask, "carrel usage --since 2026-11-01 --until 2026-12-01")["items"]
+    named = (("start", settings.since), ("end", settings.until))
+    with asking(settings, "carrel usage --since mon") as client:
+        zone = client.zone()
+        params = {name: seconds(parse_date(value, zone, is_past=True)) for name, value in named if value}
+        items = client.call("GET", "/usage", params=params).body["items"]
+    if not items and settings.output is ListFormat.TABLE:
+        typer.echo("No GPU was booked or held in that time.")
+        return
     sees_cluster = any(item.get("covered_gpu_hours") is not None for item in items)
-    has_groups = any(item.get("group") for item in items)
-    held = ("covered_gpu_hours", "opportunistic_gpu_hours") if sees_cluster else ()
-    rows = [
-        [
-            item["user"] or "–",
-            *([item.get("group") or "–"] * has_groups),
-            item["model"],
-            str(item["bookings"]),
-            *(f"{item[name]:,.1f}" for name in ("gpu_hours", *held)),
-        ]
-        for item in items
+    columns: list[Column] = [
+        ("USER", True, lambda item: item["user"] or "–"),
+        ("GROUP", any(item.get("group") for item in items), lambda item: item.get("group") or "–"),
+        ("MODEL", True, lambda item: item["model"]),
+        ("BOOKINGS", True, lambda item: str(item["bookings"])),
+        ("GPU HOURS", True, lambda item: f"{item['gpu_hours']:,.1f}"),
+        ("COVERED", sees_cluster, lambda item: f"{item['covered_gpu_hours']:,.1f}"),
+        ("BEYOND", sees_cluster, lambda item: f"{item['opportunistic_gpu_hours']:,.1f}"),
     ]
-    head = [
-        "USER",
-        *(["GROUP"] * has_groups),
-        "MODEL",
-        "BOOKINGS",
-        "GPU HOURS",
-        *(["COVERED", "BEYOND"] * sees_cluster),
-    ]
-    print_list(items, settings.output, [head, *rows])
+    print_list(items, settings.output, rows_of(items, columns))

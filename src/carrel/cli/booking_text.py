@@ -1,45 +1,14 @@
-"""How bookings, previews and dates are written, and how dates are read: in the zone of the lab."""
+"""How bookings and previews are written."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from carrel.cli.dates import date_text, duration
 from carrel.cli.options import ListFormat
 from carrel.cli.output import print_lines, print_list
-from carrel.cluster.coverage.coverage_words import in_use
 from carrel.command_errors import REFUSED, USAGE, command_failed
-from carrel.parsing.time_words import moment, words
-
-
-class InvalidDate(Exception):
-    """The text is not a date, or the time does not exist or exists twice."""
-
-
-def parse_date(text: str, zone: ZoneInfo) -> datetime:
-    """Reads `2026-12-12` (midnight in the lab), `2026-12-12T09:00` (in the lab), or a time with an offset."""
-    try:
-        given = datetime.fromisoformat(text)
-    except ValueError:
-        examples = "2026-12-12, 2026-12-12T09:00 or 2026-12-12T09:00+01:00"
-        raise InvalidDate(f"{text!r} is not a date; write {examples}") from None
-    if given.tzinfo is not None:
-        return given.astimezone(UTC)
-    first, second = (given.replace(tzinfo=zone, fold=fold).astimezone(UTC) for fold in (0, 1))
-    if first.astimezone(zone).replace(tzinfo=None) != given:
-        raise InvalidDate(f"{text} does not exist in {zone}: the clock is set forward then; write it with an offset")
-    if first != second:
-        raise InvalidDate(f"{text} exists twice in {zone}: the clock is set back then; write it with an offset")
-    return first
-
-
-def date_text(text: str | None, zone: ZoneInfo) -> str:
-    """`Tue 24 Nov 2026 14:00 CET`."""
-    return moment(datetime.fromisoformat(text), zone) if text else "–"
-
-
-def duration(start: str, end: str) -> timedelta:
-    return datetime.fromisoformat(end) - datetime.fromisoformat(start)
-
+from carrel.parsing.time import words
 
 Json = dict[str, Any]
 
@@ -56,7 +25,7 @@ def booking_lines(booking: Json, zone: ZoneInfo, done: str = "") -> list[str]:
     start, end = str(booking["start"]), str(booking["ends"])
     length = duration(start, end)
     facts = {
-        "id": booking["id"],
+        "id": short_id(booking["id"]),
         "user": booking["user"],
         "group": booking.get("group"),
         "model": f"{booking['model']}, {gpus_text(booking)}",
@@ -87,6 +56,16 @@ def print_preview(preview: Json, zone: ZoneInfo, output: ListFormat, allowed: st
         raise command_failed(what, why, preview["hint"] or "carrel list", REFUSED)
 
 
+def short_id(id: str) -> str:
+    """Return the digits that people need to name it."""
+    return id[:8]
+
+
+def booking_name(item: Json) -> str:
+    """`NVIDIA-A100, 2 GPUs, active, ada@lab.example`."""
+    return f"{item['model']}, {gpus_text(item)}, {item['state']}, {item.get('group') or item['user']}"
+
+
 def gpus_text(item: Json) -> str:
     """`a share`, `1 GPU`, `3 GPUs`."""
     return "a share" if item["share"] else f"{item['gpus']} GPU{'s' * (item['gpus'] != 1)}"
@@ -95,7 +74,11 @@ def gpus_text(item: Json) -> str:
 def use_text(item: Json) -> str:
     """`1 of 2 in use: lab/train-7`; empty if the booking does not run, or if the service sees no cluster."""
     used = item.get("used")
-    return "" if used is None else in_use(used, item["gpus"], item["pods"])
+    if used is None:
+        return ""
+    from carrel.cluster.coverage.coverage_words import in_use
+
+    return in_use(used, item["gpus"], item["pods"])
 
 
 def check_one_end(days: float | None, until: str, example: str) -> None:

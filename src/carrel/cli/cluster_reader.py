@@ -2,27 +2,26 @@
 (`cluster.placement_rules`). If that is not possible, the command ends with the reason."""
 
 import asyncio
-import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
 
-from carrel.cli.options import ClusterQuerySettings
+from carrel.cli.no_answer import cluster_errors, same_question
+from carrel.cluster.installation import other_installation
 from carrel.cluster.placement_rules import LEASE, PlacementRules, rules_in_force
 from carrel.cluster.pod_progress import is_waiting
 from carrel.cluster.state import ClusterState
-from carrel.command_errors import FORBIDDEN, NOT_FOUND, REFUSED, UNAVAILABLE, USAGE, command_failed
+from carrel.command_errors import NOT_FOUND, REFUSED, USAGE, command_failed
 from carrel.dialects.options import Unit
 from carrel.dialects.seal import ADMITTED, Seal, SealedPod
-from carrel.installation import other_installation
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import ClusterError, Forbidden, NotFound
+from carrel.kubernetes.cluster import NotFound
 from carrel.kubernetes.config import Access
 from carrel.kubernetes.http_transport import HttpTransport
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.parsing import Malformed
-from carrel.settings import holders_counting
+from carrel.settings import ClusterSettings, holders_counting
 
 
 class ReadCluster(ClusterState):
@@ -50,54 +49,24 @@ class _SealWithoutKey(Seal):
         return ADMITTED in pod.annotations
 
 
-def read_cluster(settings: ClusterQuerySettings, access: Access) -> ReadCluster:
-    try:
-        return read_allowed_cluster(settings, access)
-    except Forbidden as error:
-        raise command_failed(
-            "Not allowed to read the cluster", str(error), "kubectl auth can-i list pods -A", FORBIDDEN
-        ) from None
+def read_cluster(settings: ClusterSettings, access: Access, *, is_allowed: bool = True) -> ReadCluster:
+    """The command ends with the reason if it cannot be read. Raises `Forbidden` without `is_allowed`."""
+    denied = ("Not allowed to read the cluster", "kubectl auth can-i list pods -A")
+    with cluster_errors(settings, denied, (f"No answer from {access.server}", same_question(settings)), is_allowed):
+        try:
+            return asyncio.run(_read(settings, access))
+        except NotFound as error:
+            why = f"{error}: Carrel is not installed there"
+            raise command_failed("This cluster has no GpuNodeStatus", why, "kubectl get crd", NOT_FOUND) from None
 
 
-def read_allowed_cluster(settings: ClusterQuerySettings, access: Access) -> ReadCluster:
-    """Raises `Forbidden` if we may not read it. After any other failure the command ends."""
-    try:
-        return asyncio.run(_read(settings, access))
-    except Forbidden:
-        raise
-    except NotFound as error:
-        why = f"{error}: Carrel is not installed there"
-        raise command_failed("This cluster has no GpuNodeStatus", why, "kubectl get crd", NOT_FOUND) from None
-    except ClusterError as error:
-        raise command_failed(
-            f"No answer from {access.server}", _why_unanswered(error, access), _same_question(settings), UNAVAILABLE
-        ) from None
-
-
-def _why_unanswered(error: ClusterError, access: Access) -> str:
-    """In the words of the system, where no connection was made."""
-    cause = error.__cause__
-    if error.reason != "NoConnection" or not isinstance(cause, OSError):
-        return str(error)
-    if cause.errno == errno.ECONNREFUSED:
-        return f"Nothing listens at {access.server}"
-    return f"No connection to {access.server}: {cause.strerror or error}"
-
-
-def _same_question(settings: ClusterQuerySettings) -> str:
-    """A command of kubectl that asks the same API server."""
-    given = {"--server": settings.server, "--kubeconfig": settings.kubeconfig, "--context": settings.context}
-    options = [f"{option} {value}" for option, value in given.items() if value]
-    return " ".join(["kubectl", *options, "cluster-info"])
-
-
-async def _read(settings: ClusterQuerySettings, access: Access) -> ReadCluster:
+async def _read(settings: ClusterSettings, access: Access) -> ReadCluster:
     async with reading_cluster(settings, access) as carrel:
         return carrel
 
 
 @asynccontextmanager
-async def reading_cluster(settings: ClusterQuerySettings, access: Access) -> AsyncIterator[ReadCluster]:
+async def reading_cluster(settings: ClusterSettings, access: Access) -> AsyncIterator[ReadCluster]:
     """The cluster as it is now. Within the block it can be written to. Raises `ClusterError`."""
     client = Client(HttpTransport(access))
     try:

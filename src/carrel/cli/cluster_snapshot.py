@@ -2,31 +2,120 @@
 
 Nodes, pods and people get numbers, in the order of their names or of their creation. What a booking allows at this
 moment is left out: the simulation decides it anew. So are gangs, and pods that are ending or have scheduling gates.
+
+Which GPUs a pod holds is said by indexes that its node reports, and the same amount of each:
+
+    what the ledger says                             what the snapshot says
+    slots, where the kubelet chooses                 the GPUs behind them, as `shown_gpus` finds them
+    a ResourceClaim                                  its first pod holds the GPUs; the others run beside it without
+    a part of every GPU, because nobody knows which  as many GPUs as it has, the first with room
+    different parts of several GPUs                  the smallest of them, of each
+    more than a GPU has; a GPU that is not reported  nothing: the pod runs on its node without GPUs
+
+In the last line, to place the pod anew would give it GPUs that it does not have. No GPU is held more than it has.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from carrel.cli.snapshot_holdings import Holding, holdings
 from carrel.cluster.pod_progress import created_at, is_ending
 from carrel.cluster.pod_requests import request_in
 from carrel.cluster.record.shown_gpus import shown_gpus
+from carrel.cluster.record.unrecorded_pods import UnrecordedPod
 from carrel.cluster.state import ClusterState
 from carrel.dialects.booking_objects import person_named, read_entitlement
 from carrel.dialects.tier import counts_as, person_of
+from carrel.ids import NO_PERSON, HolderId, NodeName, PersonId, PodUid
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
-from carrel.ledger.gpus import Gpu, Node, place_name
-from carrel.ledger.requests import Request
+from carrel.ledger.gpus import Gpu, MiB, Node, place_name
+from carrel.ledger.ledger import GpuEntry
+from carrel.ledger.requests import WHOLE, Amount, Memory, Request
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant, seconds
 from carrel.scheduling.machine_room import machine_of, room_of
-from carrel.simulation.snapshot import written
-from carrel.simulation.snapshot_form import CENTURY_H
+from carrel.simulation.snapshot import CENTURY_H, written
 from carrel.simulation.workload import HOUR_S, BookingWish, SimulatedCluster, SimulatedPod, Trace
+
+Parts = dict[Gpu, MiB | None]
+"""How much of each GPU; None: the whole of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    node: NodeName
+    gpus: tuple[Gpu, ...]
+    """As the node reports them."""
+    amount: Amount
+    """Of each."""
+
+
+def holdings(carrel: ClusterState, pods: Sequence[Pod]) -> dict[PodUid, Holding]:
+    """By the uid of the pod. Of several pods that hold too much together, the first ones count."""
+    found: dict[PodUid, Holding] = {}
+    order = {pod.metadata.uid: number for number, pod in enumerate(pods)}
+    for name in carrel.ledger.nodes:
+        entries = shown_gpus(carrel.cluster_ledger, name)
+        free = {entry.gpu: int(entry.gpu.memory) for entry in entries}
+        parts, unknown = _parts(carrel, entries), _unknown(carrel, name)
+        for uid in sorted(order.keys() & parts.keys() - unknown.keys(), key=order.__getitem__):
+            amount = _amount(request_in(carrel.requests.as_admitted(pods[order[uid]])), parts[uid])
+            if _take(free, parts[uid], amount):
+                found[uid] = Holding(name, tuple(parts[uid]), amount)
+        for uid in sorted(order.keys() & unknown.keys(), key=order.__getitem__):
+            pod = unknown[uid]
+            gpus = _with_room(free, pod)
+            if len(gpus) == pod.count and _take(free, gpus, pod.amount):
+                found[uid] = Holding(name, tuple(gpus), pod.amount)
+    return found
+
+
+def _parts(carrel: ClusterState, entries: Iterable[GpuEntry]) -> dict[PodUid, Parts]:
+    """What the pods hold, by themselves and by their claims."""
+    parts: dict[PodUid, Parts] = {}
+    for entry in entries:
+        for uid, share in entry.shares.items():
+            pod = carrel.holders.pod_of(uid)
+            if pod is not None:
+                held = parts.setdefault(pod.metadata.uid, {})
+                before = held.get(entry.gpu, MiB(0))
+                is_whole = share.memory is None or before is None
+                held[entry.gpu] = None if is_whole else MiB((share.memory or 0) + (before or 0))
+    return parts
+
+
+def _unknown(carrel: ClusterState, node: NodeName) -> Mapping[HolderId, UnrecordedPod]:
+    """Of pods of which nobody has said yet which GPUs they have. Where there are slots, `shown_gpus` knows."""
+    if carrel.cluster_ledger.kubelet_chooses(node):
+        return {}
+    return {pod.holder.uid: pod for pod in carrel.cluster_ledger.unrecorded(node) if not pod.is_known}
+
+
+def _amount(asked: Request | None, held: Parts) -> Amount:
+    parts = [part for part in held.values() if part is not None]
+    if len(parts) < len(held):
+        return WHOLE
+    if asked is not None and all(asked.amount.on(gpu.memory) == part for gpu, part in held.items()):
+        return asked.amount
+    return Memory(min(parts))
+
+
+def _with_room(free: Mapping[Gpu, int], pod: UnrecordedPod) -> list[Gpu]:
+    return [gpu for gpu, mib in free.items() if mib >= pod.amount.on(gpu.memory)][: pod.count]
+
+
+def _take(free: dict[Gpu, int], gpus: Iterable[Gpu], amount: Amount) -> bool:
+    """False, and nothing is taken, if one of them has less."""
+    needs = {gpu: amount.on(gpu.memory) for gpu in gpus}
+    if any(free[gpu] < need for gpu, need in needs.items()):
+        return False
+    for gpu, need in needs.items():
+        free[gpu] -= need
+    return True
+
 
 GATED = "with scheduling gates: not in the snapshot, because no GPU is wanted yet"
 NODE_UNKNOWN = "on a node that reports no GPU: not in the snapshot"
@@ -48,15 +137,15 @@ def snapshot_of(carrel: ClusterState) -> Snapshot:
     return _Taking(carrel).snapshot()
 
 
-class _Numbers(dict[str, str]):
+class _Numbers(dict[str, PersonId]):
     """A number for each name: `user-1`. The empty name stays empty."""
 
     def __init__(self, word: str) -> None:
-        super().__init__({"": ""})
+        super().__init__({"": NO_PERSON})
         self._word = word
 
-    def __missing__(self, name: str) -> str:
-        self[name] = number = f"{self._word}-{len(self)}"
+    def __missing__(self, name: str) -> PersonId:
+        self[name] = number = PersonId(f"{self._word}-{len(self)}")
         return number
 
 
@@ -66,7 +155,8 @@ class _Taking:
         self._now = carrel.options.now()
         entries = {name: shown_gpus(carrel.cluster_ledger, name) for name in sorted(carrel.ledger.nodes)}
         self._gpus = {name: [entry.gpu for entry in found] for name, found in entries.items() if found}
-        self._nodes = dict(zip(self._gpus, _numbered("node", len(self._gpus)), strict=True))
+        numbered = map(NodeName, _numbered("node", len(self._gpus)))
+        self._nodes = dict(zip(self._gpus, numbered, strict=True))
         self._people = _Numbers("user")
         self._sets: dict[frozenset[str], str] = {}
         self._left_out: Counter[tuple[str, str]] = Counter()
@@ -76,7 +166,7 @@ class _Taking:
         there.sort(key=lambda pod: (created_at(pod), pod.metadata.uid))
         held = holdings(self._carrel, there)
         pods = [pod for pod in there if self._counts(pod, held)]
-        names = _numbered("pod", len(pods))
+        names = map(PodUid, _numbered("pod", len(pods)))
         saved = tuple(self._pod(pod, name, held.get(pod.metadata.uid)) for pod, name in zip(pods, names, strict=True))
         workload = Trace(saved, tuple(self._bookings()))
         document = written(self._cluster(), workload, seconds(self._now))
@@ -105,16 +195,16 @@ class _Taking:
                 machines[number] = room
         return SimulatedCluster(tuple(nodes), machines, dict.fromkeys(self._sets.values(), ""))
 
-    def _islands(self, node: str) -> Mapping[str, str]:
+    def _islands(self, node: NodeName) -> Mapping[str, str]:
         islands = dict.fromkeys(gpu.island for gpu in self._gpus[node] if gpu.island)
         return {"": "", **{island: str(number) for number, island in enumerate(islands)}}
 
-    def _renamed(self, gpu: Gpu, node: str, islands: Mapping[str, str]) -> Gpu:
+    def _renamed(self, gpu: Gpu, node: NodeName, islands: Mapping[str, str]) -> Gpu:
         return replace(gpu, uuid=place_name(node, gpu.index), node=node, island=islands[gpu.island])
 
     # --- pods --------------------------------------------------------------------------------------------------------
 
-    def _counts(self, pod: Pod, held: Mapping[str, Holding]) -> bool:
+    def _counts(self, pod: Pod, held: Mapping[PodUid, Holding]) -> bool:
         if pod.metadata.uid in held or pod.spec.node_name in self._nodes:
             return True
         if request_in(self._carrel.requests.as_admitted(pod)) is None:
@@ -124,7 +214,7 @@ class _Taking:
             return False
         return True
 
-    def _pod(self, pod: Pod, name: str, holding: Holding | None) -> SimulatedPod:
+    def _pod(self, pod: Pod, name: PodUid, holding: Holding | None) -> SimulatedPod:
         asked = request_in(self._carrel.requests.as_admitted(pod))
         created = min(0.0, self._since_now_s(created_at(pod)))
         owner = self._people[person_of(pod) or counts_as(pod)]

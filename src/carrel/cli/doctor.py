@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from carrel.cli.options import DataFormat
-from carrel.command_errors import UNAVAILABLE, command_failed
+from carrel.cli.no_answer import cluster_errors
+from carrel.cli.options import ClusterQuerySettings, DataFormat
+from carrel.cli.output import print_data, print_lines
 from carrel.option_fields import option
-from carrel.process import connect
-from carrel.settings import ClusterSettings
 
 if TYPE_CHECKING:
     from carrel.cli.checks.finding import Finding
@@ -26,12 +25,14 @@ FIELDS = ("hop", "text", "advice", "page")
 
 
 @dataclass(frozen=True)
-class DoctorSettings(ClusterSettings):
-    output: DataFormat = option(DataFormat.TABLE, "Output format.", "--output", "-o")
-    """JSON and YAML are for programs: their fields do not change without notice."""
+class DoctorSettings(ClusterQuerySettings):
     probe: bool = option(False, "Also start two short pods that say what a container really sees.", "--probe")
     """Without it nothing in the cluster changes. One of the pods takes a free GPU for some seconds, as a pod without a
     booking; both are removed afterwards, also after Ctrl-C."""
+    before_install: bool = option(
+        False, "Say what would happen to the GPU pods of each namespace once Carrel is installed.", "--before-install"
+    )
+    """It looks at nothing of Carrel's, and changes nothing."""
     probe_namespace: str = option("default", "Namespace of these pods.")
     """Not Carrel's own, whose pods may see every GPU."""
     probe_image: str = option("", "Image of these pods, with Carrel in it; default: Carrel's own.")
@@ -50,20 +51,19 @@ def doctor(settings: DoctorSettings) -> None:
 
       carrel doctor --probe --probe-namespace lab
 
+      carrel doctor --before-install
+
       carrel doctor --carrel-namespace gpus -o json
     """
-    from carrel.cli.output import print_data, print_lines
-    from carrel.kubernetes.cluster import ClusterError
-
+    no_answer = ("No answer from the cluster", "kubectl cluster-info")
     try:
-        found = asyncio.run(_look(settings))
-    except ClusterError as error:
-        raise command_failed("No answer from the cluster", str(error), "kubectl cluster-info", UNAVAILABLE) from None
+        with cluster_errors(settings, no_answer, no_answer):
+            found = asyncio.run(_look(settings))
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise typer.Exit(INTERRUPTED) from None
     if settings.output is DataFormat.TABLE:
         print_lines(*lines(found))
-        if not settings.probe:
+        if not (settings.probe or settings.before_install):
             print_lines("", "Not looked at: what a container really sees. carrel doctor --probe starts two short pods.")
     else:
         print_data(
@@ -75,7 +75,8 @@ def doctor(settings: DoctorSettings) -> None:
 
 async def _look(settings: DoctorSettings) -> "list[Finding]":
     from carrel.cli.checks.finding import Installation, ProbeOptions
-    from carrel.cli.checks.table import findings
+    from carrel.cli.checks.table import BEFORE_INSTALL, CHECKS, findings
+    from carrel.process import connect
 
     client = connect(settings)
     probe = ProbeOptions(settings.probe_namespace, settings.probe_image) if settings.probe else None
@@ -86,7 +87,8 @@ async def _look(settings: DoctorSettings) -> "list[Finding]":
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, own.cancel)
     async with contextlib.aclosing(client):
-        return await findings(Installation(client, settings.carrel_namespace, client.clock.now, probe))
+        checks = BEFORE_INSTALL if settings.before_install else CHECKS
+        return await findings(Installation(client, settings.carrel_namespace, client.clock.now, probe), checks)
 
 
 def lines(found: "Sequence[Finding]") -> list[str]:

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from carrel.cli.complete import pods
 from carrel.cli.options import DataFormat, PodQuerySettings
+from carrel.ids import NodeName, PodUid
 from carrel.ledger.refusals import Refusal
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainSettings(PodQuerySettings):
-    pod: Annotated[str, typer.Argument(help="The pod, as pod/NAME or NAME.")]
+    pod: Annotated[str, typer.Argument(help="The pod, as pod/NAME or NAME.", autocompletion=pods)]
 
 
 def explain(settings: ExplainSettings) -> None:
@@ -29,7 +31,7 @@ def explain(settings: ExplainSettings) -> None:
     """
     from carrel.cli.cluster_reader import find_pod, full_name, pod_name, read_cluster
     from carrel.cli.output import print_data, print_lines
-    from carrel.cli.why import why_text
+    from carrel.cli.pod_answers import why_text
     from carrel.process import cluster_access
     from carrel.scheduling.gangs import spread_out
 
@@ -38,7 +40,7 @@ def explain(settings: ExplainSettings) -> None:
     carrel = read_cluster(settings, access)
     pod = find_pod(carrel, settings.namespace or access.namespace, name)
     wanted = carrel.pod_facts.asked(pod)
-    nodes: dict[str, Placement | Refusal] = {}
+    nodes: dict[NodeName, Placement | Refusal] = {}
     if wanted is None or isinstance(wanted, Refusal):
         headline = wanted.reason if wanted else why_text(carrel, pod)
     else:
@@ -65,8 +67,8 @@ def explain(settings: ExplainSettings) -> None:
 
 
 def placements(
-    ledger: "Ledger", request: "Request", nodes: Sequence[str], pod: str
-) -> "dict[str, Placement | Refusal]":
+    ledger: "Ledger", request: "Request", nodes: Sequence[NodeName], pod: PodUid
+) -> "dict[NodeName, Placement | Refusal]":
     """For each node, as if the pod held nothing yet. `pod` is its UID."""
     from carrel.ledger.placement import place
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from carrel.installation import MARKER
+from carrel.cluster.installation import MARKER
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError
 from carrel.kubernetes.objects.resources import CLUSTER_ROLES

@@ -8,8 +8,8 @@ from carrel.cli.options import ClusterQuerySettings, DataFormat
 from carrel.cli.output import aligned, print_data, print_lines
 from carrel.command_errors import NOT_FOUND, command_failed
 from carrel.dialects.options import Unit
+from carrel.ids import NO_NODE, NodeName
 from carrel.option_fields import argument, option
-from carrel.process import cluster_access
 
 if TYPE_CHECKING:
     from carrel.cluster.state import ClusterState
@@ -23,7 +23,7 @@ NONE_SET_ASIDE: Mapping[str, Sequence[str]] = {}
 class InspectSettings(ClusterQuerySettings):
     """With `-o json` the output is what gpushare's extender answers, byte for byte."""
 
-    node: str = argument("", "One node; default: all.")
+    node: NodeName = argument(NO_NODE, "One node; default: all.")
     details: bool = option(False, "Also show the pods of each node.", "--details", "-d")
 
 
@@ -41,6 +41,7 @@ def inspect(settings: InspectSettings) -> None:
     from carrel.cli.cluster_reader import read_cluster
     from carrel.cluster.record.shown_gpus import shown_gpus
     from carrel.dialects.gpushare import inspected, inspection
+    from carrel.process import cluster_access
 
     carrel = read_cluster(settings, cluster_access(settings))
     ledger = carrel.ledger
@@ -115,7 +116,7 @@ def details(
         yield from set_aside.get(node.name, ())
 
 
-def set_aside(carrel: "ClusterState", name: str) -> list[str]:
+def set_aside(carrel: "ClusterState", name: NodeName) -> list[str]:
     from carrel.cluster.record.shown_gpus import shown_gpus
 
     node = carrel.ledger.node(name)
@@ -125,16 +126,17 @@ def set_aside(carrel: "ClusterState", name: str) -> list[str]:
 
 
 def _booked_until(carrel: "ClusterState") -> dict[tuple[str, str], str]:
-    from carrel.parsing.time_words import in_utc
 
     found = [
         (pod.metadata, carrel.covered_pods.of(pod.metadata.uid)) for pod in carrel.pods.store if pod.spec.node_name
     ]
-    booked = {(pod.namespace, pod.name): in_utc(covered.entitlement.ends) for pod, covered in found if covered}
+    booked = {
+        (pod.namespace, pod.name): carrel.words.when(covered.entitlement.ends) for pod, covered in found if covered
+    }
     shares = (share for lease in carrel.cluster_ledger.leases() for share in lease.record.shares)
     for holder in (share.holder for share in shares if share.holder.is_claim):
         if (covered := carrel.covered_pods.of(holder.uid)) is not None:
-            booked[holder.namespace, holder.name] = in_utc(covered.entitlement.ends)
+            booked[holder.namespace, holder.name] = carrel.words.when(covered.entitlement.ends)
     return booked
 
 

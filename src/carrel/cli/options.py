@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from carrel.cli.complete import bookings
 from carrel.option_fields import argument, option, setting
 from carrel.settings import ClusterSettings
 
@@ -46,7 +47,9 @@ class BookingOutputSettings(BookingServiceSettings):
 
 @dataclass(frozen=True)
 class OneBookingSettings(BookingOutputSettings):
-    booking: str = argument("", "Id of the booking; default: your active or planned one.")
+    booking: str = argument(
+        "", "Id of the booking, or how it begins; default: your active or planned one.", autocompletion=bookings
+    )
 
 
 @dataclass(frozen=True)

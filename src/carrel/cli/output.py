@@ -6,16 +6,18 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import typer
-import yaml
 
 from carrel.cli.options import DataFormat, ListFormat
 from carrel.command_errors import USAGE, command_failed
-from carrel.parsing.printable import printable, printable_lines
+from carrel.parsing.printable import printable, printable_lines, spreadsheet_text
 
+Column = tuple[str, bool, Callable[[Any], str]]
+"""Of a table: its head, whether it is shown, and the cell for an item."""
 MIN_WIDTH = 8
 """Of a column that is cut."""
 
@@ -35,21 +37,22 @@ def is_confirmed(question: str, if_not: str, command: str) -> bool:
     if not sys.stdin.isatty():
         why = "This is not a terminal, so the command cannot ask for confirmation."
         raise command_failed(if_not, why, command, USAGE)
-    if typer.confirm(question, default=False, err=True):
-        return True
+    with suppress(typer.Abort):  # at the end of the input
+        if typer.confirm(question, default=False, err=True):
+            return True
     typer.echo(f"{if_not}.")
     return False
 
 
 def _print(text: str, nl: bool = True) -> None:
-    """If stdout takes no more, the command ends: with the reason, unless the program that read it has ended."""
+    """If stdout takes no more, the command ends with the reason."""
     try:
         typer.echo(text, nl=nl)
+    except BrokenPipeError:
+        raise  # the program that read it has ended
     except OSError as error:
         # What is left in the buffer would be written once more at the end, and fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):
-            raise typer.Exit(1) from None
         why = error.strerror or str(error)
         raise command_failed("The output cannot be written", why, "df -h", USAGE) from None
 
@@ -65,6 +68,12 @@ def print_list(items: Any, output: ListFormat, rows: Sequence[Sequence[str]]) ->
         print_data(items, DataFormat(output.value))
 
 
+def rows_of(items: Sequence[Any], columns: Sequence[Column]) -> list[list[str]]:
+    """Return the rows of a table, with the head first."""
+    shown = [(head, cell) for head, is_shown, cell in columns if is_shown]
+    return [[head for head, _ in shown], *([cell(item) for _, cell in shown] for item in items)]
+
+
 def print_data(document: Any, output: DataFormat) -> None:
     """For programs: as JSON or YAML."""
     if output is DataFormat.JSON:
@@ -72,14 +81,17 @@ def print_data(document: Any, output: DataFormat) -> None:
         is_safe = printable_lines(text) == text
         _print(text if is_safe else json.dumps(document, indent=2))
     else:
+        import yaml  # takes longer to load than most commands need for all else
+
         text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
         is_safe = printable_lines(text) == text
         _print(text if is_safe else yaml.safe_dump(document, sort_keys=False), nl=False)
 
 
 def as_csv(items: Sequence[Mapping[str, Any]]) -> str:
-    """One line per item, one column per plain field. Lists and objects are left out: use JSON for them."""
-    names = [name for name, value in (items[0] if items else {}).items() if not isinstance(value, list | dict)]
+    """One line per item, one column per field. Lists of words are joined, and so are objects, as `name=value`. What has
+    lists or objects in it is left out: use JSON for it."""
+    names = [name for name in (items[0] if items else {}) if not any(_is_nested(item.get(name)) for item in items)]
     lines = io.StringIO()
     writer = csv.writer(lines, lineterminator="\n")
     writer.writerow(names)
@@ -88,12 +100,22 @@ def as_csv(items: Sequence[Mapping[str, Any]]) -> str:
     return lines.getvalue()
 
 
+def _is_nested(value: Any) -> bool:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(isinstance(each, list | dict) for each in parts)
+
+
 def _cell(value: Any) -> str:
-    """A spreadsheet would run a note that starts like a formula, with the rights of the person who opens it."""
-    text = "" if value is None else str(value).lower() if isinstance(value, bool) else printable_lines(str(value))
-    return (
-        f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) and not isinstance(value, int | float) else text
-    )
+    text = printable_lines(_words(value))
+    return text if isinstance(value, int | float) else spreadsheet_text(text)
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_words, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={_words(each)}" for name, each in value.items())
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:

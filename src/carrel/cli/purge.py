@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from carrel.cli.options import DataFormat
+from carrel.cli.no_answer import cluster_errors
+from carrel.cli.options import ClusterQuerySettings, DataFormat
 from carrel.cli.output import aligned, is_confirmed, print_data, print_lines
-from carrel.command_errors import CONFLICT, FORBIDDEN, REFUSED, UNAVAILABLE, command_failed
+from carrel.command_errors import CONFLICT, REFUSED, command_failed
 from carrel.option_fields import option
-from carrel.process import connect
-from carrel.settings import ClusterSettings
 
 if TYPE_CHECKING:
     from carrel.cli.purge_plan import Leftover, PurgePlan
@@ -23,11 +22,9 @@ NAMES_SHOWN = 3
 
 
 @dataclass(frozen=True)
-class PurgeSettings(ClusterSettings):
+class PurgeSettings(ClusterQuerySettings):
     yes: bool = option(False, "Do not ask for confirmation.", "--yes", "-y")
     dry_run: bool = option(False, "Only show what would be deleted.", "--dry-run")
-    output: DataFormat = option(DataFormat.TABLE, "Output format.", "--output", "-o")
-    """JSON and YAML are for programs: their fields do not change without notice."""
 
 
 def purge(settings: PurgeSettings) -> None:
@@ -47,19 +44,15 @@ def purge(settings: PurgeSettings) -> None:
 
       carrel purge --carrel-namespace gpus --yes
     """
-    from carrel.kubernetes.cluster import ClusterError, Forbidden
     from carrel.node.withdrawal import AgentsStillRunning
 
+    right = ("Not allowed to purge Carrel", "kubectl auth can-i delete customresourcedefinitions")
     try:
-        asyncio.run(_purge(settings))
-    except Forbidden as error:
-        hint = "kubectl auth can-i delete customresourcedefinitions"
-        raise command_failed("Not allowed to purge Carrel", str(error), hint, FORBIDDEN) from None
+        with cluster_errors(settings, right, ("Not everything is deleted", _again(settings))):
+            asyncio.run(_purge(settings))
     except AgentsStillRunning as still:
         why = f"agents of these nodes still run, and have written again what was removed: {still}"
         raise command_failed("Not everything is deleted", why, _again(settings), CONFLICT) from None
-    except ClusterError as error:
-        raise command_failed("Not everything is deleted", str(error), _again(settings), UNAVAILABLE) from None
 
 
 def _again(settings: PurgeSettings) -> str:
@@ -69,16 +62,17 @@ def _again(settings: PurgeSettings) -> str:
 async def _purge(settings: PurgeSettings) -> None:
     from carrel.cli.purge_plan import Purge
     from carrel.node.withdrawal import Withdrawal
+    from carrel.process import connect
 
     client, is_table = connect(settings), settings.output is DataFormat.TABLE
     async with contextlib.aclosing(client):
         purging = Purge(client, settings.carrel_namespace, client.clock.now)
         if (there := await purging.still_installed()) is not None:
-            hint = f"{there.release.uninstall(there.namespace)}; then: {_again(settings)}"
+            hint = there.release.uninstall(there.namespace)
             raise command_failed("Carrel is not uninstalled", there.why, hint, REFUSED)
         if why := await purging.why_leading():
-            hint = f"{_again(settings)}, in a minute if Carrel was uninstalled just now"
-            raise command_failed("Carrel still runs", why, hint, REFUSED)
+            why += "\nIf Carrel was uninstalled just now, it ends within a minute."
+            raise command_failed("Carrel still runs", why, _again(settings), REFUSED)
         plan, withdrawal = await purging.plan(), Withdrawal(client)
         nodes = await withdrawal.written()
         if is_table:

@@ -13,9 +13,10 @@ from typing import Any
 from carrel import manifests
 from carrel.cli.checks.scheduler import CONTROLLER_LEASE, LEADER_SILENT
 from carrel.cli.helm_release import HelmRelease, helm_release, marked_release
+from carrel.cluster.configuration_record import APPLIED, CHANGES
+from carrel.cluster.installation import other_installation
 from carrel.dialects.carrel import PREFIXES, RULES
 from carrel.dialects.hand_over_record import LABEL
-from carrel.installation import other_installation
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import NotFound, Selection
 from carrel.kubernetes.objects import resources
@@ -198,6 +199,9 @@ class Purge:
                 yield Leftover(LEASES, lease.metadata.name, self._namespace, holds)
         for record in (await self._client.list(CONFIG_MAPS, Selection(self._namespace, labels=LABEL))).items:
             yield Leftover(CONFIG_MAPS, record.metadata.name, self._namespace, "a hand-over to CPU under way")
+        for name, what in ((CHANGES, "the rules that people changed"), (APPLIED, "the configuration in force")):
+            if await self._get(CONFIG_MAPS, name, self._namespace) is not None:
+                yield Leftover(CONFIG_MAPS, name, self._namespace, what)
         for shadow in await self._shadows():
             yield Leftover(RESOURCE_CLAIMS, shadow, self._namespace, "what is shown to schedulers")
         for name in OWN_SECRETS:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from carrel.cli.no_answer import cluster_errors
 from carrel.cli.options import ClusterQuerySettings, DataFormat
 from carrel.cli.output import aligned, is_confirmed, print_data, print_lines
-from carrel.command_errors import FORBIDDEN, NOT_FOUND, REFUSED, UNAVAILABLE, USAGE, command_failed
+from carrel.command_errors import NOT_FOUND, REFUSED, UNAVAILABLE, USAGE, command_failed
+from carrel.ids import NodeName
 from carrel.option_fields import argument, option
-from carrel.process import cluster_access
 
 if TYPE_CHECKING:
     from carrel.cluster.record.adoption import AdoptedPod
@@ -42,15 +43,11 @@ def adopt(settings: AdoptSettings) -> None:
       carrel adopt
     """
     from carrel.cluster.record.adoption import Outcome
-    from carrel.kubernetes.cluster import ClusterError, Forbidden
+    from carrel.process import cluster_access
 
-    try:
+    right = ("Not allowed to look for pods", f"kubectl auth can-i list leases -n {settings.carrel_namespace}")
+    with cluster_errors(settings, right, ("Not all pods are recorded", "carrel adopt --dry-run")):
         adopted = asyncio.run(_adopt(settings, cluster_access(settings)))
-    except Forbidden as error:
-        hint = f"kubectl auth can-i list leases -n {settings.carrel_namespace}"
-        raise command_failed("Not allowed to look for pods", str(error), hint, FORBIDDEN) from None
-    except ClusterError as error:
-        raise command_failed("Not all pods are recorded", str(error), "carrel adopt --dry-run", UNAVAILABLE) from None
     if settings.output is not DataFormat.TABLE:
         print_data([_adopted_fields(each) for each in adopted], settings.output)
     else:
@@ -95,7 +92,7 @@ def _adopted_fields(each: "AdoptedPod") -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ReleaseSettings(ClusterQuerySettings):
-    gpu: str = argument("", "A node, or one GPU of it as NODE/NUMBER.", show_default=False)
+    gpu: str = argument(..., "A node, or one GPU of it as NODE/NUMBER.", show_default=False)  # type: ignore[assignment] # required
     yes: bool = option(False, "Do not ask for confirmation.", "--yes", "-y")
     force: bool = option(False, "Also if the node answers.", "--force")
     """Then its pods may be running, and others would get the same GPUs."""
@@ -119,6 +116,7 @@ def release(settings: ReleaseSettings) -> None:
     """
     from carrel.cli.cluster_reader import read_cluster
     from carrel.cluster.record.release import GpuRelease
+    from carrel.process import cluster_access
 
     node, index = _place(settings.gpu)
     access = cluster_access(settings)
@@ -140,30 +138,20 @@ def release(settings: ReleaseSettings) -> None:
     question = "Is it certain that none of these pods runs any more? Delete them, and free their GPUs?"
     if not settings.yes and not is_confirmed(question, "Not released", f"carrel release {settings.gpu} --yes"):
         return
-    held = _release(settings, node, held)
+    right = ("Not allowed to release GPUs", f"kubectl auth can-i update leases -n {settings.carrel_namespace}")
+    with cluster_errors(settings, right, ("Not everything is released", f"carrel release {settings.gpu}")):
+        held = asyncio.run(_write(settings, node, held))
     if not is_table:
         print_data([_released_fields(node, each) for each in held], settings.output)
     else:
         typer.echo(f"Released {len(held)} share{'s' * (len(held) != 1)} of GPUs on {node}.")
 
 
-def _release(settings: ReleaseSettings, node: str, held: "Sequence[HeldGpu]") -> "Sequence[HeldGpu]":
-    from carrel.kubernetes.cluster import ClusterError, Forbidden
-
-    try:
-        return asyncio.run(_write(settings, node, held))
-    except Forbidden as error:
-        hint = f"kubectl auth can-i update leases -n {settings.carrel_namespace}"
-        raise command_failed("Not allowed to release GPUs", str(error), hint, FORBIDDEN) from None
-    except ClusterError as error:
-        why = f"{error}; do it again"
-        raise command_failed("Not everything is released", why, f"carrel release {settings.gpu}", UNAVAILABLE) from None
-
-
-async def _write(settings: ReleaseSettings, node: str, shown: "Sequence[HeldGpu]") -> "Sequence[HeldGpu]":
+async def _write(settings: ReleaseSettings, node: NodeName, shown: "Sequence[HeldGpu]") -> "Sequence[HeldGpu]":
     """What was released. The cluster is read again: it may have changed while somebody thought about the question."""
     from carrel.cli.cluster_reader import reading_cluster
     from carrel.cluster.record.release import GpuRelease
+    from carrel.process import cluster_access
 
     async with reading_cluster(settings, cluster_access(settings)) as carrel:
         release = GpuRelease(carrel)
@@ -180,12 +168,12 @@ def _not_away(gpu: str, node: str) -> typer.Exit:
     return command_failed(f"{node} is not away", why, f"carrel release {gpu} --force", REFUSED)
 
 
-def _place(text: str) -> tuple[str, int | None]:
+def _place(text: str) -> tuple[NodeName, int | None]:
     node, slash, number = text.partition("/")
     if not node or (slash and not number.isdecimal()):
         why = "Write the node, or the node and the number of a GPU."
         raise command_failed(f"{text!r} is not a GPU", why, "carrel release dgx-2/0", USAGE)
-    return node, int(number) if slash else None
+    return NodeName(node), int(number) if slash else None
 
 
 def released_table(node: str, held: "Sequence[HeldGpu]") -> list[str]:

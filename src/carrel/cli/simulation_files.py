@@ -9,11 +9,10 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from carrel.cluster_file import read_cluster, text_in
+from carrel.cluster_file import read_cluster, text_in, yaml_errors
 from carrel.parsing import Malformed
 from carrel.simulation import openb, snapshot
-from carrel.simulation.rows import Row, csv_rows
-from carrel.simulation.trace import trace_of
+from carrel.simulation.trace import Row, csv_rows, trace_of
 from carrel.simulation.workload import SimulatedCluster, Trace
 
 NULL = "tag:yaml.org,2002:null"
@@ -89,14 +88,8 @@ def _why_no_json(message: str, text: str, source: str) -> Malformed:
 
 
 def _yaml_rows(text: str, source: str) -> tuple[list[Row], list[Row]]:
-    try:
+    with yaml_errors(text, source):
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
-    except RecursionError:
-        raise Malformed(source, "line 1", text[:40], "YAML that is nested less deeply") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}" if mark else "the file"
-        raise Malformed(source, where, getattr(error, "problem", "") or str(error), "YAML") from None
     if not isinstance(tree, yaml.MappingNode):
         raise Malformed(source, "line 1", text[:40], "a mapping with pods and bookings")
     rows: dict[str, list[Row]] = {}

@@ -27,6 +27,8 @@ class OutputFile:
 
     def problems(self, others: Mapping[str, Path]) -> list[str]:
         """Why it cannot be written. `others`: files that must not be overwritten, by what they are."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            self._target.lstat()  # raises where the name is too long, or a folder may not be searched
         if self._target.is_dir():
             return [self._problem("a file; this is a folder")]
         if not self._target.parent.is_dir():

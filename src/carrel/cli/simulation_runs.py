@@ -12,8 +12,9 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import Pipe, Process, parent_process
+from multiprocessing import Pipe, get_context, parent_process
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
 from threading import Thread
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
@@ -73,7 +74,7 @@ def terminated_by_exception() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Worker:
-    process: Process
+    process: ForkProcess
     connection: Connection
 
     def give(self, job: tuple[int, Any]) -> None:
@@ -125,7 +126,8 @@ def _started(count: int, work: Work, shared: Any) -> Iterator[dict[Connection, _
 def _start(work: Work, shared: Any) -> _Worker:
     ours, theirs = Pipe()
     with theirs:  # closed here, so that the end of the worker is the end of the connection
-        process = Process(target=_work, args=(work, shared, theirs), daemon=True)
+        # A fork, which inherits what was read and which signals are held. There is no other thread yet.
+        process = get_context("fork").Process(target=_work, args=(work, shared, theirs), daemon=True)
         process.start()
     return _Worker(process, ours)
 

@@ -1,16 +1,9 @@
 """`carrel snapshot`."""
 
-from dataclasses import dataclass
-
 from carrel.settings import ClusterSettings
 
 
-@dataclass(frozen=True)
-class SnapshotSettings(ClusterSettings):
-    pass
-
-
-def snapshot(settings: SnapshotSettings) -> None:
+def snapshot(settings: ClusterSettings) -> None:
     """Print the cluster's GPUs, pods and bookings as JSON, for `carrel simulate --from`.
 
     Who holds which GPU is in it, and who waits. Nodes, people and pods are numbered, not named. Nothing is in it of
@@ -25,12 +18,11 @@ def snapshot(settings: SnapshotSettings) -> None:
     """
     from carrel.cli.cluster_reader import read_cluster
     from carrel.cli.cluster_snapshot import snapshot_of
-    from carrel.cli.options import ClusterQuerySettings, DataFormat
+    from carrel.cli.options import DataFormat
     from carrel.cli.output import print_data, print_lines
     from carrel.process import cluster_access
 
-    query = ClusterQuerySettings(**vars(settings))
-    carrel = read_cluster(query, cluster_access(query))
+    carrel = read_cluster(settings, cluster_access(settings))
     carrel.one_unit()
     taken = snapshot_of(carrel)
     print_data(taken.document, DataFormat.JSON)

@@ -12,12 +12,14 @@ Reading order:
     pod_requests       what it asks for, as it is written and as it was admitted
     gangs/             how many pods a gang has, and which
     holders            who holds GPUs: pods; the seam that ResourceClaims extend
-    closed_nodes eligible_nodes    which nodes are closed; where a pod may run by everything that is not about GPUs
+    eligible_nodes     which nodes are closed; where a pod may run by everything that is not about GPUs
 
     coverage/          which pods a booking covers now, and what people are told about it
     waiting/           why a pod waits, for whom others make room, and how kube-scheduler is asked to try again
 
+    configuration_record configuration_changes    the configuration in the cluster: what is in force, what people change
     runtime_class      which RuntimeClass GPU pods get
     invariants         what must always hold, counted again from the objects alone
+    installation       that the cluster has no other Carrel
     placement_rules    by which settings the extender does it, as it reports them for everybody who reads the cluster
 """

@@ -2,24 +2,84 @@
 
 Thousands of pods have the same demands on nodes. So the result is computed once for each set of demands, and again only
 when the labels, the taints, `unschedulable` or the readiness of a node change; until then the same object is returned.
+
+A node is closed if it is cordoned, not ready, or tainted in a way that the lab's GPU pods do not usually tolerate.
+The GPUs of a closed node count like unhealthy ones, and pods that run there keep theirs. A pod that tolerates the taint
+may still get one. Nearly every GPU node has a taint that its pods tolerate, and such a usual taint closes no node:
+
+1. its key is a resource by which pods ask for GPUs, as `nvidia.com/gpu`: Kubernetes can give its toleration to pods
+2. Carrel's agents tolerate it. An agent has to run on each GPU node, so whoever installs Carrel lists the usual taints
+   (`agent.tolerations` of the chart). Kubernetes itself adds tolerations of a node's state, so these say nothing
+
+What GPU pods tolerate at this moment is not counted: at night there may be none, and no GPU would be lost by that.
 """
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
-from carrel.cluster.closed_nodes import ClosedNodes
 from carrel.cluster.watches import Watches
+from carrel.dialects.registry import ALL
+from carrel.ids import NodeName
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.affinity import (
+    OF_KUBERNETES,
     as_written,
     closed_by,
     demands_of,
+    excluding_taints,
     may_run_on,
     state_by,
     takes_the_same_pods,
+    tolerates,
     untolerated_taints,
 )
-from carrel.kubernetes.objects.kinds import NodeObject, Pod, Taint
+from carrel.kubernetes.objects.kinds import NodeObject, Pod, Taint, Toleration
+from carrel.kubernetes.reflector import Reflector
+
+COMPONENT = "app.kubernetes.io/component"
+AGENTS = frozenset({"agent", "agent-report-only"})
+"""What the chart writes there on agents."""
+
+
+class ClosedNodes:
+    """Follows what the agents in Carrel's namespace tolerate; while there is none, what the last ones did counts."""
+
+    def __init__(self, pods: Reflector[Pod], nodes: Reflector[NodeObject], namespace: str) -> None:
+        self._nodes = nodes
+        self._namespace = namespace
+        self._by_agent: dict[str, frozenset[_Toleration]] = {}
+        self._tolerated: frozenset[_Toleration] = frozenset()
+        pods.on_change(self._on_pod)
+
+    def why(self, name: NodeName) -> str:
+        """Say why a node is closed: "cordoned (kubectl uncordon n1)". Empty: it is open, or not there."""
+        node = self._nodes.store.get(name)
+        closing = (taint for taint in excluding_taints(node) if not self.is_usual(taint)) if node is not None else ()
+        return next((closed_by(taint, name) for taint in closing), "")
+
+    def is_usual(self, taint: Taint) -> bool:
+        """Whether the taint closes no node."""
+        if taint.key.startswith(OF_KUBERNETES):
+            return False
+        return taint.key in ALL.resources or tolerates((Toleration(*each) for each in self._tolerated), taint)
+
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        pod = new or old
+        if pod is None or pod.metadata.namespace != self._namespace or pod.metadata.labels.get(COMPONENT) not in AGENTS:
+            return
+        self._by_agent.pop(pod.metadata.uid, None)
+        if new is not None:
+            tolerated = ((each.key, each.operator, each.value, each.effect) for each in new.spec.tolerations)
+            self._by_agent[new.metadata.uid] = frozenset(tolerated)
+        now = frozenset[_Toleration]().union(*set(self._by_agent.values())) or self._tolerated
+        if now != self._tolerated:
+            self._tolerated = now
+            self._nodes.tell_again()
+
+
+_Toleration = tuple[str, str, str, str]
+"""Key, operator, value and effect."""
+
 
 REMEMBERED = 256
 """Sets of demands; more than a few dozen mean that each pod names its own node."""
@@ -29,17 +89,17 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Eligibility:
-    nodes: tuple[str, ...]
-    when_open: tuple[str, ...]
-    """The same, and the nodes that only miss because they are closed (`closed_nodes`)."""
-    tainted: Mapping[str, Taint]
+    nodes: tuple[NodeName, ...]
+    when_open: tuple[NodeName, ...]
+    """The same, and the nodes that only miss because they are closed."""
+    tainted: Mapping[NodeName, Taint]
     """Other nodes that the pod does not exclude → the first taint that it does not tolerate."""
-    selected: tuple[str, ...] = ()
+    selected: tuple[NodeName, ...] = ()
     """All nodes that its node selector and affinity allow, also those that are cordoned or tainted now."""
-    everywhere: tuple[str, ...] = ()
+    everywhere: tuple[NodeName, ...] = ()
     """All nodes."""
 
-    def why_not_elsewhere(self, would_do: Callable[[str], bool]) -> str:
+    def why_not_elsewhere(self, would_do: Callable[[NodeName], bool]) -> str:
         """Why the pod may not run on the other nodes that would do; empty if there are none."""
         found = {node: taint for node, taint in sorted(self.tainted.items()) if would_do(node)}
         states = sorted({state_by(taint) for taint in found.values()} - {""})
@@ -55,7 +115,7 @@ class Eligibility:
         return "; ".join(said)
 
 
-def _in_state(state: str, nodes: Mapping[str, Taint]) -> str:
+def _in_state(state: str, nodes: Mapping[NodeName, Taint]) -> str:
     names, more = list(nodes)[:MOST_NAMED], len(nodes) - MOST_NAMED
     if len(nodes) == 1:
         return f"node {names[0]} is {closed_by(nodes[names[0]], names[0])}"
@@ -76,7 +136,7 @@ class EligibleNodes:
         if not takes_the_same_pods(old, new):
             self._known.clear()
 
-    def nodes_for(self, pod: Pod, *, when_open: bool = False) -> tuple[str, ...]:
+    def nodes_for(self, pod: Pod, *, when_open: bool = False) -> tuple[NodeName, ...]:
         """Where the pod may run, get its ResourceClaims, and use those that it has. `when_open`: if no node were
         closed. The same object for equal demands."""
         eligible = self.of(pod)
@@ -93,7 +153,7 @@ class EligibleNodes:
             return known
         if len(self._known) >= REMEMBERED:
             self._known.clear()
-        everywhere = self._watches.nodes.store.snapshot()
+        everywhere = tuple(self._watches.nodes.store)
         taints = {node.metadata.name: untolerated_taints(pod, node) for node in everywhere if may_run_on(pod, node)}
         nodes = tuple(name for name, found in taints.items() if not found)
         when_open = tuple(name for name, found in taints.items() if not any(map(self._closed_nodes.is_usual, found)))

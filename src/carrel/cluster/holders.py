@@ -4,22 +4,25 @@ Where ResourceClaims are counted, `resource_claims.holders` takes the place of t
 GPUs that pods use. Everything else asks here, and never whether there are claims.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from carrel.dialects.carrel import LeaseRecord
+from carrel.cluster.pod_progress import FINISHED
+from carrel.dialects.gpu_lease import LeaseRecord
 from carrel.dialects.interface import NOTHING_CLAIMED, ClaimedGpus, PodRequest
 from carrel.dialects.options import DraDriver
+from carrel.dialects.tier import counts_as
+from carrel.ids import HolderId, NodeName, PersonId
 from carrel.kubernetes.cluster import Cluster
-from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.reflector import Informers
 from carrel.kubernetes.store import IndexFunction, Store
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.shares import Holder
 
-HolderHandler = Callable[[str, Collection[Pod]], None]
+HolderHandler = Callable[[HolderId, Collection[Pod]], None]
 """Called with the uid of a holder that is no pod and has changed, and with the pods that this may concern."""
 
 
@@ -55,24 +58,24 @@ class Holders:
 
     # --- who holds GPUs ----------------------------------------------------------------------------------------------
 
-    def pod_of(self, uid: str) -> Pod | None:
+    def pod_of(self, uid: HolderId) -> Pod | None:
         """Return the pod whose GPUs are those that this uid holds."""
         return self._pods.by_uid(uid)
 
-    def pods_of(self, uid: str) -> Sequence[Pod]:
+    def pods_of(self, uid: HolderId) -> Sequence[Pod]:
         """Return all pods that use the GPUs that this uid holds."""
         pod = self._pods.by_uid(uid)
         return (pod,) if pod is not None else ()
 
-    def held_by(self, pod: Pod) -> tuple[str, ...]:
+    def held_by(self, pod: Pod) -> tuple[HolderId, ...]:
         """Return the uids that hold the GPUs of the pod: its own first."""
         return (pod.metadata.uid, *self.others_of(pod))
 
-    def others_of(self, pod: Pod) -> Sequence[str]:
+    def others_of(self, pod: Pod) -> Sequence[HolderId]:
         """Return the uids of the other holders whose GPUs are the pod's."""
         return ()
 
-    def used_by(self, pod: Pod) -> Sequence[str]:
+    def used_by(self, pod: Pod) -> Sequence[HolderId]:
         """Return the uids of the other holders that the pod uses, also those whose GPUs are another pod's."""
         return ()
 
@@ -80,7 +83,7 @@ class Holders:
         """Name for people who holds a GPU."""
         return str(holder)
 
-    def name_of(self, uid: str) -> str:
+    def name_of(self, uid: HolderId) -> str:
         """Name for people a holder that is no pod, and may be gone."""
         return f"ResourceClaim {uid}"
 
@@ -110,7 +113,7 @@ class Holders:
         """Whether it is known which GPUs would do for the pod."""
         return True
 
-    def nodes_for(self, pod: Pod, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    def nodes_for(self, pod: Pod, nodes: tuple[NodeName, ...]) -> tuple[NodeName, ...]:
         """Return those of the nodes where the pod can get what it asks for by other objects, and use what it has."""
         return nodes
 
@@ -120,3 +123,32 @@ class Holders:
 
     def on_requests(self, handler: Callable[[], None]) -> None:
         """Tell the handler when pods may ask for something else than before."""
+
+
+class GoneHolders:
+    """Whose the GPUs are that pods still hold which are gone from the API server.
+
+    A pod that was deleted by force holds its GPUs until its node confirms that it has ended
+    (`lifecycle.freeing.collection`). Until then they count as its person's: otherwise who deletes by force could hold
+    any number of GPUs. A pod that had finished does not count: its GPUs are free within seconds. What was deleted while
+    this process did not run is not known to it, and counts for nobody.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._pods: dict[HolderId, Pod] = {}  # by uid, as they were last seen
+
+    def on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        if new is not None:
+            self._pods.pop(new.metadata.uid, None)  # a watch that began again had missed it
+        elif old is not None and self._ledger.shares_of(old.metadata.uid):
+            self._pods = {uid: pod for uid, pod in self._pods.items() if self._ledger.shares_of(uid)}
+            self._pods[old.metadata.uid] = old
+
+    def counted_as(self, person: PersonId) -> Iterable[Pod]:
+        """The pods of a person, or of a namespace that counts as one. Some may hold nothing any more."""
+        living = [pod for pod in self._pods.values() if pod.status.phase not in FINISHED]
+        return [pod for pod in living if counts_as(pod) == person]
+
+    def get(self, uid: HolderId) -> Pod | None:
+        return self._pods.get(uid)

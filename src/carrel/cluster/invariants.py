@@ -10,15 +10,16 @@ end. Such a finding counts only if it lasts longer than `TOLERATED` says.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 
 from carrel.cluster.pod_progress import FINISHED, holder_of, is_ending
 from carrel.cluster.record.silent_agents import why_silent
-from carrel.dialects import carrel, gpuclaim
+from carrel.dialects import gpu_lease, gpuclaim, visible_devices
 from carrel.dialects.booking_objects import BookingObject, read_entitlement
-from carrel.dialects.carrel import LeaseRecord
+from carrel.dialects.gpu_lease import LeaseRecord
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
+from carrel.ids import NO_GPU, BookingId, GpuUuid, HolderId, NodeName
 from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.gpus import Gpu, Node
@@ -79,13 +80,13 @@ class Observed:
 
     nodes: Collection[Node]
     """With their real GPUs, as they report them; a node whose report cannot be read is left out."""
-    statuses: Mapping[str, GpuNodeStatus]
+    statuses: Mapping[NodeName, GpuNodeStatus]
     leases: Collection[LeaseRecord]
     unreadable: Mapping[str, str]
     """Lease → why it cannot be read."""
-    pods: Mapping[str, Pod]
+    pods: Mapping[HolderId, Pod]
     """By uid."""
-    bookings: Mapping[str, Entitlement]
+    bookings: Mapping[BookingId, Entitlement]
     """By id."""
     now: datetime
     claims: Collection[str] | None = None
@@ -106,7 +107,7 @@ def observe(
     records, unreadable = [], {}
     for lease in leases:
         try:
-            record = carrel.read_lease(lease)
+            record = gpu_lease.read_lease(lease)
         except Malformed as malformed:
             unreadable[lease.metadata.name] = str(malformed)
         else:
@@ -158,7 +159,7 @@ def _of_gpus(observed: Observed) -> Iterator[Violation]:
         for node in observed.nodes
         if node.kubelet_chooses and node.gpus
     }
-    on_leases: dict[str, list[LeaseRecord]] = {}
+    on_leases: dict[GpuUuid, list[LeaseRecord]] = {}
     for lease in observed.leases:
         if lease.shares:
             on_leases.setdefault(_gpu_of(lease), []).append(lease)
@@ -171,7 +172,7 @@ def _of_gpus(observed: Observed) -> Iterator[Violation]:
         yield from _of_shares(first, {share.holder.uid: share for lease in leases for share in lease.shares}, gpu)
 
 
-def _of_shares(lease: LeaseRecord, shares: Mapping[str, Share], gpu: Gpu | None) -> Iterator[Violation]:
+def _of_shares(lease: LeaseRecord, shares: Mapping[HolderId, Share], gpu: Gpu | None) -> Iterator[Violation]:
     """`gpu`: None if no node reports it now; then nobody knows its memory."""
     where = f"GPU {lease.index} of {lease.node}"
     whole = [share for share in shares.values() if share.memory is None]
@@ -202,7 +203,7 @@ def _of_holders(observed: Observed) -> Iterator[Violation]:
                 yield Violation(Invariant.HOLDER_GONE, f"{name} {share.holder.uid}", words)
 
 
-def _why_not_there(observed: Observed, share: Share, node: str) -> str:
+def _why_not_there(observed: Observed, share: Share, node: NodeName) -> str:
     """Empty if the holder may have the GPU. A pod that is not bound yet may: the Lease is written first."""
     uid, pod = share.holder.uid, observed.pods.get(share.holder.uid)
     if share.holder.is_claim:
@@ -214,7 +215,7 @@ def _why_not_there(observed: Observed, share: Share, node: str) -> str:
     return f"which runs on {pod.spec.node_name}" if pod.spec.node_name not in ("", node) else ""
 
 
-def _may_still_run(observed: Observed, share: Share, node: str) -> bool:
+def _may_still_run(observed: Observed, share: Share, node: NodeName) -> bool:
     """Its node has to confirm the end of a pod that is gone: it is silent, or says that containers still run."""
     status = observed.statuses.get(node)
     if share.holder.is_claim and status is not None:
@@ -223,7 +224,7 @@ def _may_still_run(observed: Observed, share: Share, node: str) -> bool:
         return False
     if share.holder.uid in status.status.orphans:
         return True
-    return bool(why_silent(status, observed.now))
+    return bool(why_silent(status, observed.now, UTC))
 
 
 def _of_pods(observed: Observed) -> Iterator[Violation]:
@@ -231,7 +232,7 @@ def _of_pods(observed: Observed) -> Iterator[Violation]:
     for uid, pod in observed.pods.items():
         if not pod.spec.node_name or not pod.metadata.annotations or pod.status.phase in FINISHED:
             continue
-        missing = carrel.bound_gpus(pod.metadata.annotations) - recorded.get(uid, set())
+        missing = visible_devices.bound_gpus(pod.metadata.annotations) - recorded.get(uid, set())
         if missing:
             words = f"pod {holder_of(pod)} runs with {', '.join(sorted(missing))}, and no Lease says so"
             yield Violation(Invariant.POD_WITHOUT_LEASE, uid, words)
@@ -252,14 +253,14 @@ def _of_users(observed: Observed) -> Iterator[Violation]:
                     yield Violation(Invariant.GPU_USED_WITHOUT_SHARE, f"{name}/{device.id} {uid}", words)
                 if pod is None or uuid is None or is_ending(pod) or uuid in recorded.get(uid, ()):
                     continue
-                if carrel.bound_gpus(pod.metadata.annotations):
+                if visible_devices.bound_gpus(pod.metadata.annotations):
                     words = f"pod {holder_of(pod)} uses GPU {device.id} of {name}, and no Lease gives it to this pod"
                     yield Violation(Invariant.GPU_USED_WITHOUT_SHARE, f"{name}/{device.id} {uid}", words)
 
 
-def _recorded(observed: Observed) -> dict[str, set[str]]:
+def _recorded(observed: Observed) -> dict[HolderId, set[GpuUuid]]:
     """uid → the GPUs, or slots, whose Leases name the pod."""
-    found: dict[str, set[str]] = {}
+    found: dict[HolderId, set[GpuUuid]] = {}
     for lease in observed.leases:
         for share in lease.shares:
             found.setdefault(share.holder.uid, set()).add(lease.gpu)
@@ -270,7 +271,7 @@ def _recorded(observed: Observed) -> dict[str, set[str]]:
 
 
 def _of_bookings(observed: Observed) -> Iterator[Violation]:
-    covered: dict[str, set[str]] = {}
+    covered: dict[BookingId, set[GpuUuid]] = {}
     for lease in observed.leases:
         for share in lease.shares:
             if share.coverage is None:
@@ -291,16 +292,16 @@ def _of_bookings(observed: Observed) -> Iterator[Violation]:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def _gpu_of(lease: LeaseRecord) -> str:
+def _gpu_of(lease: LeaseRecord) -> GpuUuid:
     """The GPU; or the slot, as long as nobody knows which GPU is behind it."""
-    return (lease.reservation.gpu if lease.reservation else "") or lease.gpu or _name_of(lease)
+    return (lease.reservation.gpu if lease.reservation else NO_GPU) or lease.gpu or GpuUuid(_name_of(lease))
 
 
 def _name_of(lease: LeaseRecord) -> str:
-    return gpuclaim.lease_name(lease.node, lease.index)
+    return gpu_lease.lease_name(lease.node, lease.index)
 
 
-def _node_of(status: GpuNodeStatus, labels: Mapping[str, Mapping[str, str]]) -> Node | None:
+def _node_of(status: GpuNodeStatus, labels: Mapping[NodeName, Mapping[str, str]]) -> Node | None:
     try:
         return gpuclaim.node_of(status, labels.get(status.metadata.name, {}))
     except Malformed:

@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, tzinfo
 
 from carrel.cluster.holders import Holders
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
@@ -11,7 +11,7 @@ from carrel.dialects.seal import Seal
 from carrel.kubernetes.isolation import RETRY
 from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, WatchTiming
 from carrel.kubernetes.timing import Backoff
-from carrel.ledger.tiers import DEFAULT_TIER_POLICY, TierPolicy
+from carrel.ledger.tiers import TierPolicy
 
 RESERVE_S = 15.0
 """How long a bind waits for a reservation. Together with the Binding well below the collector's `TIME_TO_BIND_S`."""
@@ -36,9 +36,11 @@ class ClusterOptions:
     watch_timing: WatchTiming = DEFAULT_WATCH_TIMING
     retry: Backoff = RETRY
     """How long an object for which a step failed waits for the next try."""
+    zone: tzinfo = UTC
+    """The lab's: in which times are written for people. What one person sees of bookings may be in another."""
     seal: Seal | None = None
     """With it, only pods that came through the webhook get a GPU."""
-    tier_policy: TierPolicy = DEFAULT_TIER_POLICY
+    tier_policy: TierPolicy = field(default_factory=TierPolicy)
     holders: type[Holders] = Holders
     """Who may hold GPUs: pods, or pods and ResourceClaims."""
     reads_makers: bool = True

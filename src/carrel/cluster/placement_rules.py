@@ -10,6 +10,7 @@ of the extender writes it when it starts, and again if it is gone.
 
 from collections.abc import Iterable
 from contextlib import suppress
+from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -34,12 +35,15 @@ class PlacementRules(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     shared_claims_per_gpu: int
     opportunistic_gpus: int
     revoke_older_pods: bool
+    nobodys_pods_keep: bool = False
     claims_of: DraDriver | None
     """Whose ResourceClaims are counted; None: nobody's."""
     needs_seal: bool
     schedulers: tuple[str, ...] | None
     """Whose pods are bound; None: of all."""
     spreads: bool
+    zone: str = "UTC"
+    """In which times are written for people."""
 
     @classmethod
     def of(cls, options: ClusterOptions, schedulers: Iterable[str] | None, *, spreads: bool) -> "PlacementRules":
@@ -49,10 +53,12 @@ class PlacementRules(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             shared_claims_per_gpu=dialects.shared_claims_per_gpu,
             opportunistic_gpus=tiers.opportunistic_gpus,
             revoke_older_pods=tiers.older_pods_are_revocable,
+            nobodys_pods_keep=tiers.nobodys_pods_keep,
             claims_of=options.holders.driver,
             needs_seal=options.seal is not None,
             schedulers=None if schedulers is None else tuple(sorted({*schedulers, *ALL.scheduler_names})),
             spreads=spreads,
+            zone=str(options.zone),
         )
 
     def options(self, namespace: str, holders: type[Holders]) -> ClusterOptions:
@@ -60,8 +66,9 @@ class PlacementRules(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return ClusterOptions(
             namespace,
             DialectOptions(self.memory_unit, self.shared_claims_per_gpu, gang_settle_s=0.0),
-            tier_policy=TierPolicy(self.opportunistic_gpus, self.revoke_older_pods),
+            tier_policy=TierPolicy(self.opportunistic_gpus, self.revoke_older_pods, self.nobodys_pods_keep),
             holders=holders,
+            zone=ZoneInfo(self.zone),
         )
 
 

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from carrel.dialects import carrel
-from carrel.dialects.gpuclaim import lease_name, read_lease_name
+from carrel.dialects.gpu_lease import lease_name, read_lease_name
 from carrel.dialects.kai_reservation import is_reservation
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of

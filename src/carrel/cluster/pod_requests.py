@@ -2,8 +2,10 @@
 
 as_written     by the words on the pod and in the objects that it names: for a pod that is about to be created
 as_admitted    the same, if the pod may have it by its seal and by what was recorded when it was created: for all
-               others. Of a pod that waits, `pod_facts` narrows it to what its booking covers
+               others. Of a pod that waits, narrowed to what its booking covers
 """
+
+from dataclasses import replace
 
 from carrel.cluster.gangs.gang_sizes import GangSizes
 from carrel.cluster.options import ClusterOptions
@@ -15,6 +17,7 @@ from carrel.dialects.seal import ADMITTED
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import subject
+from carrel.ledger.coverage import Covered
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
@@ -47,8 +50,10 @@ class PodRequests:
             self._isolation.failed("request", subject(pod.metadata), error)
             return Refusal(f"what {subject(pod.metadata)} asks for cannot be understood; Carrel's log says why")
 
-    def as_admitted(self, pod: Pod) -> Asked:
-        """A request that cannot be read is refused. So is one that the webhook should have recorded and did not: the
+    def as_admitted(self, pod: Pod, covered: Covered | None = None) -> Asked:
+        """`covered`: by which booking, for who wants the request narrowed to it.
+
+        A request that cannot be read is refused. So is one that the webhook should have recorded and did not: the
         pod bypassed the webhook, or its words were changed later, and its resources would be counted a second time."""
         if is_reservation(pod):
             return None  # its GPU is for other pods, which are on the slot's Lease
@@ -61,7 +66,7 @@ class PodRequests:
         if (unsealed := self.why_not_sealed(pod)) is not None:
             return unsealed
         if not asked.dialect.recorded or asked.dialect.recorded in pod.metadata.annotations:
-            return asked
+            return asked if covered is None else replace(asked, request=covered.narrowed(asked.request))
         why = f"asks for GPUs by {asked.dialect.words}, and Carrel's webhook has not recorded that"
         return Refusal(f"{subject(pod.metadata)} {why}; delete the pod and create it again")
 

@@ -6,8 +6,8 @@ without a name in the setting, the class is given only where the cluster has it.
 """
 
 from carrel.dialects import nvidia
-from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import RUNTIME_CLASSES
+from carrel.kubernetes.reflector import Informers
 
 AUTO, NONE = "auto", "none"
 

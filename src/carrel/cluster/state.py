@@ -2,18 +2,19 @@
 
 from collections.abc import Collection
 
-from carrel.cluster.closed_nodes import ClosedNodes
+from carrel.cluster.coverage.coverage_words import CoverageWords
 from carrel.cluster.coverage.covered_pods import CoveredPods
-from carrel.cluster.eligible_nodes import EligibleNodes
+from carrel.cluster.eligible_nodes import ClosedNodes, EligibleNodes
 from carrel.cluster.gangs.gang_members import GangMemberLookup
 from carrel.cluster.gangs.gang_sizes import GangSizes
+from carrel.cluster.holders import GoneHolders
 from carrel.cluster.options import DEFAULT_CLUSTER_OPTIONS, ClusterOptions
 from carrel.cluster.pod_facts import PodFactsLookup
 from carrel.cluster.pod_requests import PodRequests
 from carrel.cluster.record.cluster_ledger import ClusterLedger
 from carrel.cluster.record.lease_writer import LeaseWriter
 from carrel.cluster.record.slot_gpus import ReservationWaiter
-from carrel.cluster.waiting.person_limit import GoneHolders, PersonLimit
+from carrel.cluster.waiting.person_limit import PersonLimit
 from carrel.cluster.waiting.waiting_booked import WaitingBooked
 from carrel.cluster.waiting.waiting_reason import WaitingReason
 from carrel.cluster.waiting.wake import Nominations, SchedulerWaker
@@ -22,10 +23,11 @@ from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.gpuclaim_objects import GpuClaim
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai import PodGroup
+from carrel.ids import HolderId
 from carrel.kubernetes.cluster import Cluster, NotFound
-from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.reflector import Informers
 from carrel.ledger.ledger import Ledger
 
 
@@ -35,6 +37,7 @@ class ClusterState:
     def __init__(self, cluster: Cluster, options: ClusterOptions = DEFAULT_CLUSTER_OPTIONS) -> None:
         self.cluster = cluster
         self.options = options
+        self.words = CoverageWords(options.zone)
         self.isolation = Isolation(options.clock, options.retry)
         self.ledger = Ledger()
 
@@ -48,9 +51,7 @@ class ClusterState:
 
         # Who holds GPUs
         self._closed_nodes = ClosedNodes(watches.pods, watches.nodes, options.namespace)
-        self.cluster_ledger = ClusterLedger(
-            self.ledger, watches, self._closed_nodes, options.dialect_options, self.isolation
-        )
+        self.cluster_ledger = ClusterLedger(self.ledger, watches, self._closed_nodes, options, self.isolation)
         self.gone_holders = GoneHolders(self.ledger)
         self._reservation_waiter = ReservationWaiter(self.cluster_ledger, options.reserve_s)
         self.lease_writer = LeaseWriter(cluster, self.cluster_ledger, self._reservation_waiter, options)
@@ -60,7 +61,7 @@ class ClusterState:
         self.requests = PodRequests(watches, self.ledger, self.gang_sizes, options, self.isolation)
         self.eligible_nodes = EligibleNodes(watches, self._closed_nodes, self.isolation)
         self.covered_pods = CoveredPods(self.ledger, watches, self.requests, self.eligible_nodes, options)
-        self.pod_facts = PodFactsLookup(watches, self.ledger, self.requests, self.covered_pods, options.tier_policy)
+        self.pod_facts = PodFactsLookup(watches, self.ledger, self.requests, self.covered_pods, options)
         self.gang_members = GangMemberLookup(watches, self.pod_facts)
 
         # Why they wait
@@ -71,7 +72,7 @@ class ClusterState:
             self.covered_pods,
             self.gone_holders,
             self.gang_members,
-            options.tier_policy.opportunistic_gpus,
+            options.tier_policy,
         )
         self.waiting_reason = WaitingReason(
             self.ledger,
@@ -123,7 +124,7 @@ class ClusterState:
         self.covered_pods.on_requests()
         self.booked_waiting.on_gangs()
 
-    def _on_other_holder(self, uid: str, users: Collection[Pod]) -> None:
+    def _on_other_holder(self, uid: HolderId, users: Collection[Pod]) -> None:
         self.cluster_ledger.on_claim(uid)
         self.covered_pods.on_claim(uid, users)
 

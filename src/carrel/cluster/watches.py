@@ -12,11 +12,11 @@ from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES, GpuC
 from carrel.dialects.kai import POD_GROUP, POD_GROUPS, PodGroup
 from carrel.dialects.seal import ADMITTED
 from carrel.dialects.tier import counts_as, person_of
+from carrel.ids import PersonId
 from carrel.kubernetes.cluster import Selection
-from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import Lease, Namespace, NodeObject, Pod
 from carrel.kubernetes.objects.resources import LEASES, NAMESPACES, NODES, PODS
-from carrel.kubernetes.reflector import Reflector
+from carrel.kubernetes.reflector import Informers, Reflector
 from carrel.ledger.ledger import Ledger
 
 NAMESPACE_OF, GANG_OF, SLOT_OF, SEAL_OF = "namespace", "gang", "slot", "seal"
@@ -29,7 +29,7 @@ def may_name_gang(pod: Pod) -> bool:
 
 
 def gang_keys(pod: Pod) -> Iterator[str]:
-    """By what the pod may name a gang: for an index of pods."""
+    """The words by which the pod may name a gang: for an index of pods."""
     notes, namespace = pod.metadata.annotations, pod.metadata.namespace
     if claim := notes.get(CLAIM):
         yield claim_key(namespace, claim)
@@ -84,7 +84,7 @@ class Watches:
 
     @property
     def are_nodes_read(self) -> bool:
-        """The same, with all Nodes and their reports."""
+        """Whether all Nodes and their reports are here, too."""
         return self.are_holders_read and self.nodes.is_synced and self.node_statuses.is_synced
 
     def claim_named(self, namespace: str, name: str) -> GpuClaim | None:
@@ -97,7 +97,7 @@ class Watches:
         for claim in self.claims.store.find(GANG_OF, f"{namespace}/{gang}"):
             yield from self.pods.store.find(GANG_OF, claim_key(namespace, claim.metadata.name))
 
-    def pods_of(self, person: str) -> Sequence[Pod]:
+    def pods_of(self, person: PersonId) -> Sequence[Pod]:
         return self.pods.store.find(PERSON_OF, person)
 
     def sealed_with(self, seal: str) -> Sequence[Pod]:

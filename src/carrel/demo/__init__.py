@@ -15,32 +15,29 @@ Reading order:
     screen       who holds what, for a terminal or as plain lines
 """
 
-from enum import Enum
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-
-class DemoMode(Enum):
-    NATIVE = "native"
-    COEXIST = "coexist"
+from carrel.configuration.schema import PluginMode
+from carrel.option_fields import option
+from kubernetes_in_memory.command import api_command
 
 
-def demo(
-    cluster: Annotated[Path | None, typer.Option(help="Nodes and GPUs, as YAML; without it, a small lab.")] = None,
-    pods: Annotated[Path | None, typer.Option(help="Pods and GpuClaims to run; without it, every dialect.")] = None,
-    port: Annotated[int, typer.Option(help="Port of the embedded Kubernetes API; 0: any free one.", min=0)] = 0,
-    mode: Annotated[
-        DemoMode, typer.Option(help="Which device plugin hands GPUs over: Carrel's, or NVIDIA's (coexist).")
-    ] = DemoMode.NATIVE,
-    days: Annotated[
-        int, typer.Option(help="Begin with the bookings of so many simulated days before now.", min=0, max=366)
-    ] = 0,
-    once: Annotated[bool, typer.Option("--once", help="Play the story, and end: with 0 if it came true.")] = False,
-    seconds: Annotated[float, typer.Option(help="Stop after so many seconds; 0: when you press Ctrl-C.", min=0)] = 0,
-    seed: Annotated[int, typer.Option(help="Seed of the order in which pods are created, and of the history.")] = 1,
-) -> None:
+@dataclass(frozen=True)
+class DemoSettings:
+    cluster: Path | None = option(None, "Nodes and GPUs, as YAML; without it, a small lab.")
+    pods: Path | None = option(None, "Pods and GpuClaims to run; without it, every dialect.")
+    port: int = option(0, "Port of the embedded Kubernetes API; 0: any free one.", min=0)
+    mode: PluginMode = option(
+        PluginMode.NATIVE, "Which device plugin hands GPUs over: Carrel's, or NVIDIA's (coexist)."
+    )
+    days: int = option(0, "Begin with the bookings of so many simulated days before now.", min=0, max=366)
+    once: bool = option(False, "Play the story, and end: with 0 if it came true.", "--once")
+    seconds: float = option(0, "Stop after so many seconds; 0: when you press Ctrl-C.", min=0)
+    seed: int = option(1, "Seed of the order in which pods are created, and of the history.")
+
+
+def demo(settings: DemoSettings) -> None:
     """Run Carrel on an embedded Kubernetes API with simulated GPUs, and watch who holds what.
 
     It begins with a story: from whom a GPU is taken back for a booked pod. Then pods of every dialect are created and
@@ -63,6 +60,9 @@ def demo(
     """
     # At once: to import the rest takes seconds on a slow machine.
     print("Carrel demo: starting. All of it runs on this machine; Ctrl-C ends it.", flush=True)
-    from carrel.demo.run import DemoCommand, run_demo
+    from carrel.demo.run import run_demo
 
-    run_demo(DemoCommand(cluster, pods, port, mode.value, days, once, seconds, seed))
+    run_demo(settings)
+
+
+api = api_command("carrel api")

@@ -12,12 +12,12 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from carrel.bookings.commands import BookingCommands
-from carrel.bookings.inventory import FileInventory
+from carrel.bookings.inventory import GpuInventory
 from carrel.bookings.people import Person
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import BookingRequest
-from carrel.bookings.rules import BookingRules
 from carrel.cluster.options import utc_now
+from carrel.configuration.schema import BookingRules
 from carrel.ledger.gpus import Node
 
 if TYPE_CHECKING:
@@ -88,6 +88,6 @@ async def make_bookings(
 async def _book(store: "Database", nodes: Sequence[Node], booking: DemoBooking, now: datetime) -> None:
     from carrel.bookings.store.bookings import SqlBookings
 
-    queries = BookingQueries(SqlBookings(store), FileInventory(nodes), BookingRules(), UTC, lambda: now)
+    queries = BookingQueries(SqlBookings(store), GpuInventory(nodes), BookingRules(), UTC, lambda: now)
     start = queries.now() + booking.begins_in
     await BookingCommands(queries).create(BookingRequest(booking.model, booking.lasts, start), Person(booking.person))

@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -23,14 +24,22 @@ from carrel.dialects.kai_reservation import KAI_0_17
 from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
 from kubernetes_in_memory.auth import UserInfo, service_account
 
-AT_ONCE = ("--settling-seconds", "0")
-"""Nobody waits ten seconds for the first thing that the demo shows."""
 COMPONENTS = ("extender", "booking", "webhook", "controller", "agent")
 RESERVATION = "reservation"
 """The program in reservation pods, which has an account in their namespace."""
 START_S = 120.0
 STOP_S = 20.0
 ADMIN = "admin@lab.example"
+CONFIGURATION = f"""\
+# The configuration of the demo's cluster: `carrel config show` explains each field.
+tiers:
+  whenFull: wait        # a pod that finds no free GPU waits instead of running without one, and the demo shows why
+bookings:
+  rules:
+    settlingTime: 0s    # nobody waits ten seconds for the first thing that the demo shows
+  roles:
+    platformAdmins: [{ADMIN}]
+"""
 PR_SET_PDEATHSIG = 1
 """An option of Linux' prctl: which signal a process gets when its parent ends."""
 
@@ -56,26 +65,19 @@ class ComponentTokens:
         return WithToken(api, self.tokens[component])
 
 
-@dataclass(frozen=True, slots=True)
-class ComponentUrls:
-    booking: str
-    webhook: str
-
-
 @asynccontextmanager
-async def running_components(starter: "ComponentStarter", database: str) -> AsyncIterator[ComponentUrls]:
-    """The processes run while the block does. `database`: with the bookings that were made before."""
+async def running_components(starter: "ComponentStarter", database: str) -> AsyncIterator[tuple[str, str]]:
+    """The URLs of booking service and webhook. The processes run while the block does. `database`: with the bookings
+    that were made before."""
     maia_token = secrets.token_urlsafe()
-    # A pod that finds no free GPU waits instead of running without one: the demo shows why pods wait.
-    waits = ("--when-full", "wait")
-    service = ("--dev", "--platform-admin", ADMIN, "--database", database, *AT_ONCE)
+    service = ("--dev", "--database", database)
     async with AsyncExitStack() as closing:
         booking, webhook, _ = await asyncio.gather(
             closing.enter_async_context(starter.running("booking", maia_token, *service)),
-            closing.enter_async_context(starter.running("webhook", maia_token, *waits)),
+            closing.enter_async_context(starter.running("webhook", maia_token)),
             closing.enter_async_context(starter.running("controller", maia_token)),
         )
-        yield ComponentUrls(booking, webhook)
+        yield booking, webhook
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +97,10 @@ class ComponentStarter:
         log, kubeconfig = self.folder / f"{name}.log", self.folder / f"{name}.kubeconfig"
         kubeconfig.write_text(self.kubeconfig(self.tokens.tokens[name]))
         secret = {"CARREL_MAIA_TOKEN": maia_token, "CARREL_API_TOKEN": maia_token}
+        port = str(_free_port())  # it stays, also if the component starts again for a change of the configuration
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "carrel", name, "--port", "0", "--kubeconfig", str(kubeconfig), *options),
+                *(sys.executable, "-m", "carrel", name, "--port", port, "--kubeconfig", str(kubeconfig), *options),
                 env={**os.environ, **secret, "CARREL_SEAL_KEY": self.seal_key},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
@@ -142,6 +145,13 @@ def end_with_parent() -> None:
     """The process ends even if the demo is killed. Only Linux can do that."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _free_port() -> int:
+    with socket.socket() as there:
+        there.bind(("127.0.0.1", 0))
+        port: int = there.getsockname()[1]
+        return port
 
 
 async def _address(name: str, process: asyncio.subprocess.Process, log: Path) -> str:

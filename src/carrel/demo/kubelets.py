@@ -1,26 +1,18 @@
-"""Simulates the kubelets of any number of nodes: writes the Nodes and their GPUs, reports bound pods as running, with
-an address of their own, and finishes deletions. No container runs, and nothing listens at the addresses.
+"""Simulates the kubelets of any number of nodes: writes the Nodes, reports bound pods as running, with an address of
+their own, and finishes deletions. No container runs, and nothing listens at the addresses.
 
-It remembers only what it wrote when, so it may be restarted at any time: then it writes all nodes again. Tests run it
-on the embedded API and on a real API server; there the Lease of each node tells the node lifecycle controller that the
-node is alive. The Lease belongs to its Node, so where it is gone, the Node is written again. In the demo each node also
-has an agent (`demo.nodes`), which reports the GPUs.
+In the demo each node also has an agent (`demo.nodes`), which reports the GPUs.
 """
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from carrel.dialects import gpuclaim, gpushare, nvidia
-from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
+from carrel.dialects import nvidia
 from carrel.kubernetes.cluster import (
-    AlreadyExists,
-    Apply,
     Cluster,
     ClusterError,
     Conflict,
@@ -29,34 +21,20 @@ from carrel.kubernetes.cluster import (
     NotFound,
 )
 from carrel.kubernetes.objects.kinds import Container, Pod
-from carrel.kubernetes.objects.resources import LEASES, NODES, PODS
+from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.kubernetes.reflector import Reflector
 from carrel.ledger.gpus import Node
-from carrel.parsing.time import micro_seconds, seconds
+from carrel.parsing.time import seconds
 
 log = logging.getLogger(__name__)
 
-HEARTBEAT_S = 10.0
-LEASES_NAMESPACE = "kube-node-lease"
-LEASE_DURATION_S = 40
-STATUS_EVERY = timedelta(minutes=5)
-"""Kubelets do so where nothing changes. The Lease says that the node is alive."""
-REPORT_EVERY = timedelta(seconds=30)
-"""A GpuNodeStatus is written several times before an agent counts as silent."""
 AT_ONCE = 20
-"""Concurrent calls: enough for thousands of nodes without overloading the API server."""
-MANAGER = "carrel-simulation"
+"""Concurrent calls: enough for thousands of pods without overloading the API server."""
 NOT_ADMITTED = "UnexpectedAdmissionError"
 """A real kubelet's word for a pod that no device plugin has devices for."""
 
 
-@dataclass(frozen=True, slots=True)
-class _WrittenNode:
-    uid: str
-    at: datetime
-
-
-class SimulatedKubelets:
+class Kubelets:
     def __init__(
         self, cluster: Cluster, nodes: Sequence[Node], pods: Reflector[Pod], now: Callable[[], datetime]
     ) -> None:
@@ -64,8 +42,6 @@ class SimulatedKubelets:
         self._nodes = {node.name: node for node in nodes}
         self._now = now
         self._ready_since = now()
-        self._written: dict[str, _WrittenNode] = {}
-        self._reported_at: dict[str, datetime] = {}
         self._changed: asyncio.Queue[Pod] = asyncio.Queue()
         pods.on_change(self._on_change)
 
@@ -74,92 +50,33 @@ class SimulatedKubelets:
             self._changed.put_nowait(new)
 
     async def run(self) -> None:
-        """Runs until it is cancelled. It begins with a heartbeat."""
+        """Runs until it is cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._heartbeats())
             for _ in range(AT_ONCE):
                 tasks.create_task(self._run_pods())
 
     # --- nodes -------------------------------------------------------------------------------------------------------
 
     async def announce(self) -> None:
-        """Writes the nodes and their GPUs as they are now. Every node is tried; raises the first `ClusterError`."""
-        slots = asyncio.Semaphore(AT_ONCE)
-        errors: list[ClusterError] = []
+        """Writes the nodes. Raises `ClusterError`."""
+        for node in self._nodes.values():
+            await self.write_node(node)
 
-        async def announce(node: Node) -> None:
-            async with slots:
-                try:
-                    await self._announce(node)
-                except ClusterError as error:
-                    errors.append(error)
+    async def write_node(self, node: Node) -> str:
+        """Return the uid of the Node."""
+        metadata = {"name": node.name, "labels": labels_of(node)}
+        await self._cluster.create(NODES, {"apiVersion": "v1", "kind": NODES.kind, "metadata": metadata})
+        return await self.write_status(node)
 
-        async with asyncio.TaskGroup() as tasks:
-            for node in self._nodes.values():
-                tasks.create_task(announce(node))
-        if errors:
-            raise errors[0]
-
-    async def _heartbeats(self) -> None:
-        while True:
-            try:
-                await self.announce()
-            except ClusterError as error:
-                log.warning("heartbeat_failed: %s", error)
-            await asyncio.sleep(HEARTBEAT_S)
-
-    async def _announce(self, node: Node) -> None:
-        now, written = self._now(), self._written.get(node.name)
-        is_due = written is None or now - written.at >= STATUS_EVERY
-        if written is None or is_due:
-            written = await self._write_node(node)
-        try:
-            await self._cluster.patch(LEASES, node.name, MergePatch(_lease(node, written.uid, now)), LEASES_NAMESPACE)
-        except NotFound:
-            if not is_due:  # the Lease is deleted with its Node, so the Node may be gone too
-                written = await self._write_node(node)
-            lease = {"apiVersion": LEASES.api_version, "kind": LEASES.kind, **_lease(node, written.uid, now)}
-            with contextlib.suppress(AlreadyExists):
-                await self._cluster.create(LEASES, lease, LEASES_NAMESPACE)
-        reported_at = self._reported_at.get(node.name)
-        if is_due or reported_at is None or now - reported_at >= REPORT_EVERY:
-            await self.report_gpus(node)
-
-    async def _write_node(self, node: Node) -> _WrittenNode:
-        now = self._now()
-        labels = _labels(node)
-        body = {"apiVersion": "v1", "kind": NODES.kind, "metadata": {"name": node.name, "labels": labels}}
-        try:
-            await self._cluster.create(NODES, body)
-        except AlreadyExists:
-            # After a restart the GPUs may all be of another model, or no longer of one.
-            changed = MergePatch({"metadata": {"labels": {nvidia.PRODUCT: None, **labels}}})
-            await self._cluster.patch(NODES, node.name, changed)
-        status = MergePatch(
-            {"status": _node_status(node, self.resources(node), seconds(self._ready_since), seconds(now))}
-        )
+    async def write_status(self, node: Node) -> str:
+        now, since = seconds(self._now()), seconds(self._ready_since)
+        status = MergePatch({"status": _node_status(node, self.resources(node), since, now)})
         answer = await self._cluster.patch(NODES, node.name, status, subresource="status")
-        written = self._written[node.name] = _WrittenNode(answer["metadata"]["uid"], now)
-        return written
+        return str(answer["metadata"]["uid"])
 
     def resources(self, node: Node) -> dict[str, str]:
-        """Return what the Node advertises of GPUs: as kubelet, device plugin and agent write it together."""
-        healthy = [gpu for gpu in node.gpus if not gpu.unusable]
-        memory = str(sum(gpu.memory for gpu in healthy))
-        return {nvidia.GPU: str(len(healthy)), gpushare.GPU_COUNT: str(len(healthy)), gpushare.GPU_MEM: memory}
-
-    async def report_gpus(self, node: Node) -> None:
-        """Write the GpuNodeStatus as an agent does, without the users of the GPUs."""
-        now = self._now()
-        report = gpuclaim.node_status(node, {}, now)
-        try:
-            await self._cluster.patch(GPU_NODE_STATUSES, node.name, Apply(report, MANAGER, force=True))
-            # The call above leaves the status as it is where the kind has a status subresource.
-            status = MergePatch({"status": report["status"]})
-            await self._cluster.patch(GPU_NODE_STATUSES, node.name, status, subresource="status")
-            self._reported_at[node.name] = now
-        except NotFound:
-            pass  # the kind, or its status subresource, is not defined in this cluster
+        """Return what the device plugin tells the kubelet; the agent writes the rest on the Node."""
+        return {nvidia.GPU: str(sum(not gpu.unusable for gpu in node.gpus))}
 
     # --- pods --------------------------------------------------------------------------------------------------------
 
@@ -214,18 +131,12 @@ def pod_address(uid: str, network: int = 10) -> str:
     return f"{network}." + ".".join(str(1 + byte % 254) for byte in hashlib.sha256(uid.encode()).digest()[:3])
 
 
-def _labels(node: Node) -> dict[str, str]:
+def labels_of(node: Node) -> dict[str, str]:
     """The product label as NVIDIA's feature discovery writes it, on a node whose GPUs are all of one model."""
     models = {gpu.model for gpu in node.gpus}
     product = {nvidia.PRODUCT: models.pop()} if len(models) == 1 else {}
     system = {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
     return {"kubernetes.io/hostname": node.name, **system, **product, **node.labels}
-
-
-def _lease(node: Node, uid: str, now: datetime) -> dict[str, Any]:
-    owner = {"apiVersion": "v1", "kind": NODES.kind, "name": node.name, "uid": uid}
-    spec = {"holderIdentity": node.name, "renewTime": micro_seconds(now), "leaseDurationSeconds": LEASE_DURATION_S}
-    return {"metadata": {"name": node.name, "ownerReferences": [owner]}, "spec": spec}
 
 
 def _node_status(node: Node, gpus: dict[str, str], since: str, now: str) -> dict[str, Any]:

@@ -10,27 +10,33 @@ kubelet allocates whole GPUs only.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from zlib import crc32
 
 from carrel.cluster.pod_progress import FINISHED
-from carrel.demo.kubelets import SimulatedKubelets
+from carrel.configuration.schema import MemoryResource
+from carrel.demo.kubelets import Kubelets
 from carrel.dialects import nvidia
 from carrel.dialects.kai_reservation import is_reservation
+from carrel.dialects.visible_devices import read_devices
+from carrel.ids import GpuUuid
 from carrel.kubernetes.cluster import Cluster
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import ContainerAsk, resource_asked
 from carrel.kubernetes.reflector import Reflector
-from carrel.ledger.gpus import Gpu, Node
+from carrel.ledger.gpu_usage import GpuSample
+from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.refusals import Refusal
 from carrel.node.agent import Agent, AgentContext
 from carrel.node.interfaces import AllocatedDevices, DeviceAllocator, MachineState
 from carrel.node.kubelet import KubeletCheckpoint
 from carrel.node.nvidia.visible_gpu import GpuSources
 from carrel.node.reservation import hold_gpu
-from carrel.node.settings import AgentMode, AgentSettings, MemoryResource, ReservationSettings
+from carrel.node.settings import AgentMode, AgentOptions, ReservationSettings
+from carrel.node.simulated_activity import UNUSED, Activity, sample_of
 from carrel.parsing import Malformed
 
 
@@ -47,11 +53,12 @@ class NodeContext:
     """For the files of containers; else empty."""
 
 
-class DemoKubelets(SimulatedKubelets):
+class DemoKubelets(Kubelets):
     def __init__(
         self, context: NodeContext, nodes: Sequence[Node], pods: Reflector[Pod], now: Callable[[], datetime]
     ) -> None:
         super().__init__(context.kubelet, nodes, pods, now)
+        self._pods = pods
         self._context = context
         self._devices = {node.name: DeviceManager(node.gpus, pods.store.by_uid) for node in nodes}
         self._agents = [self._agent(node, now) for node in nodes]
@@ -59,14 +66,15 @@ class DemoKubelets(SimulatedKubelets):
 
     def _agent(self, node: Node, now: Callable[[], datetime]) -> Agent:
         folder, devices = self._context.folder, self._devices[node.name]
-        settings = AgentSettings(
+        settings = AgentOptions(
             node_name=node.name,
             mode=self._context.mode,
             memory_resource=MemoryResource.NODE,
             kubelet_folder=folder,
         )
         # The kubelet below calls the allocator itself.
-        context = AgentContext(SteadyMachine(node.gpus), devices, KubeletCheckpoint(folder), serves_kubelet=False)
+        machine = SteadyMachine(node, lambda: self._pods.store, now)
+        context = AgentContext(machine, devices, KubeletCheckpoint(folder), serves_kubelet=False)
         agent = Agent(self._context.agent, settings, context, now)
         if self._context.mode is AgentMode.NATIVE:
             devices.allocator = agent.whole_gpus.allocator
@@ -81,13 +89,6 @@ class DemoKubelets(SimulatedKubelets):
             finally:
                 for program in self._programs.values():
                     program.cancel()
-
-    def resources(self, node: Node) -> dict[str, str]:
-        """Return what the device plugin tells the kubelet; the agent writes the rest on the Node."""
-        return {nvidia.GPU: str(sum(not gpu.unusable for gpu in node.gpus))}
-
-    async def report_gpus(self, node: Node) -> None:
-        """The agent does it."""
 
     async def admit(self, pod: Pod) -> str:
         return await self._devices[pod.spec.node_name].admit(pod)
@@ -182,13 +183,33 @@ class DeviceManager:
 
 
 class SteadyMachine:
-    """A machine whose GPUs stay as they are."""
+    """A machine whose GPUs stay as they are. What a GPU does is what the pods that have it do, each in its own way."""
 
-    def __init__(self, gpus: tuple[Gpu, ...]) -> None:
-        self._gpus = gpus
+    def __init__(self, node: Node, pods: Callable[[], Iterable[Pod]], now: Callable[[], datetime]) -> None:
+        self._node = node
+        self._pods = pods
+        self._now = now
 
     async def read_state(self) -> MachineState:
-        return MachineState(self._gpus)
+        return MachineState(self._node.gpus)
+
+    async def sample(self) -> Mapping[GpuUuid, GpuSample]:
+        users: dict[GpuUuid, list[str]] = {}
+        for pod in self._pods():
+            if pod.spec.node_name == self._node.name and pod.status.phase == "Running":
+                for uuid in read_devices(pod):
+                    users.setdefault(uuid, []).append(pod.metadata.uid)
+        return {gpu.uuid: self._sample(gpu, users.get(gpu.uuid, ())) for gpu in self._node.gpus}
+
+    def _sample(self, gpu: Gpu, users: Sequence[str]) -> GpuSample:
+        samples = [sample_of(_activity_of(uid), uid, MiB(gpu.memory // len(users)), self._now()) for uid in users]
+        return max(samples, key=lambda each: each.utilisation or 0.0, default=UNUSED)
 
     async def wait_changed(self) -> None:
         await asyncio.Event().wait()
+
+
+def _activity_of(uid: str) -> Activity:
+    """Return what a pod does: most train, some are notebooks, wait for their data or have been forgotten."""
+    kinds = (Activity.TRAINING, Activity.TRAINING, Activity.NOTEBOOK, Activity.LOADING, Activity.IDLE)
+    return kinds[crc32(uid.encode()) % len(kinds)]

@@ -5,15 +5,14 @@ import logging
 import signal
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 
 from carrel.cluster_file import read_cluster, text_in
+from carrel.demo import DemoSettings
 from carrel.demo.bookings import has_one_model
 from carrel.demo.component_processes import ComponentNotStarted
 from carrel.demo.screen import plain, render
@@ -38,44 +37,31 @@ STORIES = {
 """Namespace → the examples that run there, besides those of the dialects. Each namespace belongs to one person."""
 
 
-@dataclass(frozen=True, slots=True)
-class DemoCommand:
-    """The options of `carrel demo`."""
-
-    cluster: Path | None
-    pods: Path | None
-    port: int
-    mode: str
-    days: int
-    is_once: bool
-    seconds: float
-    seed: int
-
-    def options(self) -> DemoOptions:
-        """Raises `Malformed` or `OSError`."""
-        if self.is_once and self.pods:
-            raise Malformed("carrel demo", "--once", "with --pods", "one of them: --pods replaces the story")
-        pods, mode = self.pods, AgentMode(self.mode)
-        return DemoOptions(
-            nodes=read_cluster(text_in(self.cluster), str(self.cluster)) if self.cluster else example_nodes(mode),
-            manifests=read_manifests(text_in(pods), str(pods)) if pods else list(example_manifests()),
-            seed=self.seed,
-            port=self.port,
-            has_story=pods is None,
-            only_story=self.is_once,
-            mode=mode,
-            days=self.days,
-        )
+def demo_options(settings: DemoSettings) -> DemoOptions:
+    """Raises `Malformed` or `OSError`."""
+    cluster, pods, mode = settings.cluster, settings.pods, AgentMode(settings.mode.value)
+    if settings.once and pods:
+        raise Malformed("carrel demo", "--once", "with --pods", "one of them: --pods replaces the story")
+    return DemoOptions(
+        nodes=read_cluster(text_in(cluster), str(cluster)) if cluster else example_nodes(mode),
+        manifests=read_manifests(text_in(pods), str(pods)) if pods else list(example_manifests()),
+        seed=settings.seed,
+        port=settings.port,
+        has_story=pods is None,
+        only_story=settings.once,
+        mode=mode,
+        days=settings.days,
+    )
 
 
-def run_demo(command: DemoCommand) -> None:
+def run_demo(settings: DemoSettings) -> None:
     log_lines(logging.ERROR, form="%(message)s")  # a warning would stand in the middle of the screen
     try:
-        story = asyncio.run(_show(command.options(), command.seconds))
+        story = asyncio.run(_show(demo_options(settings), settings.seconds))
     except* (Malformed, OSError, ComponentNotStarted) as errors:
         print(f"✗ The demo cannot start\n  {errors.exceptions[0]}", file=sys.stderr)
         sys.exit(USAGE)
-    if not command.is_once:
+    if not settings.once:
         return
     if story is None:
         print("✗ The demo was stopped before the story was over", file=sys.stderr)

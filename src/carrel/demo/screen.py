@@ -7,6 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from carrel.ids import NodeName
 from carrel.ledger.ledger import GpuEntry
 from carrel.ledger.shares import ShareState
 
@@ -20,7 +21,7 @@ FILLS = {ShareState.ASSUMED: "▒", ShareState.ASSIGNED: "█", ShareState.RELEA
 
 @dataclass(frozen=True, slots=True)
 class DemoView:
-    gpus: Mapping[str, Sequence[GpuEntry]]
+    gpus: Mapping[NodeName, Sequence[GpuEntry]]
     """Node → its GPUs."""
     waiting: Mapping[str, str]
     """Pod → why it waits."""
@@ -78,7 +79,7 @@ def _shortened(lines: Sequence[str]) -> list[str]:
     return [*lines[:MOST_LINES], f"… and {len(lines) - MOST_LINES} more"]
 
 
-def _table(gpus: Mapping[str, Sequence[GpuEntry]]) -> Table:
+def _table(gpus: Mapping[NodeName, Sequence[GpuEntry]]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", expand=True)
     for name in ("Node", "GPU", "Model", "Island"):
         table.add_column(name, no_wrap=True)

@@ -19,13 +19,13 @@ from datetime import timedelta
 from carrel.cluster.state import ClusterState
 from carrel.demo.bookings import DemoBooking
 from carrel.demo.workload import create_namespace, owner_of
-from carrel.dialects import carrel, kai, kai_reservation
-from carrel.dialects.carrel import GPU_COUNT, GPU_MODEL
+from carrel.dialects import kai, kai_reservation
+from carrel.dialects.carrel import DEVICES, GPU_COUNT, GPU_MODEL, HANDED_OVER
+from carrel.dialects.visible_devices import read_devices
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, ClusterError, Json
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.gpus import Node
-from carrel.lifecycle.handing_over.notices import how_lost
 
 MANY, NEWCOMER, BOOKER = "hal", "nia", "cleo"
 SHARERS = ("ivy", "tom")
@@ -119,7 +119,7 @@ class Story:
 
     def _gpu_of(self, person: str, name: str) -> str:
         pod = self._pod(person, name)
-        return pod.metadata.annotations.get(carrel.DEVICES, "") if pod else ""
+        return pod.metadata.annotations.get(DEVICES, "") if pod else ""
 
     def _reservation(self, gpu: str) -> str:
         """Return the name of the reservation pod that has reported the GPU; empty: there is none."""
@@ -145,8 +145,8 @@ class Story:
         self.log(f"{BOOKER} has booked 1 {model}, and creates {'two pods' if has_spare else 'a pod'}")
         await self._start(BOOKER, "train", {GPU_COUNT: "1"})
         async with _in_time(f"a pod of {MANY} continues without a GPU"):
-            await _until(lambda: any(map(how_lost, self._pods_of(MANY))))
-        if any(map(how_lost, self._pods_of(NEWCOMER))):
+            await _until(lambda: any(HANDED_OVER in pod.metadata.annotations for pod in self._pods_of(MANY)))
+        if any(HANDED_OVER in pod.metadata.annotations for pod in self._pods_of(NEWCOMER)):
             raise StoryFailed(f"{NEWCOMER}, who held one GPU, has lost it")
         if has_spare:
             await self._start(BOOKER, "sweep", {GPU_COUNT: "1"})
@@ -190,7 +190,7 @@ class Story:
         node = ledger.reported(pod.spec.node_name) if pod and pod.spec.node_name else None
         if pod is None or node is None:
             return False
-        users = {uid for gpu in node.gpus if gpu.uuid in carrel.read_devices(pod) for uid in ledger.users_of(gpu)}
+        users = {uid for gpu in node.gpus if gpu.uuid in read_devices(pod) for uid in ledger.users_of(gpu)}
         # Where the kubelet chooses, it knows the reservation pod, and not the pods that share the GPU.
         return bool(users) if ledger.kubelet_chooses(node.name) else pod.metadata.uid in users
 

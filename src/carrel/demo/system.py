@@ -13,15 +13,21 @@ from typing import Any
 
 import aiohttp
 
+from carrel.cluster.configuration_record import GIVEN, TEXT, body_of
 from carrel.cluster.coverage.coverage_reader import CoverageReader
-from carrel.cluster.coverage.coverage_words import WORDS
 from carrel.cluster.options import NAMESPACE, utc_now
 from carrel.cluster.placement_rules import PlacementRules, report_rules
 from carrel.cluster.pod_progress import SCHEDULED, holder_of, is_waiting
 from carrel.cluster.record.shown_gpus import shown_gpus, shown_indices
 from carrel.cluster.state import ClusterState
 from carrel.demo.bookings import bookings_of, has_one_model, history, make_bookings
-from carrel.demo.component_processes import RESERVATION, ComponentStarter, ComponentTokens, running_components
+from carrel.demo.component_processes import (
+    CONFIGURATION,
+    RESERVATION,
+    ComponentStarter,
+    ComponentTokens,
+    running_components,
+)
 from carrel.demo.nodes import DemoKubelets, NodeContext
 from carrel.demo.screen import DemoView
 from carrel.demo.story import SHOWN_S, Story
@@ -29,10 +35,11 @@ from carrel.demo.workload import Workload, create_namespace, owner_of
 from carrel.dialects import kai_reservation
 from carrel.dialects.tier import person_of
 from carrel.http.serving import Address, serving
+from carrel.ids import GpuUuid, NodeName
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Conflict, MergePatch, NotFound
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES, PODS, PRIORITY_CLASSES
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, CRDS, MUTATING_WEBHOOKS, NAMESPACES, PODS, PRIORITY_CLASSES
 from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import GpuEntry
 from carrel.lifecycle.assembly import collector_on
@@ -40,22 +47,13 @@ from carrel.lifecycle.handing_over.notices import how_lost
 from carrel.lifecycle.revoking.revocation import UNSCHEDULABLE
 from carrel.manifests import crds, priority_classes, webhooks
 from carrel.node.settings import AgentMode
-from carrel.scheduling.app import extender_app
-from carrel.scheduling.assembly import SchedulerOptions, handlers_on, scheduler_on
+from carrel.scheduling.assembly import SchedulerOptions, extender_app, handlers_on, scheduler_on
 from kubernetes_in_memory import EmbeddedApi, Settings
 from kubernetes_in_memory.http_server import serve
 
 Json = dict[str, Any]
 WhenBound = Callable[[str, str], None]
 """Called with the node and the error of the bind; no error: the pod is bound."""
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulingAttempt:
-    """One pod is either being bound to a node, or it waits, and `why` is what the extender said."""
-
-    node: str = ""
-    why: str = ""
 
 
 class SimulatedScheduler:
@@ -72,17 +70,18 @@ class SimulatedScheduler:
     def is_binding(self, uid: str) -> bool:
         return uid in self._binding
 
-    async def attempt(self, pod: Json, nodes: Sequence[str], when_bound: WhenBound) -> SchedulingAttempt:
+    async def attempt(self, pod: Json, nodes: Sequence[str], when_bound: WhenBound) -> str:
+        """Return why the pod waits, as the extender says it; empty: it is being bound."""
         found = await self._post("filter", {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)})
         if found["Error"]:
-            return SchedulingAttempt(why=found["Error"])
+            return str(found["Error"])
         if not found["NodeNames"]:
-            return SchedulingAttempt(why=_counted(found["FailedNodes"], len(nodes)))
+            return _counted(found["FailedNodes"], len(nodes))
         scores = await self._post("prioritize", {"Pod": pod, "Nodes": None, "NodeNames": found["NodeNames"]})
         node = max(scores, key=lambda score: score["Score"])["Host"]
         self._binding.add(pod["metadata"]["uid"])
         self._binds.create_task(self._bind(pod["metadata"], node, when_bound))
-        return SchedulingAttempt(node=node)
+        return ""
 
     async def _bind(self, metadata: Json, node: str, when_bound: WhenBound) -> None:
         names = {"PodName": metadata["name"], "PodNamespace": metadata["namespace"], "PodUID": metadata["uid"]}
@@ -178,11 +177,11 @@ class Demo:
             (f"Sign in as {owner_of(NEW_PERSON)}: your pods are in the namespace {NEW_PERSON}.", HINTS[self._mode]),
         )
 
-    def _reservations(self, gpus: Mapping[str, Sequence[GpuEntry]]) -> list[str]:
+    def _reservations(self, gpus: Mapping[NodeName, Sequence[GpuEntry]]) -> list[str]:
         lines = []
         by_uuid = {entry.gpu.uuid: entry for entries in gpus.values() for entry in entries}
         for pod in filter(kai_reservation.is_reservation, self.carrel.pods.store):
-            entry = by_uuid.get(pod.metadata.annotations.get(kai_reservation.RESERVED_GPU, ""))
+            entry = by_uuid.get(GpuUuid(pod.metadata.annotations.get(kai_reservation.RESERVED_GPU, "")))
             words = "has not been given a GPU yet"
             if entry is not None:
                 users = ", ".join(sorted(share.holder.full_name for share in entry.shares.values()))
@@ -200,7 +199,7 @@ class Demo:
                 continue
             pods = [pod for person in use.entitlement.people for pod in self.carrel.watches.pods_of(person)]
             beyond = [pod for pod in pods if pod.spec.node_name and self._coverage.of(pod).beyond is not None]
-            line = f"{booking.spec.user} booked {WORDS.amount(use.entitlement)}: {use}"
+            line = f"{booking.spec.user} booked {self.carrel.words.amount(use.entitlement)}: {use}"
             names = ", ".join(sorted(holder_of(pod).full_name for pod in beyond))
             lines.append((not use.used, f"{line}; beyond it, on what is free: {names}" if names else line))
         return [line for _, line in sorted(lines)]
@@ -253,14 +252,12 @@ class Demo:
             document = await self.carrel.cluster.get(PODS, pod.metadata.name, pod.metadata.namespace)
         except NotFound:
             return ""  # it was deleted meanwhile
-        attempt = await scheduler.attempt(document, nodes, partial(self._log_bound, pod))
-        if attempt.node:
-            return ""
-        why = self.carrel.waiting_reason.why(pod)
-        return why.reason if why else attempt.why
+        told = await scheduler.attempt(document, nodes, partial(self._log_bound, pod))
+        why = self.carrel.waiting_reason.why(pod) if told else None
+        return why.reason if why else told
 
     def _see_pod(self, old: Pod | None, new: Pod | None) -> None:
-        if old is None and new is not None and (how := how_lost(new)):
+        if old is None and new is not None and (how := how_lost(new, self.carrel.options.zone)):
             name = f"{new.metadata.namespace}/{new.metadata.name}"
             self._taken_back.append(f"{name} continues without a GPU: {how}{self._holdings()}")
             self.log(self._taken_back[-1])
@@ -282,7 +279,7 @@ class Demo:
                 PODS, pod.metadata.name, patch, pod.metadata.namespace, subresource="status"
             )
 
-    def _log_bound(self, pod: Pod, node: str, error: str) -> None:
+    def _log_bound(self, pod: Pod, node: NodeName, error: str) -> None:
         title = f"{pod.metadata.namespace}/{pod.metadata.name}"
         if error:
             self.log(f"{title} was not bound: {error}")
@@ -305,7 +302,7 @@ async def running_demo(options: DemoOptions) -> AsyncIterator[Demo]:
     admin = Client(api)
     with TemporaryDirectory(prefix="carrel-demo-") as folder:
         async with aclosing(api), serve(api, port=options.port) as served, asyncio.TaskGroup() as tasks:
-            await install(admin)
+            await install(admin, options.mode)
             demo = Demo(Client(tokens.transport("extender", api)), served.url, options.mode)
             agent, reservation = (Client(tokens.transport(name, api)) for name in ("agent", RESERVATION))
             context = NodeContext(admin, agent, reservation, options.mode, Path(folder))
@@ -334,7 +331,7 @@ class WebhookAddress:
         return self.url or "https://127.0.0.1:9"  # nothing listens there
 
 
-async def install(client: Client) -> None:
+async def install(client: Client, mode: AgentMode = AgentMode.NATIVE) -> None:
     for crd in crds():
         await client.create(CRDS, crd)
     for priority in priority_classes():
@@ -343,6 +340,8 @@ async def install(client: Client) -> None:
         await client.create(MUTATING_WEBHOOKS, hook)
     for name in (NAMESPACE, kai_reservation.KAI_0_17.namespace):
         await client.create(NAMESPACES, {"apiVersion": "v1", "kind": NAMESPACES.kind, "metadata": {"name": name}})
+    given = body_of(GIVEN, NAMESPACE, {TEXT: f"{CONFIGURATION}nodes: {{plugin: {mode.value}}}\n"})
+    await client.create(CONFIG_MAPS, given, NAMESPACE)
 
 
 async def _run_people(
@@ -367,9 +366,9 @@ async def _run_people(
     # Before the others start: to import the store holds up the API, by whose answers they set their clocks.
     await make_bookings(database, nodes, past, [*needed, *bookings_of(workload.owners(), nodes)])
     demo.log("booking service, webhook and controller are starting")
-    async with running_components(starter, database) as urls, asyncio.TaskGroup() as tasks:
-        address.url, demo.booking_url = urls.webhook, urls.booking
-        demo.log(f"book at {urls.booking}: sign in with any e-mail address, there is no password")
+    async with running_components(starter, database) as (booking, webhook), asyncio.TaskGroup() as tasks:
+        address.url, demo.booking_url = webhook, booking
+        demo.log(f"book at {booking}: sign in with any e-mail address, there is no password")
         if options.has_story:
             demo.story.set_result(await story.run())
             if options.only_story:

@@ -8,7 +8,9 @@ from typing import Any
 
 import yaml
 
+from carrel.cluster_file import yaml_errors
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
+from carrel.ids import PersonId
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, ClusterError, NotFound
 from carrel.kubernetes.objects.resources import NAMESPACES, PODS
 from carrel.parsing import Malformed
@@ -20,12 +22,8 @@ KINDS = {resource.kind: resource for resource in (PODS, GPU_CLAIMS)}
 
 def read_manifests(text: str, source: str) -> list[Json]:
     """Pods and GpuClaims, in the order of the file."""
-    try:
+    with yaml_errors(text, source):
         documents = [document for document in yaml.safe_load_all(text) if document is not None]
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f"line {mark.line + 1}" if mark else "the file"
-        raise Malformed(source, line, getattr(error, "problem", str(error)), "YAML") from None
     for number, document in enumerate(documents, 1):
         kind = document.get("kind") if isinstance(document, dict) else document
         if kind not in KINDS:
@@ -96,8 +94,8 @@ class Workload:
         return sorted({manifest["metadata"].get("namespace", "default") for manifest in self._manifests})
 
 
-def owner_of(namespace: str) -> str:
-    return f"{namespace}@lab.example"
+def owner_of(namespace: str) -> PersonId:
+    return PersonId(f"{namespace}@lab.example")
 
 
 async def create_namespace(cluster: Cluster, name: str) -> None:

@@ -9,17 +9,18 @@ Reading order:
     nvidia gpushare gpuclaim kai hami     the peers' dialects
     cdi                                   which container runtimes know CDI
     gpuclaim_objects                      the kinds of objects that the GpuClaim scheduler defines
-    carrel booking_objects                Carrel's own words, the Lease of a GPU, and bookings as objects
-    lease_shares                          the shares on a Lease
+    gpu_usage                             what GPUs are used for, in one of them
+    carrel booking_objects                Carrel's own words, and bookings as objects
+    gpu_lease                             what is recorded on the Lease of a GPU
     kai_reservation                       KAI's pods that take a GPU for others
     gang_makers                           how many pods of a gang a Job or another maker makes
-    maia jupyter tier                     words about bookings and people; which tier a pod has, and what it does
-                                          when no GPU is free
-    without_gpu                           what a pod says that runs without its GPU
+    maia maia_bookings jupyter tier       words about bookings, over HTTP and in files, and people; which tier a pod
+                                          has, and what it does when no GPU is free
     protected_keys seal                   what only Carrel writes, and how that is proved
-    bind_annotations visible_devices      what a pod is told at bind, and which container sees which GPU
+    visible_devices                       what a pod is told at bind, and which container sees which GPU
     cpu_manifest                          a pod without its GPU
     lent_gpus                             a booked pod that is not placed, and whose GPUs others may use
-    notice                                what the person in a pod is told
-    hand_over_record successor_manifest   the record of how a pod loses its GPU, and the pod that takes its place
+    notice                                what the person in a pod is told, and what a pod says that runs without a GPU
+    example_pod                           a pod to begin with, for who has booked
+    hand_over_record                      the record of how a pod loses its GPU, and the pod that takes its place
 """

@@ -12,13 +12,14 @@ wrote as the object's `creationTimestamp`, or after it came to entitle to more (
 settled when it starts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
-from carrel.kubernetes.objects.kinds import Object, ObjectPart
+from carrel.ids import NO_BOOKING, BookingId, PersonId
+from carrel.kubernetes.objects.kinds import Metadata, Object, ObjectPart
 from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resources import Resource
 from carrel.ledger.coverage import Entitlement
@@ -57,7 +58,12 @@ class BookingObjectStatus(ObjectPart):
     """The covered pods, as namespace/name."""
 
 
+class BookingMetadata(Metadata):
+    name: BookingId = NO_BOOKING
+
+
 class BookingObject(Object):
+    metadata: BookingMetadata = msgspec.field(default_factory=BookingMetadata)
     spec: BookingObjectSpec = msgspec.field(default_factory=BookingObjectSpec)
     status: BookingObjectStatus = msgspec.field(default_factory=BookingObjectStatus)
 
@@ -66,6 +72,9 @@ BOOKINGS = Resource(BookingObject, "carrel.dev", "v1", "bookings", "Booking", na
 
 SOURCE, ENQUIRY = "carrel.dev/source", "enquiry"
 """The label of an object that the controller wrote from the answer of a booking service elsewhere."""
+
+MAIA_IDS = "maia-"
+"""How the ids of bookings in MAIA's dashboard begin."""
 
 KEPT_AFTER_END = timedelta(minutes=10)
 """How long the object of a booking stays after its regular end. The object of a cancelled booking goes at once: so the
@@ -76,12 +85,12 @@ LONGEST_SETTLING_S = 3600
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
-person_named = lowered
+person_named = cast("Callable[[str], PersonId]", lowered)
 """The name of a person as bookings have it."""
 
 
 def namespace_named(name: str) -> str:
-    """As bookings name namespaces: MAIA's projects have underscores, their namespaces have dashes."""
+    """The name of a namespace as bookings have it: MAIA's projects have underscores, their namespaces have dashes."""
     return name.lower().replace("_", "-")
 
 
@@ -110,6 +119,11 @@ def read_entitlement(booking: BookingObject) -> Entitlement:
         group=spec.group,
         settled=max(start, since + timedelta(seconds=spec.settling_seconds)),
     )
+
+
+def is_maias(booking: BookingId) -> bool:
+    """Return whether the booking was made in MAIA's dashboard, for one GPU, whatever number it covers."""
+    return booking.startswith(MAIA_IDS)
 
 
 def is_from_enquiry(booking: BookingObject) -> bool:

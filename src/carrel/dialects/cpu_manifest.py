@@ -60,7 +60,7 @@ def on_cpu(pod: Mapping[str, Any], notes: Mapping[str, str], claims: Collection[
         spec["resourceClaims"] = kept
     for group in ("initContainers", "containers"):
         if group in spec:
-            spec[group] = [_without_claims(_container(each, claims), claims) for each in spec[group]]
+            spec[group] = [_container(each, claims) for each in spec[group]]
     named = {key: metadata[key] for key in ("name", "namespace", "ownerReferences") if metadata.get(key)}
     foreign = OF_THE_NODE if pod["spec"].get("nodeName") else frozenset[str]()
     labels = {
@@ -68,17 +68,17 @@ def on_cpu(pod: Mapping[str, Any], notes: Mapping[str, str], claims: Collection[
         for key, each in metadata.get("labels", {}).items()
         if key not in foreign and not protected_keys.is_protected_label(key)
     }
-    stays = {key: each for key, each in metadata.get("annotations", {}).items() if _stays(key)}
+    stays = {
+        key: each
+        for key, each in metadata.get("annotations", {}).items()
+        if key not in registry.ALL.asked and not protected_keys.is_protected_annotation(key)
+    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {**named, "labels": labels, "annotations": {**stays, **notes}},
         "spec": spec,
     }
-
-
-def _stays(annotation: str) -> bool:
-    return annotation not in registry.ALL.asked and not protected_keys.is_protected_annotation(annotation)
 
 
 def without_resources(container: Mapping[str, Any], words: Collection[str]) -> Manifest:
@@ -90,16 +90,6 @@ def without_resources(container: Mapping[str, Any], words: Collection[str]) -> M
         for name, amounts in (container.get("resources") or {}).items()
     }
     return {**container, "resources": resources}
-
-
-def _without_claims(container: Manifest, claims: Collection[str]) -> Manifest:
-    resources = container.get("resources") or {}
-    used = resources.get("claims") or ()
-    left = [each for each in used if each.get("name") not in claims]
-    if len(left) == len(used):
-        return container
-    others = {key: each for key, each in resources.items() if key != "claims"}
-    return {**container, "resources": {**others, "claims": left} if left else others}
 
 
 def _is_told(variable: Mapping[str, Any]) -> bool:
@@ -119,6 +109,9 @@ def _container(container: Mapping[str, Any], claims: Collection[str]) -> Manifes
     env = [variable for variable in container.get("env", []) if variable["name"] not in gone and not _is_told(variable)]
     # First, as other variables may refer to them.
     without = without_resources(container, registry.ALL.resources.union(claims))
+    used = without["resources"].pop("claims", None) or ()
+    if left := [each for each in used if each.get("name") not in claims]:
+        without["resources"]["claims"] = left
     return {**without, "env": [*({"name": each, "value": RESET} for each in hidden), *env]}
 
 

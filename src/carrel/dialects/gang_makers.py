@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from carrel.kubernetes.objects.kinds import Container, Metadata, Object, OwnerReference, Pod, PodSpec, Resources
+from carrel.kubernetes.objects.kinds import Container, Object, OwnerReference, Pod, PodMetadata, PodSpec, Resources
 from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resources import Resource
 from carrel.ledger.refusals import Refusal
@@ -66,7 +66,7 @@ def maker_of(pod: Pod) -> Maker | None:
 
 
 def group_size_of(pod: Pod) -> int | None:
-    """Of a pod of a LeaderWorkerSet. Raises `Malformed`."""
+    """How many pods the group of a LeaderWorkerSet has, as its pod says. Raises `Malformed`."""
     size = pod.metadata.annotations.get(GROUP_SIZE)
     if size is None or GROUP_KEY not in pod.metadata.labels:
         return None
@@ -116,7 +116,7 @@ def pod_of_template(template: Mapping[str, Any], namespace: str) -> Pod:
         for group in ("initContainers", "containers")
         for each in document["spec"][group].items()
     )
-    metadata = Metadata(namespace=namespace, annotations=document["metadata"]["annotations"].texts())
+    metadata = PodMetadata(namespace=namespace, annotations=document["metadata"]["annotations"].texts())
     return Pod(metadata=metadata, spec=PodSpec(containers=containers))
 
 
@@ -173,7 +173,7 @@ def _of_stateful_set(stateful_set: Field) -> int | Refusal:
 
 
 def _of_replica_specs(spec: Field, is_in_gang: IsInGang) -> int:
-    """Of Kubeflow's jobs: `pytorchReplicaSpecs`, `mpiReplicaSpecs`, by the role of the pods."""
+    """How many pods Kubeflow's jobs make: `pytorchReplicaSpecs`, `mpiReplicaSpecs`, by the role of the pods."""
     roles = [
         role
         for key, group in spec.entries().items()

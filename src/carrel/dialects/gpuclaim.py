@@ -13,8 +13,8 @@
 Carrel adds fields of its own, which may all be absent: to a claim `devices.memoryMiB` (a shared claim's part of each
 GPU) and `gangSize`; to a device `uuid`, `model`, `memoryMiB`, `numaNode` and `reason`; to a
 GpuNodeStatus `heartbeat`, `mode`, `memoryUnit` (what one `aliyun.com/gpu-mem` is there), `memoryResource` (`plugin` or
-`node`: how it is advertised), `message`, `orphans` (pods that run although the cluster has them no more) and
-`preparedClaims` (which users are ResourceClaims).
+`node`: how it is advertised), `message`, `orphans` (pods that run although the cluster has them no more),
+`preparedClaims` (which users are ResourceClaims) and `usage` (what the GPUs are used for: `gpu_usage`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,11 +25,14 @@ from fractions import Fraction
 from typing import Any, TypeVar
 
 from carrel.dialects import nvidia
+from carrel.dialects.gpu_usage import write_usage
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, Device, GpuClaim, GpuNodeStatus
 from carrel.dialects.interface import Dialect, PodBinding, Reading, ToldGpus
 from carrel.dialects.options import Unit
+from carrel.ids import NO_NODE, GpuUuid, HolderId, NodeName, PodUid, ResourceClaimUid
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
+from carrel.ledger.gpu_usage import GpuUsage
 from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, MiB, Node, is_place_name, place_name
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Amount, GpuPolicy, Memory, Portion, Request, Topology, TopologyMode
@@ -66,9 +69,7 @@ MODES = {
     "Preferred": TopologyMode.PREFERRED,
     "Ignore": TopologyMode.IGNORE,
 }
-_LONGEST_LABEL = 63
-_LEASE_PREFIX = "gpu-"
-_HIGHEST_INDEX = 9999
+HIGHEST_INDEX = 9999
 """Longer numbers at the end of a Lease's name are something else."""
 
 T = TypeVar("T")
@@ -87,7 +88,7 @@ class ClaimPhase(Enum):
 
 
 def claim_name(pod: Pod) -> str:
-    """Of a pod that names one."""
+    """The GpuClaim of a pod that names one."""
     name = pod.metadata.annotations[CLAIM]
     if not name:
         raise Malformed(subject(pod.metadata), annotation_field(CLAIM), name, "the name of a GpuClaim")
@@ -116,7 +117,7 @@ def request_of(claim: GpuClaim, shared_claims_per_gpu: int) -> Request | Refusal
 
 
 def claim_status(
-    phase: ClaimPhase, node: str = "", ids: Sequence[int] = (), message: str = "", generation: int = 0
+    phase: ClaimPhase, node: NodeName = NO_NODE, ids: Sequence[int] = (), message: str = "", generation: int = 0
 ) -> dict[str, Any]:
     """For a merge patch: what is not known is null, which removes it.
 
@@ -148,12 +149,12 @@ def _amount(claim: GpuClaim, shared_claims_per_gpu: int) -> Amount:
 # --- what a pod was given --------------------------------------------------------------------------------------------
 
 
-def allocated(node: str, ids: Sequence[int]) -> str:
+def allocated(node: NodeName, ids: Sequence[int]) -> str:
     """The node and the indices, as on a pod and in the status of a claim."""
     return f"{node}:{_joined(ids)}"
 
 
-def write_allocated(node: str, ids: Sequence[int]) -> dict[str, str]:
+def write_allocated(node: NodeName, ids: Sequence[int]) -> dict[str, str]:
     return {ALLOCATED: allocated(node, ids)}
 
 
@@ -165,28 +166,6 @@ def told_gpus(pod: Pod) -> ToldGpus:
 
 
 # --- leases ----------------------------------------------------------------------------------------------------------
-
-
-def lease_name(node: str, index: int) -> str:
-    return f"{_LEASE_PREFIX}{node}-{index}"
-
-
-def read_lease_name(name: str) -> tuple[str, int] | None:
-    """The node and the index of the GPU; None if it is not the Lease of a GPU."""
-    node, dash, index = name.removeprefix(_LEASE_PREFIX).rpartition("-")
-    if not (name.startswith(_LEASE_PREFIX) and node and dash and lease_name(node, _index(index)) == name):
-        return None
-    return node, int(index)
-
-
-def lease_labels(pod: str = "") -> dict[str, str]:
-    """With the pod's name if one pod has the whole GPU; cut, because a name may be longer than a label."""
-    labels = {MANAGED_LABEL: "true"}
-    return {**labels, POD_LABEL: pod[:_LONGEST_LABEL].rstrip("-.")} if pod else labels
-
-
-def _index(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(_HIGHEST_INDEX)) else -1
 
 
 # --- nodes -----------------------------------------------------------------------------------------------------------
@@ -206,7 +185,7 @@ def node_of(status: GpuNodeStatus, labels: Mapping[str, str]) -> Node:
     return Node(name, tuple(sorted(gpus, key=lambda gpu: gpu.index)), labels, kubelet_chooses=chooses)
 
 
-def users_on(status: GpuNodeStatus, uuid: str, index: int) -> tuple[str, ...]:
+def users_on(status: GpuNodeStatus, uuid: GpuUuid, index: int) -> tuple[HolderId, ...]:
     """Who uses the GPU of a Lease, by its UUID: its number may have changed since, and counts only without one."""
     devices = status.status.devices
     found = (device for device in devices if (device.uuid == uuid if device.uuid else device.id == index))
@@ -220,11 +199,11 @@ def heartbeat_of(status: GpuNodeStatus) -> datetime | None:
 
 
 def why_other_unit(status: GpuNodeStatus, unit: Unit) -> str:
-    """The same number on a pod would mean different amounts for the agent and for this process."""
+    """Why a number on a pod would mean different amounts for the agent and for this process; empty: it does not."""
     theirs, ours = status.status.memory_unit, unit.value
     if theirs in ("", ours):
         return ""
-    return f"its agent counts memory in {theirs}, the scheduler in {ours}; give all components the same --memory-unit"
+    return f"its agent counts memory in {theirs}, the scheduler in {ours}; both follow memory.unit of the configuration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,16 +213,18 @@ class Remarks:
     memory_unit: str = ""
     memory_resource: str = ""
     message: str = ""
-    orphans: tuple[str, ...] | None = None
+    orphans: tuple[PodUid, ...] | None = None
     """None: not known."""
-    prepared_claims: tuple[str, ...] = ()
+    prepared_claims: tuple[ResourceClaimUid, ...] = ()
+    usage: Mapping[GpuUuid, GpuUsage] | None = None
+    """What its GPUs are used for. None: not known."""
 
 
 NO_REMARKS = Remarks()
 
 
 def node_status(
-    node: Node, in_use_by: Mapping[str, Sequence[str]], heartbeat: datetime, remarks: Remarks = NO_REMARKS
+    node: Node, in_use_by: Mapping[GpuUuid, Sequence[HolderId]], heartbeat: datetime, remarks: Remarks = NO_REMARKS
 ) -> dict[str, Any]:
     """The GpuNodeStatus that an agent posts. `in_use_by` gives the uids of pods by the UUID of the GPU."""
     said = {
@@ -264,6 +245,7 @@ def node_status(
             **{key: word for key, word in said.items() if word},
             **({ORPHANS: list(remarks.orphans)} if remarks.orphans is not None else {}),
             **({PREPARED_CLAIMS: list(remarks.prepared_claims)} if remarks.prepared_claims else {}),
+            **write_usage(remarks.usage),
         },
     }
 
@@ -285,13 +267,13 @@ class _DevicePath:
         return Malformed(where, f"status.devices[{self.position}].{field}", value, expected)
 
 
-def _gpu(device: Device, node: str, labels: Mapping[str, str], place: _DevicePath) -> Gpu:
+def _gpu(device: Device, node: NodeName, labels: Mapping[str, str], place: _DevicePath) -> Gpu:
     numbers = {"id": device.id, "memoryMiB": device.memory_mib, "bandwidthGBps": device.bandwidth_gbps}
     for field, number in numbers.items():
         if number < 0:
             raise place.malformed(field, number, "a whole number, 0 or more")
-    if device.id > _HIGHEST_INDEX:
-        raise place.malformed("id", device.id, f"at most {_HIGHEST_INDEX}")
+    if device.id > HIGHEST_INDEX:
+        raise place.malformed("id", device.id, f"at most {HIGHEST_INDEX}")
     if is_place_name(device.uuid) and device.uuid != place_name(node, device.id):
         raise place.malformed("uuid", device.uuid, "not the place of another GPU")
     return Gpu(
@@ -307,12 +289,12 @@ def _gpu(device: Device, node: str, labels: Mapping[str, str], place: _DevicePat
     )
 
 
-def _labelled_memory(node: str, labels: Mapping[str, str]) -> MiB:
+def _labelled_memory(node: NodeName, labels: Mapping[str, str]) -> MiB:
     text = labels.get(nvidia.MEMORY, str(UNKNOWN_MEMORY))
     return MiB(whole_number(text, f"node {node}", f"metadata.labels['{nvidia.MEMORY}']", at_least=1))
 
 
-def _device(gpu: Gpu, in_use_by: Sequence[str]) -> dict[str, Any]:
+def _device(gpu: Gpu, in_use_by: Sequence[HolderId]) -> dict[str, Any]:
     device = {
         "id": gpu.index,
         "inUseBy": list(in_use_by),

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from carrel.kubernetes.objects.kinds import Object, ObjectPart
+from carrel.ids import NO_GPU, NO_NODE, GpuUuid, HolderId, NodeName, PodUid, ResourceClaimUid
+from carrel.kubernetes.objects.kinds import NodeMetadata, Object, ObjectPart
 from carrel.kubernetes.objects.resources import Resource
 
 
@@ -35,7 +36,7 @@ class GpuClaimSpec(ObjectPart):
 
 class GpuClaimStatus(ObjectPart):
     phase: str = ""
-    node_name: str = ""
+    node_name: NodeName = NO_NODE
     gpu_ids: tuple[int, ...] = ()
     allocated: str = ""
     message: str = ""
@@ -51,11 +52,11 @@ class Device(ObjectPart):
     """One GPU in a GpuNodeStatus. The last five are Carrel's own fields, absent where another agent wrote it."""
 
     id: int = 0
-    in_use_by: tuple[str, ...] = ()
+    in_use_by: tuple[HolderId, ...] = ()
     health: str = ""
     bandwidth_gbps: int = msgspec.field(default=0, name="bandwidthGBps")
     island: str = ""
-    uuid: str = ""
+    uuid: GpuUuid = NO_GPU
     model: str = ""
     memory_mib: int = msgspec.field(default=0, name="memoryMiB")
     reason: str = ""
@@ -64,7 +65,7 @@ class Device(ObjectPart):
 
 
 class GpuNodeStatusSpec(ObjectPart):
-    node_name: str = ""
+    node_name: NodeName = NO_NODE
 
 
 class GpuNodeStatusStatus(ObjectPart):
@@ -80,14 +81,15 @@ class GpuNodeStatusStatus(ObjectPart):
     """Carrel's own field: how that memory is advertised, `plugin` or `node`."""
     message: str = ""
     """Carrel's own field: what an admin should know."""
-    orphans: tuple[str, ...] | None = None
+    orphans: tuple[PodUid, ...] | None = None
     """Carrel's own field: uids of pods whose containers run, although the cluster has no such pods. None: the agent
     cannot see containers."""
-    prepared_claims: tuple[str, ...] = ()
+    prepared_claims: tuple[ResourceClaimUid, ...] = ()
     """Carrel's own field: which of the users of GPUs are not pods but ResourceClaims, by their uids."""
 
 
 class GpuNodeStatus(Object):
+    metadata: NodeMetadata = msgspec.field(default_factory=NodeMetadata)
     spec: GpuNodeStatusSpec = msgspec.field(default_factory=GpuNodeStatusSpec)
     status: GpuNodeStatusStatus = msgspec.field(default_factory=GpuNodeStatusStatus)
 

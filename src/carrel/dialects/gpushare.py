@@ -23,14 +23,14 @@ peers' tools; what is held is written on Leases.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from carrel.dialects import carrel
-from carrel.dialects.interface import Dialect, Json, PodBinding, Reading, ToldGpus, variable_from
+from carrel.dialects.interface import Dialect, Json, PodBinding, Reading, ToldGpus
 from carrel.dialects.options import Unit
+from carrel.ids import NodeName
 from carrel.kubernetes.objects.kinds import ConfigMap, Pod
-from carrel.kubernetes.objects.pods import ResourceAsk, annotation_field, resource_asked, subject
+from carrel.kubernetes.objects.pods import annotation_field, resource_asked, subject, variable_from
 from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import GpuEntry, Ledger
 from carrel.ledger.refusals import Refusal
@@ -98,16 +98,13 @@ def request_of(pod: Pod, reading: Reading) -> Request | Refusal | None:
     if count > 1 or (count and not asked.total):
         help_ = f"ask for {GPU_MEM}, which is memory of one GPU, or for whole GPUs by nvidia.com/gpu"
         return Refusal(f"{subject(pod.metadata)} asks for {count} {GPU_COUNT}, which gives no GPU; {help_}")
-    return _request(asked, reading.options.memory_unit) if asked.total else None
-
-
-@lru_cache(maxsize=1024)
-def _request(asked: ResourceAsk, unit: Unit) -> Request:
-    """Many pods ask for the same, and each several times."""
+    if not asked.total:
+        return None
+    unit = reading.options.memory_unit
     needs = tuple(
-        ContainerNeed(ask.container, 1, Memory(unit.to_memory(ask.amount)), ask.init) for ask in asked.containers
+        ContainerNeed(ask.container, 1, Memory(MiB(ask.amount * unit.mib)), ask.init) for ask in asked.containers
     )
-    return Request(1, Memory(unit.to_memory(asked.total)), containers=needs)
+    return Request(1, Memory(MiB(asked.total * unit.mib)), containers=needs)
 
 
 def read_assumption(pod: Pod) -> Assumption | None:
@@ -177,8 +174,8 @@ def variables(pod: Pod, container: Mapping[str, Any]) -> list[Json]:
 
 def bind_annotations(binding: PodBinding) -> dict[str, str]:
     unit, gpu = binding.options.memory_unit, binding.placement.gpus[0]
-    pod_units = unit.from_memory(binding.pod_request.request.amount.on(gpu.memory))
-    assumption = Assumption(gpu.index, unit.from_memory(gpu.memory), pod_units, False, binding.assumed_at_ns)
+    pod_units = binding.pod_request.request.amount.on(gpu.memory) // unit.mib
+    assumption = Assumption(gpu.index, gpu.memory // unit.mib, pod_units, False, binding.assumed_at_ns)
     is_disabled = binding.node_labels.get(NO_ISOLATION_LABEL) == "true"
     return {**write_assumption(assumption), carrel.CGPU_DISABLE: "true" if is_disabled else "false"}
 
@@ -216,7 +213,7 @@ class InspectedGpu:
 
 @dataclass(frozen=True, slots=True)
 class InspectedNode:
-    name: str
+    name: NodeName
     gpus: Sequence[InspectedGpu]
 
 
@@ -251,8 +248,8 @@ def _index(key: str, field: Field) -> int:
 def inspected(
     ledger: Ledger,
     unit: Unit,
-    nodes: Iterable[str] | None = None,
-    entries_of: Callable[[str], Sequence[GpuEntry]] | None = None,
+    nodes: Iterable[NodeName] | None = None,
+    entries_of: Callable[[NodeName], Sequence[GpuEntry]] | None = None,
 ) -> list[InspectedNode]:
     """The named nodes, or all of them; by name. `entries_of`: the GPUs of a node as they are shown."""
     entries_of = entries_of or ledger.entries
@@ -266,8 +263,8 @@ def _gpu(entry: GpuEntry, unit: Unit) -> InspectedGpu:
     pods = []
     for share in entry.shares.values():
         holder = share.holder
-        pods.append(InspectedPod(holder.name or holder.uid, holder.namespace, unit.from_memory(MiB(entry.held(share)))))
-    return InspectedGpu(entry.gpu.index, unit.from_memory(entry.gpu.memory), pods)
+        pods.append(InspectedPod(holder.name or holder.uid, holder.namespace, entry.held(share) // unit.mib))
+    return InspectedGpu(entry.gpu.index, entry.gpu.memory // unit.mib, pods)
 
 
 DIALECT = Dialect(

@@ -34,6 +34,7 @@ from typing import Any, TypeVar
 
 from carrel.dialects import nvidia
 from carrel.dialects.interface import Dialect, Json, Reading, ToldGpus
+from carrel.ids import GpuUuid
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import SIDECAR, annotation_field, most_at_once, resource_asked, subject
 from carrel.ledger.gpus import MiB
@@ -94,7 +95,7 @@ class HamiRequest:
 
 
 def hami_request_of(pod: Pod) -> HamiRequest:
-    """As the webhook recorded it; before that, as the pod's author wrote it."""
+    """What the webhook recorded; before that, what the pod's author wrote."""
     notes = pod.metadata.annotations
     if RECORD in notes:
         field = Field.parse(notes[RECORD], subject(pod.metadata), annotation_field(RECORD))
@@ -145,8 +146,8 @@ def request_of(pod: Pod, reading: Reading) -> Request | Refusal | None:
         selector=GpuSelector(
             models=_list(USE_MODEL, requested, where),
             not_models=_list(NOT_MODEL, requested, where),
-            uuids=frozenset(_list(USE_UUID, requested, where)),
-            not_uuids=frozenset(_list(NOT_UUID, requested, where)),
+            uuids=frozenset(map(GpuUuid, _list(USE_UUID, requested, where))),
+            not_uuids=frozenset(map(GpuUuid, _list(NOT_UUID, requested, where))),
         ),
         policy=_one_of(_POLICIES, GPU_POLICY, requested, where),
         containers=request.containers,

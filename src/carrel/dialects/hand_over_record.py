@@ -14,33 +14,52 @@ anything happens to the pod and deleted when its successor exists:
            gone: 2026-…Z                          of a pod with a controller: since when that is awaited
            user: ada@lab.org                      whose pod it is, who is told
            grace: "30"                            seconds that Carrel gives a bare pod between SIGTERM and its end
-           manifest: handover-…                   the Secret with the successor of a bare pod (`successor_manifest`)
+           manifest: handover-…                   the Secret with the successor of a bare pod
            services: {"jupyter-ada": "<uid>"}     what the pod owns and its successor gets
            withdrawn: "true"                      somebody else deleted it while it was ending: no successor
 
-Webhook and booking service read records, so nothing in one may be a secret. The successor says which pod it succeeds:
-`carrel.dev/handed-over: {"at": …, "why": "revoked", "from": "<uid>"}`.
+The successor says which pod it succeeds: `carrel.dev/handed-over: {"at": …, "why": "revoked", "from": "<uid>"}`.
+
+Webhook and booking service read records, so nothing in one may be a secret. A pod's environment may hold tokens and
+passwords. So from before the pod is ended until its successor exists, the successor's manifest is in a Secret, which
+only the controller reads. The record owns it: Kubernetes deletes it with the record.
+
+    type   carrel.dev/handover
+    name   handover-<uid of the record>-<version of the pod>     so what it holds never changes
+    data   successor      JSON, compressed
 """
 
 import json
+import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, tzinfo
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
-from carrel.dialects.carrel import HANDED_OVER, USER
+import msgspec
+
+from carrel.dialects.carrel import HANDED_OVER, NOTICE, USER
 from carrel.dialects.cpu_manifest import on_cpu
 from carrel.dialects.interface import NOTHING_CLAIMED, ClaimedGpus
-from carrel.dialects.notice import loss_notice, write_notice
-from carrel.dialects.without_gpu import asked_by_manifest, without_gpu, write_without_gpu
+from carrel.dialects.notice import (
+    WithoutGpu,
+    asked_by_manifest,
+    loss_notice,
+    read_without_gpu,
+    without_gpu,
+    write_without_gpu,
+)
+from carrel.ids import NO_BOOKING, BookingId, PodUid
 from carrel.kubernetes.objects.kinds import ConfigMap, Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
-from carrel.kubernetes.objects.resources import CONFIG_MAPS
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, SECRETS
+from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
-from carrel.parsing.fields import Field, whole_number
-from carrel.parsing.time import instant, seconds
-from carrel.parsing.time_words import in_utc
+from carrel.parsing.malformed import Malformed
+from carrel.parsing.time import local, seconds
+from carrel.parsing.validation import malformed
 
 LABEL = "carrel.dev/handover"
 BARE = "bare"
@@ -51,7 +70,14 @@ LONGEST_USER, LONGEST_UID = 320, 128
 """An e-mail address has no more characters, and no uid of Kubernetes has. People write what they like there, and a
 record that is too large would be refused: then its pod could never be ended."""
 
-W = TypeVar("W", bound=Enum)
+MOST_BYTES = 1_000_000
+"""Of the compressed manifest. Kubernetes takes a Secret of 1 MiB."""
+_MOST_UNPACKED = 16 * 1024 * 1024
+"""Far more than any pod has; what is unpacked has to be bounded."""
+_KEY = "successor"
+
+SomeText = Annotated[str, msgspec.Meta(min_length=1)]
+Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class Why(Enum):
@@ -71,25 +97,25 @@ class HandOverPhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    uid: str
+    uid: PodUid
     """Of the pod that goes."""
-    pod: str
+    pod: SomeText
     """Its namespace and name, `lab/train`."""
     why: Why
-    decided: datetime
-    due: datetime
+    decided: Instant
+    due: Instant
     phase: HandOverPhase
     needed_by: str = ""
     """The booked pod that needs the GPU."""
-    booking: str = ""
+    booking: BookingId = NO_BOOKING
     """The booking that covers it."""
     owner: str = ""
     """uid of the controller that will replace it. Empty: nobody would, so Carrel does."""
     user: str = ""
     """Whose pod it is, if anybody knows."""
-    gone: datetime | None = None
+    gone: Instant | None = None
     """When it was found gone, without a replacement by its controller."""
-    grace_s: int = 0
+    grace_s: Annotated[int, msgspec.Meta(ge=0)] = 0
     """What Carrel asks for when it deletes the pod. Whoever asks for less afterwards is somebody else."""
     manifest: str = ""
     """The Secret with the manifest of the successor. Empty: Carrel has not ended the pod, or it gets no successor."""
@@ -99,7 +125,7 @@ class HandOver:
 
     @property
     def name(self) -> str:
-        return record_name(self.uid)
+        return f"{_PREFIX}{self.uid}"
 
     @property
     def lost_at(self) -> datetime:
@@ -112,24 +138,18 @@ class HandOver:
         return namespace, name
 
 
-@dataclass(frozen=True, slots=True)
-class HandedOver:
+class HandedOver(msgspec.Struct, frozen=True, rename={"origin": "from"}):
     """What a successor says of itself."""
 
-    at: datetime
+    at: Instant
     why: Why
-    origin: str
+    origin: SomeText
     """uid of the pod that it succeeds."""
 
 
-def record_name(uid: str) -> str:
-    """The name of the record of the pod with that uid."""
-    return f"{_PREFIX}{uid}"
-
-
-def pod_of(name: str) -> str:
+def pod_of(name: str) -> PodUid:
     """The uid of the pod that the record of that name is about."""
-    return name.removeprefix(_PREFIX)
+    return PodUid(name.removeprefix(_PREFIX))
 
 
 def controller_of(pod: Mapping[str, Any]) -> str:
@@ -140,32 +160,39 @@ def controller_of(pod: Mapping[str, Any]) -> str:
 
 
 def successor_of(
-    pod: Mapping[str, Any], why: Why, at: datetime, claimed: ClaimedGpus = NOTHING_CLAIMED
+    pod: Mapping[str, Any], why: Why, at: datetime, zone: tzinfo, claimed: ClaimedGpus = NOTHING_CLAIMED
 ) -> dict[str, Any]:
     """`claimed`: what the pod asks for by ResourceClaims."""
-    notes, user = pod["metadata"].get("annotations") or {}, {}
-    if USER in notes:
-        user[USER] = notes[USER]  # whose page shows it
+    notes, asked = pod["metadata"].get("annotations") or {}, claimed.request or asked_by_manifest(pod)
     mark = HandedOver(at, why, pod["metadata"]["uid"])
-    told = {**write_handed_over(mark), **write_notice(notice_of(mark))}
-    asked = claimed.request or asked_by_manifest(pod)
-    return on_cpu(pod, {**told, **user, **without_gpu_since(why, at, asked)}, claimed.names)
+    told = {**write_handed_over(mark), NOTICE: notice_of(mark, zone), **without_gpu_since(why, at, asked, zone)}
+    user = {USER: notes[USER]} if USER in notes else {}  # whose page shows it
+    return on_cpu(pod, {**told, **user}, claimed.names)
 
 
-def notice_of(mark: HandedOver) -> str:
+def notice_of(mark: HandedOver, zone: tzinfo) -> str:
     """What the person in a successor is told."""
     if mark.why is Why.FULL:
-        return without_gpu(_why_without(mark.why, mark.at), None).sentence
-    return loss_notice(mark.at, _CAUSES[mark.why])
+        return without_gpu(_why_without(mark.why, mark.at, zone), None).sentence
+    return loss_notice(mark.at, _CAUSES[mark.why], zone)
 
 
-def without_gpu_since(why: Why, at: datetime, request: Request | None) -> dict[str, str]:
+def without_gpu_since(why: Why, at: datetime, request: Request | None, zone: tzinfo) -> dict[str, str]:
     """What is said of a successor, which has no GPU."""
-    return write_without_gpu(without_gpu(_why_without(why, at), request))
+    return write_without_gpu(without_gpu(_why_without(why, at, zone), request))
 
 
-def _why_without(why: Why, at: datetime) -> str:
-    when = in_utc(at)
+def runs_without_gpu(pod: Pod, zone: tzinfo) -> WithoutGpu | None:
+    """Why the pod runs without the GPU that it asked for; None: it does not say so."""
+    try:
+        mark = read_handed_over(pod)
+    except Malformed:
+        mark = None
+    return read_without_gpu(pod) or (without_gpu(_why_without(mark.why, mark.at, zone), None) if mark else None)
+
+
+def _why_without(why: Why, at: datetime, zone: tzinfo) -> str:
+    when = local(at, zone)
     if why is Why.FULL:
         return f"it waited for one, and on {when} none was free"
     if why is Why.EXPIRED:
@@ -182,16 +209,21 @@ def write_handed_over(mark: HandedOver) -> dict[str, str]:
 
 
 def read_handed_over(pod: Pod) -> HandedOver | None:
+    """Raises `Malformed`."""
     return handed_over(pod.metadata.annotations, subject(pod.metadata))
 
 
 def handed_over(annotations: Mapping[str, str], where: str) -> HandedOver | None:
+    """Raises `Malformed`."""
     text = annotations.get(HANDED_OVER)
     if text is None:
         return None
-    field = Field.parse(text, where, annotation_field(HANDED_OVER))
-    at = instant(field["at"].some_text(), where, field["at"].path)
-    return HandedOver(at, _word(Why, field["why"]), field["from"].some_text())
+    try:
+        return msgspec.json.decode(text, type=HandedOver)
+    except msgspec.ValidationError as error:
+        raise malformed(where, error, annotation_field(HANDED_OVER)) from None
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        raise Malformed(where, annotation_field(HANDED_OVER), text, "JSON") from None
 
 
 # --- the record ------------------------------------------------------------------------------------------------------
@@ -232,28 +264,51 @@ def read_record(config_map: ConfigMap) -> HandOver:
 
 
 def record_of(name: str, data: Mapping[str, str]) -> HandOver:
-    field = Field(dict(data), f"ConfigMap {name}")
-    return HandOver(
-        uid=pod_of(name),
-        pod=field["pod"].some_text(),
-        why=_word(Why, field["why"]),
-        decided=instant(field["decided"].text(), field.subject, "decided"),
-        due=instant(field["due"].text(), field.subject, "due"),
-        phase=_word(HandOverPhase, field["phase"]),
-        needed_by=field["for"].text(),
-        booking=field["booking"].text(),
-        owner=field["owner"].text(),
-        user=field["user"].text(),
-        gone=instant(gone, field.subject, "gone") if (gone := field["gone"].text()) else None,
-        grace_s=whole_number(field["grace"].text() or "0", field.subject, "grace"),
-        manifest=field["manifest"].text(),
-        services=Field.parse(field["services"].text() or "{}", field.subject, "services").texts(),
-        is_withdrawn=field["withdrawn"].text() == TRUE,
-    )
-
-
-def _word(words: type[W], field: Field) -> W:
+    """Raises `Malformed`."""
+    words = {"for": "needed_by", "grace": "grace_s"}
+    read: dict[str, Any] = {words.get(key, key): text for key, text in data.items() if text}
     try:
-        return words(field.some_text())
-    except ValueError:
-        raise field.malformed(", ".join(each.value for each in words)) from None
+        services = msgspec.json.decode(data.get("services") or "{}", type=dict[str, str])
+        read |= {"uid": pod_of(name), "services": services, "is_withdrawn": data.get("withdrawn") == TRUE}
+        return msgspec.convert(read, HandOver, strict=False)
+    except msgspec.MsgspecError as error:
+        raise malformed(f"ConfigMap {name}", error) from None
+
+
+# --- the successor's manifest ----------------------------------------------------------------------------------------
+
+
+def write_manifest(
+    manifest: Mapping[str, Any], record: Mapping[str, Any], pod: Mapping[str, Any]
+) -> dict[str, Any] | Refusal:
+    """The whole Secret for this version of the pod. `record`: the ConfigMap as the API server has it."""
+    metadata, packed = record["metadata"], zlib.compress(msgspec.json.encode(manifest))
+    if len(packed) > MOST_BYTES:
+        sizes = f"{len(packed):,} bytes compressed, {MOST_BYTES:,} are possible"
+        return Refusal(f"its manifest is too large to be kept: {sizes}")
+    owner = {"apiVersion": CONFIG_MAPS.api_version, "kind": CONFIG_MAPS.kind}
+    return {
+        "apiVersion": SECRETS.api_version,
+        "kind": SECRETS.kind,
+        "type": LABEL,
+        "metadata": {
+            "name": f"{_PREFIX}{metadata['uid']}-{pod['metadata']['resourceVersion']}",
+            "namespace": metadata["namespace"],
+            "ownerReferences": [{**owner, "name": metadata["name"], "uid": metadata["uid"]}],
+        },
+        "data": {_KEY: b64encode(packed).decode()},
+    }
+
+
+def read_manifest(secret: Mapping[str, Any]) -> dict[str, Any]:
+    """Raises `Malformed`, which does not quote what is there: it may be secret."""
+    where, path = f"Secret {secret['metadata']['name']}", f"data.{_KEY}"
+    text = (secret.get("data") or {}).get(_KEY) or ""
+    try:
+        unpacking = zlib.decompressobj()
+        content = unpacking.decompress(b64decode(text, validate=True), _MOST_UNPACKED)
+        if unpacking.eof:
+            return msgspec.json.decode(content, type=dict[str, Any])
+    except (ValueError, TypeError, zlib.error, msgspec.MsgspecError, RecursionError):
+        pass
+    raise Malformed(where, path, f"{len(text)} characters", "a complete compressed manifest")

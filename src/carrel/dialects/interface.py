@@ -12,7 +12,6 @@ from typing import Any
 from carrel.dialects.gpuclaim_objects import GpuClaim
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.objects.pods import annotation_field
 from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Request
@@ -65,24 +64,8 @@ class PodBinding:
     node_labels: Mapping[str, str] = field(default_factory=dict)
 
 
-def no_annotations(binding: PodBinding) -> dict[str, str]:
-    return {}
-
-
-def one_whole_gpu(pod: Pod, reading: Reading) -> Request:
-    return Request(1, WHOLE)
-
-
 ToldGpus = Mapping[int | str, int]
 """Index or UUID of a GPU → how much of it, in any unit; 0: that is not said."""
-
-
-def nothing_told(pod: Pod) -> ToldGpus:
-    return {}
-
-
-def no_variables(pod: Pod, container: Mapping[str, Any]) -> Sequence[Json]:
-    return ()
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -109,7 +92,7 @@ class Dialect:
     """Annotations that make a pod which asks for one of `takes_over` speak this dialect."""
     claim_name: Callable[[Pod], str] | None = None
     """The GpuClaim that the pod names. It may be created after the pod, so admission cannot read the request."""
-    assumed: Callable[[Pod, Reading], Request] = one_whole_gpu
+    assumed: Callable[[Pod, Reading], Request] = lambda pod, reading: Request(1, WHOLE)
     """What a pod counts as asking for while its GpuClaim does not exist."""
     other_resources: tuple[str, ...] = ()
     """Further resources of the dialect. Taken off a pod that goes on without a GPU, like those above."""
@@ -131,9 +114,9 @@ class Dialect:
     """The text of that annotation."""
 
     # --- what it tells the pod ---
-    bind_annotations: Callable[[PodBinding], dict[str, str]] = no_annotations
+    bind_annotations: Callable[[PodBinding], dict[str, str]] = lambda binding: {}
     """Written on the pod with its Binding, besides Carrel's own words."""
-    variables: Callable[[Pod, Mapping[str, Any]], Sequence[Json]] = no_variables
+    variables: Callable[[Pod, Mapping[str, Any]], Sequence[Json]] = lambda pod, container: ()
     """Environment of a container that uses a GPU, besides the variables by which it sees the GPU."""
     variable_names: tuple[str, ...] = ()
     """These variables are taken off a pod that goes on without a GPU."""
@@ -141,7 +124,7 @@ class Dialect:
     """So are variables, of whatever name, that read one of these annotations."""
 
     # --- what a peer has told the pod ---
-    told_gpus: Callable[[Pod], ToldGpus] = nothing_told
+    told_gpus: Callable[[Pod], ToldGpus] = lambda pod: {}
     """Which GPUs of its node the peer's own scheduler gave to the pod; none: it does not say. For pods that no Lease
     names, whatever dialect they speak. A user could have written it. Raises `Malformed`."""
 
@@ -159,8 +142,3 @@ class Dialect:
     filtered_out: Callable[[str, str, bool], str] | None = None
     """The peer's sentence for a node that was filtered out, by which its tools know it: of the node, our reason, and
     whether the node has GPUs. None: our reason alone."""
-
-
-def variable_from(name: str, annotation: str) -> Json:
-    """A variable that the kubelet reads from an annotation of the pod when the container starts."""
-    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": annotation_field(annotation)}}}

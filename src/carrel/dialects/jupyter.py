@@ -14,7 +14,6 @@ stays as it is, and an admin is told which option is missing.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
@@ -54,7 +53,7 @@ def unescape(label: str, where: str, field: str) -> str:
 
 
 def escape(name: str) -> str:
-    """As KubeSpawner < 7 writes the label."""
+    """The label as KubeSpawner < 7 writes it."""
     return "".join(chr(byte) if byte in _PLAIN else f"-{byte:02x}" for byte in name.encode())
 
 
@@ -86,17 +85,3 @@ class HubPeople:
     def matches(self, user: str) -> bool:
         """Whether the user is a person with an address. If not, only a booking under the short name is theirs."""
         return is_address(self.person_of(user))
-
-
-def read_addresses(content: Any, where: str) -> dict[str, str]:
-    """Of a file that maps names to addresses: `ada: ada.lovelace@lab.example`."""
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise Malformed(where, "the file", content, "a mapping of hub users to addresses")
-    found = {}
-    for user, address in content.items():
-        if not isinstance(address, str) or not is_address(normal(address)):
-            raise Malformed(where, str(user), address, "an e-mail address")
-        found[normal(str(user))] = normal(address)
-    return found

@@ -160,7 +160,7 @@ class SharedGpu:
         return f"{self.name}-evar"
 
     def data(self) -> dict[str, str]:
-        """Of both maps."""
+        """What both maps hold."""
         visible = ",".join(self.uuids)
         return {
             nvidia.VISIBLE_DEVICES: visible,

@@ -14,6 +14,7 @@ from typing import Any
 
 from carrel.dialects import nvidia
 from carrel.dialects.kai import GPU_GROUP
+from carrel.ids import GpuUuid, NodeName
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field
 from carrel.parsing.malformed import Malformed
@@ -53,7 +54,7 @@ _NAMESPACES = frozenset(spelling.namespace for spelling in SPELLINGS)
 class ReservationRequest:
     """One GPU of a node, for a group of fraction pods."""
 
-    node: str
+    node: NodeName
     group: str
     image: str
     notes: Mapping[str, str] = field(default_factory=dict)
@@ -107,15 +108,15 @@ def is_reservation(pod: Pod) -> bool:
     return pod.metadata.namespace in _NAMESPACES and GPU_GROUP in pod.metadata.labels
 
 
-def reserved_in(annotations: Mapping[str, str], where: str) -> str:
+def reserved_in(annotations: Mapping[str, str], where: str) -> GpuUuid:
     """The UUID of the GPU; empty while the pod has not found it yet."""
-    uuid = annotations.get(RESERVED_GPU, "")
+    uuid = GpuUuid(annotations.get(RESERVED_GPU, ""))
     if uuid and not uuid.startswith("GPU-"):
         raise Malformed(where, annotation_field(RESERVED_GPU), uuid, "the UUID of a GPU: GPU-…")
     return uuid
 
 
-def write_reserved(uuid: str) -> dict[str, str]:
+def write_reserved(uuid: GpuUuid) -> dict[str, str]:
     return {RESERVED_GPU: uuid}
 
 

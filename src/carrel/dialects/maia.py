@@ -1,63 +1,28 @@
-"""MAIA's words: bookings over HTTP, when a pod must give its GPU back, and the pod terminator.
+"""MAIA's words over HTTP: bookings, who has which GPU, and the pod terminator. Its words on pods are in `tier`.
 
     POST gpu-schedulability/   {user_email, namespace, token}        → {schedulable, until, gpu}
                                … with booking {gpu, starting_time, ending_time}  → {message} or {error}
     GET  gpu_status_summary/   → {gpu: {<model>: free}, gpu_allocations: {"<user>, <namespace>": {…}}}
-    pod annotation             terminate-at: 2025-06-15T00:00:00Z, or the year-1900 mark
     terminator                 POST /random-delete  GET /get-expired-pods  POST /delete-expired-pod
 
 MAIA's programs in Go read field names in any letter case, and its manual writes them with capitals: so do we read them.
-
-The year-1900 mark is not an instant: it means that the pod has no booking and may lose its GPU at any time. Whoever
-reads it as one would end every such pod at once.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
-from enum import Enum
 from typing import Any
 
-from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.objects.pods import annotation_field, subject
+from carrel.dialects.tier import TERMINATE_AT, TerminateAt, write_terminate_at
 from carrel.parsing.fields import Field
 from carrel.parsing.time import instant, seconds
 
 SCHEDULABILITY_PATH = "/maia-api/gpu-schedulability/"
-TERMINATE_AT = "terminate-at"
-_MARK = "1900-01-01T08:00:00Z"
-_MARK_YEAR = 1900
+_WITHOUT_OFFSET = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?", re.ASCII)
 _BOOKING_TIME = "%Y-%m-%d %H:%M:%S"
 DEFAULT_TOKENS = ("S#perS3crEt_007", "secret-token")
 """What MAIA's app and its chart come with: everybody knows them."""
-
-
-# --- terminate-at ----------------------------------------------------------------------------------------------------
-
-
-class Revocable(Enum):
-    """The pod is opportunistic: its GPU may be taken for a booked pod at any time, and at no particular one."""
-
-    ANY_TIME = _MARK
-
-
-TerminateAt = datetime | Revocable
-
-
-def read_terminate_at(pod: Pod) -> TerminateAt | None:
-    text = pod.metadata.annotations.get(TERMINATE_AT)
-    if text is None:
-        return None
-    moment = instant(text, subject(pod.metadata), annotation_field(TERMINATE_AT))
-    return Revocable.ANY_TIME if moment.year <= _MARK_YEAR else moment
-
-
-def write_terminate_at(when: TerminateAt) -> dict[str, str]:
-    if isinstance(when, Revocable):
-        return {TERMINATE_AT: _MARK}
-    if when.year <= _MARK_YEAR:
-        raise ValueError(f"{when} would be read as the mark of a revocable pod")
-    return {TERMINATE_AT: seconds(when)}
 
 
 # --- bookings --------------------------------------------------------------------------------------------------------
@@ -124,7 +89,7 @@ def read_verdict(body: object) -> Verdict:
     until = field["until"].text()
     return Verdict(
         schedulable=field["schedulable"].flag(),
-        until=instant(until, field.subject, "until") if until else None,
+        until=instant(_with_offset(until), field.subject, "until") if until else None,
         model=field["gpu"].text(),
     )
 
@@ -146,6 +111,12 @@ def not_booked(reasons: Sequence[str]) -> dict[str, str]:
 def same_namespace(one: str, other: str) -> bool:
     """MAIA's projects have underscores, their namespaces have dashes."""
     return one.lower().replace("_", "-") == other.lower().replace("_", "-")
+
+
+def _with_offset(until: str) -> str:
+    """An instant without an offset is in UTC: MAIA's dashboard stores its bookings in UTC, and a database may lose the
+    offset."""
+    return f"{until[:10]}T{until[11:]}Z" if _WITHOUT_OFFSET.fullmatch(until) else until
 
 
 def _wish(field: Field, zone: tzinfo) -> Wish:

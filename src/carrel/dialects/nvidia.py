@@ -13,9 +13,9 @@ mounts of a container                  /var/run/nvidia-container-devices/GPU-…
 from collections.abc import Sequence
 
 from carrel.dialects.interface import Dialect, Reading
+from carrel.ids import GpuUuid
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import resource_asked, subject
-from carrel.ledger.gpus import Gpu
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, ContainerNeed, Request
 from carrel.parsing.malformed import Malformed
@@ -45,31 +45,26 @@ def is_runtime(name: str) -> bool:
 
 
 def is_uuid(text: str) -> bool:
-    """Of a whole GPU: a part of one, `MIG-…`, is none. A driver that is not awake yet writes question marks."""
+    """Whether it names a whole GPU: `MIG-…` is a part of one. A driver that is not awake yet writes question marks."""
     return text.startswith("GPU-") and "?" not in text and len(text) > len("GPU-")
 
 
-def visible_name(gpu: Gpu) -> str:
-    """By which NVIDIA's runtime knows a GPU: its UUID; where nobody has reported that, its index on the node."""
-    return gpu.uuid if gpu.has_uuid else str(gpu.index)
-
-
-def mounts_for(uuids: Sequence[str]) -> dict[str, str]:
+def mounts_for(uuids: Sequence[GpuUuid]) -> dict[str, str]:
     """Path in the container → path on the host, of the mounts that name these GPUs."""
     return {f"{MOUNTED_DEVICES}/{uuid}": "/dev/null" for uuid in uuids}
 
 
-def cdi_names(uuids: Sequence[str]) -> tuple[str, ...]:
-    """By which the Container Device Interface knows these GPUs; `nvidia-ctk cdi generate` writes what they are."""
+def cdi_names(uuids: Sequence[GpuUuid]) -> tuple[str, ...]:
+    """The names of these GPUs in the Container Device Interface; `nvidia-ctk cdi generate` writes what they are."""
     return tuple(f"{GPU}={uuid}" for uuid in uuids)
 
 
-def uuid_in(information: str, where: str) -> str:
+def uuid_in(information: str, where: str) -> GpuUuid:
     """The GPU that a file of the driver, `/proc/driver/nvidia/gpus/<address>/information`, is about."""
     for line in information.splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "GPU UUID" and is_uuid(value.strip()):
-            return value.strip()
+            return GpuUuid(value.strip())
     raise Malformed(where, "GPU UUID", information[:200], "GPU-…")
 
 

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from carrel.ledger.gpus import MiB
-
 
 class Unit(Enum):
     """What one `aliyun.com/gpu-mem` is. All nodes of a cluster must agree, so it is a setting and never a guess.
@@ -27,13 +25,7 @@ class Unit(Enum):
 
     def __init__(self, word: str) -> None:
         self.mib = 1024 if word == "GiB" else int(word.removesuffix("MiB") or 1)
-
-    def to_memory(self, units: int) -> MiB:
-        return MiB(units * self.mib)
-
-    def from_memory(self, memory: MiB) -> int:
-        """Rounded down: a GPU of 16276 MiB has 15 GiB to give."""
-        return memory // self.mib
+        """Memory is rounded down to units: a GPU of 16276 MiB has 15 GiB to give."""
 
 
 LONGEST_GRACE_S = 300
@@ -71,7 +63,7 @@ class DraDriver(Enum):
 
 
 class CudaDevices(Enum):
-    """By which names `CUDA_VISIBLE_DEVICES` tells a container its GPUs."""
+    """The names by which `CUDA_VISIBLE_DEVICES` tells a container its GPUs."""
 
     UUID = "uuid"
     INDEX = "index"

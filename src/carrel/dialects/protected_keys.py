@@ -8,9 +8,10 @@ it needs, and no others.
 
 from enum import Enum
 
-from carrel.dialects import carrel, kai_reservation, maia, registry
+from carrel.dialects import carrel, kai_reservation, registry
+from carrel.dialects.tier import TERMINATE_AT
 
-OTHER_ANNOTATIONS = frozenset({kai_reservation.RESERVED_GPU, maia.TERMINATE_AT})
+OTHER_ANNOTATIONS = frozenset({kai_reservation.RESERVED_GPU, TERMINATE_AT})
 """Protected too, though no dialect's request or answer. So is everything under Carrel's own prefixes, except for the
 annotations by which users ask."""
 
@@ -26,7 +27,7 @@ class Writer(Enum):
 
 
 def account_of(writer: Writer, namespace: str) -> str:
-    """As the API server names it."""
+    """The name of the account, as the API server has it."""
     return f"system:serviceaccount:{namespace}:{writer.value}"
 
 

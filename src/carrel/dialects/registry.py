@@ -16,7 +16,7 @@ from carrel.dialects.gpuclaim_objects import GpuClaim
 from carrel.dialects.interface import Dialect, PodRequest, Reading
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.kubernetes.objects.pods import asks_for, resources_by_claim, subject
+from carrel.kubernetes.objects.pods import resource_asked, resources_by_claim, subject
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Gang
 
@@ -68,14 +68,10 @@ class DialectTable:
 ALL = DialectTable(DIALECTS)
 
 
-def no_gang(pod: Pod, name: str) -> None:
-    return None
-
-
 def request_of(
     pod: Pod,
     claim_named: ClaimNamed,
-    gang_of: GangOf = no_gang,
+    gang_of: GangOf = lambda pod, name: None,
     dialect_options: DialectOptions = DEFAULT_DIALECT_OPTIONS,
     spoken: tuple[Dialect, ...] | None = None,
 ) -> PodRequest | Refusal | None:
@@ -109,7 +105,7 @@ def missing_claim(pod: Pod, name: str) -> Refusal:
 
 
 def asked_in_ways(pod: Pod, ways: Sequence[str]) -> Refusal:
-    """Of a pod that would be promised GPUs more than once."""
+    """Refuse a pod that would be promised GPUs more than once."""
     return Refusal(f"{subject(pod.metadata)} asks for GPUs in {len(ways)} ways: {' and '.join(ways)}; keep one of them")
 
 
@@ -122,7 +118,9 @@ def dialects_of(pod: Pod) -> tuple[Dialect, ...]:
         for amounts in (container.resources.limits, container.resources.requests):
             if not table.resources.isdisjoint(amounts):
                 named |= table.resources.intersection(amounts)
-    asked = {word for word in named - resources_by_claim(pod) if asks_for(pod, word)} if named else named
+    if pod.status.extended_resource_claim_status is not None:
+        named -= resources_by_claim(pod)
+    asked = {word for word in named if resource_asked(pod, word).total}
     spoken = {table.by_resource[word] for word in asked if word in table.by_resource}
     if notes:
         spoken.update(map(table.by_annotation.__getitem__, table.annotations.intersection(notes)))

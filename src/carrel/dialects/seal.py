@@ -89,8 +89,8 @@ def place_of(namespace: str, name: str, generate_name: str) -> str:
     return f"{namespace}/{generate_name}*" if generate_name else f"{namespace}/{name}"
 
 
-def asked_gpus(containers: Iterable[tuple[str, Amounts, Amounts]]) -> list[tuple[str, str, str]]:
-    """Of the name, the limits and the requests of each container: for GPUs both are the same."""
+def asked_amounts(containers: Iterable[tuple[str, Amounts, Amounts]]) -> list[tuple[str, str, str]]:
+    """What is asked, by the name, the limits and the requests of each container: for GPUs both are the same."""
     words = registry.ALL.resources
     return sorted(
         (name, word, str(amount))
@@ -104,12 +104,12 @@ def asked_gpus(containers: Iterable[tuple[str, Amounts, Amounts]]) -> list[tuple
 def as_sealed(pod: Pod) -> SealedPod:
     meta, spec = pod.metadata, pod.spec
     containers = (*spec.init_containers, *spec.containers)
-    asked = asked_gpus((each.name, each.resources.limits, each.resources.requests) for each in containers)
+    asked = asked_amounts((each.name, each.resources.limits, each.resources.requests) for each in containers)
     return SealedPod(place_of(meta.namespace, meta.name, meta.generate_name), meta.annotations, asked)
 
 
 def _order(pod: Pod) -> tuple[bool, str, str]:
-    """Of several pods with the same seal, the first is served: the one that is placed, else the oldest."""
+    """The order of pods with the same seal. The first is served: the one that is placed, else the oldest."""
     return not pod.spec.node_name, pod.metadata.creation_timestamp, pod.metadata.uid
 
 

@@ -1,10 +1,14 @@
-"""Which container of a pod sees which GPUs, by its environment.
+"""Which container of a pod sees which GPUs: what is written on the pod when it gets them, and the environment by which
+its containers read that.
 
-A container that uses a GPU gets both variables by the downward API, from annotations that are written with the
-Binding (`bind_annotations`): the same UUIDs in both, or for CUDA the indices on the node, by a setting. The kubelet
-reads them when the container starts; a missing one means no GPU. Every other container of a GPU pod gets the value for
-no GPU, because an image may ask for all GPUs by itself; `env` beats `envFrom` beats the image. Whatever a user wrote in
-these variables is replaced.
+What is written goes onto the pod with the Binding, in one write: Carrel's own words, and those of the dialect that it
+asked in. These are copies, for the kubelet's environment, for peers and for people; who holds what is written on the
+Leases.
+
+A container that uses a GPU gets both variables by the downward API, from these annotations: the same UUIDs in both, or
+for CUDA the indices on the node, by a setting. The kubelet reads them when the container starts; a missing one means no
+GPU. Every other container of a GPU pod gets the value for no GPU, because an image may ask for all GPUs by itself;
+`env` beats `envFrom` beats the image. Whatever a user wrote in these variables is replaced.
 
 The containers of a pod that asks for no GPU get it too, if NVIDIA's runtime may show them one. Namespaces of tools that
 must see GPUs without asking for one, such as NVIDIA's device plugin, are left out.
@@ -16,11 +20,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from carrel.dialects import carrel, kai, kai_reservation, nvidia
-from carrel.dialects.interface import Json, variable_from
+from carrel.dialects.interface import Json, PodBinding
 from carrel.dialects.options import CudaDevices
+from carrel.ids import GpuUuid
 from carrel.kubernetes.objects.kinds import Namespace, Pod
+from carrel.kubernetes.objects.pods import annotation_field, subject, variable_from
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.requests import ContainerNeed, are_dealt_out
+from carrel.parsing.malformed import Malformed
 
 _ANNOTATION = re.compile(r"metadata\.annotations\['(.+)'\]")
 VARIABLES = (nvidia.VISIBLE_DEVICES, nvidia.CUDA_VISIBLE_DEVICES)
@@ -31,6 +38,70 @@ TOOL_NAMESPACES = (
     *(spelling.namespace for spelling in kai_reservation.SPELLINGS),
 )
 """Besides Carrel's own: only admins create pods there. `manifests/webhooks.yaml` has the same names."""
+
+
+# --- what is written on the pod --------------------------------------------------------------------------------------
+
+
+def devices_key(container: str = "") -> str:
+    """The annotation with the GPUs of the pod, or of one container; its environment refers to it by this name.
+
+    A container's name may be as long as the part of a key after the slash, so it stands there alone.
+    """
+    return f"devices.carrel.dev/{container}" if container else carrel.DEVICES
+
+
+def indices_key(container: str = "") -> str:
+    """The annotation with the numbers of these GPUs on their node."""
+    return f"indices.carrel.dev/{container}" if container else carrel.INDICES
+
+
+def read_devices(pod: Pod, container: str = "") -> tuple[GpuUuid, ...]:
+    """Empty if the pod has none. Only a copy: ask the ledger who holds what."""
+    text = pod.metadata.annotations.get(devices_key(container), "")
+    uuids = tuple(map(GpuUuid, text.split(","))) if text else ()
+    if not all(uuids):
+        raise Malformed(subject(pod.metadata), annotation_field(devices_key(container)), text, "UUIDs joined by commas")
+    return uuids
+
+
+def write_slots(slots: Sequence[str]) -> dict[str, str]:
+    return {carrel.SLOTS: ",".join(slots)}
+
+
+def bound_gpus(annotations: Mapping[str, str]) -> frozenset[str]:
+    """What the pod was bound with, as its Leases name it: slots, or GPUs. Only a copy."""
+    text = annotations.get(carrel.SLOTS) or annotations.get(carrel.DEVICES, "")
+    return frozenset(text.split(",")) if text else frozenset()
+
+
+def bind_annotations(binding: PodBinding) -> dict[str, str]:
+    """What is written on a pod with its Binding."""
+    gpus = binding.placement.gpus
+    notes = _told(gpus, binding)
+    if not all(gpu.has_uuid for gpu in gpus):
+        notes |= write_slots([gpu.uuid for gpu in gpus])
+    if are_dealt_out(binding.pod_request.request.containers):
+        # Also where they see the same GPUs: their environment refers to these keys since the pod was admitted.
+        for container, of_container in binding.placement.by_container().items():
+            notes |= _told(of_container, binding, container)
+    return notes | binding.pod_request.dialect.bind_annotations(binding)
+
+
+def _told(gpus: Sequence[Gpu], binding: PodBinding, container: str = "") -> dict[str, str]:
+    """What the variables of the containers read."""
+    notes = {devices_key(container): ",".join(map(visible_name, gpus))}
+    if binding.options.cuda_devices is CudaDevices.INDEX:
+        notes[indices_key(container)] = ",".join(str(gpu.index) for gpu in gpus)
+    return notes
+
+
+def visible_name(gpu: Gpu) -> str:
+    """What NVIDIA's runtime calls a GPU: its UUID; where nobody has reported that, its index on the node."""
+    return gpu.uuid if gpu.has_uuid else str(gpu.index)
+
+
+# --- the environment of its containers -------------------------------------------------------------------------------
 
 
 def may_see_gpus(spec: Mapping[str, Any], runtime_shows_gpus: Callable[[str], bool] = nvidia.is_runtime) -> bool:
@@ -67,21 +138,16 @@ class Sight:
     """For CUDA."""
 
 
-def sight(cuda_devices: CudaDevices, container: str = "") -> Sight:
-    """Of one container with GPUs of its own, or of all containers of a pod."""
-    devices = carrel.devices_key(container)
-    return Sight(devices, carrel.indices_key(container) if cuda_devices is CudaDevices.INDEX else devices)
-
-
 def sight_of(
     pod: Pod, needs: Sequence[ContainerNeed], cuda_devices: CudaDevices = CudaDevices.UUID
 ) -> dict[str, Sight]:
-    """For each container that uses a GPU: all, if none asks by itself."""
-    names = [need.container for need in needs]
+    """For each container that uses a GPU: all, if none asks by itself. Under the empty name: all GPUs of the pod."""
+    cuda = indices_key if cuda_devices is CudaDevices.INDEX else devices_key
+    names, of_pod = [need.container for need in needs], Sight(devices_key(), cuda())
     if are_dealt_out(needs):
-        return {name: sight(cuda_devices, name) for name in names}
+        return {"": of_pod, **{name: Sight(devices_key(name), cuda(name)) for name in names}}
     everyone = (container.name for container in (*pod.spec.containers, *pod.spec.init_containers))
-    return dict.fromkeys(names or everyone, sight(cuda_devices))
+    return dict.fromkeys(["", *(names or everyone)], of_pod)
 
 
 def shown(
@@ -115,7 +181,7 @@ def left_to_the_plugin(container: Mapping[str, Any]) -> Json:
     return _with(container, [])
 
 
-def gpus_seen(pod: Mapping[str, Any], container: str, gpus: Sequence[Gpu]) -> frozenset[str]:
+def gpus_seen(pod: Mapping[str, Any], container: str, gpus: Sequence[Gpu]) -> frozenset[GpuUuid]:
     """The GPUs that a container of a pod on their node can see, by its manifest. Where that does not say: all."""
     everything = frozenset(gpu.uuid for gpu in gpus)
     spec = pod.get("spec") or {}
@@ -130,7 +196,7 @@ def gpus_seen(pod: Mapping[str, Any], container: str, gpus: Sequence[Gpu]) -> fr
     value = _value(pod, variables[-1]) if variables else None  # the last one counts
     if value is None:
         return everything
-    seen: set[str] = set()
+    seen: set[GpuUuid] = set()
     for word in filter(None, (part.strip() for part in value.split(","))):
         if word in (nvidia.NO_DEVICE, nvidia.NO_RUNTIME) or nvidia.is_uuid(word) or word.isdigit():
             seen |= {gpu.uuid for gpu in gpus if word in (gpu.uuid, str(gpu.index))}

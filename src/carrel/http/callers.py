@@ -13,9 +13,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from carrel.http.asgi import AsgiApp, Receive, Scope, Send
+from carrel.http.asgi import AsgiApp, Receive, Refused, Scope, Send, answer_refused
 from carrel.http.health import is_probe
-from carrel.http.refusals import Refused, answer_refused
 
 log = logging.getLogger(__name__)
 

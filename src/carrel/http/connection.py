@@ -19,10 +19,10 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from carrel.http.asgi import Refused, overloaded
 from carrel.http.health import is_probe
 from carrel.http.limits import KEEP_ALIVE_S, ServerLimits
 from carrel.http.open_connections import OpenConnections, Waits
-from carrel.http.refusals import Refused, overloaded
 
 LINGER_S = 2.0
 LINGER_BYTES = 1024 * 1024

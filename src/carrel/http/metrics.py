@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -26,18 +26,12 @@ class ComponentMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._object_failures = Counter(
-            "carrel_object_failures",
-            "Steps that failed for one object, which the log names. They are tried again; other objects are served.",
-            ["step"],
-            registry=self.registry,
-        )
-
-    def count_object_failure(self, step: str) -> None:
-        self._object_failures.labels(step).inc()
 
     def show_api_calls(self, calls: CountedCalls) -> None:
         self.read_on_scrape(lambda: _api_metrics(calls))
+
+    def show_failures(self, by_step: Mapping[str, int]) -> None:
+        self.read_on_scrape(lambda: [_failures(by_step)])
 
     def read_on_scrape(self, read: Callable[[], Iterable[Metric]]) -> None:
         """Adds metrics that are computed whenever Prometheus asks."""
@@ -73,6 +67,17 @@ def _api_metrics(calls: CountedCalls) -> Iterable[Metric]:
     for verb, (buckets, total_s) in sorted(calls.durations().items()):
         durations.add_metric([verb], buckets, total_s)
     yield durations
+
+
+def _failures(by_step: Mapping[str, int]) -> Metric:
+    metric = CounterMetricFamily(
+        "carrel_object_failures",
+        "Steps that failed for one object, which the log names. They are tried again; other objects are served.",
+        labels=["step"],
+    )
+    for step, count in sorted(by_step.items()):
+        metric.add_metric([step], count)
+    return metric
 
 
 def labelled_gauge(name: str, meaning: str, label: str, values: Mapping[str, float]) -> GaugeMetricFamily:

@@ -1,5 +1,5 @@
 """POST paths that are answered with JSON. Their bodies are read up to a limit, and up to what all bodies together may
-take of the memory."""
+take of the memory. A body that is nested more deeply than anybody needs is refused."""
 
 import asyncio
 import contextlib
@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from starlette.routing import Route
 
-from carrel.http.asgi import Receive, Scope, Send
-from carrel.http.refusals import OVERLOADED, Refused, answer_refused
+from carrel.http.asgi import OVERLOADED, Receive, Refused, Scope, Send, answer_refused
+from carrel.parsing.nesting import is_nested_too_deeply
 
 DROPPED_BYTES = 16 * 1024 * 1024
 DROPPED_S = 2.0
@@ -37,6 +37,9 @@ class BodyLimit:
 
     def too_large(self) -> Refused:
         return Refused(413, f"the body is larger than {self.bytes} bytes", self.error_field)
+
+    def too_deep(self) -> Refused:
+        return Refused(400, "the body is nested too deeply", self.error_field)
 
 
 class CallerGone(Exception):
@@ -66,7 +69,8 @@ class Body:
                 return refused
             chunks.append(chunk)
             if not message.get("more_body"):
-                return b"".join(chunks)
+                body = b"".join(chunks)
+                return self._limit.too_deep() if is_nested_too_deeply(body) else body
 
     def release(self) -> None:
         self._limit.memory.used -= self._size

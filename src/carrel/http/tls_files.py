@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from carrel.http.server import TlsContext
+from carrel.http.serving import TlsContext
 
 T = TypeVar("T")
 

@@ -7,11 +7,11 @@ Reading order:
 
     hand_over                what is seen of a server's pod while Carrel hands it over to CPU
     spawner                  `CarrelSpawner`: waits for the successor, moves the route, withdraws a hand-over, stretches
-                             the time-out while a booked GPU is given back
-    successors               what the spawner writes in the cluster about a successor
+                             the time-out while a booked GPU is given back; writes in the cluster about a successor
+    moving                   the page that people see meanwhile
     startable booking_service  what a person may start now; asking for it
-    profiles                 `carrel_profiles`: the choices of the spawn page
-    spawn_page               its words, and those of the progress page
+    profiles                 `carrel_profiles`: the choices of the spawn page; its words
+    progress                 what the page says while a server starts
 """
 
 from carrel.jupyterhub.profiles import carrel_profiles

@@ -4,17 +4,59 @@ Whether a booking covers the pod is Carrel's decision when the pod is created; a
 model are asked for. So the same choice keeps its name whether a booking is running or not, and a hub that restarts a
 server with the choice of last month finds it. KubeSpawner merges what a choice says with what the hub's admin has set
 for all servers: "No GPU" must say 0.
+
+The words of the spawn page are here too. Whatever others wrote is escaped: KubeSpawner does
+not.
 """
 
 import html
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from carrel.dialects.carrel import GPU_MODEL
 from carrel.dialects.nvidia import GPU
-from carrel.jupyterhub.spawn_page import amount, day_and_time, next_free_words
-from carrel.jupyterhub.startable import StartableAnswer, StartableBooking
+from carrel.jupyterhub.startable import FreeModel, StartableAnswer, StartableBooking
+
+AWAY = "Carrel's booking service does not answer. Bookings and free GPUs are not shown; you can still start."
+
+
+def day_and_time(at: datetime, zone: str) -> str:
+    """Return `Fri 20 Nov 18:00 CET`: with the zone's name."""
+    return f"{at.astimezone(ZoneInfo(zone)):%a %d %b %H:%M %Z}"
+
+
+def amount(gpus: int, model: str) -> str:
+    """Return `2 A100`. The vendor's name is not what people say."""
+    return f"{gpus} {model.removeprefix('NVIDIA-') or ('GPU' if gpus == 1 else 'GPUs')}"
+
+
+def notices_html(startable: StartableAnswer | None, zone: str) -> str:
+    """What stands above the choices."""
+    lines = [*(html.escape(each) for each in startable.notices)] if startable else [AWAY]
+    if startable is not None:
+        lines += [
+            html.escape(f"Your booking of {amount(each.gpus, each.model)} starts {day_and_time(each.start, zone)}.")
+            for each in startable.bookings
+            if not each.runs
+        ]
+        if startable.book_url.startswith(("https://", "http://")):
+            lines.append(f'<a href="{html.escape(startable.book_url)}" target="_blank" rel="noopener">Book a GPU …</a>')
+    return "".join(f'<p class="carrel-notice">{line}</p>' for line in lines)
+
+
+def next_free_words(startable: StartableAnswer | None, zone: str) -> list[str]:
+    """When GPUs of the models will be free that are all in use now."""
+    free = startable.free if startable else ()
+    return [_next_free(each, zone) for each in free if not each.gpus and each.next_free is not None]
+
+
+def _next_free(free: FreeModel, zone: str) -> str:
+    when = day_and_time(free.next_free, zone) if free.next_free else "later"
+    return f"{amount(1, free.model)} will be free {when}"
+
 
 Profile = dict[str, Any]
 
@@ -22,6 +64,8 @@ ANY_GPU, NO_GPU = "gpu-any", "no-gpu"
 OF_CARREL = re.compile(r"gpu-.+-([1-9]\d{0,2})")
 """The slug of a choice with a model and a number."""
 MAY_BE_TAKEN_BACK = "It may be taken back when somebody who booked needs it; your notebook then continues on CPU."
+OR_CPU = "If none is free, your notebook waits a moment, and then runs on CPU."
+OR_WAIT = "If none is free, your notebook waits until one is."
 
 
 def carrel_profiles(more: Sequence[Profile] = ()) -> Callable[[Any], Awaitable[list[Profile]]]:
@@ -45,7 +89,7 @@ def profiles_for(startable: StartableAnswer | None, zone: str) -> list[Profile]:
     slugs = {each["slug"] for each in found}
     found += [each for each in _of_free_gpus(startable) if each["slug"] not in slugs]
     if not any(each.gpus for each in (startable.free if startable else ())):
-        found.append(_any_gpu(next_free_words(startable, zone)))
+        found.append(_any_gpu(startable, next_free_words(startable, zone)))
     found.append(_profile(NO_GPU, "No GPU", "Your notebook runs on CPU.", 0, ""))
     found[0 if running else -1]["default"] = True
     return found
@@ -69,8 +113,9 @@ def _of_free_gpus(startable: StartableAnswer | None) -> Iterator[Profile]:
             yield _profile(_slug(free.model, 1), title, f"You get one. {MAY_BE_TAKEN_BACK}", 1, free.model)
 
 
-def _any_gpu(when: Sequence[str]) -> Profile:
-    text = f"If none is free, your notebook waits a moment, and then runs on CPU. {MAY_BE_TAKEN_BACK}"
+def _any_gpu(startable: StartableAnswer | None, when: Sequence[str]) -> Profile:
+    if_none = OR_WAIT if startable and startable.waits_when_full else OR_CPU
+    text = f"{if_none} {MAY_BE_TAKEN_BACK}"
     return _profile(ANY_GPU, "A GPU if one is free", ". ".join([*when, text]), 1, "")
 
 
@@ -84,7 +129,7 @@ def outdated_profiles(chosen: str, startable: StartableAnswer | None) -> Iterato
         model = next((each for each in sorted(known) if _slug(each, gpus) == chosen), "")
         yield _profile(chosen, "A GPU if one is free", MAY_BE_TAKEN_BACK, gpus if model else 1, model)
     elif chosen == ANY_GPU:
-        yield _any_gpu([])
+        yield _any_gpu(startable, [])
 
 
 def _slug(model: str, gpus: int) -> str:

@@ -38,6 +38,8 @@ class StartableAnswer(msgspec.Struct, frozen=True):
     free: tuple[FreeModel, ...]
     book_url: str = ""
     notices: tuple[str, ...] = ()
+    waits_when_full: bool = False
+    """A notebook for which no GPU is free waits for one; else it runs on CPU."""
 
 
 def read_startable(answer: Any) -> StartableAnswer:

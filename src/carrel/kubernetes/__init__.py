@@ -3,12 +3,12 @@
 Reading order:
 
     objects/                                     PURE: what is read of each kind
-    cluster                                      what Carrel asks of an API server, and the errors
+    cluster                                      what Carrel asks of an API server; which error an answer means
     config credentials                           where the API server is, and our credentials
-    transport http_transport responses           one call, its answer, and the error it means
-    client decoding warnings api_calls           each verb as a call; JSON to objects; the server's warnings; counts
+    transport http_transport                     one call and its answer
+    client decoding api_calls                    each verb as a call; JSON to objects; counts, and the server's warnings
     server_clock                                 the time by the API server
-    store reflector informers                    copies of objects, kept up to date by watches
+    store reflector                              copies of objects, kept up to date by watches
     timing work_queue isolation                  when to try again; each object by itself
     leader_election                              at most one process leads, also during a long decision
     event_recorder                               Events about pods

@@ -13,12 +13,12 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from math import inf
+from typing import TypeVar
 
 import msgspec
 
-from carrel.kubernetes import responses
-from carrel.kubernetes.api_calls import NO_ANSWER, ApiCalls
+from carrel.kubernetes.api_calls import ApiCalls
 from carrel.kubernetes.cluster import (
     DEFAULT_DELETE_OPTIONS,
     EVERYTHING,
@@ -29,14 +29,16 @@ from carrel.kubernetes.cluster import (
     FieldValidation,
     Invalid,
     Json,
-    JsonPatch,
     ListPage,
-    MergePatch,
     OutcomeUnknown,
     Patch,
     Selection,
     Unavailable,
     WatchEvent,
+    error_in_stream,
+    error_of,
+    status_in,
+    unreadable,
 )
 from carrel.kubernetes.decoding import read_list, reader_of
 from carrel.kubernetes.objects.kinds import ListMetadata, Object
@@ -45,7 +47,6 @@ from carrel.kubernetes.objects.resources import PODS, Resource
 from carrel.kubernetes.server_clock import ServerClock
 from carrel.kubernetes.timing import REAL_TIME, Timing
 from carrel.kubernetes.transport import ApiRequest, ResponseLike, Transport
-from carrel.kubernetes.warnings import Warnings
 
 V = TypeVar("V", bound=Object)
 
@@ -69,7 +70,7 @@ class PodAnswer:
     """By the pod's own clock, as HTTP writes it; empty if it says none."""
 
 
-_JSON = "application/json"
+NOTHING: Mapping[str, str] = {}
 _TOO_MANY = 429
 _LONGEST_WAIT_S = 15.0
 """Total wait of one call that the server asks to repeat later; shorter than the time-outs of our own callers."""
@@ -97,7 +98,6 @@ class Client:
         self,
         transport: Transport,
         fields: FieldValidation = FieldValidation.STRICT,
-        warnings: Warnings | None = None,
         timing: Timing = REAL_TIME,
         clock: ServerClock | None = None,
         calls: ApiCalls | None = None,
@@ -105,7 +105,6 @@ class Client:
         """Strict by default, so that tests find every misspelled field. Components pass what their settings say."""
         self._transport = transport
         self._fields = fields
-        self._warnings = warnings or Warnings()
         self._timing = timing
         self.clock = clock or ServerClock(monotonic=time.monotonic)
         """The time by the API server."""
@@ -115,7 +114,7 @@ class Client:
         """The same client, but `require` is called, and waited for, before every write; if it raises, the write is not
         sent."""
         transport = _Guarded(self._transport, require)
-        return Client(transport, self._fields, self._warnings, self._timing, self.clock, self.calls)
+        return Client(transport, self._fields, self._timing, self.clock, self.calls)
 
     async def aclose(self) -> None:
         await self._transport.aclose()
@@ -124,10 +123,10 @@ class Client:
 
     async def release(self) -> Release:
         """The release of Kubernetes, such as (1, 37). Raises `Malformed` if something else answers."""
-        return read_release(await self._object(ApiRequest("GET", "/version")))
+        return read_release(await self._call("GET", "/version"))
 
     async def get(self, resource: Resource[V], name: str, namespace: str = "") -> Json:
-        return await self._object(ApiRequest("GET", _path(resource, namespace, name)))
+        return await self._call("GET", _path(resource, namespace, name))
 
     async def list(
         self,
@@ -138,25 +137,21 @@ class Client:
         continue_token: str = "",
         resource_version: str = "",
     ) -> ListPage[V]:
-        query = _selecting(selection) | _given(
-            limit=str(limit or ""), resourceVersion=resource_version, **{"continue": continue_token}
-        )
+        page = {"limit": str(limit or ""), "continue": continue_token, "resourceVersion": resource_version}
+        query = _given(labelSelector=selection.labels, fieldSelector=selection.fields, **page)
         request = ApiRequest("GET", _path(resource, selection.namespace), query)
         response = await self._send(request)
         try:
             metadata, items = read_list(resource, response.body)
         except msgspec.MsgspecError as error:
-            raise responses.unreadable(request, response, str(error)) from error
+            raise unreadable(request, response, str(error)) from error
         return ListPage(items, metadata.resource_version, metadata.continue_token)
 
     def watch(
         self, resource: Resource[V], selection: Selection = EVERYTHING, *, resource_version: str
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchEvent[V]]]:
-        query = _selecting(selection) | {
-            "watch": "true",
-            "allowWatchBookmarks": "true",
-            "resourceVersion": resource_version,
-        }
+        query = {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": resource_version}
+        query |= _given(labelSelector=selection.labels, fieldSelector=selection.fields)
         return self._watching(resource, ApiRequest("GET", _path(resource, selection.namespace), query))
 
     @asynccontextmanager
@@ -165,7 +160,7 @@ class Client:
     ) -> AsyncIterator[AsyncIterator[WatchEvent[V]]]:
         response = await self._send(request)
         if response.stream is None:
-            raise responses.unreadable(request, response, "no stream")
+            raise unreadable(request, response, "no stream")
         async with aclosing(response.stream), aclosing(_events(resource, request, response.stream)) as events:
             yield events
 
@@ -178,19 +173,19 @@ class Client:
         request = ApiRequest("GET", _path(PODS, pod.namespace, name, f"proxy{path}"))
         # The pod's clock is not the API server's, so this answer does not set the clock.
         response = await self._transport.send(request)
-        if response.status >= 300 and responses.is_status(response.body):
-            raise responses.error_of(request, response)
+        if response.status >= 300 and status_in(response.body) is not None:
+            raise error_of(request, response)
         return PodAnswer(response.status, response.body.decode(errors="replace"), response.headers.get("date", ""))
 
     # Writing
 
     async def create(self, resource: Resource[V], body: Json, namespace: str = "", *, dry_run: bool = False) -> Json:
-        return await self._write("POST", _path(resource, namespace), body, dry_run)
+        return await self._call("POST", _path(resource, namespace), body, dry_run=dry_run)
 
     async def update(self, resource: Resource[V], body: Json, *, subresource: str = "", dry_run: bool = False) -> Json:
         metadata = body["metadata"]
         path = _path(resource, metadata.get("namespace", ""), metadata["name"], subresource)
-        return await self._write("PUT", path, body, dry_run)
+        return await self._call("PUT", path, body, dry_run=dry_run)
 
     async def patch(
         self,
@@ -202,24 +197,16 @@ class Client:
         subresource: str = "",
         dry_run: bool = False,
     ) -> Json:
-        content_type, document = _written(patch)
-        query = self._options(dry_run)
-        if isinstance(patch, Apply):
-            query |= {"fieldManager": patch.manager} | _given(force="true" if patch.force else "")
         path = _path(resource, namespace, name, subresource)
-        return await self._object(
-            ApiRequest("PATCH", path, query, {"content-type": content_type}, msgspec.json.encode(document))
-        )
-
-    def warnings(
-        self, resource: Resource[V], name: str, namespace: str = "", *, subresource: str = ""
-    ) -> tuple[str, ...]:
-        return self._warnings.latest(_path(resource, namespace, name, subresource))
+        query = NOTHING
+        if isinstance(patch, Apply):
+            query = _given(fieldManager=patch.manager, force="true" if patch.force else "")
+        return await self._call("PATCH", path, patch.document, query, patch.content_type, dry_run)
 
     async def delete(
         self, resource: Resource[V], name: str, namespace: str = "", *, how: DeleteOptions = DEFAULT_DELETE_OPTIONS
     ) -> Json:
-        return await self._write("DELETE", _path(resource, namespace, name), _delete_options(how), dry_run=False)
+        return await self._call("DELETE", _path(resource, namespace, name), _delete_options(how))
 
     async def bind(self, target: BindTarget) -> None:
         metadata: Json = {"name": target.pod, "namespace": target.namespace, "uid": target.uid}
@@ -231,7 +218,7 @@ class Client:
             "metadata": metadata,
             "target": {"apiVersion": "v1", "kind": "Node", "name": target.node},
         }
-        await self._write("POST", _path(PODS, target.namespace, target.pod, "binding"), binding, dry_run=False)
+        await self._call("POST", _path(PODS, target.namespace, target.pod, "binding"), binding)
 
     async def evict(self, namespace: str, pod: str, *, how: DeleteOptions = DEFAULT_DELETE_OPTIONS) -> None:
         eviction = {
@@ -240,52 +227,58 @@ class Client:
             "metadata": {"name": pod, "namespace": namespace},
             "deleteOptions": _delete_options(how),
         }
-        await self._write("POST", _path(PODS, namespace, pod, "eviction"), eviction, dry_run=False)
+        await self._call("POST", _path(PODS, namespace, pod, "eviction"), eviction)
 
     # One call
 
-    async def _write(self, method: str, path: str, body: Mapping[str, Any], dry_run: bool) -> Json:
-        query = {} if method == "DELETE" else self._options(dry_run)  # a DELETE has its options in the body
-        return await self._object(ApiRequest(method, path, query, {"content-type": _JSON}, msgspec.json.encode(body)))
-
-    def _options(self, dry_run: bool) -> dict[str, str]:
-        return {"fieldValidation": self._fields.value} | ({"dryRun": "All"} if dry_run else {})
-
-    async def _object(self, request: ApiRequest) -> Json:
-        return responses.object_of(request, await self._send(request))
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        query: Mapping[str, str] = NOTHING,
+        content_type: str = "application/json",
+        dry_run: bool = False,
+    ) -> Json:
+        """The JSON object that the server answers."""
+        if method in ("POST", "PUT", "PATCH"):  # a DELETE has its options in the body
+            query = {**query, "fieldValidation": self._fields.value, **({"dryRun": "All"} if dry_run else {})}
+        headers, content = ({}, b"") if body is None else ({"content-type": content_type}, msgspec.json.encode(body))
+        request = ApiRequest(method, path, query, headers, content)
+        response = await self._send(request)
+        try:
+            document = msgspec.json.decode(response.body)
+        except msgspec.DecodeError as error:
+            raise unreadable(request, response, str(error)) from error
+        if not isinstance(document, dict):
+            raise unreadable(request, response, f"a {type(document).__name__} instead of an object")
+        return document
 
     async def _send(self, request: ApiRequest) -> ResponseLike:
-        waited = 0.0
+        waited_s = 0.0
         while True:
-            sent = self.clock.machine()
+            sent, began = self.clock.machine(), time.perf_counter()
             try:
-                response = await self._counted(request)
-            except OutcomeUnknown as lost:
-                if request.method != "GET":
+                response = await self._transport.send(request)
+            except (OutcomeUnknown, Unavailable) as lost:
+                self.calls.add(request, None, time.perf_counter() - began)
+                if request.method != "GET" or isinstance(lost, Unavailable):
                     raise
                 # A read whose answer was lost has written nothing.
                 raise Unavailable(lost.status, lost.reason, lost.message, lost.details) from lost
-            self._warnings.add(request, response)
+            self.calls.add(request, response, time.perf_counter() - began)
             if date := response.headers.get("date"):
                 # A watch has a connection of its own; all other calls share a few, and one voice.
                 self.clock.observe(date, sent, request.path if "watch" in request.query else "")
             if response.status < 300:
                 return response
-            wait_s = _retry_after(request, response)
-            if wait_s is None or waited + wait_s > _LONGEST_WAIT_S:
-                raise responses.error_of(request, response)
-            waited += wait_s
+            asked = response.headers.get("retry-after", "")
+            may_repeat = response.status == _TOO_MANY and asked.isdecimal() and not request.path.endswith("/eviction")
+            wait_s = max(1.0, float(asked)) if may_repeat else inf
+            waited_s += wait_s
+            if waited_s > _LONGEST_WAIT_S:
+                raise error_of(request, response)
             await self._timing.sleep(wait_s)
-
-    async def _counted(self, request: ApiRequest) -> ResponseLike:
-        began = time.perf_counter()
-        try:
-            response = await self._transport.send(request)
-        except (OutcomeUnknown, Unavailable):
-            self.calls.add(request, NO_ANSWER, time.perf_counter() - began)
-            raise
-        self.calls.add(request, str(response.status), time.perf_counter() - began)
-        return response
 
 
 class _Guarded:
@@ -310,7 +303,7 @@ async def _events(
         try:
             event = _read_line(line)
             if event.type == "ERROR":
-                raise responses.error_in_stream(request, event.object)
+                raise error_in_stream(request, bytes(event.object))
             if event.type == "BOOKMARK":
                 yield WatchEvent(ChangeType.BOOKMARK, None, _read_bookmark(event.object).metadata.resource_version)
                 continue
@@ -335,19 +328,6 @@ async def _lines(stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, N
                 yield line
 
 
-def _written(patch: Patch) -> tuple[str, Any]:
-    match patch:
-        case JsonPatch(operations):
-            return "application/json-patch+json", operations
-        case MergePatch(document):
-            return "application/merge-patch+json", document
-        case Apply(document):
-            # JSON is YAML.
-            return "application/apply-patch+yaml", document
-        case _:
-            return "application/strategic-merge-patch+json", patch.document
-
-
 def _path(resource: Resource[V], namespace: str, name: str | None = None, subresource: str = "") -> str:
     for field, part in (("namespace", namespace), ("name", name)):
         if (part == "" and field == "name") or (part and (part in (".", "..") or "/" in part or "%" in part)):
@@ -355,22 +335,10 @@ def _path(resource: Resource[V], namespace: str, name: str | None = None, subres
     return resource.path(namespace, name or "", subresource)
 
 
-def _retry_after(request: ApiRequest, response: ResponseLike) -> float | None:
-    """Seconds after which the same call may be sent again; None if the caller gets this answer."""
-    asked = response.headers.get("retry-after", "")
-    if response.status != _TOO_MANY or not asked.isdecimal() or request.path.endswith("/eviction"):
-        return None
-    return max(1.0, float(asked))
-
-
-def _selecting(selection: Selection) -> dict[str, str]:
-    return _given(labelSelector=selection.labels, fieldSelector=selection.fields)
-
-
 def _delete_options(how: DeleteOptions) -> Json:
     options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
-    preconditions = _given(uid=how.uid, resourceVersion=how.resource_version)
-    if preconditions:
+    named = {"uid": how.uid, "resourceVersion": how.resource_version}
+    if preconditions := {key: value for key, value in named.items() if value}:
         options["preconditions"] = preconditions
     if how.grace_seconds is not None:
         options["gracePeriodSeconds"] = how.grace_seconds

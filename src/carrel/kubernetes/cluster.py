@@ -12,11 +12,14 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+import msgspec
 
 from carrel.kubernetes.api_calls import ApiCalls
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import Resource
+from carrel.kubernetes.transport import ApiRequest, ApiResponse, ResponseLike
 
 Json = dict[str, Any]
 V = TypeVar("V", bound=Object)
@@ -80,6 +83,94 @@ class OutcomeUnknown(ClusterError):
     """The answer to a write was lost, or was a 500, 502 or 504: it may have taken effect."""
 
 
+# --- which error an answer is ----------------------------------------------------------------------------------------
+#
+# The class says who has to act. Two rules are ours:
+# - a 500, 502 or 504 to a *write* is `OutcomeUnknown`, not `Unavailable`, because the server (or a proxy before it)
+#   gives these also when etcd or the server itself was too slow and the write took effect after all;
+# - a uid that is not the object's is a `Conflict`. Servers answer 409 to an update, but 422 (immutable) to a patch.
+
+_BY_STATUS: Mapping[int, type[ClusterError]] = {
+    400: Invalid,
+    401: Forbidden,
+    403: Forbidden,
+    404: NotFound,
+    405: Invalid,
+    406: Invalid,
+    409: Conflict,
+    410: Expired,
+    413: Invalid,
+    415: Invalid,
+    422: Invalid,
+    429: Busy,
+}
+_MAYBE_WRITTEN = frozenset({500, 502, 504})
+_SHOWN_CHARACTERS = 300
+
+
+class Status(msgspec.Struct, rename="camel"):
+    """Kubernetes' answer if there is no object to return. Proxies do not write it: every field may be absent."""
+
+    kind: str = ""
+    status: str = ""
+    message: str = ""
+    reason: str = ""
+    code: int = 0
+    details: dict[str, Any] | None = None
+
+
+def error_of(request: ApiRequest, response: ResponseLike) -> ClusterError:
+    """The error for an answer with a status of 300 or more."""
+    status = status_in(response.body) or Status(
+        reason=response.headers.get("content-type", "no content type"),
+        message=response.body[:_SHOWN_CHARACTERS].decode(errors="replace").strip() or "no body",
+    )
+    details, code, is_write = dict(status.details or {}), response.status, request.method != "GET"
+    retry_after = response.headers.get("retry-after", "")
+    if retry_after.isdecimal():
+        details.setdefault("retryAfterSeconds", int(retry_after))
+    if code == 409 and status.reason == "AlreadyExists":
+        error: type[ClusterError] = AlreadyExists
+    elif code >= 500:
+        error = OutcomeUnknown if is_write and code in _MAYBE_WRITTEN else Unavailable
+    else:
+        error = _BY_STATUS.get(code, Invalid)
+    if error is Invalid and request.method == "PATCH" and _names_another_uid(details):
+        error = Conflict
+    return error(code, status.reason, f"{request.method} {request.path}: {status.message}", details)
+
+
+def error_in_stream(request: ApiRequest, body: bytes) -> ClusterError:
+    """The error for an ERROR event inside a watch's 200: most expired versions are reported like this."""
+    return error_of(request, ApiResponse(msgspec.json.decode(body, type=Status).code, body))
+
+
+def unreadable(request: ApiRequest, response: ResponseLike, why: str) -> ClusterError:
+    """A 2xx whose body is not Kubernetes JSON: something between us and the API server answered, or cut it off."""
+    message = f"{request.method} {request.path}: the answer is not Kubernetes JSON ({why})"
+    error = Unavailable if request.method == "GET" else OutcomeUnknown
+    return error(response.status, "UnreadableAnswer", message)
+
+
+def status_in(body: bytes) -> Status | None:
+    """None: what answers is not the API server."""
+    try:
+        status = msgspec.json.decode(body, type=Status)
+    except msgspec.MsgspecError:
+        return None
+    return status if status.kind == "Status" else None
+
+
+def _names_another_uid(details: Mapping[str, Any]) -> bool:
+    causes = details.get("causes")
+    return isinstance(causes, list) and any(
+        isinstance(cause, dict) and cause.get("field") == "metadata.uid" for cause in causes
+    )
+
+
+# --- what is asked and answered --------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class ListPage(Generic[V_co]):
     items: Sequence[V_co]
@@ -108,7 +199,8 @@ class WatchEvent(Generic[V_co]):
 class JsonPatch:
     """RFC 6902."""
 
-    operations: Sequence[Mapping[str, Any]]
+    document: Sequence[Mapping[str, Any]]
+    content_type: ClassVar = "application/json-patch+json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +208,7 @@ class MergePatch:
     """RFC 7386. A resourceVersion or uid in its metadata is a precondition."""
 
     document: Mapping[str, Any]
+    content_type: ClassVar = "application/merge-patch+json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +216,7 @@ class StrategicPatch:
     """Kubernetes' own merge, where lists of built-in kinds are merged by key. Not for custom resources."""
 
     document: Mapping[str, Any]
+    content_type: ClassVar = "application/strategic-merge-patch+json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +226,8 @@ class Apply:
     document: Mapping[str, Any]
     manager: str
     force: bool = False
+    content_type: ClassVar = "application/apply-patch+yaml"
+    """JSON is YAML."""
 
 
 Patch = JsonPatch | MergePatch | StrategicPatch | Apply
@@ -211,12 +307,6 @@ class Cluster(Protocol):
     async def patch(
         self, resource: Resource[V], name: str, patch: Patch, namespace: str = "", *, subresource: str = ""
     ) -> Json: ...
-
-    def warnings(
-        self, resource: Resource[V], name: str, namespace: str = "", *, subresource: str = ""
-    ) -> Sequence[str]:
-        """The server's warnings when this object was last updated or patched, for example about an unknown field."""
-        ...
 
     async def delete(
         self, resource: Resource[V], name: str, namespace: str = "", *, how: DeleteOptions = DEFAULT_DELETE_OPTIONS

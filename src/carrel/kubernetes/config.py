@@ -10,9 +10,8 @@ import base64
 import binascii
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 from yarl import URL
@@ -25,6 +24,7 @@ from carrel.kubernetes.credentials import (
     StoredCredentials,
 )
 from carrel.parsing import Malformed
+from carrel.parsing.fields import Field
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _PLUGIN_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
@@ -46,12 +46,15 @@ class Trust:
     insecure: bool = False
 
 
+ANONYMOUS = StoredCredentials(CredentialLocations())
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """Everything that a transport needs to know."""
 
     server: str
-    credential_source: CredentialSource = field(default_factory=lambda: StoredCredentials(CredentialLocations()))
+    credential_source: CredentialSource = ANONYMOUS
     trust: Trust = Trust()
     namespace: str = "default"
 
@@ -84,67 +87,29 @@ def _in_cluster(environ: Mapping[str, str], folder: Path) -> Access:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One named entry, with the file it came from: relative paths in it are relative to that file."""
+    """One named entry, with the folder of its file: relative paths in it are relative to that."""
 
-    file: Path
-    where: str
-    values: Mapping[str, Any]
+    field: Field
+    folder: Path
 
-    def __bool__(self) -> bool:
-        return bool(self.values)
+    def path(self, name: str) -> Path | None:
+        value = self.field[name].text()
+        return self.folder / value if value else None
 
-    def malformed(self, field: str, value: object, expected: str) -> Malformed:
-        return Malformed(f"kubeconfig {self.file}", f"{self.where}.{field}", value, expected)
-
-    def text(self, field: str, *, required: bool = False) -> str:
-        value = self.values.get(field)
-        if value is None and not required:
-            return ""
-        if not isinstance(value, str) or (required and not value):
-            raise self.malformed(field, value, "text")
-        return value
-
-    def flag(self, field: str) -> bool:
-        value = self.values.get(field, False)
-        if not isinstance(value, bool):
-            raise self.malformed(field, value, "true or false")
-        return value
-
-    def sequence(self, field: str) -> list[Any]:
-        value = self.values.get(field) or []
-        if not isinstance(value, list):
-            raise self.malformed(field, value, "a list")
-        return value
-
-    def inner(self, field: str) -> "_Entry":
-        value = self.values.get(field) or {}
-        if not isinstance(value, dict):
-            raise self.malformed(field, value, "a map")
-        return _Entry(self.file, f"{self.where}.{field}", value)
-
-    def path(self, field: str) -> Path | None:
-        value = self.text(field)
-        return self.file.parent / value if value else None
-
-    def pem_source(self, field: str) -> str | Path:
-        """The text in `<field>-data` (base64), else the file that `<field>` names; empty if there is neither."""
-        data = self.text(f"{field}-data")
+    def pem_source(self, name: str) -> str | Path:
+        """The text in `<name>-data` (base64), else the file that `<name>` names; empty if there is neither."""
+        data, path = self.field[f"{name}-data"], self.path(name)
         try:
-            text = base64.b64decode(data, validate=True).decode("ascii")
+            text = base64.b64decode(data.text(), validate=True).decode("ascii")
         except (binascii.Error, UnicodeDecodeError) as error:
-            raise self.malformed(f"{field}-data", "(not shown)", "PEM text in base64") from error
-        path = self.path(field)
+            raise _hidden(data, "PEM text in base64") from error
         if not text and path and not path.is_file():
-            raise self.malformed(field, str(path), "a file that exists")
+            raise self.field[name].malformed("a file that exists")
         return text or path or ""
 
-    def pem(self, field: str) -> str:
-        source = self.pem_source(field)
-        return (
-            _file_text(f"kubeconfig {self.file}", f"{self.where}.{field}", source)
-            if isinstance(source, Path)
-            else source
-        )
+    def pem(self, name: str) -> str:
+        source = self.pem_source(name)
+        return _file_text(self.field.subject, self.field[name].path, source) if isinstance(source, Path) else source
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,97 +127,103 @@ class _KubeConfig:
         return cls(present, environ)
 
     def access(self, context: str) -> Access:
-        context = context or next(filter(None, (file.text("current-context") for file in self.files)), "")
+        context = context or next(filter(None, (file.field["current-context"].text() for file in self.files)), "")
         if not context:
-            raise self.files[0].malformed("current-context", "", "the name of a context")
-        chosen = self._named("contexts", "context", context)
-        cluster = self._named("clusters", "cluster", chosen.text("cluster", required=True))
-        user_name = chosen.text("user")
-        user = self._named("users", "user", user_name) if user_name else _Entry(chosen.file, "user", {})
-        trust = Trust(
-            cluster.pem("certificate-authority"),
-            cluster.text("tls-server-name"),
-            cluster.flag("insecure-skip-tls-verify"),
-        )
+            raise self.files[0].field["current-context"].malformed("the name of a context")
+        chosen = self._named("contexts", "context", context).field
+        named = self._named("clusters", "cluster", chosen["cluster"].some_text())
+        cluster, user = named.field, chosen["user"].text()
+        is_insecure = cluster["insecure-skip-tls-verify"]
+        trust = Trust(named.pem("certificate-authority"), cluster["tls-server-name"].text(), is_insecure.flag())
         if trust.authorities and trust.insecure:
-            raise cluster.malformed("insecure-skip-tls-verify", True, "false where a certificate-authority is given")
-        if proxy := cluster.text("proxy-url"):
-            raise cluster.malformed("proxy-url", proxy, "none: Carrel connects to the API server directly")
-        return Access(
-            _server(cluster), self._credential_source(user, cluster), trust, chosen.text("namespace") or "default"
-        )
+            raise is_insecure.malformed("false where a certificate-authority is given")
+        if cluster["proxy-url"].text():
+            raise cluster["proxy-url"].malformed("none: Carrel connects to the API server directly")
+        credentials = self._credential_source(self._named("users", "user", user), named) if user else ANONYMOUS
+        return Access(_server(cluster), credentials, trust, chosen["namespace"].text() or "default")
 
     def _named(self, plural: str, singular: str, name: str) -> _Entry:
         known = []
         for file in self.files:
-            for index, entry in enumerate(file.sequence(plural)):
-                where = f"{plural}[{index}]"
-                if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-                    raise file.malformed(where, entry, f"a map with a name and a {singular}")
-                known.append(entry["name"])
-                if entry["name"] == name:
-                    return _Entry(file.file, f"{file.where}.{where}", entry).inner(singular)
-        raise self.files[0].malformed(plural, known, f"an entry named {name!r}")
+            for entry in file.field[plural].items():
+                if not isinstance(entry.value, dict) or not isinstance(entry.value.get("name"), str):
+                    raise entry.malformed(f"a map with a name and a {singular}")
+                known.append(entry.value["name"])
+                if entry.value["name"] == name:
+                    entry[singular].object()
+                    return _Entry(entry[singular], file.folder)
+        first = self.files[0].field
+        raise Malformed(first.subject, first[plural].path, known, f"an entry named {name!r}")
 
     def _credential_source(self, user: _Entry, cluster: _Entry) -> CredentialSource:
-        for field_, instead in _REFUSED_IN_USER.items():
-            if field_ in user.values:
-                raise user.malformed(field_, "(not shown)", instead)
-        if user.inner("exec"):
-            return PluginCredentials(self._plugin(user.inner("exec"), cluster))
+        for name, instead in _REFUSED_IN_USER.items():
+            if name in user.field.object():
+                raise _hidden(user.field[name], instead)
+        if user.field["exec"].object():
+            return PluginCredentials(self._plugin(_Entry(user.field["exec"], user.folder), cluster))
         certificate, key = (user.pem_source(name) for name in _PAIR)
         if bool(certificate) != bool(key):
-            raise user.malformed(_PAIR[bool(certificate)], "", f"given, because there is a {_PAIR[not certificate]}")
-        return StoredCredentials(CredentialLocations(user.path("tokenFile") or user.text("token"), certificate, key))
+            missing, there = _PAIR[bool(certificate)], _PAIR[not certificate]
+            raise user.field[missing].malformed(f"given, because there is a {there}")
+        token = user.path("tokenFile") or user.field["token"].text()
+        return StoredCredentials(CredentialLocations(token, certificate, key))
 
     def _plugin(self, entry: _Entry, cluster: _Entry) -> ExecPlugin:
-        version = entry.text("apiVersion", required=True)
+        field = entry.field
+        version, command = field["apiVersion"].some_text(), field["command"].some_text()
         if version not in _PLUGIN_VERSIONS:
-            raise entry.malformed("apiVersion", version, " or ".join(_PLUGIN_VERSIONS))
-        if (mode := entry.text("interactiveMode")) == "Always":
-            raise entry.malformed("interactiveMode", mode, "Never or IfAvailable: Carrel has no terminal")
-        arguments = entry.sequence("args")
+            raise field["apiVersion"].malformed(" or ".join(_PLUGIN_VERSIONS))
+        if field["interactiveMode"].text() == "Always":
+            raise field["interactiveMode"].malformed("Never or IfAvailable: Carrel has no terminal")
+        arguments = [argument.value for argument in field["args"].items()]
         if not all(isinstance(argument, str) for argument in arguments):
-            raise entry.malformed("args", arguments, "a list of texts")
+            raise field["args"].malformed("a list of texts")
         environment = dict(self.environ)
-        for index, variable in enumerate(entry.sequence("env")):
-            if not isinstance(variable, dict) or not {"name", "value"} <= variable.keys():
-                raise entry.malformed(f"env[{index}]", variable, "a map with a name and a value")
-            environment[str(variable["name"])] = str(variable["value"])
-        command = entry.text("command", required=True)
+        for variable in field["env"].items():
+            if not isinstance(variable.value, dict) or not {"name", "value"} <= variable.value.keys():
+                raise variable.malformed("a map with a name and a value")
+            environment[str(variable.value["name"])] = str(variable.value["value"])
         if os.sep in command:
-            command = str(entry.file.parent / command)
+            command = str(entry.folder / command)
         cluster_info = None
-        if entry.flag("provideClusterInfo"):
+        if field["provideClusterInfo"].flag():
             authorities = base64.b64encode(cluster.pem("certificate-authority").encode()).decode()
-            cluster_info = {"server": _server(cluster), "certificate-authority-data": authorities}
-        return ExecPlugin(version, command, tuple(arguments), environment, entry.text("installHint"), cluster_info)
+            cluster_info = {"server": _server(cluster.field), "certificate-authority-data": authorities}
+        hint = field["installHint"].text()
+        return ExecPlugin(version, command, tuple(arguments), environment, hint, cluster_info)
 
 
 _PAIR = ("client-certificate", "client-key")
 
 
-def _server(cluster: _Entry) -> str:
-    server = cluster.text("server", required=True)
+def _hidden(field: Field, expected: str) -> Malformed:
+    """The error about a value that may be secret."""
+    return Malformed(field.subject, field.path, "(not shown)", expected)
+
+
+def _server(cluster: Field) -> str:
+    server = cluster["server"].some_text()
     try:
         url = URL(server)
     except ValueError:
         url = URL()
     if url.scheme not in ("http", "https") or not url.host:
-        raise cluster.malformed("server", server, "an address such as https://host:6443")
+        raise cluster["server"].malformed("an address such as https://host:6443")
     if url.user is not None or url.password is not None:
-        raise cluster.malformed("server", "an address with a user", "one without, such as https://host:6443")
+        where = cluster["server"].path
+        raise Malformed(cluster.subject, where, "an address with a user", "one without, such as https://host:6443")
     return server.rstrip("/")
 
 
 def _read_yaml(file: Path) -> _Entry:
+    where = f"kubeconfig {file}"
     try:
         document = yaml.safe_load(file.read_text()) or {}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise Malformed(f"kubeconfig {file}", "content", " ".join(str(error).split()), "YAML") from error
+        raise Malformed(where, "content", " ".join(str(error).split()), "YAML") from error
     if not isinstance(document, dict):
-        raise Malformed(f"kubeconfig {file}", "content", type(document).__name__, "a map with clusters and contexts")
-    return _Entry(file, "$", document)
+        raise Malformed(where, "content", type(document).__name__, "a map with clusters and contexts")
+    return _Entry(Field(document, where, "$"), file.parent)
 
 
 def _file_text(subject: str, field: str, path: Path) -> str:

@@ -30,31 +30,30 @@ _list_reader = msgspec.json.Decoder(_List)
 
 
 @cache
-def reader_of(resource: Resource[V]) -> Callable[[bytes | msgspec.Raw], V]:
-    """Reads one object of the kind from its JSON. Raises `msgspec.DecodeError` only if it is not JSON at all."""
-    read_whole: Callable[[bytes | msgspec.Raw], V] = strict_reader_of(resource)
-
-    def read(body: bytes | msgspec.Raw) -> V:
-        try:
-            return read_whole(body)
-        except msgspec.ValidationError as mismatch:
-            return _read_metadata(resource, body, mismatch)
-
-    return read
-
-
-@cache
-def strict_reader_of(resource: Resource[V]) -> Callable[[bytes | msgspec.Raw], V]:
-    """Reads one object; nulls count as absent. Raises `msgspec.DecodeError` if it does not fit the kind."""
+def reader_of(resource: Resource[V], *, is_strict: bool = False) -> Callable[[bytes | msgspec.Raw], V]:
+    """Reads one object of the kind from its JSON; nulls count as absent. Raises `msgspec.DecodeError` if it is not JSON
+    at all; with `is_strict`, also if it does not fit the kind."""
     decode = msgspec.json.Decoder(resource.object_type).decode
 
     def read(body: bytes | msgspec.Raw) -> V:
         try:
             return decode(body)
         except msgspec.ValidationError:
-            return msgspec.convert(_without_nulls(msgspec.json.decode(body)), resource.object_type)
+            document = _without_nulls(msgspec.json.decode(body))
+        try:
+            return msgspec.convert(document, resource.object_type)
+        except msgspec.ValidationError as mismatch:
+            if is_strict:
+                raise
+            return _with_metadata_alone(resource, document, mismatch)
 
     return read
+
+
+def read_object(resource: Resource[V], document: dict[str, Any]) -> V:
+    """One that does not fit its kind is read by its metadata alone."""
+    read: Callable[[bytes], V] = reader_of(resource)
+    return read(msgspec.json.encode(document))
 
 
 def read_list(resource: Resource[V], body: bytes) -> tuple[ListMetadata, Sequence[V]]:
@@ -62,19 +61,16 @@ def read_list(resource: Resource[V], body: bytes) -> tuple[ListMetadata, Sequenc
     return page.metadata, [read(item) for item in page.items or ()]
 
 
-def _read_metadata(resource: Resource[V], body: bytes | msgspec.Raw, mismatch: msgspec.ValidationError) -> V:
-    metadata = _metadata(_without_nulls(msgspec.json.decode(body).get("metadata", {})))
+def _with_metadata_alone(resource: Resource[V], document: Any, mismatch: msgspec.ValidationError) -> V:
+    """If they do not fit either, only what the object is known by."""
+    found = document.get("metadata", {})
+    try:
+        metadata = msgspec.convert(found, Metadata)
+    except msgspec.ValidationError:
+        words = {key: str(found.get(key, "")) for key in ("name", "namespace", "uid", "resourceVersion")}
+        metadata = msgspec.convert(words, Metadata)
     log.warning("object_unreadable kind=%s %s/%s: %s", resource.kind, metadata.namespace, metadata.name, mismatch)
     return resource.object_type(metadata=metadata)
-
-
-def _metadata(document: dict[str, Any]) -> Metadata:
-    """If it does not fit either, only what the object is known by."""
-    try:
-        return msgspec.convert(document, Metadata)
-    except msgspec.ValidationError:
-        words = {key: document.get(key, "") for key in ("name", "namespace", "uid", "resourceVersion")}
-        return msgspec.convert({key: str(word) for key, word in words.items()}, Metadata)
 
 
 def _without_nulls(document: Any) -> Any:

@@ -10,7 +10,7 @@ read is left out each time, and said to be so from time to time.
 
 import logging
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -53,8 +53,8 @@ class Isolation:
         self._clock = clock
         self._backoff = backoff
         self._failures: OrderedDict[tuple[str, str], _Failure] = OrderedDict()
-        self.on_failure: Callable[[str], None] = lambda step: None
-        """Called with the step of each failure: for a metric."""
+        self.failures: Counter[str] = Counter()
+        """How often each step failed: for a metric."""
 
     async def each(
         self,
@@ -77,7 +77,7 @@ class Isolation:
             except Exception as error:
                 self.failed(step, name(item), error)
             else:
-                self._succeeded(step, name(item))
+                self._failures.pop((step, name(item)), None)
         return results
 
     def found(
@@ -97,12 +97,16 @@ class Isolation:
             self.failed(step, name(item), error, LOOK)
             return otherwise
         if self._failures:
-            self._succeeded(step + LOOK, name(item))
+            self._failures.pop((step + LOOK, name(item)), None)
         return answer
 
     def attempt(self, step: str, act: Callable[[], object]) -> None:
         """A step that is about no object in particular, and comes again by itself."""
         self.ask(step, step, lambda _: act(), None)
+
+    def count(self, step: str) -> None:
+        """A step has failed for an object that somebody else names in the log and tries again."""
+        self.failures[step] += 1
 
     def is_due(self, step: str, name: str) -> bool:
         """False: the step failed for the object, and it is too early to try again."""
@@ -111,7 +115,7 @@ class Isolation:
 
     def failed(self, step: str, name: str, error: Exception, kind: str = "") -> None:
         """Counts it. Logs it, unless the object is waiting for its next try: then that was said."""
-        self.on_failure(step)
+        self.count(step)
         now, before = self._clock(), self._failures.get((step + kind, name))
         if before is not None and now < before.not_before:
             return
@@ -125,6 +129,3 @@ class Isolation:
         is_ours = times == 1 and not isinstance(error, ClusterError | Malformed)
         words = "object_failed step=%s object=%s failures=%d again_in_s=%.1f: %s"
         log.warning(words, step, name, times, delay_s, error, exc_info=error if is_ours else None)
-
-    def _succeeded(self, step: str, name: str) -> None:
-        self._failures.pop((step, name), None)

@@ -1,4 +1,6 @@
-"""Keeps a store equal to what the API server has: lists, then watches, until it is cancelled.
+"""Keeps stores equal to what the API server has: lists, then watches, until it is cancelled.
+
+A `Reflector` does it for one kind; `Informers` are all kinds that a component watches.
 
 Promises
 - Handlers are called with every change as (old, new), synchronously and in order, after the store has it. An object
@@ -18,9 +20,10 @@ without objects, and is tried again from time to time.
 """
 
 import asyncio
+import gc
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -39,7 +42,7 @@ from carrel.kubernetes.cluster import (
 from carrel.kubernetes.isolation import Isolation, title
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import Resource
-from carrel.kubernetes.store import Key, Store, key_of
+from carrel.kubernetes.store import IndexFunction, Key, Store, key_of
 from carrel.kubernetes.timing import REAL_TIME, Backoff, Timing
 
 V = TypeVar("V", bound=Object)
@@ -111,14 +114,13 @@ class Reflector(Generic[V]):
     def on_change(self, handler: Handler[V]) -> None:
         """The handler is also called for what the store has already, as additions."""
         for item in self.store:
-            self._tell(handler, None, item)
+            self._tell([handler], None, item)
         self._handlers.append(handler)
 
     def tell_again(self) -> None:
         """Calls all handlers for what the store has, as additions: what they make of it depends on something else."""
-        for item in self.store.snapshot():
-            for handler in self._handlers:
-                self._tell(handler, None, item)
+        for item in self.store:
+            self._tell(self._handlers, None, item)
 
     def on_synced(self, handler: Callable[[], None]) -> None:
         """The handler is called once, as soon as the first list is in the store."""
@@ -211,15 +213,15 @@ class Reflector(Generic[V]):
             token = page.continue_token
             if not token:
                 break
-        version = _number(page.resource_version)
+        version = version_number(page.resource_version)
         if version < self._version:
             raise _Unusable(f"a list at version {version} after version {self._version} was seen")
         self._fetched.set()
         for other in self._after:
             await other.wait_synced()
         await self._take_over(items, version)
-        self._moved_on(version)
-        self._listed_at = self._heard_at
+        self._version = max(self._version, version)
+        self._listed_at = self._heard_at = self._timing.now()
         self._set_synced()
 
     async def _take_over(self, items: Mapping[Key, V], version: int) -> None:
@@ -257,12 +259,13 @@ class Reflector(Generic[V]):
         is_silent = True
         async for event in events:
             is_silent = False
-            version = _number(event.resource_version)
+            version = version_number(event.resource_version)
             if event.change is ChangeType.DELETED and event.item is not None:
                 self._delete(event.item, version)
             elif event.item is not None:
                 self._accept(event.item)
-            self._moved_on(version)
+            self._version = max(self._version, version)
+            self._heard_at = self._timing.now()
             self._failures = 0
         if is_silent:
             # Without a delay, a server that is shutting down would get a thousand calls a second.
@@ -278,26 +281,22 @@ class Reflector(Generic[V]):
 
     # The store, which never returns to an older state
 
-    def _moved_on(self, version: int) -> None:
-        self._version = max(self._version, version)
-        self._heard_at = self._timing.now()
-
     def _accept(self, item: V) -> None:
         metadata = item.metadata
-        version = _number(metadata.resource_version)
+        version = version_number(metadata.resource_version)
         known = self.store.get(metadata.name, metadata.namespace)
-        if known is not None and version <= _number(known.metadata.resource_version):
+        if known is not None and version <= version_number(known.metadata.resource_version):
             return
         if version <= self._deleted.get(metadata.uid, -1):
             return
         if known is not None and known.metadata.uid != metadata.uid:
             # Another object of the same name: its predecessor is deleted, and may still hold a GPU in the ledger.
             self._remove(key_of(item), version)
-        self._notify(self.store.put(item), item)
+        self._tell(self._handlers, self.store.put(item), item)
 
     def _delete(self, item: V, version: int) -> None:
         known = self.store.get(item.metadata.name, item.metadata.namespace)
-        if known is not None and version >= _number(known.metadata.resource_version):
+        if known is not None and version >= version_number(known.metadata.resource_version):
             self._remove(key_of(item), version)
         self._remember_deleted(item.metadata.uid, version)
 
@@ -305,23 +304,98 @@ class Reflector(Generic[V]):
         old = self.store.drop(key)
         if old is not None:
             self._remember_deleted(old.metadata.uid, version)
-            self._notify(old, None)
+            self._tell(self._handlers, old, None)
+
+    def has_deleted(self, uid: str) -> bool:
+        """Whether the server has said that an object is deleted, one of the latest."""
+        return uid in self._deleted
 
     def _remember_deleted(self, uid: str, version: int) -> None:
         self._deleted[uid] = max(version, self._deleted.get(uid, 0))
         if len(self._deleted) > _REMEMBERED_DELETIONS:
             self._deleted.popitem(last=False)
 
-    def _notify(self, old: V | None, new: V | None) -> None:
-        for handler in self._handlers:
-            self._tell(handler, old, new)
-
-    def _tell(self, handler: Handler[V], old: V | None, new: V | None) -> None:
-        try:
-            handler(old, new)
-        except Exception as error:
-            self._isolation.failed("watch", f"{self.resource.kind} {title(new or old)}", error)
+    def _tell(self, handlers: Iterable[Handler[V]], old: V | None, new: V | None) -> None:
+        for handler in handlers:
+            try:
+                handler(old, new)
+            except Exception as error:
+                self._isolation.failed("watch", f"{self.resource.kind} {title(new or old)}", error)
 
 
-def _number(version: str) -> int:
+def version_number(version: str) -> int:
+    """Resource versions increase: Kubernetes promises it since 1.35, and it was always so."""
     return int(version) if version.isdecimal() else 0
+
+
+class Informers:
+    def __init__(
+        self,
+        cluster: Cluster,
+        watch_timing: WatchTiming = DEFAULT_WATCH_TIMING,
+        timing: Timing = REAL_TIME,
+        isolation: Isolation | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._watch_timing = watch_timing
+        self._timing = timing
+        self._isolation = isolation or Isolation(timing.now)
+        self.reflectors: list[Reflector[Any]] = []
+        self._is_synced = False
+
+    def watch(
+        self,
+        resource: Resource[V],
+        selection: Selection = EVERYTHING,
+        indexes: Mapping[str, IndexFunction[V]] | None = None,
+        *,
+        optional: bool = False,
+        after: Sequence[Reflector[Any]] = (),
+    ) -> Reflector[V]:
+        """To be called before `run`. `optional`: the kind belongs to another product and may be missing. `after`: its
+        objects come when all of these are there, so that each is understood once."""
+        reflector = Reflector(
+            self._cluster,
+            resource,
+            Store(indexes, self._isolation),
+            selection,
+            optional=optional,
+            watch_timing=self._watch_timing,
+            timing=self._timing,
+            isolation=self._isolation,
+            after=after,
+        )
+        self.reflectors.append(reflector)
+        return reflector
+
+    async def run(self) -> None:
+        """Runs until it is cancelled; if one reflector fails, all end."""
+        async with asyncio.TaskGroup() as tasks:
+            for reflector in self.reflectors:
+                tasks.create_task(reflector.run())
+
+    async def read_once(self) -> None:
+        """Lists everything once, for commands that read and end. Raises `ClusterError`."""
+        for reflector in self.reflectors:
+            await reflector.read_once()
+
+    async def wait_synced(self) -> None:
+        for reflector in self.reflectors:
+            await reflector.wait_synced()
+
+    async def wait_first_copies(self) -> None:
+        """The same, for a process whose answers must not wait for the garbage collector: it never visits the objects
+        that exist then. Most of them stay for hours; those that go are freed without it."""
+        gc.collect()  # before the copies come: with them it would take half a second
+        await self.wait_synced()
+        gc.freeze()
+
+    @property
+    def is_synced(self) -> bool:
+        # What is synced stays synced; it is asked several times for each pod.
+        self._is_synced = self._is_synced or all(reflector.is_synced for reflector in self.reflectors)
+        return self._is_synced
+
+    def silences(self) -> dict[str, float]:
+        """By plural of the kind: seconds since the server last sent something about it."""
+        return {reflector.resource.plural: reflector.silent_s for reflector in self.reflectors}

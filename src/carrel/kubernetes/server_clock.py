@@ -15,12 +15,13 @@ import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from statistics import median_high, median_low
 from typing import NamedTuple
 
 log = logging.getLogger(__name__)
 
+MACHINE_TIME = partial(datetime.now, UTC)
 ZERO = timedelta()
 TOLERATED = timedelta(seconds=3)
 """A smaller difference is neither corrected nor reported: nothing that Carrel decides depends on it."""
@@ -34,10 +35,6 @@ COUNTS_FOR_S = 300.0
 one API server whose clock is wrong decides nothing, although all calls go to it."""
 
 
-def machine_time() -> datetime:
-    return datetime.now(UTC)
-
-
 class _HeardTime(NamedTuple):
     ahead: timedelta
     at: float
@@ -46,7 +43,7 @@ class _HeardTime(NamedTuple):
 
 class ServerClock:
     def __init__(
-        self, machine: Callable[[], datetime] = machine_time, monotonic: Callable[[], float] | None = None
+        self, machine: Callable[[], datetime] = MACHINE_TIME, monotonic: Callable[[], float] | None = None
     ) -> None:
         """`monotonic`: seconds that never jump. None: nor does the machine's clock."""
         self.machine = machine

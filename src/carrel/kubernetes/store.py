@@ -42,7 +42,8 @@ class Store(Generic[V]):
         return len(self._items)
 
     def __iter__(self) -> Iterator[V]:
-        return iter(self.snapshot())
+        """All objects at this moment. They are shared, not copied: a change replaces them."""
+        return iter(tuple(self._items.values()))
 
     def get(self, name: str, namespace: str = "") -> V | None:
         return self._items.get(Key(namespace, name))
@@ -58,10 +59,6 @@ class Store(Generic[V]):
     def find(self, index: str, word: str) -> tuple[V, ...]:
         """All objects that have this value in the index, in the order in which they were added."""
         return tuple(self._indexes[index].get(word, {}).values())
-
-    def snapshot(self) -> tuple[V, ...]:
-        """All objects at this moment. They are shared, not copied: a change replaces them."""
-        return tuple(self._items.values())
 
     def put(self, item: V) -> V | None:
         """Replaces the object of the same name, which is returned."""

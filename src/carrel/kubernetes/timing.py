@@ -5,18 +5,17 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
-
-def _seconds_since_boot() -> float:
-    # Unlike `time.monotonic` on Linux, it counts while the machine is suspended: a leader must notice that.
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
+# Unlike `time.monotonic` on Linux, it counts while the machine is suspended: a leader must notice that.
+_SECONDS_SINCE_BOOT: Callable[[], float] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    now: Callable[[], float] = _seconds_since_boot
+    now: Callable[[], float] = _SECONDS_SINCE_BOOT
     """Seconds on a clock that never goes back; only differences mean something."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     chance: Callable[[], float] = random.random

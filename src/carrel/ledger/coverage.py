@@ -19,15 +19,14 @@ order. A pod that is ending counts until it has given its GPUs back. The GPUs of
 of its pods (`resource_claims.holders`), together with what the pod has by its other claims.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import islice
 
+from carrel.ids import NO_BOOKING, NO_NODE, BookingId, GpuUuid, HolderId, NodeName, PersonId
 from carrel.ledger.ledger import GpuEntry, Ledger
-from carrel.ledger.node_room import needs_one_island
-from carrel.ledger.placement import allows, by_island, selected, suits_by_nature
+from carrel.ledger.placement import allows, by_island
 from carrel.ledger.requests import WHOLE, Request
 from carrel.ledger.shares import Coverage, Holder, ShareState
 
@@ -39,9 +38,9 @@ MOST_REMEMBERED = 4_000
 class Entitlement:
     """What a booking entitles to: so many GPUs of a model, for these people, from its start to its end."""
 
-    booking: str
+    booking: BookingId
     """Its id."""
-    people: frozenset[str]
+    people: frozenset[PersonId]
     model: str
     """Empty: any."""
     gpus: int
@@ -59,7 +58,7 @@ class Entitlement:
     def runs_at(self, now: datetime) -> bool:
         return self.start <= now < self.ends
 
-    def is_for(self, person: str, namespace: str) -> bool:
+    def is_for(self, person: PersonId, namespace: str) -> bool:
         return person in self.people and self.namespace in ("", namespace)
 
 
@@ -68,7 +67,7 @@ class PersonsPod:
     """A pod of a person that holds GPUs or waits for some."""
 
     holder: Holder
-    person: str
+    person: PersonId
     namespace: str
     """As bookings spell it."""
     created: datetime
@@ -76,29 +75,29 @@ class PersonsPod:
     """None: it is not bound."""
     request: Request | None
     """None: it cannot be read; what the pod holds counts all the same."""
-    nodes: tuple[str, ...] = ()
+    nodes: tuple[NodeName, ...] = ()
     """Where it may run by everything that is not about GPUs; only of a pod that waits."""
-    nodes_when_open: tuple[str, ...] = ()
+    nodes_when_open: tuple[NodeName, ...] = ()
     """The same, as if no node were closed (`Node.closed`)."""
-    wanted_booking: str = ""
+    wanted_booking: BookingId = NO_BOOKING
     """The id of the booking that it was made for; empty: any."""
-    claims: tuple[str, ...] = ()
+    claims: tuple[HolderId, ...] = ()
     """The uids of the ResourceClaims whose GPUs are the pod's."""
 
     @property
-    def uids(self) -> tuple[str, ...]:
+    def uids(self) -> tuple[HolderId, ...]:
         """By what it holds GPUs."""
         return (self.holder.uid, *self.claims) if self.claims else (self.holder.uid,)
 
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """By which booking a pod is covered."""
+    """The booking that covers a pod, and where."""
 
     entitlement: Entitlement
-    only: frozenset[str] = frozenset()
+    only: frozenset[GpuUuid] = frozenset()
     """A pod that waits goes only on one of these GPUs. Empty: on any of the booked model."""
-    not_on: frozenset[str] = frozenset()
+    not_on: frozenset[GpuUuid] = frozenset()
     """GPUs of which another booking covers a part, and is entitled to the rest; and those whose booked part is used
     up."""
 
@@ -116,9 +115,9 @@ class BookingUse:
     """What the covered pods of one booking touch."""
 
     entitlement: Entitlement
-    gpus: dict[str, int] = field(default_factory=dict)
+    gpus: dict[GpuUuid, int] = field(default_factory=dict)
     """GPU → MiB that covered pods hold of it, or are going to."""
-    promised: dict[str, int] = field(default_factory=dict)
+    promised: dict[GpuUuid, int] = field(default_factory=dict)
     """The part of it that covered pods wait for."""
     coming: int = 0
     """Further GPUs, not known yet, that covered pods wait for."""
@@ -131,30 +130,17 @@ class BookingUse:
         """The most MiB of a GPU of that size that the booking entitles to."""
         return memory // self.entitlement.share_of
 
-    def has_room_for(self, more: Mapping[str, int], memory_of: Callable[[str], int | None]) -> bool:
-        """`memory_of`: None if no node reports the GPU now; then nobody can say that it is too much of it."""
+    def has_room_for(self, more: Mapping[GpuUuid, int], ledger: Ledger) -> bool:
+        """Whether it would not be too much. Nobody can say that of a GPU that no node reports now."""
         if len(self.gpus.keys() | more.keys()) + self.coming > self.entitlement.gpus:
             return False
         return self.entitlement.share_of == 1 or all(
-            (memory := memory_of(gpu)) is None or self.gpus.get(gpu, 0) + mib <= self.limit_on(memory)
+            (entry := ledger.entry(gpu)) is None or self.gpus.get(gpu, 0) + mib <= self.limit_on(entry.gpu.memory)
             for gpu, mib in more.items()
         )
 
-    def add(self, more: Mapping[str, int]) -> None:
-        _add(self.gpus, more)
 
-    def promise(self, more: Mapping[str, int]) -> None:
-        """To a pod that waits: on GPUs that the booking covers already."""
-        _add(self.gpus, more)
-        _add(self.promised, more)
-
-
-def _add(to: dict[str, int], more: Mapping[str, int]) -> None:
-    for gpu, mib in more.items():
-        to[gpu] = to.get(gpu, 0) + mib
-
-
-Uses = dict[str, BookingUse]
+Uses = dict[BookingId, BookingUse]
 """By booking; the one that ends last comes first."""
 
 
@@ -167,54 +153,44 @@ def uses_of(entitlements: Iterable[Entitlement]) -> Uses:
 # --- pods that hold GPUs ---------------------------------------------------------------------------------------------
 
 
-def cover_holders(ledger: Ledger, uses: Uses, pods: Iterable[PersonsPod]) -> dict[str, Covered]:
+def cover_holders(ledger: Ledger, uses: Uses, pods: Iterable[PersonsPod]) -> dict[HolderId, Covered]:
     """By uid. `uses` is filled with what they touch."""
     holding = [pod for pod in pods if any(map(ledger.shares_of, pod.uids))]
     theirs = _uses_by_person(uses, {pod.person for pod in holding})
-    covered: dict[str, Covered] = {}
-
-    def cover(pod: PersonsPod, use: BookingUse, *, is_recorded: bool = False) -> bool:
-        uid, entitlement = pod.holder.uid, use.entitlement
-        held = _held(ledger, pod, entitlement.model, is_recorded=is_recorded)
-        is_for = entitlement.is_for(pod.person, pod.namespace) if is_recorded else _is_for(entitlement, pod, uses)
-        if held is None or not is_for or not use.has_room_for(held, _memory_in(ledger)):
-            return False
-        use.add(held)
-        covered[uid] = Covered(entitlement)
-        return True
-
+    covered: dict[HolderId, Covered] = {}
     recorded = [(record, pod) for pod in holding for record in records_of(ledger, *pod.uids) if record.booking in uses]
-    for record, pod in sorted(recorded, key=lambda each: (each[0].since, each[1].holder.uid, each[0].booking)):
-        if pod.holder.uid not in covered:
-            cover(pod, uses[record.booking], is_recorded=True)
-    for pod in sorted(holding, key=_binding_order):
-        if pod.holder.uid not in covered:
-            any(cover(pod, use) for use in theirs[pod.person])
+    recorded.sort(key=lambda each: (each[0].since, each[1].holder.uid, each[0].booking))
+    # Kubernetes writes whole seconds: pods are often bound in the same one.
+    holding.sort(key=lambda pod: (pod.bound_at is None, pod.bound_at or pod.created, *waiting_order(pod)))
+    tries = [(pod, uses[record.booking], True) for record, pod in recorded]
+    tries += [(pod, use, False) for pod in holding for use in theirs[pod.person]]
+    for pod, use, is_recorded in tries:
+        if pod.holder.uid in covered or not _is_for(use.entitlement, pod, {} if is_recorded else uses):
+            continue
+        held = _held(ledger, pod, use.entitlement.model, is_recorded=is_recorded)
+        if held is not None and use.has_room_for(held, ledger):
+            use.gpus |= {gpu: use.gpus.get(gpu, 0) + mib for gpu, mib in held.items()}
+            covered[pod.holder.uid] = Covered(use.entitlement)
     return covered
 
 
-def _uses_by_person(uses: Uses, people: set[str]) -> dict[str, list[BookingUse]]:
+def _uses_by_person(uses: Uses, people: set[PersonId]) -> dict[PersonId, list[BookingUse]]:
     """Who shares a booking with a thousand others looks at their own bookings only."""
-    found: dict[str, list[BookingUse]] = {person: [] for person in people}
+    found: dict[PersonId, list[BookingUse]] = {person: [] for person in people}
     for use in uses.values():
         for person in people & use.entitlement.people:
             found[person].append(use)
     return found
 
 
-def _binding_order(pod: PersonsPod) -> tuple[bool, datetime, datetime, str, str]:
-    """Kubernetes writes whole seconds: pods are often bound in the same one."""
-    return (pod.bound_at is None, pod.bound_at or pod.created, *waiting_order(pod))
-
-
-def records_of(ledger: Ledger, *uids: str) -> set[Coverage]:
+def records_of(ledger: Ledger, *uids: HolderId) -> set[Coverage]:
     """What the Leases say about a pod. Mostly one; a correction may have reached some of its Leases only."""
     return {each.coverage for uid in uids for each in ledger.shares_of(uid).values() if each.coverage is not None}
 
 
-def _held(ledger: Ledger, pod: PersonsPod, model: str, *, is_recorded: bool) -> dict[str, int] | None:
+def _held(ledger: Ledger, pod: PersonsPod, model: str, *, is_recorded: bool) -> dict[GpuUuid, int] | None:
     """GPU → MiB; None if one is of another model. A GPU that no node reports now has the model that was recorded."""
-    held: dict[str, int] = {}
+    held: dict[GpuUuid, int] = {}
     for gpu, share in (each for uid in pod.uids for each in ledger.shares_of(uid).items()):
         entry = ledger.entry(gpu)
         if (entry is None and model and not is_recorded) or (entry is not None and model not in ("", entry.gpu.model)):
@@ -223,13 +199,9 @@ def _held(ledger: Ledger, pod: PersonsPod, model: str, *, is_recorded: bool) -> 
     return held
 
 
-def _memory_in(ledger: Ledger) -> Callable[[str], int | None]:
-    return lambda gpu: entry.gpu.memory if (entry := ledger.entry(gpu)) is not None else None
-
-
 def _is_for(entitlement: Entitlement, pod: PersonsPod, uses: Uses) -> bool:
-    """A pod that was made for one booking is not covered by another, as long as that one runs. Somebody else's booking
-    cannot be meant."""
+    """A pod that was made for one booking is not covered by another, as long as that one runs, unless that is recorded.
+    Somebody else's booking cannot be meant."""
     if pod.wanted_booking and pod.wanted_booking != entitlement.booking:
         wanted = uses.get(pod.wanted_booking)
         if wanted is not None and wanted.entitlement.is_for(pod.person, pod.namespace):
@@ -242,12 +214,12 @@ class SharedGpus:
     those who booked shares of a GPU share it."""
 
     def __init__(self) -> None:
-        self._gpus_of: dict[str, tuple[str, ...]] = {}  # uid → the GPUs of which it holds a part
-        self._covered_on: dict[str, dict[str, Entitlement]] = {}  # GPU → uid → what covers it
-        self._closed: dict[bool, frozenset[str]] = {}  # to bookings of whole GPUs, of shares
+        self._gpus_of: dict[HolderId, tuple[GpuUuid, ...]] = {}  # uid → the GPUs of which it holds a part
+        self._covered_on: dict[GpuUuid, dict[HolderId, Entitlement]] = {}  # GPU → uid → what covers it
+        self._closed: dict[bool, frozenset[GpuUuid]] = {}  # to bookings of whole GPUs, of shares
         self._is_known: set[bool] = set()
 
-    def add(self, uid: str, entitlement: Entitlement, gpus: Iterable[str]) -> None:
+    def add(self, uid: HolderId, entitlement: Entitlement, gpus: Iterable[GpuUuid]) -> None:
         """A covered pod that holds parts of these GPUs."""
         if there := tuple(gpus):
             self._gpus_of[uid] = there
@@ -255,7 +227,7 @@ class SharedGpus:
                 self._covered_on.setdefault(gpu, {})[uid] = entitlement
             self._is_known.clear()
 
-    def remove(self, uid: str) -> None:
+    def remove(self, uid: HolderId) -> None:
         for gpu in self._gpus_of.pop(uid, ()):
             there = self._covered_on[gpu]
             del there[uid]
@@ -263,14 +235,14 @@ class SharedGpus:
                 del self._covered_on[gpu]
             self._is_known.clear()
 
-    def is_closed(self, gpu: str, entitlement: Entitlement) -> bool:
+    def is_closed(self, gpu: GpuUuid, entitlement: Entitlement) -> bool:
         """Whether a pod which this booking covers leaves the rest of the GPU to another booking."""
         return any(
             other.booking != entitlement.booking and not (entitlement.share_of > 1 and other.share_of > 1)
             for other in self._covered_on.get(gpu, {}).values()
         )
 
-    def closed_to_further(self, entitlement: Entitlement) -> frozenset[str]:
+    def closed_to_further(self, entitlement: Entitlement) -> frozenset[GpuUuid]:
         """The GPUs that cannot become a further GPU of this booking: other bookings have them, or it has them already.
         The same for all bookings of whole GPUs, and for all of shares: so it is worked out once for thousands."""
         is_share, there = entitlement.share_of > 1, self._covered_on
@@ -290,34 +262,26 @@ class SharedGpus:
 class RevocableRoom:
     """How much room there would be if all opportunistic pods were gone."""
 
-    def __init__(self, ledger: Ledger, is_revocable: Callable[[str], bool], *, in_order: bool = False) -> None:
+    def __init__(self, ledger: Ledger, is_revocable: Callable[[HolderId], bool], *, in_order: bool = False) -> None:
         """`is_revocable`: whether the pod of that uid is opportunistic, or gone."""
         self.if_in_order = self if in_order else RevocableRoom(ledger, is_revocable, in_order=True)
         """The same, as if all nodes and GPUs were in order."""
-        self._in_order = in_order
-        self._suits = allows if in_order else suits_by_nature
+        self.in_order = in_order
         self._ledger = ledger
         self._is_revocable = is_revocable
         # The nodes asked about, one that would do, and the ledger's version. Without a node, none would do then.
-        self._known: dict[_Question, tuple[tuple[str, ...], str, int]] = {}
-        self._answers: dict[_Question, bool] | None = None
+        self._known: dict[_Question, tuple[tuple[NodeName, ...], NodeName, int]] = {}
+        self._answers: dict[_Question, bool] = {}
 
-    @contextmanager
-    def unchanged(self) -> Iterator[None]:
-        """Nothing changes in the block: who asks the same again gets the same answer, without another look."""
-        self._answers, self.if_in_order._answers = {}, {}
-        try:
-            yield
-        finally:
-            self._answers = self.if_in_order._answers = None
+    def look_anew(self) -> None:
+        """Something may have changed. Until this is called again, the same question gets the same answer."""
+        self._answers.clear()
+        self.if_in_order._answers.clear()
 
-    def nodes_of(self, pod: PersonsPod) -> tuple[str, ...]:
-        return pod.nodes_when_open if self._in_order else pod.nodes
-
-    def _is_open(self, name: str, request: Request) -> bool:
+    def _is_open(self, name: NodeName, request: Request) -> bool:
         """Whether the request may go to the node."""
         node = self._ledger.node(name)
-        return node is not None and (self._in_order or not node.unusable) and selected(node, request)
+        return node is not None and (self.in_order or not node.unusable) and request.selects(node)
 
     def on_gpu(self, entry: GpuEntry) -> int:
         stays = (
@@ -327,35 +291,31 @@ class RevocableRoom:
         )
         return entry.gpu.memory - sum(stays)
 
-    def entry(self, gpu: str, request: Request) -> GpuEntry | None:
+    def entry(self, gpu: GpuUuid, request: Request) -> GpuEntry | None:
         """None if no node reports it, or the request does not allow it."""
         entry = self._ledger.entry(gpu)
         if entry is None or not self._is_open(entry.gpu.node, request):
             return None
-        return entry if self._suits(entry.gpu, request) else None
+        is_usable = self.in_order or not entry.gpu.unusable
+        return entry if is_usable and allows(entry.gpu, request) else None
 
-    def could_place(self, request: Request, nodes: tuple[str, ...], covered: Covered) -> bool:
-        """On one of the nodes, on the booked GPUs."""
-        entitlement = covered.entitlement
+    def could_place(self, request: Request, nodes: tuple[NodeName, ...], covered: Covered) -> bool:
+        """On one of the nodes, on the booked GPUs. The node that would do last time is looked at first. Where none
+        would do, only those that have changed."""
         # A hash of 5,000 names would cost more than the look at a node.
-        question = (request, entitlement.model, entitlement.share_of, covered.not_on, id(nodes))
-        if self._answers is None:
-            return self._look_for(question, nodes)
-        if question not in self._answers:
-            self._answers[question] = self._look_for(question, nodes)
-        return self._answers[question]
-
-    def _look_for(self, question: "_Question", nodes: tuple[str, ...]) -> bool:
-        """The node that would do last time is looked at first. Where none would do, only those that have changed."""
-        _, node, version = self._known.get(question, (nodes, "", -1))
-        if node and self._fits(question, node):
-            return True
-        changed = self._ledger.changed_since(version) if version >= 0 and not node else None
-        left = nodes if changed is None else set(changed).intersection(nodes) if changed else ()
-        node = next((name for name in left if self._fits(question, name)), "")
-        if len(self._known) > MOST_REMEMBERED:
-            self._known.clear()
-        self._known[question] = (nodes, node, self._ledger.version)
+        booked = covered.entitlement
+        question = (request, booked.model, booked.share_of, covered.not_on, id(nodes))
+        if (answer := self._answers.get(question)) is not None:
+            return answer
+        _, node, version = self._known.get(question, (nodes, NO_NODE, -1))
+        if not node or not self._fits(question, node):
+            changed = self._ledger.changed_since(version) if version >= 0 and not node else None
+            left = nodes if changed is None else set(changed).intersection(nodes) if changed else ()
+            node = next((name for name in left if self._fits(question, name)), NO_NODE)
+            if len(self._known) > MOST_REMEMBERED:
+                self._known.clear()
+            self._known[question] = (nodes, node, self._ledger.version)
+        self._answers[question] = bool(node)
         return bool(node)
 
     def changed(self) -> None:
@@ -363,7 +323,7 @@ class RevocableRoom:
         for room in (self, self.if_in_order):
             room._known = {question: known for question, known in room._known.items() if known[1]}
 
-    def _fits(self, question: "_Question", node: str) -> bool:
+    def _fits(self, question: "_Question", node: NodeName) -> bool:
         request, model, share_of, not_on, _ = question
         if not self._is_open(node, request):
             return False
@@ -372,16 +332,17 @@ class RevocableRoom:
             for entry in self._ledger.entries(node)
             if model in ("", entry.gpu.model)
             and entry.gpu.uuid not in not_on
-            and self._suits(entry.gpu, request)
+            and (self.in_order or not entry.gpu.unusable)
+            and allows(entry.gpu, request)
             and (need := request.amount.on(entry.gpu.memory)) <= entry.gpu.memory // share_of
             and need <= self.on_gpu(entry)
         )
-        if not needs_one_island(request):
+        if not request.needs_one_island:
             return len(tuple(islice(suiting, request.gpus))) == request.gpus  # no more are looked at than needed
         return any(island and len(found) >= request.gpus for island, found in by_island(tuple(suiting)).items())
 
 
-_Question = tuple[Request, str, int, frozenset[str], int]
+_Question = tuple[Request, str, int, frozenset[GpuUuid], int]
 """What is asked for; the booked model and part of a GPU; the GPUs of other bookings; and the `id` of the nodes, which
 are kept with the answer."""
 
@@ -392,20 +353,21 @@ def waiting_order(pod: PersonsPod) -> tuple[datetime, str, str]:
 
 def cover_waiting(
     room: RevocableRoom, uses: Uses, pods: Iterable[PersonsPod], shared: SharedGpus | None = None
-) -> dict[str, Covered]:
+) -> dict[HolderId, Covered]:
     """By uid, of the pods that hold nothing. `uses` has what the others touch, and is filled further."""
     shared = shared or SharedGpus()
-    covered: dict[str, Covered] = {}
+    covered: dict[HolderId, Covered] = {}
     in_order = sorted(pods, key=waiting_order)
     theirs = _uses_by_person(uses, {pod.person for pod in in_order})
     for room_now in (room, room.if_in_order):
         refused = set()  # what one of them does not get, a later one that asks alike does not get either
-        for pod in (each for each in in_order if each.holder.uid not in covered and room_now.nodes_of(each)):
-            alike = (pod.person, pod.namespace, pod.request, pod.wanted_booking, id(room_now.nodes_of(pod)))
-            if alike in refused:
+        for pod in in_order:
+            nodes = pod.nodes_when_open if room_now.in_order else pod.nodes
+            alike = (pod.person, pod.namespace, pod.request, pod.wanted_booking, id(nodes))
+            if not nodes or pod.request is None or pod.holder.uid in covered or alike in refused:
                 continue
             bookings = (use for use in theirs[pod.person] if _is_for(use.entitlement, pod, uses))
-            tries = (_cover_waiting_pod(room_now, use, pod, shared) for use in bookings)
+            tries = (_cover_waiting_pod(room_now, use, pod.request, nodes, shared) for use in bookings)
             if (found := next(filter(None, tries), None)) is not None:
                 covered[pod.holder.uid] = found
             else:
@@ -413,9 +375,11 @@ def cover_waiting(
     return covered
 
 
-def _cover_waiting_pod(room: RevocableRoom, use: BookingUse, pod: PersonsPod, shared: SharedGpus) -> Covered | None:
-    entitlement, asked, nodes = use.entitlement, pod.request, room.nodes_of(pod)
-    if asked is None or (entitlement.model and not asked.allows_model(entitlement.model)):
+def _cover_waiting_pod(
+    room: RevocableRoom, use: BookingUse, asked: Request, nodes: tuple[NodeName, ...], shared: SharedGpus
+) -> Covered | None:
+    entitlement = use.entitlement
+    if entitlement.model and not asked.allows_model(entitlement.model):
         return None
     covered = Covered(entitlement)
     if asked.amount != WHOLE:
@@ -432,7 +396,7 @@ def _cover_waiting_pod(room: RevocableRoom, use: BookingUse, pod: PersonsPod, sh
     return covered
 
 
-def _used_up(room: RevocableRoom, use: BookingUse, request: Request) -> frozenset[str]:
+def _used_up(room: RevocableRoom, use: BookingUse, request: Request) -> frozenset[GpuUuid]:
     """GPUs whose booked part has no room left for the request: there it would be more than was booked."""
     if use.entitlement.share_of == 1:
         return frozenset()
@@ -445,10 +409,10 @@ def _is_within(use: BookingUse, entry: GpuEntry, request: Request) -> bool:
 
 
 def _on_covered_gpus(
-    room: RevocableRoom, use: BookingUse, request: Request, nodes: Sequence[str], shared: SharedGpus
-) -> frozenset[str]:
+    room: RevocableRoom, use: BookingUse, request: Request, nodes: Sequence[NodeName], shared: SharedGpus
+) -> frozenset[GpuUuid]:
     """GPUs of one node that the booking covers already and that have room, or can be given some; empty: too few."""
-    together: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    together: dict[tuple[NodeName, str], list[tuple[GpuUuid, int]]] = {}
     for gpu in sorted(use.gpus):
         entry = room.entry(gpu, request)
         if entry is None or shared.is_closed(gpu, use.entitlement) or entry.gpu.node not in nodes:
@@ -456,10 +420,12 @@ def _on_covered_gpus(
         need = request.amount.on(entry.gpu.memory)
         if _is_within(use, entry, request) and need <= room.on_gpu(entry) - use.promised.get(gpu, 0):
             # A GPU without a link is an island of its own.
-            island = (entry.gpu.island or gpu) if needs_one_island(request) else ""
+            island = (entry.gpu.island or gpu) if request.needs_one_island else ""
             together.setdefault((entry.gpu.node, island), []).append((gpu, need))
     for _, found in sorted(together.items()):
         if len(found) >= request.gpus:
-            use.promise(dict(found[: request.gpus]))
+            for gpu, mib in found[: request.gpus]:
+                use.gpus[gpu] += mib
+                use.promised[gpu] = use.promised.get(gpu, 0) + mib
             return frozenset(gpu for gpu, _ in found)
     return frozenset()

@@ -12,7 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
+from typing import TypeVar
 
+from carrel.ids import BookingId, GpuUuid, HolderId, PersonId
 from carrel.ledger.coverage import (
     BookingUse,
     Covered,
@@ -30,6 +32,8 @@ from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import WaitingPod
 from carrel.ledger.requests import Request
 
+_Key = TypeVar("_Key")
+_Item = TypeVar("_Item")
 PAST, FOREVER = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
@@ -37,19 +41,19 @@ class CoverageIndex(ABC):
     def __init__(self, ledger: Ledger, now: Callable[[], datetime]) -> None:
         self._ledger = ledger
         self._now = now
-        self._bookings: dict[str, Entitlement] = {}  # all, running or not
-        self._bookings_of: dict[str, set[str]] = {}  # person → their bookings, running or not
-        self._running: dict[str, Entitlement] = {}
+        self._bookings: dict[BookingId, Entitlement] = {}  # all, running or not
+        self._bookings_of: dict[PersonId, set[BookingId]] = {}  # person → their bookings, running or not
+        self._running: dict[BookingId, Entitlement] = {}
         self._next_turn = FOREVER  # when the next booking starts or ends
-        self._changed_people: set[str] = set()
-        self._holders: dict[str, Covered] = {}  # uid → by what a pod that holds GPUs is covered
-        self._covered_of: dict[str, set[str]] = {}  # person → the uids in it
+        self._changed_people: set[PersonId] = set()
+        self._holders: dict[HolderId, Covered] = {}  # uid → by what a pod that holds GPUs is covered
+        self._covered_of: dict[PersonId, set[HolderId]] = {}  # person → the uids in it
         self._uses: Uses = {}  # by pods that hold GPUs
         self._shared = SharedGpus()
         # Person → uid → a pod that waits. None: what it asks for has to be read again, which costs more than to look
         # for room.
-        self._unbound_of: dict[str, dict[str, PersonsPod | None]] = {}
-        self._waiting: dict[str, Covered] = {}
+        self._unbound_of: dict[PersonId, dict[HolderId, PersonsPod | None]] = {}
+        self._waiting: dict[HolderId, Covered] = {}
         self._booked_waiting: tuple[WaitingPod, ...] = ()
         self._waiting_at = -1  # the ledger's version when that was true; -1: something else has changed since
         self._room = RevocableRoom(ledger, self._is_revocable)
@@ -57,20 +61,20 @@ class CoverageIndex(ABC):
     # --- who has the pods --------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _holding(self, person: str) -> Iterable[PersonsPod]:
+    def _holding(self, person: PersonId) -> Iterable[PersonsPod]:
         """The pods of a person that hold GPUs; others may be among them."""
 
     @abstractmethod
-    def _read(self, uid: str) -> PersonsPod | None:
+    def _read(self, uid: HolderId) -> PersonsPod | None:
         """A pod that waits, with what it asks for. None: it is gone."""
 
     @abstractmethod
-    def _is_revocable(self, uid: str) -> bool:
+    def _is_revocable(self, uid: HolderId) -> bool:
         """Whether what holds GPUs would have to give them to a booked pod, as of the last update."""
 
     # --- changes -----------------------------------------------------------------------------------------------------
 
-    def set_booking(self, name: str, entitlement: Entitlement | None) -> None:
+    def set_booking(self, name: BookingId, entitlement: Entitlement | None) -> None:
         """The booking is made, or is another than before. None: it is gone."""
         before = self._bookings.get(name)
         if entitlement == before:
@@ -85,7 +89,9 @@ class CoverageIndex(ABC):
                 self._bookings_of.setdefault(person, set()).add(name)
         self._next_turn = PAST
 
-    def _set_waiting(self, person: str, uid: str, pod: PersonsPod | None = None, *, waits: bool = True) -> None:
+    def _set_waiting(
+        self, person: PersonId, uid: HolderId, pod: PersonsPod | None = None, *, waits: bool = True
+    ) -> None:
         """The person's pod waits for GPUs, or does not any more. `pod`: None if it has to be read."""
         theirs = self._unbound_of.setdefault(person, {})
         theirs.pop(uid, None)
@@ -94,26 +100,26 @@ class CoverageIndex(ABC):
         elif not theirs:
             del self._unbound_of[person]
 
-    def _changed(self, people: Iterable[str], *, is_room_changed: bool = False) -> None:
+    def _changed(self, people: Iterable[PersonId], *, is_room_changed: bool = False) -> None:
         """Pods of these people have changed. `is_room_changed`: a pod that holds GPUs may have become opportunistic."""
         self._changed_people.update(people)
         self._waiting_at = -1
         if is_room_changed:
             self._room.changed()
 
-    def _stop(self, booking: str) -> None:
+    def _stop(self, booking: BookingId) -> None:
         self._uses.pop(booking, None)
         if (entitlement := self._running.pop(booking, None)) is not None:
             self._changed(entitlement.people)
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
-    def holders(self) -> AbstractSet[str]:
+    def holders(self) -> AbstractSet[HolderId]:
         """The uids of all pods and claims that hold GPUs, and that a booking covers."""
         self.update()
         return self._holders.keys()
 
-    def covered_waiting(self) -> Mapping[str, Covered]:
+    def covered_waiting(self) -> Mapping[HolderId, Covered]:
         """The covered pods that wait, by uid, the oldest first."""
         self.update()
         if self._waiting_at != self._ledger.version and not self._ledger.is_what_if:
@@ -129,17 +135,18 @@ class CoverageIndex(ABC):
     def cover_of(self, newcomer: PersonsPod) -> Covered | None:
         """Return what would cover a pod that is about to be created."""
         self.update()
+        self._room.look_anew()
         bookings, people = self._together(newcomer.person)
         pods = [*self._waiting_pods(people), newcomer]
         return cover_waiting(self._room, self._copied_uses(bookings), pods, self._shared).get(newcomer.holder.uid)
 
-    def use_of(self, booking: str) -> BookingUse | None:
+    def use_of(self, booking: BookingId) -> BookingUse | None:
         """What the pods that hold GPUs use of a booking; None: it does not run."""
         self.update()
         entitlement = self._running.get(booking)
         return self._uses.get(booking) or (BookingUse(entitlement) if entitlement else None)
 
-    def booking(self, booking: str) -> Entitlement | None:
+    def booking(self, booking: BookingId) -> Entitlement | None:
         """Whether it runs, is planned, or has just ended; None: there is none."""
         return self._bookings.get(booking)
 
@@ -151,13 +158,13 @@ class CoverageIndex(ABC):
         self.update()
         return tuple(self._running.values())
 
-    def running_for(self, person: str, namespace: str) -> list[Entitlement]:
+    def running_for(self, person: PersonId, namespace: str) -> list[Entitlement]:
         """The bookings of a person that run now; the one that ends last comes first."""
         self.update()
         theirs = uses_of(self._running[each] for each in self._bookings_of.get(person, ()) if each in self._running)
         return [use.entitlement for use in theirs.values() if use.entitlement.is_for(person, namespace)]
 
-    def planned_for(self, person: str, namespace: str) -> list[Entitlement]:
+    def planned_for(self, person: PersonId, namespace: str) -> list[Entitlement]:
         """The bookings of a person that start later, the next one first."""
         now = self._now()
         theirs = [self._bookings[name] for name in self._bookings_of.get(person, ())]
@@ -166,7 +173,7 @@ class CoverageIndex(ABC):
 
     # --- working it out ----------------------------------------------------------------------------------------------
 
-    def update(self) -> AbstractSet[str]:
+    def update(self) -> AbstractSet[PersonId]:
         """Work out who is covered of the pods that hold GPUs, as each question does. Return the people looked at."""
         if self._ledger.is_what_if:
             return frozenset()
@@ -174,7 +181,7 @@ class CoverageIndex(ABC):
             self._start_and_stop(now)
         if not self._changed_people:
             return frozenset()
-        groups, looked_at = [], set[str]()
+        groups, looked_at = [], set[PersonId]()
         for person in self._changed_people:
             if person not in looked_at:
                 bookings, people = self._together(person)
@@ -203,9 +210,9 @@ class CoverageIndex(ABC):
         turns = (turn for each in self._bookings.values() for turn in (each.start, each.ends) if turn > now)
         self._next_turn = min(turns, default=FOREVER)
 
-    def _together(self, person: str) -> tuple[set[str], set[str]]:
+    def _together(self, person: PersonId) -> tuple[set[BookingId], set[PersonId]]:
         """The bookings that run for the person, for those who share one of them, and so on; and all these people."""
-        bookings, people, left = set[str](), {person}, [person]
+        bookings, people, left = set[BookingId](), {person}, [person]
         while left:
             for booking in self._bookings_of.get(left.pop(), ()):
                 if booking in self._running and booking not in bookings:
@@ -214,7 +221,7 @@ class CoverageIndex(ABC):
                     people |= self._running[booking].people
         return bookings, people
 
-    def _cover_holders(self, bookings: Iterable[str], people: Iterable[str]) -> None:
+    def _cover_holders(self, bookings: Iterable[BookingId], people: Iterable[PersonId]) -> None:
         uses = uses_of(self._running[booking] for booking in bookings)
         pods = [pod for person in people for pod in self._holding(person)]
         covered = cover_holders(self._ledger, uses, pods)
@@ -230,16 +237,16 @@ class CoverageIndex(ABC):
     def _cover_waiting(self) -> None:
         found: list[tuple[PersonsPod, Covered]] = []
         left = self._unbound_of.keys() & self._bookings_of.keys()
-        with self._room.unchanged():
-            while left:
-                bookings, people = self._together(left.pop())
-                left -= people
-                if bookings and (pods := self._waiting_pods(people)):
-                    covered = cover_waiting(self._room, self._copied_uses(bookings), pods, self._shared)
-                    found += [(pod, covered[pod.holder.uid]) for pod in pods if pod.holder.uid in covered]
+        self._room.look_anew()
+        while left:
+            bookings, people = self._together(left.pop())
+            left -= people
+            if bookings and (pods := self._waiting_pods(people)):
+                covered = cover_waiting(self._room, self._copied_uses(bookings), pods, self._shared)
+                found += [(pod, covered[pod.holder.uid]) for pod in pods if pod.holder.uid in covered]
         found.sort(key=lambda each: waiting_order(each[0]))
         self._waiting = {pod.holder.uid: by for pod, by in found}
-        narrowed: dict[tuple[Request, str, frozenset[str], frozenset[str]], Request] = {}
+        narrowed: dict[tuple[Request, str, frozenset[GpuUuid], frozenset[GpuUuid]], Request] = {}
         waiting = []
         for pod, by in found:
             assert pod.request is not None, "a pod that waits has been read"
@@ -249,7 +256,7 @@ class CoverageIndex(ABC):
             waiting.append(WaitingPod(pod.holder, asked, pod.nodes, booking.booking, booking.settled))
         self._booked_waiting = tuple(waiting)
 
-    def _waiting_pods(self, people: Iterable[str]) -> list[PersonsPod]:
+    def _waiting_pods(self, people: Iterable[PersonId]) -> list[PersonsPod]:
         pods = []
         for theirs in (self._unbound_of[person] for person in people if person in self._unbound_of):
             for uid, known in theirs.items():
@@ -258,14 +265,14 @@ class CoverageIndex(ABC):
                     pods.append(pod)
         return pods
 
-    def _copied_uses(self, bookings: Iterable[str]) -> Uses:
+    def _copied_uses(self, bookings: Iterable[BookingId]) -> Uses:
         copies = uses_of(self._running[booking] for booking in bookings)
         for booking, use in copies.items():
-            use.add(self._uses[booking].gpus)
+            use.gpus = self._uses[booking].gpus.copy()
         return copies
 
 
-def discard(sets: dict[str, set[str]], key: str, item: str) -> None:
+def discard(sets: dict[_Key, set[_Item]], key: _Key, item: _Item) -> None:
     """Take the item out of its set, and an empty set out of the sets."""
     if key in sets:
         sets[key].discard(item)

@@ -13,6 +13,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from carrel.ids import NO_POD, HolderId
 from carrel.ledger.gpus import MiB, Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.machines import NOTHING, MachineRoom, Machines
@@ -75,7 +76,7 @@ class Demand:
         self._growth = 2 ** (1 / half_life)
         self._step = 1.0  # how much the next pod weighs: instead of all others becoming lighter, it becomes heavier
         self._weights: _Parts = {}
-        self._counted: OrderedDict[str, None] = OrderedDict()
+        self._counted: OrderedDict[HolderId, None] = OrderedDict()
         self._pods = 0
         self._next_look = 1
         self._used: _Parts = {}
@@ -84,7 +85,7 @@ class Demand:
         self._gpus: Counter[GpuKind] = Counter()  # how many usable ones there were when the mix was made
         self._mix = Mix()
 
-    def saw(self, request: Request, machine: MachineRoom = NOTHING, uid: str = "") -> None:
+    def saw(self, request: Request, machine: MachineRoom = NOTHING, uid: HolderId = NO_POD) -> None:
         """A pod asks for that, and for so much of the machine. With its uid it counts once, however often seen."""
         if uid in self._counted:
             return
@@ -105,7 +106,7 @@ class Demand:
             self._next_look = self._pods + min(self._pods, RECOUNT)
             self._look()
 
-    def has_counted(self, uid: str) -> bool:
+    def has_counted(self, uid: HolderId) -> bool:
         return uid in self._counted
 
     @property
@@ -144,7 +145,8 @@ class Demand:
         """The requests that weigh most, of those that a node could serve were it `empty`; together they make one."""
         sizes, heaviest = set(self._machines.sizes.values()), _Parts()
         for (request, machine), weight in sorted(self._weights.items(), key=lambda item: -item[1]):
-            has_machine = not sizes or any(machine.fits_in(size) for size in sizes)
+            cpu, memory = machine
+            has_machine = not sizes or any(cpu <= size.cpu_milli and memory <= size.memory_mib for size in sizes)
             if has_machine and (not empty or any(map(fit_test(request), empty))):
                 heaviest[request, machine] = weight
             if len(heaviest) == TYPICAL:
@@ -178,7 +180,7 @@ def _difference(one: _Parts, other: _Parts) -> float:
 
 
 def contention(typical: Iterable[Typical], there: Mapping[GpuKind, int]) -> dict[GpuKind, float]:
-    """By how much more than the average GPU one of a kind is wanted, because many requests can use no others: 1.0 for
+    """How much more than the average GPU one of a kind is wanted, because many requests can use no others: 1.0 for
     twice as much. Below zero: less. Kinds that are not in it are wanted as the average.
 
     Each request is shared out evenly among the GPUs that it allows. So pods that would run anywhere stay away from a

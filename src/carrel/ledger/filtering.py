@@ -3,13 +3,13 @@
 Why a pod waits is one sentence about the whole cluster, which names the node that is the closest to fitting.
 """
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from carrel.ids import NO_NODE, NO_POD, HolderId, NodeName
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.node_room import NO_ROOM, able, fit_test
-from carrel.ledger.placement import Placement, able_entries, candidates, place, selected, suits_by_nature, why_not
+from carrel.ledger.placement import Placement, able_entries, allows, candidates, place, why_not
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import GpuPolicy, Request, TopologyMode
 
@@ -21,25 +21,21 @@ MOST_ANSWERS = 1_000
 class FilterResult:
     """Every node that was asked about, once: whether it has room, and the reason if not."""
 
-    fitting: Collection[str]
-    refused: Mapping[str, Collection[str]]
-    """Why they will not do → those nodes."""
+    fitting: Collection[NodeName]
+    refused: Mapping[NodeName, str]
+    """The other nodes, and why they will not do."""
 
     @classmethod
-    def by_reason(cls, nodes: Collection[str], why: str) -> "FilterResult":
+    def by_reason(cls, nodes: Collection[NodeName], why: str) -> "FilterResult":
         """All for the same reason; if it is empty, all will do."""
-        return cls((), {why: nodes} if nodes else {}) if why else cls(nodes, {})
+        return cls((), dict.fromkeys(nodes, why)) if why else cls(nodes, {})
 
-    def why_not(self) -> dict[str, str]:
-        """Why each of the other nodes will not do."""
-        return {name: why for why, names in self.refused.items() for name in names}
-
-    def without(self, nodes: Collection[str], why: str) -> "FilterResult":
-        """The same, but for that reason these nodes will not do."""
+    def without(self, nodes: Collection[NodeName], why: str) -> "FilterResult":
+        """The result if, for that reason, these nodes will not do."""
         if not nodes:
             return self
         fitting = [name for name in self.fitting if name not in nodes]
-        return FilterResult(fitting, {**self.refused, why: [*self.refused.get(why, ()), *sorted(nodes)]})
+        return FilterResult(fitting, {**self.refused, **dict.fromkeys(sorted(nodes), why)})
 
 
 class NodeFilter:
@@ -49,30 +45,27 @@ class NodeFilter:
         self._ledger = ledger
         # Thousands of pods that ask alike wait: what was found for one of them is kept while the ledger is the same.
         self._version = -1
-        self._known: dict[tuple[Request, int, str], tuple[Sequence[str], Refusal | None]] = {}
+        self._known: dict[tuple[Request, int, HolderId], tuple[Sequence[NodeName], Refusal | None]] = {}
 
-    def filter(self, request: Request, nodes: Sequence[str], pod: str = "") -> FilterResult:
+    def filter(self, request: Request, nodes: Sequence[NodeName], pod: HolderId = NO_POD) -> FilterResult:
         """`pod` is the uid of who asks: GPUs may be kept for it."""
         found = candidates(self._ledger, request, nodes, pod)
-        refused = defaultdict[str, list[str]](list)
-        for name in found.refused:
-            refused[why_not(self._ledger, request, name, pod)].append(name)
-        return FilterResult(found.fitting, refused)
+        return FilterResult(found.fitting, {name: why_not(self._ledger, request, name, pod) for name in found.refused})
 
-    def why(self, request: Request, nodes: Sequence[str], pod: str = "") -> Refusal | None:
+    def why(self, request: Request, nodes: Sequence[NodeName], pod: HolderId = NO_POD) -> Refusal | None:
         """Why none of the nodes has room; None if one has."""
         if not isinstance(nodes, tuple):
             return why_waiting(self._ledger, request, nodes, pod)
         if self._version != self._ledger.version or len(self._known) >= MOST_ANSWERS:
             self._version, self._known = self._ledger.version, {}
         # A hash of 5,000 names would cost as much as many answers. The nodes are kept, so that their `id` stays theirs.
-        question = (request, id(nodes), pod if self._ledger.kept_for(pod) else "")
+        question = (request, id(nodes), pod if self._ledger.kept_for(pod) else NO_POD)
         if question not in self._known:
             self._known[question] = (nodes, why_waiting(self._ledger, request, nodes, pod))
         return self._known[question][1]
 
 
-def why_waiting(ledger: Ledger, request: Request, nodes: Sequence[str], pod: str = "") -> Refusal | None:
+def why_waiting(ledger: Ledger, request: Request, nodes: Sequence[NodeName], pod: HolderId = NO_POD) -> Refusal | None:
     """None if the pod need not wait. `nodes` are those where it may go by everything that is not about GPUs."""
     if not nodes:
         return Refusal(f"there is no node for {request}")
@@ -93,18 +86,18 @@ def why_waiting(ledger: Ledger, request: Request, nodes: Sequence[str], pod: str
     return Refusal(f"none of {len(nodes)} nodes has {request}; closest: {answer.reason}")
 
 
-def _closest(ledger: Ledger, request: Request, nodes: Iterable[str], pod: str) -> str:
+def _closest(ledger: Ledger, request: Request, nodes: Iterable[NodeName], pod: HolderId) -> NodeName:
     """The node where the request could fit if nobody held anything, then where the most GPUs would do. A node with GPUs
     of another model only is further away, however many are free, and one without GPUs is the last."""
     rooms, is_kept_for = ledger.rooms, bool(ledger.kept_for(pod))
 
-    def order(name: str) -> tuple[int, int, str]:
+    def order(name: NodeName) -> tuple[int, int, str]:
         room = rooms.get(name, NO_ROOM)
         # A summary leaves out what is kept, for whomever.
         count = len(able_entries(ledger, request, name, pod)) if is_kept_for else able(room, request)
-        return (-count, -room.largest, name)
+        return (-count, -(room.pieces[0] if room.pieces else 0), name)
 
-    found, least = "", 4
+    found, least = NO_NODE, 4
     for name in sorted(nodes, key=order):
         unfitness = _unfitness(ledger, request, name)
         if unfitness < least:
@@ -114,19 +107,19 @@ def _closest(ledger: Ledger, request: Request, nodes: Iterable[str], pod: str) -
     return found
 
 
-def _unfitness(ledger: Ledger, request: Request, name: str) -> int:
+def _unfitness(ledger: Ledger, request: Request, name: NodeName) -> int:
     """What is wrong with the node even if nobody held a part of its GPUs. The worse, the higher; 0: nothing."""
     node, gpus = ledger.node(name), [entry.gpu for entry in ledger.entries(name)]
     if not gpus:
         return 3
     need = request.amount.on
-    suitable = sum(suits_by_nature(gpu, request) and need(gpu.memory) <= gpu.memory for gpu in gpus)
-    if node is None or node.unusable or not selected(node, request) or not suitable:
+    suitable = sum(not gpu.unusable and allows(gpu, request) and need(gpu.memory) <= gpu.memory for gpu in gpus)
+    if node is None or node.unusable or not request.selects(node) or not suitable:
         return 2
     return int(suitable < request.gpus)
 
 
-def linked_first(ledger: Ledger, request: Request, nodes: tuple[str, ...]) -> tuple[str, ...]:
+def linked_first(ledger: Ledger, request: Request, nodes: tuple[NodeName, ...]) -> tuple[NodeName, ...]:
     """The nodes, those first where all GPUs of the request may be in one island, if it prefers that."""
     prefers = request.topology.mode is TopologyMode.PREFERRED
     if request.gpus == 1 or not prefers or request.policy in (GpuPolicy.SPREAD, GpuPolicy.PREFER_IDS):

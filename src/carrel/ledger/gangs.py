@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from carrel.ids import NO_NODE, HolderId, NodeName
 from carrel.ledger.filtering import linked_first
 from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import Ledger
@@ -21,8 +22,8 @@ STEPS_BY_GPU = 10
 MOST_REMEMBERED = 1_000
 """Gangs whose last refusal is kept; then all are forgotten, which costs only time."""
 
-_NOTHING_KNOWN: Mapping[str, tuple[str, ...]] = {}
-_NONE_AVOIDED: Mapping[str, Collection[str]] = {}
+_NOTHING_KNOWN: Mapping[HolderId, tuple[NodeName, ...]] = {}
+_NONE_AVOIDED: Mapping[HolderId, Collection[NodeName]] = {}
 _LARGE_GPU = MiB(1 << 20)
 """Parts of a GPU and amounts of memory are compared on a GPU larger than any."""
 
@@ -41,7 +42,7 @@ class GangMembers:
 class GangPlan:
     """Placements for all waiting pods of a gang, which fit at the same time."""
 
-    placements: Mapping[str, Placement]
+    placements: Mapping[HolderId, Placement]
     """By the member's uid."""
 
 
@@ -57,9 +58,9 @@ def plan_gang(ledger: Ledger, gang: Gang, members: Sequence[WaitingPod], steps: 
 def _line_up(members: Sequence[WaitingPod]) -> Sequence[WaitingPod]:
     """Who has the fewest nodes to go to first, then the most demanding. Equal members stand together."""
     kinds: dict[tuple[Request, int], int] = {}
-    lists: dict[tuple[str, ...], int] = {}  # of nodes → a number
+    lists: dict[tuple[NodeName, ...], int] = {}  # of nodes → a number
     equal_to: dict[int, int] = {}  # the `id` of a list of nodes → its number
-    demands: dict[str, tuple[int, ...]] = {}
+    demands: dict[HolderId, tuple[int, ...]] = {}
     for member in sorted(members, key=lambda member: member.holder.uid):
         request, nodes = member.request, member.nodes
         if id(nodes) not in equal_to:  # a hash of thousands of names is not made for each member
@@ -101,7 +102,7 @@ def _next_step(
 ) -> tuple[tuple[int, Placement] | None, Refusal, int]:
     """The next node that takes the member, and its GPUs there; or why the last one did not. And the steps it took."""
     fits, rooms, is_kept_for = fit_test(member.request), ledger.rooms, bool(ledger.kept_for(member.holder.uid))
-    last, looks = "", STEPS_BY_GPU
+    last, looks = NO_NODE, STEPS_BY_GPU
     for position in positions:
         looks += 1
         last = member.nodes[position]
@@ -156,9 +157,9 @@ class GangPlanner:
         self,
         gang: Gang,
         members: GangMembers,
-        nodes: Sequence[str],
-        nodes_of: Mapping[str, tuple[str, ...]] = _NOTHING_KNOWN,
-        avoided: Mapping[str, Collection[str]] = _NONE_AVOIDED,
+        nodes: Sequence[NodeName],
+        nodes_of: Mapping[HolderId, tuple[NodeName, ...]] = _NOTHING_KNOWN,
+        avoided: Mapping[HolderId, Collection[NodeName]] = _NONE_AVOIDED,
     ) -> GangPlan | Refusal:
         """For all members that wait or, if they are too many, for as many as the gang needs, the oldest first.
 
@@ -185,9 +186,9 @@ class GangPlanner:
         self,
         gang: Gang,
         members: GangMembers,
-        nodes: Sequence[str],
-        nodes_of: Mapping[str, tuple[str, ...]],
-        avoided: Mapping[str, Collection[str]],
+        nodes: Sequence[NodeName],
+        nodes_of: Mapping[HolderId, tuple[NodeName, ...]],
+        avoided: Mapping[HolderId, Collection[NodeName]],
     ) -> GangPlan | Refusal:
         if not avoided:
             return self._plan_for_enough(gang, members, nodes, nodes_of)
@@ -200,7 +201,11 @@ class GangPlanner:
         return self._plan_for_enough(gang, members, nodes, {**nodes_of, **last})
 
     def _plan_for_enough(
-        self, gang: Gang, members: GangMembers, nodes: Sequence[str], nodes_of: Mapping[str, tuple[str, ...]]
+        self,
+        gang: Gang,
+        members: GangMembers,
+        nodes: Sequence[NodeName],
+        nodes_of: Mapping[HolderId, tuple[NodeName, ...]],
     ) -> GangPlan | Refusal:
         plan = self._plan_for(gang, members.waiting, nodes, nodes_of)
         if isinstance(plan, Refusal) and len(members.waiting) > gang.size:
@@ -211,12 +216,12 @@ class GangPlanner:
         self,
         gang: Gang,
         members: Sequence[tuple[Holder, Request]],
-        nodes: Sequence[str],
-        nodes_of: Mapping[str, tuple[str, ...]],
+        nodes: Sequence[NodeName],
+        nodes_of: Mapping[HolderId, tuple[NodeName, ...]],
     ) -> GangPlan | Refusal:
         # GPUs that a member has on Leases, from a try that was cut short, it keeps; the plan is for the others.
-        kept: dict[str, Placement] = {}
-        everywhere, ordered = tuple(nodes), dict[tuple[Request, int], tuple[str, ...]]()
+        kept: dict[HolderId, Placement] = {}
+        everywhere, ordered = tuple(nodes), dict[tuple[Request, int], tuple[NodeName, ...]]()
         others = []
         for holder, request in members:
             held = held_placement(self._ledger, request, holder)

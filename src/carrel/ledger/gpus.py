@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NewType
 
+from carrel.ids import GpuUuid, NodeName
+
 MiB = NewType("MiB", int)
 """Memory of a GPU, in mebibytes. The only unit of memory in the core."""
 
@@ -11,12 +13,12 @@ UNKNOWN_MEMORY = MiB(1)
 """Of a GPU whose size nobody reports: it can be had whole, and no share of it fits."""
 
 
-def place_name(node: str, index: int) -> str:
+def place_name(node: NodeName, index: int) -> GpuUuid:
     """What stands for a UUID where there is none: of a slot, and of a GPU whose node does not report it."""
-    return f"{node}/{index}"
+    return GpuUuid(f"{node}/{index}")
 
 
-def is_place_name(uuid: str) -> bool:
+def is_place_name(uuid: GpuUuid) -> bool:
     node, slash, index = uuid.rpartition("/")
     return bool(slash) and index.isdecimal() and node == node.lower()  # a MIG slice of an old driver: MIG-GPU-…/1/0
 
@@ -25,8 +27,8 @@ def is_place_name(uuid: str) -> bool:
 class Gpu:
     """A physical GPU of one node, with its model, memory and links. GPUs of one node may differ in every field."""
 
-    uuid: str
-    node: str
+    uuid: GpuUuid
+    node: NodeName
     index: int
     model: str
     memory: MiB
@@ -38,7 +40,7 @@ class Gpu:
     """Why no new pod may have this GPU ("unhealthy: XID 79"). Pods that hold it keep it. Empty: usable."""
     numa_node: int | None = None
     """Which processors and memory of the machine it is next to. None: unknown, or the machine has only one."""
-    may_be: frozenset[str] = frozenset()
+    may_be: frozenset[GpuUuid] = frozenset()
     """Of a slot: the UUIDs of the GPUs that it may turn out to be. Empty: the GPU is the one that `uuid` names."""
     number: int | None = None
     """Of a slot: the index of its GPU, once that is known. People never see the number of a slot."""
@@ -49,7 +51,7 @@ class Gpu:
         return self.uuid != place_name(self.node, self.index)
 
     @property
-    def possible_uuids(self) -> frozenset[str]:
+    def possible_uuids(self) -> frozenset[GpuUuid]:
         return self.may_be or frozenset((self.uuid,))
 
     @property
@@ -65,7 +67,7 @@ class Gpu:
 class Node:
     """A machine with its GPUs, and the labels by which a claim may select it."""
 
-    name: str
+    name: NodeName
     gpus: tuple[Gpu, ...]
     labels: Mapping[str, str] = field(default_factory=dict)
     unusable: str = ""

@@ -18,9 +18,10 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from types import MappingProxyType
 
-from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.ids import GpuUuid, HolderId, NodeName
+from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.node_room import NO_ROOM, NodeRoom, summarise
-from carrel.ledger.shares import Holder, Share, ShareEvent, ShareState
+from carrel.ledger.shares import LIFE, Holder, Share, ShareEvent, ShareState
 
 
 class LedgerError(Exception):
@@ -32,7 +33,7 @@ class GpuEntry:
 
     __slots__ = ("free", "gpu", "kept_for", "shares")
 
-    def __init__(self, gpu: Gpu, shares: dict[str, Share], kept_for: Holder | None) -> None:
+    def __init__(self, gpu: Gpu, shares: dict[HolderId, Share], kept_for: Holder | None) -> None:
         self.gpu = gpu
         self.shares = shares
         """By the holder's uid."""
@@ -43,10 +44,6 @@ class GpuEntry:
 
     def held(self, share: Share) -> int:
         return self.gpu.memory if share.memory is None else share.memory
-
-    def memory_in(self, state: ShareState) -> MiB:
-        """How much of the GPU is held by shares in that state."""
-        return MiB(sum(self.held(share) for share in self.shares.values() if share.state is state))
 
     def less(self, mib: int) -> "GpuEntry":
         """The same, with so much less of it free."""
@@ -75,21 +72,25 @@ class Ledger:
     """
 
     def __init__(self, nodes: Iterable[Node] = (), shares: Iterable[Share] = ()) -> None:
-        self._nodes: dict[str, _NodeRecord] = {}
-        self._rooms: dict[str, NodeRoom] = {}
-        self._entries: dict[str, GpuEntry] = {}
-        self._unreported: dict[str, dict[str, Share]] = {}  # GPU that no node reports → uid → share
-        self._shares: dict[str, dict[str, Share]] = {}  # uid → GPU → share, wherever the GPU is
-        self._kept: dict[str, Holder] = {}  # GPU → the pod it is kept for
-        self._kept_of: dict[str, set[str]] = {}  # the same the other way round: uid → GPUs
+        self._nodes: dict[NodeName, _NodeRecord] = {}
+        self._rooms: dict[NodeName, NodeRoom] = {}
+        self._entries: dict[GpuUuid, GpuEntry] = {}
+        self._unreported: dict[GpuUuid, dict[HolderId, Share]] = {}  # GPU that no node reports → uid → share
+        self._shares: dict[HolderId, dict[GpuUuid, Share]] = {}  # uid → GPU → share, wherever the GPU is
+        self._kept: dict[GpuUuid, Holder] = {}  # GPU → the pod it is kept for
+        self._kept_of: dict[HolderId, set[GpuUuid]] = {}  # the same the other way round: uid → GPUs
         self._undo: list[Callable[[], None]] | None = None  # the steps back
+        self.is_what_if = False
+        """Whether somebody is trying something."""
         self.version = self._last_version = 0  # the last: the highest so far
         """A number for what is recorded now. It is never the same for two states; after a what-if it is as before."""
         self.inventory_version = 0
         """The same for the nodes and which GPUs they have, whoever holds them: it counts the changes."""
-        self._changed_at: dict[str, int] = {}  # node → the version since when it is as it is, the latest at the end
+        self._changed_at: dict[
+            NodeName, int
+        ] = {}  # node → the version since when it is as it is, the latest at the end
         self._removed_at = 0
-        self._not_summed_up: dict[str, None] = {}
+        self._not_summed_up: dict[NodeName, None] = {}
         for node in nodes:
             self.set_node(node)
         self.restore(shares)
@@ -97,23 +98,23 @@ class Ledger:
     # --- what is there -----------------------------------------------------------------------------------------------
 
     @property
-    def nodes(self) -> Sequence[str]:
+    def nodes(self) -> Sequence[NodeName]:
         return tuple(self._nodes)
 
-    def node(self, name: str) -> Node | None:
+    def node(self, name: NodeName) -> Node | None:
         record = self._nodes.get(name)
         return record.node if record else None
 
-    def entries(self, node: str) -> Sequence[GpuEntry]:
+    def entries(self, node: NodeName) -> Sequence[GpuEntry]:
         """In the order of their indices."""
         record = self._nodes.get(node)
         return record.entries if record else ()
 
-    def entry(self, uuid: str) -> GpuEntry | None:
+    def entry(self, uuid: GpuUuid) -> GpuEntry | None:
         return self._entries.get(uuid)
 
     @property
-    def rooms(self) -> Mapping[str, NodeRoom]:
+    def rooms(self) -> Mapping[NodeName, NodeRoom]:
         """How much room each node has. A node that has changed is summed up when this is next asked for: who keeps the
         mapping does not see later changes."""
         if self._not_summed_up:
@@ -123,12 +124,7 @@ class Ledger:
             self._not_summed_up = {}
         return self._rooms
 
-    @property
-    def is_what_if(self) -> bool:
-        """Whether somebody is trying something."""
-        return self._undo is not None
-
-    def changed_since(self, version: int) -> Sequence[str] | None:
+    def changed_since(self, version: int) -> Sequence[NodeName] | None:
         """The nodes that may differ from what they were at that version, the latest first; None if nodes have gone
         since: then all must be looked at."""
         if version < self._removed_at:
@@ -136,29 +132,24 @@ class Ledger:
         later = takewhile(lambda change: change[1] > version, reversed(self._changed_at.items()))
         return [name for name, _ in later] if version != self.version else ()
 
-    def shares_of(self, uid: str) -> Mapping[str, Share]:
+    def shares_of(self, uid: HolderId) -> Mapping[GpuUuid, Share]:
         """A pod's shares by GPU, also of GPUs that no node reports at the moment."""
         return MappingProxyType(self._shares.get(uid, {}))
 
-    def nodes_held_by(self, uid: str) -> set[str]:
+    def nodes_held_by(self, uid: HolderId) -> set[NodeName]:
         """Where it holds something of a GPU that a node reports."""
         return {self._entries[gpu].gpu.node for gpu in self._shares.get(uid, ()) if gpu in self._entries}
 
-    def holders_of(self, gpu: str) -> set[str]:
-        """The uids of the pods that hold a part of the GPU, also if no node reports it at the moment."""
-        entry = self._entries.get(gpu)
-        return set(entry.shares if entry is not None else self._unreported.get(gpu, ()))
-
-    def holders(self) -> AbstractSet[str]:
+    def holders(self) -> AbstractSet[HolderId]:
         """The uids of all pods that hold something; it changes with the ledger."""
         return self._shares.keys()
 
     @property
-    def kept(self) -> AbstractSet[str]:
+    def kept(self) -> AbstractSet[GpuUuid]:
         """The GPUs that are kept for a pod."""
         return self._kept.keys()
 
-    def kept_for(self, uid: str) -> frozenset[str]:
+    def kept_for(self, uid: HolderId) -> frozenset[GpuUuid]:
         """The GPUs kept for a pod."""
         return frozenset(self._kept_of.get(uid, ()))
 
@@ -183,7 +174,7 @@ class Ledger:
         self._nodes[node.name] = _NodeRecord(node, tuple(entries))
         self._note_change(node.name)
 
-    def remove_node(self, name: str) -> None:
+    def remove_node(self, name: NodeName) -> None:
         """The node is gone. What is held there stays recorded until the pods are gone too."""
         self._refuse_in_what_if()
         if name in self._nodes:
@@ -192,7 +183,7 @@ class Ledger:
             self.inventory_version += 1
             self.version = self._last_version = self._removed_at = self._last_version + 1
 
-    def _detach(self, name: str) -> None:
+    def _detach(self, name: NodeName) -> None:
         record = self._nodes.pop(name, None)
         self._rooms.pop(name, None)
         self._not_summed_up.pop(name, None)
@@ -240,7 +231,7 @@ class Ledger:
                 raise LedgerError(f"a share of {share.holder} that is gone cannot be restored")
             self._set_share(share.gpu, share.holder.uid, share)
 
-    def set_entry(self, uuid: str, shares: Iterable[Share], kept_for: Holder | None = None) -> Collection[str]:
+    def set_entry(self, uuid: GpuUuid, shares: Iterable[Share], kept_for: Holder | None = None) -> Collection[HolderId]:
         """Records all that is held of one GPU, as its Lease tells it; what it does not tell is gone. Returns the uids
         of those for whom something is different now: not for whom it was promised before the Lease was written."""
         entry = self._entries.get(uuid)
@@ -259,38 +250,38 @@ class Ledger:
             self._set_kept(uuid, kept_for)
         return (*gone, *new) if is_kept_as_before else (*gone, *told)
 
-    def assign(self, uid: str) -> None:
+    def assign(self, uid: HolderId) -> None:
         """The node has handed the pod's GPUs over."""
         self._advance(uid, ShareEvent.ASSIGN)
 
-    def release(self, uid: str) -> None:
+    def release(self, uid: HolderId) -> None:
         """The pod was told to go; it holds its GPUs until it is gone."""
         self._advance(uid, ShareEvent.RELEASE)
 
-    def give_back(self, uid: str) -> None:
+    def give_back(self, uid: HolderId) -> None:
         """The pod could not be bound: what it held is free again. What is kept for it stays kept."""
         self._advance(uid, ShareEvent.LEAVE)
 
-    def forget(self, uid: str) -> None:
+    def forget(self, uid: HolderId) -> None:
         """The pod is gone: what it held is free, and nothing is kept for it."""
         self.give_back(uid)
         self.keep_no_more(uid)
 
-    def _advance(self, uid: str, event: ShareEvent) -> None:
+    def _advance(self, uid: HolderId, event: ShareEvent) -> None:
         for share in tuple(self._shares.get(uid, {}).values()):
-            if (now := share.after(event)) is not share:  # pods change often, their shares three times
-                self._set_share(share.gpu, uid, None if now.state is ShareState.GONE else now)
+            if (state := LIFE[share.state, event]) is not share.state:  # pods change often, their shares three times
+                self._set_share(share.gpu, uid, None if state is ShareState.GONE else share.in_state(state))
 
     # --- keeping a GPU for a booked pod -----------------------------------------------------------------------------
 
-    def keep(self, uuid: str, holder: Holder) -> None:
+    def keep(self, uuid: GpuUuid, holder: Holder) -> None:
         """Nobody but this pod may take what is, or becomes, free on the GPU."""
         other = self._kept.get(uuid)
         if other is not None and other.uid != holder.uid:
             raise LedgerError(f"{uuid} cannot be kept for {holder}: it is kept for {other}")
         self._set_kept(uuid, holder)
 
-    def keep_no_more(self, uid: str) -> None:
+    def keep_no_more(self, uid: HolderId) -> None:
         """The pod has its GPUs, or no longer wants them."""
         for uuid in self.kept_for(uid):
             self._set_kept(uuid, None)
@@ -302,18 +293,18 @@ class Ledger:
         """Try something: whatever happens in the block, the ledger is afterwards as it was before."""
         outer, version = self._undo, self.version
         undo: list[Callable[[], None]] = []
-        self._undo = undo
+        self._undo, self.is_what_if = undo, True
         try:
             yield self
         finally:
             self._undo = None  # the steps back must not be remembered
             for step in reversed(undo):
                 step()
-            self._undo, self.version = outer, version
+            self._undo, self.is_what_if, self.version = outer, outer is not None, version
 
     # --- the only writers --------------------------------------------------------------------------------------------
 
-    def _set_share(self, gpu: str, uid: str, share: Share | None) -> None:
+    def _set_share(self, gpu: GpuUuid, uid: HolderId, share: Share | None) -> None:
         """What the pod holds of the GPU from now on. None: nothing."""
         entry = self._entries.get(gpu)
         on_gpu = entry.shares if entry is not None else self._unreported.setdefault(gpu, {})
@@ -335,7 +326,7 @@ class Ledger:
         elif not on_gpu:
             del self._unreported[gpu]
 
-    def _set_kept(self, uuid: str, holder: Holder | None) -> None:
+    def _set_kept(self, uuid: GpuUuid, holder: Holder | None) -> None:
         if self._undo is not None:
             before = self._kept.get(uuid)
             self._undo.append(lambda: self._set_kept(uuid, before))
@@ -352,13 +343,13 @@ class Ledger:
             entry.kept_for = holder
             self._note_change(entry.gpu.node)
 
-    def _note_change(self, node: str) -> None:
+    def _note_change(self, node: NodeName) -> None:
         self.version = self._last_version = self._last_version + 1
         self._changed_at.pop(node, None)
         self._changed_at[node] = self.version
         self._not_summed_up[node] = None
 
-    def touch(self, node: str) -> None:
+    def touch(self, node: NodeName) -> None:
         """Counts as a change: something else that people see of the node has changed."""
         if node in self._nodes:
             self._note_change(node)

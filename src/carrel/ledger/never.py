@@ -9,11 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
+from carrel.ids import NodeName
 from carrel.ledger.gangs import GangMembers
 from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, Node
 from carrel.ledger.ledger import Ledger
-from carrel.ledger.node_room import needs_one_island
-from carrel.ledger.placement import selected
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Gang, Memory, Request, TopologyMode
 
@@ -38,7 +37,7 @@ class Never(Refusal):
 
     @property
     def on_cpu(self) -> str:
-        """The same about a pod that runs without a GPU, as the end of a sentence."""
+        """Why a pod runs without a GPU, as the end of a sentence."""
         return f"{self.fact[0].lower()}{self.fact[1:]}; {self.advice}"
 
 
@@ -48,16 +47,21 @@ class Impossibility:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._known: dict[tuple[Request, int], tuple[tuple[str, ...], Never | None]] = {}
+        self._known: dict[tuple[Request, int], tuple[tuple[NodeName, ...], Never | None]] = {}
         self._most_members: dict[Request, int] = {}
         self._version = -1
 
-    def why(self, request: Request, allowed: tuple[str, ...], everywhere: tuple[str, ...]) -> Never | None:
+    def why(self, request: Request, allowed: tuple[NodeName, ...], everywhere: tuple[NodeName, ...]) -> Never | None:
         """None if a node could serve the request, or if no node that the pod's selectors allow has a GPU."""
         self._forget_others()
         question = (request, id(allowed))  # a hash of 5,000 names would cost as much as many answers
         if question not in self._known:
-            self._known[question] = (allowed, why_never(self._ledger, request, allowed, everywhere))
+            request, never = request.on_any_covered(), None
+            if _could_serve(self._ledger, request, allowed) is False:
+                is_limited = bool(_could_serve(self._ledger, request, everywhere))
+                nodes = _with_gpus(self._ledger, allowed if is_limited else everywhere)
+                never = _in_words(request, nodes, is_limited=is_limited)
+            self._known[question] = (allowed, never)
         return self._known[question][1]
 
     def why_gang(self, gang: Gang, members: GangMembers) -> Never | None:
@@ -84,19 +88,11 @@ class Impossibility:
             self._version = self._ledger.inventory_version
 
 
-def why_never(ledger: Ledger, request: Request, allowed: Sequence[str], everywhere: Sequence[str]) -> Never | None:
-    request = request.on_any_covered()
-    if _could_serve(ledger, request, allowed) is not False:
-        return None
-    is_limited = bool(_could_serve(ledger, request, everywhere))
-    return _in_words(request, _with_gpus(ledger, allowed if is_limited else everywhere), is_limited=is_limited)
-
-
-def _with_gpus(ledger: Ledger, names: Iterable[str]) -> Iterator[Node]:
+def _with_gpus(ledger: Ledger, names: Iterable[NodeName]) -> Iterator[Node]:
     return (node for node in map(ledger.node, names) if node is not None and node.gpus)
 
 
-def _could_serve(ledger: Ledger, request: Request, names: Iterable[str]) -> bool | None:
+def _could_serve(ledger: Ledger, request: Request, names: Iterable[NodeName]) -> bool | None:
     """Whether one of the nodes could; also one whose report cannot be read. None: none of them has a GPU."""
     answer = None
     for node in _kinds(filter(None, map(ledger.node, names)), request):
@@ -112,7 +108,7 @@ def _kinds(nodes: Iterable[Node], request: Request) -> Iterator[Node]:
     for node in nodes:
         gpus = [(gpu.model, gpu.memory, gpu.island, gpu.bandwidth_gbps) for gpu in node.gpus]
         uuids = node.name if request.selector.names_uuids else ""
-        kind = (selected(node, request), bool(node.unusable), uuids, *gpus)
+        kind = (request.selects(node), bool(node.unusable), uuids, *gpus)
         if kind not in seen:
             seen.add(kind)
             yield node
@@ -145,8 +141,8 @@ def _lacks(gpu: Gpu, request: Request) -> _Step:
 def _able(node: Node, request: Request) -> dict[str, list[Gpu]]:
     """The GPUs that would do, by where all GPUs of the pod must be: on the node, or in the same island."""
     found: dict[str, list[Gpu]] = {}
-    in_island = needs_one_island(request)
-    for gpu in node.gpus if selected(node, request) else ():
+    in_island = request.needs_one_island
+    for gpu in node.gpus if request.selects(node) else ():
         if _lacks(gpu, request) is _Step.NOTHING:
             found.setdefault((gpu.island or gpu.uuid) if in_island else "", []).append(gpu)
     return found
@@ -170,12 +166,12 @@ def _most_members(node: Node, request: Request) -> int:
 
 
 def _in_words(request: Request, nodes: Iterable[Node], *, is_limited: bool) -> Never:
-    """Of equal nodes, the first by name is named. `is_limited`: only the pod's own selectors keep it from a node that
-    could serve it."""
+    """The sentence about it. Of equal nodes, it names the first by name. `is_limited`: only the pod's own selectors
+    keep it from a node that could serve it."""
     where = " that this pod's node selector or affinity allows" if is_limited else ""
     if request.node_labels:
         where += " labelled " + ", ".join(f"{key}={value}" for key, value in sorted(request.node_labels))
-    chosen = sorted((node for node in nodes if selected(node, request)), key=lambda node: node.name)
+    chosen = sorted((node for node in nodes if request.selects(node)), key=lambda node: node.name)
     fact, advice = _why_none(request, chosen, where) or _why_too_few(request, chosen, where)
     return Never.because(fact, f"{advice}, or allow other nodes" if where else advice)
 
@@ -211,7 +207,7 @@ def _why_too_few(request: Request, nodes: Sequence[Node], where: str) -> tuple[s
     most = _most(best, request)
     wanted = f"{request.gpus} {request.model or f'GPUs{request.selector}'}"
     wanted += f" with {request.amount} each" if isinstance(request.amount, Memory) else ""
-    if needs_one_island(request):
+    if request.needs_one_island:
         fact = f"No node{where} has {wanted} in one NVLink island; the largest island, of {best.name}, has {most}"
         return fact, f"ask for {most} or fewer, or do not require one island"
     in_gang = request.gang is not None

@@ -7,8 +7,9 @@ It is exact: `fit_test(request)(summary)` is true exactly if `placement.place` f
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from carrel.ids import GpuUuid
 from carrel.ledger.gpus import Gpu, MiB
-from carrel.ledger.requests import WHOLE, Amount, GpuSelector, Memory, Request, TopologyMode
+from carrel.ledger.requests import WHOLE, GpuSelector, Memory, Request, TopologyMode
 
 Alike = tuple[str, MiB, tuple[int, ...]]
 """Usable GPUs of a node that are alike: model, memory of each, free MiB of each, largest first."""
@@ -42,13 +43,11 @@ class NodeRoom:
 
     gpus: tuple[tuple[Gpu, int], ...] = ()
     """The usable GPUs, each with its free MiB: for the few requests that name GPUs by their UUID."""
-    uuids: frozenset[str] = frozenset()
+    uuids: frozenset[GpuUuid] = frozenset()
     """Of these GPUs; of a slot, its own name and all that it may turn out to be."""
     groups: tuple[Group, ...] = ()
     alike: Pieces = ()
     """The same by model and size alone: mostly there is one kind."""
-    largest: int = 0
-    """The largest free piece on one GPU."""
     pieces: tuple[int, ...] = ()
     """Free MiB of every usable GPU, largest first."""
     whole: int = 0
@@ -94,7 +93,6 @@ def summarise(gpus: Iterable[tuple[Gpu, int]]) -> NodeRoom:
         uuids=frozenset(gpu.uuid for gpu, _ in usable).union(*(gpu.may_be for gpu, _ in usable)),
         groups=groups,
         alike=by_kind,
-        largest=pieces[0],
         pieces=pieces,
         whole=sum(free == gpu.memory for gpu, free in usable),
         together=together,
@@ -106,34 +104,31 @@ def fit_test(request: Request) -> Callable[[NodeRoom], bool]:
     """The question "does it fit?" prepared for one request, to be asked of many nodes."""
     if request.selector.names_uuids:
         return _fit_test_by_uuid(request)
-    gpus, amount = request.gpus, request.amount
-    models = _models_of(request)
+    gpus, last, amount, selector = request.gpus, request.gpus - 1, request.amount, request.selector
     slowest = request.topology.min_bandwidth_gbps if request.topology.mode is TopologyMode.REQUIRED else 0
-    last = gpus - 1
-    if needs_one_island(request):
+    is_any_model = not (request.model or selector.models or selector.not_models)
+    is_plain = is_any_model and not slowest and not request.needs_one_island
+    if is_plain and amount == WHOLE:
+        return lambda room: room.whole >= gpus
+    if is_plain and isinstance(amount, Memory):
+        mib = amount.mib
+        return lambda room: len(room.pieces) >= gpus and room.pieces[last] >= mib
+    needs = _Needs(request)
+    if request.needs_one_island:
         whole = amount == WHOLE
 
         def fits_an_island(room: NodeRoom) -> bool:
             if whole and room.together is not None and room.slowest >= slowest:
-                return room.together >= gpus and (models is None or models[room.alike[0][0]])
-            return _most_gpus(room, request, slowest) >= gpus
+                return room.together >= gpus and (is_any_model or request.allows_model(room.alike[0][0]))
+            return _most_gpus(room, request, needs, slowest) >= gpus
 
         return fits_an_island
-    if models is None and not slowest:
-        if amount == WHOLE:
-            return lambda room: room.whole >= gpus
-        if isinstance(amount, Memory):
-            mib = amount.mib
-            if gpus == 1:
-                return lambda room: room.largest >= mib
-            return lambda room: len(room.pieces) >= gpus and room.pieces[last] >= mib
-    needs = _Needs(amount)
 
     def fits_the_node(room: NodeRoom) -> bool:
         if slowest or len(room.alike) != 1:
-            return _most_gpus(room, request, slowest) >= gpus
+            return _most_gpus(room, request, needs, slowest) >= gpus
         model, memory, pieces = room.alike[0]
-        return len(pieces) >= gpus and pieces[last] >= needs[memory] and (models is None or models[model])
+        return len(pieces) >= gpus and pieces[last] >= needs[model, memory]
 
     return fits_the_node
 
@@ -155,55 +150,36 @@ def able(room: NodeRoom, request: Request) -> int:
     """How many GPUs would do, each by itself."""
     if request.selector.names_uuids:
         room = room.without(request.selector)
-    models, on = _models_of(request), request.amount.on
     slowest = request.topology.min_bandwidth_gbps if request.topology.mode is TopologyMode.REQUIRED else 0
     return sum(
-        group.count(on(group.memory))
+        group.count(request.amount.on(group.memory))
         for group in room.groups
-        if (models is None or models[group.model]) and group.bandwidth_gbps >= slowest
+        if group.bandwidth_gbps >= slowest and request.allows_model(group.model)
     )
 
 
-def needs_one_island(request: Request) -> bool:
-    """One GPU is always together with itself."""
-    return request.gpus > 1 and request.topology.mode is TopologyMode.REQUIRED
-
-
-class _Needs(dict[MiB, MiB]):
-    """How much of a GPU of each size an amount is. A cluster has few sizes; a look-up is cheaper than a division."""
-
-    def __init__(self, amount: Amount) -> None:
-        self._amount = amount
-
-    def __missing__(self, memory: MiB) -> MiB:
-        self[memory] = need = self._amount.on(memory)
-        return need
-
-
-class _Models(dict[str, bool]):
-    """Whether a request allows each model. A cluster has few models."""
+class _Needs(dict[tuple[str, MiB], MiB]):
+    """Model and memory of a GPU → how much of it a request needs; more than it has, if the model is not allowed. A
+    cluster has few kinds; a look-up is cheaper than a division."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
 
-    def __missing__(self, model: str) -> bool:
-        self[model] = allowed = self._request.allows_model(model)
-        return allowed
+    def __missing__(self, kind: tuple[str, MiB]) -> MiB:
+        model, memory = kind
+        need = self._request.amount.on(memory) if self._request.allows_model(model) else MiB(memory + 1)
+        self[kind] = need
+        return need
 
 
-def _models_of(request: Request) -> _Models | None:
-    """None: every model will do."""
-    return _Models(request) if request.model or request.selector.names_models else None
-
-
-def _most_gpus(room: NodeRoom, request: Request, slowest: int) -> int:
+def _most_gpus(room: NodeRoom, request: Request, needs: _Needs, slowest: int) -> int:
     """The most GPUs that could serve the request: on the node or, where they must be together, on its best island."""
-    models, on = _models_of(request), request.amount.on
     islands: dict[str, int] = {}
     for group in room.groups:
-        if (models is None or models[group.model]) and group.bandwidth_gbps >= slowest:
-            islands[group.island] = islands.get(group.island, 0) + group.count(on(group.memory))
-    if not needs_one_island(request):
+        if group.bandwidth_gbps >= slowest:
+            count = group.count(needs[group.model, group.memory])
+            islands[group.island] = islands.get(group.island, 0) + count
+    if not request.needs_one_island:
         return sum(islands.values())
     # GPUs without a link are islands of their own, however many of them a node has.
     return max((min(count, 1) if island == "" else count for island, count in islands.items()), default=0)

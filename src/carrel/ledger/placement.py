@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from carrel.ids import NO_BOOKING, NO_POD, BookingId, HolderId, NodeName, PodUid
 from carrel.ledger.gpus import UNKNOWN_MEMORY, Gpu, MiB, Node
 from carrel.ledger.ledger import GpuEntry, Ledger
 from carrel.ledger.node_room import able, fit_test
@@ -32,18 +33,21 @@ class WaitingPod:
 
     holder: Holder
     request: Request
-    nodes: tuple[str, ...]
-    booking: str = ""
+    nodes: tuple[NodeName, ...]
+    booking: BookingId = NO_BOOKING
     """The booking that covers it; empty: none."""
     settled: datetime | None = None
     """From when others may lose GPUs to it. None: always."""
 
-    def keeper(self, ledger: Ledger) -> str:
+    def __str__(self) -> str:
+        return str(self.holder)
+
+    def keeper(self, ledger: Ledger) -> HolderId:
         """In whose name it gets what is kept for it."""
         return keeper_of(ledger, self.holder.uid, self.booking)
 
 
-def keeper_of(ledger: Ledger, uid: str, booking: str) -> str:
+def keeper_of(ledger: Ledger, uid: HolderId, booking: BookingId) -> HolderId:
     """In whose name a pod gets what is kept for it: its own, or its booking's if a GPU is kept for that."""
     return booking if booking and ledger.kept_for(booking) and not ledger.kept_for(uid) else uid
 
@@ -52,14 +56,14 @@ def keeper_of(ledger: Ledger, uid: str, booking: str) -> str:
 class Placement:
     """The GPUs of one node that serve a request, in the order in which the pod's containers get them."""
 
-    node: str
+    node: NodeName
     gpus: tuple[Gpu, ...]
     request: Request
     coverage: Coverage | None = None
     """To be recorded with the shares."""
     memory: tuple[MiB | None, ...] = ()
     """Of each of the GPUs, where the request does not say it for all of them: what somebody else has decided."""
-    for_pod: str = ""
+    for_pod: PodUid = NO_POD
     """Of a ResourceClaim: the uid of the pod that uses it."""
 
     def shares(self, holder: Holder) -> tuple[Share, ...]:
@@ -93,17 +97,17 @@ class Placement:
 class Candidates:
     """The nodes that have room for a request, and those that have none. `place` says why they have none."""
 
-    fitting: list[str]
-    refused: list[str]
+    fitting: list[NodeName]
+    refused: list[NodeName]
 
 
-def candidates(ledger: Ledger, request: Request, nodes: Sequence[str], pod: str = "") -> Candidates:
+def candidates(ledger: Ledger, request: Request, nodes: Sequence[NodeName], pod: HolderId = NO_POD) -> Candidates:
     """Which of the nodes have room for the request. `pod` is the uid of who asks: GPUs may be kept for it."""
     fits = fit_test(request)
     rooms = map(ledger.rooms.get, nodes)
     fitting = [name for name, room in zip(nodes, rooms, strict=True) if room is not None and fits(room)]
     if request.node_labels:
-        fitting = [name for name in fitting if selected(ledger.node(name), request)]
+        fitting = [name for name in fitting if request.selects(ledger.node(name))]
     kept = {entry.gpu.node for entry in map(ledger.entry, ledger.kept_for(pod)) if entry is not None}
     if kept:  # summaries leave kept GPUs out: on these few nodes, look at the GPUs themselves
         found = set(fitting).union(name for name in kept if isinstance(place(ledger, request, name, pod), Placement))
@@ -114,14 +118,14 @@ def candidates(ledger: Ledger, request: Request, nodes: Sequence[str], pod: str 
     return Candidates(fitting, [name for name in nodes if name not in found])
 
 
-def place(ledger: Ledger, request: Request, node: str, pod: str = "") -> Placement | Refusal:
+def place(ledger: Ledger, request: Request, node: NodeName, pod: HolderId = NO_POD) -> Placement | Refusal:
     """The GPUs of the node that the request gets, or why it gets none there."""
     there = ledger.node(node)
     if there is None:
         return Refusal(f"{node} has {NO_KNOWN_GPU}")
     if there.unusable:
         return Refusal(f"{node} takes no new GPU pods: {there.unusable}")
-    if not selected(there, request):
+    if not request.selects(there):
         missing = _missing_labels(there, request)
         return Refusal(f"{node} does not have the label{'s' * (missing.count(',') > 0)} {missing}")
     able = able_entries(ledger, request, node, pod)
@@ -154,11 +158,7 @@ def left_by_another_bind(ledger: Ledger, request: Request, holder: Holder) -> Pl
 # --- which GPUs may be given ----------------------------------------------------------------------------------------
 
 
-def selected(node: Node | None, request: Request) -> bool:
-    return node is not None and request.node_labels <= node.labels.items()
-
-
-def able_entries(ledger: Ledger, request: Request, node: str, pod: str) -> list[GpuEntry]:
+def able_entries(ledger: Ledger, request: Request, node: NodeName, pod: HolderId) -> list[GpuEntry]:
     """The GPUs of the node that would do, each by itself."""
     need = request.amount.on
     return [
@@ -166,19 +166,14 @@ def able_entries(ledger: Ledger, request: Request, node: str, pod: str) -> list[
     ]
 
 
-def suits(entry: GpuEntry, request: Request, pod: str) -> bool:
+def suits(entry: GpuEntry, request: Request, pod: HolderId) -> bool:
     """Whether the pod might have the GPU if nobody held a part of it."""
     gpu, kept_for = entry.gpu, entry.kept_for
     return not gpu.unusable and (kept_for is None or kept_for.uid == pod) and allows(gpu, request)
 
 
-def suits_by_nature(gpu: Gpu, request: Request) -> bool:
-    """Whether the request may have the GPU, whoever holds it and whomever it is kept for."""
-    return not gpu.unusable and allows(gpu, request)
-
-
 def allows(gpu: Gpu, request: Request) -> bool:
-    """The same, as if the GPU were in order."""
+    """Whether the request may have the GPU, whoever holds it, and even if it is not in order."""
     topology = request.topology
     return (
         (not request.model or gpu.model == request.model)
@@ -324,7 +319,7 @@ def _rank(pick: list[GpuEntry], pool_size: int, request: Request) -> tuple[int, 
 # --- why not ---------------------------------------------------------------------------------------------------------
 
 
-def why_not(ledger: Ledger, request: Request, node: str, pod: str = "") -> str:
+def why_not(ledger: Ledger, request: Request, node: NodeName, pod: HolderId = NO_POD) -> str:
     """Why a node that was found to have no room has none, briefly and without its name.
 
     kube-scheduler counts nodes that are refused in the same words: "0/50 nodes are available: 48 room on 0 of 8 GPUs".
@@ -335,7 +330,7 @@ def why_not(ledger: Ledger, request: Request, node: str, pod: str = "") -> str:
         return NO_KNOWN_GPU
     if there.unusable:
         return f"no new GPU pods: {there.unusable}"
-    if not selected(there, request):
+    if not request.selects(there):
         return f"not labelled {_missing_labels(there, request)}"
     gpus = len(ledger.entries(node))
     # A summary leaves out what is kept, for whomever: only who has something kept for it looks at the GPUs themselves.
@@ -346,7 +341,9 @@ def why_not(ledger: Ledger, request: Request, node: str, pod: str = "") -> str:
     return f"room on {count} of {gpus} GPUs"
 
 
-def _refusal(node: str, entries: Sequence[GpuEntry], able: Sequence[GpuEntry], request: Request, pod: str) -> Refusal:
+def _refusal(
+    node: NodeName, entries: Sequence[GpuEntry], able: Sequence[GpuEntry], request: Request, pod: HolderId
+) -> Refusal:
     details = tuple(f"{entry.gpu} {_obstacle(entry, request, pod) or 'would do'}" for entry in entries)
     if len(able) >= request.gpus:
         best = _most_together(able)
@@ -375,7 +372,7 @@ def _most_together(able: Sequence[GpuEntry]) -> int:
     return max(len(found) if island else 1 for island, found in by_island(able).items())
 
 
-def _obstacle(entry: GpuEntry, request: Request, pod: str) -> str:
+def _obstacle(entry: GpuEntry, request: Request, pod: HolderId) -> str:
     """What keeps the pod from having this GPU, in words; empty if nothing does."""
     gpu, topology, need = entry.gpu, request.topology, request.amount.on(entry.gpu.memory)
     if gpu.unusable:
@@ -400,7 +397,7 @@ def _obstacle(entry: GpuEntry, request: Request, pod: str) -> str:
     return ""
 
 
-def why_not_on(ledger: Ledger, gpu: Gpu, request: Request, pod: str = "") -> Refusal | None:
+def why_not_on(ledger: Ledger, gpu: Gpu, request: Request, pod: HolderId = NO_POD) -> Refusal | None:
     """Why this one GPU, which somebody else has chosen, cannot be had; None if it can."""
     there, entry = ledger.node(gpu.node), ledger.entry(gpu.uuid)
     if there is None or entry is None:

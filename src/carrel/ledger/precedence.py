@@ -16,10 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from carrel.ids import NO_NODE, HolderId, NodeName
 from carrel.ledger.filtering import FilterResult
 from carrel.ledger.ledger import GpuEntry, Ledger, room_on
 from carrel.ledger.node_room import NodeRoom, fit_test
-from carrel.ledger.placement import Placement, WaitingPod, choose, selected, suits
+from carrel.ledger.placement import Placement, WaitingPod, choose, suits
 from carrel.ledger.requests import Memory, Request
 from carrel.ledger.shares import Coverage, Share
 
@@ -54,7 +55,7 @@ class Precedence:
         return found.without({name for name in touched if not fits(taken_first.room(name))}, WAITED_FOR)
 
     @contextmanager
-    def served(self, node: str = "") -> Iterator[None]:
+    def served(self, node: NodeName = NO_NODE) -> Iterator[None]:
         """As if every booked pod that waits, and has room, had its GPUs; only those on that node, if it is given.
         Afterwards nothing has changed."""
         shares = self.taken_first().shares_on(node)
@@ -88,18 +89,18 @@ class Precedence:
 class _Alike:
     """Pods that ask for the same, on the same nodes. What did not do for one of them will not do for the next."""
 
-    left: Iterator[str]
+    left: Iterator[NodeName]
     """The nodes that may still do, the first by name first."""
-    node: str | None
+    node: NodeName | None
 
 
 @dataclass(slots=True)
 class _Nodes:
     """The nodes where some pods may run: thousands of names, mostly the same for all pods."""
 
-    names: tuple[str, ...]
-    in_order: list[str] = field(init=False)
-    there: frozenset[str] = field(init=False)
+    names: tuple[NodeName, ...]
+    in_order: list[NodeName] = field(init=False)
+    there: frozenset[NodeName] = field(init=False)
 
     def __post_init__(self) -> None:
         self.in_order = sorted(self.names)
@@ -110,23 +111,23 @@ class _TakenFirst:
     """What booked pods that wait take, counted beside the ledger."""
 
     def __init__(self, ledger: Ledger, most_steps: int = 0) -> None:
-        self.nodes: set[str] = set()
+        self.nodes: set[NodeName] = set()
         """Where something is taken."""
         self.steps_left = most_steps
         self._ledger = ledger
-        self._taken: dict[str, list[tuple[WaitingPod, list[GpuEntry]]]] = {}  # by node
-        self._entries: dict[str, tuple[GpuEntry, ...]] = {}  # of these nodes, as they would be
-        self._most_free: dict[str, int] = {}  # the same, MiB of one GPU
-        self._rooms: dict[str, NodeRoom] = {}  # the same, as far as anybody has asked
+        self._taken: dict[NodeName, list[tuple[WaitingPod, list[GpuEntry]]]] = {}  # by node
+        self._entries: dict[NodeName, tuple[GpuEntry, ...]] = {}  # of these nodes, as they would be
+        self._most_free: dict[NodeName, int] = {}  # the same, MiB of one GPU
+        self._rooms: dict[NodeName, NodeRoom] = {}  # the same, as far as anybody has asked
         self._alike: dict[tuple[Request, int], _Alike] = {}
         self._known_nodes: dict[int, _Nodes] = {}  # by the `id` of the names, which are kept with them
 
-    def shares_on(self, node: str = "") -> Sequence[Share]:
+    def shares_on(self, node: NodeName = NO_NODE) -> Sequence[Share]:
         """On all nodes, if none is given."""
         taken = {node: self._taken.get(node, [])} if node else self._taken
         return [share for name, there in taken.items() for booked, own in there for share in _shares(booked, name, own)]
 
-    def room(self, node: str) -> NodeRoom:
+    def room(self, node: NodeName) -> NodeRoom:
         if node not in self._rooms:
             self._rooms[node] = room_on(self._entries[node])
         return self._rooms[node]
@@ -151,7 +152,7 @@ class _TakenFirst:
             self._alike[question] = _Alike(left, next(left, None))
         return self._alike[question]
 
-    def _may_do(self, booked: WaitingPod) -> Iterator[str]:
+    def _may_do(self, booked: WaitingPod) -> Iterator[NodeName]:
         """The nodes that have room as long as nobody takes anything, in order."""
         request, nodes = booked.request, self._nodes(booked)
         if request.selector.only:
@@ -176,14 +177,14 @@ class _TakenFirst:
             self._known_nodes[key] = _Nodes(booked.nodes)
         return self._known_nodes[key]
 
-    def _take(self, booked: WaitingPod, node: str, keeper: str) -> bool:
+    def _take(self, booked: WaitingPod, node: NodeName, keeper: HolderId) -> bool:
         """False: there is no room."""
         request, there = booked.request, self._ledger.node(node)
         if isinstance(request.amount, Memory) and request.amount.mib > self._most_free.get(node, request.amount.mib):
             self.steps_left -= 1  # each of thousands of pods that ask for different amounts comes past all full nodes
             return False
         self.steps_left -= STEPS_BY_GPU
-        if there is None or there.unusable or not selected(there, request):
+        if there is None or there.unusable or not request.selects(there):
             return False
         need, entries = request.amount.on, self._entries.get(node) or self._ledger.entries(node)
         able = [
@@ -203,6 +204,6 @@ class _TakenFirst:
         return True
 
 
-def _shares(booked: WaitingPod, node: str, entries: Sequence[GpuEntry]) -> Iterable[Share]:
+def _shares(booked: WaitingPod, node: NodeName, entries: Sequence[GpuEntry]) -> Iterable[Share]:
     coverage = Coverage(booked.booking, SOME_INSTANT) if booked.booking else None
     return Placement(node, tuple(entry.gpu for entry in entries), booked.request, coverage).shares(booked.holder)

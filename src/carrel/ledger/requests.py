@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
 
-from carrel.ledger.gpus import Gpu, MiB
+from carrel.ids import GpuUuid
+from carrel.ledger.gpus import Gpu, MiB, Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,17 +116,13 @@ class GpuSelector:
     """One of these must be in the name of the model. Empty: any model."""
     not_models: tuple[str, ...] = ()
     """None of these may be in the name of the model."""
-    uuids: frozenset[str] = frozenset()
+    uuids: frozenset[GpuUuid] = frozenset()
     """Only these GPUs. Empty: any GPU."""
-    not_uuids: frozenset[str] = frozenset()
+    not_uuids: frozenset[GpuUuid] = frozenset()
     """Not these GPUs."""
-    only: frozenset[str] = frozenset()
+    only: frozenset[GpuUuid] = frozenset()
     """The same two, as the ledger names GPUs, slots included: never asked for by a user, but decided by `coverage`."""
-    not_on: frozenset[str] = frozenset()
-
-    @property
-    def names_models(self) -> bool:
-        return bool(self.models or self.not_models)
+    not_on: frozenset[GpuUuid] = frozenset()
 
     @property
     def names_uuids(self) -> bool:
@@ -136,7 +133,7 @@ class GpuSelector:
         return GpuSelector(self.models, self.not_models) if self.names_uuids else self
 
     def allows_model(self, model: str) -> bool:
-        if not self.names_models:
+        if not (self.models or self.not_models):
             return True
         name = _model_name(f"NVIDIA-{model}") if model else ""
         if self.models and not any(_model_name(part) in name for part in self.models):
@@ -155,7 +152,7 @@ class GpuSelector:
         return self.allows_uuid(gpu) and self.allows_model(gpu.model)
 
     def __str__(self) -> str:
-        """As a part of a sentence, with a space before it; empty if every GPU is allowed."""
+        """A part of a sentence, with a space before it; empty if every GPU is allowed."""
         words = [f"of a model like {' or '.join(self.models)}"] if self.models else []
         words += [f"not of a model like {' or '.join(self.not_models)}"] if self.not_models else []
         words += [f"out of {', '.join(sorted(self.uuids))}"] if self.uuids else []
@@ -204,7 +201,7 @@ class Request:
             raise ValueError(f"a request is for at least one GPU, not {self.gpus}")
 
     def __hash__(self) -> int:
-        """By what makes most requests different: the hash of all parts would cost more than most of what it is for."""
+        """Hash what makes most requests different: the hash of all parts would cost more than what it is for."""
         return hash((self.gpus, self.amount, self.model, self.selector.only))
 
     def on_any_covered(self) -> "Request":
@@ -214,7 +211,17 @@ class Request:
         return replace(self, selector=replace(self.selector, only=frozenset(), not_on=frozenset()))
 
     def allows_model(self, model: str) -> bool:
-        return (not self.model or model == self.model) and self.selector.allows_model(model)
+        is_it = not self.model or model == self.model
+        return is_it and (self.selector is ANY_GPU or self.selector.allows_model(model))
+
+    def selects(self, node: Node | None) -> bool:
+        """Whether the node has the labels that are asked for."""
+        return node is not None and self.node_labels <= node.labels.items()
+
+    @property
+    def needs_one_island(self) -> bool:
+        """One GPU is always together with itself."""
+        return self.gpus > 1 and self.topology.mode is TopologyMode.REQUIRED
 
     def __str__(self) -> str:
         where = f" of model {self.model}" if self.model else ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
+from carrel.ids import NO_POD, BookingId, GpuUuid, HolderId, PodUid
 from carrel.ledger.gpus import MiB
 
 
@@ -59,7 +60,7 @@ class Holder:
     """The owner of a share: a pod, or a ResourceClaim. The uid identifies it; namespace and name are for people and for
     finding it."""
 
-    uid: str
+    uid: HolderId
     namespace: str = ""
     name: str = ""
     """Empty if only the uid is known."""
@@ -84,7 +85,7 @@ class Holder:
 class Coverage:
     """The record that a booking covers a share. `coverage` decides what is true; the record keeps the order."""
 
-    booking: str
+    booking: BookingId
     """Its id."""
     since: datetime
 
@@ -94,14 +95,14 @@ class Share:
     """A part of one GPU, or a whole GPU, that one holder has."""
 
     holder: Holder
-    gpu: str
+    gpu: GpuUuid
     """UUID of the GPU."""
     memory: MiB | None
     """None: the whole GPU, whatever its size."""
     state: ShareState = ShareState.ASSUMED
     coverage: Coverage | None = None
     """None: no booking is recorded for it."""
-    for_pod: str = ""
+    for_pod: PodUid = NO_POD
     """Of a ResourceClaim, while it is taken: the uid of the pod that uses it."""
 
     def may_have(self, kept_for: Holder) -> bool:
@@ -114,6 +115,3 @@ class Share:
             return self
         # Not by `replace`, which takes three times as long: a process that starts does this for every pod.
         return Share(self.holder, self.gpu, self.memory, state, self.coverage, self.for_pod)
-
-    def after(self, event: ShareEvent) -> "Share":
-        return self.in_state(LIFE[self.state, event])

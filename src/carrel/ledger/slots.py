@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 
+from carrel.ids import NO_GPU, NO_POD, GpuUuid, NodeName, PodUid
 from carrel.ledger.gpus import Gpu, MiB, Node, place_name
 
 
@@ -67,9 +68,9 @@ class Reservation:
     """The GPU behind a slot, held by a reservation pod, as the slot's Lease records it."""
 
     state: ReservationState = ReservationState.WANTED
-    gpu: str = ""
+    gpu: GpuUuid = NO_GPU
     """UUID; empty as long as nobody knows. Pods are told this GPU, so it stays until the last of them has gone."""
-    pod: str = ""
+    pod: PodUid = NO_POD
     """uid of the reservation pod that last had the GPU."""
     refused: str = ""
     """Why the last reservation pod got no GPU, in the kubelet's words. Empty: none was refused, or it is over."""
@@ -79,7 +80,7 @@ class Reservation:
     def after(self, event: ReservationEvent) -> "Reservation":
         return replace(self, state=LIFE[self.state, event])
 
-    def found(self, gpu: str, pod: str) -> "Reservation":
+    def found(self, gpu: GpuUuid, pod: PodUid) -> "Reservation":
         return replace(self.after(ReservationEvent.FOUND), gpu=gpu, pod=pod, refused="", retry_at=None)
 
     def refused_until(self, why: str, retry_at: datetime) -> "Reservation":
@@ -95,7 +96,7 @@ WANTED = Reservation()
 # --- the ledger's view of such a node --------------------------------------------------------------------------------
 
 
-def slot_id(node: str, index: int) -> str:
+def slot_id(node: NodeName, index: int) -> GpuUuid:
     """What stands in the ledger for the UUID of a GPU."""
     return place_name(node, index)
 
@@ -112,7 +113,7 @@ class KubeletCapacity:
     """The pods that Carrel did not place, by their names."""
     devices_of_others: int = 0
     """How many of the kubelet's devices these pods have."""
-    gpus_of_others: frozenset[str] = frozenset()
+    gpus_of_others: frozenset[GpuUuid] = frozenset()
     """UUIDs of the GPUs that these pods have, where the agent says which."""
     unknown_of_others: int = 0
     """GPUs that they have, where nobody says which."""
@@ -141,7 +142,7 @@ def as_slots(node: Node, in_use: Mapping[int, Reservation | None], kubelet: Kube
             MiB(memory),
             unusable=why[gpu.index],
             may_be=_possible_uuids(in_use.get(gpu.index)) or every,
-            number=numbers.get(uuids.get(gpu.index, "")),
+            number=numbers.get(uuids.get(gpu.index, NO_GPU)),
         )
         for gpu in node.gpus
     )
@@ -157,7 +158,7 @@ def _why_closed(lost: Sequence[Reservation]) -> str:
     return f"{closed}; the last attempt failed: {first.refused}" if first.refused else closed
 
 
-def _possible_uuids(reservation: Reservation | None) -> frozenset[str]:
+def _possible_uuids(reservation: Reservation | None) -> frozenset[GpuUuid]:
     """Empty: nobody knows yet."""
     return frozenset((reservation.gpu,)) if reservation is not None and reservation.gpu else frozenset()
 
@@ -191,7 +192,7 @@ class _Room:
     """What is said of each slot beyond them."""
 
     @classmethod
-    def of(cls, node: Node, named: set[str], kubelet: KubeletCapacity) -> "_Room":
+    def of(cls, node: Node, named: set[GpuUuid], kubelet: KubeletCapacity) -> "_Room":
         """`named`: the GPUs behind slots that are in use."""
         health = {gpu.uuid: gpu.unusable for gpu in node.gpus}
         taken = named | kubelet.gpus_of_others
@@ -245,13 +246,13 @@ _TROUBLE = {
 class ReservationPod:
     """The pod that holds the GPU of a slot, as the API server shows it."""
 
-    uid: str
+    uid: PodUid
     is_going: bool = False
     is_finished: bool = False
     """It failed, or was evicted: it has no GPU any more."""
     is_stuck: bool = False
     """It had time enough to say which GPU it has."""
-    gpu: str = ""
+    gpu: GpuUuid = NO_GPU
     """What it says, or the kubelet."""
     why: str = ""
     """Why it finished, or does not start, in the kubelet's words."""
@@ -265,9 +266,9 @@ class SlotObservation:
     """Somebody holds a part of the slot, or may do so in a moment."""
     pod: ReservationPod | None
     """None: the API server has none."""
-    gpus: frozenset[str]
+    gpus: frozenset[GpuUuid]
     """Those that the node reports."""
-    gpus_of_others: frozenset[str] = frozenset()
+    gpus_of_others: frozenset[GpuUuid] = frozenset()
     """Those that other slots of the node stand for."""
     has_other_user: bool = False
     """Another pod than ours is shown to have the slot's GPU."""
@@ -275,7 +276,7 @@ class SlotObservation:
     """Another slot of the node has lost its GPU: nobody may take one before that is found again."""
     others_are_refused: bool = False
     """The kubelet has refused the reservation pod of another slot, and it is too early for the next one."""
-    unusable_gpus: frozenset[str] = frozenset()
+    unusable_gpus: frozenset[GpuUuid] = frozenset()
     """Those that no new pod may have."""
     is_early: bool = False
     """After its last reservation pod was refused."""

@@ -21,14 +21,13 @@ class AtEnd(Enum):
     """It stays as an opportunistic pod."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TierPolicy:
-    """What the cluster's admin decides about the two tiers."""
+    """What the cluster's admin decides about the two tiers. It changes while a process runs, with the configuration."""
 
     opportunistic_gpus: int = 0
     """How many GPUs one person may hold without a booking; 0: any number."""
     older_pods_are_revocable: bool = False
     """Pods that were there before Carrel may lose their GPUs to booked pods, too."""
-
-
-DEFAULT_TIER_POLICY = TierPolicy()
+    nobodys_pods_keep: bool = False
+    """Pods without an owner never lose their GPUs."""

@@ -18,21 +18,160 @@ result counts. By GPU: the one that costs least is freed, then the next, until t
 pods go, of equally cheap ones the largest first. By pod, if some hold several GPUs: the cheapest go, of equally cheap
 ones those that hold the most. Then those are taken back that were superfluous. Not all sets are tried: the best one may
 have one pod less, on nodes with many GPUs rarely two, or spare one more young pod.
+
+What it costs if pods lose their GPUs is counted in whole numbers, so that no comparison depends on rounding.
 """
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from math import lcm
 from random import Random
 from typing import NamedTuple
 
+from carrel.ids import NO_PERSON, GpuUuid, HolderId, NodeName, PersonId
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.ledger import GpuEntry, Ledger
-from carrel.ledger.node_room import needs_one_island
-from carrel.ledger.placement import Placement, WaitingPod, by_island, candidates, place, selected, suits
+from carrel.ledger.placement import Placement, WaitingPod, by_island, candidates, place, suits
 from carrel.ledger.refusals import Refusal
+from carrel.ledger.requests import Request
 from carrel.ledger.shares import Holder, Share, ShareState
-from carrel.ledger.victim_prices import NOTHING, Cost, Opportunists, Prices, sum_of
+
+MICROSECOND = timedelta(microseconds=1)
+LONG_AGO, NEVER = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+ONE_POD = lcm(*range(1, 17))
+"""What one pod counts in a cost. It can be divided by the number of GPUs that the pod holds."""
+
+Cost = tuple[int, int, int, int]
+"""Young pods, what is taken from people at or below the equal share, pods, work. Costs are compared from the left."""
+NOTHING: Cost = (0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class OpportunisticPod:
+    """A pod that holds a GPU without a booking. It says nothing that changes with time alone, so that as long as the
+    pod is the same, this may be the same object."""
+
+    uid: HolderId
+    person: PersonId
+    """Whose it is. A namespace without an owner is one person. Empty: it counts for nobody."""
+    started: datetime | None = None
+    """The work since then is lost if it must stop. None: it has not started."""
+    young_until: datetime = LONG_AGO
+    """Until then it has run for less than the minimum time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opportunists:
+    """The pods that hold GPUs without a booking, by uid; nobody is in both."""
+
+    victims: Mapping[HolderId, OpportunisticPod]
+    """Who may lose their GPUs."""
+    stuck: Mapping[HolderId, OpportunisticPod] = field(default_factory=dict)
+    """Who should have given theirs back and has not. Nobody waits for such a pod, and it is no victim again; but what
+    it holds counts as held by its person, who is the more likely to lose another GPU."""
+
+
+def sum_of(costs: Iterable[Cost]) -> Cost:
+    total = NOTHING
+    for cost in costs:
+        total = (total[0] + cost[0], total[1] + cost[1], total[2] + cost[2], total[3] + cost[3])
+    return total
+
+
+class EqualShare:
+    """What each person holds without a booking, and how much of that is above the equal share.
+
+    The equal share is what is not covered of the GPUs in question, divided by the people who hold some of it without a
+    booking. In question are the models that the booked pod may have. If all models counted, a hundred old GPUs that
+    nobody wants would raise the share so far that nobody is above it, even who holds all of the new ones.
+
+    A GPU of which booked pods hold a half counts as a half; one that nobody new may have now (out of use, or kept for a
+    booked pod) as what opportunistic pods still hold of it. So it never happens that all people are above the share.
+    What a pod that is ending holds will soon be free, so it counts for nobody, unless the pod is stuck.
+    """
+
+    def __init__(self, ledger: Ledger, pods: Opportunists, request: Request) -> None:
+        stuck, victims, releasing = pods.stuck, pods.victims, ShareState.RELEASING
+        allowed: dict[str, bool] = {}
+        in_question = []
+        for name in ledger.nodes:
+            node = ledger.node(name)
+            is_closed = node is None or bool(node.out_of_use)
+            for entry in ledger.entries(name):
+                model = entry.gpu.model
+                if model not in allowed:
+                    allowed[model] = request.allows_model(model)
+                if allowed[model] and entry.gpu.memory > 0:
+                    in_question.append((entry, is_closed))
+        # One GPU is so many parts that every MiB of every GPU is a whole number of them.
+        whole = lcm(*{entry.gpu.memory for entry, _ in in_question})
+        people: dict[PersonId, int] = {}
+        taken_with: dict[HolderId, int] = {}
+        uncovered = 0
+        for entry, is_closed in in_question:
+            gpu, stays, revocable = entry.gpu, 0, 0
+            parts_of_mib = whole // gpu.memory
+            for uid, share in entry.shares.items():
+                part = gpu.memory if share.memory is None else min(share.memory, gpu.memory)
+                if uid in stuck:
+                    person = stuck[uid].person
+                elif share.state is releasing:
+                    continue
+                else:
+                    person = victims[uid].person if uid in victims else NO_PERSON
+                if person:
+                    revocable += part
+                    people[person] = people.get(person, 0) + part * parts_of_mib
+                    taken_with[uid] = taken_with.get(uid, 0) + part * parts_of_mib
+                else:
+                    stays += part
+            is_open = not is_closed and entry.kept_for is None and not gpu.unusable
+            uncovered += max(gpu.memory - stays if is_open else 0, revocable) * parts_of_mib
+        # Instead of dividing what is not covered by the number of people, what they hold is multiplied by it.
+        self.above = {person: max(0, held * len(people) - uncovered) for person, held in people.items()}
+        """What each person holds above the equal share."""
+        self.taken_with = {uid: taken * len(people) for uid, taken in taken_with.items()}
+        """What a person loses with each pod."""
+
+
+class Prices:
+    """What it costs if pods lose their GPUs."""
+
+    def __init__(self, ledger: Ledger, pods: Opportunists, request: Request, now: datetime, rng: Random | None) -> None:
+        """With `rng`, chance takes the place of what people hold, and of the work that is lost."""
+        self._victims = pods.victims
+        share = EqualShare(ledger, pods, request) if rng is None else None
+        self._above: Mapping[PersonId, int] = share.above if share is not None else {}
+        self._taken_with: Mapping[HolderId, int] = share.taken_with if share is not None else {}
+        # In a fixed order, so that each gets the same number in whichever order they come.
+        drawn = {uid: rng.getrandbits(48) for uid in sorted(self._victims)} if rng is not None else None
+        above, taken_with = self._above, self._taken_with
+        self.alone: dict[HolderId, Cost] = {}
+        """What each pod costs if it is the first of its person."""
+        for uid, pod in self._victims.items():
+            below = taken_with.get(uid, 0) - above.get(pod.person, 0)
+            work = 0 if pod.started is None or pod.started > now else (now - pod.started) // MICROSECOND
+            if drawn is not None:
+                work = drawn[uid]
+            self.alone[uid] = (ONE_POD if now < pod.young_until else 0, below if below > 0 else 0, ONE_POD, work)
+
+    def of_next(self, uid: HolderId, taken: Mapping[PersonId, int]) -> Cost:
+        """Return what a further pod costs, if so much is taken from each person already: never less than alone."""
+        young, below, pods, work = self.alone[uid]
+        person = self._victims[uid].person
+        if before := taken.get(person, 0):
+            above = self._above[person]
+            below = max(0, before + self._taken_with.get(uid, 0) - above) - max(0, before - above)
+        return (young, below, pods, work)
+
+    def take(self, uid: HolderId, taken: dict[PersonId, int]) -> Cost:
+        """Return what the further pod costs, and add to `taken` what its person loses."""
+        cost, person = self.of_next(uid, taken), self._victims[uid].person
+        taken[person] = taken.get(person, 0) + self._taken_with.get(uid, 0)
+        return cost
+
 
 MOST_NODES = 50
 """So many nodes are looked into, after which the best victims found so far are taken. Mostly the first one is the best;
@@ -42,7 +181,7 @@ the others matter where much is asked for, and people hold only a little more th
 class Revocation(NamedTuple):
     """When these victims are gone, the booked pod fits on these GPUs: keep them for it."""
 
-    node: str
+    node: NodeName
     gpus: tuple[Gpu, ...]
     victims: tuple[Holder, ...]
     """Empty: it is enough to wait for pods that are ending already."""
@@ -51,13 +190,8 @@ class Revocation(NamedTuple):
 def revoke(
     ledger: Ledger, pods: Opportunists, booked: WaitingPod, now: datetime, rng: Random | None = None
 ) -> Placement | Revocation | Refusal:
-    """How a booked pod gets its GPUs: a placement if there is room, else a revocation, else why neither is possible.
-
-    With `rng` the victims are chosen at random among the fewest, whosever they are and whatever work they lose; young
-    pods are spared all the same.
-    """
-    placement = place_anywhere(ledger, booked)
-    return placement or choose_victims(ledger, pods, booked, Prices(ledger, pods, booked.request, now, rng))
+    """How a booked pod gets its GPUs: a placement if there is room, else a revocation, else why neither is possible."""
+    return place_anywhere(ledger, booked) or choose_victims(ledger, pods, booked, now, rng)
 
 
 def place_anywhere(ledger: Ledger, booked: WaitingPod) -> Placement | None:
@@ -70,10 +204,16 @@ def place_anywhere(ledger: Ledger, booked: WaitingPod) -> Placement | None:
     return None
 
 
-def choose_victims(ledger: Ledger, pods: Opportunists, booked: WaitingPod, prices: Prices) -> Revocation | Refusal:
-    """Choose who loses GPUs to a booked pod for which there is no room."""
-    search = _Search(ledger, pods, booked, prices)
-    best: tuple[Cost, str, Revocation] | None = None
+def choose_victims(
+    ledger: Ledger, pods: Opportunists, booked: WaitingPod, now: datetime, rng: Random | None = None
+) -> Revocation | Refusal:
+    """Choose who loses GPUs to a booked pod for which there is no room.
+
+    With `rng` the victims are chosen at random among the fewest, whosever they are and whatever work they lose; young
+    pods are spared all the same.
+    """
+    search = _Search(ledger, pods, booked, Prices(ledger, pods, booked.request, now, rng))
+    best: tuple[Cost, NodeName, Revocation] | None = None
     for number, (bound, node) in enumerate(sorted(search.bounds())):
         if best is not None and ((bound, node) >= best[:2] or number >= MOST_NODES):
             break
@@ -93,7 +233,7 @@ class _Candidate(NamedTuple):
     below: int
     minus_part: int
     work: int
-    uid: str
+    uid: HolderId
 
     @property
     def part(self) -> int:
@@ -110,13 +250,13 @@ class _Search:
         self._keeper = booked.keeper(ledger)
         self._prices = prices
 
-    def bounds(self) -> Iterator[tuple[Cost, str]]:
+    def bounds(self) -> Iterator[tuple[Cost, NodeName]]:
         """Yield the nodes that could do, with what their victims cost at least."""
         request, only = self._request, self._request.selector.only
         there = {entry.gpu.node for entry in map(self._ledger.entry, only) if entry is not None} if only else None
         for name in self._nodes:
             node = self._ledger.node(name)
-            is_open = node is not None and not node.unusable and selected(node, request)
+            is_open = node is not None and not node.unusable and request.selects(node)
             if not is_open or (there is not None and name not in there):
                 continue
             bounds = [bound for entry in self._ledger.entries(name) if (bound := self._bound(entry)) is not None]
@@ -148,12 +288,12 @@ class _Search:
                 return (number * young, number * below, number * pods, number * work)
         return None
 
-    def _price_on_one(self, uid: str) -> Cost:
+    def _price_on_one(self, uid: HolderId) -> Cost:
         """The part of a pod's price that counts on each of the GPUs that it holds."""
         price, gpus = self._prices.alone[uid], min(len(self._ledger.shares_of(uid)), self._request.gpus)
         return price if gpus == 1 else (price[0] // gpus, price[1] // gpus, price[2] // gpus, price[3] // gpus)
 
-    def on(self, node: str) -> list[tuple[Cost, Revocation]]:
+    def on(self, node: NodeName) -> list[tuple[Cost, Revocation]]:
         """Return cheap victims on the node: of each island, where one is required."""
         ledger, request = self._ledger, self._request
         entries = [entry for entry in ledger.entries(node) if suits(entry, request, self._keeper)]
@@ -165,7 +305,7 @@ class _Search:
         # By GPU, what a pod holds of the others is not seen.
         has_large_pods = any(len(ledger.shares_of(uid)) > 1 for entry in entries for uid in entry.shares)
         answers = []
-        for pool in islands if needs_one_island(request) else [entries]:
+        for pool in islands if request.needs_one_island else [entries]:
             for free in (self._free_gpus, self._free_pods) if has_large_pods else (self._free_gpus,):
                 with ledger.what_if():
                     for uid in ending - self._pods.stuck.keys():
@@ -175,17 +315,17 @@ class _Search:
                         answers.append(self._without_superfluous(node, held))
         return answers
 
-    def _free_pods(self, pool: Sequence[GpuEntry]) -> dict[str, Mapping[str, Share]] | None:
+    def _free_pods(self, pool: Sequence[GpuEntry]) -> dict[HolderId, Mapping[GpuUuid, Share]] | None:
         """Gives back the cheapest pods, of equally cheap ones those first that hold the most of the GPUs that lack
         room, until enough of these have it; None: there are too few."""
-        held: dict[str, Mapping[str, Share]] = {}
-        taken: dict[str, int] = {}
+        held: dict[HolderId, Mapping[GpuUuid, Share]] = {}
+        taken: dict[PersonId, int] = {}
         amount, pods = self._request.amount, self._pods
         while True:
             lacks = {each.gpu.index: lack for each in pool if (lack := amount.on(each.gpu.memory) - each.free) > 0}
             if len(pool) - len(lacks) >= self._request.gpus:
                 return held
-            gains: dict[str, int] = {}
+            gains: dict[HolderId, int] = {}
             for entry in pool:
                 for uid, share in entry.shares.items() if entry.gpu.index in lacks else ():
                     if uid in pods.victims and uid not in pods.stuck:
@@ -198,10 +338,10 @@ class _Search:
             held[uid] = dict(self._ledger.shares_of(uid))
             self._ledger.give_back(uid)
 
-    def _free_gpus(self, pool: Sequence[GpuEntry]) -> dict[str, Mapping[str, Share]] | None:
+    def _free_gpus(self, pool: Sequence[GpuEntry]) -> dict[HolderId, Mapping[GpuUuid, Share]] | None:
         """Gives back pods until enough of the GPUs have room, and returns what they held; None: there are too few."""
-        held: dict[str, Mapping[str, Share]] = {}
-        taken: dict[str, int] = {}
+        held: dict[HolderId, Mapping[GpuUuid, Share]] = {}
+        taken: dict[PersonId, int] = {}
         left = {entry.gpu.index: entry for entry in pool}
         for _ in range(self._request.gpus):
             options = [(*found, index) for index, entry in left.items() if (found := self._cheapest(entry, taken))]
@@ -215,7 +355,7 @@ class _Search:
                 self._ledger.give_back(uid)
         return held
 
-    def _cheapest(self, entry: GpuEntry, taken: Mapping[str, int]) -> tuple[Cost, list[str]] | None:
+    def _cheapest(self, entry: GpuEntry, taken: Mapping[PersonId, int]) -> tuple[Cost, list[HolderId]] | None:
         """Return the cheapest pods that have to go from one GPU, and what they cost there; None: all are too little."""
         prices, taken, chosen = self._prices, dict(taken), list[_Candidate]()
         lack = self._request.amount.on(entry.gpu.memory) - entry.free
@@ -248,7 +388,9 @@ class _Search:
                 needed.append(each.uid)
         return sum_of(map(self._price_on_one, needed)), needed
 
-    def _without_superfluous(self, node: str, held: Mapping[str, Mapping[str, Share]]) -> tuple[Cost, Revocation]:
+    def _without_superfluous(
+        self, node: NodeName, held: Mapping[HolderId, Mapping[GpuUuid, Share]]
+    ) -> tuple[Cost, Revocation]:
         """Takes back, the most expensive first, who is not needed because of others, or because other GPUs will do."""
         ledger, needed = self._ledger, list[Holder]()
         placement = place(ledger, self._request, node, self._keeper)
@@ -262,4 +404,6 @@ class _Search:
                 needed.append(next(iter(held[uid].values())).holder)
         assert isinstance(placement, Placement), "its GPUs have room now"
         victims = tuple(sorted(needed, key=lambda holder: holder.uid))
-        return self._prices.of_all(victim.uid for victim in victims), Revocation(node, placement.gpus, victims)
+        taken: dict[PersonId, int] = {}
+        cost = sum_of(self._prices.take(victim.uid, taken) for victim in victims)
+        return cost, Revocation(node, placement.gpus, victims)

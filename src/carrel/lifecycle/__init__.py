@@ -11,6 +11,7 @@ Reading order:
     reservations/                   pods that hold a GPU for others, where the kubelet chooses
     reporting/                      writes statuses and Events, and counts for Prometheus
 
+    configuring                     decides which configuration is in force
     booking_enquiries               writes what a booking service elsewhere says into the cluster
     metrics assembly run settings entry_point        one process
 """

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cache
 from typing import Protocol
 
@@ -21,7 +22,7 @@ from carrel.lifecycle.handing_over.notices import Notices
 from carrel.lifecycle.reporting.coverage_correction import CoverageCorrection
 from carrel.lifecycle.revoking.revocation import Revoker
 from carrel.lifecycle.revoking.unplaced_pods import UnplacedPods
-from carrel.lifecycle.tier_options import DEFAULT_END_LIMITS, EndLimits, TierOptions
+from carrel.lifecycle.tier_options import LONGEST_GRACE, TierOptions
 
 
 class Leading(Protocol):
@@ -56,7 +57,7 @@ class TierParts:
 
 def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingService | None = None) -> TierParts:
     """`elsewhere`: a booking service that cannot write its bookings into the cluster."""
-    hand_overs = hand_overs_on(state, state.cluster, options.limits)
+    hand_overs = hand_overs_on(state, state.cluster, options.longest_grace)
     revoker = Revoker(state, hand_overs, options)
     return TierParts(
         hand_overs=hand_overs,
@@ -65,15 +66,15 @@ def tier_parts_on(state: ClusterState, options: TierOptions, elsewhere: BookingS
         correction=CoverageCorrection(state, options.at_end),
         notices=Notices(state, options.at_end),
         cpu_after_wait=CpuAfterWait(state, hand_overs, options),
-        slow_endings=SlowEndings(state, options.limits),
+        slow_endings=SlowEndings(state, options.longest_grace),
         unplaced=UnplacedPods(state, revoker),
         after_revocation=after_revocation_on(state),
         enquiries=BookingEnquiries(state, elsewhere) if elsewhere is not None else None,
     )
 
 
-def hand_overs_on(state: ClusterState, cluster: Cluster, limits: EndLimits = DEFAULT_END_LIMITS) -> HandOvers:
-    hand_overs = HandOvers(state, cluster, limits)
+def hand_overs_on(state: ClusterState, cluster: Cluster, longest_grace: timedelta = LONGEST_GRACE) -> HandOvers:
+    hand_overs = HandOvers(state, cluster, longest_grace)
     state.pods.on_change(lambda _, pod: hand_overs.observe(pod) if pod is not None else None)
     return hand_overs
 

@@ -32,6 +32,7 @@ from carrel.dialects.booking_objects import (
     write_booking,
 )
 from carrel.dialects.tier import person_of
+from carrel.ids import NO_PERSON, BookingId, PersonId
 from carrel.kubernetes.leader_election import LeadershipLost
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.coverage import Entitlement
@@ -49,7 +50,7 @@ CLOCKS_DIFFER = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    person: str
+    person: PersonId
     namespace: str
 
 
@@ -78,7 +79,7 @@ class BookingEnquiries:
 
     def _due(self) -> list[_Question]:
         now, still_asked, due = self._carrel.options.clock(), set[_Question](), set[str]()
-        for pod in self._carrel.pods.store.snapshot():
+        for pod in self._carrel.pods.store:
             question = _Question(person_of(pod), pod.metadata.namespace)
             if not question.person or question in still_asked:
                 continue
@@ -114,7 +115,7 @@ class BookingEnquiries:
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
-    async def _write_person(self, person: str) -> None:
+    async def _write_person(self, person: PersonId) -> None:
         """The bookings that the answers name, and the objects of those that they no longer name."""
         answers = {asked.namespace: answer for asked, answer in self._answers.items() if asked.person == person}
         if not answers:
@@ -128,7 +129,7 @@ class BookingEnquiries:
             await self._write_object(name, person, answers)
 
     async def _write_object(
-        self, name: str, person: str = "", answers: Mapping[str, BookingStatus] | None = None
+        self, name: str, person: PersonId = NO_PERSON, answers: Mapping[str, BookingStatus] | None = None
     ) -> None:
         async def decide(seen: BookingObject | None) -> Decision:
             if seen is not None and not is_from_enquiry(seen):
@@ -162,7 +163,7 @@ class BookingEnquiries:
         ]
 
     def _objects(self) -> Iterable[BookingObject]:
-        return filter(is_from_enquiry, self._carrel.bookings.store.snapshot())
+        return filter(is_from_enquiry, self._carrel.bookings.store)
 
 
 def _runs(status: BookingStatus, now: datetime) -> bool:
@@ -172,7 +173,7 @@ def _runs(status: BookingStatus, now: datetime) -> bool:
 
 def _object(
     seen: BookingObject | None,
-    person: str,
+    person: PersonId,
     told: Mapping[str, BookingStatus],
     asked: Iterable[str],
     now: datetime,
@@ -182,7 +183,7 @@ def _object(
     if status.ends is None:
         return Leave.AS_IT_IS
     entitlement = Entitlement(
-        booking=status.id,
+        booking=BookingId(status.id),
         people=frozenset({person}),
         model=status.model,
         gpus=max(1, status.gpus),

@@ -20,7 +20,7 @@ def controller(settings: ControllerSettings) -> None:
 
       carrel controller
 
-      carrel controller --schedulers gpu-scheduler,default-scheduler
+      carrel controller --adopt
 
       CARREL_TERMINATOR_TOKEN=… carrel controller --terminator-port 8080
 

@@ -10,6 +10,7 @@ from carrel.cluster.invariants import Invariant
 from carrel.cluster.waiting.waiting_reason import WaitCause
 from carrel.dialects.hand_over_record import Why
 from carrel.http.metrics import ComponentMetrics
+from carrel.ids import HolderId
 from carrel.kubernetes.server_clock import ServerClock
 from carrel.ledger.slots import ReservationState
 from carrel.ledger.tiers import Tier
@@ -24,10 +25,10 @@ class WaitingPods:
     def __init__(self) -> None:
         self._found: dict[str, tuple[str, str]] = {}  # uid → cause and tier
 
-    def note(self, uid: str, cause: WaitCause, tier: Tier | None) -> None:
+    def note(self, uid: HolderId, cause: WaitCause, tier: Tier | None) -> None:
         self._found[uid] = (cause.value, tier.value if tier is not None else NO_TIER)
 
-    def forget(self, uid: str) -> None:
+    def forget(self, uid: HolderId) -> None:
         self._found.pop(uid, None)
 
     def clear(self) -> None:
@@ -55,6 +56,11 @@ class ControllerMetrics(ComponentMetrics):
         leading.set_function(lambda: float(is_leading()))
         self.freed = Counter(
             "carrel_shares_freed", "Shares removed from Leases because their pods were gone.", registry=registry
+        )
+        self._configuration_refused = Gauge(
+            "carrel_configuration_refused",
+            "1 while the configuration that is given is not in force, because of a mistake in it.",
+            registry=registry,
         )
         self._agents = Gauge(
             "carrel_agents",
@@ -104,6 +110,9 @@ class ControllerMetrics(ComponentMetrics):
 
         self.waiting_pods = WaitingPods()
         self.read_on_scrape(self._of_waiting_pods)
+
+    def set_configuration_refused(self, is_refused: bool) -> None:
+        self._configuration_refused.set(is_refused)
 
     def show_agents(self, is_silent: Callable[[], Sequence[bool]]) -> None:
         """`is_silent`: of each agent, whether it is."""

@@ -12,16 +12,17 @@ from itertools import islice
 from typing import NamedTuple
 
 from carrel.cluster.coverage.coverage_reader import CoverageReader
-from carrel.cluster.coverage.coverage_words import WORDS
 from carrel.cluster.pod_progress import FINISHED, could_not_be_scheduled, holder_of, is_ending, is_waiting
 from carrel.cluster.record.unrecorded_pods import users_by_gpu
 from carrel.cluster.state import ClusterState
 from carrel.cluster.waiting.waiting_reason import WaitCause
 from carrel.cluster.waiting.wake import WakeLimiter
-from carrel.dialects.gpuclaim import CLAIM, lease_name
+from carrel.dialects.gpu_lease import lease_name
+from carrel.dialects.gpuclaim import CLAIM
 from carrel.dialects.gpuclaim_objects import GpuClaim, GpuNodeStatus
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai import without_effect
+from carrel.ids import HolderId, NodeName
 from carrel.kubernetes.cluster import Conflict
 from carrel.kubernetes.isolation import title
 from carrel.kubernetes.objects.events import Note
@@ -71,7 +72,7 @@ class Reconciler:
         self._events = PodEventWriter(state.cluster, state.options.now)
         self._coverage_reader = CoverageReader(state)
         self._wake_limiter = WakeLimiter(state.options.clock)
-        self._waiting: set[str] = set()
+        self._waiting: set[HolderId] = set()
         self._open_queues()
         self._close_queues()
         state.pods.on_change(self._on_pod)
@@ -90,7 +91,7 @@ class Reconciler:
             for pod in self._state.pods.store:
                 self._pods_due.add_after(pod.metadata.uid, SETTLE_S)
             async with asyncio.TaskGroup() as tasks:
-                failed = self._state.isolation.on_failure
+                failed = self._state.isolation.count
                 tasks.create_task(run_worker(self._leases_due, self._reconcile_lease, lambda _: failed("collection")))
                 tasks.create_task(
                     run_worker(self._claims_due, self._reconcile_claim, lambda _: failed("claim"), "/".join)
@@ -106,7 +107,7 @@ class Reconciler:
     def _open_queues(self) -> None:
         self._leases_due: WorkQueue[str] = WorkQueue(backoff=RETRY)
         self._claims_due: WorkQueue[ClaimKey] = WorkQueue(backoff=RETRY)
-        self._pods_due: WorkQueue[str] = WorkQueue(backoff=RETRY)
+        self._pods_due: WorkQueue[HolderId] = WorkQueue(backoff=RETRY)
 
     def _close_queues(self) -> None:
         for queue in (self._leases_due, self._claims_due, self._pods_due):
@@ -132,7 +133,7 @@ class Reconciler:
             self._add_kept_leases(pod.metadata.uid)
         self._add_pod(pod)
 
-    def _add_kept_leases(self, uid: str) -> None:
+    def _add_kept_leases(self, uid: HolderId) -> None:
         """The pod is bound, or gone: GPUs that are kept for it become free for others."""
         ledger = self._state.ledger
         for entry in filter(None, map(ledger.entry, ledger.kept_for(uid))):
@@ -160,7 +161,7 @@ class Reconciler:
                 # The watch reported the end of the pod before its Lease; or the pod itself is yet to be reported.
                 self._leases_due.add_after(known.name, SETTLE_S)
 
-    def _on_other_holder(self, uid: str, users: Collection[Pod]) -> None:
+    def _on_other_holder(self, uid: HolderId, users: Collection[Pod]) -> None:
         for lease in self._state.cluster_ledger.leases_of(uid):
             self._leases_due.add(lease.name)
 
@@ -195,13 +196,13 @@ class Reconciler:
         if freed:
             self.on_room({each.node for each in freed})
 
-    def on_room(self, nodes: set[str]) -> None:
+    def on_room(self, nodes: set[NodeName]) -> None:
         """Called when GPUs of these nodes have become free."""
         for uid in self._waiting:
             self._pods_due.add(uid)
         self._state.wake(self._waiting_pods_that_fit(nodes))
 
-    def _waiting_pods_that_fit(self, nodes: set[str]) -> list[Holder]:
+    def _waiting_pods_that_fit(self, nodes: set[NodeName]) -> list[Holder]:
         """Pods that wait and fit on these nodes, the oldest first.
 
         Only the scheduler knows all reasons against a node, so every pod with room there is worth another try.
@@ -216,7 +217,7 @@ class Reconciler:
         fitting = (pod for pod in waiting if ask("wake", pod, lambda pod: self._fits(pod, nodes), False))
         return [holder_of(pod) for pod in islice(fitting, MOST_WOKEN)]
 
-    def _fits(self, pod: Pod, nodes: set[str]) -> bool:
+    def _fits(self, pod: Pod, nodes: set[NodeName]) -> bool:
         """Without its gang: whether the rest of the gang fits too, the extender finds out."""
         facts = self._state.pod_facts(pod)
         if not isinstance(facts.asked, PodRequest):
@@ -244,7 +245,7 @@ class Reconciler:
             self._claims_due.add_after(key, RECHECK_S)
         await asyncio.sleep(0)  # let other tasks run, however long the queue is
 
-    async def _reconcile_pod(self, uid: str) -> None:
+    async def _reconcile_pod(self, uid: HolderId) -> None:
         pod = self._state.pods.store.by_uid(uid)
         if pod is None:
             self._events.forget(uid)
@@ -279,7 +280,7 @@ class Reconciler:
     def _why_beyond(self, pod: Pod) -> str:
         """Why a booking of its person does not cover the pod; empty if there is none, or if it does."""
         beyond = self._coverage_reader.of(pod).beyond
-        return WORDS.why_beyond(beyond) if beyond is not None else ""
+        return self._state.words.why_beyond(beyond) if beyond is not None else ""
 
     def _held_by(self, pod: Pod) -> str:
         """Who holds the GPUs that it waits for. It does not wait for anybody's if its person may have no more."""
@@ -287,7 +288,7 @@ class Reconciler:
         asked = facts.asked
         if not isinstance(asked, PodRequest) or self._state.person_limit.why_over(facts, asked.request) is not None:
             return ""
-        return WORDS.held_by(self._coverage_reader.holders(pod))
+        return self._state.words.held_by(self._coverage_reader.holders(pod))
 
     async def _reconcile_placed_pod(self, pod: Pod) -> None:
         uid = pod.metadata.uid
@@ -308,5 +309,5 @@ class Reconciler:
 
     # --- the cache ---------------------------------------------------------------------------------------------------
 
-    def _pod_named(self, uid: str) -> str:
+    def _pod_named(self, uid: HolderId) -> str:
         return title(self._state.pods.store.by_uid(uid) or uid)

@@ -14,11 +14,15 @@ from carrel.bookings.client import BookingAddress, BookingStatusClient
 from carrel.cluster.record.adoption import Adoption
 from carrel.cluster.runtime_class import RuntimeClasses
 from carrel.cluster.state import ClusterState
+from carrel.configuration.current import CurrentConfiguration
+from carrel.configuration.schema import ReservationNaming
+from carrel.dialects.kai_reservation import BEFORE_KAI_0_17, KAI_0_17
 from carrel.http.health import health_app
 from carrel.http.serving import Address, serving
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.leader_election import Candidate, Election, Leadership, LeadershipLost, OwnLoop
 from carrel.lifecycle.assembly import Leading, resource_claims_on, terminator_on, tier_parts_on
+from carrel.lifecycle.configuring import Configuring
 from carrel.lifecycle.freeing.adoption_loop import AdoptionLoop
 from carrel.lifecycle.freeing.renumbered_gpus import RenumberedGpus
 from carrel.lifecycle.freeing.terminator import Terminator
@@ -27,13 +31,18 @@ from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reconciler import Reconciler
 from carrel.lifecycle.reporting.gpu_counts import GpuCounts
 from carrel.lifecycle.reporting.invariant_check import InvariantCheck
-from carrel.lifecycle.reservations.reservation_pods import ReservationPods
+from carrel.lifecycle.reservations.reservation_pods import ReservationOptions, ReservationPods
 from carrel.lifecycle.reservations.slot_reconciler import SlotReconciler
 from carrel.lifecycle.settings import ControllerSettings
+from carrel.lifecycle.tier_options import tier_options
 from carrel.lifecycle.tier_reconciler import TierReconciler
 from carrel.process import connect, run_with_cluster
+from carrel.settings import cluster_options
 
 log = logging.getLogger(__name__)
+
+READS = ("lab", "memory", "dialects", "nodes", "pods", "tiers", "resourceClaims", "reservations")
+"""The sections of the configuration that matter here."""
 
 
 LEASE = "carrel-controller"
@@ -58,29 +67,44 @@ class WriteFence:
 
 
 def run(settings: ControllerSettings) -> None:
-    run_with_cluster("controller", settings, lambda client, stop: _serve(client, settings, stop))
+    run_with_cluster("controller", settings, partial(_serve, settings), READS)
 
 
-async def _serve(client: Client, settings: ControllerSettings, stop: asyncio.Event) -> None:
-    fence = WriteFence()
-    state = ClusterState(client.guarded(fence.require), replace(settings.options(), now=client.clock.now))
+async def _serve(
+    settings: ControllerSettings, client: Client, current: CurrentConfiguration, stop: asyncio.Event
+) -> None:
+    fence, configuration = WriteFence(), current.value
+    options = cluster_options(current, settings.carrel_namespace, seal=settings.seal())
+    state = ClusterState(client.guarded(fence.require), replace(options, now=client.clock.now))
     metrics = ControllerMetrics(fence.is_leading, client.clock)
     metrics.show_api_calls(client.calls)
+    metrics.show_failures(state.isolation.failures)
     agents, why_silent = state.node_statuses.store, state.cluster_ledger.why_silent
     metrics.show_agents(lambda: [bool(why_silent(each.metadata.name)) for each in agents])
     metrics.read_on_scrape(GpuCounts(state.ledger, state.covered_pods.running).read)
-    state.isolation.on_failure = metrics.count_object_failure
-    pods_and_leases = Reconciler(state, frozenset(settings.scheduler_names()), metrics)
-    elsewhere = BookingStatusClient(BookingAddress(settings.api_url, settings.api_token)) if settings.api_url else None
-    tiers = TierReconciler(state, tier_parts_on(state, settings.tier_options(), elsewhere), metrics)
-    runtime_class = RuntimeClasses(state.informers, settings.runtime_class)
-    options = replace(settings.reservation_options(), runtime_class=runtime_class.chosen)
-    reservations = ReservationPods(state, options)
+    pods_and_leases = Reconciler(state, frozenset(configuration.pods.schedulers), metrics)
+    elsewhere = (
+        BookingStatusClient(
+            BookingAddress(settings.api_url, settings.api_token),
+            maia_gpus=lambda: current.value.dialects.maia_booking_gpus,
+        )
+        if settings.api_url
+        else None
+    )
+    tiers = TierReconciler(state, tier_parts_on(state, current.follow(tier_options), elsewhere), metrics)
+    runtime_class = RuntimeClasses(state.informers, configuration.nodes.runtime_class)
+    is_old = configuration.reservations.names is ReservationNaming.OLD_KAI
+    spelling = BEFORE_KAI_0_17 if is_old else KAI_0_17
+    reservations = ReservationPods(
+        state, ReservationOptions(settings.reservation_image, spelling, runtime_class.chosen)
+    )
     slots = SlotReconciler(state, reservations, lambda node: pods_and_leases.on_room({node}), metrics)
     adoption = Adoption(state.cluster_ledger, state.lease_writer, state.isolation)
     invariants = InvariantCheck(state, metrics)
     reconcilers: list[Leading] = [pods_and_leases, tiers, slots, invariants, RenumberedGpus(state)]
     reconcilers += resource_claims_on(state)
+    if settings.config is None:
+        reconcilers.append(Configuring(state, metrics))
     if settings.adopt:
         reconcilers.append(AdoptionLoop(adoption))
     identity = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 
+from carrel.configuration.schema import Configuration, Victims
 from carrel.dialects.carrel import REVOCATION_GRACE
 from carrel.dialects.jupyter import is_of_a_hub
 from carrel.dialects.options import LONGEST_GRACE_S
@@ -16,25 +17,16 @@ log = logging.getLogger(__name__)
 
 LONGEST = timedelta(hours=1)
 """Between the announcement of a revocation and the end of the pod: the booked pod that needs the GPU waits for it."""
+LONGEST_GRACE = timedelta(seconds=LONGEST_GRACE_S)
+"""Unless the configuration says another. The pod's own grace period could be a year."""
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours"}
 _TEXT = re.compile(r"([0-9]{1,6})([smh])", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class EndLimits:
-    """How long a pod may take to end, and how long a disruption budget may keep it: a booked pod waits for its GPU."""
-
-    grace: timedelta = timedelta(seconds=LONGEST_GRACE_S)
-    """Between the moment a pod is told to end and its end. The pod's own grace period could be a year."""
-    budget_delay: timedelta = timedelta(minutes=10)
-    """For how long a disruption budget may delay the end of a pod whose GPU is revoked."""
-
-
-DEFAULT_END_LIMITS = EndLimits()
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TierOptions:
+    """Changes while the controller runs, with the configuration."""
+
     schedulers: frozenset[str]
     """The schedulers that ask Carrel's extender."""
     grace: timedelta = timedelta()
@@ -50,7 +42,8 @@ class TierOptions:
     wait_before_cpu: timedelta = timedelta()
     """After so long a pod that waits goes on without a GPU, where a full cluster means CPU; zero: never."""
     when_full: WhenFull = WhenFull.DEFAULT
-    limits: EndLimits = DEFAULT_END_LIMITS
+    longest_grace: timedelta = LONGEST_GRACE
+    """Between the moment a pod is told to end and its end: a booked pod waits for its GPU."""
 
     def grace_of(self, pod: Pod, namespace: Namespace | None) -> timedelta:
         """How long the pod may stay after it was told that it loses its GPU. An admin may say it for a namespace; what
@@ -63,3 +56,19 @@ class TierOptions:
             expected = "a whole number with s, m or h, such as 5m"
             log.warning(words, pod.metadata.namespace, REVOCATION_GRACE, text[:80], expected)
         return min(max(self.grace, self.notebook_grace) if is_of_a_hub(pod) else self.grace, LONGEST)
+
+
+def tier_options(of: Configuration) -> TierOptions:
+    """Return what the configuration says about the tiers."""
+    tiers = of.tiers
+    return TierOptions(
+        schedulers=frozenset(of.pods.schedulers),
+        grace=tiers.revocation_grace,
+        random_victims=tiers.victims is Victims.RANDOM,
+        at_end=tiers.at_end,
+        minimum_time=tiers.minimum_time,
+        notebook_grace=tiers.notebook_grace,
+        wait_before_cpu=tiers.wait_before_cpu,
+        when_full=tiers.when_full,
+        longest_grace=of.pods.longest_grace,
+    )

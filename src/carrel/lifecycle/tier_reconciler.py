@@ -8,6 +8,7 @@ request to another replica is handled then.
 
 import asyncio
 import time
+from collections.abc import Iterable
 
 from carrel.cluster.pod_progress import is_waiting
 from carrel.cluster.state import ClusterState
@@ -39,17 +40,8 @@ class TierReconciler:
     def __init__(self, state: ClusterState, parts: TierParts, metrics: ControllerMetrics) -> None:
         self._metrics = metrics
         self._isolation = state.isolation
-        self._hand_overs = parts.hand_overs
-        self._hand_overs.on_closed = metrics.count_closed
-        self._expiry = parts.expiry
-        self._revoker = parts.revoker
-        self._after_revocation = parts.after_revocation
-        self._correction = parts.correction
-        self._enquiries = parts.enquiries
-        self._notices = parts.notices
-        self._cpu_after_wait = parts.cpu_after_wait
-        self._slow_endings = parts.slow_endings
-        self._unplaced = parts.unplaced
+        self._parts = parts
+        parts.hand_overs.on_closed = metrics.count_closed
         self._settle_s = dict.fromkeys((COVERAGE, REVOCATION), SETTLE_S)
         self._due: WorkQueue[str] = WorkQueue(backoff=RETRY)
         self._due.close()  # until this process leads
@@ -60,8 +52,9 @@ class TierReconciler:
     async def run(self) -> None:
         """While this process leads, until it is cancelled."""
         self._due = WorkQueue(backoff=RETRY)
-        for key in (COVERAGE, EXPIRY, REVOCATION, RECORDS, WAITS, ENDINGS, *([ENQUIRIES] if self._enquiries else [])):
-            self._due.add(key)
+        for key in ROUNDS:
+            if key != ENQUIRIES or self._parts.enquiries is not None:
+                self._due.add(key)
         try:
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(WORKERS):
@@ -94,6 +87,12 @@ class TierReconciler:
     # --- work --------------------------------------------------------------------------------------------------------
 
     async def _reconcile(self, key: str) -> None:
+        parts = self._parts
+        if key not in ROUNDS:
+            result = await parts.hand_overs.advance(key)
+            if not isinstance(result, HandOverResult):
+                self._due.add_after(key, result.total_seconds())
+            return
         if key == COVERAGE:
             await self._follow_bookings()
         elif key == EXPIRY:
@@ -101,27 +100,22 @@ class TierReconciler:
         elif key == REVOCATION:
             await self._revoke()
         elif key == WAITS:
-            self._add_hand_overs(*await self._cpu_after_wait.begin_due())
+            self._add_hand_overs(await parts.cpu_after_wait.begin_due())
         elif key == ENDINGS:
-            await self._slow_endings.round()
-            await self._unplaced.round()
+            await parts.slow_endings.round()
+            await parts.unplaced.round()
         elif key == RECORDS:
-            self._add_hand_overs(*await self._hand_overs.record_names())
-        elif key == ENQUIRIES and self._enquiries is not None:
-            await self._enquiries.round()
-            self._due.add_after(key, ENQUIRIES_S)
-            return
-        else:
-            await self._advance_hand_over(key)
-            return
-        self._due.add_after(key, RESYNC_S)
+            self._add_hand_overs(await parts.hand_overs.record_names())
+        elif parts.enquiries is not None:
+            await parts.enquiries.round()
+        self._due.add_after(key, ENQUIRIES_S if key == ENQUIRIES else RESYNC_S)
 
     def _count_failure(self, key: str) -> None:
-        self._isolation.on_failure(key if key in ROUNDS else "hand_over")
+        self._isolation.count(key if key in ROUNDS else "hand_over")
 
     async def _follow_bookings(self) -> None:
         start = time.monotonic()
-        given, taken = await self._correction.round()
+        given, taken = await self._parts.correction.round()
         self._settle_s[COVERAGE] = max(SETTLE_S, SETTLE_PER_ROUND * (time.monotonic() - start))
         self._metrics.coverage.labels("given").inc(given)
         self._metrics.coverage.labels("taken").inc(taken)
@@ -129,30 +123,24 @@ class TierReconciler:
             self._soon(REVOCATION)
 
     async def _expire(self) -> None:
-        ended = await self._expiry.end_expired()
+        ended = await self._parts.expiry.end_expired()
         self._metrics.expired.inc(len(ended))
-        self._add_hand_overs(*ended)
-        for note in await self._expiry.warn_all():
+        self._add_hand_overs(ended)
+        for note in await self._parts.expiry.warn_all():
             self._metrics.events.labels(note.reason).inc()
-        await self._notices.round()
+        await self._parts.notices.round()
 
     async def _revoke(self) -> None:
         start = time.monotonic()
-        begun = await self._revoker.revoke_for_next()
-        for each in self._after_revocation:
+        begun = await self._parts.revoker.revoke_for_next()
+        for each in self._parts.after_revocation:
             await each.round()
         self._settle_s[REVOCATION] = max(SETTLE_S, SETTLE_PER_ROUND * (time.monotonic() - start))
-        self._add_hand_overs(*begun)
+        self._add_hand_overs(begun)
         self._metrics.revoked.inc(len(begun))
         if begun:
             self._due.add(REVOCATION)  # perhaps for another booked pod too
 
-    async def _advance_hand_over(self, name: str) -> None:
-        result = await self._hand_overs.advance(name)
-        if not isinstance(result, HandOverResult):
-            self._due.add_after(name, result.total_seconds())
-
-    def _add_hand_overs(self, *names: str) -> None:
-        for name in names:
-            if name:
-                self._due.add(name)
+    def _add_hand_overs(self, names: Iterable[str]) -> None:
+        for name in filter(None, names):
+            self._due.add(name)

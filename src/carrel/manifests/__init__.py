@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 WITH_DRA = ("claim-pods.carrel.dev", "claims.carrel.dev")
-"""The entries of `webhooks.yaml` that are for clusters with `--dra` only."""
+"""The entries of `webhooks.yaml` that are for clusters that count ResourceClaims only."""
 DRIVER = "gpu.carrel.dev"
 """As `dra.yaml` names it."""
 OF_OUR_DRIVER = ("carrel-agent-dra", "carrel-slices")
@@ -51,7 +51,7 @@ def policies() -> Iterator[dict[str, Any]]:
 
 
 def dra(*, for_embedded_api: bool = False, driver: str = DRIVER) -> Iterator[dict[str, Any]]:
-    """What `--dra` needs: who asks the gate, the DeviceClass, and more permissions. The embedded API evaluates no CEL:
+    """What ResourceClaims need: who asks the gate, the DeviceClass, and permissions. The embedded API evaluates no CEL:
     there the webhook is asked about every status of a claim. For another driver there is nothing of what agents
     advertise themselves; the chart leaves out the same."""
     for document in _documents("dra.yaml"):

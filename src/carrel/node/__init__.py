@@ -6,7 +6,9 @@ If it is down, running pods continue, and new pods are not placed on the node on
 Reading order:
 
     interfaces                           what the agent needs of the machine and of the kubelet
-    nvidia/ simulated_machine            the machine's GPUs: from NVML, or from a file
+    nvidia/                              the machine's GPUs, from NVML
+    simulated_machine                    the same from a file
+    simulated_activity                   what programs do on simulated GPUs
     device_names kubelet/                the names of devices; the device plugin, and what else is asked of the kubelet
     lease_check                          whether Leases confirm what a pod's annotation says
     allocation                           which container gets which devices
@@ -14,13 +16,13 @@ Reading order:
     comparison                           what the kubelet allocated, compared with what the Leases say
     memory_mode_decision                 how memory is advertised to the kubelet
     advertised_memory                    what follows from that on the Node and in the agent's report
-    claim_driver                         what an agent does for ResourceClaims: nothing, unless --dra is given
+    claim_driver                         what an agent does for ResourceClaims: nothing, unless it is their driver
     nvidia_socket                        whether NVIDIA's own plugin serves the node
+    gpu_usage_counter                    what the GPUs are used for
     report                               writes the node's GPUs to the API server
     agent                                the loop that does all of this
     metrics                              for Prometheus and probes
     settings entry_point run             one process, one agent per node
     withdrawal                           for uninstalling
     reservation                          the program in a reservation pod
-    visible_gpus                         the program in a pod of `carrel doctor`: what a container sees
 """

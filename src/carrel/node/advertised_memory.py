@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from carrel.cluster.pod_progress import FINISHED
-from carrel.dialects import carrel
+from carrel.dialects import visible_devices
 from carrel.dialects.gpushare import GPU_MEM
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.kubernetes.objects.pods import resource_asked
@@ -120,7 +120,7 @@ def _holders(pods: Sequence[Pod]) -> list[PodMemory]:
 
 def _holding(pod: Pod) -> PodMemory:
     try:
-        return PodMemory(resource_asked(pod, GPU_MEM).total, frozenset(carrel.read_devices(pod)))
+        return PodMemory(resource_asked(pod, GPU_MEM).total, frozenset(visible_devices.read_devices(pod)))
     except Malformed:
         return PodMemory(0, frozenset())
 
@@ -140,6 +140,6 @@ def _shown_mode(snapshot: NodeSnapshot) -> MemoryMode | None:
 def _too_many_devices(inventory: DeviceInventory) -> str:
     return (
         f"{GPU_MEM} is not advertised: so much memory in {inventory.unit.value} is more than the kubelet accepts in "
-        "one message; give this agent --memory-resource node, or every component of the cluster "
-        f"--memory-unit {inventory.smallest_unit.value}"
+        "one message; an admin writes memory.resource: node into the configuration, or "
+        f"memory.unit: {inventory.smallest_unit.value}"
     )

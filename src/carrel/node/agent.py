@@ -16,19 +16,21 @@ from carrel.cluster.record.unrecorded_pods import may_have_gpus
 from carrel.dialects import gpushare, nvidia
 from carrel.dialects.carrel import DEVICES
 from carrel.dialects.gpuclaim import Remarks
+from carrel.ids import PodUid
 from carrel.kubernetes.cluster import Cluster, ClusterError, Selection
-from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, NODES, PODS
-from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, WatchTiming
+from carrel.kubernetes.reflector import DEFAULT_WATCH_TIMING, Informers, WatchTiming
 from carrel.ledger.gpus import Node
 from carrel.node.advertised_memory import AdvertisedMemory, NodeSnapshot
 from carrel.node.allocation import DeviceAllocation
 from carrel.node.claim_driver import ClaimDriver
 from carrel.node.comparison import AllocationMode, Comparison, ComparisonResult
 from carrel.node.device_names import SOCKETS, DeviceInventory
+from carrel.node.gpu_usage_counter import INTERVAL_S as SAMPLE_S
+from carrel.node.gpu_usage_counter import GpuUsageCounter
 from carrel.node.interfaces import (
     AllocatedDevices,
     KubeletUnreachable,
@@ -43,7 +45,7 @@ from carrel.node.metrics import AgentMetrics
 from carrel.node.nvidia_socket import NvidiaPluginSocket
 from carrel.node.pod_cgroups import PodCgroups
 from carrel.node.report import Report, Reporter
-from carrel.node.settings import AgentMode, AgentSettings
+from carrel.node.settings import AgentMode, AgentOptions
 from carrel.parsing import Malformed
 
 log = logging.getLogger(__name__)
@@ -75,17 +77,17 @@ class Agent:
     def __init__(
         self,
         cluster: Cluster,
-        settings: AgentSettings,
+        options: AgentOptions,
         context: AgentContext,
         now: Callable[[], datetime],
         watch_timing: WatchTiming = DEFAULT_WATCH_TIMING,
     ) -> None:
-        self._settings = settings
+        self._options = options
         self._context = context
         self._now = now
-        self._is_coexisting = settings.mode is AgentMode.COEXIST
-        self._only_reports = settings.mode is AgentMode.REPORT_ONLY
-        self._nvidia_plugin = NvidiaPluginSocket(settings.plugin_folder, time.monotonic)
+        self._is_coexisting = options.mode is AgentMode.COEXIST
+        self._only_reports = options.mode is AgentMode.REPORT_ONLY
+        self._nvidia_plugin = NvidiaPluginSocket(options.plugin_folder, time.monotonic)
         self._due = asyncio.Event()
         self._allocated_devices: Sequence[AllocatedDevices] = ()
         self._remembered: frozenset[str] | None = None
@@ -94,29 +96,30 @@ class Agent:
 
         self._isolation = Isolation()
         self.informers = Informers(cluster, watch_timing, isolation=self._isolation)
-        self._pods = self.informers.watch(PODS, Selection(fields=f"spec.nodeName={settings.node_name}"))
-        self._nodes = self.informers.watch(NODES, Selection(fields=f"metadata.name={settings.node_name}"))
+        self._pods = self.informers.watch(PODS, Selection(fields=f"spec.nodeName={options.node_name}"))
+        self._nodes = self.informers.watch(NODES, Selection(fields=f"metadata.name={options.node_name}"))
         by_admin = Selection(
-            gpushare.UNHEALTHY_NAMESPACE, fields=f"metadata.name={gpushare.UNHEALTHY_PREFIX}{settings.node_name}"
+            gpushare.UNHEALTHY_NAMESPACE, fields=f"metadata.name={gpushare.UNHEALTHY_PREFIX}{options.node_name}"
         )
         self._by_admin = self.informers.watch(CONFIG_MAPS, by_admin)
         self._by_admin.on_change(lambda old, new: self._due.set())
         self._pods.on_change(self._on_pod_change)
         self._nodes.on_change(self._on_node_change)
 
-        lease_check = LeaseCheck(cluster, settings.node_name, settings.carrel_namespace, has_slots=self._is_coexisting)
+        lease_check = LeaseCheck(cluster, options.node_name, options.carrel_namespace, has_slots=self._is_coexisting)
         self._comparison = Comparison(cluster, lease_check, now, self._isolation)
         self._reporter = Reporter(cluster, now)
+        self._usage = GpuUsageCounter(cluster, context.machine, options.node_name, now)
         self._reporting = asyncio.Lock()
         self._last_report: Report | None = None
-        self.claims = context.claim_driver(cluster, settings, lease_check, self._report_claims)
+        self.claims = context.claim_driver(cluster, options, lease_check, self._report_claims)
         self.claims.watch(self.informers, self._due.set)
         self._gpu_mem = AdvertisedMemory(
-            settings.memory_mode(), lambda: self._reporter.memory_resource(settings.node_name)
+            options.memory_mode(), lambda: self._reporter.memory_resource(options.node_name)
         )
         self._allocation = DeviceAllocation(
             cluster,
-            settings,
+            options,
             lease_check,
             self._pods.store,
             now,
@@ -130,10 +133,10 @@ class Agent:
             {plugin.resource: lambda plugin=plugin: plugin.is_registered for plugin in (self.memory, self.whole_gpus)}  # type: ignore[misc] # bound now
         )
         self.metrics.show_api_calls(cluster.calls)
-        self._isolation.on_failure = self.metrics.count_object_failure
+        self.metrics.show_failures(self._isolation.failures)
 
     def _device_plugin(self, resource: str, is_wanted: Callable[[], bool]) -> DevicePlugin:
-        socket, device_list = self._settings.plugin_folder / SOCKETS[resource], self._settings.device_list
+        socket, device_list = self._options.plugin_folder / SOCKETS[resource], self._options.device_list
         return DevicePlugin(resource, socket, self._allocation, is_wanted, device_list)
 
     def _advertises_whole_gpus(self) -> bool:
@@ -141,7 +144,7 @@ class Agent:
         return not self._is_coexisting and not self._nvidia_plugin.is_served()
 
     def _node(self) -> NodeObject | None:
-        return self._nodes.store.get(self._settings.node_name)
+        return self._nodes.store.get(self._options.node_name)
 
     def trouble(self) -> str:
         """Why the agent is not ready; empty if it is."""
@@ -166,6 +169,7 @@ class Agent:
                 tasks.create_task(self.whole_gpus.run())
             tasks.create_task(self.claims.run())
             tasks.create_task(self._watch_machine())
+            tasks.create_task(self._count_usage())
             tasks.create_task(self._run_rounds())
 
     # --- when --------------------------------------------------------------------------------------------------------
@@ -184,6 +188,11 @@ class Agent:
             self._due.set()
             await asyncio.sleep(DEBOUNCE_S)
 
+    async def _count_usage(self) -> None:
+        while True:
+            await self._try("usage", self._usage.sample())
+            await asyncio.sleep(SAMPLE_S)
+
     async def _run_rounds(self) -> None:
         while True:
             try:
@@ -200,7 +209,7 @@ class Agent:
         try:
             await self.run_once()
         except Exception as error:
-            self._isolation.failed("round", self._settings.node_name, error)
+            self._isolation.failed("round", self._options.node_name, error)
 
     # --- what --------------------------------------------------------------------------------------------------------
 
@@ -208,7 +217,7 @@ class Agent:
         seen_at, state = self._now(), await self._context.machine.read_state()
         self._note("gpus", state.trouble)
         await self._ask_kubelet()
-        found = DeviceInventory(state.gpus, self._settings.memory_unit)
+        found = DeviceInventory(state.gpus, self._options.memory_unit)
         if not self._only_reports:
             await self._try("memory_mode", self._gpu_mem.choose(self._snapshot(found)))
         rows = self._allocation.without_replaced_pods(self._allocated_devices)
@@ -217,13 +226,13 @@ class Agent:
             memory_on_node=self._gpu_mem.mode is MemoryMode.NODE,
             by_others=self._only_reports,
         )
-        result = await self._comparison.compare(self._pods.store.snapshot(), rows, found, how)
+        result = await self._comparison.compare(tuple(self._pods.store), rows, found, how)
         excluded, by_admin = result.excluded(), self._excluded_by_admin()
         gpus = tuple(
             replace(gpu, unusable=gpu.unusable or by_admin.get(gpu.index, "") or excluded.get(gpu.uuid, ""))
             for gpu in state.gpus
         )
-        inventory = DeviceInventory(gpus, self._settings.memory_unit)
+        inventory = DeviceInventory(gpus, self._options.memory_unit)
         node = self._node()
         self._allocation.update(inventory, self._allocated_devices, node.metadata.labels if node else {})
         self._note("claims", self.claims.look(gpus, node, seen_at))
@@ -234,7 +243,7 @@ class Agent:
 
     def _snapshot(self, inventory: DeviceInventory) -> NodeSnapshot:
         is_told = self._pods.is_synced and self._nodes.is_synced
-        pods = tuple(self._pods.store.snapshot()) if is_told else None
+        pods = tuple(self._pods.store) if is_told else None
         return NodeSnapshot(inventory, pods, self._allocated_devices, self._remembered, self._node())
 
     def _excluded_by_admin(self) -> dict[int, str]:
@@ -242,7 +251,7 @@ class Agent:
         try:
             self._excluded = {
                 index: f"excluded by {subject(each.metadata, 'ConfigMap')}"
-                for each in self._by_admin.store.snapshot()
+                for each in self._by_admin.store
                 for index in gpushare.read_unhealthy(each)
             }
         except Malformed as malformed:
@@ -263,13 +272,13 @@ class Agent:
         except KubeletUnreachable as unreachable:
             self._note("checkpoint", str(unreachable))
 
-    async def _orphans(self) -> tuple[str, ...] | None:
+    async def _orphans(self) -> tuple[PodUid, ...] | None:
         """Pods that run here, although the cluster has them no more. None: that cannot be seen."""
         cgroups = self._context.cgroups
         running = await asyncio.to_thread(cgroups.running) if cgroups is not None and self._pods.is_synced else None
         if running is None:
             return None
-        return tuple(sorted(running - {pod.metadata.uid for pod in self._pods.store.snapshot()}))
+        return tuple(sorted(running - {pod.metadata.uid for pod in self._pods.store}))
 
     async def _advertise_devices(self, inventory: DeviceInventory) -> None:
         wanted = (inventory, self._gpu_mem.mode)
@@ -282,7 +291,7 @@ class Agent:
     async def _report(
         self, state: MachineState, inventory: DeviceInventory, result: ComparisonResult, seen_at: datetime
     ) -> None:
-        node = Node(self._settings.node_name, inventory.gpus, kubelet_chooses=self._is_coexisting)
+        node = Node(self._options.node_name, inventory.gpus, kubelet_chooses=self._is_coexisting)
         snapshot, mode = self._snapshot(inventory), self._gpu_mem.mode
         socket = "" if self._is_coexisting or self._only_reports else self._nvidia_plugin.trouble()
         remarks = Remarks(
@@ -302,6 +311,7 @@ class Agent:
                 )
             ),
             orphans=await self._orphans(),
+            usage=self._usage.usages_of(inventory.gpus),
         )
         await self._try("report", self._write_report(Report(node, result, seen_at, remarks)))
         await self._try("slice", self.claims.publish(replace(state, gpus=inventory.gpus), self._node()))
@@ -340,7 +350,7 @@ class Agent:
         except ClusterError as error:
             self._note(what, str(error))
         except Exception as error:
-            self._isolation.failed(what, self._settings.node_name, error)
+            self._isolation.failed(what, self._options.node_name, error)
             self._note(what, f"{type(error).__name__}: {error}")
 
     def _note(self, what: str, trouble: str) -> None:

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from carrel.cluster.pod_progress import holder_of, is_ending
-from carrel.dialects import carrel, gpushare, nvidia
+from carrel.dialects import gpushare, nvidia, visible_devices
 from carrel.dialects.options import CudaDevices
+from carrel.ids import GpuUuid, HolderId
 from carrel.kubernetes.cluster import Cluster, ClusterError, MergePatch, Selection
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Pod
@@ -28,7 +29,7 @@ from carrel.ledger.shares import Holder
 from carrel.node.device_names import DeviceInventory, uuids_named
 from carrel.node.interfaces import AllocatedDevices
 from carrel.node.lease_check import LeaseCheck
-from carrel.node.settings import AgentSettings
+from carrel.node.settings import AgentOptions
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
 
@@ -43,7 +44,7 @@ class WaitingContainer:
     """In the pod: the kubelet serves its containers in order."""
     amount: int
     """Devices: units of memory, or GPUs."""
-    gpus: tuple[str, ...]
+    gpus: tuple[GpuUuid, ...]
     """UUIDs of the GPUs that the container was promised."""
     since_ns: int
     """When they were promised."""
@@ -51,7 +52,7 @@ class WaitingContainer:
 
 
 def candidates_in_order(
-    waiting: Iterable[WaitingContainer], amount: int, gpus: Collection[str] = ()
+    waiting: Iterable[WaitingContainer], amount: int, gpus: Collection[GpuUuid] = ()
 ) -> list[WaitingContainer]:
     """Return whom a call for so many devices may be for, the likeliest first. `gpus`: UUIDs of the devices' GPUs.
 
@@ -80,7 +81,7 @@ class DeviceAllocation:
     def __init__(
         self,
         cluster: Cluster,
-        settings: AgentSettings,
+        options: AgentOptions,
         lease_check: LeaseCheck,
         pods: Iterable[Pod],
         now: Callable[[], datetime],
@@ -91,8 +92,8 @@ class DeviceAllocation:
     ) -> None:
         """`pods`: those of this node, as the cache has them at any time. `clock`: seconds; only differences count."""
         self._cluster = cluster
-        self._node = settings.node_name
-        self._cuda_devices = settings.cuda_devices
+        self._node = options.node_name
+        self._cuda_devices = options.cuda_devices
         self._lease_check = lease_check
         self._pods = pods
         self._now = now
@@ -174,7 +175,9 @@ class DeviceAllocation:
         self._answered.add((waiting.holder.uid, waiting.container))
         return environment
 
-    async def _find(self, resource: str, amount: int, gpus: frozenset[str]) -> tuple[Pod, WaitingContainer] | Refusal:
+    async def _find(
+        self, resource: str, amount: int, gpus: frozenset[GpuUuid]
+    ) -> tuple[Pod, WaitingContainer] | Refusal:
         """The pod and the container that the call is for. The kubelet may know a pod a moment before our cache does."""
         deadline, pods = self._clock() + API_WAIT_S, tuple(self._pods)
         while True:
@@ -192,9 +195,9 @@ class DeviceAllocation:
                 await asyncio.sleep(RETRY_S)
 
     async def _confirmed(
-        self, resource: str, amount: int, gpus: frozenset[str], pods: Sequence[Pod]
+        self, resource: str, amount: int, gpus: frozenset[GpuUuid], pods: Sequence[Pod]
     ) -> tuple[Pod, WaitingContainer] | Refusal:
-        by_uid = {pod.metadata.uid: pod for pod in pods}
+        by_uid: dict[HolderId, Pod] = {pod.metadata.uid: pod for pod in pods}
         waiting = candidates_in_order(self._waiting(resource, pods), amount, gpus)
         for each in waiting:
             if await self._lease_check.confirms(each.holder.uid, each.gpus, self._inventory.gpus):
@@ -210,7 +213,7 @@ class DeviceAllocation:
                 continue
             try:
                 amounts = [ask.amount for _, ask in self._unserved(resource, pod)]
-                is_told = bool(carrel.read_devices(pod))
+                is_told = bool(visible_devices.read_devices(pod))
             except Malformed:
                 continue
             if amount in amounts and not is_told:
@@ -242,7 +245,7 @@ class DeviceAllocation:
     def _containers(self, resource: str, pod: Pod) -> Iterable[WaitingContainer]:
         holder = holder_of(pod)
         for position, ask in self._unserved(resource, pod):
-            named = carrel.read_devices(pod, ask.container) or carrel.read_devices(pod)
+            named = visible_devices.read_devices(pod, ask.container) or visible_devices.read_devices(pod)
             gpus = uuids_named(named, self._inventory.gpus)
             if gpus:
                 is_answered = (holder.uid, ask.container) in self._answered

@@ -3,18 +3,19 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 
+from carrel.ids import GpuUuid, HolderId, ResourceClaimUid
 from carrel.kubernetes.cluster import Cluster
-from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import NodeObject
+from carrel.kubernetes.reflector import Informers
 from carrel.ledger.gpus import Gpu
 from carrel.node.interfaces import MachineState
 from carrel.node.lease_check import LeaseCheck
-from carrel.node.settings import AgentSettings
+from carrel.node.settings import AgentOptions
 
 
 class ClaimDriver:
     def __init__(
-        self, cluster: Cluster, settings: AgentSettings, lease_check: LeaseCheck, report: Callable[[], Awaitable[None]]
+        self, cluster: Cluster, options: AgentOptions, lease_check: LeaseCheck, report: Callable[[], Awaitable[None]]
     ) -> None:
         """`report`: writes who uses the GPUs to the API server."""
 
@@ -31,10 +32,10 @@ class ClaimDriver:
     async def publish(self, state: MachineState, node: NodeObject | None) -> None:
         """Advertise the GPUs. Raises `ClusterError`."""
 
-    def with_users(self, users: Mapping[str, Sequence[str]]) -> Mapping[str, Sequence[str]]:
+    def with_users(self, users: Mapping[GpuUuid, Sequence[HolderId]]) -> Mapping[GpuUuid, Sequence[HolderId]]:
         """Return who uses which GPU, with the claims that are prepared."""
         return users
 
-    def prepared(self) -> tuple[str, ...]:
+    def prepared(self) -> tuple[ResourceClaimUid, ...]:
         """Return the uids of the claims that are prepared."""
         return ()

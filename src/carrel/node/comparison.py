@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from carrel.cluster.pod_progress import FINISHED
-from carrel.dialects import carrel, gpushare, nvidia, registry
+from carrel.dialects import gpushare, nvidia, registry, visible_devices
 from carrel.dialects.visible_devices import gpus_seen
+from carrel.ids import GpuUuid, HolderId, PodUid
 from carrel.kubernetes.cluster import Cluster, ClusterError, Json
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.isolation import Isolation, title
@@ -41,7 +42,7 @@ class Mismatch:
     """A pod that has, or sees, other GPUs than Leases give it."""
 
     pod: Pod
-    gpus: frozenset[str]
+    gpus: frozenset[GpuUuid]
     """No new pod may get one of these."""
     words: str
     note: Note
@@ -49,7 +50,7 @@ class Mismatch:
 
 
 def wrong_devices(
-    pod: Pod, container: str, named: frozenset[str], allocated: frozenset[str], *, is_promised: bool
+    pod: Pod, container: str, named: frozenset[GpuUuid], allocated: frozenset[GpuUuid], *, is_promised: bool
 ) -> Mismatch:
     """`named`: by the pod's annotation. `is_promised`: whether Leases say the same."""
     had, cure = "which was promised no GPU", "record it with `carrel adopt`, or delete the pod"
@@ -64,7 +65,7 @@ def wrong_devices(
     return Mismatch(pod, named | allocated, words, Note(OTHER_GPU, f"{words}; {cure}", WARNING))
 
 
-def unpromised_access(pod: Pod, gpus: frozenset[str], promised: frozenset[str]) -> Mismatch:
+def unpromised_access(pod: Pod, gpus: frozenset[GpuUuid], promised: frozenset[GpuUuid]) -> Mismatch:
     """Describe a pod that holds memory and sees GPUs that no Lease gives it."""
     had = f"is promised {_joined(promised)} only" if promised else "is promised no GPU by any Lease"
     words = f"{title(pod)} holds {gpushare.GPU_MEM}, {had}, and can see {_joined(gpus)}"
@@ -72,7 +73,7 @@ def unpromised_access(pod: Pod, gpus: frozenset[str], promised: frozenset[str]) 
     return Mismatch(pod, gpus, words, Note(NOT_PROMISED, f"{words}; {cure}", WARNING))
 
 
-def two_holders(pod: Pod, others: Iterable[str], gpus: frozenset[str]) -> Mismatch:
+def two_holders(pod: Pod, others: Iterable[str], gpus: frozenset[GpuUuid]) -> Mismatch:
     """The kubelet's own list has one GPU with several pods: its plugin shared GPUs when they started, or still does."""
     words = f"the kubelet has given {_joined(gpus)} to {title(pod)} and to {', '.join(others)}"
     cure = "delete all but one of them; GPU sharing of NVIDIA's device plugin must be off beside Carrel"
@@ -81,13 +82,13 @@ def two_holders(pod: Pod, others: Iterable[str], gpus: frozenset[str]) -> Mismat
 
 @dataclass(frozen=True, slots=True)
 class ComparisonResult:
-    in_use_by: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    in_use_by: Mapping[GpuUuid, Sequence[HolderId]] = field(default_factory=dict)
     """UUID of a GPU → uids of the pods that use it."""
     mismatches: tuple[Mismatch, ...] = ()
     unsure: str = ""
     """Why not everything could be compared."""
 
-    def excluded(self) -> dict[str, str]:
+    def excluded(self) -> dict[GpuUuid, str]:
         """UUID → why no new pod may get the GPU."""
         return {uuid: each.words for each in self.mismatches for uuid in each.gpus}
 
@@ -116,8 +117,8 @@ class Comparison:
         self._events = EventRecorder(cluster, COMPONENT, now)
         self._unsure = ""
         self._event_names: set[str] = set()
-        self._manifests: dict[str, Json] = {}  # by uid
-        self._promised: set[tuple[str, frozenset[str]]] = set()  # uid of the pod, GPUs
+        self._manifests: dict[PodUid, Json] = {}  # by uid
+        self._promised: set[tuple[PodUid, frozenset[GpuUuid]]] = set()  # uid of the pod, GPUs
 
     async def compare(
         self,
@@ -128,7 +129,7 @@ class Comparison:
     ) -> ComparisonResult:
         running = {(pod.metadata.namespace, pod.metadata.name): pod for pod in pods if pod.status.phase not in FINISHED}
         self._unsure, self._leases_now = "", self._lease_check.reading_once()
-        uses: dict[str, set[str]] = {}
+        uses: dict[PodUid, set[GpuUuid]] = {}
         mismatches: list[Mismatch] = []
         for each in allocated_devices:
             pod = running.get((each.namespace, each.pod))
@@ -170,12 +171,12 @@ class Comparison:
         # As it was at first and as it is now, so that changing an annotation hides nothing.
         changed = {"metadata": {"annotations": pod.metadata.annotations}, "spec": manifest.get("spec")}
 
-        def gpus(_: Pod) -> set[str]:
+        def gpus(_: Pod) -> set[GpuUuid]:
             versions = [(container, version) for container in asking for version in (manifest, changed)]
             return {gpu for container, version in versions for gpu in gpus_seen(version, container, inventory.gpus)}
 
         # A manifest that cannot be understood sets nothing aside: its author could stop the whole node by it.
-        seen = self._isolation.ask("comparison", pod, gpus, set[str]())
+        seen = self._isolation.ask("comparison", pod, gpus, set[GpuUuid]())
         promised = {gpu for gpu in sorted(seen) if await self._is_promised(pod, frozenset({gpu}), inventory)}
         return unpromised_access(pod, frozenset(seen - promised), frozenset(promised)) if seen - promised else None
 
@@ -211,7 +212,7 @@ class Comparison:
             self._manifests[uid] = manifest
         return self._manifests[uid]
 
-    async def _is_promised(self, pod: Pod, gpus: frozenset[str], inventory: DeviceInventory) -> bool:
+    async def _is_promised(self, pod: Pod, gpus: frozenset[GpuUuid], inventory: DeviceInventory) -> bool:
         """A pod keeps what it was promised, so a yes is remembered as long as the pod exists."""
         key = (pod.metadata.uid, gpus)
         if gpus and key not in self._promised:
@@ -224,12 +225,12 @@ class Comparison:
                 self._promised.add(key)
         return key in self._promised
 
-    def _forget_all_but(self, uids: set[str]) -> None:
+    def _forget_all_but(self, uids: set[PodUid]) -> None:
         self._promised = {key for key in self._promised if key[0] in uids}
         self._manifests = {uid: manifest for uid, manifest in self._manifests.items() if uid in uids}
 
 
-def _given_twice(uses: Mapping[str, set[str]], running: Iterable[Pod]) -> list[Mismatch]:
+def _given_twice(uses: Mapping[PodUid, set[GpuUuid]], running: Iterable[Pod]) -> list[Mismatch]:
     """One for each pod that has a GPU together with another."""
     pods = {pod.metadata.uid: pod for pod in running}
     found = []
@@ -244,7 +245,7 @@ def _given_twice(uses: Mapping[str, set[str]], running: Iterable[Pod]) -> list[M
 
 def reads_own_gpus(pod: Json, container: str) -> bool:
     """Whether a container reads its GPUs from the pod's annotation, through the downward API."""
-    keys = {annotation_field(carrel.devices_key(name)) for name in ("", container)}
+    keys = {annotation_field(visible_devices.devices_key(name)) for name in ("", container)}
     spec = pod.get("spec", {})
     return any(
         variable.get("name") == nvidia.VISIBLE_DEVICES
@@ -263,16 +264,16 @@ def _asking(pod: Pod) -> list[str]:
         return [each.name for each in (*pod.spec.init_containers, *pod.spec.containers)]
 
 
-def _named(pod: Pod, inventory: DeviceInventory, container: str = "") -> tuple[str, ...]:
+def _named(pod: Pod, inventory: DeviceInventory, container: str = "") -> tuple[GpuUuid, ...]:
     return uuids_named(_read_devices(pod, container), inventory.gpus)
 
 
-def _read_devices(pod: Pod, container: str) -> tuple[str, ...]:
+def _read_devices(pod: Pod, container: str) -> tuple[GpuUuid, ...]:
     try:
-        return carrel.read_devices(pod, container) or carrel.read_devices(pod)
+        return visible_devices.read_devices(pod, container) or visible_devices.read_devices(pod)
     except Malformed:
         return ()
 
 
-def _joined(uuids: Iterable[str]) -> str:
+def _joined(uuids: Iterable[GpuUuid]) -> str:
     return ", ".join(sorted(uuids))

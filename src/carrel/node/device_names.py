@@ -18,6 +18,7 @@ from hashlib import sha256
 
 from carrel.dialects import gpushare, nvidia
 from carrel.dialects.options import Unit
+from carrel.ids import GpuUuid
 from carrel.ledger.gpus import Gpu
 from carrel.parsing.fields import Field
 
@@ -52,7 +53,7 @@ class DeviceInventory:
 
     gpus: tuple[Gpu, ...] = ()
     unit: Unit = Unit.MIB
-    _names: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    _names: Mapping[GpuUuid, str] = field(init=False, repr=False, compare=False)
     _by_digits: Mapping[str, Gpu] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -63,7 +64,7 @@ class DeviceInventory:
     @property
     def fits(self) -> bool:
         """Whether all the memory in this unit fits into one message to the kubelet."""
-        return sum(_size(self.unit.from_memory(gpu.memory)) for gpu in self.gpus) <= LONGEST_MESSAGE
+        return sum(_size(gpu.memory // self.unit.mib) for gpu in self.gpus) <= LONGEST_MESSAGE
 
     @property
     def smallest_unit(self) -> Unit:
@@ -71,9 +72,9 @@ class DeviceInventory:
         return next(unit for unit in Unit if unit is Unit.GIB or DeviceInventory(self.gpus, unit).fits)
 
     @property
-    def units(self) -> dict[str, int]:
+    def units(self) -> dict[GpuUuid, int]:
         """Units of memory of each GPU, by UUID: one device each, where a plugin advertises them."""
-        return {gpu.uuid: self.unit.from_memory(gpu.memory) for gpu in self.gpus}
+        return {gpu.uuid: gpu.memory // self.unit.mib for gpu in self.gpus}
 
     def memory_devices(self) -> list[PluginDevice]:
         amounts = self.units
@@ -92,29 +93,31 @@ class DeviceInventory:
         if resource == gpushare.GPU_MEM:
             gpu = self._by_digits.get(device[:_GPU_DIGITS])
             number = _from_base_36(device[_GPU_DIGITS:])
-            return gpu if gpu and 0 <= number < self.unit.from_memory(gpu.memory) else None
+            return gpu if gpu and 0 <= number < gpu.memory // self.unit.mib else None
         name = device.partition("::")[0]
         return next((gpu for gpu in self.gpus if name in (gpu.uuid, str(gpu.index))), None)
 
-    def split_by_gpu(self, resource: str, devices: Sequence[str], uuids: Iterable[str]) -> tuple[list[str], list[str]]:
+    def split_by_gpu(
+        self, resource: str, devices: Sequence[str], uuids: Iterable[GpuUuid]
+    ) -> tuple[list[str], list[str]]:
         """The devices that belong to those GPUs, and the others. Fast: there may be a hundred thousand of them."""
         names = {self._names.get(uuid, uuid) if resource == gpushare.GPU_MEM else uuid for uuid in uuids}
         length = _GPU_DIGITS if resource == gpushare.GPU_MEM else None
         own = [device for device in devices if device[:length] in names]
         return own, [device for device in devices if device[:length] not in names]
 
-    def gpus_of(self, resource: str, devices: Sequence[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+    def gpus_of(self, resource: str, devices: Sequence[str]) -> tuple[frozenset[GpuUuid], tuple[str, ...]]:
         """The UUIDs of the GPUs that the devices belong to, and the unknown devices."""
         owners = {device: self.gpu_of(resource, device) for device in devices}
         known = frozenset(gpu.uuid for gpu in owners.values() if gpu is not None)
         return known, tuple(device for device, gpu in owners.items() if gpu is None)
 
 
-def uuids_named(names: Iterable[str], gpus: Iterable[Gpu]) -> tuple[str, ...]:
+def uuids_named(names: Iterable[str], gpus: Iterable[Gpu]) -> tuple[GpuUuid, ...]:
     """The GPUs that a pod names: by their UUIDs, or by their indices where the cluster's GpuNodeStatus has no UUIDs,
     because another product's definition of that kind drops them."""
     by_index = {str(gpu.index): gpu.uuid for gpu in gpus}
-    return tuple(by_index.get(name, name) for name in names)
+    return tuple(by_index.get(name) or GpuUuid(name) for name in names)
 
 
 def minor_of(version: str) -> int | None:
@@ -130,9 +133,9 @@ def remembered_resources(checkpoint: str, where: str) -> frozenset[str]:
     return frozenset(given | data["RegisteredDevices"].entries().keys())
 
 
-def _short_names(uuids: Iterable[str]) -> dict[str, str]:
+def _short_names(uuids: Iterable[GpuUuid]) -> dict[GpuUuid, str]:
     """A GPU keeps its name when others appear or disappear, except in about one of ten thousand machines."""
-    names: dict[str, str] = {}
+    names: dict[GpuUuid, str] = {}
     for uuid in sorted(uuids):
         salt = 0
         while (name := _digest(f"{uuid}{salt or ''}")) in names.values():

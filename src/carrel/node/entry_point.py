@@ -26,9 +26,9 @@ def agent(settings: AgentSettings) -> None:
 
       carrel agent --node-name dgx-1
 
-      carrel agent --node-name dgx-1 --mode coexist
+      carrel agent --node-name dgx-1 --report-only
 
-      carrel agent --node-name dgx-1 --memory-resource node
+      carrel agent --node-name dgx-1 --simulate gpus.yaml --config carrel.yaml
 
       carrel agent --node-name laptop --simulate gpus.yaml
     """
@@ -82,6 +82,6 @@ def visible_gpus(settings: VisibleGpusSettings) -> None:
 
       carrel visible-gpus --write /dev/termination-log
     """
-    from carrel.node.visible_gpus import run
+    from carrel.node.nvidia.visible_gpu import run
 
     run(settings)

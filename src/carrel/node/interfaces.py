@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from carrel.ids import GpuUuid
+from carrel.ledger.gpu_usage import GpuSample
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.refusals import Refusal
 
@@ -28,9 +30,9 @@ class MachineState:
     gpus: tuple[Gpu, ...]
     trouble: str = ""
     """Why there may be GPUs that are missing here, for an admin. Empty: none are missing."""
-    processes: Mapping[str, int] = field(default_factory=dict)
+    processes: Mapping[GpuUuid, int] = field(default_factory=dict)
     """UUID of a GPU → number of processes that compute on it."""
-    details: Mapping[str, GpuDetails] = field(default_factory=dict)
+    details: Mapping[GpuUuid, GpuDetails] = field(default_factory=dict)
     """By the UUID of a GPU."""
 
 
@@ -38,6 +40,10 @@ class Machine(Protocol):
     """The GPUs of this machine: from NVIDIA's library, or simulated from a file."""
 
     async def read_state(self) -> MachineState: ...
+
+    async def sample(self) -> Mapping[GpuUuid, GpuSample]:
+        """What its GPUs do now. One that does not answer is missing, and holds up no other."""
+        ...
 
     async def wait_changed(self) -> None:
         """Until the state may have changed. It may return without a change, and need never return."""

@@ -4,8 +4,9 @@ import contextlib
 from collections.abc import Collection, Sequence
 from copy import copy
 
-from carrel.dialects import carrel, gpuclaim
-from carrel.dialects.carrel import LeaseRecord
+from carrel.dialects import gpu_lease
+from carrel.dialects.gpu_lease import LeaseRecord
+from carrel.ids import NO_GPU, GpuUuid, HolderId, NodeName
 from carrel.kubernetes.cluster import Cluster, Selection
 from carrel.kubernetes.objects.resources import LEASES
 from carrel.ledger.gpus import Gpu, place_name
@@ -15,7 +16,7 @@ from carrel.parsing import Malformed
 class LeaseCheck:
     """For the pods of one node."""
 
-    def __init__(self, cluster: Cluster, node: str, namespace: str, *, has_slots: bool = False) -> None:
+    def __init__(self, cluster: Cluster, node: NodeName, namespace: str, *, has_slots: bool = False) -> None:
         """`namespace`: of Carrel's own Leases. `has_slots`: they are for slots, which may be any GPU of the node."""
         self._cluster = cluster
         self._node = node
@@ -24,13 +25,13 @@ class LeaseCheck:
         self._read: dict[int, LeaseRecord | None] | None = None
 
     def reading_once(self) -> "LeaseCheck":
-        """The same, which reads each Lease once: for one look at many pods, all of them bound before it begins. Who has
+        """A check that reads each Lease once: for one look at many pods, all of them bound before it begins. Who has
         many pods on a node must not cost the API server a question for each pod and GPU."""
         once = copy(self)
         once._read = {}
         return once
 
-    async def confirms(self, uid: str, uuids: Collection[str], gpus: Sequence[Gpu]) -> bool:
+    async def confirms(self, uid: HolderId, uuids: Collection[GpuUuid], gpus: Sequence[Gpu]) -> bool:
         """Whether Leases give the pod all of these GPUs, and the node has them. Raises `ClusterError`."""
         home = {gpu.index for gpu in gpus if gpu.uuid in uuids}
         missing = set(uuids)
@@ -51,11 +52,11 @@ class LeaseCheck:
         record = await self._record(index)
         return [str(share.holder) for share in record.shares] if record else []
 
-    async def _gpu_given(self, index: int, uid: str) -> str:
+    async def _gpu_given(self, index: int, uid: HolderId) -> GpuUuid:
         """The GPU of which this Lease gives the pod a share; empty if none."""
         record = await self._record(index)
         if record is None or not any(share.holder.uid == uid for share in record.shares):
-            return ""
+            return NO_GPU
         return record.reservation.gpu if record.reservation else record.gpu
 
     async def _record(self, index: int) -> LeaseRecord | None:
@@ -67,9 +68,9 @@ class LeaseCheck:
         return self._read[index]
 
     async def _read_lease(self, index: int) -> LeaseRecord | None:
-        name = gpuclaim.lease_name(self._node, index)
+        name = gpu_lease.lease_name(self._node, index)
         only_it = Selection(self._namespace, fields=f"metadata.name={name}")
         for lease in (await self._cluster.list(LEASES, only_it)).items:
             with contextlib.suppress(Malformed):
-                return carrel.read_lease(lease)
+                return gpu_lease.read_lease(lease)
         return None

@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from carrel.ids import GpuUuid
+
 COMPARES_SINCE = 36
 """The first minor version of the kubelet that compares."""
 SAFE_DEVICES = 2048
@@ -72,11 +74,11 @@ class PodMemory:
     """What one pod of the node holds."""
 
     units: int
-    gpus: frozenset[str]
+    gpus: frozenset[GpuUuid]
     """The GPUs it was promised, by UUID. Empty: not known."""
 
 
-def units_advertised(gpus: Mapping[str, int], usable: Collection[str], pods: Iterable[PodMemory]) -> int:
+def units_advertised(gpus: Mapping[GpuUuid, int], usable: Collection[GpuUuid], pods: Iterable[PodMemory]) -> int:
     """The amount on the Node. `gpus`: the units of each GPU, by UUID.
 
     Pods keep what they hold of an unusable GPU. That much is added; otherwise it would be missing for pods that ask for

@@ -15,6 +15,8 @@ LEFT_OVER_S = 60.0
 """Longer than a plugin takes to restart."""
 TRY_EVERY_S = 5.0
 CONNECT_S = 1.0
+SERVES = "NVIDIA's device plugin serves this node, and nodes.plugin is native"
+SET_COEXIST = "it may give a container another GPU than Carrel; set nodes.plugin: coexist, or remove that plugin"
 
 
 class NvidiaPluginSocket:
@@ -41,10 +43,13 @@ class NvidiaPluginSocket:
 
     def trouble(self) -> str:
         """What an admin should know; empty: nothing."""
+        self.is_served()  # it may not have been tried yet
         sockets = sorted(each.name for each in self._folder.glob(NVIDIA_SOCKETS))
-        if self._silent_since is None or not sockets:
+        if not sockets:
             return ""
         names = ", ".join(sockets)
+        if self._silent_since is None:
+            return f"{SERVES} ({names}): {SET_COEXIST}"
         return f"nobody listens on {names}, a socket of NVIDIA's device plugin: delete the file if that plugin is gone"
 
 

@@ -15,6 +15,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from carrel.ids import PodUid
+
 _UID = "[-_]".join(f"[0-9a-f]{{{length}}}" for length in (8, 4, 4, 4, 12))
 _POD = re.compile(f"pod({_UID})(?:\\.slice)?$")
 _HIERARCHIES = ("", "memory", "cpu", "systemd")
@@ -27,7 +29,7 @@ class PodCgroups:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def running(self) -> frozenset[str] | None:
+    def running(self) -> frozenset[PodUid] | None:
         """The uids of the pods that have processes. None: the kubelet's control groups cannot be seen."""
         for hierarchy in _HIERARCHIES:
             folders = list(_pod_folders(self._root / hierarchy, _MOST_LEVELS))
@@ -38,10 +40,10 @@ class PodCgroups:
         return None
 
 
-def _pod_folders(folder: Path, levels: int) -> Iterator[tuple[str, Path]]:
+def _pod_folders(folder: Path, levels: int) -> Iterator[tuple[PodUid, Path]]:
     for name in _names(folder):
         if match := _POD.search(name):
-            yield match[1].replace("_", "-"), folder / name
+            yield PodUid(match[1].replace("_", "-")), folder / name
         elif levels > 1 and any(word in name for word in _ABOVE_PODS):
             yield from _pod_folders(folder / name, levels - 1)
 

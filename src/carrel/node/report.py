@@ -14,15 +14,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from carrel.dialects import gpuclaim
+from carrel.dialects.gpu_usage import USAGE
 from carrel.dialects.gpuclaim import NO_REMARKS, Remarks
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
+from carrel.ids import NodeName
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, Json, MergePatch, NotFound
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import WARNING, Note
 from carrel.kubernetes.objects.kinds import NodeObject
 from carrel.kubernetes.objects.quantity import whole_quantity
 from carrel.kubernetes.objects.resources import NODES
-from carrel.kubernetes.objects.unknown_field_warnings import unknown_fields
 from carrel.ledger.gpus import Node
 from carrel.node.comparison import COMPONENT, ComparisonResult
 from carrel.parsing import Malformed
@@ -99,7 +100,11 @@ class Reporter:
     async def report(self, report: Report) -> bool:
         """Whether it was written: something changed, or the last heartbeat is old. Raises `ClusterError`."""
         body = gpuclaim.node_status(report.node, report.result.in_use_by, report.seen_at, report.remarks)
-        status = {**body["status"], "heartbeat": ""}
+        status = {
+            **body["status"],
+            "heartbeat": "",
+            USAGE: (),
+        }  # what GPUs do is no reason to write, as the time is not
         is_due = self._reported_at is None or not timedelta() <= self._now() - self._reported_at < HEARTBEAT
         if status == self._reported and not is_due:
             return False
@@ -109,7 +114,7 @@ class Reporter:
             self._reported_at = self._now()
         return written
 
-    async def memory_resource(self, node: str) -> str:
+    async def memory_resource(self, node: NodeName) -> str:
         """The memory mode in the last report; empty if it has none. Raises `ClusterError`."""
         try:
             there = await self._cluster.get(GPU_NODE_STATUSES, node)
@@ -132,8 +137,7 @@ class Reporter:
                 self._version = ""  # another process wrote or deleted it: read it again
                 continue
             self._version = answer["metadata"]["resourceVersion"]
-            warned = unknown_fields(self._cluster.warnings(GPU_NODE_STATUSES, name, subresource="status"))
-            self._set_unknown(warned or dropped_fields(body["status"], answer.get("status") or {}))
+            self._set_unknown(dropped_fields(body["status"], answer.get("status") or {}))
             return True
         return False
 
@@ -183,7 +187,7 @@ def dropped_fields(sent: Json, stored: Json, path: str = "status") -> tuple[str,
 
 
 def _amount(shown: Mapping[str, str], resource: str) -> int | None:
-    """As a number: the API server writes 16000 as 16k."""
+    """The amount as a number: the API server writes 16000 as 16k."""
     if resource not in shown:
         return None
     try:

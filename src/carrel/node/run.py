@@ -12,10 +12,13 @@ import contextlib
 import fcntl
 import logging
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 from carrel.command_errors import USAGE, command_failed
+from carrel.configuration.current import CurrentConfiguration
+from carrel.configuration.schema import ResourceClaims
 from carrel.dialects.options import DraDriver
 from carrel.http.health import health_app
 from carrel.http.serving import Address, serving
@@ -25,11 +28,14 @@ from carrel.node.claim_driver import ClaimDriver
 from carrel.node.interfaces import Machine
 from carrel.node.kubelet import KubeletCheckpoint, KubeletPodResources
 from carrel.node.pod_cgroups import PodCgroups
-from carrel.node.settings import AgentSettings
+from carrel.node.settings import AgentOptions, AgentSettings
 from carrel.parsing import Malformed
 from carrel.process import run_with_cluster
 
 log = logging.getLogger(__name__)
+
+READS = ("memory", "dialects", "nodes", "resourceClaims")
+"""The sections of the configuration that matter here."""
 
 POLL_S = 0.5
 
@@ -66,18 +72,16 @@ def run(settings: AgentSettings) -> None:
     if not settings.node_name:
         raise command_failed(
             "No node",
-            "the agent does not know the name of its node",
-            "carrel agent --node-name <name>, or NODE_NAME",
+            "The agent does not know the name of its node: neither --node-name nor NODE_NAME says it.",
+            "carrel agent --node-name dgx-1",
             USAGE,
         )
-    if wrong := settings.mistakes():
-        raise command_failed("The settings cannot be used", "; ".join(wrong), "carrel agent --help", USAGE)
     machine = _machine(settings)
-    run_with_cluster("agent", settings, lambda client, stop: _serve(client, settings, machine, stop))
+    run_with_cluster("agent", settings, partial(_serve, settings, machine), READS)
 
 
 def _machine(settings: AgentSettings) -> Machine:
-    if settings.simulate is None:
+    if not settings.simulate:
         from carrel.node.nvidia import NvmlMachine
 
         return NvmlMachine(settings.node_name)
@@ -89,28 +93,31 @@ def _machine(settings: AgentSettings) -> Machine:
         raise command_failed("No GPUs to simulate", str(error), "carrel agent --help", USAGE) from None
 
 
-def claim_driver_of(settings: AgentSettings) -> type[ClaimDriver]:
-    if not settings.dra or settings.dra_driver is not DraDriver.CARREL:
+def claim_driver_of(claims: ResourceClaims) -> type[ClaimDriver]:
+    if not claims.enabled or claims.driver is not DraDriver.CARREL:
         return ClaimDriver
     from carrel.resource_claims.node.node_claims import NodeClaims
 
     return NodeClaims
 
 
-async def _run_agent(agent: Agent, settings: AgentSettings) -> None:
-    async with only_agent_on_node(settings.plugin_folder):
+async def _run_agent(agent: Agent, options: AgentOptions) -> None:
+    async with only_agent_on_node(options.plugin_folder):
         await agent.run()
 
 
-async def _serve(client: Client, settings: AgentSettings, machine: Machine, stop: asyncio.Event) -> None:
-    pod_resources, checkpoint = KubeletPodResources(settings.pod_resources), KubeletCheckpoint(settings.plugin_folder)
-    context = AgentContext(machine, pod_resources, checkpoint, PodCgroups(settings.cgroups), claim_driver_of(settings))
-    agent = Agent(client, settings, context, client.clock.now)
+async def _serve(
+    settings: AgentSettings, machine: Machine, client: Client, current: CurrentConfiguration, stop: asyncio.Event
+) -> None:
+    options, driver = settings.options(current.value), claim_driver_of(current.value.resource_claims)
+    pod_resources, checkpoint = KubeletPodResources(options.pod_resources), KubeletCheckpoint(options.plugin_folder)
+    context = AgentContext(machine, pod_resources, checkpoint, PodCgroups(settings.cgroups), driver)
+    agent = Agent(client, options, context, client.clock.now)
     app = health_app(agent.trouble, agent.metrics.text)
     async with serving(app, Address(settings.bind_address, settings.port)) as url:
-        log.info("listening url=%s node=%s mode=%s", url, settings.node_name, settings.mode.value)
+        log.info("listening url=%s node=%s mode=%s", url, options.node_name, options.mode.value)
         async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(_run_agent(agent, settings))
+            running = tasks.create_task(_run_agent(agent, options))
             await stop.wait()
             running.cancel()
     log.info("stopped")

@@ -4,21 +4,16 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from carrel.dialects.options import DeviceList
+from carrel.configuration.schema import Configuration, MemoryResource
+from carrel.dialects.options import CudaDevices, DeviceList, Unit
+from carrel.ids import NO_NODE, NodeName
 from carrel.node.memory_mode_decision import MemoryMode
 from carrel.option_fields import option, setting
-from carrel.settings import (
-    ClusterSettings,
-    CudaSettings,
-    DeviceListSettings,
-    DraSettings,
-    LogLevel,
-    MemoryUnitSettings,
-    ServingSettings,
-)
+from carrel.settings import ClusterSettings, LogLevel, ServingSettings
 
-CDI_FOLDER = "/var/run/cdi"
-DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")
+CDI_FOLDER = Path("/var/run/cdi")
+KUBELET_FOLDER = Path("/var/lib/kubelet")
+DEVICE_PLUGINS = KUBELET_FOLDER / "device-plugins"
 
 
 class AgentMode(Enum):
@@ -27,46 +22,59 @@ class AgentMode(Enum):
     REPORT_ONLY = "report-only"
 
 
-class MemoryResource(Enum):
-    AUTO = "auto"
-    PLUGIN = "plugin"
-    NODE = "node"
-
-    @property
-    def mode(self) -> MemoryMode | None:
-        return None if self is MemoryResource.AUTO else MemoryMode(self.value)
-
-
 @dataclass(frozen=True)
-class AgentSettings(CudaSettings, DeviceListSettings, DraSettings, MemoryUnitSettings, ServingSettings):
+class AgentSettings(ServingSettings):
     port: int = setting(39996, "Port to listen on; 0: any free one.", min=0, max=65535)
     """Probes and Prometheus ask there. Each component has its own default: docs/cli.md lists them."""
-    node_name: str = option("", "The name of this node in the cluster.", envvar="NODE_NAME", show_default=False)
+    node_name: NodeName = option(
+        NO_NODE, "The name of this node in the cluster.", envvar="NODE_NAME", show_default=False
+    )
     """Must be given: a host's name is not always its node's. The DaemonSet passes it in by the downward API."""
-    mode: AgentMode = setting(
-        AgentMode.NATIVE,
-        "Which device plugin allocates GPUs: Carrel's, or NVIDIA's for whole GPUs (coexist), or others for "
-        "everything (report-only: nothing is registered with the kubelet, nor written on the Node).",
+    report_only: bool = setting(False, "Report the node's GPUs, and register nothing with the kubelet.")
+    """For a node that gpushare's own plugin and extender serve: GPUs, their health and who has them are known. Nothing
+    is written on its Node."""
+    simulate: str = setting(
+        "", "GPUs instead of a driver: a file that describes them, or COUNTxMODEL:MIB, as 8xTesla-T4:15360."
     )
-    """In native mode Carrel decides which GPU a container gets; beside NVIDIA's plugin the kubelet does. Only to report
-    is for a node that gpushare's own plugin and extender serve: GPUs, their health and who has them are known."""
-    memory_resource: MemoryResource = setting(
-        MemoryResource.AUTO,
-        "How gpushare's memory resource is advertised: as devices of a plugin, as a number on the Node's "
-        "status, or (auto) by a plugin if this kubelet can handle so many devices.",
-    )
-    """A kubelet of 1.36 and newer stalls for minutes on tens of thousands of devices. It changes only while no pod of
-    the node holds any memory."""
-    simulate: Path | None = setting(None, "A file that describes the GPUs, instead of a driver.")
-    """For tests, CI and trying it out. It is read again whenever it changes."""
-    kubelet_folder: Path = setting(Path("/var/lib/kubelet"), "The kubelet's own folder, its --root-dir.")
+    """For tests, CI and trying it out. A file is read again whenever it changes."""
+    kubelet_folder: Path = setting(KUBELET_FOLDER, "The kubelet's own folder, its --root-dir.")
     """Its sockets are there, and those of the agent's plugins, which the kubelet must see by the same path. Some
     distributions move it."""
-    cdi_folder: Path = setting(Path(CDI_FOLDER), "Where the container runtime reads the devices of claims.")
-    """With --dra. Runtimes also read /etc/cdi, which outlives a reboot; claims do not."""
+    cdi_folder: Path = setting(CDI_FOLDER, "Where the container runtime reads the devices of ResourceClaims.")
+    """Runtimes also read /etc/cdi, which outlives a reboot; claims do not."""
     cgroups: Path = setting(Path("/sys/fs/cgroup"), "Where the host's control groups are mounted.")
     """They tell which pods run, also pods that were deleted by force. In a container they must be mounted from the
     host, read-only. Where they cannot be seen, a GPU is free as soon as its pod is gone from the API server."""
+
+    def options(self, configuration: Configuration) -> "AgentOptions":
+        nodes, mode = configuration.nodes, AgentMode(configuration.nodes.plugin.value)
+        return AgentOptions(
+            self.node_name,
+            self.carrel_namespace,
+            AgentMode.REPORT_ONLY if self.report_only else mode,
+            configuration.memory.unit,
+            configuration.memory.resource,
+            nodes.device_list,
+            configuration.dialects.cuda_devices,
+            self.kubelet_folder,
+            self.cdi_folder,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """What an agent does on its node, as its options and the configuration say."""
+
+    node_name: NodeName
+    carrel_namespace: str = "carrel"
+    mode: AgentMode = AgentMode.NATIVE
+    """In native mode Carrel decides which GPU a container gets; beside NVIDIA's plugin the kubelet does."""
+    memory_unit: Unit = Unit.MIB
+    memory_resource: MemoryResource = MemoryResource.AUTO
+    device_list: DeviceList = DeviceList.VARIABLE
+    cuda_devices: CudaDevices = CudaDevices.UUID
+    kubelet_folder: Path = KUBELET_FOLDER
+    cdi_folder: Path = CDI_FOLDER
 
     @property
     def plugin_folder(self) -> Path:
@@ -81,18 +89,9 @@ class AgentSettings(CudaSettings, DeviceListSettings, DraSettings, MemoryUnitSet
 
     def memory_mode(self) -> MemoryMode | None:
         """None: whatever is safe. What the kubelet does not allocate, it cannot hand over."""
-        if self.device_list is not DeviceList.VARIABLE and self.memory_resource is MemoryResource.AUTO:
-            return MemoryMode.PLUGIN
-        return self.memory_resource.mode
-
-    def mistakes(self) -> list[str]:
-        if self.device_list is not DeviceList.VARIABLE and self.memory_resource is MemoryResource.NODE:
-            way = self.device_list.value
-            return [
-                f"--memory-resource node and --device-list {way} exclude each other: the kubelet hands over what a "
-                "plugin allocates; use --memory-resource plugin and, for large GPUs, --memory-unit GiB"
-            ]
-        return []
+        if self.memory_resource is not MemoryResource.AUTO:
+            return MemoryMode(self.memory_resource.value)
+        return None if self.device_list is DeviceList.VARIABLE else MemoryMode.PLUGIN
 
 
 @dataclass(frozen=True)

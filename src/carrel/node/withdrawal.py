@@ -15,6 +15,7 @@ from carrel.command_errors import CONFLICT, UNAVAILABLE, command_failed
 from carrel.dialects.gpuclaim import MEMORY_RESOURCE
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.dialects.gpushare import GPU_COUNT, GPU_MEM
+from carrel.ids import NodeName
 from carrel.kubernetes.cluster import EVERYTHING, Cluster, ClusterError, MergePatch, NotFound
 from carrel.kubernetes.objects.kinds import NodeObject
 from carrel.kubernetes.objects.resources import NODES
@@ -76,7 +77,7 @@ class Withdrawal:
 class AgentsStillRunning(Exception):
     """Agents of these nodes still run, and have written again what was removed."""
 
-    def __init__(self, nodes: Iterable[str]) -> None:
+    def __init__(self, nodes: Iterable[NodeName]) -> None:
         self.nodes = sorted(nodes)
         super().__init__(", ".join(self.nodes))
 

@@ -7,8 +7,7 @@ fields       JSON, field by field
 validation   what msgspec says of a document, in our words
 addresses    who is meant by an e-mail address or a user name
 secret_settings    secrets that an admin chooses
-time         instants in RFC 3339
-time_words   instants for people
+time         instants in RFC 3339, and for people
 """
 
 from carrel.parsing.malformed import Malformed

@@ -37,7 +37,7 @@ def lowered(text: str) -> str:
 
 
 def normal(email: str) -> str:
-    """As `lowered`, for what people type."""
+    """The address that people type, as addresses are compared."""
     return lowered(email.strip())
 
 

@@ -14,8 +14,14 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same for text that may have several lines."""
+    """Make text safe to print that may have several lines."""
     return printable(text, keep="\n")
+
+
+def spreadsheet_text(text: str) -> str:
+    """Put a quote before a text that starts like a formula: a spreadsheet would run it, with the rights of the person
+    who opens it."""
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
 
 
 def _escaped(character: str) -> str:

@@ -32,7 +32,7 @@ def mistakes_in_secrets(settings: object) -> Iterator[str]:
 
 
 def missing_seal_key(settings: object) -> Iterator[str]:
-    """Of a component that seals pods or looks for seals, in a cluster that has users."""
+    """Say it of a component that seals pods or looks for seals, in a cluster that has users."""
     if hasattr(settings, "seal_key") and not settings.seal_key and not getattr(settings, "server", ""):
         yield (
             "--seal-key is missing: a GPU pod that comes in while the webhook's configuration is missing would be"

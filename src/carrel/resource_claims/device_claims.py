@@ -1,6 +1,6 @@
 """What one process knows of Dynamic Resource Allocation: claims, templates, classes and slices.
 
-Only where the cluster's admin has enabled it (`--dra`): the caches cost memory, and old clusters lack the kinds.
+Only where the configuration enables it (`resourceClaims`): the caches cost memory, and old clusters lack the kinds.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -11,11 +11,11 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from carrel.dialects.gpuclaim import read_lease_name
+from carrel.dialects.gpu_lease import read_lease_name
 from carrel.dialects.interface import ClaimedGpus
 from carrel.dialects.registry import ALL, asked_in_ways, dialects_of
+from carrel.ids import NO_GPU, NO_NODE, GpuUuid, HolderId, NodeName
 from carrel.kubernetes.cluster import Cluster, NotFound
-from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import Object, Pod
 from carrel.kubernetes.objects.pods import (
     CLASS_RESOURCE,
@@ -25,13 +25,13 @@ from carrel.kubernetes.objects.pods import (
     subject,
 )
 from carrel.kubernetes.objects.resources import Resource
-from carrel.kubernetes.reflector import Reflector
+from carrel.kubernetes.reflector import Informers, Reflector
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
 from carrel.parsing import Malformed
 from carrel.resource_claims import dra
 from carrel.resource_claims.allocation.allocation_words import nodes_named
-from carrel.resource_claims.dra import CLASSES, DevicePlace
+from carrel.resource_claims.dra import CLASSES, DevicePlace, model_of
 from carrel.resource_claims.objects import (
     DEVICE_CLASSES,
     RESOURCE_CLAIM_TEMPLATES,
@@ -44,7 +44,6 @@ from carrel.resource_claims.objects import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
-from carrel.resource_claims.selectors import model_of
 from carrel.resource_claims.shadows import shadow_words as dra_shadows
 from carrel.resource_claims.shadows.shadow_words import AdvertisedDevice
 
@@ -56,7 +55,7 @@ MOST_LOOKED_UP = 500
 """Objects that were read before the watch showed them, and sets of nodes, that are remembered."""
 T = TypeVar("T", bound=Object)
 POOL_OF, NODE_OF, USED_BY, SHADOWS_ON, RESOURCE_OF = "pool", "node", "used by", "shadows", "resource"
-NOWHERE = "-"
+NOWHERE = NodeName("-")
 """The node of a shadow claim that names none; no node can have this name."""
 
 
@@ -108,13 +107,13 @@ class DeviceClaims:
         self._looked_up: dict[tuple[str, str, str], Object] = {}  # what the watch had not shown yet
         self.claims.on_change(partial(self._forget_early, RESOURCE_CLAIMS.kind))
         self.templates.on_change(partial(self._forget_early, RESOURCE_CLAIM_TEMPLATES.kind))
-        self._on_slices: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {}
-        self._uuids: dict[tuple[DevicePlace, str], str] = {}  # of devices in current slices, by attribute
+        self._on_slices: dict[int, tuple[tuple[NodeName, ...], tuple[NodeName, ...]]] = {}
+        self._uuids: dict[tuple[DevicePlace, str], GpuUuid] = {}  # of devices in current slices, by attribute
         self.slices.on_change(self._on_slice)
 
     # --- devices -----------------------------------------------------------------------------------------------------
 
-    def uuid_of(self, place: DevicePlace, attribute: str = dra.UUID) -> str:
+    def uuid_of(self, place: DevicePlace, attribute: str = dra.UUID) -> GpuUuid:
         """The GPU that a device is; empty: no slice says it. While a pool is replaced, the newest slices count."""
         if known := self._uuids.get((place, attribute)):
             return known
@@ -124,7 +123,7 @@ class DeviceClaims:
             if each.spec.pool.generation == newest:
                 for device, uuid in dra.uuids_in(each, attribute).items():
                     self._uuids.setdefault((device, attribute), uuid)
-        return self._uuids.get((place, attribute), "")
+        return self._uuids.get((place, attribute), NO_GPU)
 
     def _on_slice(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
         self._on_slices.clear()
@@ -133,12 +132,12 @@ class DeviceClaims:
     def why_not_divided(self, spec: ResourceClaimSpec) -> Refusal | None:
         """Why a claim gets no part of a GPU: the API server keeps neither the amount that it names, nor that the GPUs
         of a slice can be divided. None: it can be had, or it cannot be said, because no slice is there yet."""
-        ours = [each for each in self.slices.store.snapshot() if each.spec.driver == dra.DRIVER and each.spec.devices]
+        ours = [each for each in self.slices.store if each.spec.driver == dra.DRIVER and each.spec.devices]
         if not ours or any(device.allow_multiple_allocations for each in ours for device in each.spec.devices):
             return None
         return NOT_DIVIDED if dra.names_memory(spec, self.is_gpu_class) else None
 
-    def with_slices(self, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    def with_slices(self, nodes: tuple[NodeName, ...]) -> tuple[NodeName, ...]:
         """Those nodes that advertise GPUs by claims; the same object for the same nodes, until a slice changes."""
         known = self._on_slices.get(id(nodes))
         if known is None or known[0] is not nodes:
@@ -149,8 +148,8 @@ class DeviceClaims:
         return known[1]
 
     def within_reach(
-        self, pod: Pod, nodes: tuple[str, ...], gpus_on: Callable[[str], Collection[str]]
-    ) -> tuple[str, ...]:
+        self, pod: Pod, nodes: tuple[NodeName, ...], gpus_on: Callable[[HolderId], Collection[NodeName]]
+    ) -> tuple[NodeName, ...]:
         """Those of the nodes where the devices that claims of the pod have already can be used. `gpus_on`: the nodes of
         the GPUs that the claim of that uid holds."""
         for claim in filter(None, (each.claim for each in self.asked_by(pod))):
@@ -160,7 +159,7 @@ class DeviceClaims:
                 nodes = tuple(node for node in nodes if node in allowed)
         return nodes
 
-    def devices_on(self, node: str) -> dict[str, AdvertisedDevice]:
+    def devices_on(self, node: NodeName) -> dict[GpuUuid, AdvertisedDevice]:
         """The devices that slices advertise there, by the UUID of their GPU; of drivers that are counted."""
         return {
             each.uuid: each
@@ -175,14 +174,14 @@ class DeviceClaims:
     def is_shadow(self, claim: ResourceClaim) -> bool:
         return dra_shadows.is_shadow(claim, self._own_namespace)
 
-    def shadowed_node(self, claim: ResourceClaim) -> str:
+    def shadowed_node(self, claim: ResourceClaim) -> NodeName:
         """The node of a shadow claim; empty: it is none. One that does not say it readably has none of the others."""
         if not self.is_shadow(claim):
-            return ""
+            return NO_NODE
         place = read_lease_name(dra_shadows.lease_of(claim))
         return place[0] if place is not None else NOWHERE
 
-    def shadows_on(self, node: str) -> Sequence[ResourceClaim]:
+    def shadows_on(self, node: NodeName) -> Sequence[ResourceClaim]:
         return self.claims.store.find(SHADOWS_ON, node)
 
     # --- what pods ask for -------------------------------------------------------------------------------------------
@@ -192,7 +191,7 @@ class DeviceClaims:
         `Malformed`."""
         return self._requested(pod, self.asked_by(pod))
 
-    def wanted_by(self, pod: Pod, holds_gpus: Callable[[str], bool]) -> Request | None:
+    def wanted_by(self, pod: Pod, holds_gpus: Callable[[HolderId], bool]) -> Request | None:
         """Return what a pod waits for: by the claims that have no GPUs yet. `holds_gpus`: whether Leases name the
         claim of that uid; then its allocation is about to be written."""
         claims = [each for each in self.asked_by(pod) if not each.is_allocated]

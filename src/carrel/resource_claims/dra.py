@@ -14,6 +14,17 @@
 
 Any scheduler may allocate. What it writes passes only if the Leases of the GPUs could be taken (the webhook's gate).
 The holder of the share is the claim, and not its pods. Quantities may have any unit, and are rounded up to whole MiB.
+
+Selectors are written in CEL, which the scheduler evaluates and Carrel does not. Three conditions are understood, alone
+or joined by `&&`:
+
+    device.driver == 'gpu.carrel.dev'
+    device.attributes['gpu.nvidia.com'].type == 'gpu'        in NVIDIA's own DeviceClass: no MIG slice
+    device.attributes['gpu.carrel.dev'].model == 'NVIDIA-A100-SXM4-80GB'
+
+Of other drivers than those whose devices are counted, none is. A claim that says more, or has a `config` for its driver
+(its class, too), is served by the scheduler as everywhere. But Carrel cannot say which GPUs would do for it: it
+revokes none for it, and does not allocate it by itself.
 """
 
 import re
@@ -26,6 +37,7 @@ from uuid import NAMESPACE_OID, uuid5
 
 from carrel.dialects.interface import Dialect, Reading
 from carrel.dialects.options import DraDriver
+from carrel.ids import GpuUuid, NodeName
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.quantity import quantity
@@ -38,7 +50,9 @@ from carrel.resource_claims.objects import (
     DeviceAlternative,
     DeviceClaim,
     DeviceClass,
+    DeviceConstraint,
     DeviceRequest,
+    DeviceSelector,
     ResourceClaim,
     ResourceClaimSpec,
     ResourceSlice,
@@ -73,12 +87,12 @@ _LONGEST_NAME = 63
 """Of a device, as of every label of DNS. UUIDs have 40 characters; longer ones are made up, and differ at the end."""
 
 
-def device_name(uuid: str) -> str:
+def device_name(uuid: GpuUuid) -> str:
     """Name a GPU as claims know it: by its UUID. Its index may change; an allocation cannot."""
     return re.sub("[^a-z0-9]+", "-", uuid.lower()).strip("-")[-_LONGEST_NAME:].strip("-")
 
 
-def slice_name(node: str) -> str:
+def slice_name(node: NodeName) -> str:
     return f"{node}-{DRIVER}"
 
 
@@ -211,11 +225,11 @@ def allocated(claim: ResourceClaim, drivers: Collection[str]) -> Mapping[DeviceP
     return taken
 
 
-def uuids_in(resource_slice: ResourceSlice, attribute: str = UUID) -> Mapping[DevicePlace, str]:
+def uuids_in(resource_slice: ResourceSlice, attribute: str = UUID) -> Mapping[DevicePlace, GpuUuid]:
     """The UUID of each device of a slice that says it."""
     spec = resource_slice.spec
     return {
-        DevicePlace(spec.driver, spec.pool.name, device.name): found.string
+        DevicePlace(spec.driver, spec.pool.name, device.name): GpuUuid(found.string)
         for device in spec.devices
         if (found := device.attributes.get(attribute) or device.attributes.get(f"{spec.driver}/{attribute}"))
         and found.string
@@ -235,7 +249,7 @@ def write_result(request: str, place: DevicePlace, memory: MiB | None = None, sh
     return result
 
 
-def write_allocation(results: Sequence[Json], node: str, now: datetime) -> Json:
+def write_allocation(results: Sequence[Json], node: NodeName, now: datetime) -> Json:
     """The time of the allocation must be set, or Kubernetes 1.37 fails on it for ever."""
     is_node = {"key": "metadata.name", "operator": "In", "values": [node]}
     return {
@@ -255,3 +269,77 @@ def _request_of(pod: Pod, reading: Reading) -> None:
 
 DIALECT = Dialect(name="dra", words="a ResourceClaim", example="dra.yaml", request_of=_request_of, any_scheduler=True)
 """Not in the registry: no word on a pod says that it speaks it, and Carrel does not place its pods."""
+
+
+# --- selectors -------------------------------------------------------------------------------------------------------
+
+_QUOTED = r"""(?:'([^'"]+)'|"([^'"]+)")"""
+_OF_DRIVER = re.compile(rf"device\.driver\s*==\s*{_QUOTED}")
+_OF_ATTRIBUTE = re.compile(rf"device\.attributes\[{_QUOTED}\]\.({MODEL}|type)\s*==\s*{_QUOTED}")
+
+
+def models_named(selectors: Iterable[DeviceSelector], drivers: Collection[str]) -> set[str] | None:
+    """The models that the selectors name; None: they say something that is not understood, or ask for devices of other
+    drivers than these."""
+    models: set[str] = set()
+    for part in (part.strip() for each in selectors for part in each.cel.expression.split("&&")):
+        if found := _OF_DRIVER.fullmatch(part):
+            if (found[1] or found[2]) not in drivers:
+                return None
+            continue
+        of_attribute = _OF_ATTRIBUTE.fullmatch(part)
+        if of_attribute is None:
+            return None
+        driver, attribute, value = (
+            of_attribute[1] or of_attribute[2],
+            of_attribute[3],
+            of_attribute[4] or of_attribute[5],
+        )
+        if driver not in drivers:
+            return None
+        if attribute == MODEL and driver == DRIVER:
+            models.add(value)
+        elif (attribute, value) != ("type", "gpu"):
+            return None
+    return models
+
+
+def model_of(
+    spec: ResourceClaimSpec,
+    is_gpu: Callable[[str], bool],
+    class_named: Callable[[str], DeviceClass | None],
+    drivers: Collection[str],
+) -> str | None:
+    """The one model of the GPUs that a claim asks for; empty: any. None: the claim asks for something that Carrel does
+    not understand. `drivers`: whose devices are counted."""
+    devices = spec.devices
+    wanted = [each for request in devices.requests for each in gpus_wanted(request, is_gpu)]
+    if (
+        devices.config
+        or len(wanted) != len(devices.requests)
+        or not all(_is_met(each, spec) for each in devices.constraints)
+    ):
+        return None
+    by_request = [_models_of(each, class_named, drivers) for each in wanted]
+    models = {"".join(each) if each is not None and len(each) <= 1 else None for each in by_request}
+    return models.pop() if len(models) == 1 else None
+
+
+def _is_met(constraint: DeviceConstraint, spec: ResourceClaimSpec) -> bool:
+    """Whether the GPUs that Carrel chooses are as the constraint says. They are different ones anyhow. The island is
+    that of all GPUs of a claim; a single GPU may have none, and then Kubernetes does not give it."""
+    if constraint.match_attribute != qualified(ISLAND):
+        return constraint.distinct_attribute == qualified(UUID)
+    requests = spec.devices.requests
+    applies_to_all = not constraint.requests or {each.name for each in requests}.issubset(constraint.requests)
+    exact = [each.exactly for each in requests]
+    return applies_to_all and (len(requests) > 1 or any(each is not None and each.count > 1 for each in exact))
+
+
+def _models_of(
+    wanted: DeviceAlternative, class_named: Callable[[str], DeviceClass | None], drivers: Collection[str]
+) -> set[str] | None:
+    found = class_named(wanted.device_class_name)
+    if found is None or found.spec.config or wanted.allocation_mode == ALL_DEVICES:
+        return None
+    return models_named([*found.spec.selectors, *wanted.selectors], drivers)

@@ -19,9 +19,10 @@ from carrel.cluster.state import ClusterState
 from carrel.dialects.interface import NOTHING_CLAIMED, ClaimedGpus, PodRequest
 from carrel.dialects.options import DraDriver
 from carrel.dialects.registry import dialects_of
+from carrel.ids import HolderId, NodeName, ResourceClaimUid
 from carrel.kubernetes.cluster import Cluster, ClusterError
-from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.reflector import Informers
 from carrel.kubernetes.store import Store
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.refusals import Refusal
@@ -59,21 +60,21 @@ class ClaimHolders(Holders):
 
     # --- who holds GPUs ----------------------------------------------------------------------------------------------
 
-    def pod_of(self, uid: str) -> Pod | None:
+    def pod_of(self, uid: HolderId) -> Pod | None:
         pods = self.pods_of(uid)
         return next((pod for pod in pods if not is_ending(pod)), pods[0] if pods else None)
 
-    def pods_of(self, uid: str) -> Sequence[Pod]:
+    def pods_of(self, uid: HolderId) -> Sequence[Pod]:
         """In the order in which the claim was reserved for them."""
         if pods := super().pods_of(uid):
             return pods
         claim = self._claims.by_uid(uid)
         return self.users_of(claim) if claim is not None else ()
 
-    def others_of(self, pod: Pod) -> Sequence[str]:
+    def others_of(self, pod: Pod) -> Sequence[ResourceClaimUid]:
         return [uid for uid in self.used_by(pod) if self.pod_of(uid) is pod]
 
-    def used_by(self, pod: Pod) -> Sequence[str]:
+    def used_by(self, pod: Pod) -> Sequence[ResourceClaimUid]:
         reserved = [claim.metadata.uid for claim in self._claims.find(USED_BY, pod.metadata.uid)]
         if not pod.spec.resource_claims and not pod.status.extended_resource_claim_status:
             return reserved
@@ -86,7 +87,7 @@ class ClaimHolders(Holders):
         pods = [f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in self.pods_of(holder.uid)]
         return f"{holder} of {', '.join(pods)}" if holder.is_claim and pods else str(holder)
 
-    def name_of(self, uid: str) -> str:
+    def name_of(self, uid: HolderId) -> str:
         claim = self._claims.by_uid(uid)
         return str(holder_of_claim(claim)) if claim is not None else super().name_of(uid)
 
@@ -137,7 +138,7 @@ class ClaimHolders(Holders):
         request = claims.wanted_by(pod, self._holds_gpus) if waits else claims.request_of(pod)
         return PodRequest(DIALECT, request) if request is not None else None
 
-    def _holds_gpus(self, uid: str) -> bool:
+    def _holds_gpus(self, uid: HolderId) -> bool:
         return bool(self._ledger.shares_of(uid))
 
     def asked_later(self, pod: Pod) -> tuple[PodRequest, str] | None:
@@ -155,7 +156,7 @@ class ClaimHolders(Holders):
     def is_understood(self, pod: Pod) -> bool:
         return self.device_claims.is_understood(pod)
 
-    def nodes_for(self, pod: Pod, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    def nodes_for(self, pod: Pod, nodes: tuple[NodeName, ...]) -> tuple[NodeName, ...]:
         if not self.device_claims.may_be_asked_by(pod):
             return nodes
         if not dialects_of(pod) and self._waits_for_claims(pod):

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from carrel.kubernetes.objects.kinds import Object, ObjectPart, RequiredNodes
+from carrel.ids import NO_NODE, NodeName, ResourceClaimUid
+from carrel.kubernetes.objects.kinds import Metadata, Object, ObjectPart, RequiredNodes
 from carrel.kubernetes.objects.resources import Resource
 
 
@@ -108,7 +109,12 @@ class ResourceClaimStatus(ObjectPart):
     reserved_for: tuple[ClaimConsumer, ...] = ()
 
 
+class ResourceClaimMetadata(Metadata):
+    uid: ResourceClaimUid = ResourceClaimUid("")
+
+
 class ResourceClaim(Object):
+    metadata: ResourceClaimMetadata = msgspec.field(default_factory=ResourceClaimMetadata)
     spec: ResourceClaimSpec = msgspec.field(default_factory=ResourceClaimSpec)
     status: ResourceClaimStatus = msgspec.field(default_factory=ResourceClaimStatus)
 
@@ -162,7 +168,7 @@ class DevicePool(ObjectPart):
 
 class ResourceSliceSpec(ObjectPart):
     driver: str = ""
-    node_name: str = ""
+    node_name: NodeName = NO_NODE
     pool: DevicePool = msgspec.field(default_factory=DevicePool)
     devices: tuple[SliceDevice, ...] = ()
 

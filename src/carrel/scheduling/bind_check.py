@@ -12,10 +12,11 @@ read from the API server.
 from dataclasses import dataclass
 
 from carrel.dialects import nvidia
+from carrel.ids import NodeName
 from carrel.kubernetes.cluster import Cluster, Selection
 from carrel.kubernetes.objects.affinity import closed_by, may_run_on, untolerated_taints
 from carrel.kubernetes.objects.kinds import NodeObject, Pod
-from carrel.kubernetes.objects.pods import asks_for, resources_by_claim, subject
+from carrel.kubernetes.objects.pods import resource_asked, resources_by_claim, subject
 from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.kubernetes.store import Store
 from carrel.ledger.refusals import Refusal
@@ -47,15 +48,15 @@ class BindCheck:
             return Refusal(f"pod {title} is another pod now: its uid is {found[0].metadata.uid}, not {args.uid}")
         return found[0]
 
-    def _may_just_have_got_a_claim(self, pod: Pod, node: str) -> bool:
+    def _may_just_have_got_a_claim(self, pod: Pod, node: NodeName) -> bool:
         """Whole GPUs of a node whose kubelet advertises none are had by a ResourceClaim, which kube-scheduler makes and
         notes on the pod right before the bind. With it the pod must not get others besides."""
         there = self.nodes.get(node)
         if there is None or there.status.allocatable.get(nvidia.GPU, "0") != "0":
             return False
-        return asks_for(pod, nvidia.GPU) and nvidia.GPU not in resources_by_claim(pod)
+        return resource_asked(pod, nvidia.GPU).total > 0 and nvidia.GPU not in resources_by_claim(pod)
 
-    async def why_not(self, pod: Pod, node: str) -> Refusal | None:
+    async def why_not(self, pod: Pod, node: NodeName) -> Refusal | None:
         """Why the pod may not be bound to the node; None if it may."""
         who, bound_to, scheduler = subject(pod.metadata), pod.spec.node_name, pod.spec.scheduler_name
         if pod.metadata.deletion_timestamp:
@@ -63,7 +64,7 @@ class BindCheck:
         if bound_to not in ("", node):
             return Refusal(f"{who} is bound to {bound_to} already")
         if self.schedulers is not None and scheduler not in self.schedulers:
-            others = "this extender binds pods of others only (--schedulers)"
+            others = "this extender binds pods of others only (pods.schedulers)"
             return Refusal(f"{who} belongs to the scheduler {scheduler!r}, and {others}")
         if bound_to == node:
             return None  # the answer to the bind before may have been lost

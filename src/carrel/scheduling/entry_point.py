@@ -19,7 +19,7 @@ def extender(settings: ExtenderSettings) -> None:
 
       carrel extender
 
-      carrel extender --port 12345 --memory-unit GiB --placement spread
+      carrel extender --port 12345 --config carrel.yaml
 
       carrel extender --server http://127.0.0.1:8001 --log-level debug
     """

@@ -12,11 +12,11 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from carrel.kubernetes.decoding import strict_reader_of
+from carrel.ids import NodeName, PodUid
+from carrel.kubernetes.decoding import reader_of
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.parsing import Malformed
-from carrel.parsing.nesting import is_nested_too_deeply
 from carrel.parsing.printable import printable
 from carrel.parsing.validation import malformed
 
@@ -33,8 +33,8 @@ class NotJson(Exception):
 @dataclass(frozen=True, slots=True)
 class PodAndNodes:
     pod: Pod
-    nodes: tuple[str, ...]
-    objects: Mapping[str, object] | None = None
+    nodes: tuple[NodeName, ...]
+    objects: Mapping[NodeName, object] | None = None
     """The nodes themselves, where the scheduler sent them."""
 
 
@@ -42,12 +42,12 @@ class PodAndNodes:
 class BindArgs:
     namespace: str
     pod: str
-    uid: str
-    node: str
+    uid: PodUid
+    node: NodeName
 
 
 class _NodeMetadata(msgspec.Struct):
-    name: SomeText
+    name: Annotated[NodeName, msgspec.Meta(min_length=1)]
 
 
 class _NodeName(msgspec.Struct):
@@ -55,11 +55,11 @@ class _NodeName(msgspec.Struct):
 
 
 _read_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_read_names = msgspec.json.Decoder(tuple[str, ...]).decode
+_read_names = msgspec.json.Decoder(tuple[NodeName, ...]).decode
 _read_items = msgspec.json.Decoder(tuple[msgspec.Raw, ...]).decode
 _read_node_name = msgspec.json.Decoder(_NodeName).decode
 _read_some_text = msgspec.json.Decoder(SomeText).decode
-_read_pod = strict_reader_of(PODS)
+_read_pod = reader_of(PODS, is_strict=True)
 
 ARGS, BIND_ARGS = "ExtenderArgs", "ExtenderBindingArgs"
 HIGHEST_SCORE = 10
@@ -94,14 +94,14 @@ def read_bind_args(body: bytes) -> BindArgs:
     """Raises `NotJson`, or `Malformed` with the field that is wrong."""
     keys = ("PodNamespace", "PodName", "PodUID", "Node")
     fields = _fields(body, BIND_ARGS, keys)
-    return BindArgs(*(_read(_read_some_text, fields.get(key, b"null"), BIND_ARGS, key) for key in keys))
+    texts = (_read(_read_some_text, fields.get(key, b"null"), BIND_ARGS, key) for key in keys)
+    namespace, pod, uid, node = texts
+    return BindArgs(namespace, pod, PodUid(uid), NodeName(node))
 
 
 def _fields(body: bytes, subject: str, keys: Sequence[str], within: str = "") -> dict[str, bytes]:
     """Those of the fields that are there and not null, by their names as they are given, in whatever letter case they
     were sent."""
-    if not within and is_nested_too_deeply(body):
-        raise NotJson("the body is nested too deeply")
     names = {key.lower(): key for key in keys}
     found: dict[str, bytes] = {}
     spellings: dict[str, str] = {}
@@ -131,7 +131,7 @@ def _read(read: Callable[[B], T], body: B, subject: str, within: str) -> T:
 
 
 def filter_result(
-    objects: Mapping[str, object] | None, fitting: Collection[str], refused: Mapping[str, str]
+    objects: Mapping[NodeName, object] | None, fitting: Collection[NodeName], refused: Mapping[NodeName, str]
 ) -> dict[str, Any]:
     """The nodes that fit, and why the others do not.
 
@@ -146,21 +146,19 @@ def filter_failed(error: str) -> dict[str, Any]:
     return {"Nodes": None, "NodeNames": None, "FailedNodes": None, "Error": printable(error)}
 
 
-def scores(best_first: Mapping[str, bool]) -> dict[str, int]:
-    """Only the best node has the highest score: among equals the scheduler chooses at random. Of each node it is said
-    whether it may have a score at all: the scheduler adds scores of its own, and ten points outweigh them, one does
-    not."""
+def host_priorities(best_first: Mapping[NodeName, bool]) -> list[dict[str, Any]]:
+    """The scores. Only the best node has the highest one: among equals the scheduler chooses at random. Of each node it
+    is said whether it may have a score at all: the scheduler adds scores of its own, and ten points outweigh them, one
+    does not."""
     places = enumerate(best_first.items())
-    return {node: max(HIGHEST_SCORE - place, 0) if is_preferred else 0 for place, (node, is_preferred) in places}
+    return [
+        {"Host": node, "Score": max(HIGHEST_SCORE - place, 0) if is_preferred else 0}
+        for place, (node, is_preferred) in places
+    ]
 
 
-def host_priorities(scores: Mapping[str, int]) -> list[dict[str, Any]]:
-    for node, score in scores.items():
-        if not 0 <= score <= HIGHEST_SCORE:
-            raise ValueError(f"the score of {node} is {score}; the scheduler takes 0 to {HIGHEST_SCORE}")
-    return [{"Host": node, "Score": score} for node, score in scores.items()]
-
-
-def bind_result(error: str = "") -> dict[str, str]:
-    """An empty error means that the pod is bound."""
+def bind_failed(error: str) -> dict[str, str]:
     return {"Error": printable(error)}
+
+
+BOUND = {"Error": ""}

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from carrel.cluster.pod_progress import holder_of, is_ending
 from carrel.cluster.state import ClusterState
 from carrel.cluster.watches import gang_keys
+from carrel.ids import NO_NODE, HolderId, NodeName
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.gangs import GangMembers, GangPlan, GangPlanner
 from carrel.ledger.node_room import fit_test
@@ -34,9 +35,8 @@ from carrel.ledger.placement import Placement, place
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Gang, GpuPolicy, Request
 from carrel.ledger.shares import Coverage, Holder
-from carrel.scheduling.gang_history import GangHistory
+from carrel.scheduling.gang_nodes import GangHistory, SampledNodes
 from carrel.scheduling.offers import Offers
-from carrel.scheduling.sampled_nodes import SampledNodes
 from carrel.scheduling.scheduler_config import LONGEST_GANG_S
 
 HISTORY_S = 600.0
@@ -75,25 +75,25 @@ class _PlannedGang:
 
     plan: GangPlan
     until: float
-    asked: frozenset[str]
+    asked: frozenset[HolderId]
     """All members that waited when it was made; some of them may have no placement in it."""
     owner: str
     """The owner of the promises of its GPUs."""
-    arrived: set[str] = field(default_factory=set)
+    arrived: set[HolderId] = field(default_factory=set)
     complete: asyncio.Event = field(default_factory=asyncio.Event)
     """All have arrived, or the plan has ended."""
-    ready: set[str] = field(default_factory=set)
+    ready: set[HolderId] = field(default_factory=set)
     """The members that have their Leases."""
     decided: asyncio.Event = field(default_factory=asyncio.Event)
     failure: Refusal | None = None
     failed_by: str = ""
     """The member that could not take its GPUs; empty: it failed for another reason."""
-    nominated: dict[Holder, str] = field(default_factory=dict)
+    nominated: dict[Holder, NodeName] = field(default_factory=dict)
     """The members that kube-scheduler was told to try on their nodes first."""
-    misses: Counter[str] = field(default_factory=Counter)
+    misses: Counter[HolderId] = field(default_factory=Counter)
     """Member → how often it was asked about without its node."""
 
-    def why_not(self, uid: str) -> Refusal | None:
+    def why_not(self, uid: HolderId) -> Refusal | None:
         """Why this member may not be bound."""
         if self.failure is None or self.failed_by == uid:
             return self.failure
@@ -134,7 +134,7 @@ class GangScheduler:
         self._planner = GangPlanner(state.ledger)
         self._wide_planner = GangPlanner(state.ledger)  # each remembers one refusal for a gang
         self._gangs: dict[str, _PlannedGang] = {}
-        self._planned_in: dict[str, str] = {}  # uid → the gang whose plan has a placement for it
+        self._planned_in: dict[HolderId, str] = {}  # uid → the gang whose plan has a placement for it
         self._plans_made = 0
         self._backing_off: dict[str, float] = {}
         self._history: dict[str, GangHistory] = {}
@@ -142,7 +142,7 @@ class GangScheduler:
     # --- the plan ----------------------------------------------------------------------------------------------------
 
     def place(
-        self, gang: Gang, holder: Holder, nodes: Sequence[str], view: LedgerView = nullcontext
+        self, gang: Gang, holder: Holder, nodes: Sequence[NodeName], view: LedgerView = nullcontext
     ) -> Placement | Refusal | None:
         """Where the plan puts this member. None: the gang runs already, and the member may go wherever it fits."""
         self.expire()
@@ -173,7 +173,7 @@ class GangScheduler:
         return placement
 
     def _planned_for(
-        self, gang: Gang, holder: Holder, nodes: Sequence[str], view: LedgerView
+        self, gang: Gang, holder: Holder, nodes: Sequence[NodeName], view: LedgerView
     ) -> _PlannedGang | Refusal | None:
         members = self._members_of(gang)
         if members.bound:
@@ -194,17 +194,17 @@ class GangScheduler:
             return members
         return replace(members, waiting=[(holder, spread_out(request)) for holder, request in members.waiting])
 
-    def _heed_question(self, name: str, holder: Holder, nodes: Sequence[str]) -> None:
+    def _heed_question(self, name: str, holder: Holder, nodes: Sequence[NodeName]) -> None:
         """kube-scheduler does not ask about a pod that it is binding. So a member that was told its node, and has not
         come to be bound since, could not be bound there."""
-        node = self._history[name].told.pop(holder.uid, "") if name in self._history else ""
+        node = self._history[name].told.pop(holder.uid, NO_NODE) if name in self._history else NO_NODE
         if node:
             self._offers.failed(holder.uid, node)
             self.attempt_failed(holder, node, nodes)
 
-    def _heed_missing_node(self, name: str, holder: Holder, nodes: Sequence[str]) -> None:
-        """Of few nodes kube-scheduler asks about all where the pod may run. Of many it asks about a part, and a member
-        that was nominated for its node is asked about it alone, if it may run there."""
+    def _heed_missing_node(self, name: str, holder: Holder, nodes: Sequence[NodeName]) -> None:
+        """Of many nodes kube-scheduler asks about a part, else about all where the pod may run. And it asks about a
+        member that was nominated for its node on that node alone, if it may run there."""
         planned = self._gangs.get(name)
         placement = planned.plan.placements.get(holder.uid) if planned else None
         if planned is None or placement is None or placement.node in nodes or not self._sampled.are_possible:
@@ -214,11 +214,11 @@ class GangScheduler:
             self._offers.failed(holder.uid, placement.node)
             self.attempt_failed(holder, placement.node, nodes)
 
-    def _nominate(self, planned: _PlannedGang, nodes: Mapping[Holder, str]) -> None:
+    def _nominate(self, planned: _PlannedGang, nodes: Mapping[Holder, NodeName]) -> None:
         planned.nominated.update(nodes)
         self._nominations.nominate(nodes)
 
-    def attempt_failed(self, holder: Holder, node: str, nodes: Sequence[str] | None = None) -> None:
+    def attempt_failed(self, holder: Holder, node: NodeName, nodes: Sequence[NodeName] | None = None) -> None:
         """The pod could not be bound there, for a reason of its own: if it is a member of a gang, its plan may end.
         `nodes`: where it may go now; else as it was last asked."""
         name = self._planned_in.get(holder.uid, "")
@@ -238,7 +238,7 @@ class GangScheduler:
             why = Refusal(f"gang {name} is planned again, because {holder} could not be bound to {node}")
             self._fail(name, why, planned, backs_off=False)
 
-    def _could_go_elsewhere(self, placement: Placement, holder: Holder, nodes: Sequence[str]) -> bool:
+    def _could_go_elsewhere(self, placement: Placement, holder: Holder, nodes: Sequence[NodeName]) -> bool:
         """Besides the other members, and not to a node that it avoids."""
         ledger, avoided = self._cluster_ledger.ledger, self._offers.avoided_by(holder.uid)
         rooms, fits = ledger.rooms, fit_test(placement.request)
@@ -265,7 +265,7 @@ class GangScheduler:
         self._backing_off = {name: until for name, until in self._backing_off.items() if until > now}
         self._history = {name: history for name, history in self._history.items() if now - history.at <= HISTORY_S}
 
-    def _remember(self, gang: Gang, members: GangMembers | None, holder: Holder, nodes: Sequence[str]) -> None:
+    def _remember(self, gang: Gang, members: GangMembers | None, holder: Holder, nodes: Sequence[NodeName]) -> None:
         history = self._history.setdefault(gang.name, GangHistory())
         history.at = self._clock()
         if members is not None:
@@ -321,7 +321,7 @@ class GangScheduler:
     # --- bind all together -------------------------------------------------------------------------------------------
 
     async def wait_together(
-        self, gang: Gang, holder: Holder, node: str, coverage: Coverage | None = None
+        self, gang: Gang, holder: Holder, node: NodeName, coverage: Coverage | None = None
     ) -> Placement | Refusal | None:
         """Waits for the others, takes the member's GPUs, and waits until all have theirs: then the caller may bind.
         `coverage` is recorded with its shares.

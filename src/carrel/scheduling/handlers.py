@@ -24,6 +24,7 @@ from carrel.cluster.state import ClusterState
 from carrel.dialects import gpushare
 from carrel.dialects.interface import PodRequest
 from carrel.http.post_routes import JsonReply
+from carrel.ids import NO_NODE, NodeName
 from carrel.kubernetes.cluster import ClusterError
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.filtering import FilterResult
@@ -35,7 +36,6 @@ from carrel.scheduling.bind_check import BindCheck
 from carrel.scheduling.extender_calls import BindArgs, NotJson, PodAndNodes, read_bind_args, read_pod_and_nodes
 from carrel.scheduling.metrics import ExtenderMetrics
 from carrel.scheduling.scheduler import Scheduler
-from carrel.scheduling.scheduler_config import CPU_PROFILE
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,17 @@ class ExtenderHandlers:
     def filter(self, body: bytes, *, for_gpushare: bool = False) -> JsonReply:
         start = time.perf_counter()
         try:
-            return self._filter(body, for_gpushare)
+            asked = read_pod_and_nodes(body)
+            if not self._state.informers.is_synced:
+                return self._refuse("filter", "not_ready", extender_calls.filter_failed(REBUILDING))
+            # gpushare names all nodes with room.
+            found = self._scheduler.filter(asked.pod, asked.nodes, chooses=not for_gpushare)
+            if isinstance(found, Refusal):
+                return self._refuse("filter", "pod", extender_calls.filter_failed(found.reason))
+            if not found.fitting and asked.nodes:
+                self._metrics.refusals.labels("filter", "no_room").inc()
+            reasons = self._reasons_of_the_dialect(asked, found) if for_gpushare and found.refused else found.refused
+            return _reply(extender_calls.filter_result(asked.objects, tuple(found.fitting), reasons))
         except NotJson as error:
             return self._refuse("filter", "unreadable", extender_calls.filter_failed(str(error)), 400)
         except Malformed as malformed:
@@ -77,22 +87,8 @@ class ExtenderHandlers:
         finally:
             self._metrics.filter_s.observe(time.perf_counter() - start)
 
-    def _filter(self, body: bytes, for_gpushare: bool) -> JsonReply:
-        asked = read_pod_and_nodes(body)
-        if not self._state.informers.is_synced:
-            return self._refuse("filter", "not_ready", extender_calls.filter_failed(REBUILDING))
-        # gpushare names all nodes with room.
-        decide = self._scheduler.filter if for_gpushare else self._scheduler.choose
-        found = decide(asked.pod, asked.nodes)
-        if isinstance(found, Refusal):
-            return self._refuse("filter", "pod", extender_calls.filter_failed(found.reason))
-        if not found.fitting and asked.nodes:
-            self._metrics.refusals.labels("filter", "no_room").inc()
-        reasons = self._reasons_of_the_dialect(asked, found) if for_gpushare and found.refused else found.why_not()
-        return _reply(extender_calls.filter_result(asked.objects, tuple(found.fitting), reasons))
-
-    def _reasons_of_the_dialect(self, asked: PodAndNodes, found: FilterResult) -> Mapping[str, str]:
-        pod_request, refused = self._scheduler.asked(asked.pod), found.why_not()
+    def _reasons_of_the_dialect(self, asked: PodAndNodes, found: FilterResult) -> Mapping[NodeName, str]:
+        pod_request, refused = self._scheduler.asked(asked.pod), found.refused
         words = pod_request.dialect.filtered_out if isinstance(pod_request, PodRequest) else None
         if words is None:
             return refused
@@ -105,16 +101,9 @@ class ExtenderHandlers:
         start = time.perf_counter()
         try:
             asked = read_pod_and_nodes(body)
-            # For other pods that ask for no GPU all nodes are equal: the scheduler's other scores decide.
-            is_ranked = asked.pod.spec.scheduler_name == CPU_PROFILE or isinstance(
-                self._scheduler.asked(asked.pod), PodRequest
-            )
-            scores = (
-                extender_calls.scores(self._scheduler.rank(asked.pod, asked.nodes))
-                if self._state.informers.is_synced and is_ranked
-                else dict.fromkeys(asked.nodes, 0)
-            )
-            return _reply(extender_calls.host_priorities(scores))
+            is_synced = self._state.informers.is_synced
+            ranked = self._scheduler.rank(asked.pod, asked.nodes) if is_synced else dict.fromkeys(asked.nodes, False)
+            return _reply(extender_calls.host_priorities(ranked))
         except (NotJson, Malformed) as error:
             return self._refuse("prioritize", "unreadable", {"Error": str(error)}, 400)
         except Exception:
@@ -133,15 +122,15 @@ class ExtenderHandlers:
             kind, why = await self._bind(args)
             if not why:
                 outcome = "bound"
-                return _reply(extender_calls.bind_result())
-            return self._refuse("bind", kind, extender_calls.bind_result(why))
+                return _reply(extender_calls.BOUND)
+            return self._refuse("bind", kind, extender_calls.bind_failed(why))
         except NotJson as error:
-            return self._refuse("bind", "unreadable", extender_calls.bind_result(str(error)), 400)
+            return self._refuse("bind", "unreadable", extender_calls.bind_failed(str(error)), 400)
         except Malformed as malformed:
-            return self._refuse("bind", "unreadable", extender_calls.bind_result(str(malformed)))
+            return self._refuse("bind", "unreadable", extender_calls.bind_failed(str(malformed)))
         except Exception:
             log.exception("bind_broke")
-            return self._refuse("bind", "defect", extender_calls.bind_result(DEFECT))
+            return self._refuse("bind", "defect", extender_calls.bind_failed(DEFECT))
         finally:
             self._metrics.bind_s.labels(outcome).observe(time.perf_counter() - start)
 
@@ -187,7 +176,7 @@ class ExtenderHandlers:
 
     # --- inspect, health ---------------------------------------------------------------------------------------------
 
-    def inspect(self, node: str = "") -> JsonReply:
+    def inspect(self, node: NodeName = NO_NODE) -> JsonReply:
         """What gpushare's kubectl plugin asks for: one node, or all nodes with GPUs."""
         ledger = self._state.ledger
         if node and ledger.node(node) is None:

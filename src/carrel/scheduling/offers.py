@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from carrel.cluster.pod_progress import is_ending
 from carrel.cluster.state import ClusterState
+from carrel.ids import HolderId, NodeName
 from carrel.kubernetes.objects.affinity import tolerates
 from carrel.kubernetes.objects.kinds import NodeObject, Pod, Taint
 from carrel.ledger.ledger import Ledger
@@ -49,9 +50,9 @@ class Offers:
         self._cluster_ledger = state.cluster_ledger
         self._clock = state.options.clock
         self._pods = state.pods.store
-        self._gone: dict[str, float] = {}  # uid → until when it is remembered
-        self._offers: dict[str, Offer] = {}  # by the pod's uid
-        self._avoided: dict[str, dict[str, float]] = {}  # uid → node → until when
+        self._gone: dict[HolderId, float] = {}  # uid → until when it is remembered
+        self._offers: dict[HolderId, Offer] = {}  # by the pod's uid
+        self._avoided: dict[HolderId, dict[NodeName, float]] = {}  # uid → node → until when
         self._made = 0
 
     def make(self, placement: Placement, holder: Holder) -> None:
@@ -65,32 +66,32 @@ class Offers:
         self._cluster_ledger.promise(placement, holder, owner)
         self._offers[holder.uid] = Offer(placement, owner, self._clock() + OFFERED_S)
 
-    def cancel(self, uid: str) -> None:
+    def cancel(self, uid: HolderId) -> None:
         """What the pod was offered is not what it is bound with."""
         offer = self.take(uid)
         if offer is not None:
             self.end(uid, offer)
 
-    def take(self, uid: str) -> Offer | None:
+    def take(self, uid: HolderId) -> Offer | None:
         """What the pod was offered, for its bind, which ends the promise by `end`."""
         return self._offers.pop(uid, None)
 
-    def end(self, uid: str, offer: Offer) -> None:
+    def end(self, uid: HolderId, offer: Offer) -> None:
         """The Leases of its GPUs say so now, or never will."""
         self._cluster_ledger.withdraw(uid, offer.owner)
 
-    def failed(self, uid: str, node: str) -> None:
+    def failed(self, uid: HolderId, node: NodeName) -> None:
         """An attempt to bind the pod there has failed."""
         self._avoided.setdefault(uid, {})[node] = self._clock() + AVOIDED_S
 
-    def asked_again(self, uid: str) -> None:
+    def asked_again(self, uid: HolderId) -> None:
         """If the pod has an offer, its attempt there has failed."""
         offer = self._offers.pop(uid, None)
         if offer is not None:
             self.end(uid, offer)
             self.failed(uid, offer.placement.node)
 
-    def avoided_by(self, uid: str) -> Collection[str]:
+    def avoided_by(self, uid: HolderId) -> Collection[NodeName]:
         """The nodes that the pod should not be offered now."""
         now = self._clock()
         return {node for node, until in self._avoided.get(uid, {}).items() if until > now}
@@ -123,7 +124,7 @@ class NodePreferences:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._reluctant: dict[str, Sequence[Taint]] = {}  # node → its taints that are a preference
+        self._reluctant: dict[NodeName, Sequence[Taint]] = {}  # node → its taints that are a preference
 
     def on_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
         if old is not None:
@@ -131,7 +132,7 @@ class NodePreferences:
         if new is not None and (taints := [each for each in new.spec.taints if each.effect == AS_PREFERENCE]):
             self._reluctant[new.metadata.name] = taints
 
-    def matter(self, pod: Pod, nodes: Sequence[str]) -> bool:
+    def matter(self, pod: Pod, nodes: Sequence[NodeName]) -> bool:
         """Whether the pod says which nodes it prefers, though it would run on others; or a node prefers other pods."""
         affinity, tolerated = pod.spec.affinity, pod.spec.tolerations
         if (

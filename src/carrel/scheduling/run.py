@@ -9,22 +9,26 @@ from functools import partial
 from carrel.cluster.placement_rules import LEASE, PlacementRules, report_rules
 from carrel.cluster.state import ClusterState
 from carrel.command_errors import USAGE, command_failed
+from carrel.configuration.current import CurrentConfiguration
+from carrel.configuration.schema import PlacementStyle
 from carrel.http.callers import CallerRules, known_callers_only
 from carrel.http.health import health_app
 from carrel.http.limits import ServerLimits
-from carrel.http.server import TlsContext
-from carrel.http.serving import Address, serving
+from carrel.http.serving import Address, TlsContext, serving
 from carrel.http.tls_files import tls_of_folder
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError
 from carrel.parsing import Malformed
 from carrel.process import run_with_cluster
-from carrel.scheduling.app import ERROR_FIELD, extender_app
-from carrel.scheduling.assembly import handlers_on, scheduler_on
+from carrel.scheduling.assembly import ERROR_FIELD, SchedulerOptions, extender_app, handlers_on, scheduler_on
 from carrel.scheduling.scheduler import Scheduler
 from carrel.scheduling.settings import ExtenderSettings
+from carrel.settings import cluster_options
 
 log = logging.getLogger(__name__)
+
+READS = ("lab", "memory", "dialects", "pods", "tiers", "resourceClaims", "scheduling")
+"""The sections of the configuration that matter here."""
 
 HOUSEKEEPING_S = 5.0
 """How often silent agents and expired gangs are looked for."""
@@ -43,7 +47,7 @@ def run(settings: ExtenderSettings) -> None:
         why = str(error) if isinstance(error, Malformed) else f"--tls-folder {settings.tls_folder}: {error}"
         raise command_failed("The settings cannot be used", why, "carrel extender --help", USAGE) from None
     served = _Served(settings, callers, tls, health)
-    run_with_cluster("extender", settings, lambda client, stop: _serve(client, served, stop))
+    run_with_cluster("extender", settings, partial(_serve, served), READS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +58,12 @@ class _Served:
     health: Address | None
 
 
-async def _serve(client: Client, served: _Served, stop: asyncio.Event) -> None:
-    settings = served.settings
-    state = ClusterState(client, replace(settings.options(), now=client.clock.now))
-    options = settings.scheduler_options()
+async def _serve(served: _Served, client: Client, current: CurrentConfiguration, stop: asyncio.Event) -> None:
+    settings, configuration = served.settings, current.value
+    known = cluster_options(current, settings.carrel_namespace, seal=settings.seal())
+    state = ClusterState(client, replace(known, now=client.clock.now))
+    is_spread = configuration.scheduling.placement is PlacementStyle.SPREAD
+    options = SchedulerOptions(spread=is_spread, schedulers=frozenset(configuration.pods.schedulers))
     scheduler = scheduler_on(state, options)
     handlers = handlers_on(state, scheduler, options)
     address = Address(settings.bind_address, settings.port)
@@ -69,11 +75,10 @@ async def _serve(client: Client, served: _Served, stop: asyncio.Event) -> None:
         if health_url:
             log.info("health url=%s", health_url)
         async with asyncio.TaskGroup() as tasks:
-            rules = PlacementRules.of(state.options, options.schedulers, spreads=options.spread)
             running = [
                 tasks.create_task(state.informers.run()),
                 tasks.create_task(_housekeeping(state, scheduler)),
-                tasks.create_task(_report_rules(state, rules)),
+                tasks.create_task(_report_rules(state, options)),
             ]
             await stop.wait()
             await handlers.wait_binds_finished()
@@ -88,15 +93,17 @@ async def wait_loaded(state: ClusterState, scheduler: Scheduler) -> None:
     state.isolation.attempt("learn", partial(scheduler.learn, state.pods.store))
 
 
-async def _report_rules(state: ClusterState, rules: PlacementRules) -> None:
-    """When this process starts, and whenever nobody reports any: replicas that differ do not take turns."""
+async def _report_rules(state: ClusterState, options: SchedulerOptions) -> None:
+    """When this process starts, when the configuration has changed them, and whenever nobody reports any: replicas that
+    differ do not take turns."""
     await state.informers.wait_first_copies()
-    namespace, is_due = state.options.namespace, True
+    namespace, reported = state.options.namespace, None
     while True:
-        if is_due or state.leases.store.get(LEASE, namespace) is None:
+        rules = PlacementRules.of(state.options, options.schedulers, spreads=options.spread)
+        if rules != reported or state.leases.store.get(LEASE, namespace) is None:
             try:
                 await report_rules(state.cluster, namespace, rules)
-                is_due = False
+                reported = rules
             except ClusterError as error:
                 log.warning("rules_not_reported: %s", error)
         await asyncio.sleep(HOUSEKEEPING_S)

@@ -1,6 +1,6 @@
 """Filter, prioritize and bind: what kube-scheduler asks of Carrel for each pod.
 
-Filter and prioritize only read. `choose` answers a filter call with the best node alone, whose GPUs it promises to the
+Filter and prioritize only read. A filter that chooses answers with the best node alone, whose GPUs it promises to the
 pod in this process (`offers`): then kube-scheduler asks for no scores, and makes none of its own.
 
 Bind takes the Leases of the GPUs, then writes one Binding with all annotations for the pod. If something fails before
@@ -21,9 +21,10 @@ from carrel.cluster.pod_progress import holder_of
 from carrel.cluster.pod_requests import Asked
 from carrel.cluster.record.slot_gpus import gpus_of_slots
 from carrel.cluster.state import ClusterState
-from carrel.dialects import bind_annotations, carrel
+from carrel.dialects import visible_devices
 from carrel.dialects.interface import PodBinding, PodRequest
 from carrel.dialects.tier import write_tier
+from carrel.ids import NodeName
 from carrel.kubernetes.cluster import (
     BindTarget,
     Busy,
@@ -44,10 +45,11 @@ from carrel.ledger.precedence import WAITED_FOR, Precedence
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
 from carrel.ledger.scoring import Ranking, by_spreading
-from carrel.ledger.shares import Coverage, Holder
+from carrel.ledger.shares import Holder
 from carrel.scheduling.gangs import GangScheduler, LedgerView, NotTogether, spread_out
 from carrel.scheduling.machine_room import machine_of
 from carrel.scheduling.offers import NodePreferences, Offer, Offers
+from carrel.scheduling.scheduler_config import CPU_PROFILE
 
 BINDING_BEGINS_WITHIN_S = 20.0
 BINDING_TIMEOUT_S = 20.0
@@ -123,17 +125,14 @@ class Scheduler:
 
     # --- filter ------------------------------------------------------------------------------------------------------
 
-    def filter(self, pod: Pod, nodes: Sequence[str]) -> FilterResult | Refusal:
-        """All nodes that have room. A refusal: the request of the pod cannot be read or met, on any node."""
-        return self._answer(pod, nodes, chooses=False)
+    def filter(self, pod: Pod, nodes: Sequence[NodeName], *, chooses: bool = False) -> FilterResult | Refusal:
+        """All nodes that have room. A refusal: the request of the pod cannot be read or met, on any node.
 
-    def choose(self, pod: Pod, nodes: Sequence[str]) -> FilterResult | Refusal:
-        """The same, but only the best of the nodes that have room, and its GPUs are promised to the pod; unless
-        kube-scheduler's own preferences may decide."""
-        self._offers.asked_again(pod.metadata.uid)
-        return self._answer(pod, nodes, chooses=not self._preferences.matter(pod, nodes))
-
-    def _answer(self, pod: Pod, nodes: Sequence[str], *, chooses: bool) -> FilterResult | Refusal:
+        `chooses`: only the best of them, whose GPUs are promised to the pod; unless kube-scheduler's own preferences
+        may decide."""
+        if chooses:
+            self._offers.asked_again(pod.metadata.uid)
+            chooses = not self._preferences.matter(pod, nodes)
         facts = self._facts(pod)
         if facts.asked is None:
             return FilterResult(nodes, {})
@@ -153,10 +152,12 @@ class Scheduler:
         chosen = self._chosen(facts, asked.request, nodes, machine) if chooses else None
         if chosen is None:
             return self._with_room(facts, asked.request, nodes)
-        self._offers.make(replace(chosen, coverage=self._coverage_of(facts)), facts.holder)
+        self._offers.make(replace(chosen, coverage=facts.coverage), facts.holder)
         return FilterResult((chosen.node,), {})
 
-    def _chosen(self, pod: PodFacts, request: Request, nodes: Sequence[str], machine: MachineRoom) -> Placement | None:
+    def _chosen(
+        self, pod: PodFacts, request: Request, nodes: Sequence[NodeName], machine: MachineRoom
+    ) -> Placement | None:
         """On the best node, but not one where the pod's last attempt failed, as long as another will do."""
         # Without booked pods that wait, nodes that have no room need not be sorted out: they have no cost.
         are_left = pod.leaves_room and self._precedence.taken_first().nodes
@@ -168,7 +169,7 @@ class Scheduler:
         placement = self._place(pod, request, best.node) if best is not None else None
         return placement if isinstance(placement, Placement) else None
 
-    def _decided(self, pod: PodFacts, request: Request, nodes: Sequence[str]) -> FilterResult | None:
+    def _decided(self, pod: PodFacts, request: Request, nodes: Sequence[NodeName]) -> FilterResult | None:
         """What is known without looking for room; None: there may be any."""
         over_limit = self._state.person_limit.why_over(pod, request)
         if over_limit is not None:
@@ -188,36 +189,34 @@ class Scheduler:
             return _only_on(left.node, nodes, f"{pod.holder} has its GPUs on {left.node} already")
         return None
 
-    def _with_room(self, pod: PodFacts, request: Request, nodes: Sequence[str]) -> FilterResult:
+    def _with_room(self, pod: PodFacts, request: Request, nodes: Sequence[NodeName]) -> FilterResult:
         found = self._node_filter.filter(request, nodes, pod.keeper)
         if not found.fitting and (never := self._state.waiting_reason.why_never(pod.pod, request)) is not None:
             return _nowhere(nodes, never)
         return self._precedence.narrow(found, request) if pod.leaves_room else found
 
-    def _refused(self, pod: PodFacts, request: Request, nodes: Sequence[str], why: Refusal) -> FilterResult:
+    def _refused(self, pod: PodFacts, request: Request, nodes: Sequence[NodeName], why: Refusal) -> FilterResult:
         """For that reason, unless no node could ever serve the pod."""
         return _nowhere(nodes, self._state.waiting_reason.why_never(pod.pod, request) or why)
 
     # --- prioritize --------------------------------------------------------------------------------------------------
 
-    def rank(self, pod: Pod, nodes: Sequence[str]) -> Mapping[str, bool]:
+    def rank(self, pod: Pod, nodes: Sequence[NodeName]) -> Mapping[NodeName, bool]:
         """The nodes, best first, and whether they are as good as the first by what goes before everything else: GPUs
-        that are kept for the pod, and the links that it asks for. Those that do not fit come last."""
+        that are kept for the pod, and the links that it asks for. Those that do not fit come last. None is good for a
+        pod that Carrel does not rank: kube-scheduler's other scores decide."""
         facts = self._facts(pod)
-        if isinstance(facts.asked, Refusal) or len(nodes) < 2:
-            return dict.fromkeys(nodes, True)
-        if facts.asked is None:
-            return {each.node: True for each in self._ranking.costs(None, nodes, machine=machine_of(pod))}
-        request = facts.asked.request
-        best = self._ranking.costs(request, nodes, facts.keeper, machine_of(pod))
-        if request.spreads_over_nodes:
-            best.sort(key=by_spreading)
+        if isinstance(facts.asked, Refusal) or (facts.asked is None and pod.spec.scheduler_name != CPU_PROFILE):
+            return dict.fromkeys(nodes, False)
+        request = facts.asked.request if facts.asked is not None else None
+        costs = self._ranking.costs(request, nodes, facts.keeper, machine_of(pod))
+        best = sorted(costs, key=by_spreading if request is not None and request.spreads_over_nodes else None)
         ranked = {each.node: each.preference <= best[0].preference for each in best}
         return ranked | {name: False for name in nodes if name not in ranked}
 
     # --- bind --------------------------------------------------------------------------------------------------------
 
-    async def bind(self, pod: Pod, node: str) -> Refusal | None:
+    async def bind(self, pod: Pod, node: NodeName) -> Refusal | None:
         """None: the pod is bound. A refusal means that nothing was taken, and that the scheduler may try again.
 
         Raises `ClusterError` if the API server does not answer: then the pod may keep the GPUs until the next try, or
@@ -240,7 +239,7 @@ class Scheduler:
             if has_failed:
                 self._offers.failed(holder.uid, node)
 
-    def bind_refused(self, holder: Holder, node: str) -> None:
+    def bind_refused(self, holder: Holder, node: NodeName) -> None:
         """A bind of the pod was refused before it came here: what was promised to the pod there is free again. A bind
         that is under way goes on."""
         if holder.uid not in self._binding:
@@ -248,7 +247,7 @@ class Scheduler:
             self._offers.failed(holder.uid, node)
             self._gangs.attempt_failed(holder, node)
 
-    def _facts_at_bind(self, pod: Pod, node: str) -> tuple[PodFacts, Offer | None]:
+    def _facts_at_bind(self, pod: Pod, node: NodeName) -> tuple[PodFacts, Offer | None]:
         """A promise makes a booked pod one that has its GPUs, and then it may have any of the booked model. So an offer
         that this bind cannot use ends before it is read which GPUs the pod may have."""
         facts, offer = self._facts(pod), self._offers.take(pod.metadata.uid)
@@ -263,13 +262,8 @@ class Scheduler:
         self._offers.end(pod.metadata.uid, offer)
         return self._facts(pod), None
 
-    def _coverage_of(self, pod: PodFacts) -> Coverage | None:
-        """What is recorded with its shares."""
-        covered = pod.covered
-        return Coverage(covered.entitlement.booking, self._state.options.now()) if covered is not None else None
-
     async def _bind(
-        self, pod_request: PodRequest | None, pod: PodFacts, node: str, offer: Offer | None
+        self, pod_request: PodRequest | None, pod: PodFacts, node: NodeName, offer: Offer | None
     ) -> Refusal | None:
         holder = pod.holder
         if pod_request is None:
@@ -303,9 +297,9 @@ class Scheduler:
             await self._lease_writer.give_back(holder.uid)
         return refusal
 
-    async def _take(self, request: Request, pod: PodFacts, node: str, offer: Offer | None) -> Placement | Refusal:
+    async def _take(self, request: Request, pod: PodFacts, node: NodeName, offer: Offer | None) -> Placement | Refusal:
         """Takes GPUs on that node, with their Leases; for a member of a gang, when the others have theirs."""
-        holder, coverage = pod.holder, self._coverage_of(pod)
+        holder, coverage = pod.holder, pod.coverage
         if offer is not None:
             placement = replace(offer.placement, coverage=coverage)
             try:
@@ -324,7 +318,7 @@ class Scheduler:
         placement = replace(found, coverage=coverage)
         return await self._lease_writer.take(placement, holder) or placement
 
-    def _place(self, pod: PodFacts, request: Request, node: str) -> Placement | Refusal:
+    def _place(self, pod: PodFacts, request: Request, node: NodeName) -> Placement | Refusal:
         with self._precedence.served(node) if pod.leaves_room else nullcontext():
             seen = place(self._ledger, request, node, pod.keeper)
         if isinstance(seen, Placement):
@@ -336,7 +330,7 @@ class Scheduler:
         """What is written on the pod about its GPUs."""
         slots: dict[str, str] = {}
         if self._cluster_ledger.kubelet_chooses(placement.node):
-            slots = carrel.write_slots([slot.uuid for slot in placement.gpus])
+            slots = visible_devices.write_slots([slot.uuid for slot in placement.gpus])
             if pod_request.request.by_kubelet:
                 return slots  # which GPUs they are, the kubelet decides when the pod starts
         real = gpus_of_slots(self._cluster_ledger, placement)
@@ -346,7 +340,7 @@ class Scheduler:
         labels = self._cluster_ledger.labels_of(placement.node)
         options = self._state.options.dialect_options
         binding = PodBinding(pod_request, real, holder, assumed_at_ns, options, labels)
-        return bind_annotations.annotations(binding) | slots
+        return visible_devices.bind_annotations(binding) | slots
 
     async def _write_binding(self, target: BindTarget) -> Refusal | None:
         """Raises `OutcomeUnknown` if it is not known whether it was written: it may even take effect later."""
@@ -371,15 +365,15 @@ class Scheduler:
             pod = await self._state.cluster.get(PODS, target.pod, target.namespace)
         except NotFound:
             return False
-        annotated = carrel.bound_gpus(pod["metadata"].get("annotations", {}))
+        annotated = visible_devices.bound_gpus(pod["metadata"].get("annotations", {}))
         is_there = (pod["metadata"]["uid"], pod["spec"].get("nodeName")) == (target.uid, target.node)
-        return is_there and annotated == carrel.bound_gpus(target.annotations)
+        return is_there and annotated == visible_devices.bound_gpus(target.annotations)
 
 
-def _nowhere(nodes: Sequence[str], why: Refusal) -> FilterResult:
+def _nowhere(nodes: Sequence[NodeName], why: Refusal) -> FilterResult:
     return FilterResult.by_reason(nodes, why.reason.rstrip("."))  # kube-scheduler adds a full stop
 
 
-def _only_on(node: str, nodes: Sequence[str], elsewhere: str) -> FilterResult:
+def _only_on(node: NodeName, nodes: Sequence[NodeName], elsewhere: str) -> FilterResult:
     here = [name for name in nodes if name == node]
-    return FilterResult(here, FilterResult.by_reason([name for name in nodes if name != node], elsewhere).refused)
+    return FilterResult(here, {name: elsewhere for name in nodes if name != node})

@@ -78,8 +78,8 @@ def scheduler_config(extender: Extender, kubeconfig: str = "", peers: Sequence[s
 
 
 def cpu_scheduler_config(extender: Extender, kubeconfig: str = "") -> dict[str, Any]:
-    """Of another kube-scheduler, for pods without a GPU: an extender is asked about the pods of all profiles, and these
-    pods must not depend on Carrel. It only asks for scores, and goes on without them."""
+    """The configuration of another kube-scheduler, for pods without a GPU: an extender is asked about the pods of all
+    profiles, and these pods must not depend on Carrel. It only asks for scores, and goes on without them."""
     connection = {"clientConnection": {"kubeconfig": kubeconfig}} if kubeconfig else {}
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",

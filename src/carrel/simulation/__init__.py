@@ -3,16 +3,14 @@
 Reading order:
 
     workload              what is simulated: nodes, pods, bookings
-    rows openb trace      how it is read: the Alibaba GPU trace 2023, and Carrel's own form
-    snapshot snapshot_form   the state of a real cluster, in a file; its fields and their limits
-    arrivals              one order of arrival for each seed
+    trace openb           how it is read: Carrel's own form, and the Alibaba GPU trace 2023
+    snapshot              the state of a real cluster, in a file; its fields and their limits
     cluster               the state of one run: GPUs in the ledger, CPU and memory beside it
     policies fgd          who chooses the node
-    engine                one run
+    engine                one run, with one order of arrival for each seed
     wishes                when people get the bookings that they wish for
-    covered_pods          whom these cover, by the product's own index
     waiting_pods          who waits, and why
-    revocation            from whom a booked pod gets its GPUs
+    booked_pods           whom bookings cover, by the product's own index; from whom a booked pod gets its GPUs
     over_time             one run with a clock, of all these
     results charts        tables, CSV, SVG
 

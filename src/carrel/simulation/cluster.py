@@ -3,10 +3,11 @@
 from collections.abc import Collection, Sequence
 from itertools import compress
 
+from carrel.ids import NodeName
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.machines import NOTHING, MachineRoom, Machines
 from carrel.ledger.node_room import fit_test
-from carrel.ledger.placement import Placement, selected
+from carrel.ledger.placement import Placement, place
 from carrel.ledger.requests import Request
 from carrel.ledger.shares import Holder
 from carrel.simulation.workload import SimulatedCluster, SimulatedPod
@@ -27,11 +28,11 @@ class ClusterInRun:
         self._rooms: dict[Kind, _Fitting] = {}
         self._empty_rooms = dict(self.ledger.rooms)
         self._exists: dict[Request, bool] = {}
-        self._changes: list[str] = []
+        self._changes: list[NodeName] = []
         self.total_gpus = cluster.gpus
         self.held_gpus = 0.0
 
-    def fitting(self, pod: SimulatedPod) -> Sequence[str]:
+    def fitting(self, pod: SimulatedPod) -> Sequence[NodeName]:
         """The nodes with room for the pod, by name."""
         return list(compress(self.names, self._fitting((pod.request, pod.machine)).able))
 
@@ -44,15 +45,15 @@ class ClusterInRun:
         """Counts the changes."""
         return len(self._changes)
 
-    def changed_since(self, moment: int) -> Collection[str]:
+    def changed_since(self, moment: int) -> Collection[NodeName]:
         """The nodes where a pod was placed, or has left. Below zero: all nodes."""
         return set(self._changes[moment:]) if moment >= 0 else self.names
 
-    def machine_fits(self, pod: SimulatedPod) -> Sequence[str]:
+    def machine_fits(self, pod: SimulatedPod) -> Sequence[NodeName]:
         """The nodes that have the CPU and memory: all that kube-scheduler itself looks at."""
         return list(compress(self.names, self._fitting((pod.request, pod.machine)).machine))
 
-    def machine_fits_with(self, pod: SimulatedPod, node: str, given: MachineRoom) -> bool:
+    def machine_fits_with(self, pod: SimulatedPod, node: NodeName, given: MachineRoom) -> bool:
         """Whether the node has the CPU and memory, if so much more of them becomes free there."""
         free = self.machines.free.get(node)
         return free is None or (
@@ -68,7 +69,7 @@ class ClusterInRun:
         """Whether a node would have room, had it no pods, and enough CPU and memory."""
         if request not in self._exists:
             fits, rooms, node = fit_test(request), self._empty_rooms.items(), self.ledger.node
-            self._exists[request] = any(fits(room) and selected(node(name), request) for name, room in rooms)
+            self._exists[request] = any(fits(room) and request.selects(node(name)) for name, room in rooms)
         return self._exists[request]
 
     def _fitting(self, kind: Kind) -> "_Fitting":
@@ -80,7 +81,15 @@ class ClusterInRun:
         known.seen = self.moment
         return known
 
-    def put(self, pod: SimulatedPod, node: str, placement: Placement | None) -> None:
+    def placed(self, request: Request | None, node: NodeName) -> Placement | None:
+        """Return which GPUs a pod gets on a node that has room; None: it asks for none."""
+        if request is None:
+            return None
+        placement = place(self.ledger, request, node)
+        assert isinstance(placement, Placement), f"{node} has room, as its summary says"
+        return placement
+
+    def put(self, pod: SimulatedPod, node: NodeName, placement: Placement | None) -> None:
         if placement is not None:
             shares = placement.shares(Holder(pod.name, "trace", pod.name))
             self.ledger.hold(*shares)
@@ -88,7 +97,7 @@ class ClusterInRun:
         self.machines.occupy(pod.name, node, pod.machine)
         self._changes.append(node)
 
-    def leave(self, pod: SimulatedPod, node: str, placement: Placement | None) -> None:
+    def leave(self, pod: SimulatedPod, node: NodeName, placement: Placement | None) -> None:
         if placement is not None:
             self.ledger.forget(pod.name)
             self.held_gpus -= _gpus(placement)
@@ -116,10 +125,10 @@ class _Fitting:
         self.machine = bytearray(len(cluster.names))
         self.seen = -1
 
-    def look(self, node: str, position: int) -> None:
+    def look(self, node: NodeName, position: int) -> None:
         free, needed, ledger = self._cluster.machines.free.get(node), self._needed, self._cluster.ledger
         enough = free is None or (free.cpu_milli >= needed.cpu_milli and free.memory_mib >= needed.memory_mib)
         self.machine[position] = enough
         if enough and self._fits is not None and self._request is not None:
-            enough = self._fits(ledger.rooms[node]) and selected(ledger.node(node), self._request)
+            enough = self._fits(ledger.rooms[node]) and self._request.selects(ledger.node(node))
         self.able[position] = enough

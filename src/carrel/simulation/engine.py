@@ -1,16 +1,53 @@
-"""One run: pods arrive one after the other and never leave; one that finds no room is dropped."""
+"""One run: pods arrive one after the other and never leave; one that finds no room is dropped.
+
+In which order they arrive follows from the seed, by the protocol of the FGD paper: pods are sorted by name and
+shuffled. If they ask for less than the target, pods drawn at random are added until it is reached; if they ask for
+more, the rest is left out.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
+from carrel.ids import PodUid
 from carrel.ledger.demand import Demand
-from carrel.ledger.fragmentation import Fragmentation
 from carrel.ledger.machines import ENOUGH
-from carrel.simulation.arrivals import arrivals
+from carrel.ledger.scoring import Fragmentation
 from carrel.simulation.cluster import ClusterInRun
 from carrel.simulation.policies import POLICIES, PolicyContext
 from carrel.simulation.workload import SimulatedCluster, SimulatedPod
+
+MOST_ARRIVALS = 1_000_000
+"""Of one run. A million take hours, and are some hundred times the pods of the traces that are known."""
+
+
+def expected_arrivals(pods: Sequence[SimulatedPod], gpus: float, gpu_memory: int = 0) -> float:
+    """About how many pods arrive until they ask for so many GPUs."""
+    asked = sum(pod.gpus(gpu_memory) for pod in pods)
+    return len(pods) * gpus / asked if asked else float(len(pods))
+
+
+def arrivals(pods: Sequence[SimulatedPod], gpus: float, seed: int, gpu_memory: int = 0) -> list[SimulatedPod]:
+    """`gpus` is the target: how many GPUs all of them ask for together, at least."""
+    chance = Random(seed)  # noqa: S311 # a run must be repeatable
+    known = sorted(pods, key=lambda pod: pod.name)
+    order = known.copy()
+    chance.shuffle(order)
+    arrived: list[SimulatedPod] = []
+    asked = 0.0
+    if not any(pod.request for pod in known):
+        return order
+    while asked < gpus - 1e-9:
+        position = len(arrived)
+        pod = (
+            order[position]
+            if position < len(order)
+            else replace(chance.choice(known), name=PodUid(f"again-{position}"))
+        )
+        arrived.append(pod)
+        asked += pod.gpus(gpu_memory)
+    return arrived
+
 
 POINTS = 65
 """How many points a curve has."""

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from math import exp
 from typing import NamedTuple
 
+from carrel.ids import NO_POD, NodeName
 from carrel.ledger.demand import Mix, Typical
-from carrel.ledger.fragmentation import Fragmentation, FreePieces, pieces_after
 from carrel.ledger.machines import ENOUGH
 from carrel.ledger.node_room import Pieces
-from carrel.ledger.placement import Placement, able_entries, place
+from carrel.ledger.placement import Placement, able_entries
 from carrel.ledger.requests import Request
+from carrel.ledger.scoring import Fragmentation, FreePieces, pieces_after
 from carrel.simulation.cluster import ClusterInRun
 from carrel.simulation.workload import SimulatedPod
 
@@ -39,28 +40,28 @@ class Fgd:
         self._fragmentation = Fragmentation(mix)
         self._known: dict[tuple[Request, Pieces], Sequence[_Way]] = {}
 
-    def score(self, pod: SimulatedPod, node: str) -> int:
+    def score(self, pod: SimulatedPod, node: NodeName) -> int:
         growth = self._growth(pod, node, self._ways(pod, node))
         return int(100 / (1 + exp(min(growth))))
 
-    def placement(self, pod: SimulatedPod, node: str) -> Placement | None:
+    def placement(self, pod: SimulatedPod, node: NodeName) -> Placement | None:
         """Where fragmentation grows least; of equals, the fullest GPU, then the lowest index."""
         if pod.request is None or pod.request.gpus > 1:
-            return self._placed(pod, node)
+            return self._cluster.placed(pod.request, node)
         ways = self._ways(pod, node)
         growth = self._growth(pod, node, ways)
         taken = ways[growth.index(min(growth))].taken
-        able = able_entries(self._cluster.ledger, pod.request, node, "")
+        able = able_entries(self._cluster.ledger, pod.request, node, NO_POD)
         gpu = next(entry.gpu for entry in able if (entry.gpu.model, entry.gpu.memory, entry.free) == taken)
         return Placement(node, (gpu,), pod.request)
 
-    def _growth(self, pod: SimulatedPod, node: str, ways: "Sequence[_Way]") -> list[float]:
+    def _growth(self, pod: SimulatedPod, node: NodeName, ways: "Sequence[_Way]") -> list[float]:
         """By how much the fragmentation of the node grows."""
         fragments, cpu = self._fragmentation.fragments, self._cluster.machines.free.get(node, ENOUGH).cpu_milli
         before = fragments(self._fragmentation.free(self._cluster.ledger.rooms[node].alike), cpu)
         return [fragments(way.left, cpu - pod.machine.cpu_milli) - before for way in ways]
 
-    def _ways(self, pod: SimulatedPod, node: str) -> "Sequence[_Way]":
+    def _ways(self, pod: SimulatedPod, node: NodeName) -> "Sequence[_Way]":
         """In which the pod may be placed there. Remembered for a single GPU: most requests, and the same on all nodes
         with the same free pieces."""
         room, request = self._cluster.ledger.rooms[node], pod.request
@@ -68,7 +69,7 @@ class Fgd:
         if request is None:
             return [_Way(free(room.alike))]
         if request.gpus > 1:
-            placement = self._placed(pod, node)
+            placement = self._cluster.placed(pod.request, node)
             assert placement is not None, "it asks for GPUs"
             return [_Way(free(pieces_after(room, placement)))]
         pieces = room.alike
@@ -77,20 +78,13 @@ class Fgd:
         if known is None:
             able = {
                 (entry.gpu.model, entry.gpu.memory, entry.free): entry.gpu
-                for entry in able_entries(self._cluster.ledger, request, node, "")
+                for entry in able_entries(self._cluster.ledger, request, node, NO_POD)
             }
             by_size = sorted(able.items(), key=lambda item: item[0][2])
             known = self._known[request, pieces] = [
                 _Way(free(pieces_after(room, Placement(node, (gpu,), request))), piece) for piece, gpu in by_size
             ]
         return known
-
-    def _placed(self, pod: SimulatedPod, node: str) -> Placement | None:
-        if pod.request is None:
-            return None
-        placement = place(self._cluster.ledger, pod.request, node)
-        assert isinstance(placement, Placement), f"{node} has room, as its summary says"
-        return placement
 
 
 class _Way(NamedTuple):

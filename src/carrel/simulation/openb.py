@@ -9,11 +9,12 @@ never got them is wanted as long as it waited there.
 
 from fractions import Fraction
 
-from carrel.ledger.gpus import Gpu, MiB, Node
+from carrel.ids import NO_PERSON, NodeName, PodUid
+from carrel.ledger.gpus import Gpu, MiB, Node, place_name
 from carrel.ledger.machines import MachineRoom
 from carrel.ledger.requests import ANY_GPU, WHOLE, GpuSelector, Portion, Request
 from carrel.parsing import Malformed
-from carrel.simulation.rows import Row, csv_rows
+from carrel.simulation.trace import Row, csv_rows
 from carrel.simulation.workload import SimulatedCluster, SimulatedPod
 
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
@@ -43,12 +44,14 @@ def read_nodes(text: str, source: str) -> SimulatedCluster:
     """Only nodes with GPUs. Raises `Malformed` with the line and the reason."""
     nodes, machines, lines = [], {}, dict[str, int]()
     for row in csv_rows(text, source, NODE_COLUMNS):
-        name, count = row.name("sn", lines), row.number("gpu")
+        name, count = NodeName(row.name("sn", lines)), row.number("gpu")
         if not count:
             continue
         if count > MOST_GPUS_OF_A_NODE:
             raise row.wrong("gpu", f"at most {MOST_GPUS_OF_A_NODE}")
-        gpus = (Gpu(f"{name}/{index}", name, index, row.text("model"), MiB(WHOLE_MILLI)) for index in range(count))
+        gpus = (
+            Gpu(place_name(name, index), name, index, row.text("model"), MiB(WHOLE_MILLI)) for index in range(count)
+        )
         nodes.append(Node(name, tuple(gpus)))
         machines[name] = MachineRoom(row.number("cpu_milli"), row.number("memory_mib"))
     if not nodes:
@@ -60,9 +63,9 @@ def read_pods(text: str, source: str) -> tuple[SimulatedPod, ...]:
     """Raises `Malformed` with the line and the reason."""
     pods, lines = [], dict[str, int]()
     for row in csv_rows(text, source, POD_COLUMNS):
-        name = row.name("name", lines)
+        name = PodUid(row.name("name", lines))
         machine = MachineRoom(row.number("cpu_milli"), row.number("memory_mib"))
-        pods.append(SimulatedPod(name, _request(row), machine, "", *_times(row)))
+        pods.append(SimulatedPod(name, _request(row), machine, NO_PERSON, *_times(row)))
     if not pods:
         raise Malformed(source, "the file", "no pod", "at least one")
     return tuple(pods)

@@ -16,24 +16,24 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
 
-from carrel.bookings.rules import BookingRules
+from carrel.configuration.schema import BookingRules
+from carrel.ids import NO_BOOKING, BookingId, HolderId, PersonId
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.placement import Placement, WaitingPod
 from carrel.ledger.requests import Request
 from carrel.ledger.shares import Coverage
-from carrel.ledger.victim_prices import OpportunisticPod
+from carrel.ledger.victims import OpportunisticPod
+from carrel.simulation.booked_pods import CoveredPodsInRun, RunningPod, revoke_in_run
 from carrel.simulation.cluster import ClusterInRun
-from carrel.simulation.covered_pods import CoveredPodsInRun
 from carrel.simulation.policies import POLICIES, Choice, PolicyContext
-from carrel.simulation.revocation import RunningPod, revoke_in_run
 from carrel.simulation.waiting_pods import NO_GPU, NO_MACHINE, NO_SUCH_GPU, Alike, WaitingPodsInRun
 from carrel.simulation.wishes import BookingOutcome, BookingTimes, granted, instant
 from carrel.simulation.workload import HOUR_S, SimulatedCluster, SimulatedPod, Trace
 
-NOBODY = "(nobody)"
+NOBODY = PersonId("(nobody)")
 """Whose pods without an owner are, all of them."""
 MINIMUM_TIME = timedelta(minutes=10)
-"""A pod that has its GPU for less than that keeps it if it can: the default of the controller's `--minimum-time`."""
+"""A pod that has its GPU for less than that keeps it if it can: the default of `tiers.minimumTime`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +82,13 @@ class _Run:
         self._bookings = granted(cluster, workload.wishes, rules, times)
         # The oldest first, and those of one moment in the order of the trace: their numbers are their places here.
         self._pods = sorted(workload.pods, key=lambda pod: pod.arrives_s)
-        self._numbers = {pod.name: number for number, pod in enumerate(self._pods)}
+        self._numbers: dict[HolderId, int] = {pod.name: number for number, pod in enumerate(self._pods)}
         self._begins_s = workload.begins_s
         self._ends_s = workload.books_again_until_s
         self._events: list[tuple[float, int, int]] = []
-        self._running: dict[str, RunningPod] = {}
+        self._running: dict[HolderId, RunningPod] = {}
         self._waiting = WaitingPodsInRun()
-        self._booked_waiting: set[str] = set()
+        self._booked_waiting: set[HolderId] = set()
         self._placed = self._revoked = self._ended = 0
         self._used = 0.0  # GPU seconds
         self._curve: list[tuple[float, float]] = []
@@ -101,7 +101,7 @@ class _Run:
         while self._events and self._events[0][0] <= last:
             when = self._events[0][0]
             self._pass_time(when)
-            covered_before: list[str] = []
+            covered_before: list[HolderId] = []
             while self._events and self._events[0][0] == when:
                 _, kind, number = heapq.heappop(self._events)
                 covered_before += self._happens(kind, number)
@@ -131,10 +131,10 @@ class _Run:
                 self._events.append((each.end_s, BOOKING_ENDS, number))
         heapq.heapify(self._events)
 
-    def _happens(self, kind: int, number: int) -> Iterable[str]:
+    def _happens(self, kind: int, number: int) -> Iterable[HolderId]:
         """The pods that a booking has covered until now."""
         if kind == BOOKING_STARTS:
-            self._covered.set_booking(f"{number}", self._entitlement(number))
+            self._covered.set_booking(BookingId(f"{number}"), self._entitlement(number))
         elif kind == BOOKING_ENDS:
             return self._covered.end_booking(self._entitlement(number))
         elif kind == BEGINS:
@@ -164,9 +164,11 @@ class _Run:
         each = self._bookings[number]
         assert each.start_s is not None, "only bookings that were made begin and end"
         people = frozenset((each.wish.user,))
-        return Entitlement(f"{number}", people, each.model, each.gpus, instant(each.start_s), instant(each.end_s))
+        return Entitlement(
+            BookingId(f"{number}"), people, each.wish.model, each.gpus, instant(each.start_s), instant(each.end_s)
+        )
 
-    def _end_with_booking(self, covered_before: Sequence[str]) -> None:
+    def _end_with_booking(self, covered_before: Sequence[HolderId]) -> None:
         """Of the pods that a booking has covered until now, those that no other booking covers."""
         for name in covered_before:
             if name in self._running and name not in self._covered.holders():
@@ -251,7 +253,7 @@ class _Run:
         )
         return Placement(pod.node, gpus, pod.request)
 
-    def _start(self, pod: SimulatedPod, choice: Choice, booking: str = "") -> None:
+    def _start(self, pod: SimulatedPod, choice: Choice, booking: BookingId = NO_BOOKING) -> None:
         now = instant(self._now)
         if booking and choice.placement is not None:
             coverage = Coverage(booking, now)
@@ -265,7 +267,7 @@ class _Run:
         if pod.lasts_s is not None:
             heapq.heappush(self._events, (self._now + pod.lasts_s, POD_ENDS, self._numbers[pod.name]))
 
-    def _end(self, name: str) -> None:
+    def _end(self, name: HolderId) -> None:
         running = self._running.pop(name)
         self._state.leave(running.pod, running.choice.node, running.choice.placement)
         self._covered.pod_leaves(running.pod)

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from carrel.ledger.placement import Placement, able_entries, place
-from carrel.ledger.requests import GpuPolicy, Request
+from carrel.ids import NO_POD, NodeName
+from carrel.ledger.placement import Placement, able_entries
+from carrel.ledger.requests import GpuPolicy
 from carrel.ledger.scoring import Ranking
 from carrel.simulation.cluster import ClusterInRun, Kind
 from carrel.simulation.fgd import Fgd, fgd_mix
@@ -24,7 +25,7 @@ NO_ROOM = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    node: str
+    node: NodeName
     placement: Placement | None
 
 
@@ -50,39 +51,31 @@ class Policy(ABC):
         return self._placed(pod, node) if node is not None else None
 
     @abstractmethod
-    def _node(self, pod: SimulatedPod) -> str | None:
+    def _node(self, pod: SimulatedPod) -> NodeName | None:
         """The best node with room; None: there is none."""
 
-    def _placed(self, pod: SimulatedPod, node: str) -> Choice:
-        return Choice(node, _place(self._cluster, pod.request, node))
-
-
-def _place(cluster: ClusterInRun, request: Request | None, node: str) -> Placement | None:
-    if request is None:
-        return None
-    placement = place(cluster.ledger, request, node)
-    assert isinstance(placement, Placement), f"{node} has room, as its summary says"
-    return placement
+    def _placed(self, pod: SimulatedPod, node: NodeName) -> Choice:
+        return Choice(node, self._cluster.placed(pod.request, node))
 
 
 class FirstFit(Policy):
     """The first node by name."""
 
-    def _node(self, pod: SimulatedPod) -> str | None:
+    def _node(self, pod: SimulatedPod) -> NodeName | None:
         return next(iter(self._cluster.fitting(pod)), None)
 
 
 class RandomNode(Policy):
     """Any node with room, and any GPU of it."""
 
-    def _node(self, pod: SimulatedPod) -> str | None:
+    def _node(self, pod: SimulatedPod) -> NodeName | None:
         nodes = self._cluster.fitting(pod)
         return self._chance.choice(nodes) if nodes else None
 
-    def _placed(self, pod: SimulatedPod, node: str) -> Choice:
+    def _placed(self, pod: SimulatedPod, node: NodeName) -> Choice:
         if pod.request is None or pod.request.gpus > 1:
             return super()._placed(pod, node)
-        entry = self._chance.choice(able_entries(self._cluster.ledger, pod.request, node, ""))
+        entry = self._chance.choice(able_entries(self._cluster.ledger, pod.request, node, NO_POD))
         return Choice(node, Placement(node, (entry.gpu,), pod.request))
 
 
@@ -101,7 +94,7 @@ class _ByState(Policy):
         super().__init__(context)
         self._scores: dict[Kind, _Scores] = {}
 
-    def _node(self, pod: SimulatedPod) -> str | None:
+    def _node(self, pod: SimulatedPod) -> NodeName | None:
         cluster = self._cluster
         scores = self._scores.setdefault((pod.request, pod.machine), _Scores(len(cluster.names)))
         has_room, by_position = cluster.has_room(pod), scores.by_position
@@ -113,10 +106,10 @@ class _ByState(Policy):
         return cluster.names[by_position.index(least)] if least < NO_ROOM else None
 
     @abstractmethod
-    def _score(self, pod: SimulatedPod, node: str) -> float:
+    def _score(self, pod: SimulatedPod, node: NodeName) -> float:
         """By the state of this node, and nothing else."""
 
-    def _free_gpus(self, node: str) -> float:
+    def _free_gpus(self, node: NodeName) -> float:
         return sum(entry.free / entry.gpu.memory for entry in self._cluster.ledger.entries(node))
 
 
@@ -129,7 +122,7 @@ class BestFit(_ByState):
         self._most_gpus = max(len(ledger.entries(name)) for name in self._cluster.names)
         self._most_cpu = max((size.cpu_milli for size in self._cluster.sizes.values()), default=0) or 1
 
-    def _score(self, pod: SimulatedPod, node: str) -> float:
+    def _score(self, pod: SimulatedPod, node: NodeName) -> float:
         free = self._cluster.machines.free.get(node)
         cpu = (free.cpu_milli - pod.machine.cpu_milli) / self._most_cpu if free is not None else 0.0
         return cpu + (self._free_gpus(node) - pod.gpus()) / self._most_gpus
@@ -138,14 +131,14 @@ class BestFit(_ByState):
 class Spread(_ByState):
     """The emptiest node, and the emptiest GPU of it."""
 
-    def _score(self, pod: SimulatedPod, node: str) -> float:
+    def _score(self, pod: SimulatedPod, node: NodeName) -> float:
         free, size = self._cluster.machines.free.get(node), self._cluster.sizes.get(node)
         cpu = free.cpu_milli / size.cpu_milli if free is not None and size is not None and size.cpu_milli else 0.0
         return -cpu if pod.request is None else -self._free_gpus(node)
 
-    def _placed(self, pod: SimulatedPod, node: str) -> Choice:
+    def _placed(self, pod: SimulatedPod, node: NodeName) -> Choice:
         request = pod.request and replace(pod.request, policy=GpuPolicy.EMPTIEST)
-        return Choice(node, _place(self._cluster, request, node))
+        return Choice(node, self._cluster.placed(request, node))
 
 
 class FgdPolicy(_ByState):
@@ -155,10 +148,10 @@ class FgdPolicy(_ByState):
         super().__init__(context)
         self._fgd = Fgd(self._cluster, fgd_mix(context.trace))
 
-    def _score(self, pod: SimulatedPod, node: str) -> float:
+    def _score(self, pod: SimulatedPod, node: NodeName) -> float:
         return -self._fgd.score(pod, node)
 
-    def _placed(self, pod: SimulatedPod, node: str) -> Choice:
+    def _placed(self, pod: SimulatedPod, node: NodeName) -> Choice:
         return Choice(node, self._fgd.placement(pod, node))
 
 
@@ -180,11 +173,11 @@ class Carrel(Policy):
         self.saw(pod)
         return super().choose(pod)
 
-    def _node(self, pod: SimulatedPod) -> str | None:
+    def _node(self, pod: SimulatedPod) -> NodeName | None:
         nodes = self._cluster.fitting(pod)
         return self._best(pod, nodes) if nodes else None
 
-    def _best(self, pod: SimulatedPod, nodes: Sequence[str]) -> str:
+    def _best(self, pod: SimulatedPod, nodes: Sequence[NodeName]) -> NodeName:
         """One of the nodes, which are ordered by name; there is at least one."""
         if pod.request is None and not self.ranks_cpu_pods:
             return max(nodes, key=lambda name: self._default_score(pod, name))
@@ -192,7 +185,7 @@ class Carrel(Policy):
         assert best is not None, "a node that fits has a cost"
         return best.node
 
-    def _default_score(self, pod: SimulatedPod, node: str) -> float:
+    def _default_score(self, pod: SimulatedPod, node: NodeName) -> float:
         """What kube-scheduler's own plugins say: least allocated, and balanced."""
         free, size = self._cluster.machines.free.get(node), self._sizes.get(node)
         if free is None or size is None:
@@ -212,7 +205,7 @@ class CarrelExtender(Carrel):
         count = len(self._cluster.names)
         self._asked = max(SAMPLED_AT_LEAST, count * max(5, 50 - count // 125) // 100)
 
-    def _node(self, pod: SimulatedPod) -> str | None:
+    def _node(self, pod: SimulatedPod) -> NodeName | None:
         cluster = self._cluster
         able, has_room, positions = cluster.machine_fits(pod), cluster.has_room(pod), cluster.positions
         after = bisect_left(able, cluster.names[self._start])

@@ -2,15 +2,19 @@
 
 Nodes, pods and people are numbered. Nothing of a pod is kept but what it asks for and holds, when it was created and
 whose it is; no labels, no annotations, no environment.
+
+The form says the limits of each field; what several fields say together is checked when it is read. Hours count from
+the moment of the snapshot: what was before it is negative.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from carrel.ids import NO_NODE, NO_PERSON, GpuUuid, NodeName, PersonId, PodUid
 from carrel.ledger.gpus import Gpu, MiB, Node, place_name
 from carrel.ledger.machines import MachineRoom
 from carrel.ledger.requests import (
@@ -27,19 +31,106 @@ from carrel.ledger.requests import (
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
 from carrel.parsing.validation import mistake_in
-from carrel.simulation.snapshot_form import (
-    FORM,
-    MOST,
-    MOST_GPU_MEMORY,
-    SavedBooking,
-    SavedGpu,
-    SavedNode,
-    SavedNodeSet,
-    SavedPod,
-    SavedRequest,
-    SavedSnapshot,
-)
 from carrel.simulation.workload import HOUR_S, BookingWish, SimulatedCluster, SimulatedPod, Trace
+
+FORM = "carrel-snapshot/2"
+MOST = 1 << 60
+"""As `machines.ENOUGH`: larger amounts of CPU, memory and GPUs need not be told apart."""
+MOST_GPU_MEMORY = 16 * 1024 * 1024
+CENTURY_H = 100 * 365.25 * 24
+"""No date that a simulation counts with leaves the calendar."""
+
+_TEXT = msgspec.Meta(min_length=1)
+Text = Annotated[str, _TEXT]
+Index = Annotated[int, msgspec.Meta(ge=0, le=9999)]
+Size = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+Count = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
+GpuMemory = Annotated[int, msgspec.Meta(ge=1, le=MOST_GPU_MEMORY)]
+Hours = Annotated[float, msgspec.Meta(ge=-CENTURY_H, le=CENTURY_H)]
+Length = Annotated[float, msgspec.Meta(gt=0, le=CENTURY_H)]
+Policy = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(each.value for each in GpuPolicy)})$")]
+Mode = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(each.value for each in TopologyMode)})$")]
+
+
+class SavedPart(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, rename="camel"):
+    """A part of the file. What is at its default is not written."""
+
+
+class SavedGpu(SavedPart):
+    index: Index
+    model: str
+    memory_mib: GpuMemory = msgspec.field(name="memoryMiB")
+    island: str = ""
+    bandwidth_gbps: Size = msgspec.field(name="bandwidthGBps", default=0)
+    usable: bool = True
+
+
+class SavedNode(SavedPart):
+    name: Annotated[NodeName, _TEXT]
+    gpus: Annotated[list[SavedGpu], msgspec.Meta(min_length=1)]
+    cpu_milli: Size | None = None
+    """Of CPU and memory: both, or none is known."""
+    memory_mib: Size | None = msgspec.field(name="memoryMiB", default=None)
+
+
+class SavedNodeSet(SavedPart):
+    """The nodes on which some pods may run, by labels, affinity and taints."""
+
+    name: Text
+    nodes: list[NodeName]
+
+
+class SavedRequest(SavedPart):
+    gpus: Count
+    part: str = ""
+    """Of each GPU, as a fraction; "1" is the whole GPU."""
+    memory_mib: Count | None = msgspec.field(name="memoryMiB", default=None)
+    """Of each GPU; in place of `part`."""
+    model: str = ""
+    models: tuple[str, ...] = ()
+    """One of these is in the name of the model. Empty: any model."""
+    not_models: tuple[str, ...] = ()
+    policy: Policy = GpuPolicy.PACK.value
+    prefer_ids: tuple[Size, ...] = ()
+    topology: Mode = TopologyMode.PREFERRED.value
+    min_bandwidth_gbps: Size = msgspec.field(name="minBandwidthGBps", default=0)
+    node_set: str = ""
+    """Empty: it may run on every node."""
+
+
+class SavedPod(SavedPart):
+    name: Annotated[PodUid, _TEXT]
+    arrives_hours: Hours
+    owner: PersonId = NO_PERSON
+    lasts_hours: Length | None = None
+    """None: for ever."""
+    cpu_milli: Size = 0
+    memory_mib: Size = msgspec.field(name="memoryMiB", default=0)
+    request: SavedRequest | None = None
+    """None: it asks for no GPU."""
+    node: NodeName = NO_NODE
+    """Where it runs; empty: it waits."""
+    held: tuple[Index, ...] = ()
+    """The indexes of the GPUs that it holds there."""
+
+
+class SavedBooking(SavedPart):
+    user: PersonId
+    model: str
+    gpus: Count
+    asked_hours: Hours
+    start_hours: Hours
+    lasts_hours: Length
+
+
+class SavedSnapshot(SavedPart):
+    form: str
+    taken: str
+    nodes: list[SavedNode]
+    pods: list[SavedPod]
+    bookings: list[SavedBooking]
+    node_sets: list[SavedNodeSet] = []
+
 
 BOOKS_AGAIN_S = 8 * 7 * 24 * HOUR_S
 """How long people go on booking. A snapshot has one booking of a person, and rules about the next one would have
@@ -92,7 +183,7 @@ def _saved_node(node: Node, machine: MachineRoom | None) -> SavedNode:
     return SavedNode(node.name, gpus, min(machine.cpu_milli, MOST), min(machine.memory_mib, MOST))
 
 
-def _saved_pod(pod: SimulatedPod, indexes: Mapping[str, int]) -> SavedPod:
+def _saved_pod(pod: SimulatedPod, indexes: Mapping[GpuUuid, int]) -> SavedPod:
     return SavedPod(
         pod.name,
         pod.arrives_s / HOUR_S,
@@ -175,7 +266,7 @@ def _refuse_twice(source: str, where: str, names: Iterable[object], field: str =
 
 def _cluster(saved: SavedSnapshot, source: str) -> SimulatedCluster:
     names = {node.name for node in saved.nodes}
-    sets: dict[str, dict[str, str]] = {name: {} for name in names}
+    sets: dict[NodeName, dict[str, str]] = {name: {} for name in names}
     for number, each in enumerate(saved.node_sets):
         for position, name in enumerate(each.nodes):
             if name not in names:
@@ -237,7 +328,7 @@ class _Pods:
                 tuple(self._held(pod, request, where)),
             )
 
-    def _held(self, pod: SavedPod, request: Request | None, where: str) -> Iterator[str]:
+    def _held(self, pod: SavedPod, request: Request | None, where: str) -> Iterator[GpuUuid]:
         wanted = request.gpus if request is not None and pod.node else 0
         if len(pod.held) != wanted:
             right = f"{wanted} indexes: as many as `request.gpus` of a pod with a node, else none"

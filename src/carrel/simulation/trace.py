@@ -3,31 +3,96 @@
 A pod: `name` and, where they apply, `owner`, `arrives_hours`, `lasts_hours`, `gpus`, `gpu_memory_mib` or `gpu_part` of
 each, `model`, `cpu_cores`, `memory_gib`, `count` (so many alike). A booking: `user`, `model`, `gpus`, `asked_hours`,
 `start_hours`, `lasts_hours`. Hours count from the start of the trace.
+
+Each row knows its file and line, so that what is wrong can be found; `openb` reads its files by rows too.
 """
 
-from collections.abc import Iterable, Iterator
+import csv
+from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 
+from carrel.ids import PersonId, PodUid
 from carrel.ledger.gpus import MiB
 from carrel.ledger.machines import MachineRoom
 from carrel.ledger.requests import WHOLE, Amount, Memory, Portion, Request
 from carrel.parsing import Malformed
-from carrel.simulation.rows import Row
 from carrel.simulation.workload import HOUR_S, BookingWish, SimulatedPod, Trace
+
+MOST = 1e12
+"""A number beyond is a mistake, whatever it counts: it is more than all machines of the world have."""
+
+
+class Row:
+    """Values by column, as text. What is absent is empty."""
+
+    def __init__(self, source: str, line: int, values: Mapping[str, str]) -> None:
+        self.line = line
+        self._source = source
+        self._values = values
+
+    def text(self, column: str) -> str:
+        return (self._values.get(column) or "").strip()
+
+    def number(self, column: str, default: int = 0) -> int:
+        number = self.decimal(column, default)
+        if number != int(number):
+            raise self.wrong(column, "a whole number")
+        return int(number)
+
+    def decimal(self, column: str, default: float = 0.0, most: float = MOST) -> float:
+        """Never below zero."""
+        try:
+            number = float(self.text(column)) if self.text(column) else default
+        except ValueError:
+            raise self.wrong(column, "a number") from None
+        if not 0 <= number < float("inf"):
+            raise self.wrong(column, "a number, not below zero")
+        if number > most:
+            raise self.wrong(column, f"at most {most:,.0f}")
+        return number
+
+    def name(self, column: str, lines: dict[str, int]) -> str:
+        """A name that no other row has. `lines` are those of the rows before."""
+        name = self.text(column)
+        if not name:
+            raise self.wrong(column, "a name")
+        if name in lines:
+            raise self.wrong(column, f"another name: line {lines[name]} has it already")
+        lines[name] = self.line
+        return name
+
+    def only(self, columns: frozenset[str]) -> "Row":
+        """Itself, if it has no others."""
+        if unknown := sorted(self._values.keys() - columns):
+            raise Malformed(self._source, f"line {self.line}", unknown[0], f"one of {', '.join(sorted(columns))}")
+        return self
+
+    def wrong(self, column: str, expected: str) -> Malformed:
+        return Malformed(self._source, f"line {self.line}, {column}", self.text(column), expected)
+
+
+def csv_rows(text: str, source: str, columns: tuple[str, ...]) -> Iterator[Row]:
+    """The header must have these columns. Raises `Malformed`."""
+    reader = csv.DictReader(text.splitlines())
+    try:
+        header = reader.fieldnames or ()
+        if missing := [column for column in columns if column not in header]:
+            raise Malformed(source, "line 1", ",".join(header), f"a header with the columns {', '.join(missing)}")
+        if twice := [column for position, column in enumerate(header) if column in header[:position]]:
+            raise Malformed(source, "line 1", twice[0], "each column once")
+        for values in reader:
+            if None in values or None in values.values():
+                expected = f"{len(header)} columns, as in the header"
+                raise Malformed(source, f"line {reader.line_num}", "another number of columns", expected)
+            yield Row(source, reader.line_num, values)
+    except csv.Error as error:
+        raise Malformed(source, f"line {reader.line_num}", str(error), "comma-separated values") from None
+
 
 POD_COLUMNS = frozenset(
     (
-        "name",
-        "owner",
-        "arrives_hours",
-        "lasts_hours",
-        "gpus",
-        "gpu_memory_mib",
-        "gpu_part",
-        "model",
-        "cpu_cores",
-        "memory_gib",
-        "count",
+        *("name", "owner", "arrives_hours", "lasts_hours", "gpus", "gpu_memory_mib", "gpu_part", "model"),
+        *("cpu_cores", "memory_gib", "count"),
     )
 )
 BOOKING_COLUMNS = frozenset(["user", "model", "gpus", "asked_hours", "start_hours", "lasts_hours"])
@@ -68,7 +133,7 @@ def _pods(row: Row, lines: dict[str, int]) -> Iterator[SimulatedPod]:
         if one != name and one in lines:
             raise row.wrong("name", f"another name: line {lines[one]} has {one} already")
         lines[one] = row.line
-        yield SimulatedPod(one, request, machine, row.text("owner"), arrives, lasts)
+        yield SimulatedPod(PodUid(one), request, machine, PersonId(row.text("owner")), arrives, lasts)
 
 
 def _request(row: Row) -> Request | None:
@@ -106,4 +171,4 @@ def _wish(row: Row) -> BookingWish:
     gpus, lasts = row.number("gpus", 1), _seconds(row, "lasts_hours")
     if not gpus or not lasts:
         raise row.wrong("gpus" if not gpus else "lasts_hours", "more than zero")
-    return BookingWish(row.text("user"), row.text("model"), gpus, asked, max(start, asked), lasts)
+    return BookingWish(PersonId(row.text("user")), row.text("model"), gpus, asked, max(start, asked), lasts)

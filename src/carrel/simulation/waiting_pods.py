@@ -9,6 +9,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from carrel.ids import HolderId
 from carrel.ledger.machines import MachineRoom
 from carrel.ledger.requests import Request
 from carrel.simulation.workload import SimulatedPod
@@ -36,14 +37,14 @@ class Line:
 class WaitingPodsInRun:
     def __init__(self) -> None:
         self._lines: dict[tuple[Request | None, bool], Line] = {}
-        self._places: dict[str, tuple[int, SimulatedPod, bool]] = {}  # by name, as they were put here
+        self._places: dict[HolderId, tuple[int, SimulatedPod, bool]] = {}  # by name, as they were put here
         self.waited_s: dict[str, float] = {}
         """Reason → how long all pods together have waited because of it."""
 
     def __len__(self) -> int:
         return len(self._places)
 
-    def __contains__(self, name: str) -> bool:
+    def __contains__(self, name: HolderId) -> bool:
         return name in self._places
 
     @property
@@ -63,7 +64,7 @@ class WaitingPodsInRun:
         insort(line.by_machine[pod.machine], (number, pod), key=_number)
         line.count += 1
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: HolderId) -> None:
         """It waits no more. May be told twice."""
         if name not in self._places:
             return

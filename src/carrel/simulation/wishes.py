@@ -15,7 +15,9 @@ from itertools import count
 
 from carrel.bookings.calendar import Calendar
 from carrel.bookings.capacity import capacity_of
-from carrel.bookings.rules import LAST_YEAR, Booking, BookingRules, broken_rules, rule_input
+from carrel.bookings.rules import LAST_YEAR, Booking, broken_rules, rule_input
+from carrel.configuration.schema import BookingRules
+from carrel.ids import BookingId, PersonId
 from carrel.simulation.workload import BookingWish, SimulatedCluster
 
 EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
@@ -40,10 +42,6 @@ class BookingOutcome:
     gpus: int = 0
     delays: dict[str, float] = field(default_factory=dict)
     """Rule → how many seconds later it starts because of it."""
-
-    @property
-    def model(self) -> str:
-        return self.wish.model
 
     def seconds_in(self, first: float, last: float) -> float:
         """How much of it lies in that time."""
@@ -88,8 +86,8 @@ class _Bookings:
         self._times = times
         self._numbers = count()
         self._open: list[tuple[datetime, int, _OpenWish]] = []  # a heap: by time, then in the order of the trace
-        self._waits_until: dict[str, datetime] = {}  # person → before that, no wish of theirs can be booked
-        self._of_person: dict[str, list[Booking]] = {}
+        self._waits_until: dict[PersonId, datetime] = {}  # person → before that, no wish of theirs can be booked
+        self._of_person: dict[PersonId, list[Booking]] = {}
         self._of_model: dict[str, list[Booking]] = {}
         self._outcomes: list[tuple[float, int, BookingOutcome]] = []
 
@@ -125,7 +123,7 @@ class _Bookings:
         calendar = Calendar(wish.model, stock, self._not_over(wish.model, now))
         # Each turn starts later than the one before, and the booking service takes no later year.
         while gpus <= stock and each.start.year <= LAST_YEAR:
-            wanted = Booking(f"{each.number}", wish.user, wish.model, each.start, each.start + length, gpus)
+            wanted = Booking(BookingId(f"{each.number}"), wish.user, wish.model, each.start, each.start + length, gpus)
             given = rule_input(wanted, own, now, rules)
             broken = [found.rule for found in broken_rules(given)] + ["capacity"] * bool(
                 calendar.missing(wanted, [(wanted.start, wanted.end)])
@@ -150,7 +148,7 @@ class _Bookings:
         each.put_off(rule, max(each.start, then))
         heapq.heappush(self._open, (then, each.number, each))
 
-    def _own(self, person: str, now: datetime) -> list[Booking]:
+    def _own(self, person: PersonId, now: datetime) -> list[Booking]:
         """The bookings of the person that still matter: time does not go back, so others are forgotten."""
         left = [each for each in self._of_person.get(person, ()) if each.ends + self._rules.cooldown > now]
         self._of_person[person] = left
@@ -163,7 +161,7 @@ class _Bookings:
 
     def _make(self, each: _OpenWish, end: datetime, gpus: int) -> None:
         wish = each.wish
-        booking = Booking(f"{each.number}", wish.user, wish.model, each.start, end, gpus)
+        booking = Booking(BookingId(f"{each.number}"), wish.user, wish.model, each.start, end, gpus)
         self._of_person.setdefault(wish.user, []).append(booking)
         self._of_model.setdefault(wish.model, []).append(booking)
         end_s, times = seconds(end), self._times

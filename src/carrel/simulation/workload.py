@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from carrel.ids import NO_NODE, NO_PERSON, GpuUuid, NodeName, PersonId, PodUid
 from carrel.ledger.gpus import Node
 from carrel.ledger.machines import NOTHING, MachineRoom
 from carrel.ledger.requests import Memory, Request
@@ -10,17 +11,18 @@ from carrel.ledger.requests import Memory, Request
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPod:
-    name: str
+    name: PodUid
+    """A run knows a pod by its name alone."""
     request: Request | None
     """None: it asks for no GPU."""
     machine: MachineRoom = NOTHING
-    owner: str = ""
+    owner: PersonId = NO_PERSON
     arrives_s: float = 0.0
     lasts_s: float | None = None
     """None: it never ends."""
-    node: str = ""
+    node: NodeName = NO_NODE
     """Where it runs when the run begins; empty: it has to be placed."""
-    held: tuple[str, ...] = ()
+    held: tuple[GpuUuid, ...] = ()
     """The UUIDs of the GPUs that it holds there."""
 
     def gpus(self, gpu_memory: int = 0) -> float:
@@ -37,7 +39,7 @@ class SimulatedPod:
 class BookingWish:
     """A person would like GPUs of a model from some time on; the rules say when they get them."""
 
-    user: str
+    user: PersonId
     model: str
     gpus: int
     asked_s: float
@@ -50,7 +52,7 @@ class BookingWish:
 @dataclass(frozen=True, slots=True)
 class SimulatedCluster:
     nodes: tuple[Node, ...]
-    machines: dict[str, MachineRoom] = field(default_factory=dict)
+    machines: dict[NodeName, MachineRoom] = field(default_factory=dict)
     """What pods may have of each node. A node that is not here has enough of everything."""
     labels_of_added: Mapping[str, str] = field(default_factory=dict)
     """Of nodes that are added: with these, every pod may run there."""

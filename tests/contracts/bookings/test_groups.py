@@ -12,6 +12,7 @@ from carrel.bookings.rules import Booking
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.people import SqlPeople
+from carrel.ids import BookingId
 from tests.contracts.bookings.kept import keep, names
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -20,7 +21,7 @@ ADA, BOB, EVE = "ada@lab.org", "bob@lab.org", "eve@lab.org"
 
 
 def a_record(name: str, start: float, user: str = ADA, group: str = "") -> BookingRecord:
-    booking = Booking(name, user, "A6000", NOW + start * DAY, NOW + (start + 1) * DAY, group=group)
+    booking = Booking(BookingId(name), user, "A6000", NOW + start * DAY, NOW + (start + 1) * DAY, group=group)
     return BookingRecord(booking, created_at=NOW, created_by=user)
 
 

@@ -7,6 +7,7 @@ import stat
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,12 +15,15 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection
 
-from carrel.bookings.calendar import Maintenance
+from carrel.bookings.groups import GroupSource
+from carrel.bookings.maintenance import Maintenance
+from carrel.bookings.people import CredentialCount, Grant, How, PendingLogin, Role, Scope, Session, Token
 from carrel.bookings.records import (
     BookingRecord,
     Cursor,
     IdempotencyKey,
     LogEntry,
+    LogQuery,
     Query,
     State,
     StoreUnavailable,
@@ -27,7 +31,9 @@ from carrel.bookings.records import (
 from carrel.bookings.rules import Booking
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
+from carrel.bookings.store.people import SqlPeople
 from carrel.bookings.store.tables import metadata
+from carrel.ids import BookingId, GpuUuid, NodeName
 from carrel.parsing import Malformed
 from tests.contracts.bookings.kept import keep, names
 from tests.kit.postgres import new_database
@@ -39,7 +45,7 @@ DAY = timedelta(days=1)
 def a_record(
     name: str, start: float = 1, end: float = 3, user: str = "ada@lab.org", model: str = "A6000"
 ) -> BookingRecord:
-    booking = Booking(name, user, model, NOW + start * DAY, NOW + end * DAY)
+    booking = Booking(BookingId(name), user, model, NOW + start * DAY, NOW + end * DAY)
     return BookingRecord(booking, created_at=NOW, created_by=user)
 
 
@@ -50,7 +56,9 @@ def cancelled(record: BookingRecord, at: float) -> BookingRecord:
 
 async def test_a_booking_comes_back_as_it_was_kept(store: SqlBookings) -> None:
     whole = BookingRecord(
-        booking=Booking("b1", "ada@lab.org", "A6000", NOW, NOW + DAY, 2, NOW + timedelta(hours=3), share=False),
+        booking=Booking(
+            BookingId("b1"), "ada@lab.org", "A6000", NOW, NOW + DAY, 2, NOW + timedelta(hours=3), share=False
+        ),
         created_at=NOW - DAY,
         created_by="eva@lab.org",
         version=3,
@@ -169,6 +177,59 @@ async def test_maintenance_windows(store: SqlBookings) -> None:
         assert await writing.remove_maintenance("m1") is None
 
 
+async def test_a_maintenance_of_nodes_and_gpus_is_read_back_for_every_model(store: SqlBookings) -> None:
+    what = ("", NOW, NOW + DAY, 0, "new fans", "eva@lab.org", "m1")
+    window = Maintenance(*what, nodes=(NodeName("n1"),), single={GpuUuid("GPU-3"): "n2/3"})
+    async with store.writing() as writing:
+        await writing.add_maintenance(window)
+
+    async with store.reading() as reading:
+        assert list(await reading.maintenance(NOW, NOW + DAY, "A100")) == [window]
+
+
+async def test_the_log_is_read_by_person_action_and_time(store: SqlBookings) -> None:
+    async with store.writing() as writing:
+        for day, (actor, action, subject) in enumerate(
+            (("ada@lab.org", "booked", "ada@lab.org"), ("eva@lab.org", "cancelled", "ada@lab.org"))
+        ):
+            await writing.write_log(LogEntry(NOW + day * DAY, actor, action, subject))
+
+    async def found(**query: Any) -> list[str]:
+        async with store.reading() as reading:
+            return [entry.action for entry in await reading.log(LogQuery(**query))]
+
+    assert await found(person="ada@lab.org") == ["cancelled", "booked"]
+    assert await found(person="eva@lab.org") == ["cancelled"]
+    assert await found(action="booked") == ["booked"]
+    assert await found(start=NOW + DAY) == ["cancelled"]
+    assert await found(end=NOW + DAY) == ["booked"]
+    async with store.reading() as reading:
+        assert await reading.actions() == ["booked", "cancelled"]
+
+
+async def test_a_person_who_is_forgotten_has_nothing_left(store: SqlBookings, database: Database) -> None:
+    people, email, until = SqlPeople(database), "ada@lab.org", NOW + 9 * DAY
+    for whose in (email, "bob@lab.org"):
+        session = Session(whose, "", frozenset({Role.MEMBER}), How.SESSION, NOW, until)
+        await people.begin_session(f"session of {whose}", session)
+        await people.add_token(f"token of {whose}", Token("t1", whose, "cli", frozenset({Scope.BOOK}), NOW, until))
+        await people.begin_login(f"login of {whose}", PendingLogin({"email": whose}, until))
+        await people.saw_groups(whose, GroupSource.HUB, ["seen"], NOW)
+        await people.grant(Grant(whose, Role.LAB_ADMIN, "eva@lab.org", "helps", NOW))
+    async with store.writing() as writing:
+        await writing.set_feed(email, "hash")
+        await writing.list_in_group("vision", email, is_manager=True)
+        assert await writing.credentials(email, NOW) == CredentialCount(1, 1, True, True, "lab-admin")
+
+        await writing.forget_person(email, NOW)
+
+        assert await writing.credentials(email, NOW) == CredentialCount(0, 0, False, False, "")
+        assert await writing.groups_of(email) == {}
+        assert await writing.credentials("bob@lab.org", NOW) == CredentialCount(1, 1, False, True, "lab-admin")
+    assert await people.take_login(f"login of {email}", NOW) is None
+    assert await people.take_login("login of bob@lab.org", NOW) is not None
+
+
 async def test_the_log_is_numbered_in_order_and_read_from_both_ends(store: SqlBookings) -> None:
     async with store.writing() as writing:
         for number in range(5):
@@ -176,9 +237,9 @@ async def test_the_log_is_numbered_in_order_and_read_from_both_ends(store: SqlBo
             await writing.write_log(LogEntry(NOW, "eva@lab.org", f"a{number}", who, details={"gpus": "1"}))
 
     async with store.reading() as reading:
-        newest = await reading.log(limit=2)
-        older = await reading.log(before=newest[-1].number, limit=2)
-        about_ada = await reading.log("ada@lab.org")
+        newest = await reading.log(LogQuery(limit=2))
+        older = await reading.log(LogQuery(before=newest[-1].number, limit=2))
+        about_ada = await reading.log(LogQuery("ada@lab.org"))
         assert [entry.action for entry in (*newest, *older)] == ["a4", "a3", "a2", "a1"]
         assert [entry.action for entry in about_ada] == ["a3", "a1"]
         assert about_ada[0].details == {"gpus": "1"}

@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from carrel.bookings.groups import SEEN_COUNTS, GroupSource
-from carrel.bookings.people import Grant, How, PendingLogin, People, Role, Scope, Session, Token
+from carrel.bookings.people import Grant, How, PendingLogin, Role, Scope, Session, Token
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.people import SqlPeople
@@ -22,7 +23,7 @@ ADA = "ada@lab.example"
 
 
 @pytest.fixture(params=["memory", "SQLite", "PostgreSQL"])
-async def people(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[People]:
+async def people(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SqlPeople]:
     if request.param == "memory":
         yield PeopleInMemory()
         return
@@ -45,7 +46,7 @@ def a_token(**differences: object) -> Token:
     return replace(plain, **differences)  # type: ignore[arg-type] # the fields of a token
 
 
-async def test_a_session_is_found_until_it_expires_or_ends(people: People) -> None:
+async def test_a_session_is_found_until_it_expires_or_ends(people: SqlPeople) -> None:
     await people.begin_session("one", a_session())
     await people.begin_session("two", a_session())
 
@@ -57,7 +58,7 @@ async def test_a_session_is_found_until_it_expires_or_ends(people: People) -> No
     assert await people.session("two", NOON) == a_session()
 
 
-async def test_a_person_is_signed_out_everywhere(people: People) -> None:
+async def test_a_person_is_signed_out_everywhere(people: SqlPeople) -> None:
     for name in ("one", "two"):
         await people.begin_session(name, a_session())
     await people.begin_session("hers", a_session(email="ben@lab.example"))
@@ -71,7 +72,7 @@ async def test_a_person_is_signed_out_everywhere(people: People) -> None:
     assert await people.session("hers", NOON) is not None
 
 
-async def test_a_pending_login_is_given_to_one_of_many_callers(people: People) -> None:
+async def test_a_pending_login_is_given_to_one_of_many_callers(people: SqlPeople) -> None:
     login = PendingLogin({"port": "51000", "email": ADA}, LATER)
     await people.begin_login("secret", login)
 
@@ -81,21 +82,21 @@ async def test_a_pending_login_is_given_to_one_of_many_callers(people: People) -
     assert taken.count(None) == 4
 
 
-async def test_a_pending_login_that_expired_is_not_given(people: People) -> None:
+async def test_a_pending_login_that_expired_is_not_given(people: SqlPeople) -> None:
     await people.begin_login("secret", PendingLogin({}, LATER))
 
     assert await people.take_login("another", NOON) is None
     assert await people.take_login("secret", LATER) is None
 
 
-async def test_a_secret_is_used_once(people: People) -> None:
+async def test_a_secret_is_used_once(people: SqlPeople) -> None:
     used = await asyncio.gather(*(people.use_once("secret", LATER) for _ in range(5)))
 
     assert sorted(used) == [False, False, False, False, True]
     assert await people.use_once("another", LATER)
 
 
-async def test_a_token_is_valid_until_it_expires_or_is_revoked(people: People) -> None:
+async def test_a_token_is_valid_until_it_expires_or_is_revoked(people: SqlPeople) -> None:
     await people.add_token("hash", a_token())
 
     assert await people.token("hash", NOON) == a_token()
@@ -108,7 +109,7 @@ async def test_a_token_is_valid_until_it_expires_or_is_revoked(people: People) -
     assert [token.revoked for token in await people.tokens_of(ADA)] == [NOON]
 
 
-async def test_tokens_are_listed_newest_first_with_their_last_use_to_the_hour(people: People) -> None:
+async def test_tokens_are_listed_newest_first_with_their_last_use_to_the_hour(people: SqlPeople) -> None:
     await people.add_token("old", a_token())
     await people.add_token("new", a_token(id="t2", created=LATER))
     for minutes in (0, 5, 59):
@@ -121,22 +122,36 @@ async def test_tokens_are_listed_newest_first_with_their_last_use_to_the_hour(pe
     assert (await people.tokens_of(ADA))[1].last_used == LATER
 
 
-async def test_a_role_is_granted_and_taken_away_also_for_a_person_who_never_signed_in(people: People) -> None:
-    assert await people.granted(ADA) is None
+async def test_a_role_is_granted_and_taken_away_also_for_a_person_who_never_signed_in(people: SqlPeople) -> None:
+    assert (await people.person(ADA)).granted is None
     await people.grant(Grant(ADA, Role.LAB_ADMIN, "root@lab.example", "runs the lab", NOON))
-    assert await people.granted(ADA) is Role.LAB_ADMIN
+    assert (await people.person(ADA)).granted is Role.LAB_ADMIN
 
     await people.begin_session("one", a_session())
-    assert await people.granted(ADA) is Role.LAB_ADMIN, "signing in does not change it"
+    assert (await people.person(ADA)).granted is Role.LAB_ADMIN, "signing in does not change it"
     known = await people.known()
     assert [(each.email, each.name, each.granted, each.last_seen) for each in known] == [
         (ADA, "Ada", Role.LAB_ADMIN, NOON)
     ]
     await people.grant(Grant(ADA, None, "root@lab.example", "left", NOON))
-    assert await people.granted(ADA) is None
+    assert (await people.person(ADA)).granted is None
 
 
-async def test_expired_sessions_and_logins_are_deleted(people: People) -> None:
+async def test_a_person_chooses_a_zone_and_goes_back_to_the_labs(people: SqlPeople) -> None:
+    await people.choose_zone(ADA, ZoneInfo("Asia/Kolkata"))
+    assert (await people.person(ADA)).zone == ZoneInfo("Asia/Kolkata"), "also who has never signed in"
+
+    await people.begin_session("one", a_session())
+    await people.grant(Grant(ADA, Role.LAB_ADMIN, "root@lab.example", "runs the lab", NOON))
+    assert (await people.person(ADA)).zone == ZoneInfo("Asia/Kolkata"), "neither a sign-in nor a role changes it"
+    assert (await people.person("eve@lab.example")).zone is None
+
+    await people.choose_zone(ADA, None)
+    assert (await people.person(ADA)).zone is None
+    assert (await people.person(ADA)).granted is Role.LAB_ADMIN
+
+
+async def test_expired_sessions_and_logins_are_deleted(people: SqlPeople) -> None:
     await people.begin_session("over", a_session(expires=NOON))
     await people.begin_session("on", a_session())
     await people.begin_login("over", PendingLogin({}, NOON))
@@ -146,7 +161,7 @@ async def test_expired_sessions_and_logins_are_deleted(people: People) -> None:
     assert await people.session("on", NOON) is not None
 
 
-async def test_the_groups_of_a_person_are_those_that_each_source_told_last(people: People) -> None:
+async def test_the_groups_of_a_person_are_those_that_each_source_told_last(people: SqlPeople) -> None:
     await people.saw_groups(ADA, GroupSource.IDENTITY_PROVIDER, ["vision", "nlp"], NOON)
     await people.saw_groups(ADA, GroupSource.CLUSTER, ["oidc:vision", "system:authenticated"], NOON)
     assert await people.seen_groups(ADA) == dict.fromkeys(["vision", "nlp", "oidc:vision"], NOON)
@@ -165,7 +180,7 @@ async def test_the_groups_of_a_person_are_those_that_each_source_told_last(peopl
     assert await people.seen_groups(ADA) == {}
 
 
-async def test_a_group_that_was_not_seen_for_long_is_forgotten(people: People) -> None:
+async def test_a_group_that_was_not_seen_for_long_is_forgotten(people: SqlPeople) -> None:
     await people.saw_groups(ADA, GroupSource.IDENTITY_PROVIDER, ["vision"], NOON)
 
     assert await people.forget_expired(NOON + SEEN_COUNTS - timedelta(seconds=1)) == 0

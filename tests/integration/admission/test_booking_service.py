@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -36,12 +36,14 @@ class Dashboard:
 
 
 @asynccontextmanager
-async def a_client(dashboard: Dashboard, timeout_s: float = 30.0) -> AsyncIterator[BookingStatusClient]:
+async def a_client(
+    dashboard: Dashboard, timeout_s: float = 30.0, maia_gpus: Callable[[], int] = lambda: 1
+) -> AsyncIterator[BookingStatusClient]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", dashboard.answer)
     async with TestServer(app) as server:
         where = BookingAddress(str(server.make_url("/maia-api/x/")), "s3cret")
-        client = BookingStatusClient(where, timeout_s)
+        client = BookingStatusClient(where, timeout_s, maia_gpus=maia_gpus)
         try:
             yield client
         finally:
@@ -59,6 +61,17 @@ async def test_the_request_has_maias_json() -> None:
     assert dashboard.asked == [{"user_email": "alice@lab.example", "namespace": "lab", "token": "s3cret"}]
     id = "maia-d1796c44ecb6a383b11922b9"  # of this person and model, always the same
     assert verdict == BookingStatus(datetime(2026, 11, 20, tzinfo=UTC), "NVIDIA-RTX-A6000", 1, id)
+
+
+async def test_maias_answer_stands_for_as_many_gpus_as_the_configuration_says_now() -> None:
+    dashboard = Dashboard(json.dumps({"schedulable": True, "until": "2026-11-20T00:00:00Z", "gpu": A6000}))
+    configured = 8
+    async with a_client(dashboard, maia_gpus=lambda: configured) as client:
+        before = await client.status("alice", "lab")
+        configured = 2
+        after = await client.status("alice", "lab")
+
+    assert (before.gpus, after.gpus) == (8, 2)
 
 
 @pytest.mark.parametrize(

@@ -24,14 +24,12 @@ from carrel.admission import certificates
 from carrel.admission.assembly import AdmissionWebhook
 from carrel.admission.certificates import Validity
 from carrel.admission.handlers import ReviewHandler
-from carrel.admission.metrics import WebhookMeasures, WebhookMetrics
+from carrel.admission.metrics import WebhookMetrics
 from carrel.admission.options import AdmissionOptions
 from carrel.cluster.state import ClusterState
-from carrel.demo.kubelets import SimulatedKubelets
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, DeleteOptions, JsonPatch, MergePatch
-from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import (
     CONFIG_MAPS,
     CRDS,
@@ -41,15 +39,18 @@ from carrel.kubernetes.objects.resources import (
     PRIORITY_CLASSES,
     SECRETS,
 )
+from carrel.kubernetes.reflector import Informers
 from carrel.manifests import crds, priority_classes, webhooks
 from carrel.parsing.time import seconds
 from kubernetes_in_memory import EmbeddedApi
 from kubernetes_in_memory.http_server import serve
+from testbed.kubelets import SimulatedKubelets
+from tests.kit.configuration import config_file, configure
+from tests.kit.eventually import LIMIT_S
 from tests.kit.gpus import a_node
 from tests.kit.reviews import Reviewed, apply_answer, review
 from tests.kit.reviews import a_pod as gpu_pod
 
-LIMIT_S = 60
 GPU = {"nvidia.com/gpu": "1"}
 Json = dict[str, Any]
 
@@ -112,6 +113,7 @@ async def a_cluster() -> AsyncIterator[tuple[Client, str]]:
         await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     for each in priority_classes():
         await client.create(PRIORITY_CLASSES, each)
+    await configure(client)
     async with serve(api) as served:
         yield client, served.url
         await client.aclose()
@@ -166,6 +168,7 @@ async def test_a_pod_is_admitted_and_the_webhook_stops_on_sigterm() -> None:
         environment = {
             "API_URL": str(service.make_url("/api")),
             "API_TOKEN": "t0ken",
+            "GPU_STATS_URL": "https://maia.lab.example/maia-api/gpu-stats/",
             "CARREL_SEAL_KEY": "a key that nobody knows",
         }
         async with a_webhook(server, environment=environment) as webhook:
@@ -194,6 +197,7 @@ async def test_a_pod_is_admitted_and_the_webhook_stops_on_sigterm() -> None:
     assert 'carrel_reviews_total{outcome="booked",verb="mutate"} 1.0' in numbers
     assert re.search(r"carrel_certificate_expiry_timestamp_seconds 1\.\d+e\+09", numbers)
     assert "t0ken" not in webhook.story and "Traceback" not in webhook.story
+    assert webhook.story.count("unused_setting name=GPU_STATS_URL") == 1
 
 
 async def test_without_another_booking_service_a_pod_is_admitted_by_the_bookings_of_the_cluster() -> None:
@@ -260,7 +264,7 @@ async def test_owners_hand_overs_and_priority_classes_are_read_from_the_cluster(
 
 class Replica(AdmissionWebhook):
     def handler(self) -> ReviewHandler:
-        metrics = WebhookMetrics(WebhookMeasures(lambda: 0, lambda: 0.0, lambda: 0.0))
+        metrics = WebhookMetrics()
         return ReviewHandler(self.admission, metrics, lambda: self.informers.is_synced)
 
 
@@ -322,7 +326,7 @@ async def test_a_port_that_is_in_use_is_reported() -> None:
     assert f"✗ Cannot listen on 127.0.0.1:{port}" in said.decode() and "Traceback" not in said.decode()
 
 
-async def test_it_stops_on_sigterm_also_before_it_has_a_certificate() -> None:
+async def test_it_stops_on_sigterm_also_before_it_has_a_certificate(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         server = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         command = (
@@ -336,6 +340,8 @@ async def test_it_stops_on_sigterm_also_before_it_has_a_certificate() -> None:
             "0",
             "--tls-folder",
             "/nowhere",
+            "--config",
+            config_file(tmp_path),
         )
         running = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
         webhook = WebhookProcess(running)

@@ -9,7 +9,8 @@ import pytest
 
 from carrel.bookings.inventory import idle_gpus
 from carrel.bookings.people import Scope
-from carrel.bookings.rules import BookingRules
+from carrel.configuration.schema import BookingRules
+from carrel.ids import PodUid
 from carrel.ledger.ledger import Ledger
 from tests.kit.booking import ADMIN, DAY, MEMBER, NOW, OTHER, Caller, Opened, at, made, with_rules
 from tests.kit.gpus import A100, A6000, a_node, held
@@ -353,7 +354,7 @@ async def test_idle_gpus_are_those_that_no_pod_holds_booked_or_not(opened: Opene
 
     [told] = (await ada.get("/api/v1/models")).json["items"]
     assert (told["free_now"], told["idle_now"]) == (3, 2)
-    ledger.forget("uid-train")
+    ledger.forget(PodUid("uid-train"))
     assert idle_gpus(ledger) == {A6000: 3}
 
 
@@ -416,6 +417,26 @@ async def test_nothing_is_booked_before_the_cluster_was_read(opened: Opened, ada
 
     assert (answer.status, answer.json["code"]) == (503, "inventory-unknown")
     assert (await opened.nobody.get("/readyz")).status == 503
+
+
+async def test_a_planned_booking_gets_another_model_judged_like_a_new_one_without_itself(
+    opened: Opened, ada: Caller, bob: Caller
+) -> None:
+    opened.inventory.gpus[A100] = 1
+    mine = await made(ada, gpus=2, start=at(2), end=at(4))
+    path = f"/api/v1/bookings/{mine['id']}"
+
+    refused = await ada.patch(path, {"model": "a100"})
+    assert refused.codes == ["capacity"]
+    assert (await ada.patch(path, {"model": "h100"})).codes == ["unknown-model"]
+    changed = await ada.patch(path, {"model": "a100", "gpus": 1, "start": at(3), "end": at(5)})
+    assert (changed.status, changed.json["model"], changed.json["gpus"]) == (200, A100, 1)
+    assert (await bob.book(gpus=2, start=at(2), end=at(4))).status == 201, "its GPUs are free again"
+    assert (await ada.patch(path, {"model": A6000})).codes == ["capacity"], "bob has them now"
+
+    opened.clock.now += 3.5 * DAY
+    assert (await ada.patch(path, {"model": A6000})).codes[0] == "begun"
+    assert (await ada.patch(path, {"model": A100, "note": "the same"})).status == 200
 
 
 async def test_maintenance_takes_gpus_out_of_the_calendar(ada: Caller, eva: Caller) -> None:

@@ -71,14 +71,14 @@ async def test_the_rules_are_shown_with_their_limits(ada: Caller) -> None:
         "shares_per_gpu": 1,
         "zone": "Europe/Stockholm",
     }
-    assert {rule["option"]: rule["value"] for rule in rules if rule["option"]} == {
-        "--min-hours": 24.0,
-        "--max-days": 14.0,
-        "--max-gpus": 4.0,
-        "--group-max-gpus": 0.0,
-        "--shares-per-gpu": 1.0,
-        "--planned": 1.0,
-        "--cooldown-days": 14.0,
+    assert {rule["field"]: rule["value"] for rule in rules if rule["field"]} == {
+        "bookings.rules.minDuration": "1d",
+        "bookings.rules.maxDuration": "14d",
+        "bookings.rules.maxGpus": "4",
+        "bookings.rules.groupMaxGpus": "0",
+        "bookings.rules.sharesPerGpu": "1",
+        "bookings.rules.planned": "1",
+        "bookings.rules.cooldown": "14d",
     }
     assert {"code": "cooldown", "title": "Cooldown not over", "words": "14 d since the last one"}.items() <= next(
         rule.items() for rule in rules if rule["code"] == "cooldown"

@@ -9,6 +9,7 @@ from carrel.bookings.records import BookingRecord
 from carrel.bookings.rules import Booking
 from carrel.dialects.maia import SCHEDULABILITY_PATH
 from carrel.http.serving import Address, serving
+from carrel.ids import BookingId
 from tests.kit.booking import DAY, MAIA_TOKEN, MEMBER, NOW, Opened
 from tests.kit.gpus import A6000
 
@@ -72,7 +73,9 @@ async def test_the_active_booking_that_ends_last_counts(opened: Opened, after_da
     ends = {"long": (MEMBER, 1, 5), "short": (MEMBER, 0, 2), "bobs": ("bob@lab.org", 0, 9)}
     async with opened.service.queries.store.writing() as writing:
         for id, (user, start, end) in ends.items():
-            await writing.add(BookingRecord(Booking(id, user, A6000, NOW + start * DAY, NOW + end * DAY), NOW, user))
+            await writing.add(
+                BookingRecord(Booking(BookingId(id), user, A6000, NOW + start * DAY, NOW + end * DAY), NOW, user)
+            )
     opened.clock.now = NOW + after_days * DAY
 
     active = await opened.service.queries.active_booking(MEMBER)

@@ -8,10 +8,10 @@ from carrel.bookings.groups import GroupSource
 from carrel.bookings.notifications.notifier import notification_of
 from carrel.bookings.people import Scope
 from carrel.bookings.queries import group_members
-from carrel.bookings.rules import BookingRules
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.people import SqlPeople
+from carrel.configuration.schema import BookingRules
 from tests.kit.booking import ADMIN, DAY, MEMBER, NOW, OTHER, Caller, Opened, at, made, opened_on, with_rules
 from tests.kit.gpus import A6000
 
@@ -337,3 +337,13 @@ async def test_members_by_sign_in_are_read_with_those_of_the_list(database: Data
     (group,) = (await eva.get(GROUPS)).json["items"]
     assert group["people"][1] == {"email": OTHER, "role": "member", "listed": False, "seen_at": at(0)}
     assert (await eva.book(days=2, group="staff")).status == 201, "an admin may also book for a group of the sign-in"
+
+
+async def test_a_list_of_2000_people_is_taken_and_names_the_managers_that_stay(vision: Opened, eva: Caller) -> None:
+    people = [f"Student {number} of the course <student{number}@lab.org>" for number in range(1999)]
+
+    listed = await eva.post(f"{GROUPS}/vision/people", {"people": [*people, MEMBER], "role": "member"})
+
+    assert listed.status == 200, listed.body
+    assert (len(listed.json["changed"]), listed.json["unchanged"]) == (1999, 0)
+    assert listed.json["stay_managers"] == [MEMBER]

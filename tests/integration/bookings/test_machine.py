@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from carrel.bookings.rules import BookingRules
 from carrel.bookings.store.database import Database
+from carrel.configuration.schema import BookingRules
 from tests.kit.booking import NOW, Caller, opened_on
 
 HOUR = timedelta(hours=1)
@@ -31,7 +31,7 @@ MOST_OF_A_GROUP = 2
 class Slot:
     """Hours since the test's now; the end is the real one: the planned, or when it was cancelled.
 
-    `who` is a person or the group.
+    `who` is a person or the group. One that was cancelled in the hour in which it began has no hour, but a cooldown.
     """
 
     who: str
@@ -39,6 +39,7 @@ class Slot:
     start: int
     end: int
     gpus: int
+    made: int
 
     def holds(self, hour: int) -> bool:
         return self.start <= hour < self.end
@@ -57,7 +58,7 @@ def near(own: list[Slot], wish: Slot) -> bool:
 
 
 def wrong(slots: list[Slot], wish: Slot, now: int, capacity: int, old: Slot | None = None) -> set[str]:
-    others = [slot for slot in slots if slot is not old and slot.start < slot.end]
+    others = [slot for slot in slots if slot is not old]
     own = [slot for slot in others if slot.who == wish.who]
     if old is not None and old.end <= now:
         return {"over"}
@@ -116,7 +117,7 @@ class BookingMachine(RuleBasedStateMachine):
         gpus=st.integers(1, 3),
     )
     def book(self, who: str, model: str, start: int, length: int, gpus: int) -> None:
-        wish = Slot(who, model, self.now + start, self.now + start + length, gpus)
+        wish = Slot(who, model, self.now + start, self.now + start + length, gpus, self.now)
         body = {"model": model, "start": _at(wish.start), "end": _at(wish.end), "gpus": gpus}
         body |= {"group": GROUP} if who == GROUP else {}
         expected = wrong(list(self.slots.values()), wish, self.now, CAPACITY[model])
@@ -178,10 +179,10 @@ class BookingMachine(RuleBasedStateMachine):
 
         if slot.end > self.now:
             assert answer.json["state"] == "cancelled"
-            if slot.start < self.now:
-                slot.end = self.now
+            if slot.start > self.now or slot.made == self.now:
+                del self.slots[id]  # it had not begun, or was only just made: it does not count
             else:
-                del self.slots[id]  # it does not count
+                slot.end = self.now
         else:
             assert answer.status in (200, 422)  # cancelled before, or over
 

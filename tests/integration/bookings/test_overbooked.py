@@ -6,7 +6,7 @@ import pytest
 
 from carrel.bookings.notifications.messages import text
 from carrel.bookings.notifications.notifier import notification_of
-from carrel.bookings.notifications.overbooked_watch import LASTS, OverbookedWatch
+from carrel.bookings.notifications.watches import LASTS, OverbookedWatch
 from carrel.bookings.records import LogEntry
 from tests.kit.booking import MEMBER, OTHER, Opened, at, made
 from tests.kit.gpus import A6000

@@ -16,15 +16,18 @@ import uvicorn
 from carrel.bookings.mirror import BookingMirror
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import BookingRecord
-from carrel.bookings.rules import Booking, BookingRules
+from carrel.bookings.rules import Booking
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
+from carrel.configuration.schema import BookingRules
 from carrel.dialects.booking_objects import BOOKINGS
+from carrel.ids import BookingId
 from kubernetes_in_memory.http_server import serve
 from kubernetes_in_memory.messages import Api, HttpResponse, RequestLike
 from tests.contracts.backends import eventually
 from tests.integration.scheduling.test_process import Process, carrel_process
 from tests.kit.booking import FakeInventory
+from tests.kit.configuration import config_file
 from tests.kit.gpus import A6000, a_node
 from tests.kit.lab import a_lab
 
@@ -114,7 +117,7 @@ async def test_a_replica_whose_clock_is_a_day_ahead_keeps_what_runs_by_the_api_s
     async with a_lab([], in_real_time=True, has_booker=False) as lab, contextlib.aclosing(database):
         async with store.writing() as writing:
             for id in ("mirrored", "new"):
-                booking = Booking(id, f"{id}@lab.org", A6000, yesterday - hour, yesterday + hour)
+                booking = Booking(BookingId(id), f"{id}@lab.org", A6000, yesterday - hour, yesterday + hour)
                 await writing.add(BookingRecord(booking, yesterday, f"{id}@lab.org"))
         right = BookingQueries(store, FakeInventory(), BookingRules(), UTC, lambda: yesterday)
         await BookingMirror(lab.client, right).write("mirrored")
@@ -134,23 +137,25 @@ async def test_a_replica_whose_clock_is_a_day_ahead_keeps_what_runs_by_the_api_s
             assert await objects() == {"mirrored", "new"}
 
 
-async def test_all_mistakes_in_the_settings_are_listed_at_once() -> None:
+async def test_all_mistakes_in_the_settings_are_listed_at_once(tmp_path: Path) -> None:
+    gpus = tmp_path / "gpus.yaml"
+    gpus.write_text(GPUS)
     async with carrel_process(
-        *("booking", "--zone", "Mars/Olympus", "--min-hours", "48", "--max-days", "1", "--database", "mysql://x/y"),
-        *("--dev", "--bind-address", "0.0.0.0"),
+        *("booking", "--inventory", str(gpus), "--config", config_file(tmp_path), "--port", "0"),
+        *("--database", f"sqlite:///{tmp_path}/carrel.db", "--dev", "--bind-address", "0.0.0.0"),
         environment={"CARREL_MAIA_TOKEN": "secret-token"},
     ) as process:
         code, said = await process.wait_end()
 
     assert code == 2
-    for word in ("--zone", "--min-hours", "--maia-token", "--dev", "sqlite:///FILE"):
+    for word in ("--maia-token", "--dev"):
         assert word in said
     assert "secret-token" not in said
 
 
 async def test_mistakes_name_the_variable_and_the_token_must_be_ascii() -> None:
-    async with carrel_process("booking", environment={"CARREL_PLANNED": "many"}) as process:
-        assert "'CARREL_PLANNED'" in (said := (await process.wait_end())[1]), said
+    async with carrel_process("booking", environment={"CARREL_PORT": "many"}) as process:
+        assert "✗ CARREL_PORT of carrel booking" in (said := (await process.wait_end())[1]), said
         assert "[" not in said.partition("env var")[2].partition(")")[0]
     async with carrel_process("booking", environment={"CARREL_MAIA_TOKEN": "tökén"}) as process:
         code, said = await process.wait_end()

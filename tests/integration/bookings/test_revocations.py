@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from carrel.bookings.mirror import BookingMirror
-from carrel.bookings.notifications.revocation_watch import RevocationWatch
+from carrel.bookings.notifications.watches import RevocationWatch
 from carrel.bookings.people import RoleOptions
 from carrel.bookings.records import LogEntry
 from carrel.bookings.sign_in.token_review import TokenReviewer
 from carrel.bookings.store.outbox import SqlOutbox
+from carrel.cluster.configuration_changes import ChangeNote, read_objects, write_changes
+from carrel.cluster.configuration_record import ensure_changes
 from carrel.cluster.options import ClusterOptions
 from carrel.cluster.state import ClusterState
 from carrel.kubernetes.client import Client
@@ -28,6 +30,8 @@ from tests.kit.gpus import a_node
 from tests.kit.kai import POD_GROUP_KIND
 from tests.kit.lab import QUICK, Lab, a_lab
 from tests.kit.tiers import OPPORTUNISTIC, TierController, an_opportunistic_pod, an_unschedulable_booked_pod, settle
+
+TOLD = ("namespace", "pod", "ends", "then")
 
 
 @contextlib.asynccontextmanager
@@ -66,7 +70,9 @@ async def test_two_replicas_log_once_that_a_pod_lost_its_gpu(opened: Opened) -> 
         await an_unschedulable_booked_pod(lab, "urgent")
         await settle(lab, TierController(controller))
         (entry,) = await eventually_entries(opened)
-    told = (entry.action, entry.subject, entry.details, entry.why)
+    # The pod may be gone, with its GPU, before a replica has seen the record.
+    assert entry.details["uid"] and entry.details["held"] in ("0", "1")
+    told = (entry.action, entry.subject, {key: entry.details[key] for key in TOLD}, entry.why)
     why = "a GPU was needed for the booked pod lab/urgent"
     details = {
         "namespace": "lab",
@@ -127,6 +133,9 @@ async def test_the_role_of_the_booking_service_allows_what_it_calls_and_nothing_
             pass
         assert await TokenReviewer(client, RoleOptions(), lab.clock.seconds).person("made-up") is None
         await _mirror_a_booking(BookingMirror(client, opened.service.queries), opened)
+        await ensure_changes(lab.client, "carrel")  # as the controller does
+        there = (await read_objects(client, "carrel")).people
+        await write_changes(client, "carrel", there, "tiers: {revocationGrace: 30s}", ChangeNote("ada", "why not"))
 
     assert recorder.used == {
         (document["metadata"].get("namespace", ""), group, resource, verb)
@@ -152,24 +161,24 @@ async def _mirror_a_booking(mirror: BookingMirror, opened: Opened) -> None:
     assert await mirror.compare() == []
 
 
-async def test_a_token_that_the_cluster_gave_our_webhook_makes_it_a_service() -> None:
+async def test_a_token_that_the_cluster_gave_a_hub_makes_it_a_hub() -> None:
     async with a_lab([]) as lab:
-        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "webhook", "namespace": "carrel"}}
+        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "hub", "namespace": "carrel"}}
         await lab.api.send(_post("/api/v1/namespaces/carrel/serviceaccounts", account))
-        spec = {"containers": [{"name": "main", "image": "work"}], "serviceAccountName": "webhook"}
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "webhook-1"}, "spec": spec}
+        spec = {"containers": [{"name": "main", "image": "work"}], "serviceAccountName": "hub"}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "hub-1"}, "spec": spec}
         await lab.client.create(PODS, pod, "carrel")
-        bound = {"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "webhook-1"}}
+        bound = {"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "hub-1"}}
         token, unbound = [await _token(lab, spec) for spec in (bound, {})]
 
-        roles = RoleOptions(services=frozenset({"system:serviceaccount:carrel:webhook"}))
+        roles = RoleOptions(hubs=frozenset({"system:serviceaccount:carrel:hub"}))
         person = await TokenReviewer(lab.client, roles, lab.clock.seconds).person(token)
         nobodys = await TokenReviewer(lab.client, roles, lab.clock.seconds).person(unbound)
         stranger = await TokenReviewer(lab.client, RoleOptions(), lab.clock.seconds).person(token)
-        await lab.client.delete(PODS, "webhook-1", "carrel", how=DeleteOptions(grace_seconds=0))
+        await lab.client.delete(PODS, "hub-1", "carrel", how=DeleteOptions(grace_seconds=0))
         later = await TokenReviewer(lab.client, roles, lab.clock.seconds).person(token)
     assert person is not None
-    assert (person.is_service, person.may_book) == (True, False)
+    assert (person.is_hub, person.may_book) == (True, False)
     assert stranger is None
     assert nobodys is None, "it is bound to no pod"
     assert later is None, "its pod is gone"
@@ -177,7 +186,7 @@ async def test_a_token_that_the_cluster_gave_our_webhook_makes_it_a_service() ->
 
 async def _token(lab: Lab, spec: dict[str, Any]) -> str:
     request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
-    answer = await lab.api.send(_post("/api/v1/namespaces/carrel/serviceaccounts/webhook/token", request))
+    answer = await lab.api.send(_post("/api/v1/namespaces/carrel/serviceaccounts/hub/token", request))
     return str(json.loads(answer.body)["status"]["token"])
 
 

@@ -21,7 +21,7 @@ import yaml
 from typer.testing import CliRunner
 
 from carrel.__main__ import app
-from carrel.parsing.time_words import moment
+from carrel.parsing.time import moment
 from tests.kit.booking_service import BookingProcess, booking_process
 
 
@@ -41,10 +41,10 @@ class Result:
 class Person:
     def __init__(self, service: BookingProcess, email: str, role: str = "member") -> None:
         self.email = email
-        self._env = {"CARREL_URL": service.url, "CARREL_TOKEN": service.token(email, role)}
+        self.env = {"CARREL_URL": service.url, "CARREL_TOKEN": service.token(email, role)}
 
     def types(self, *words: str) -> Result:
-        done = CliRunner().invoke(app, words, env=self._env, prog_name="carrel")
+        done = CliRunner().invoke(app, words, env=self.env, prog_name="carrel")
         assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
         return Result(done.exit_code, done.stdout, done.stderr)
 
@@ -60,18 +60,18 @@ def test_a_person_books_extends_and_cancels(service: BookingProcess) -> None:
     made = json.loads(ada.types("book", "a6000", "--days", "5", "--note", "ablation", "-o", "json").out)
     assert (made["user"], made["model"], made["state"]) == ("ada@lab.example", "NVIDIA-RTX-A6000", "active")
     assert "1 of 2" in ada.types("free", "a6000").out
-    assert made["id"] in ada.types("list").out
+    assert f"\n{made['id'][:8]}  " in ada.types("list").out
     assert "ablation" in ada.types("show").out
 
     longer = ada.types("extend", "--days", "2")
     assert "(7 d)" in longer.out
-    shorter = ada.types("extend", made["id"], "--days", "-1", "--dry-run")
+    shorter = ada.types("extend", made["id"][:8], "--days", "-1", "--dry-run")
     assert "(6 d)" in shorter.out
     assert "(7 d)" in ada.types("show").out, "a dry run changes nothing"
 
     assert "starts the cooldown of 14 d today" in ada.types("cancel", "--dry-run").out
     assert ada.types("cancel", "--yes").out.count("✓ Cancelled") == 1
-    assert ada.types("show", made["id"], "-o", "json").out.count('"cancelled"') == 1
+    assert ada.types("show", made["id"][:6], "-o", "json").out.count('"cancelled"') == 1
     assert "2 of 2" in ada.types("free", "a6000").out
 
 
@@ -272,11 +272,53 @@ def test_a_bad_token_and_no_service_have_their_own_exit_codes(service: BookingPr
     assert (plain.code, "Without TLS" in plain.err) == (2, True)
 
 
+def test_a_booking_is_named_by_the_beginning_of_its_id(service: BookingProcess) -> None:
+    ola = Person(service, "ola@lab.example")
+    id = json.loads(ola.types("book", "a100", "--days", "1", "--from", "+60d", "-o", "json").out)["id"]
+
+    for given in (id[:4], id[:8], id):
+        assert json.loads(ola.types("show", given, "-o", "json").out)["id"] == id
+    short = ola.types("show", id[:3])
+    assert (short.code, f"Try:  carrel show {id[:8]}" in short.err) == (2, True), short
+    for wrong in (id[:8] + "x", "%", "a b/../c", "?"):
+        assert ola.types("show", wrong).code == 4
+    assert f"Try:  carrel cancel {id[:8]} --yes" in ola.types("cancel", id[:8]).err
+    assert ola.types("cancel", id[:8], "--yes").code == 0
+
+
+SHELLS = {
+    "bash": ({"COMP_WORDS": "carrel {words}", "COMP_CWORD": "{count}"}, "{value}"),
+    "zsh": ({"_TYPER_COMPLETE_ARGS": "carrel {words}"}, '"{value}"'),
+    "fish": ({"_TYPER_COMPLETE_ARGS": "carrel {words}", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}, "{value}"),
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_shell_completes_commands_models_and_bookings(service: BookingProcess, shell: str) -> None:
+    kai = Person(service, "kai@lab.example")
+    id = json.loads(kai.types("book", "a100", "--days", "1", "--from", "+90d", "-o", "json").out)["id"]
+    variables, written = SHELLS[shell]
+
+    def completed(words: str, **env: str) -> str:
+        told = {name: value.format(words=words, count=len(words.split(" "))) for name, value in variables.items()}
+        here = {**told, "_CARREL_COMPLETE": f"complete_{shell}", **kai.env, **env}
+        return CliRunner().invoke(app, [], env=here, prog_name="carrel").stdout
+
+    for words, value in (("bo", "book"), ("book NVIDIA-A", "NVIDIA-A100-SXM4-80GB"), (f"show {id[:2]}", id[:8])):
+        assert written.format(value=value) in completed(words)
+    for away in ({"CARREL_URL": "http://127.0.0.1:9"}, {"CARREL_TOKEN": "none"}, {"CARREL_URL": "http://192.0.2.1"}):
+        assert completed("book NVIDIA-A", **away).strip() in ("", "_files")
+    kai.types("cancel", "--yes")
+
+
+LOGGED_OUT = {"CARREL_URL": "", "CARREL_TOKEN": "", "JUPYTERHUB_API_TOKEN": "", "SSH_CONNECTION": ""}
+
+
 def test_login_with_a_browser_saves_a_token_that_only_its_owner_may_read(
     service: BookingProcess, tmp_path: Path
 ) -> None:
-    env = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path), "CARREL_URL": "", "CARREL_TOKEN": ""}
-    command = [sys.executable, "-m", "carrel", "login", service.url, "--no-browser"]
+    env = {**os.environ, **LOGGED_OUT, "XDG_CONFIG_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "carrel", "login", service.url.removeprefix("http://")]
     with subprocess.Popen(command, env=env, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as login:
         assert login.stderr is not None
         address = next(line.strip() for line in login.stderr if "/cli-login?" in line)
@@ -289,12 +331,65 @@ def test_login_with_a_browser_saves_a_token_that_only_its_owner_may_read(
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
     token = json.loads(file.read_text())["token"]
-    alone = {"XDG_CONFIG_HOME": str(tmp_path), "CARREL_URL": "", "CARREL_TOKEN": ""}
+    alone = {"XDG_CONFIG_HOME": str(tmp_path), **LOGGED_OUT}
     assert CliRunner().invoke(app, ["list"], env=alone).exit_code == 0
     assert "Logged out" in CliRunner().invoke(app, ["login", "--forget"], env=alone).stdout
     assert not file.exists()
     stolen = {**alone, "CARREL_URL": service.url, "CARREL_TOKEN": token}
     assert CliRunner().invoke(app, ["list"], env=stolen).exit_code == 7, "it was revoked, not only deleted"
+
+
+@pytest.mark.parametrize("how", ["--no-browser", "over SSH"])
+def test_login_with_a_browser_elsewhere_asks_for_the_code_of_its_page(
+    service: BookingProcess, tmp_path: Path, how: str
+) -> None:
+    ssh = {"SSH_CONNECTION": "192.0.2.1 50000 192.0.2.2 22" * (how == "over SSH")}
+    env = {**os.environ, **LOGGED_OUT, **ssh, "XDG_CONFIG_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "carrel", "login", service.url, *[how] * (how != "over SSH")]
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, env=env, text=True, **pipes) as login:
+        assert login.stderr is not None
+        address = next(line.strip() for line in login.stderr if "/cli-login?" in line)
+        browser = service.browser("mia@lab.example")
+        asked = browser.open(address)
+        assert "on another computer" in asked
+        form = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', asked))
+        page = browser.open(f"{service.url}/cli-login", form)
+        assert "Give it to nobody" in page
+        (code,) = re.findall(r"<p><code>([\w-]+)</code></p>", page)
+        out, err = login.communicate(f"{code}\n", timeout=60)
+    assert (login.returncode, "as mia@lab.example" in out) == (0, True), err
+    assert CliRunner().invoke(app, ["list"], env={"XDG_CONFIG_HOME": str(tmp_path), **LOGGED_OUT}).exit_code == 0
+
+
+def test_a_code_works_once_and_only_where_the_login_began(service: BookingProcess, tmp_path: Path) -> None:
+    env = {"XDG_CONFIG_HOME": str(tmp_path), **LOGGED_OUT}
+    for typed, code in (("stolen\n", 7), ("\n", 2), ("", 2)):
+        words = ["login", service.url, "--no-browser"]
+        done = CliRunner().invoke(app, words, env=env, input=typed, prog_name="carrel")
+        assert (done.exit_code, "\n  Try:  carrel login" in done.stderr) == (code, True), done.stderr
+
+
+NO_SERVICE: dict[str, tuple[Any, ...]] = {
+    "a name that nobody has": ("https://gpus.invalid", 6, "no machine of this name"),
+    "a port where nothing listens": ("http://127.0.0.1:9", 6, "Nothing listens there."),
+    "no TLS": ("https://{host}", 6, "It does not speak TLS", "Try:  carrel login http://{host}"),
+    "a wrong path": ("http://{host}/timeline/x", 4, "Carrel is at http://{host}.", "Try:  carrel login http://{host}"),
+    "not a URL": ("http://[::1", 2, "is not the URL of a service"),
+    "another port": ("http://127.0.0.1:x", 2, "is not the URL of a service"),
+    "no TLS to another machine": ("http://gpus.lab.example", 2, "Try:  carrel login https://gpus.lab.example"),
+}
+
+
+@pytest.mark.parametrize("case", NO_SERVICE)
+def test_login_says_why_there_is_no_booking_service(service: BookingProcess, tmp_path: Path, case: str) -> None:
+    address, code, *said = NO_SERVICE[case]
+    host = service.url.removeprefix("http://")
+    env = {"XDG_CONFIG_HOME": str(tmp_path), **LOGGED_OUT}
+    done = CliRunner().invoke(app, ["login", address.format(host=host)], env=env, prog_name="carrel")
+
+    assert done.exit_code == code, done.stderr
+    assert [each for each in said if each.format(host=host) not in done.stderr] == [], done.stderr
 
 
 def test_login_can_save_a_given_token(service: BookingProcess, tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ async def test_an_api_server_that_does_not_answer_ends_it_with_6() -> None:
     process = await started("--server", "http://127.0.0.1:1")
     _, err = await process.communicate()
     assert process.returncode == 6
-    assert b"No answer from the cluster" in err
+    assert b"No answer from http://127.0.0.1:1\n" in err
 
 
 @pytest.mark.parametrize("interruption", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "the pod is deleted"])

@@ -11,12 +11,13 @@ import pytest
 from carrel.bookings.app import booking_app
 from carrel.bookings.sign_in.authenticator import SignInMethods
 from carrel.bookings.sign_in.hub import HubClient, HubTokens
-from carrel.bookings.sign_in.settings import SignInSettings
+from carrel.configuration.schema import Bookings, HubSignIn, SignIn
+from carrel.dialects.jupyter import HubPeople
 from carrel.http.serving import Address, serving
 from tests.integration.bookings.conftest import opened, with_tables
 from tests.integration.pages.test_coverage_on_pages import Seen, a_cluster
 from tests.kit import hub_provider
-from tests.kit.booking import Opened
+from tests.kit.booking import MEMBER, Opened
 from tests.kit.carrel_command import Result, carrel
 from tests.kit.hub_provider import HubProvider
 
@@ -39,14 +40,10 @@ async def a_notebook(opened: Opened, hub: HubProvider, home: Path) -> AsyncItera
         http = await stack.enter_async_context(aiohttp.ClientSession())
         hub.url = await stack.enter_async_context(serving(hub.app, Address()))
         authenticator = opened.service.authenticator
-        settings = SignInSettings(
-            hub_url=hub.url,
-            hub_client_id=hub_provider.CLIENT,
-            hub_client_secret=hub_provider.SECRET,
-            public_url="https://gpus.lab.org",
-            username_domain="lab.org",
-        )
-        methods = SignInMethods(hub=HubTokens(HubClient(settings, http), authenticator.roles, opened.clock.seconds))
+        at_hub = SignIn(hub=HubSignIn(url=hub.url, client_id=hub_provider.CLIENT))
+        bookings = Bookings(public_url="https://gpus.lab.org", sign_in=at_hub)
+        client = HubClient(bookings, HubPeople("lab.org"), hub_provider.SECRET, http)
+        methods = SignInMethods(hub=HubTokens(client, authenticator.roles, opened.clock.seconds))
         service = replace(opened.service, authenticator=replace(authenticator, methods=methods))
         url = await stack.enter_async_context(serving(booking_app(service), Address()))
         yield Notebook(
@@ -112,6 +109,22 @@ async def test_why_asks_the_booking_service_where_the_cluster_cannot_be_read(
     assert "Booking: no booking; waits for a free GPU" in one.out
     assert "lab/theirs of bob@lab.org" in one.out
     assert (other.code, "No pod theirs of yours" in other.err) == (4, True)
+
+
+async def test_why_of_a_notebook_without_its_gpu_is_what_home_says(
+    opened: Opened, hub: HubProvider, tmp_path: Path
+) -> None:
+    lost = "this pod runs without a GPU: the one that it had was needed for a booked pod on Mon 16 Nov 14:02 UTC"
+    notes = {"carrel.dev/user": MEMBER, "carrel.dev/runs-without-gpu": lost, "carrel.dev/asked-for": '{"gpus": 1}'}
+    async with a_cluster(opened, gpus=1) as seen, a_notebook(seen.opened, hub, tmp_path) as notebook:
+        await seen.replica.sees(await seen.lab.pod("jupyter-ada", annotations=notes))
+        one = await notebook.types("why", "pod/jupyter-ada")
+        everything = await notebook.types("why")
+        home = await seen.shows("/")
+
+    why = f"{lost}. Now: one is free now; stop this pod and start it again to get it"
+    assert (one.out, everything.out) == (f"{why}\n", f"lab/jupyter-ada: {why}\n")
+    assert why in home and "asks for no GPU" not in home
 
 
 async def _a_full_cluster(seen: Seen) -> None:

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.eventually import eventually
+from tests.kit.eventually import LIMIT_S, eventually
 
-LIMIT_S = 60
 NODES = "nodes:\n" + "".join(
     f"- {{name: n{number}, gpus: [{{count: 8, model: A100, memoryMiB: 81920}}]}}\n" for number in range(50)
 )

@@ -6,15 +6,15 @@ from datetime import timedelta
 
 import pytest
 
-from carrel.demo.kubelets import LEASES_NAMESPACE, REPORT_EVERY, STATUS_EVERY, SimulatedKubelets
 from carrel.dialects import nvidia
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import BindTarget, Json, NotFound
-from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import LEASES, NODES, PODS
+from carrel.kubernetes.reflector import Informers
 from carrel.ledger.gpus import Node
+from testbed.kubelets import LEASES_NAMESPACE, REPORT_EVERY, STATUS_EVERY, SimulatedKubelets
 from tests.kit.eventually import LIMIT_S
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, a_node
 from tests.kit.lab import Lab, a_lab
 
 
@@ -52,7 +52,7 @@ async def test_after_a_restart_with_other_gpus_the_node_says_so() -> None:
     async with a_lab([]) as lab:
         await kubelets_of(lab, a_node("n1", gpus=2)).announce()
         uid = (await lab.client.get(NODES, "n1"))["metadata"]["uid"]
-        mixed = Node("n1", (*a_node("n1", gpus=3).gpus, *a_node("n1", gpus=1, model="other").gpus), {"zone": "lab"})
+        mixed = Node(N1, (*a_node("n1", gpus=3).gpus, *a_node("n1", gpus=1, model="other").gpus), {"zone": "lab"})
 
         await kubelets_of(lab, mixed).announce()
 

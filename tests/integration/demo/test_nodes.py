@@ -9,12 +9,12 @@ from carrel.demo.nodes import DemoKubelets, NodeContext
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.dialects.kai_reservation import ReservationRequest, reservation_pod
 from carrel.kubernetes.cluster import BindTarget, Json
-from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.resources import NODES, PODS
+from carrel.kubernetes.reflector import Informers
 from carrel.node.settings import AgentMode
 from tests.kit.agent import becomes
 from tests.kit.coexist import RESERVATIONS, create_reservation_namespace
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, a_node
 from tests.kit.lab import Lab, a_lab
 
 NODE = a_node("n1", gpus=2)
@@ -83,7 +83,7 @@ async def test_a_pod_that_no_lease_gives_a_gpu_is_not_admitted(tmp_path: Path) -
 async def test_beside_nvidias_plugin_a_reservation_pod_says_which_gpu_the_kubelet_gave_it(tmp_path: Path) -> None:
     async with a_demo_node(tmp_path, AgentMode.COEXIST) as lab:
         await create_reservation_namespace(lab)
-        pod = await lab.client.create(PODS, reservation_pod(ReservationRequest("n1", "shared", "carrel")), RESERVATIONS)
+        pod = await lab.client.create(PODS, reservation_pod(ReservationRequest(N1, "shared", "carrel")), RESERVATIONS)
 
         async def reported() -> str:
             found = await lab.client.get(PODS, pod["metadata"]["name"], RESERVATIONS)

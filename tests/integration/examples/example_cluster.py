@@ -21,20 +21,20 @@ from carrel.cluster.pod_progress import is_waiting
 from carrel.cluster.state import ClusterState
 from carrel.cluster_file import read_cluster
 from carrel.demo.component_processes import WithToken
-from carrel.demo.kubelets import SimulatedKubelets
 from carrel.demo.system import SimulatedScheduler
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
 from carrel.http.serving import Address, serving
+from carrel.ids import NodeName
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.objects.kinds import Object
 from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, NAMESPACES, PODS, PRIORITY_CLASSES, Resource
+from carrel.kubernetes.reflector import Informers
 from carrel.ledger.gpus import Gpu
 from carrel.manifests import crds, priority_classes, webhooks
-from carrel.scheduling.app import extender_app
-from carrel.scheduling.assembly import SchedulerOptions, handlers_on
+from carrel.scheduling.assembly import SchedulerOptions, extender_app, handlers_on
 from kubernetes_in_memory import EmbeddedApi, Settings
 from kubernetes_in_memory.auth import UserInfo, service_account
+from testbed.kubelets import SimulatedKubelets
 from tests.kit.eventually import eventually
 from tests.kit.lab import DAY, Clock, Lab, Replica
 from tests.kit.tiers import TierController, catch_up, end_deleted, set_status
@@ -104,11 +104,11 @@ class ExampleCluster:
         for pod in pods:
             name = pod.metadata.name
             document = await self.lab.client.get(PODS, name, "lab")
-            attempt = await self.scheduler.attempt(
+            why = await self.scheduler.attempt(
                 document, self.replica.eligible_nodes.nodes_for(pod), lambda node, error: self._note(error)
             )
-            if not attempt.node:
-                waiting[name] = attempt.why
+            if why:
+                waiting[name] = why
                 unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
                 await set_status(self.lab, name, {"conditions": [unschedulable]})
         uids = [pod.metadata.uid for pod in pods]
@@ -138,7 +138,7 @@ class ExampleCluster:
     def gpu(self, lease: str) -> Gpu:
         """The GPU that the Lease is for."""
         node, _, index = lease.removeprefix("gpu-").rpartition("-")
-        return next(entry.gpu for entry in self.replica.ledger.entries(node) if entry.gpu.index == int(index))
+        return next(entry.gpu for entry in self.replica.ledger.entries(NodeName(node)) if entry.gpu.index == int(index))
 
 
 @asynccontextmanager
@@ -157,7 +157,7 @@ async def an_example_cluster() -> AsyncIterator[ExampleCluster]:
         await webhook.informers.wait_synced()
         async with (
             lab.replica() as replica,
-            serving(webhook.app(lambda: 0.0), Address()) as urls["webhook"],
+            serving(webhook.app(), Address()) as urls["webhook"],
             serving(extender_app(handlers_on(replica, replica.scheduler, FOR_ALL)), Address()) as extender,
             aiohttp.ClientSession() as session,
             asyncio.TaskGroup() as binds,

@@ -23,7 +23,7 @@ from carrel.scheduling.scheduler_config import Extender, scheduler_config
 from tests.integration.examples.example_cluster import ALICE, BOB, EXAMPLES, HUB, an_example_cluster, documents
 from tests.integration.scheduling.test_process import carrel_process
 from tests.kit.agent import an_agent, becomes
-from tests.kit.gpus import A100, A6000
+from tests.kit.gpus import A100, A6000, N1
 from tests.kit.lab import a_lab
 
 WHOLE = None
@@ -265,7 +265,7 @@ def test_kais_old_names_get_the_rights_that_the_new_ones_have() -> None:
 
 async def test_the_agent_reports_the_simulated_gpus_of_a_node() -> None:
     text = (EXAMPLES / "node-gpus.yaml").read_text()
-    assert len(read_gpus(text, "node-gpus.yaml", "n1")) == 3
+    assert len(read_gpus(text, "node-gpus.yaml", N1)) == 3
     async with a_lab([]) as lab, an_agent(lab, gpus=documents("node-gpus.yaml")[0]["gpus"]) as running:
 
         async def reported() -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from carrel.http.health import health_routes
 from carrel.http.limits import DEFAULT_LIMITS, ServerLimits
 from carrel.http.post_routes import BodyLimit, BodyMemory, JsonReply, PostRoute, post_routes
 from carrel.http.serving import Address, serving
-from tests.kit.eventually import eventually
+from tests.kit.eventually import LIMIT_S, eventually
 from tests.kit.raw_http import RawCaller, raw_caller
 
 SECRET = b"a-secret-of-the-path"
@@ -63,7 +63,7 @@ def request(path: str, body: bytes, *headers: bytes, version: bytes = b"1.1") ->
 async def answers(caller: RawCaller, *expected: bytes) -> None:
     """These bodies come, one after the other."""
     for each in expected:
-        await asyncio.wait_for(caller._reader.readuntil(each), 5)
+        await asyncio.wait_for(caller._reader.readuntil(each), LIMIT_S)
 
 
 async def test_a_body_may_come_in_pieces() -> None:

@@ -4,7 +4,6 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import aiohttp
@@ -16,21 +15,12 @@ from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch
 from carrel.kubernetes.objects.resources import PODS
 from tests.kit.jupyterhub.hub import HubBed, a_booking, a_startable
 from tests.kit.jupyterhub.hub_files import NAMESPACE
-from tests.kit.jupyterhub.notebook_kubelets import JUPYTER, STAND_IN
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest.fixture
-def real_servers(bed: HubBed) -> Iterator[None]:
-    """The servers of the other tests only answer."""
-    bed.kubelets.server = JUPYTER
-    yield
-    bed.kubelets.server = STAND_IN
-
-
-@pytest.mark.usefixtures("real_servers")
 async def test_a_notebook_holds_its_gpu_until_the_idle_culler_stops_it(bed: HubBed) -> None:
+    bed.kubelets.with_jupyter.add("ada@lab.example")
     pod = await bed.start_and_wait("ada@lab.example", "gpu-a-1")
 
     assert pod["metadata"]["annotations"]["carrel.dev/user"] == "ada@lab.example"
@@ -54,7 +44,6 @@ async def test_a_notebook_holds_its_gpu_until_the_idle_culler_stops_it(bed: HubB
         await culler.wait()
 
 
-@pytest.mark.usefixtures("real_servers")
 async def test_a_revoked_notebook_is_back_on_cpu_at_the_same_url(bed: HubBed) -> None:
     first = await bed.start_and_wait("bea@lab.example", "gpu-b-1")
     await bed.book("ben@lab.example", "B")
@@ -65,7 +54,6 @@ async def test_a_revoked_notebook_is_back_on_cpu_at_the_same_url(bed: HubBed) ->
     pod = await bed.pod("bea@lab.example")  # exactly one
     assert pod["metadata"]["uid"] != first["metadata"]["uid"]
     assert "nvidia.com/gpu" not in pod["spec"]["containers"][0]["resources"].get("limits", {})
-    assert await bed.notebook("bea@lab.example", "api/kernels") == 200
     assert booked["metadata"]["annotations"]["carrel.dev/tier"] == "booked"
     assert await bed.holders("b") == {booked["metadata"]["uid"]}
 
@@ -85,7 +73,7 @@ async def test_a_hub_that_polls_between_the_two_pods_keeps_the_server(bed: HubBe
     # Whoever asks for a server that the hub takes for dead gets a new one.
     status, said = await bed.api("POST", "users/cia@lab.example/server")
     assert (status, "already running" in str(said)) == (400, True), said
-    await bed.carrel.create(PODS, successor_of(first, Why.REVOKED, datetime.now(UTC)), NAMESPACE)
+    await bed.carrel.create(PODS, successor_of(first, Why.REVOKED, datetime.now(UTC), UTC), NAMESPACE)
 
     await bed.answers("cia@lab.example")
     assert await successors(bed, "cia@lab.example") == [first["metadata"]["uid"]]
@@ -97,11 +85,69 @@ async def test_a_hub_that_restarts_between_the_two_pods_keeps_the_server(bed: Hu
     await end_as_carrel_does(bed, first)
 
     await bed.restart()
-    await bed.carrel.create(PODS, successor_of(first, Why.REVOKED, datetime.now(UTC)), NAMESPACE)
+    await bed.carrel.create(PODS, successor_of(first, Why.REVOKED, datetime.now(UTC), UTC), NAMESPACE)
 
     await bed.answers("dan@lab.example")
     assert await successors(bed, "dan@lab.example") == [first["metadata"]["uid"]]
     await bed.stop_and_wait("dan@lab.example")
+
+
+async def test_while_the_pod_changes_people_see_what_happens_and_restart_does_no_harm(bed: HubBed) -> None:
+    first = await bed.start_and_wait("gus@lab.example", "gpu-d-1")
+    address = f"{bed.url}/user/gus@lab.example/lab"
+    async with SignedIn(bed, "gus@lab.example") as session:
+        await end_as_carrel_does(bed, first)
+
+        async def is_shown() -> str:
+            async with session.get(address, headers={"Accept": "text/html"}) as answer:
+                page = await answer.text()
+            return page if "Your server is moving" in page else ""
+
+        page = await bed.wait_for("the address leads to the page", is_shown)
+        assert 'http-equiv="refresh"' in page
+
+        async def is_not_offered_a_restart() -> bool:
+            """JupyterLab offers one for 503, which the proxy may say until its route has changed."""
+            return await bed.notebook("gus@lab.example", "api/kernels") == 502
+
+        await bed.wait_for("programs are told to come again", is_not_offered_a_restart)
+        async with session.get(f"{bed.url}/hub/spawn", headers={"Accept": "text/html"}) as answer:  # its Restart
+            assert "Your server is moving" in await answer.text()
+        status, _ = await bed.api("POST", "users/gus@lab.example/server")
+        assert status == 400
+        assert not await bed.pods("gus@lab.example")
+
+    await bed.carrel.create(PODS, successor_of(first, Why.REVOKED, datetime.now(UTC), UTC), NAMESPACE)
+    await bed.answers("gus@lab.example")
+    assert await successors(bed, "gus@lab.example") == [first["metadata"]["uid"]]
+    await bed.stop_and_wait("gus@lab.example")
+
+
+async def test_the_proxys_page_of_errors_says_it_while_the_pod_is_still_there(bed: HubBed) -> None:
+    first = await bed.start_and_wait("gia@lab.example", "gpu-d-1")
+    async with SignedIn(bed, "gia@lab.example") as session:
+        await end_server(bed, first)
+
+        async def is_said() -> bool:
+            address = f"{bed.url}/user/gia@lab.example/lab"
+            async with session.get(address, headers={"Accept": "text/html"}) as answer:
+                return "Your server is moving" in await answer.text()
+
+        await bed.wait_for("people are told", is_said)
+        assert await bed.pods("gia@lab.example")
+
+    bed.kubelets.may_remove.set()
+    await bed.stop_and_wait("gia@lab.example")
+
+
+async def test_a_server_that_never_comes_back_is_no_longer_said_to_move(bed: HubBed) -> None:
+    first = await bed.start_and_wait("gil@lab.example", "gpu-d-1")
+    async with SignedIn(bed, "gil@lab.example") as session:
+        await end_as_carrel_does(bed, first)
+        await bed.stop_and_wait("gil@lab.example")
+
+        async with session.get(f"{bed.url}/user/gil@lab.example/lab", headers={"Accept": "text/html"}) as answer:
+            assert "Your server is moving" not in await answer.text()
 
 
 async def test_a_successor_that_comes_after_stop_is_deleted(bed: HubBed) -> None:
@@ -109,7 +155,7 @@ async def test_a_successor_that_comes_after_stop_is_deleted(bed: HubBed) -> None
     await end_as_carrel_does(bed, first)
 
     await bed.stop_and_wait("eve@lab.example")
-    await bed.carrel.create(PODS, successor_of(first, Why.REVOKED, datetime.now(UTC)), NAMESPACE)
+    await bed.carrel.create(PODS, successor_of(first, Why.REVOKED, datetime.now(UTC), UTC), NAMESPACE)
 
     async def has_none() -> bool:
         return not await bed.pods("eve@lab.example")
@@ -150,8 +196,8 @@ async def test_the_spawn_page_shows_the_booking_what_is_free_and_no_gpu(bed: Hub
             f"{bed.url}/hub/spawn?_xsrf={xsrf[1]}", data={"profile": "no-gpu"}, allow_redirects=False
         ) as answer:
             assert answer.status == 302
-    bed.startable.update(before)
     await bed.answers("hal@lab.example")
+    bed.startable.update(before)
 
     titles = re.findall(r"<h3>(.*?)</h3>", page)
     assert titles == ["Your booking: 1 E until Fri 22 Nov 18:00 CET", "Free now: 3 A (may be taken back)", "No GPU"]
@@ -161,6 +207,8 @@ async def test_the_spawn_page_shows_the_booking_what_is_free_and_no_gpu(bed: Hub
     pod = await bed.pod("hal@lab.example")
     assert pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "0"
     assert "carrel.dev/tier" not in pod["metadata"]["annotations"]
+    environment = {each["name"]: each.get("value") for each in pod["spec"]["containers"][0]["env"]}
+    assert environment["CARREL_BOOK_URL"] == "https://b.example/book"
     await bed.stop_and_wait("hal@lab.example")
 
 
@@ -178,9 +226,8 @@ async def test_without_the_booking_service_people_can_still_start(bed: HubBed) -
 # --- what the tests do ------------------------------------------------------------------------------------------------
 
 
-async def end_as_carrel_does(bed: HubBed, pod: Json) -> None:
-    """It is told to leave, and deleted. There is no successor yet."""
-    user = pod["metadata"]["annotations"]["hub.jupyter.org/username"]
+async def end_server(bed: HubBed, pod: Json) -> None:
+    """It is told to leave, and its server has ended; the pod is there until kubelets may remove it."""
     name, only_it = pod["metadata"]["name"], DeleteOptions(uid=pod["metadata"]["uid"])
     told = {"metadata": {"annotations": {"carrel.dev/leave-by": "2030-01-01T00:00:00Z"}}}
     await bed.carrel.patch(PODS, name, MergePatch(told), NAMESPACE)
@@ -191,6 +238,12 @@ async def end_as_carrel_does(bed: HubBed, pod: Json) -> None:
         return pod["metadata"]["uid"] not in bed.kubelets.running()
 
     await bed.wait_for("its server has ended", is_over)
+
+
+async def end_as_carrel_does(bed: HubBed, pod: Json) -> None:
+    """It is told to leave, and deleted. There is no successor yet."""
+    user, name = pod["metadata"]["annotations"]["hub.jupyter.org/username"], pod["metadata"]["name"]
+    await end_server(bed, pod)
     bed.kubelets.may_remove.set()
 
     async def is_gone() -> bool:

@@ -11,7 +11,6 @@ from tests.integration.jupyterhub.test_with_hand_over import service
 from tests.kit.gpus import a_node
 from tests.kit.jupyterhub.hub import HubBed, a_startable, running_hub
 from tests.kit.jupyterhub.hub_files import NAMESPACE
-from tests.kit.jupyterhub.notebook_kubelets import JUPYTER
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -19,7 +18,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def bed() -> AsyncIterator[HubBed]:
     async with running_hub([a_node("a", gpus=1, model="A")], internal_ssl=True) as running:
-        running.kubelets.server = JUPYTER
         running.startable.update(a_startable({"A": 1}))
         yield running
 

@@ -22,7 +22,7 @@ SERVICES: Resource[Any] = Resource(Object, "", "v1", "services", "Service")
 async def bed() -> AsyncIterator[HubBed]:
     nodes = [a_node("a", gpus=1, model="A"), a_node("b", gpus=1, model="B"), a_node("c", gpus=2, model="C")]
     # A pod for which there is room is left to the scheduler, however short the wait.
-    async with running_hub(nodes, controller=("--wait-before-cpu", "1"), services_enabled=True) as running:
+    async with running_hub(nodes, tiers="waitBeforeCpu: 1s", services_enabled=True) as running:
         running.startable.update(a_startable({"A": 1, "B": 1, "C": 2}))
         yield running
 
@@ -71,6 +71,25 @@ async def test_a_notebook_that_is_stopped_while_it_is_ended_does_not_come_back(b
     assert not await bed.pods("bea@lab.example")
     assert bed.kubelets.started("jupyter-bea") == {first["metadata"]["uid"]}
     await bed.stop_and_wait("ben@lab.example")
+
+
+async def test_the_progress_page_goes_on_saying_who_gives_the_gpu_back(bed: HubBed) -> None:
+    await bed.start_and_wait("kim@lab.example", "gpu-b-1")
+    await bed.book("kai@lab.example", "B")
+    bed.kubelets.may_remove.clear()
+    await bed.start("kai@lab.example", "gpu-b-1")
+
+    messages: list[str] = []
+    async for message in bed.progress("kai@lab.example"):
+        messages.append(message)
+        if sum("has to end by" in each for each in messages) >= 3:  # the Event, and twice more
+            break
+    bed.kubelets.may_remove.set()
+    await bed.answers("kai@lab.example")
+
+    assert "jupyter-kim" in messages[-1] and "it is ending now" in messages[-1]
+    for user in ("kim@lab.example", "kai@lab.example"):
+        await bed.stop_and_wait(user)
 
 
 async def test_of_four_students_two_get_a_gpu_and_two_a_notebook_on_cpu(bed: HubBed) -> None:

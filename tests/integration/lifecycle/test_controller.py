@@ -17,10 +17,11 @@ from carrel.kubernetes.cluster import BindTarget, DeleteOptions, Json, MergePatc
 from carrel.kubernetes.objects.resources import EVENTS, LEASES, PODS
 from carrel.ledger.gpus import Node
 from kubernetes_in_memory.http_server import serve
+from tests.kit.configuration import configure
+from tests.kit.eventually import LIMIT_S
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 
-LIMIT_S = 90.0
 WHOLE_GPU = {"aliyun.com/gpu-mem": "16276"}
 
 
@@ -121,9 +122,10 @@ async def test_a_notebook_that_finds_no_gpu_goes_on_without_one_and_is_told_once
             found = (await lab.client.list(EVENTS, selection)).items
             return [event.message for event in found if event.reason == "RunsWithoutGPU"]
 
-        async with stage.controller("--wait-before-cpu", "0.5"):
+        await configure(stage.lab.client, "tiers: {waitBeforeCpu: 1s}")
+        async with stage.controller():
             await becomes(told, "the notebook is told that it runs without a GPU")
-        async with stage.controller("--wait-before-cpu", "0.5") as second:
+        async with stage.controller() as second:
             await becomes(second.leads, "the second controller leads")
             other = {"carrel.dev/runs-without-gpu": "this pod runs without a GPU: it asked too late"}
             await lab.pod("later", annotations=other)

@@ -13,27 +13,38 @@ from carrel.admission.entry_point import WebhookSettings
 from carrel.admission.options import AdmissionOptions
 from carrel.admission.run import renew_certificates
 from carrel.admission.served_certificate import ServedCertificate
+from carrel.cluster.configuration_record import (
+    CHANGES,
+    ConfigurationWatch,
+    body_of,
+    ensure_changes,
+    first_configuration,
+)
 from carrel.cluster.record.known_lease import KnownLease
 from carrel.cluster.runtime_class import RuntimeClasses
 from carrel.cluster.state import ClusterState
-from carrel.demo.kubelets import SimulatedKubelets
-from carrel.dialects.carrel import SHADOW, LeaseRecord
+from carrel.configuration.current import CurrentConfiguration
+from carrel.dialects.carrel import SHADOW
+from carrel.dialects.gpu_lease import LeaseRecord
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.dialects.protected_keys import Writer
+from carrel.ids import GpuUuid, PodUid
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import BindTarget, DeleteOptions, JsonPatch
-from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.leader_election import Candidate, Election
 from carrel.kubernetes.objects.kinds import Object
-from carrel.kubernetes.objects.resources import CRDS, MUTATING_WEBHOOKS, PODS, SECRETS, Resource
+from carrel.kubernetes.objects.resources import CONFIG_MAPS, CRDS, MUTATING_WEBHOOKS, PODS, SECRETS, Resource
+from carrel.kubernetes.reflector import Informers
 from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Request
 from carrel.ledger.shares import Holder, HolderKind
 from carrel.lifecycle.booking_enquiries import BookingEnquiries
+from carrel.lifecycle.configuring import Configuring
 from carrel.lifecycle.freeing.left_shadows import LeftShadows
 from carrel.lifecycle.handing_over.hand_over import HandOverResult
+from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reporting.claim_status import ClaimStatusWriter
 from carrel.lifecycle.reporting.pod_events import PodEventWriter, waiting_note
 from carrel.lifecycle.reservations.kai_metadata import KaiMetadataWriter
@@ -43,12 +54,13 @@ from carrel.resource_claims.objects import RESOURCE_CLAIMS
 from kubernetes_in_memory import EmbeddedApi
 from kubernetes_in_memory.auth import ADMIN
 from kubernetes_in_memory.request_info import call_of
+from testbed.kubelets import SimulatedKubelets
 from tests.kit.agent import an_agent
 from tests.kit.bookings_elsewhere import BookingsElsewhere
 from tests.kit.coexist import Kubelet, coexisting, create_reservation_namespace
 from tests.kit.definitions import definition
 from tests.kit.eventually import eventually
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, N2, N3, a_node
 from tests.kit.kai import POD_GROUP_KIND
 from tests.kit.key_writers import written_by
 from tests.kit.lab import Lab, Replica, a_lab
@@ -129,11 +141,13 @@ async def open_the_extender(lab: Lab, recorder: Recorder) -> None:
         for name in ("a", "b"):
             assert await replica.bind(await lab.pod(name, limits=GPU_MEM), "n1") is None
         # Somebody has deleted a Lease, and the extender's cache still has it.
-        replica.cluster_ledger.lease_written(KnownLease("gpu-n2-0", "a-uid", "1", LeaseRecord("n2", 0, "GPU-n2-0")))
+        replica.cluster_ledger.lease_written(
+            KnownLease("gpu-n2-0", "a-uid", "1", LeaseRecord(N2, 0, GpuUuid("GPU-n2-0")))
+        )
         replaced = await replica.sees(await lab.pod("c", limits=GPU_MEM))
         await lab.client.delete(PODS, "c", "lab", how=DeleteOptions(grace_seconds=0))
         await lab.pod("c", limits=GPU_MEM)
-        assert isinstance(await replica.scheduler.bind(replaced, "n2"), Refusal)
+        assert isinstance(await replica.scheduler.bind(replaced, N2), Refusal)
         await _wake(lab, replica)
         await _nominate(lab, replica)
         await _ask_makers(lab, replica)
@@ -143,7 +157,7 @@ async def open_the_agent(lab: Lab, recorder: Recorder) -> None:
     """Hands over a promised GPU and marks its pod; finds a pod that got a GPU without Carrel."""
     await lab.client.delete(GPU_NODE_STATUSES, "n1")
     async with an_agent(lab, recorder) as running, lab.replica() as extender:
-        await eventually(lambda: len(extender.ledger.entries("n1")) == 2)
+        await eventually(lambda: len(extender.ledger.entries(N1)) == 2)
         assert await extender.bind(await lab.pod("a", limits=GPU_MEM), "n1") is None
         ids = await running.kubelet.healthy("aliyun.com/gpu-mem")
         await running.kubelet.allocate("aliyun.com/gpu-mem", ids[:8138])
@@ -170,6 +184,7 @@ async def open_the_controller(lab: Lab, recorder: Recorder) -> None:
             await lab.client.delete(PODS, name, "lab", how=DeleteOptions(grace_seconds=0))
             await eventually(lambda gone=name: replica.pods.store.get(gone, "lab") is None)  # type: ignore[misc] # bound now
             assert await replica.collector.collect()
+        await _record_the_configuration(lab, replica)
         await _tell(lab, replica)
         await _write_a_claim(lab, replica)
         await _free_a_resource_claim(lab, replica)
@@ -213,6 +228,29 @@ async def open_the_webhook(lab: Lab, recorder: Recorder) -> None:
         running.cancel()
 
 
+async def follow_the_configuration(lab: Lab, recorder: Recorder) -> None:
+    """Reads it as every component does when it starts, and watches it."""
+    client = Client(recorder)
+    watch = ConfigurationWatch(client, "carrel", CurrentConfiguration(await first_configuration(client, "carrel")), [])
+    running = asyncio.ensure_future(watch.run())
+    try:
+        await eventually(lambda: ("carrel", "", "configmaps", "watch") in recorder.used)
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def _record_the_configuration(lab: Lab, replica: Replica) -> None:
+    """Makes the object for what people change, records what is in force, and what somebody changed."""
+    configuring = Configuring(replica, ControllerMetrics(lambda: True))
+    await ensure_changes(replica.cluster, "carrel")
+    assert await configuring.round()
+    changed = {"carrel.yaml": "tiers: {revocationGrace: 30s}"}
+    await lab.client.update(CONFIG_MAPS, body_of(CHANGES, "carrel", changed))
+    record = await configuring.round()
+    assert record is not None and record.configuration().tiers.revocation_grace == timedelta(seconds=30)
+
+
 @pytest.mark.parametrize(
     ("account_name", "run"),
     [
@@ -229,6 +267,7 @@ async def test_a_component_may_do_what_it_does_and_nothing_else(
     async with a_lab([a_node("n1", gpus=1), a_node("n2", gpus=1)], in_real_time=True) as lab:
         await lab.client.create(CRDS, POD_GROUP_KIND)
         recorder = Recorder(lab.api)
+        await follow_the_configuration(lab, recorder)
         await run(lab, recorder)
 
     assert recorder.used == given_to(account_name) - {NOT_SERVED}
@@ -256,7 +295,7 @@ async def _reserve(lab: Lab, replica: Replica) -> None:
     kubelet = Kubelet(lab, node)
     async with lab.replica() as extender:
         seen = await extender.sees(await lab.pod("half", annotations={"gpu-fraction": "0.5"}))
-        binding = asyncio.ensure_future(extender.scheduler.bind(seen, "n3"))
+        binding = asyncio.ensure_future(extender.scheduler.bind(seen, N3))
         while not binding.done():
             for name in replica.reservations.due():
                 await replica.reservations.reconcile_slot(name)
@@ -282,7 +321,7 @@ async def _revoke(lab: Lab, replica: Replica) -> None:
         await end_deleted(lab)
     assert controller.results == [HandOverResult.HANDED_OVER]
     async with lab.replica() as extender:
-        await schedule(lab, extender, ("n1", "n2"))
+        await schedule(lab, extender, (N1, N2))
     await catch_up(lab, replica)
     await controller.round()  # how much of the booking is used now
 
@@ -327,10 +366,10 @@ async def _write_a_claim(lab: Lab, replica: Replica) -> None:
 
 async def _free_a_resource_claim(lab: Lab, replica: Replica) -> None:
     """Claims are not counted any more, and one that was holds a GPU."""
-    gone = Holder("a-claim", "lab", "train", HolderKind.CLAIM)
-    gpu = next(entry.gpu for entry in replica.ledger.entries("n2"))
-    assert await replica.lease_writer.take(Placement("n2", (gpu,), Request(1, WHOLE)), gone) is None
-    replica.lease_writer.finish_bind("a-claim")
+    gone = Holder(PodUid("a-claim"), "lab", "train", HolderKind.CLAIM)
+    gpu = next(entry.gpu for entry in replica.ledger.entries(N2))
+    assert await replica.lease_writer.take(Placement(N2, (gpu,), Request(1, WHOLE)), gone) is None
+    replica.lease_writer.finish_bind(PodUid("a-claim"))
     assert [each.why for each in await replica.collector.collect()] == ["the claim is gone"]
 
 
@@ -344,7 +383,7 @@ async def _remove_a_shadow(lab: Lab, replica: Replica) -> None:
 
 async def _nominate(lab: Lab, replica: Replica) -> None:
     planned = await lab.pod("planned", limits=GPU_MEM)
-    replica.nominations.nominate({Holder(planned["metadata"]["uid"], "lab", "planned"): "n1"})
+    replica.nominations.nominate({Holder(planned["metadata"]["uid"], "lab", "planned"): N1})
     await eventually(lambda: replica.nominations.are_written)
     assert (await lab.client.get(PODS, "planned", "lab"))["status"]["nominatedNodeName"] == "n1"
 

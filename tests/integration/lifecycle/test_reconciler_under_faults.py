@@ -17,6 +17,7 @@ from carrel.kubernetes.timing import Backoff
 from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reconciler import Reconciler
 from kubernetes_in_memory.faults import FaultPlan
+from tests.kit.eventually import LIMIT_S
 from tests.kit.faults import Faulty
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
@@ -51,11 +52,11 @@ async def test_after_faults_gpus_are_free_claims_are_right_and_running_pods_have
         uids = {}
         async with lab.replica() as extender, a_leader(lab, plan) as transport:
             for name in ("goes", "claims", "goes-too", "stays"):
-                notes = {"gpu.scheduling/claim": "one"} if name == "claims" else {"carrel.dev/gpu-gpus": "1"}
+                notes = {"gpu.scheduling/claim": "one"} if name == "claims" else {"carrel.dev/gpu-count": "1"}
                 pod = await lab.pod(name, annotations=notes)
                 uids[name] = pod["metadata"]["uid"]
                 assert await extender.bind(pod, "n1") is None
-            await lab.pod("waits", annotations={"carrel.dev/gpu-gpus": "4"})
+            await lab.pod("waits", annotations={"carrel.dev/gpu-count": "4"})
             for name in ("goes", "goes-too"):
                 await lab.client.delete(PODS, name, "lab", how=DeleteOptions(grace_seconds=0))
 
@@ -72,7 +73,7 @@ async def test_after_faults_gpus_are_free_claims_are_right_and_running_pods_have
 
 async def _settled(lab: Lab, living: set[str]) -> set[str]:
     """The holders of GPUs once the leader has done its work."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         while True:
             held = {uid for shares in (await lab.held()).values() for uid in shares}
             status = (await lab.client.get(GPU_CLAIMS, "one", "lab")).get("status", {})

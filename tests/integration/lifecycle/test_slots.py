@@ -10,6 +10,7 @@ from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reservations.slot_reconciler import SlotReconciler
 from tests.kit.coexist import RESERVATIONS, Kubelet, coexisting, create_reservation_namespace, reservation_pods
 from tests.kit.eventually import eventually
+from tests.kit.gpus import N1
 from tests.kit.lab import Lab, Replica, a_lab
 
 
@@ -89,7 +90,7 @@ async def test_a_kubelet_without_gpus_is_asked_once_and_not_again_and_again() ->
             assert "UnexpectedAdmissionError" in refusal.reason
             for _ in range(20):  # kube-scheduler does not give up
                 seen = await extender.sees(pod)
-                assert not extender.filter(seen, ["n1"]).fitting or await extender.scheduler.bind(seen, "n1")
+                assert not extender.filter(seen, [N1]).fitting or await extender.scheduler.bind(seen, N1)
                 await kubelet.report_users()  # events that wake the reconciler
             seen = await leader.replica.sees(pod)
             why = await eventually(lambda: leader.replica.waiting_reason.why(seen))

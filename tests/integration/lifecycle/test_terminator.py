@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -16,6 +17,7 @@ from carrel.lifecycle.assembly import terminator_on
 from carrel.lifecycle.freeing.terminator_api import terminator_app
 from tests.integration.lifecycle.test_controller import a_bound_pod, a_stage, becomes
 from tests.integration.scheduling.test_process import carrel_process
+from tests.kit.configuration import config_file
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, Replica, a_lab
 from tests.kit.tiers import (
@@ -228,7 +230,7 @@ async def test_a_replica_that_does_not_lead_writes_the_hand_over_and_the_leader_
             assert not await follower.leads()
 
 
-async def test_a_port_of_the_terminator_that_is_in_use_is_named() -> None:
+async def test_a_port_of_the_terminator_that_is_in_use_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         options = (
@@ -240,6 +242,8 @@ async def test_a_port_of_the_terminator_that_is_in_use_is_named() -> None:
             TOKEN,
             "--terminator-port",
             port,
+            "--config",
+            config_file(tmp_path),
         )
         async with carrel_process("controller", *options) as process:
             code, told = await process.wait_end()

@@ -8,17 +8,18 @@ from typing import Any
 import grpc
 import pytest
 
+from carrel.configuration.schema import MemoryResource
 from carrel.dialects.options import Unit
 from carrel.kubernetes.cluster import EVERYTHING, BindTarget, DeleteOptions, FieldValidation, Forbidden, MergePatch
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, NODES, PODS
 from carrel.kubernetes.transport import ApiRequest, ApiResponse
 from carrel.node.interfaces import AllocatedDevices
 from carrel.node.nvidia_socket import NvidiaPluginSocket
-from carrel.node.settings import AgentMode, MemoryResource
-from tests.kit.agent import an_agent, becomes
+from carrel.node.settings import AgentMode
+from tests.kit.agent import RunningAgent, an_agent, becomes
 from tests.kit.definitions import define_anew, forget_field
 from tests.kit.eventually import eventually
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, a_node
 from tests.kit.lab import a_lab
 
 MEM, WHOLE = "aliyun.com/gpu-mem", "nvidia.com/gpu"
@@ -47,7 +48,7 @@ async def test_a_container_gets_the_gpu_that_the_extender_promised_its_pod() -> 
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
         await lab.client.create(NODES, node)
         async with an_agent(lab) as running, lab.replica() as extender:
-            await eventually(lambda: extender.ledger.entries("n1"))
+            await eventually(lambda: extender.ledger.entries(N1))
             pod = await lab.pod("a", limits={MEM: "8138"})
             assert await extender.bind(pod, "n1") is None
             ids = (await running.kubelet.healthy(MEM))[:8138]
@@ -94,7 +95,7 @@ async def test_memory_that_is_too_much_in_mib_is_not_advertised_and_the_right_un
         assert status["memoryUnit"] == "MiB", "what a number on a pod means, whether it is advertised or not"
         assert status["message"] == (
             "aliyun.com/gpu-mem is not advertised: so much memory in MiB is more than the kubelet accepts in one "
-            "message; give this agent --memory-resource node, or every component of the cluster --memory-unit 4MiB"
+            "message; an admin writes memory.resource: node into the configuration, or memory.unit: 4MiB"
         )
         assert await running.kubelet.healthy(MEM) == []
         await eventually(lambda: running.agent.whole_gpus.is_registered)
@@ -107,12 +108,21 @@ async def test_in_the_named_unit_all_memory_is_advertised() -> None:
         assert len(await running.kubelet.healthy(MEM)) == 8 * 81920 // 4
 
 
+async def told(running: RunningAgent, words: str) -> bool:
+    return words in (await running.status()).get("message", "")
+
+
 async def test_it_stops_for_nvidias_plugin_and_starts_again_after_it() -> None:
     async with a_lab([]) as lab, an_agent(lab) as running:
         await eventually(lambda: running.agent.whole_gpus.is_registered)
         theirs = running.kubelet.folder / "nvidia-gpu.sock"
         theirs.touch()
         await eventually(lambda: not running.agent.whole_gpus.is_registered)
+        theirs.unlink()
+        with socket.socket(socket.AF_UNIX) as plugin:
+            plugin.bind(str(theirs))
+            plugin.listen()
+            await becomes(lambda: told(running, "set nodes.plugin: coexist, or remove that plugin"), True)
         theirs.unlink()
         await eventually(lambda: running.agent.whole_gpus.is_registered)
 
@@ -289,7 +299,7 @@ async def test_a_whole_gpu_is_handed_over_also_where_a_definition_drops_its_uuid
         await lab.client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
         await forget_field(lab.client, "devices", "items", "uuid")
         async with an_agent(lab, fields=FieldValidation.WARN) as running, lab.replica() as extender:
-            await eventually(lambda: extender.ledger.entries("n1"))
+            await eventually(lambda: extender.ledger.entries(N1))
             await eventually(lambda: running.agent.whole_gpus.is_registered)
             first, second = await running.kubelet.healthy(WHOLE)
             for name, gpu in (("a", first), ("b", second)):
@@ -338,7 +348,7 @@ async def test_a_socket_that_nvidias_plugin_left_behind_does_not_keep_whole_gpus
         assert served.is_served()
         now = 1000.0
         assert served.is_served()
-        assert served.trouble() == ""
+        assert served.trouble().startswith("NVIDIA's device plugin serves this node, and nodes.plugin is native")
     now = 1010.0
     assert served.is_served(), "it may be restarting"
     assert "nobody listens on nvidia-gpu.sock" in served.trouble()

@@ -16,6 +16,7 @@ from tests.kit import nvidia_plugin
 from tests.kit.agent import RunningAgent, an_agent
 from tests.kit.coexist import RESERVATIONS, create_reservation_namespace
 from tests.kit.eventually import LIMIT_S, eventually
+from tests.kit.gpus import N1
 from tests.kit.lab import Lab, Replica, a_lab
 
 WHOLE = "nvidia.com/gpu"
@@ -43,7 +44,7 @@ class CoexistMachine:
         healthy = len(await self.running.kubelet.healthy(WHOLE))
         amounts = {"capacity": {WHOLE: "2"}, "allocatable": {WHOLE: str(healthy)}}
         await self.lab.client.patch(NODES, "n1", MergePatch({"status": amounts}), subresource="status")
-        await eventually(lambda: self.replica.ledger.rooms["n1"].whole == healthy - len(self.given))
+        await eventually(lambda: self.replica.ledger.rooms[N1].whole == healthy - len(self.given))
 
     async def start_reservation_pods(self) -> None:
         kubelet = self.running.kubelet
@@ -63,9 +64,9 @@ class CoexistMachine:
 
     async def bind(self, pod: Json) -> Refusal | None:
         seen = await self.replica.sees(pod)
-        if not self.replica.filter(seen, ["n1"]).fitting:
+        if not self.replica.filter(seen, [N1]).fitting:
             return self.replica.waiting_reason.why(seen)
-        binding = asyncio.ensure_future(self.replica.scheduler.bind(seen, "n1"))
+        binding = asyncio.ensure_future(self.replica.scheduler.bind(seen, N1))
         async with asyncio.timeout(LIMIT_S):
             while not binding.done():
                 for name in self.replica.reservations.due():

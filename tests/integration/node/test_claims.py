@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from carrel.configuration.schema import ResourceClaims
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.dialects.options import DeviceList
 from carrel.kubernetes.cluster import Json, MergePatch, NotFound
@@ -18,8 +19,8 @@ from carrel.resource_claims.objects import RESOURCE_SLICES
 from tests.kit.agent import RunningAgent, an_agent, becomes
 from tests.kit.claim_kubelet import ClaimKubelet
 from tests.kit.dra import Gate, allocated, new_claim, store
-from tests.kit.eventually import eventually
-from tests.kit.gpus import a_node
+from tests.kit.eventually import LIMIT_S, eventually
+from tests.kit.gpus import N1, a_node
 from tests.kit.lab import Lab, Replica, a_lab
 
 FIRST, SECOND = "gpu-565383ae-80d0-567b-90bd-e2fdb30cfc84", "gpu-4131c7b4-5a54-5f4c-9bde-79b9b48ede9c"
@@ -62,7 +63,7 @@ async def runtime(lab: Lab, version: str) -> None:
 async def a_claim_node(folder: Path, version: str = "containerd://2.2.1", **settings: Any) -> AsyncIterator[ClaimNode]:
     async with a_lab([a_node("n1")]) as lab:
         await runtime(lab, version)
-        given = {"dra": True, "cdi_folder": folder / "cdi", **settings}
+        given = {"claims": ResourceClaims(enabled=True), "cdi_folder": folder / "cdi", **settings}
         async with an_agent(lab, **given) as running, lab.replica(dra=True) as replica:
             yield ClaimNode(running, ClaimKubelet(running.kubelet.root), replica, folder / "cdi")
 
@@ -79,8 +80,8 @@ async def node(folder: Path) -> AsyncIterator[ClaimNode]:
     async with a_claim_node(folder) as found:
         await found.kubelet.register()
         await becomes(lambda: _names(found), [FIRST, SECOND])
-        await eventually(lambda: len(found.replica.ledger.entries("n1")) == 2)
-        await eventually(lambda: found.replica.ledger.entries("n1")[0].gpu.model == "Tesla-V100", "the agent's report")
+        await eventually(lambda: len(found.replica.ledger.entries(N1)) == 2)
+        await eventually(lambda: found.replica.ledger.entries(N1)[0].gpu.model == "Tesla-V100", "the agent's report")
         yield found
 
 
@@ -126,7 +127,7 @@ async def test_the_kubelet_is_told_which_gpus_are_well(node: ClaimNode) -> None:
         ill = {"count": 1, "model": "Tesla-V100", "memoryMiB": 16276, "unusable": "XID 79"}
         node.running.simulate([ill, {"count": 1, "model": "Tesla-V100", "memoryMiB": 16276}])
         wanted = {FIRST: ("UNHEALTHY", "XID 79"), SECOND: ("HEALTHY", "")}
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_S):
             assert wanted in [seen async for seen in until(told, wanted)]
 
 
@@ -184,7 +185,7 @@ async def test_where_nvidias_own_files_are_used_each_gpu_is_named_too(folder: Pa
     async with a_claim_node(folder, device_list=DeviceList.CDI) as node:
         await node.kubelet.register()
         await becomes(lambda: _names(node), [FIRST, SECOND])
-        await eventually(lambda: node.replica.ledger.entries("n1")[0].gpu.model == "Tesla-V100")
+        await eventually(lambda: node.replica.ledger.entries(N1)[0].gpu.model == "Tesla-V100")
         claim = await node.allocated("train", second="")
         uid, uuid = claim["metadata"]["uid"], (await node.devices())[1]["attributes"]["uuid"]["string"]
 
@@ -236,7 +237,7 @@ async def test_prepared_claims_are_known_after_a_restart_of_the_agent(folder: Pa
     async with a_claim_node(folder) as first:
         await first.kubelet.register()
         await becomes(lambda: _names(first), [FIRST, SECOND])
-        await eventually(lambda: first.replica.ledger.entries("n1")[0].gpu.model == "Tesla-V100")
+        await eventually(lambda: first.replica.ledger.entries(N1)[0].gpu.model == "Tesla-V100")
         claim = await first.allocated("train", second="")
         await first.kubelet.prepare(claim)
     async with a_claim_node(folder) as second:

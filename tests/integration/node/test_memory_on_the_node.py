@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
+from carrel.configuration.schema import MemoryResource
 from carrel.dialects import gpushare, visible_devices
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
-from carrel.dialects.options import CudaDevices
 from carrel.kubernetes.cluster import BindTarget, DeleteOptions, MergePatch
 from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.node.interfaces import AllocatedDevices
-from carrel.node.settings import MemoryResource
 from tests.kit.agent import an_agent, becomes
 from tests.kit.eventually import eventually
+from tests.kit.gpus import N1
 from tests.kit.kubelet import a_kubelet
 from tests.kit.lab import Lab, a_lab
 from tests.kit.objects import pod
@@ -85,11 +85,13 @@ async def test_an_unhealthy_gpu_is_subtracted_but_not_what_pods_hold_of_it() -> 
     async with a_lab([]) as lab:
         await a_node_object(lab)
         async with an_agent(lab, **ON_NODE) as running, lab.replica() as extender:
-            await eventually(lambda: extender.ledger.entries("n1"))
+            await eventually(lambda: extender.ledger.entries(N1))
             for name in ("a", "b"):
                 container = {"name": "main", "image": "work", "resources": {"limits": {MEM: "12207"}}}
                 told = gpushare.variables(pod(limits=[{MEM: "12207"}]), {**container, "name": "c0"})
-                admitted = visible_devices.shown(container, visible_devices.sight(CudaDevices.UUID), told)
+                admitted = visible_devices.shown(
+                    container, visible_devices.Sight("carrel.dev/devices", "carrel.dev/devices"), told
+                )
                 assert await extender.bind(await lab.pod(name, containers=[admitted]), "n1") is None
             running.simulate([GPU, {**GPU, "unusable": "XID 79"}])
             await becomes(shown(lab), ["28483", "28483"])  # 16276 of the healthy GPU, 12207 held of the other
@@ -134,7 +136,7 @@ async def test_the_mode_does_not_change_while_a_pod_holds_memory_and_the_message
     async with a_lab([]) as lab:
         await a_node_object(lab)
         async with an_agent(lab, **ON_NODE), lab.replica() as extender:
-            await eventually(lambda: extender.ledger.entries("n1"))
+            await eventually(lambda: extender.ledger.entries(N1))
             assert await extender.bind(await lab.pod("a", limits={MEM: "8138"}), "n1") is None
         async with an_agent(lab, memory_resource=MemoryResource.AUTO, gpus=[{**GPU, "memoryMiB": 1016}]) as running:
 
@@ -205,7 +207,7 @@ async def test_a_pod_is_marked_as_assigned_when_it_runs() -> None:
     async with a_lab([]) as lab:
         await a_node_object(lab)
         async with an_agent(lab, **ON_NODE), lab.replica() as extender:
-            await eventually(lambda: extender.ledger.entries("n1"))
+            await eventually(lambda: extender.ledger.entries(N1))
             assert await extender.bind(await lab.pod("a", limits={MEM: "8138"}), "n1") is None
             status = MergePatch({"status": {"phase": "Running"}})
             await lab.client.patch(PODS, "a", status, "lab", subresource="status")

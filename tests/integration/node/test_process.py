@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,12 +16,14 @@ from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
 from carrel.kubernetes.cluster import NotFound
 from kubernetes_in_memory.http_server import serve
 from tests.kit.agent import TWO_GPUS, write_gpus
+from tests.kit.carrel_command import carrel
+from tests.kit.configuration import config_file, configure
 from tests.kit.eventually import LIMIT_S, eventually
 from tests.kit.kubelet import a_kubelet
 from tests.kit.lab import Lab, a_lab
 
 CARREL = (sys.executable, "-m", "carrel", "agent")
-BY_PLUGIN = ("--memory-resource", "plugin")
+BY_PLUGIN = "memory: {resource: plugin}"
 
 
 @contextlib.asynccontextmanager
@@ -48,7 +49,8 @@ async def test_it_answers_probes_and_ends_on_sigterm() -> None:
         write_gpus(kubelet.folder / "gpus.yaml", TWO_GPUS)
         where = ["--kubelet-folder", str(kubelet.root)]
         gpus = ["--simulate", str(kubelet.folder / "gpus.yaml")]
-        options = ["--server", server.url, "--node-name", "n1", "--port", "0", *gpus, *where, *BY_PLUGIN]
+        options = ["--server", server.url, "--node-name", "n1", "--port", "0", *gpus, *where]
+        await configure(lab.client, BY_PLUGIN)
         async with process(*options) as (agent, url), aiohttp.ClientSession() as session:
             async with asyncio.timeout(LIMIT_S):
                 while (await session.get(f"{url}/readyz")).status != 200:  # noqa: ASYNC110 # it can only be polled
@@ -70,7 +72,8 @@ async def test_a_second_agent_waits_until_the_first_ends() -> None:
         write_gpus(kubelet.folder / "gpus.yaml", TWO_GPUS)
         where = ["--kubelet-folder", str(kubelet.root)]
         gpus = ["--simulate", str(kubelet.folder / "gpus.yaml")]
-        options = ["--server", server.url, "--node-name", "n1", "--port", "0", *gpus, *where, *BY_PLUGIN]
+        options = ["--server", server.url, "--node-name", "n1", "--port", "0", *gpus, *where]
+        await configure(lab.client, BY_PLUGIN)
         async with process(*options) as (first, _):
             await eventually(lambda: len(kubelet.registered) == 2)
             async with process(*options) as (second, _):
@@ -82,13 +85,14 @@ async def test_a_second_agent_waits_until_the_first_ends() -> None:
                 await eventually(lambda: len(kubelet.registered) == 4)
 
 
-async def test_a_missing_folder_is_reported_and_waited_for() -> None:
+async def test_a_missing_folder_is_reported_and_waited_for(tmp_path: Path) -> None:
     async with a_kubelet() as kubelet:
         folder = kubelet.folder / "not-yet"
         folder.write_text("a file")
         write_gpus(kubelet.folder / "gpus.yaml", TWO_GPUS)
         gpus = ["--simulate", str(kubelet.folder / "gpus.yaml")]
         options = ["--server", "http://127.0.0.1:1", "--node-name", "n1", "--port", "0", *gpus]
+        options += ["--config", config_file(tmp_path)]
         async with process(*options, "--kubelet-folder", str(folder)) as (agent, _):
             assert agent.stderr is not None
             assert b"waiting: [Errno 20] Not a directory" in await agent.stderr.readline()
@@ -121,21 +125,25 @@ async def test_without_a_driver_it_says_so_and_reports_no_gpus(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        pytest.param([], "the agent does not know the name of its node", id="no node"),
+        pytest.param([], "The agent does not know the name of its node", id="no node"),
         pytest.param(["--node-name", "n1", "--simulate", "{bad}"], "line 2 ($.gpus[0].memoryMiB)", id="a bad file"),
         pytest.param(["--node-name", "n1", "--simulate", "{none}"], "No such file", id="no file"),
-        pytest.param(["--node-name", "n1", "--memory-unit", "KiB"], "KiB", id="an unknown unit"),
-        pytest.param(["--node-name", "n1", "--memory-resource", "magic"], "magic", id="an unknown mode"),
+        pytest.param(
+            ["--node-name", "n1", "--server", "http://127.0.0.1:9", "--config", "{bad}"],
+            "gpus is no field",
+            id="no field",
+        ),
     ],
 )
-def test_bad_options_end_it_with_the_reason(tmp_path: Path, options: list[str], words: str) -> None:
+async def test_bad_options_end_it_with_the_reason(tmp_path: Path, options: list[str], words: str) -> None:
     bad = tmp_path / "gpus.yaml"
     bad.write_text("gpus:\n  - {model: T4, memoryMiB: lots}\n")
     given = [option.format(bad=bad, none=tmp_path / "none.yaml") for option in options]
-    outcome = subprocess.run([*CARREL, *given], capture_output=True, text=True, check=False, timeout=LIMIT_S)
 
-    assert outcome.returncode == 2
-    assert words in outcome.stderr
+    refused = await carrel("agent", *given)
+
+    assert refused.code == 2
+    assert words in refused.err
 
 
 async def _status(lab: Lab) -> dict[str, Any]:

@@ -15,8 +15,7 @@ import pytest
 from carrel.bookings.notifications.channels import MailChannel, WebhookChannel, mail_server
 from carrel.bookings.notifications.messages import Channel, Notification, Occasion, Undelivered
 from carrel.bookings.notifications.notifier import Notifier
-from carrel.bookings.people import ALL_SCOPES, Role, Token
-from carrel.bookings.sign_in.secrets import hashed
+from carrel.bookings.records import LogEntry
 from carrel.bookings.store.database import Database
 from carrel.parsing import Malformed
 from tests.kit.booking import ADMIN, MEMBER, NOW, Caller, Opened, at, opened_on
@@ -204,16 +203,12 @@ async def test_reminders_are_sent_once_a_day_and_an_hour_before_the_end(setup: S
     assert await sent_after(73) == []
 
 
-async def test_the_loss_of_a_gpu_is_notified_once_and_only_reported_by_our_own_components(setup: Setup) -> None:
-    roles = frozenset({Role.SERVICE})
-    token = Token("t", "system:serviceaccount:carrel:controller", "", ALL_SCOPES, NOW, NOW + timedelta(days=90), roles)
-    await setup.opened.people.add_token(hashed("carrel_controller"), token)
-    controller = Caller(setup.opened.app, "carrel_controller")
-    notice = {"id": "uid-1", "person": MEMBER, "namespace": "lab", "pod": "train-0", "why": "for lab/other-0"}
+async def test_the_loss_of_a_gpu_is_notified_once(setup: Setup) -> None:
+    details = {"namespace": "lab", "pod": "train-0"}
+    lost = LogEntry(NOW, "the controller", "revoked", MEMBER, why="for lab/other-0", details=details)
 
-    assert (await (await setup.ada()).post("/api/v1/notices/revoked", notice)).status == 403
-    assert (await controller.post("/api/v1/notices/revoked", notice)).json == {"is_new": True}
-    assert (await controller.post("/api/v1/notices/revoked", notice)).json == {"is_new": False}
+    assert await setup.opened.service.outbox.note("revoked-uid-1", lost)
+    assert not await setup.opened.service.outbox.note("revoked-uid-1", lost)
     await setup.send_all()
 
     (mail,) = setup.mail.messages

@@ -15,7 +15,7 @@ from carrel.bookings.people import Role
 from carrel.bookings.sign_in.authenticator import SignInMethods
 from tests.integration.pages.visitor import Visitor, a_visitor, text_of
 from tests.kit.booking import ADMIN, MEMBER, Caller, Opened, made
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, a_node
 from tests.kit.lab import a_lab
 
 BASE = "/services/carrel"
@@ -59,7 +59,7 @@ async def test_every_link_form_and_script_of_every_page_is_under_the_base_path(
 ) -> None:
     view = under.service.cluster_view
     assert view is not None
-    gpus = [f"/map/gpus/{entry.gpu.uuid}" for entry in view.ledger.entries("n1")]
+    gpus = [f"/map/gpus/{entry.gpu.uuid}" for entry in view.ledger.entries(N1)]
     changes = [f"/bookings/{booking}", f"/bookings/{booking}/verdict?end=2026-11-20T12:00"]
     seen: dict[str, list[str]] = {}
     for path in [*PAGES, *changes, *gpus]:

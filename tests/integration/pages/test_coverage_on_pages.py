@@ -14,6 +14,7 @@ from carrel.bookings.app import booking_app
 from carrel.bookings.cluster_view import ClusterView
 from carrel.bookings.inventory import ClusterInventory
 from carrel.dialects.booking_objects import BOOKINGS
+from carrel.ids import BookingId
 from carrel.kubernetes.cluster import MergePatch
 from carrel.kubernetes.objects.resources import NAMESPACES
 from carrel.ledger.tiers import Tier
@@ -105,7 +106,7 @@ async def test_home_follows_a_booking_that_is_cancelled(seen: Seen) -> None:
     assert "covered by your booking" in await seen.shows("/")
 
     await seen.lab.client.delete(BOOKINGS, booking)
-    await eventually(lambda: seen.replica.covered_pods.booking(booking) is None, "the booking is gone")
+    await eventually(lambda: seen.replica.covered_pods.booking(BookingId(booking)) is None, "the booking is gone")
 
     home = await seen.shows("/")
     assert "no booking; may lose its GPU to a booked pod" in home
@@ -135,7 +136,7 @@ async def test_home_says_until_when_a_pod_waits_for_a_booking_that_starts_later(
 
 async def test_home_shows_the_booking_of_a_group(seen: Seen) -> None:
     await seen.lab.book(OTHER, 2, model=A6000, members=[MEMBER], group="vision", name="of-the-group")
-    await eventually(lambda: seen.replica.covered_pods.booking("of-the-group"), "the booking in the cache")
+    await eventually(lambda: seen.replica.covered_pods.booking(BookingId("of-the-group")), "the booking in the cache")
     await seen.runs("first")
 
     home = await seen.shows("/")
@@ -150,7 +151,7 @@ async def test_a_pod_in_an_exempt_namespace_keeps_its_gpu(seen: Seen) -> None:
     assert pod is not None
     exempt = {"metadata": {"annotations": {"carrel.dev/exempt": "true"}}}
     await seen.lab.client.patch(NAMESPACES, "lab", MergePatch(exempt))
-    await eventually(lambda: seen.replica.covered_pods.is_exempt(pod), "the namespace is exempt")
+    await eventually(lambda: seen.replica.watches.is_exempt(pod.metadata.namespace), "the namespace is exempt")
 
     home = await seen.shows("/")
     assert "no tier" in home

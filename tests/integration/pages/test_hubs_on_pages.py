@@ -3,7 +3,7 @@
 import re
 
 from carrel.bookings.people import Role
-from carrel.dialects.without_gpu import WithoutGpu, write_without_gpu
+from carrel.dialects.notice import WithoutGpu, write_without_gpu
 from tests.integration.pages.test_coverage_on_pages import Seen, seen
 from tests.integration.pages.visitor import a_visitor, text_of
 from tests.kit.booking import ADMIN, MEMBER
@@ -66,12 +66,12 @@ async def test_admins_see_unlisted_hubs_and_unmatched_users_with_the_option_to_s
     admin = await a_visitor(seen.opened, ADMIN, Role.LAB_ADMIN)
 
     page = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text_of(await admin.get("/admin"))))
-    assert f"{UNLISTED} 2 --spawners {UNLISTED}" in page
+    assert f"{UNLISTED} 2 hubs.accounts: [{UNLISTED}]" in page
     assert "Hub user without an address GPU pods bob 1" in page
-    assert "--username-domain" in page and "--hub-users" in page
+    assert "hubs.usernameDomain" in page and "hubs.users" in page
 
 
 async def test_without_findings_the_admin_page_does_not_speak_of_hubs(seen: Seen) -> None:
     admin = await a_visitor(seen.opened, ADMIN, Role.LAB_ADMIN)
 
-    assert "--spawners" not in text_of(await admin.get("/admin"))
+    assert "hubs.accounts" not in text_of(await admin.get("/admin"))

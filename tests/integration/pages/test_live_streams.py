@@ -14,6 +14,7 @@ from carrel.http.serving import Address, serving
 from tests.integration.pages.test_coverage_on_pages import Seen, seen
 from tests.integration.pages.visitor import Visitor, a_visitor
 from tests.kit.booking import ADMIN, MEMBER, NOW, OTHER
+from tests.kit.eventually import LIMIT_S
 
 __all__ = ["seen"]
 
@@ -55,7 +56,7 @@ async def browsers(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 async def rest_of(answer: aiohttp.ClientResponse) -> str:
     """What came until the stream ended."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         return (await answer.content.read()).decode()
 
 
@@ -83,7 +84,7 @@ async def test_the_newest_live_maps_of_a_person_go_on(seen: Seen, browsers: Brow
     await seen.runs("other")
 
     for answer in opened[1:]:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_S):
             assert await answer.content.readuntil(b"event: totals")
 
 

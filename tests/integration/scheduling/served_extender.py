@@ -1,6 +1,7 @@
 """The extender's app on a loopback port, on a small cluster, and a client that calls it as kube-scheduler does."""
 
 import contextlib
+import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +10,7 @@ import aiohttp
 
 from carrel.http.serving import Address, serving
 from carrel.ledger.gpus import Node
-from carrel.scheduling.app import extender_app
-from carrel.scheduling.assembly import handlers_on
+from carrel.scheduling.assembly import extender_app, handlers_on
 from carrel.scheduling.handlers import ExtenderHandlers
 from tests.kit.lab import Lab, Replica, a_lab
 
@@ -19,7 +19,10 @@ from tests.kit.lab import Lab, Replica, a_lab
 class Answer:
     status: int
     text: str
-    json: Any = None
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
 
 
 class ExtenderClient:
@@ -52,8 +55,7 @@ class ExtenderClient:
 
 
 async def _read(answer: aiohttp.ClientResponse) -> Answer:
-    is_json = answer.content_type == "application/json"
-    return Answer(answer.status, await answer.text(), await answer.json() if is_json else None)
+    return Answer(answer.status, await answer.text())
 
 
 @dataclass

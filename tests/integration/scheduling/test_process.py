@@ -18,10 +18,11 @@ from carrel.kubernetes.objects.resources import LEASES
 from kubernetes_in_memory.http_server import serve
 from tests.integration.scheduling.served_extender import ExtenderClient
 from tests.kit.agent import becomes
+from tests.kit.carrel_command import carrel
+from tests.kit.configuration import config_file
+from tests.kit.eventually import LIMIT_S
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
-
-LIMIT_S = 60
 
 
 class Process:
@@ -68,12 +69,13 @@ async def a_served_lab() -> AsyncIterator[tuple[Lab, str]]:
         yield lab, served.url
 
 
-async def test_it_reports_the_rules_by_which_it_places_pods_and_again_if_they_are_gone() -> None:
+async def test_it_reports_the_rules_by_which_it_places_pods_and_again_if_they_are_gone(tmp_path: Path) -> None:
     """Commands of people read them there (tests/integration/cli)."""
-    options = ("--memory-unit", "GiB", "--opportunistic-gpus", "2", "--placement", "spread", "--schedulers", "ours")
+    more = "scheduling: {placement: spread}\npods: {schedulers: [ours]}"
+    text = f"memory: {{unit: GiB}}\ntiers: {{opportunisticGpus: 2}}\n{more}"
     async with (
         a_served_lab() as (lab, url),
-        carrel_process("extender", "--server", url, "--port", "0", *options),
+        carrel_process("extender", "--server", url, "--port", "0", "--config", config_file(tmp_path, text)),
     ):
 
         async def unit() -> str:
@@ -134,10 +136,10 @@ async def test_probes_reach_it_where_kube_schedulers_calls_do_not() -> None:
 
 
 async def test_a_health_address_without_a_port_is_refused() -> None:
-    async with carrel_process("extender", "--server", "http://127.0.0.1:1", "--health-address", "nowhere") as process:
-        code, story = await process.wait_end()
-    assert code == 2
-    assert "expected an address and a port" in story
+    refused = await carrel("extender", "--server", "http://127.0.0.1:1", "--health-address", "nowhere")
+
+    assert refused.code == 2
+    assert "expected an address and a port" in refused.err
 
 
 async def _until_fits(caller: ExtenderClient, pod: object) -> dict[str, object]:
@@ -163,12 +165,12 @@ async def test_it_is_alive_but_not_ready_while_the_api_server_cannot_be_reached(
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         address = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         async with carrel_process("extender", "--server", address, "--port", "0") as process:
-            found = await process.wait_line(r"listening url=(\S+)")
+            found = await process.wait_line(r"waiting url=(\S+)")
             async with aiohttp.ClientSession() as session:
                 caller = ExtenderClient(session, found[1])
                 assert (await caller.get("/healthz")).status == 200
                 ready = await caller.get("/readyz")
-                assert (ready.status, "being rebuilt" in ready.text) == (503, True)
+                assert (ready.status, "has not said the configuration" in ready.text) == (503, True)
             process.running.send_signal(signal.SIGTERM)
             code, _ = await process.wait_end()
 
@@ -187,28 +189,25 @@ async def test_gpushares_variables_are_read_and_an_option_wins_over_them() -> No
 @pytest.mark.parametrize(
     ("environment", "complaint"),
     [
-        pytest.param({"PORT": "many"}, "--port", id="a port that is no number"),
-        pytest.param({"LOG_LEVEL": "loud"}, "--log-level", id="a level that is none"),
-        pytest.param({"CARREL_MEMORY_UNIT": "TiB"}, "--memory-unit", id="a unit that is none"),
+        pytest.param({"PORT": "many"}, "CARREL_PORT or PORT", id="a port that is no number"),
+        pytest.param({"LOG_LEVEL": "loud"}, "CARREL_LOG_LEVEL or LOG_LEVEL", id="a level that is none"),
     ],
 )
 async def test_a_wrong_setting_is_refused_with_its_name(environment: dict[str, str], complaint: str) -> None:
-    async with carrel_process("extender", environment=environment) as process:
-        code, told = await process.wait_end()
+    refused = await carrel("extender", **environment)
 
-    assert code == 2
-    assert complaint in told
-    assert "Traceback" not in told
+    assert refused.code == 2
+    assert complaint in refused.err
+    assert "Traceback" not in refused.err
 
 
 async def test_without_a_cluster_it_says_what_to_do(tmp_path: Path) -> None:
     environment = {"KUBECONFIG": str(tmp_path / "nothing"), "KUBERNETES_SERVICE_HOST": "", "CARREL_SEAL_KEY": "none"}
-    async with carrel_process("extender", environment=environment) as process:
-        code, told = await process.wait_end()
+    ended = await carrel("extender", **environment)
 
-    assert code == 2
-    assert told.splitlines()[0] == "✗ No usable kubeconfig"
-    assert "Try:" in told.splitlines()[2]
+    assert ended.code == 2
+    assert ended.err.splitlines()[0] == "✗ No usable kubeconfig"
+    assert "Try:" in ended.err.splitlines()[2]
 
 
 async def test_a_port_that_is_in_use_is_reported() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from carrel.cluster.state import ClusterState
 from carrel.kubernetes.cluster import MergePatch
-from carrel.kubernetes.objects.kinds import Metadata, NodeObject, Pod
+from carrel.kubernetes.objects.kinds import NodeMetadata, NodeObject, Pod
 from carrel.kubernetes.objects.resources import NODES as NODE_OBJECTS
 from carrel.kubernetes.objects.resources import PODS
 from carrel.kubernetes.store import Store
@@ -19,7 +19,7 @@ from carrel.scheduling.handlers import ExtenderHandlers
 from carrel.scheduling.metrics import ExtenderMetrics
 from tests.integration.scheduling.served_extender import ServedExtender, a_served_extender
 from tests.kit.eventually import eventually
-from tests.kit.gpus import a_node
+from tests.kit.gpus import N1, a_node
 
 NODES = ["n1", "n2", "n3"]
 
@@ -182,7 +182,7 @@ async def test_a_pod_whose_gpu_is_of_a_claim_gets_no_other_even_if_the_cache_has
     pods: Store[Pod] = Store()
     pods.put(stale)
     nodes: Store[NodeObject] = Store()
-    nodes.put(NodeObject(metadata=Metadata(name="n1")))
+    nodes.put(NodeObject(metadata=NodeMetadata(name=N1)))
     handlers = handlers_with(extender, pods, nodes)
     names = {"PodName": "train", "PodNamespace": "lab", "PodUID": pod["metadata"]["uid"], "Node": "n1"}
 

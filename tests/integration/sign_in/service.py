@@ -19,8 +19,9 @@ from carrel.bookings.sign_in.hub import HubClient, HubTokens
 from carrel.bookings.sign_in.oidc import OidcClient
 from carrel.bookings.sign_in.request_guard import PersonLimiter, Rate, RequestGuard, RequestLimits
 from carrel.bookings.sign_in.routes import install_sign_in
-from carrel.bookings.sign_in.settings import SignInSettings
 from carrel.bookings.sign_in.token_review import TokenReviewer
+from carrel.configuration.schema import Bookings, HubSignIn, Oidc, SignIn
+from carrel.dialects.jupyter import HubPeople
 from carrel.http.serving import Address, serving
 from tests.kit import hub_provider
 from tests.kit.hub_provider import HubProvider
@@ -88,22 +89,15 @@ async def a_service(plan: ServicePlan | None = None) -> AsyncIterator[Service]:
         sign_in = None
         if plan.provider is not None:
             plan.provider.url = await stack.enter_async_context(serving(plan.provider.app, Address()))
-            settings = SignInSettings(
-                oidc_issuer=plan.provider.url, oidc_client_id=CLIENT, oidc_client_secret=SECRET, public_url=url
-            )
-            sign_in = OidcClient(settings, http, clock)
+            oidc = Oidc(issuer=plan.provider.url, client_id=CLIENT)
+            sign_in = OidcClient(Bookings(public_url=url, sign_in=SignIn(oidc=oidc)), SECRET, http, clock)
         hub = None
         if plan.hub is not None:
             plan.hub.url = await stack.enter_async_context(serving(plan.hub.app, Address()))
-            settings = SignInSettings(
-                hub_url=plan.hub.url,
-                hub_client_id=hub_provider.CLIENT,
-                hub_client_secret=hub_provider.SECRET,
-                public_url=url,
-                username_domain=plan.username_domain,
-            )
+            at_hub = SignIn(hub=HubSignIn(url=plan.hub.url, client_id=hub_provider.CLIENT))
+            bookings, people_of_hub = Bookings(public_url=url, sign_in=at_hub), HubPeople(plan.username_domain)
             plan.hub.redirect_uri = f"{url}/oauth_callback"
-            hub = HubTokens(HubClient(settings, http), plan.roles, clock.seconds)
+            hub = HubTokens(HubClient(bookings, people_of_hub, hub_provider.SECRET, http), plan.roles, clock.seconds)
         kubernetes = plan.kubernetes(plan.roles, clock) if plan.kubernetes else None
         authenticator = Authenticator(
             people,

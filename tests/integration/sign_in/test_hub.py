@@ -12,8 +12,8 @@ import pytest
 
 from carrel.bookings.people import Grant, Role, RoleOptions
 from carrel.bookings.sign_in.hub import redirect_uri
-from carrel.bookings.sign_in.settings import SignInSettings
 from carrel.bookings.sign_in.token_review import TokenReviewer
+from carrel.configuration.schema import Bookings, HubSignIn, SignIn
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.transport import ApiRequest, ApiResponse
 from tests.integration.sign_in.service import NOON, Service, ServicePlan, a_service
@@ -95,8 +95,8 @@ async def test_a_user_who_matches_nobody_is_told_which_option_is_missing(hub: Hu
         by_token = await service.get("/api/v1/me", **_with(hub.token()))
 
         assert (status, service.cookie) == (403, "")
-        assert "--username-domain" in page and "--hub-users" in page
-        assert (by_token[0], "--username-domain" in by_token[1]["detail"]) == (403, True)
+        assert "hubs.usernameDomain" in page and "hubs.users" in page
+        assert (by_token[0], "hubs.usernameDomain" in by_token[1]["detail"]) == (403, True)
 
 
 async def test_only_members_may_use_it_where_a_group_is_needed(hub: HubProvider) -> None:
@@ -239,13 +239,16 @@ REDIRECTS = {
 
 @pytest.mark.parametrize(("hub_url", "public_url", "expected"), REDIRECTS.values(), ids=REDIRECTS)
 def test_people_come_back_to_the_address_that_a_hub_registers(hub_url: str, public_url: str, expected: str) -> None:
-    settings = SignInSettings(hub_url=hub_url, public_url=public_url, base_path="/services/carrel")
-    assert redirect_uri(settings) == expected
+    at_hub = SignIn(hub=HubSignIn(url=hub_url))
+    assert redirect_uri(Bookings(public_url=public_url, base_path="/services/carrel", sign_in=at_hub)) == expected
 
 
 def test_without_a_base_path_people_come_back_to_the_host_of_the_service() -> None:
-    settings = SignInSettings(hub_url="https://hub.lab.org", public_url="https://gpus.lab.org")
-    assert redirect_uri(settings) == "https://gpus.lab.org/oauth_callback"
+    at_hub = SignIn(hub=HubSignIn(url="https://hub.lab.org"))
+    assert (
+        redirect_uri(Bookings(public_url="https://gpus.lab.org", sign_in=at_hub))
+        == "https://gpus.lab.org/oauth_callback"
+    )
 
 
 # --- with a token ----------------------------------------------------------------------------------------------------

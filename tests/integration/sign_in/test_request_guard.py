@@ -12,6 +12,7 @@ from carrel.bookings.people import RoleOptions
 from carrel.bookings.sign_in.authenticator import LONG_ANSWERS
 from carrel.bookings.sign_in.request_guard import PersonLimiter, Rate, RateLimiter, RequestLimits, client_address
 from tests.integration.sign_in.service import MANY, Service, ServicePlan, a_service
+from tests.kit.eventually import LIMIT_S
 from tests.kit.lab import NOON, Clock
 
 
@@ -55,7 +56,7 @@ async def test_a_slow_sender_is_disconnected() -> None:
             b"POST /sign-in/dev HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\n"
         )
         writer.write(b"Content-Length: 100\r\n\r\nemail=")
-        answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)
+        answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), LIMIT_S)
         writer.close()
 
     assert answer.startswith(b"HTTP/1.1 408")

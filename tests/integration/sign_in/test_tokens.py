@@ -19,7 +19,7 @@ from carrel.kubernetes.transport import ApiRequest, ApiResponse
 from tests.integration.sign_in.service import Service, ServicePlan, a_service, csrf_in
 from tests.kit.lab import Clock
 
-WEBHOOK = "system:serviceaccount:carrel:webhook"
+HUB = "system:serviceaccount:jhub:hub"
 
 
 @pytest.fixture
@@ -213,8 +213,8 @@ class _Reviews:
         self.is_up = True
         self.audiences: list[str] | None = None
         self.users: dict[str, dict[str, Any]] = {
-            "webhook-token": {"username": WEBHOOK, "extra": {"authentication.kubernetes.io/pod-uid": ["u1"]}},
-            "kept-in-a-secret": {"username": WEBHOOK},
+            "hub-token": {"username": HUB, "extra": {"authentication.kubernetes.io/pod-uid": ["u1"]}},
+            "kept-in-a-secret": {"username": HUB},
             "any-account": {"username": "system:serviceaccount:lab:default"},
             "ada-token": {"username": "oidc:Ada@lab.example", "groups": ["staff"]},
             "unprefixed": {"username": "eve@lab.example"},
@@ -243,7 +243,7 @@ def reviews() -> _Reviews:
 
 @pytest.fixture
 async def in_cluster(reviews: _Reviews) -> AsyncIterator[Service]:
-    roles = RoleOptions(lab_admin_groups=frozenset({"staff"}), services=frozenset({WEBHOOK}))
+    roles = RoleOptions(lab_admin_groups=frozenset({"staff"}), hubs=frozenset({HUB}))
 
     def kubernetes(roles: RoleOptions, clock: Clock) -> TokenReviewer:
         return TokenReviewer(Client(reviews), roles, clock.seconds, "carrel-booking", "oidc:")
@@ -253,9 +253,7 @@ async def in_cluster(reviews: _Reviews) -> AsyncIterator[Service]:
         yield service
 
 
-async def test_tokens_of_users_and_of_carrels_own_processes_are_accepted(
-    in_cluster: Service, reviews: _Reviews
-) -> None:
+async def test_tokens_of_users_are_accepted_and_a_hub_is_known_as_one(in_cluster: Service, reviews: _Reviews) -> None:
     for _ in range(3):
         _, me = await in_cluster.get("/api/v1/me", **_with("ada-token"))
     assert (me["email"], me["roles"], me["how"]) == ("ada@lab.example", ["lab-admin", "member"], "serviceaccount")
@@ -263,8 +261,8 @@ async def test_tokens_of_users_and_of_carrels_own_processes_are_accepted(
 
     assert me["sign_in_groups"] == ["staff"], "the groups that the cluster told"
 
-    _, me = await in_cluster.get("/api/v1/me", **_with("webhook-token"))
-    assert (me["email"], me["roles"], me["sign_in_groups"]) == (WEBHOOK, ["service"], [])
+    status, refused = await in_cluster.get("/api/v1/me", **_with("hub-token"))
+    assert (status, refused["title"]) == (403, "A hub may not ask this")
 
 
 @pytest.mark.parametrize("token", ["any-account", "unprefixed", "node", "nobody", "kept-in-a-secret"])

@@ -25,7 +25,7 @@ from carrel.cluster.options import utc_now
 from carrel.demo.component_processes import ComponentStarter, ComponentTokens, end_process, end_with_parent
 from carrel.demo.system import Demo, WebhookAddress, install
 from carrel.dialects.booking_objects import BOOKINGS
-from carrel.dialects.carrel import read_lease
+from carrel.dialects.gpu_lease import read_lease
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Json, NotFound, Selection
 from carrel.kubernetes.objects.resources import LEASES, NAMESPACES, PODS
@@ -34,14 +34,18 @@ from carrel.parsing.time import seconds
 from kubernetes_in_memory import EmbeddedApi, Settings
 from kubernetes_in_memory.auth import service_account
 from kubernetes_in_memory.http_server import serve
+from tests.kit.configuration import configure
+from tests.kit.eventually import LIMIT_S
 from tests.kit.jupyterhub.hub_files import HUB, NAMESPACE, HubAccess, write_hub_files
-from tests.kit.jupyterhub.notebook_kubelets import NotebookKubelets
+from tests.kit.jupyterhub.notebook_kubelets import USERNAME, NotebookKubelets
 from tests.kit.programs import http_proxy
 
 DOMAIN = "lab.example"
-GRACE_S = "2"
+CONFIGURATION = f"""\
+tiers: {{{{minimumTime: 0s, notebookGrace: 2s, {{tiers}}}}}}
+hubs: {{{{accounts: ['{HUB}'], usernameDomain: {DOMAIN}}}}}
+"""
 """Between the announcement that a notebook loses its GPU and its end: people need minutes, tests do not."""
-LIMIT_S = 180.0
 """A hub and its servers start slowly on a busy machine."""
 
 T = TypeVar("T")
@@ -126,6 +130,14 @@ class HubBed:
     async def is_ready(self, user: str) -> bool:
         return bool((await self.server(user)).get("ready"))
 
+    async def progress(self, user: str) -> AsyncIterator[str]:
+        """The messages of the page that people see while their server starts, as they come."""
+        headers = {"Authorization": f"token {self.token}"}
+        async with self.session.get(f"{self.url}/hub/api/users/{user}/server/progress", headers=headers) as answer:
+            async for line in answer.content:
+                if line.startswith(b"data: "):
+                    yield json.loads(line.removeprefix(b"data: "))["message"]
+
     async def notebook(self, user: str, path: str = "api/status") -> int:
         """The status of an answer of the user's server, through the proxy."""
         headers = {"Authorization": f"token {self.token}"}
@@ -184,17 +196,14 @@ class HubBed:
         return "\n".join(f"--- {each.name}\n{each.read_text()[-6000:]}" for each in files if each.exists())
 
 
-USERNAME = "hub.jupyter.org/username"
-
-
 @asynccontextmanager
 async def running_hub(
     nodes: Sequence[Node],
     *,
-    controller: Sequence[str] = (),
+    tiers: str = "",
     **spawner: Any,
 ) -> AsyncIterator[HubBed]:
-    """`controller`: its options. `spawner`: settings of the KubeSpawner."""
+    """`tiers`: more fields of that section of the configuration. `spawner`: settings of the KubeSpawner."""
     tokens, address = ComponentTokens(), WebhookAddress()
     hub_token = secrets.token_urlsafe()
     users = {**tokens.users(), hub_token: service_account(NAMESPACE, "hub")}
@@ -205,6 +214,7 @@ async def running_hub(
         served = await closing.enter_async_context(serve(api))
         admin = Client(api)
         await install(admin)
+        await configure(admin, CONFIGURATION.format(tiers=tiers))
         await admin.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         demo = Demo(Client(tokens.transport("extender", api)), served.url)
         (folder / "notebooks").mkdir()
@@ -219,11 +229,9 @@ async def running_hub(
         tasks(demo.run())
         (folder / "carrel").mkdir()
         starter = ComponentStarter(folder / "carrel", served.url, tokens)
-        patience = ("--minimum-time", "0", "--notebook-grace", GRACE_S)
-        spawners = ("--spawners", HUB, "--username-domain", DOMAIN)
         address.url, _ = await asyncio.gather(
-            closing.enter_async_context(starter.running("webhook", "unused", *spawners)),
-            closing.enter_async_context(starter.running("controller", "unused", *patience, *controller)),
+            closing.enter_async_context(starter.running("webhook", "unused")),
+            closing.enter_async_context(starter.running("controller", "unused")),
         )
         answer: dict[str, Any] = {}
         asked: list[str] = []

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from carrel.demo.component_processes import end_with_parent
-from carrel.demo.kubelets import SimulatedKubelets, pod_address
+from carrel.demo.kubelets import pod_address
 from carrel.kubernetes.cluster import Json, NotFound
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS, SECRETS
+from testbed.kubelets import SimulatedKubelets
 
 LOOPBACK = 127
 SERVER = "jupyterhub-singleuser"
+USERNAME = "hub.jupyter.org/username"
 STOP_S = 20.0
 CERTIFICATES = {"JUPYTERHUB_SSL_KEYFILE", "JUPYTERHUB_SSL_CERTFILE", "JUPYTERHUB_SSL_CLIENT_CA"}
 """Where a server with `internal_ssl` finds its files."""
@@ -37,8 +39,8 @@ class NotebookKubelets(SimulatedKubelets):
         super().__init__(*arguments)
         self.folder = folder
         self._by_name = by_name
-        self.server: tuple[str, ...] = STAND_IN
-        """What runs as the server of a notebook; `JUPYTER`: the real one."""
+        self.with_jupyter: set[str] = set()
+        """The users whose servers are real ones; those of others only answer."""
         self.may_remove = asyncio.Event()
         """While it is not set, no pod is removed: a test looks at pods that are ending."""
         self.may_remove.set()
@@ -67,9 +69,10 @@ class NotebookKubelets(SimulatedKubelets):
         home.mkdir()
         (home / POD_FILE).write_text(uid)
         await self._mount_secrets(document, home)
+        is_real = pod.metadata.annotations.get(USERNAME) in self.with_jupyter
         with (self.folder / f"{pod.metadata.name}-{uid[:8]}.log").open("wb") as output:
             self._servers[uid] = await asyncio.create_subprocess_exec(
-                *(sys.executable, *self.server),
+                *(sys.executable, *(JUPYTER if is_real else STAND_IN)),
                 cwd=home,
                 env={**_of_the_machine(home), **self._environment(document, container, home)},
                 stdin=asyncio.subprocess.DEVNULL,
@@ -143,4 +146,6 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 def _of_the_machine(home: Path) -> dict[str, str]:
     kept = {key: os.environ[key] for key in ("PATH", "LANG", "LC_ALL") if key in os.environ}
-    return {**kept, "HOME": str(home), "JUPYTERHUB_SINGLEUSER_APP": "jupyter_server.serverapp.ServerApp"}
+    app = "jupyter_server.serverapp.ServerApp"
+    # Without JUPYTER_NO_CONFIG the server would load what JupyterLab adds, which these tests do not need.
+    return {**kept, "HOME": str(home), "JUPYTERHUB_SINGLEUSER_APP": app, "JUPYTER_NO_CONFIG": "1"}

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.bookings.calendar import Calendar, FreeNow, Maintenance, Span, days
+from carrel.bookings.calendar import Calendar, FreeNow, Span, days
+from carrel.bookings.maintenance import Closing
 from carrel.bookings.rules import Booking
+from carrel.ids import BookingId
 from tests.kit.gpus import A100, A6000
 
 DAY0 = datetime(2026, 11, 16, tzinfo=UTC)
@@ -20,7 +22,7 @@ def day(number: float) -> datetime:
 
 
 def booked(start: float, end: float, gpus: int = 1, model: str = A6000, user: str = "ada", name: str = "b") -> Booking:
-    return Booking(name, user, model, day(start), day(end), gpus)
+    return Booking(BookingId(name), user, model, day(start), day(end), gpus)
 
 
 def test_bookings_of_other_models_do_not_count() -> None:
@@ -56,8 +58,8 @@ def test_a_period_that_begins_inside_a_booking_counts_it() -> None:
 
 
 def test_maintenance_takes_gpus_away_and_cancelled_bookings_give_them_back() -> None:
-    cancelled = Booking("c", "bob", A6000, day(0), day(9), cancelled_at=day(2))
-    calendar = Calendar(A6000, 2, [cancelled], [Maintenance(A6000, day(4), day(5), 2)])
+    cancelled = Booking(BookingId("c"), "bob", A6000, day(0), day(9), cancelled_at=day(2))
+    calendar = Calendar(A6000, 2, [cancelled], [Closing(day(4), day(5), 2)])
 
     assert [span.free for span in calendar.spans(day(0), day(6))] == [1, 2, 0, 2]
 
@@ -86,9 +88,9 @@ def test_the_next_free_start(gpus: int, length: float, not_before: float, expect
 
 
 def test_a_model_in_endless_maintenance_has_no_next_free_start() -> None:
-    for_ever = Maintenance(A6000, day(0), datetime.max.replace(tzinfo=UTC), 1)
+    for_ever = Closing(day(0), datetime.max.replace(tzinfo=UTC), 1)
 
-    assert Calendar(A6000, 1, maintenance=[for_ever]).next_free(1, DAY, day(0)) is None
+    assert Calendar(A6000, 1, closings=[for_ever]).next_free(1, DAY, day(0)) is None
 
 
 stretches = st.tuples(st.integers(0, 30), st.integers(1, 10), st.integers(1, 2)).map(
@@ -113,7 +115,7 @@ def test_the_next_free_start_is_free_and_no_whole_day_before_it_is(
 
 
 def shared(start: float, end: float) -> Booking:
-    return Booking("s", "ada", A6000, day(start), day(end), share=True)
+    return Booking(BookingId("s"), "ada", A6000, day(start), day(end), share=True)
 
 
 def test_shares_fill_gpus_one_after_the_other() -> None:
@@ -152,7 +154,7 @@ def test_only_the_given_parts_of_a_booking_need_room() -> None:
     assert calendar.missing(wanted, [(day(0), day(1)), (day(4), day(7))]) == Span(day(5), day(6), 0)
 
 
-CLOSED = Maintenance(A6000, day(0.8), day(1.2), gpus=5)
+CLOSED = Closing(day(0.8), day(1.2), 5)
 
 
 @pytest.mark.parametrize(
@@ -188,9 +190,7 @@ CLOSED = Maintenance(A6000, day(0.8), day(1.2), gpus=5)
             id="all are booked",
         ),
         pytest.param(
-            Calendar(
-                A6000, 1, [booked(0, 3, gpus=2)], [Maintenance(A6000, day(1), datetime.max.replace(tzinfo=UTC), 1)]
-            ),
+            Calendar(A6000, 1, [booked(0, 3, gpus=2)], [Closing(day(1), datetime.max.replace(tzinfo=UTC), 1)]),
             DAY,
             FreeNow(-1, 0, next_start=None),
             "",

@@ -3,20 +3,22 @@
 import pytest
 
 from carrel.bookings.capacity import ModelCapacity, capacity_of, model_named
+from carrel.ids import GpuUuid, NodeName
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.refusals import Refusal
+from tests.kit.gpus import N1, N2
 
 MODELS = ["NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-PCIE-40GB", "NVIDIA-RTX-A6000", "Tesla-T4", "Tesla-T40"]
 
 
 def a_gpu(index: int, model: str = "A6000", memory: int = 49140, unusable: str = "") -> Gpu:
-    return Gpu(f"GPU-{index}", "n1", index, model, MiB(memory), unusable=unusable)
+    return Gpu(GpuUuid(f"GPU-{index}"), N1, index, model, MiB(memory), unusable=unusable)
 
 
 def test_healthy_gpus_are_counted_by_model() -> None:
     nodes = [
-        Node("n1", (a_gpu(0), a_gpu(1, memory=40000), a_gpu(2, unusable="XID 79"), a_gpu(3, "T4", 15360))),
-        Node("n2", (a_gpu(4), a_gpu(5, "H100", 81920)), unusable="the agent is silent"),
+        Node(N1, (a_gpu(0), a_gpu(1, memory=40000), a_gpu(2, unusable="XID 79"), a_gpu(3, "T4", 15360))),
+        Node(N2, (a_gpu(4), a_gpu(5, "H100", 81920)), unusable="the agent is silent"),
     ]
 
     silent = "n2: the agent is silent"
@@ -29,8 +31,8 @@ def test_healthy_gpus_are_counted_by_model() -> None:
 
 def test_gpus_of_a_closed_node_are_out_of_use_and_a_few_reasons_are_named() -> None:
     nodes = [
-        Node("dgx-1", (a_gpu(0), a_gpu(1)), closed="cordoned (kubectl uncordon dgx-1)"),
-        Node("n2", (a_gpu(2),)),
+        Node(NodeName("dgx-1"), (a_gpu(0), a_gpu(1)), closed="cordoned (kubectl uncordon dgx-1)"),
+        Node(N2, (a_gpu(2),)),
     ]
     found = capacity_of(nodes)["A6000"]
     assert (found.gpus, found.why_set_aside) == (
@@ -38,12 +40,12 @@ def test_gpus_of_a_closed_node_are_out_of_use_and_a_few_reasons_are_named() -> N
         "2 of 3 are out of use: dgx-1 is cordoned (kubectl uncordon dgx-1)",
     )
 
-    many = capacity_of(Node(f"n{i}", (a_gpu(i),), closed="not ready") for i in range(5))["A6000"]
+    many = capacity_of(Node(NodeName(f"n{i}"), (a_gpu(i),), closed="not ready") for i in range(5))["A6000"]
     assert many.why_set_aside == "5 of 5 are out of use: n0 is not ready, n1 is not ready, n2 is not ready and 2 more"
 
 
 def test_gpus_of_pods_that_no_booking_can_displace_are_set_aside() -> None:
-    nodes = [Node("n1", (*map(a_gpu, range(4)), a_gpu(4, unusable="XID 79")))]
+    nodes = [Node(N1, (*map(a_gpu, range(4)), a_gpu(4, unusable="XID 79")))]
 
     found = capacity_of(nodes, {"GPU-1", "GPU-2", "GPU-4", "GPU-of-another-node"})["A6000"]
 
@@ -51,7 +53,7 @@ def test_gpus_of_pods_that_no_booking_can_displace_are_set_aside() -> None:
     assert found.why_set_aside == (
         "2 of 5 are used by pods that no booking can displace; 1 of 5 is out of use: GPU 4 of n1: XID 79"
     )
-    assert capacity_of([Node("n1", (a_gpu(0),))])["A6000"].why_set_aside == ""
+    assert capacity_of([Node(N1, (a_gpu(0),))])["A6000"].why_set_aside == ""
 
 
 @pytest.mark.parametrize(

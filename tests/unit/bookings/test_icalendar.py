@@ -6,6 +6,7 @@ import pytest
 
 from carrel.bookings.icalendar import booking_event, calendar
 from carrel.bookings.rules import Booking
+from carrel.ids import BookingId
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -16,7 +17,7 @@ def lines(booking: Booking, version: int = 0, description: str = "") -> list[str
 
 
 def a_booking(gpus: int = 1, cancelled_at: datetime | None = None, share: bool = False) -> Booking:
-    return Booking("b1", "ada@lab.org", "A6000", NOON, NOON + 5 * DAY, gpus, cancelled_at, share)
+    return Booking(BookingId("b1"), "ada@lab.org", "A6000", NOON, NOON + 5 * DAY, gpus, cancelled_at, share)
 
 
 def test_an_event_has_its_times_in_utc() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from carrel.bookings.notifications.messages import Notification, Occasion, reminder, subject, text
 from carrel.bookings.rules import Booking
+from carrel.ids import BookingId
 
 NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -15,7 +16,7 @@ LAB = ZoneInfo("Europe/Stockholm")
 
 
 def a_booking(began: timedelta, left: timedelta, cancelled: datetime | None = None) -> Booking:
-    return Booking("b1", "ada@lab.example", "A6000", NOON - began, NOON + left, 2, cancelled)
+    return Booking(BookingId("b1"), "ada@lab.example", "A6000", NOON - began, NOON + left, 2, cancelled)
 
 
 TIMES = {

@@ -4,6 +4,7 @@ import pytest
 
 from carrel.bookings.notifications.settings import NotificationSettings, mistakes_in_notifications
 from carrel.bookings.people import Person, Role, Scope
+from carrel.configuration.schema import Notifications
 from carrel.parsing.addresses import LONGEST_ADDRESS, is_address, is_user_name, normal
 
 
@@ -58,9 +59,9 @@ def test_lower_case_makes_no_address_of_what_only_looks_like_one(look_alike: str
     [("carrel@lab.org", False), ("Carrel <carrel@lab.org>", False), ("a b@x", True), ("Carrel", True), ("", True)],
 )
 def test_the_sender_of_mails_is_an_address(sender: str, is_refused: bool) -> None:
-    settings = NotificationSettings(smtp_url="smtps://mail.lab.org", mail_from=sender)
+    settings = NotificationSettings(smtp_url="smtps://mail.lab.org")
 
-    assert bool(list(mistakes_in_notifications(settings))) is is_refused
+    assert bool(list(mistakes_in_notifications(settings, Notifications(mail_from=sender)))) is is_refused
 
 
 def test_a_token_gives_a_role_only_within_its_scopes() -> None:

@@ -8,8 +8,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from carrel.bookings.calendar import days
-from carrel.bookings.rules import RULES, Booking, BookingRules, broken_rules, earliest_start, rule_input
-from carrel.parsing.time_words import words
+from carrel.bookings.rules import RULES, Booking, broken_rules, earliest_start, rule_input
+from carrel.configuration.schema import BookingRules
+from carrel.ids import BookingId
+from carrel.parsing.time import words
 from tests.kit.gpus import A6000
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
@@ -18,7 +20,7 @@ DAY = timedelta(days=1)
 
 
 def a_booking(start: datetime, end: datetime, name: str = "b", cancelled: datetime | None = None) -> Booking:
-    return Booking(id=name, user="ada@lab.org", model=A6000, start=start, end=end, cancelled_at=cancelled)
+    return Booking(id=BookingId(name), user="ada@lab.org", model=A6000, start=start, end=end, cancelled_at=cancelled)
 
 
 def a_request(start_in: timedelta = DAY, lasting: timedelta = 5 * DAY) -> Booking:
@@ -297,8 +299,8 @@ def test_a_booking_that_was_cancelled_or_is_over_cannot_be_changed() -> None:
 
 
 def test_a_share_is_of_one_gpu_and_only_if_the_lab_allows_shares() -> None:
-    share = Booking("s", "ada@lab.org", A6000, NOW, NOW + DAY, share=True)
-    shares = Booking("s", "ada@lab.org", A6000, NOW, NOW + DAY, gpus=2, share=True)
+    share = Booking(BookingId("s"), "ada@lab.org", A6000, NOW, NOW + DAY, share=True)
+    shares = Booking(BookingId("s"), "ada@lab.org", A6000, NOW, NOW + DAY, gpus=2, share=True)
 
     assert broken(share) == ["shares"]
     assert broken(share, rules=BookingRules(shares_per_gpu=4)) == []

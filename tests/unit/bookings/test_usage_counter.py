@@ -8,13 +8,14 @@ from carrel.bookings.capacity import booked_gpus
 from carrel.bookings.records import PersonUsage
 from carrel.bookings.rules import Booking
 from carrel.bookings.usage_counter import KEPT, HeldHours, PodUser, UsageCounter, with_held
+from carrel.ids import BookingId, GpuUuid, PodUid
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.tiers import Tier
-from tests.kit.gpus import a_node, all_entries, held
+from tests.kit.gpus import N1, a_node, all_entries, held
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
-GPUS = {"GPU-n1-0": "n1 · 0", "GPU-n1-1": "n1 · 1"}
+GPUS = {GpuUuid("GPU-n1-0"): "n1 · 0", GpuUuid("GPU-n1-1"): "n1 · 1"}
 
 
 def half_held() -> Ledger:
@@ -69,7 +70,7 @@ def test_booked_and_held_hours_are_shown_together_also_of_people_without_a_booki
 def test_only_hours_of_the_period_are_counted() -> None:
     usage_counter, ledger = UsageCounter(), half_held()
     sample_every_minute(usage_counter, ledger, 90)
-    key = ("ada@lab.example", ledger.entries("n1")[0].gpu.model)
+    key = ("ada@lab.example", ledger.entries(N1)[0].gpu.model)
 
     first = usage_counter.by_user_and_model(NOON, NOON + timedelta(hours=1))[key].covered
     both = usage_counter.by_user_and_model(NOON)[key].covered
@@ -80,7 +81,7 @@ def test_only_hours_of_the_period_are_counted() -> None:
 def test_a_share_released_within_the_hour_counts_until_then() -> None:
     usage_counter, ledger = UsageCounter(), half_held()
     sample_every_minute(usage_counter, ledger, 30)
-    ledger.forget("uid-train")
+    ledger.forget(PodUid("uid-train"))
     for minute in range(31, 60):
         usage_counter.sample(all_entries(ledger), ada, NOON + minute * MINUTE)
 
@@ -124,6 +125,6 @@ def test_counts_are_deleted_after_two_weeks() -> None:
     ],
 )
 def test_a_booking_counts_for_the_gpus_it_takes(gpus: int, is_share: bool, counted: float) -> None:
-    booking = Booking("b", "ada@lab.example", "a6000", NOON, NOON + timedelta(days=1), gpus, share=is_share)
+    booking = Booking(BookingId("b"), "ada@lab.example", "a6000", NOON, NOON + timedelta(days=1), gpus, share=is_share)
 
     assert booked_gpus(booking, shares_per_gpu=4) == counted

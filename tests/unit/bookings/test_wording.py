@@ -21,7 +21,9 @@ from carrel.bookings.pages.forms import (
 from carrel.bookings.pages.layout import time_tag
 from carrel.bookings.pages.timeline_page import earliest_model, whole_minute
 from carrel.bookings.records import Availability, Preview
-from carrel.bookings.rules import Booking, BookingRules, Broken
+from carrel.bookings.rules import Booking, Broken
+from carrel.configuration.schema import BookingRules
+from carrel.ids import BookingId
 from carrel.ledger.gpus import MiB
 
 STOCKHOLM = ZoneInfo("Europe/Stockholm")
@@ -211,7 +213,21 @@ def test_a_lab_without_a_cooldown_does_not_show_that_rule() -> None:
     ],
 )
 def test_the_page_says_why_the_first_start_is_not_earlier(rules: list[str], said: str) -> None:
-    booking = Booking("", "ada", "a6000", NOW, NOW + timedelta(days=1))
+    booking = Booking(BookingId(""), "ada", "a6000", NOW, NOW + timedelta(days=1))
     preview = Preview(booking, tuple(Broken(rule, "…") for rule in rules), NOW)
 
     assert why_earliest(preview) == said
+
+
+@pytest.mark.parametrize(
+    ("mib", "expected"),
+    [(49140, "48 GiB"), (81920, "80 GiB"), (8138, "7.9 GiB"), (8192, "8 GiB"), (1536, "1.5 GiB"), (512, "512 MiB")],
+)
+def test_memory_is_written_as_people_speak_of_a_gpu(mib: int, expected: str) -> None:
+    assert wording.memory(mib) == expected
+
+
+def test_a_model_has_one_name_in_every_sentence() -> None:
+    said = "There are 2 GPUs of NVIDIA-RTX-A6000 to book; NVIDIA-A100-SXM4-80GB has more."
+
+    assert wording.in_words(said) == "There are 2 GPUs of RTX A6000 to book; A100 SXM4 80GB has more."

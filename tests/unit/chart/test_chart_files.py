@@ -2,7 +2,6 @@
 
 import json
 import re
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +9,13 @@ import pytest
 import yaml
 
 from carrel import __version__
-from carrel.admission.settings import PluginMode
-from carrel.dialects.options import DeviceList, HideFrom, Unit
-from carrel.dialects.tier import WhenFull
-from carrel.ledger.tiers import AtEnd
-from carrel.node.settings import MemoryResource
+from carrel.configuration.moved import MOVED
+from carrel.configuration.reading import every_field, read
+from carrel.configuration.schema import Configuration
 from carrel.scheduling.scheduler_config import PEERS_SERVED
-from carrel.scheduling.settings import PlacementStyle
 from carrel.settings import LogLevel
-from tools.chart_readme import CHART, GPU_BOOKING, gpu_booking_schema, readme, values
+from tools.chart_config import MOVED_VALUES, is_moved
+from tools.chart_readme import CHART, GPU_BOOKING, carrel_schema, gpu_booking_schema, readme, values, values_with_config
 from tools.image import contents
 from tools.reference import FOLDER
 
@@ -41,6 +38,33 @@ def test_the_chart_has_the_version_of_the_program(chart: Path) -> None:
 def test_the_readme_has_every_value_with_a_sentence(chart: Path) -> None:
     assert [each.path for each in values(chart) if not each.comment] == []
     assert (chart / "README.md").read_text() == readme(chart), REFERENCE
+
+
+def test_the_configuration_in_the_chart_is_written_from_the_program() -> None:
+    assert (CHART / "values.yaml").read_text() == values_with_config(), REFERENCE
+    assert (CHART / "values.schema.json").read_text() == carrel_schema(), REFERENCE
+
+
+def test_the_configuration_of_the_chart_says_what_the_program_does_without_one() -> None:
+    assert read(yaml.safe_dump(VALUES["config"])) == Configuration()
+
+
+def test_templates_read_only_fields_that_the_values_have() -> None:
+    shown = {each.path for each in values(CHART)}
+    for template in (CHART / "templates").rglob("*.*"):
+        read_there = set(re.findall(r"(?:Values\.|\$)(config\.[A-Za-z.]+[A-Za-z])", template.read_text()))
+        assert {each for each in read_there if each not in shown} == set(), template.name
+
+
+def test_whoever_gives_what_moved_is_told_where_it_went() -> None:
+    known = {leaf.path for leaf in every_field(Configuration())}
+    assert {each.field for each in MOVED if each.field} <= known
+    for where in MOVED_VALUES.values():
+        path = where.split(",")[0].removeprefix("config.")
+        assert any(f"{each}.".startswith(f"{path}.") for each in known), where
+    assert SCHEMA["properties"]["whenFull"] == {"const": "moved to config.tiers.whenFull"}
+    variables = SCHEMA["definitions"]["env"]["properties"]
+    assert variables["CARREL_STRICT"] == {"const": "moved to config.pods.strict"}
 
 
 def test_gpu_booking_has_its_own_values_and_all_of_carrels() -> None:
@@ -68,38 +92,17 @@ def paths(content: dict[str, Any], schema: dict[str, Any], path: str = "") -> tu
         if isinstance(each, dict) and "properties" in below:
             more_given, more_known = paths(each, below, f"{path}{key}.")
             given, known = given | more_given, known | more_known
-    return given, known | {f"{path}{key}" for key in schema.get("properties", {})}
+    return given, known | {f"{path}{key}" for key, each in schema.get("properties", {}).items() if not is_moved(each)}
 
 
 def test_values_and_schema_have_the_same_keys() -> None:
     given, known = paths(VALUES, SCHEMA)
-    assert known - given == {"global"}  # helm's own
+    assert {each for each in known - given if not each.startswith("config.")} == {"global"}  # helm's own
     assert given <= known
 
 
-def words(path: str) -> list[str]:
-    found = SCHEMA
-    for key in path.split("."):
-        found = found["properties"][key]
-    return list(found["enum"])
-
-
-@pytest.mark.parametrize(
-    ("path", "enum"),
-    [
-        ("mode", PluginMode),
-        ("memoryUnit", Unit),
-        ("whenFull", WhenFull),
-        ("hideGpusFrom", HideFrom),
-        ("deviceList", DeviceList),
-        ("logLevel", LogLevel),
-        ("scheduler.placement", PlacementStyle),
-        ("controller.atEnd", AtEnd),
-        ("agent.memoryResource", MemoryResource),
-    ],
-)
-def test_the_schema_allows_the_words_that_the_program_knows(path: str, enum: type[Enum]) -> None:
-    assert sorted(words(path)) == sorted(each.value for each in enum)
+def test_the_schema_allows_the_words_that_the_program_knows() -> None:
+    assert sorted(SCHEMA["properties"]["logLevel"]["enum"]) == sorted(each.value for each in LogLevel)
 
 
 def test_the_peers_schedulers_are_those_that_the_program_serves() -> None:

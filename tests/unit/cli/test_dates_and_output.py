@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.cli.booking_text import InvalidDate, date_text, parse_date
+from carrel.cli.dates import InvalidDate, date_text, parse_date
 from carrel.cli.options import DataFormat, ListFormat
 from carrel.cli.output import aligned, as_csv, print_data, print_lines, print_list
 
@@ -31,10 +31,62 @@ def test_a_date_is_read_in_the_zone_of_the_lab(typed: str, meant: str) -> None:
     assert parse_date(typed, LAB).isoformat() == meant
 
 
-@pytest.mark.parametrize("typed", ["", "soon", "12.12.2026", "2026-13-01", "2026-03-29T02:30", "2026-10-25T02:30"])
-def test_a_time_that_does_not_exist_or_exists_twice_is_refused(typed: str) -> None:
+NOW = datetime(2026, 11, 18, 9, 30, tzinfo=UTC)
+"""A Wednesday, 10:30 in the lab."""
+
+SAID = {
+    "now": "2026-11-18T10:30",
+    "today": "2026-11-18T10:30",
+    "Tomorrow": "2026-11-19T00:00",
+    "tomorrow 9:00": "2026-11-19T09:00",
+    "mon": "2026-11-23T00:00",
+    " Mon   9:00 ": "2026-11-23T09:00",
+    "thursday 23:59": "2026-11-19T23:59",
+    "wed": "2026-11-25T00:00",
+    "wed 10:00": "2026-11-25T10:00",
+    "wed 11:00": "2026-11-18T11:00",
+    "9:00": "2026-11-19T09:00",
+    "11:00": "2026-11-18T11:00",
+    "+3d": "2026-11-21T10:30",
+    "+1.5h": "2026-11-18T12:00",
+    "+90min": "2026-11-18T12:00",
+    "+2 w": "2026-12-02T10:30",
+    "2026-12-12 09:00": "2026-12-12T09:00",
+}
+SAID_OF_THE_PAST = {
+    "today": "2026-11-18T00:00",
+    "yesterday": "2026-11-17T00:00",
+    "mon": "2026-11-16T00:00",
+    "wed 10:00": "2026-11-18T10:00",
+    "wed 11:00": "2026-11-11T11:00",
+    "11:00": "2026-11-17T11:00",
+    "-7d": "2026-11-11T10:30",
+}
+
+
+@pytest.mark.parametrize(("typed", "meant"), SAID.items())
+def test_a_date_is_read_as_people_say_it(typed: str, meant: str) -> None:
+    assert parse_date(typed, LAB, NOW).astimezone(LAB).strftime("%Y-%m-%dT%H:%M") == meant
+
+
+@pytest.mark.parametrize(("typed", "meant"), SAID_OF_THE_PAST.items())
+def test_where_the_past_is_meant_a_weekday_is_the_last_one(typed: str, meant: str) -> None:
+    assert parse_date(typed, LAB, NOW, is_past=True).astimezone(LAB).strftime("%Y-%m-%dT%H:%M") == meant
+
+
+NO_DATES = ("", "soon", "12.12.2026", "2026-13-01", "monster 9:00", "mo", "mon 24:00", "mon 9", "9:60", "3d", "+3x")
+NO_TIMES = ("2026-03-29T02:30", "2026-10-25T02:30", "+999999d", "tomorrow tomorrow", "\u0663:\u0660\u0660")
+
+
+@pytest.mark.parametrize("typed", [*NO_DATES, *NO_TIMES])
+def test_what_is_no_date_does_not_exist_or_exists_twice_is_refused(typed: str) -> None:
     with pytest.raises(InvalidDate):
-        parse_date(typed, LAB)
+        parse_date(typed, LAB, NOW)
+
+
+def test_an_hour_that_the_clock_skips_is_refused_also_by_its_weekday() -> None:
+    with pytest.raises(InvalidDate, match="does not exist"):
+        parse_date("sun 2:30", LAB, datetime(2026, 3, 27, tzinfo=UTC))
 
 
 @given(st.datetimes(datetime(2020, 1, 1), datetime(2035, 1, 1)).map(lambda at: at.replace(microsecond=0, tzinfo=UTC)))
@@ -90,10 +142,19 @@ def test_data_for_programs_is_what_it_was(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_csv_has_plain_fields_and_no_formulas() -> None:
-    items = [{"id": "1", "note": "=cmd()", "days": [1], "hours": -2.5, "share": True, "end": None}]
+    items = [{"id": "1", "note": "=cmd()", "days": [{"free": 1}], "hours": -2.5, "share": True, "end": None}]
 
     assert as_csv(items) == "id,note,hours,share,end\n1,'=cmd(),-2.5,true,\n"
     assert as_csv([]) == "\n"
+
+
+def test_lists_of_words_and_details_are_in_the_csv() -> None:
+    items: list[dict[str, object]] = [
+        {"gpus": [], "details": {}, "hit": {}},
+        {"gpus": ["=n1", "n2"], "details": {"model": "A6000", "gpus": 2}, "hit": {"pods": []}},
+    ]
+
+    assert as_csv(items) == 'gpus,details\n,\n"\'=n1, n2","model=A6000, gpus=2"\n'
 
 
 def test_a_day_of_a_clock_change_has_25_hours() -> None:

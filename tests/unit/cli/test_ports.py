@@ -10,7 +10,6 @@ from carrel.bookings.entry_point import BookingSettings
 from carrel.lifecycle.entry_point import ControllerSettings
 from carrel.node.entry_point import AgentSettings
 from carrel.scheduling.entry_point import ExtenderSettings
-from carrel.settings import BOOKING_SERVICE_URL
 
 COMPONENTS = {
     "extender": ExtenderSettings,
@@ -38,7 +37,3 @@ def test_each_component_has_its_own_default_port() -> None:
 @pytest.mark.parametrize("name", COMPONENTS)
 def test_the_default_port_is_documented(name: str) -> None:
     assert f"| `carrel {name}` | {port_of(COMPONENTS[name])} |" in DOCS.read_text()
-
-
-def test_the_other_components_find_the_booking_service_at_its_default_port() -> None:
-    assert BOOKING_SERVICE_URL.endswith(f":{port_of(BookingSettings)}")

@@ -12,15 +12,18 @@ from carrel.cluster.coverage.coverage_words import (
     GpuHolder,
     PodCoverage,
 )
+from carrel.ids import BookingId, PersonId
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.tiers import Tier
 
 START, END = datetime(2026, 11, 23, 14, tzinfo=UTC), datetime(2026, 11, 24, 14, tzinfo=UTC)
-WORDS = CoverageWords()
+WORDS = CoverageWords(UTC)
 
 
 def booking(gpus: int = 1, model: str = "A100", share_of: int = 1, group: str = "") -> Entitlement:
-    return Entitlement("b1", frozenset({"ada@lab.org"}), model, gpus, START, END, share_of, group=group)
+    return Entitlement(
+        BookingId("b1"), frozenset({PersonId("ada@lab.org")}), model, gpus, START, END, share_of, group=group
+    )
 
 
 def beyond(why: BeyondReason, *used_by: str) -> Beyond:
@@ -76,6 +79,7 @@ def beyond(why: BeyondReason, *used_by: str) -> Beyond:
         ),
         pytest.param(PodCoverage(Tier.OPPORTUNISTIC, asks=False), "asks for no GPU", id="on CPU"),
         pytest.param(PodCoverage(None, is_exempt=True), "keeps its GPU: its namespace is exempt", id="exempt"),
+        pytest.param(PodCoverage(None, is_nobodys=True), "keeps its GPU: it has no owner", id="nobody's"),
         pytest.param(PodCoverage(None, is_decided=False), "keeps its GPU: it is older than Carrel", id="older"),
         pytest.param(PodCoverage(None), "keeps its GPU: its tier is not known", id="a tier of a newer version"),
         pytest.param(
@@ -127,6 +131,6 @@ def test_who_holds_what_until_when(tier: Tier | None, until: datetime | None, wo
 
 
 def test_models_and_times_are_written_as_the_caller_writes_them() -> None:
-    words = CoverageWords(lambda instant: f"{instant:%H:%M}", lambda model: model.removeprefix("NVIDIA-"))
+    words = CoverageWords(UTC, lambda model: model.removeprefix("NVIDIA-"), lambda instant, zone: f"{instant:%H:%M}")
     assert words.covered(booking(model="NVIDIA-A100")) == "covered by your booking of 1 A100 until 14:00"
     assert words.amount(booking(2, model="")) == "2 GPUs"

@@ -6,6 +6,7 @@ import pytest
 
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
+from carrel.ledger.coverage import Covered
 from carrel.ledger.requests import Gang
 from tests.kit.reviews import a_state
 
@@ -44,9 +45,9 @@ def test_a_gang_has_the_pods_that_say_so(gang: str, names: list[str], monkeypatc
     state = a_state({PODS: GANGS})
     look, read = state.requests.as_admitted, list[str]()
 
-    def noted(pod: Pod) -> object:
+    def noted(pod: Pod, covered: Covered | None = None) -> object:
         read.append(pod.metadata.name)
-        return look(pod)
+        return look(pod, covered)
 
     monkeypatch.setattr(state.requests, "as_admitted", noted)
 

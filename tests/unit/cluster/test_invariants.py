@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from carrel.cluster.invariants import TOLERATED, Invariant, LastingViolations, Observed, Violation, observe, violations
-from carrel.dialects.carrel import LeaseRecord, write_lease
+from carrel.dialects.gpu_lease import LeaseRecord, write_lease
 from carrel.dialects.gpuclaim import node_status
+from carrel.ids import BookingId, GpuUuid, HolderId, PersonId, PodUid
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.gpus import MiB
@@ -34,23 +35,23 @@ def a_pod(name: str, node: str = "n1", devices: str = "", phase: str = "Running"
 
 
 def a_share(pod: str, index: int = 0, mib: int | None = None, booking: str = "") -> Share:
-    coverage = Coverage(booking, NOON) if booking else None
-    return Share(holder(pod), f"GPU-n1-{index}", None if mib is None else MiB(mib), coverage=coverage)
+    coverage = Coverage(BookingId(booking), NOON) if booking else None
+    return Share(holder(pod), GpuUuid(f"GPU-n1-{index}"), None if mib is None else MiB(mib), coverage=coverage)
 
 
 def a_lease(*shares: Share, index: int = 0, gpu: str = "", **fields: Any) -> LeaseRecord:
-    return LeaseRecord("n1", index, gpu or f"GPU-n1-{index}", shares, **fields)
+    return LeaseRecord(N1.name, index, GpuUuid(gpu or f"GPU-n1-{index}"), shares, **fields)
 
 
 def a_booking(name: str = "b", gpus: int = 1, end: datetime = NOON + DAY) -> Entitlement:
-    return Entitlement(name, frozenset({"ada"}), "", gpus, NOON - DAY, end)
+    return Entitlement(BookingId(name), frozenset({PersonId("ada")}), "", gpus, NOON - DAY, end)
 
 
 def seen(
     *leases: LeaseRecord,
     pods: tuple[Pod, ...] = (a_pod("a"), a_pod("b"), a_pod("c")),
     bookings: tuple[Entitlement, ...] = (),
-    users: dict[str, list[str]] | None = None,
+    users: dict[GpuUuid, list[HolderId]] | None = None,
     orphans: tuple[str, ...] | None = (),
     heartbeat: datetime = NOON,
 ) -> Observed:
@@ -58,11 +59,11 @@ def seen(
     body["metadata"] = {"name": "n1"}
     body["status"]["orphans"] = orphans
     status = objects.gpu_node_status(body)
-    by_uid = {pod.metadata.uid: pod for pod in pods}
-    return Observed([N1], {"n1": status}, leases, {}, by_uid, {each.booking: each for each in bookings}, NOON)
+    by_uid: dict[HolderId, Pod] = {pod.metadata.uid: pod for pod in pods}
+    return Observed([N1], {N1.name: status}, leases, {}, by_uid, {each.booking: each for each in bookings}, NOON)
 
 
-BY_CLAIM = Share(Holder("uid-c", "lab", "c", HolderKind.CLAIM), "GPU-n1-0", None)
+BY_CLAIM = Share(Holder(PodUid("uid-c"), "lab", "c", HolderKind.CLAIM), GpuUuid("GPU-n1-0"), None)
 
 
 def found(observed: Observed) -> dict[str, str]:
@@ -86,11 +87,16 @@ GOOD = [
     pytest.param(seen(a_lease(BY_CLAIM)), id="a ResourceClaim holds a GPU, and nobody reads claims"),
     pytest.param(replace(seen(a_lease(BY_CLAIM)), claims={"uid-c"}), id="a ResourceClaim that exists holds a GPU"),
     pytest.param(
-        seen(a_lease(a_share("a")), pods=(a_pod("a", devices="GPU-n1-0"),), users={"GPU-n1-0": ["uid-a"]}),
+        seen(
+            a_lease(a_share("a")),
+            pods=(a_pod("a", devices="GPU-n1-0"),),
+            users={GpuUuid("GPU-n1-0"): [PodUid("uid-a")]},
+        ),
         id="a pod uses the GPU that its Lease names",
     ),
     pytest.param(
-        seen(pods=(a_pod("a"),), users={"GPU-n1-0": ["uid-a"]}), id="a pod from before Carrel has no Lease yet"
+        seen(pods=(a_pod("a"),), users={GpuUuid("GPU-n1-0"): [PodUid("uid-a")]}),
+        id="a pod from before Carrel has no Lease yet",
     ),
     pytest.param(
         seen(pods=(a_pod("a", devices="GPU-n1-0", phase="Succeeded"),)), id="a pod that has finished has no Lease"
@@ -129,7 +135,12 @@ BAD = [
     pytest.param(
         seen(
             *(
-                a_lease(a_share(pod), index=i, gpu=f"n1/{i}", reservation=Reservation(ReservationState.HELD, "GPU-x"))
+                a_lease(
+                    a_share(pod),
+                    index=i,
+                    gpu=f"n1/{i}",
+                    reservation=Reservation(ReservationState.HELD, GpuUuid("GPU-x")),
+                )
                 for i, pod in enumerate("ab")
             )
         ),
@@ -165,7 +176,11 @@ BAD = [
         id="one of the Leases of a bound pod is missing",
     ),
     pytest.param(
-        seen(a_lease(a_share("a")), pods=(a_pod("a", devices="GPU-n1-0"),), users={"GPU-n1-1": ["uid-a"]}),
+        seen(
+            a_lease(a_share("a")),
+            pods=(a_pod("a", devices="GPU-n1-0"),),
+            users={GpuUuid("GPU-n1-1"): [PodUid("uid-a")]},
+        ),
         {"gpu_used_without_share": "pod lab/a uses GPU 1 of n1, and no Lease gives it to this pod"},
         id="the kubelet gave another GPU",
     ),

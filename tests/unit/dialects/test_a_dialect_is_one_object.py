@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import yaml
 
-from carrel.dialects import bind_annotations, cpu_manifest, protected_keys, registry, visible_devices
+from carrel.dialects import cpu_manifest, protected_keys, registry, visible_devices
 from carrel.dialects.interface import Dialect, PodBinding, PodRequest, Reading
-from carrel.dialects.options import CudaDevices, DialectOptions
+from carrel.dialects.options import DialectOptions
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.gpus import MiB
 from carrel.ledger.placement import Placement, place
 from carrel.ledger.requests import Memory, Request
-from tests.kit.gpus import a_ledger, a_node, holder
+from tests.kit.gpus import N1, a_ledger, a_node, holder
 from tests.kit.objects import pod, pod_from
 
 
@@ -62,16 +62,18 @@ def test_it_is_read() -> None:
 
 
 def test_it_tells_the_pod_what_it_was_given() -> None:
-    placement = place(a_ledger(a_node("n1")), ASKED.request, "n1")
+    placement = place(a_ledger(a_node("n1")), ASKED.request, N1)
     assert isinstance(placement, Placement)
-    notes = bind_annotations.annotations(PodBinding(ASKED, placement, holder("train"), 0, DialectOptions()))
+    notes = visible_devices.bind_annotations(PodBinding(ASKED, placement, holder("train"), 0, DialectOptions()))
     assert notes == {"carrel.dev/devices": "GPU-n1-0", "example.com/index": "0"}
 
 
 def test_its_containers_see_their_gpu() -> None:
     container = {"name": "c0"}
     shown = visible_devices.shown(
-        container, visible_devices.sight(CudaDevices.UUID), EXAMPLE.variables(ASKING, container)
+        container,
+        visible_devices.Sight("carrel.dev/devices", "carrel.dev/devices"),
+        EXAMPLE.variables(ASKING, container),
     )
     assert [each["name"] for each in shown["env"]] == [
         "NVIDIA_VISIBLE_DEVICES",

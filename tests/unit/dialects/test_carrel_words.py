@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from carrel.dialects import carrel, protected_keys
-from carrel.dialects.carrel import LeaseRecord
+from carrel.dialects import carrel, gpu_lease, protected_keys, visible_devices
+from carrel.dialects.gpu_lease import LeaseRecord
 from carrel.dialects.interface import Reading
+from carrel.ids import GpuUuid, NodeName, PodUid
 from carrel.ledger.gpus import MiB
 from carrel.ledger.requests import WHOLE, Memory, Request
 from carrel.ledger.shares import Holder, HolderKind, Share, ShareState
@@ -21,10 +22,10 @@ NOW = datetime(2025, 6, 1, 8, tzinfo=UTC)
 @pytest.mark.parametrize(
     ("annotations", "request_"),
     [
-        pytest.param({"carrel.dev/gpu-gpus": "2"}, Request(2, WHOLE), id="two whole GPUs"),
+        pytest.param({"carrel.dev/gpu-count": "2"}, Request(2, WHOLE), id="two whole GPUs"),
         pytest.param({"carrel.dev/gpu-memory-mib": "8138"}, Request(1, Memory(MiB(8138))), id="8138 MiB of one"),
         pytest.param(
-            {"carrel.dev/gpu-gpus": "2", "carrel.dev/gpu-memory-mib": "8138"},
+            {"carrel.dev/gpu-count": "2", "carrel.dev/gpu-memory-mib": "8138"},
             Request(2, Memory(MiB(8138))),
             id="2 GPUs, 8138 MiB on each",
         ),
@@ -36,7 +37,7 @@ def test_a_vector_request_is_read(annotations: dict[str, str], request_: Request
     assert carrel.request_of(pod(annotations), Reading()) == request_
 
 
-@pytest.mark.parametrize("key", ["carrel.dev/gpu-gpus", "carrel.dev/gpu-memory-mib"])
+@pytest.mark.parametrize("key", ["carrel.dev/gpu-count", "carrel.dev/gpu-memory-mib"])
 @pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "two", "1e3", "99999999999999999999"])
 def test_a_malformed_request_is_named(key: str, text: str) -> None:
     with pytest.raises(Malformed, match=key):
@@ -44,17 +45,17 @@ def test_a_malformed_request_is_named(key: str, text: str) -> None:
 
 
 def test_devices_are_written_per_pod_and_per_container() -> None:
-    notes = {**carrel.write_devices(["GPU-a", "GPU-b"]), **carrel.write_devices(["GPU-b"], "train")}
+    notes = {"carrel.dev/devices": "GPU-a,GPU-b", "devices.carrel.dev/train": "GPU-b"}
     assert notes == {"carrel.dev/devices": "GPU-a,GPU-b", "devices.carrel.dev/train": "GPU-b"}
-    assert carrel.read_devices(pod(notes)) == ("GPU-a", "GPU-b")
-    assert carrel.read_devices(pod(notes), "train") == ("GPU-b",)
-    assert carrel.read_devices(pod(notes), "other") == ()
+    assert visible_devices.read_devices(pod(notes)) == ("GPU-a", "GPU-b")
+    assert visible_devices.read_devices(pod(notes), "train") == ("GPU-b",)
+    assert visible_devices.read_devices(pod(notes), "other") == ()
 
 
 @pytest.mark.parametrize("text", [",", "GPU-a,", ",GPU-a", "GPU-a,,GPU-b"])
 def test_malformed_devices_are_named(text: str) -> None:
     with pytest.raises(Malformed, match=r"carrel\.dev/devices"):
-        carrel.read_devices(pod({"carrel.dev/devices": text}))
+        visible_devices.read_devices(pod({"carrel.dev/devices": text}))
 
 
 # --- the Lease of a GPU ---------------------------------------------------------------------------------------------
@@ -62,17 +63,17 @@ def test_malformed_devices_are_named(text: str) -> None:
 
 def test_a_shared_gpu_is_recorded_on_its_lease() -> None:
     record = LeaseRecord(
-        "node-a",
+        NodeName("node-a"),
         0,
-        "GPU-a",
+        GpuUuid("GPU-a"),
         (
-            Share(Holder("uid-1", "lab", "train"), "GPU-a", MiB(8138), ShareState.ASSIGNED),
-            Share(Holder("uid-2", "lab", "serve"), "GPU-a", MiB(4069)),
+            Share(Holder(PodUid("uid-1"), "lab", "train"), GpuUuid("GPU-a"), MiB(8138), ShareState.ASSIGNED),
+            Share(Holder(PodUid("uid-2"), "lab", "serve"), GpuUuid("GPU-a"), MiB(4069)),
         ),
-        kept_for=Holder("uid-3", "lab", "urgent"),
-        kept_from=(Holder("uid-2", "lab", "serve"),),
+        kept_for=Holder(PodUid("uid-3"), "lab", "urgent"),
+        kept_from=(Holder(PodUid("uid-2"), "lab", "serve"),),
     )
-    written = carrel.write_lease(record, "carrel-system", NOW)
+    written = gpu_lease.write_lease(record, "carrel-system", NOW)
     assert written == {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
@@ -89,43 +90,56 @@ def test_a_shared_gpu_is_recorded_on_its_lease() -> None:
         },
         "spec": {"renewTime": "2025-06-01T08:00:00.000000Z"},
     }
-    assert carrel.read_lease(lease(written)) == record
+    assert gpu_lease.read_lease(lease(written)) == record
 
 
 @pytest.mark.parametrize("memory", [pytest.param(MiB(4069), id="a part"), pytest.param(None, id="the whole GPU")])
 def test_a_claim_is_recorded_as_the_holder_under_its_own_word(memory: MiB | None) -> None:
-    claim = Holder("uid-4", "lab", "train-gpu-x7", HolderKind.CLAIM)
-    record = LeaseRecord("node-a", 0, "GPU-a", (Share(claim, "GPU-a", memory),))
-    written = carrel.write_lease(record, "carrel-system", NOW)
+    claim = Holder(PodUid("uid-4"), "lab", "train-gpu-x7", HolderKind.CLAIM)
+    record = LeaseRecord(NodeName("node-a"), 0, GpuUuid("GPU-a"), (Share(claim, GpuUuid("GPU-a"), memory),))
+    written = gpu_lease.write_lease(record, "carrel-system", NOW)
     entry = json.loads(written["metadata"]["annotations"]["carrel.dev/shares"])["uid-4"]
     assert entry == {"claim": "lab/train-gpu-x7", "state": "assumed", **({"mib": 4069} if memory else {})}
-    assert carrel.read_lease(lease(written)) == record
+    assert gpu_lease.read_lease(lease(written)) == record
     assert str(claim) == "ResourceClaim lab/train-gpu-x7"
 
 
 def test_victims_are_cleared_together_with_kept_for() -> None:
-    booked, victim = Holder("uid-3", "lab", "urgent"), Holder("uid-2", "lab", "serve")
-    kept = LeaseRecord("node-a", 0, "GPU-a", (Share(victim, "GPU-a", None),)).keeping(booked, [victim])
+    booked, victim = Holder(PodUid("uid-3"), "lab", "urgent"), Holder(PodUid("uid-2"), "lab", "serve")
+    kept = LeaseRecord(NodeName("node-a"), 0, GpuUuid("GPU-a"), (Share(victim, GpuUuid("GPU-a"), None),)).keeping(
+        booked, [victim]
+    )
 
-    assert kept.without("uid-2") == LeaseRecord("node-a", 0, "GPU-a", kept_for=booked)
-    assert kept.without("uid-3").kept_from == ()
-    assert kept.kept_for_nobody() == LeaseRecord("node-a", 0, "GPU-a", (Share(victim, "GPU-a", None),))
-    mine = Share(booked, "GPU-a", MiB(1))
-    assert kept.taking(mine, "mark").given_back("uid-3", "mark") == kept, "a bind that failed changes nothing of it"
+    assert kept.without(PodUid("uid-2")) == LeaseRecord(NodeName("node-a"), 0, GpuUuid("GPU-a"), kept_for=booked)
+    assert kept.without(PodUid("uid-3")).kept_from == ()
+    assert kept.kept_for_nobody() == LeaseRecord(
+        NodeName("node-a"), 0, GpuUuid("GPU-a"), (Share(victim, GpuUuid("GPU-a"), None),)
+    )
+    mine = Share(booked, GpuUuid("GPU-a"), MiB(1))
+    assert kept.taking(mine, "mark").given_back(PodUid("uid-3"), "mark") == kept, (
+        "a bind that failed changes nothing of it"
+    )
 
 
 def test_a_whole_gpu_has_a_holder_as_the_peers_write_it() -> None:
-    record = LeaseRecord("node-a", 1, "GPU-b", (Share(Holder("uid-1", "lab", "train"), "GPU-b", None),))
-    written = carrel.write_lease(record, "carrel-system", NOW)
+    record = LeaseRecord(
+        NodeName("node-a"),
+        1,
+        GpuUuid("GPU-b"),
+        (Share(Holder(PodUid("uid-1"), "lab", "train"), GpuUuid("GPU-b"), None),),
+    )
+    written = gpu_lease.write_lease(record, "carrel-system", NOW)
     assert written["spec"]["holderIdentity"] == "uid-1"
     assert written["metadata"]["labels"] == {"gpu.scheduling/managed": "true", "gpu.scheduling/pod": "train"}
-    assert carrel.read_lease(lease(written)) == record
+    assert gpu_lease.read_lease(lease(written)) == record
 
 
 def test_a_lease_of_the_peers_holds_the_whole_gpu() -> None:
     theirs = {"metadata": {"name": "gpu-node-a-0"}, "spec": {"holderIdentity": "uid-1"}}
-    record = carrel.read_lease(lease(theirs))
-    assert record == LeaseRecord("node-a", 0, "", (Share(Holder("uid-1"), "", None),))
+    record = gpu_lease.read_lease(lease(theirs))
+    assert record == LeaseRecord(
+        NodeName("node-a"), 0, GpuUuid(""), (Share(Holder(PodUid("uid-1")), GpuUuid(""), None),)
+    )
 
 
 def test_an_annotation_never_lowers_what_the_holder_has() -> None:
@@ -136,19 +150,19 @@ def test_an_annotation_never_lowers_what_the_holder_has() -> None:
         },
         "spec": {"holderIdentity": "uid-1"},
     }
-    record = carrel.read_lease(lease(forged))
+    record = gpu_lease.read_lease(lease(forged))
     assert record is not None
-    assert record.shares == (Share(Holder("uid-1", "lab", "train"), "", None, ShareState.ASSIGNED),)
+    assert record.shares == (Share(Holder(PodUid("uid-1"), "lab", "train"), GpuUuid(""), None, ShareState.ASSIGNED),)
 
 
 def test_other_leases_are_not_read() -> None:
-    assert carrel.read_lease(lease({"metadata": {"name": "carrel-controller"}})) is None
+    assert gpu_lease.read_lease(lease({"metadata": {"name": "carrel-controller"}})) is None
 
 
 def test_a_share_that_is_gone_is_never_recorded() -> None:
-    gone = Share(Holder("uid-1"), "GPU-a", None, ShareState.GONE)
+    gone = Share(Holder(PodUid("uid-1")), GpuUuid("GPU-a"), None, ShareState.GONE)
     with pytest.raises(ValueError, match="gone"):
-        carrel.write_lease(LeaseRecord("node-a", 0, "GPU-a", (gone,)), "carrel-system", NOW)
+        gpu_lease.write_lease(LeaseRecord(NodeName("node-a"), 0, GpuUuid("GPU-a"), (gone,)), "carrel-system", NOW)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +190,7 @@ def test_a_malformed_record_is_named(key: str, value: Any) -> None:
     text = value if isinstance(value, str) else json.dumps(value)
     broken = {"metadata": {"name": "gpu-node-a-0", "namespace": "carrel-system", "annotations": {key: text}}}
     with pytest.raises(Malformed, match=f"Lease carrel-system/gpu-node-a-0: metadata.annotations..{key}"):
-        carrel.read_lease(lease(broken))
+        gpu_lease.read_lease(lease(broken))
 
 
 # --- protected keys --------------------------------------------------------------------------------------------------
@@ -211,7 +225,7 @@ def test_what_a_scheduler_writes_nobody_else_may(key: str) -> None:
 @pytest.mark.parametrize(
     "key",
     [
-        "carrel.dev/gpu-gpus",
+        "carrel.dev/gpu-count",
         "carrel.dev/gpu-memory-mib",
         "carrel.dev/gpu-model",
         "carrel.dev/gang-size",

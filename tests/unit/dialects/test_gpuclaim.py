@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from carrel.dialects import gpuclaim
+from carrel.dialects import gpu_lease, gpuclaim
 from carrel.dialects.gpuclaim import ClaimPhase
+from carrel.ids import GpuUuid, NodeName, PodUid
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, GpuPolicy, Memory, Portion, Request, Topology, TopologyMode
 from carrel.parsing import Malformed
+from tests.kit.gpus import N1
 from tests.kit.objects import claim, gpu_node_status
 
 
@@ -101,7 +103,7 @@ def test_a_malformed_claim_is_named_with_its_field(spec: dict[str, Any], complai
 
 
 def test_the_status_of_a_claim_says_which_gpus_on_which_node() -> None:
-    assert gpuclaim.claim_status(ClaimPhase.BOUND, "node-a", [0, 1], generation=3) == {
+    assert gpuclaim.claim_status(ClaimPhase.BOUND, NodeName("node-a"), [0, 1], generation=3) == {
         "phase": "Bound",
         "nodeName": "node-a",
         "gpuIds": [0, 1],
@@ -113,26 +115,26 @@ def test_the_status_of_a_claim_says_which_gpus_on_which_node() -> None:
 
 
 def test_an_allocation_is_written_as_in_the_document_with_its_node() -> None:
-    assert gpuclaim.write_allocated("node-a", [0, 1]) == {"gpu.scheduling/allocated": "node-a:0,1"}
+    assert gpuclaim.write_allocated(NodeName("node-a"), [0, 1]) == {"gpu.scheduling/allocated": "node-a:0,1"}
 
 
 @pytest.mark.parametrize(("node", "index"), [("node-a", 0), ("gpu-1", 15), ("rack-1.lab.example", 3)])
 def test_the_lease_of_a_gpu_is_named_after_node_and_index(node: str, index: int) -> None:
-    assert gpuclaim.lease_name(node, index) == f"gpu-{node}-{index}"
-    assert gpuclaim.read_lease_name(f"gpu-{node}-{index}") == (node, index)
+    assert gpu_lease.lease_name(NodeName(node), index) == f"gpu-{node}-{index}"
+    assert gpu_lease.read_lease_name(f"gpu-{node}-{index}") == (node, index)
 
 
 @pytest.mark.parametrize(
     "name", ["", "gpu-", "gpu-0", "gpu--0", "node-a-0", "gpu-node-a", "gpu-node-a-01", "gpu-a-99999"]
 )
 def test_other_leases_are_not_taken_for_a_gpus(name: str) -> None:
-    assert gpuclaim.read_lease_name(name) is None
+    assert gpu_lease.read_lease_name(name) is None
 
 
 def test_a_pods_name_is_cut_to_the_length_of_a_label() -> None:
-    assert gpuclaim.lease_labels() == {"gpu.scheduling/managed": "true"}
-    assert gpuclaim.lease_labels("train")["gpu.scheduling/pod"] == "train"
-    assert gpuclaim.lease_labels("a" * 62 + "-" + "b" * 30)["gpu.scheduling/pod"] == "a" * 62
+    assert gpu_lease.lease_labels() == {"gpu.scheduling/managed": "true"}
+    assert gpu_lease.lease_labels("train")["gpu.scheduling/pod"] == "train"
+    assert gpu_lease.lease_labels("a" * 62 + "-" + "b" * 30)["gpu.scheduling/pod"] == "a" * 62
 
 
 # --- nodes -----------------------------------------------------------------------------------------------------------
@@ -154,12 +156,12 @@ def test_what_another_agent_does_not_say_comes_from_the_nodes_labels() -> None:
     labels = {"nvidia.com/gpu.product": "NVIDIA-RTX-A6000", "nvidia.com/gpu.memory": "49140"}
     node = gpuclaim.node_of(gpu_node_status(OF_A_PEER), labels)
     assert node == Node(
-        "node-a",
+        NodeName("node-a"),
         (
-            Gpu("node-a/0", "node-a", 0, "NVIDIA-RTX-A6000", MiB(49140), "nvlink-group-0", 600),
+            Gpu(GpuUuid("node-a/0"), NodeName("node-a"), 0, "NVIDIA-RTX-A6000", MiB(49140), "nvlink-group-0", 600),
             Gpu(
-                "node-a/1",
-                "node-a",
+                GpuUuid("node-a/1"),
+                NodeName("node-a"),
                 1,
                 "NVIDIA-RTX-A6000",
                 MiB(49140),
@@ -181,13 +183,13 @@ def test_a_gpu_of_unknown_size_can_only_be_had_whole() -> None:
 
 def test_carrels_agent_writes_what_carrel_reads() -> None:
     node = Node(
-        "n1",
+        N1,
         (
-            Gpu("GPU-a", "n1", 0, "A100", MiB(81920), "nvlink-0", 600),
-            Gpu("GPU-b", "n1", 1, "T4", MiB(15360), unusable="XID 79"),
+            Gpu(GpuUuid("GPU-a"), N1, 0, "A100", MiB(81920), "nvlink-0", 600),
+            Gpu(GpuUuid("GPU-b"), N1, 1, "T4", MiB(15360), unusable="XID 79"),
         ),
     )
-    written = gpuclaim.node_status(node, {"GPU-a": ["uid-1"]}, datetime(2025, 6, 1, 8, tzinfo=UTC))
+    written = gpuclaim.node_status(node, {GpuUuid("GPU-a"): [PodUid("uid-1")]}, datetime(2025, 6, 1, 8, tzinfo=UTC))
     assert written == {
         "apiVersion": "gpu.scheduling/v1",
         "kind": "GpuNodeStatus",

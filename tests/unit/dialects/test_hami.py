@@ -9,10 +9,12 @@ import pytest
 from carrel.dialects import hami, nvidia
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.registry import dialects_of, request_of
+from carrel.ids import GpuUuid
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Amount, ContainerNeed, GpuPolicy, GpuSelector, Memory, Portion, Request
 from carrel.parsing import Malformed
+from tests.kit.gpus import N1
 from tests.kit.objects import init_container, pod
 
 PART = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000"}
@@ -91,8 +93,8 @@ def test_models_are_chosen_by_a_part_of_their_name(notes: dict[str, str], model:
 
 
 def test_gpus_are_chosen_by_uuid() -> None:
-    first, second = (Gpu(f"GPU-{i}", "n1", i, "T4", MiB(16_000)) for i in range(2))
-    slot = Gpu("n1/0", "n1", 0, "T4", MiB(16_000), may_be=frozenset({"GPU-0", "GPU-1"}))
+    first, second = (Gpu(GpuUuid(f"GPU-{i}"), N1, i, "T4", MiB(16_000)) for i in range(2))
+    slot = Gpu(GpuUuid("n1/0"), N1, 0, "T4", MiB(16_000), may_be=frozenset({GpuUuid("GPU-0"), GpuUuid("GPU-1")}))
     only, but = selector(use_gpuuuid="GPU-0,GPU-9"), selector(nouse_gpuuuid="GPU-0")
     assert [only.allows(each) for each in (first, second, slot)] == [True, False, False]
     assert [but.allows(each) for each in (first, second, slot)] == [False, True, False]

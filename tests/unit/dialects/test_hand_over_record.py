@@ -13,12 +13,13 @@ from carrel.dialects import hand_over_record
 from carrel.dialects.cpu_manifest import on_cpu
 from carrel.dialects.hand_over_record import HandedOver, HandOver, HandOverPhase, Why
 from carrel.dialects.registry import dialects_of
+from carrel.ids import PodUid
 from carrel.parsing import Malformed
 from tests.kit.objects import config_map, pod, pod_from
 
 NOON = datetime(2026, 11, 16, 12, 0, tzinfo=UTC)
 RECORD = HandOver(
-    uid="uid-1",
+    uid=PodUid("uid-1"),
     pod="lab/train",
     why=Why.REVOKED,
     decided=NOON,
@@ -138,7 +139,7 @@ ASKS = {
     "gpu-fraction-num-devices": "2",
     "gpu-fraction-container-name": "main",
     "pod-group-name": "gang",
-    "carrel.dev/gpu-gpus": "2",
+    "carrel.dev/gpu-count": "2",
     "carrel.dev/gpu-memory-mib": "100",
     "carrel.dev/gpu-model": "NVIDIA-A100",
     "carrel.dev/gang-size": "2",

@@ -1,12 +1,10 @@
 """A hub's users are the people who book."""
 
-from typing import Any
-
 import pytest
 
-from carrel.dialects.jupyter import HubPeople, read_addresses
-from carrel.parsing.malformed import Malformed
-from carrel.settings import HubSettings
+from carrel.configuration.reading import Unusable, read
+from carrel.configuration.schema import Hubs
+from carrel.dialects.jupyter import HubPeople
 
 LAB = HubPeople("lab.example", {"al": "ada.lovelace@lab.example"})
 
@@ -27,26 +25,22 @@ def test_who_a_user_of_the_hub_is(people: HubPeople, user: str, person: str) -> 
     assert people.matches(user) == ("@" in person)
 
 
-def test_a_file_of_addresses_is_read() -> None:
-    assert read_addresses({"Al": "Ada@Lab.example", 7: "bond@lab.example"}, "f") == {
-        "al": "ada@lab.example",
-        "7": "bond@lab.example",
-    }
-    assert read_addresses(None, "f") == {}
-
-
-@pytest.mark.parametrize("content", [["al"], {"al": "ada"}, {"al": None}, {"al": "@"}])
-def test_a_file_of_something_else_is_refused(content: Any) -> None:
-    with pytest.raises(Malformed, match="expected"):
-        read_addresses(content, "people.yaml")
+def test_listed_names_and_addresses_are_compared_without_letter_case() -> None:
+    assert Hubs(users={"Al": "Ada@Lab.example"}).people().person_of("al") == "ada@lab.example"
 
 
 @pytest.mark.parametrize("domain", ["lab.example", "@lab.example", "Lab.Example.", " lab.example "])
 def test_a_domain_may_be_written_in_several_ways(domain: str) -> None:
-    assert HubSettings(username_domain=domain).hub_people().person_of("ada") == "ada@lab.example"
+    assert Hubs(username_domain=domain).people().person_of("ada") == "ada@lab.example"
 
 
-@pytest.mark.parametrize("domain", ["lab_hub", "b\u00fccher.example", "a@b.example", "lab..example"])
-def test_a_domain_that_no_address_can_have_is_refused_at_the_start(domain: str) -> None:
-    with pytest.raises(Malformed, match=r"--username-domain is .*; expected a domain such as"):
-        HubSettings(username_domain=domain).hub_people()
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(f"usernameDomain: {domain}" for domain in ("lab_hub", "b\u00fccher.example", "a@b.example", "lab..example")),
+        *(f"users: {users}" for users in ("[al]", "{al: ada}", "{al: null}", '{al: "@"}')),
+    ],
+)
+def test_what_no_address_can_have_is_refused(text: str) -> None:
+    with pytest.raises(Unusable, match=r"hubs\.user.* is .*; expected"):
+        read(f"hubs: {{{text}}}")

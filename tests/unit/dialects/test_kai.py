@@ -9,6 +9,7 @@ from carrel.dialects import kai, kai_reservation
 from carrel.dialects.interface import Reading
 from carrel.dialects.kai import SharedGpu
 from carrel.dialects.kai_reservation import BEFORE_KAI_0_17, KAI_0_17, ReservationRequest
+from carrel.ids import GpuUuid, NodeName
 from carrel.ledger.gpus import MiB
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Amount, ContainerNeed, Memory, Portion, Request
@@ -137,7 +138,7 @@ def test_what_a_placed_pod_received_is_written_on_it() -> None:
 
 def test_the_reservation_pod_of_kai_0_17() -> None:
     notes = {"carrel.dev/lease": "gpu-node-1-0"}
-    manifest = kai_reservation.reservation_pod(ReservationRequest("node-1", "g1", "carrel:1", notes))
+    manifest = kai_reservation.reservation_pod(ReservationRequest(NodeName("node-1"), "g1", "carrel:1", notes))
     # The first eight bytes of the SHA-256 of "node-1/g1".
     assert manifest["metadata"] == {
         "name": "gpu-reservation-09e54cf062fba56e",
@@ -170,7 +171,7 @@ def test_a_group_is_named_after_its_slots_lease_if_that_can_be_a_label() -> None
 
 
 def test_a_reservation_pod_is_told_by_its_namespace_and_group() -> None:
-    mine = kai_reservation.reservation_pod(ReservationRequest("node-1", "g1", "carrel:1"))
+    mine = kai_reservation.reservation_pod(ReservationRequest(NodeName("node-1"), "g1", "carrel:1"))
     assert kai_reservation.is_reservation(pod_from(mine))
     assert not kai_reservation.is_reservation(pod(labels=mine["metadata"]["labels"]))
 
@@ -181,7 +182,7 @@ def test_a_reservation_pod_is_told_by_its_namespace_and_group() -> None:
 )
 def test_the_reserved_gpu_is_read_by_its_uuid(annotations: dict[str, str], uuid: str) -> None:
     assert kai_reservation.reserved_in(annotations, "pod holds") == uuid
-    assert kai_reservation.write_reserved("GPU-1") == {"run.ai/reserve_for_gpu_index": "GPU-1"}
+    assert kai_reservation.write_reserved(GpuUuid("GPU-1")) == {"run.ai/reserve_for_gpu_index": "GPU-1"}
 
 
 @pytest.mark.parametrize("value", ["0", "MIG-1", "all", "unknown"])

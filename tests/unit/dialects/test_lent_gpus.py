@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from carrel.dialects.lent_gpus import is_lent, lent_until
-from carrel.kubernetes.objects.kinds import Condition, Metadata, Pod, PodStatus
+from carrel.kubernetes.objects.kinds import Condition, Pod, PodMetadata, PodStatus
 from tests.kit.lab import NOON
 
 CPU = "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) had untolerated taint."
@@ -14,7 +14,7 @@ MINUTE = timedelta(minutes=1)
 
 def a_pod(said: str, notes: dict[str, str]) -> Pod:
     condition = Condition(type="PodScheduled", status="False", reason="Unschedulable", message=said)
-    return Pod(metadata=Metadata(name="urgent", annotations=notes), status=PodStatus(conditions=(condition,)))
+    return Pod(metadata=PodMetadata(name="urgent", annotations=notes), status=PodStatus(conditions=(condition,)))
 
 
 @pytest.mark.parametrize(

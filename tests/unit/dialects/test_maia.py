@@ -1,4 +1,4 @@
-"""MAIA's words: bookings, terminate-at, the summary, the pod terminator."""
+"""MAIA's words: bookings, the summary, the pod terminator."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -7,45 +7,12 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from carrel.dialects import maia
-from carrel.dialects.maia import Enquiry, PodToEnd, Revocable, Summary, Tenancy, Verdict, Wish
+from carrel.dialects.maia import Enquiry, PodToEnd, Summary, Tenancy, Verdict, Wish
+from carrel.dialects.tier import Revocable
 from carrel.parsing import Malformed
-from tests.kit.objects import pod
 
 END = datetime(2025, 6, 15, tzinfo=UTC)
 ASKING = {"user_email": "alice@kth.se", "namespace": "alice-lab", "token": "secret"}
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param("2025-06-15T00:00:00Z", END, id="UTC"),
-        pytest.param("2025-06-15T02:00:00+02:00", END, id="another offset ends at the same moment"),
-        pytest.param("2025-06-15T00:00:00.000000+00:00", END, id="as Python writes it"),
-        pytest.param("1900-01-01T08:00:00Z", Revocable.ANY_TIME, id="the mark of an opportunistic pod"),
-        pytest.param("1900-01-01T00:00:00Z", Revocable.ANY_TIME, id="the mark, as the manual spells it"),
-        pytest.param("1900-01-01T00:00:00+02:00", Revocable.ANY_TIME, id="the mark, of another zone"),
-        pytest.param("1901-01-01T00:00:00Z", datetime(1901, 1, 1, tzinfo=UTC), id="an end long ago is an end"),
-    ],
-)
-def test_the_mark_of_the_year_1900_is_not_an_instant(text: str, expected: object) -> None:
-    assert maia.read_terminate_at(pod({"terminate-at": text})) == expected
-
-
-def test_an_end_is_written_in_whole_seconds_of_utc() -> None:
-    assert maia.write_terminate_at(END) == {"terminate-at": "2025-06-15T00:00:00Z"}
-    assert maia.write_terminate_at(Revocable.ANY_TIME) == {"terminate-at": "1900-01-01T08:00:00Z"}
-    assert maia.read_terminate_at(pod()) is None
-
-
-def test_an_instant_that_would_read_as_the_mark_is_never_written() -> None:
-    with pytest.raises(ValueError, match="mark of a revocable pod"):
-        maia.write_terminate_at(datetime(1900, 6, 1, tzinfo=UTC))
-
-
-@pytest.mark.parametrize("text", ["", "never", "2025-06-15", "2025-06-15T00:00:00"])
-def test_a_malformed_end_is_named(text: str) -> None:
-    with pytest.raises(Malformed, match=r"pod lab/train: metadata\.annotations\['terminate-at'\]"):
-        maia.read_terminate_at(pod({"terminate-at": text}))
 
 
 def test_an_enquiry_is_read_and_written_word_for_word() -> None:
@@ -112,6 +79,11 @@ def test_a_verdict_is_read_and_written_word_for_word() -> None:
     assert maia.read_verdict({"schedulable": True, "until": "2025-06-15T02:00:00+02:00"}).until == END
     capitalised = {"Schedulable": True, "Until": "2025-06-15T00:00:00Z", "GPU": "NVIDIA-RTX-A6000"}
     assert maia.read_verdict(capitalised) == Verdict(True, END, "NVIDIA-RTX-A6000"), "as the manual writes it"
+
+
+@pytest.mark.parametrize("until", ["2025-06-15T00:00:00", "2025-06-15 00:00:00", "2025-06-15T00:00:00.000000"])
+def test_the_end_of_a_booking_without_an_offset_is_in_utc(until: str) -> None:
+    assert maia.read_verdict({"schedulable": True, "until": until}).until == END
 
 
 @pytest.mark.parametrize("body", [{}, {"schedulable": "yes"}, {"schedulable": True, "until": "soon"}, [], "no"])

@@ -1,17 +1,20 @@
 """What the person in a pod is told, and the file in which its containers read it."""
 
+from collections.abc import Callable
+from datetime import UTC, datetime, tzinfo
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
-from carrel.dialects.notice import what_follows, with_notice_file
+from carrel.dialects.notice import AGAIN_WITHOUT_GPU, booking_notice, revocation_notice, what_follows, with_notice_file
 
-OURS = {
-    "name": "carrel-notice",
-    "downwardAPI": {
-        "items": [{"path": "notice", "fieldRef": {"fieldPath": "metadata.annotations['carrel.dev/notice']"}}]
-    },
-}
+ITEMS = [
+    {"path": "notice", "fieldRef": {"fieldPath": "metadata.annotations['carrel.dev/notice']"}},
+    {"path": "leave-by", "fieldRef": {"fieldPath": "metadata.annotations['carrel.dev/leave-by']"}},
+    {"path": "terminate-at", "fieldRef": {"fieldPath": "metadata.annotations['terminate-at']"}},
+]
+OURS = {"name": "carrel-notice", "downwardAPI": {"items": ITEMS}}
 MOUNT = {"name": "carrel-notice", "mountPath": "/etc/carrel", "readOnly": True}
 
 
@@ -42,18 +45,8 @@ def test_a_container_that_joined_later_can_read_it_too() -> None:
 
 def test_what_the_api_server_adds_to_our_volume_does_not_make_it_another() -> None:
     with_file = with_notice_file(spec([]))
-    with_file["volumes"][0] = {
-        "name": "carrel-notice",
-        "downwardAPI": {
-            "defaultMode": 420,
-            "items": [
-                {
-                    "path": "notice",
-                    "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.annotations['carrel.dev/notice']"},
-                }
-            ],
-        },
-    }
+    defaulted = [{**each, "fieldRef": {"apiVersion": "v1", **each["fieldRef"]}} for each in ITEMS]  # type: ignore[dict-item]
+    with_file["volumes"][0] = {"name": "carrel-notice", "downwardAPI": {"defaultMode": 420, "items": defaulted}}
 
     assert with_notice_file(with_file) == with_file
 
@@ -82,3 +75,14 @@ def test_a_pod_is_told_what_happens_to_it() -> None:
     assert what_follows({}, has_controller=False) == "is created again without a GPU"
     assert what_follows({}, has_controller=True) == "is replaced without a GPU"
     assert what_follows({"carrel.dev/no-successor": "true"}, has_controller=False) == "is not created again"
+
+
+@pytest.mark.parametrize("sentence", [revocation_notice, booking_notice])
+def test_a_notice_and_its_countdown_fit_into_a_notification_of_jupyterlab(
+    sentence: Callable[[datetime, str, tzinfo], str],
+) -> None:
+    """JupyterLab cuts at 140 characters, and what to do is at the end."""
+    longest = sentence(datetime(2026, 9, 16, 10, 10, tzinfo=UTC), AGAIN_WITHOUT_GPU, ZoneInfo("Europe/Stockholm"))
+
+    assert "CEST" in longest
+    assert len(f"59:59\n{longest}") <= 140

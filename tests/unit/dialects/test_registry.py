@@ -22,7 +22,7 @@ SPELLINGS: dict[Dialect, dict[str, Any]] = {
     gpushare.DIALECT: {"limits": [{"aliyun.com/gpu-mem": "8138"}]},
     gpuclaim.DIALECT: {"annotations": {"gpu.scheduling/claim": "my-gpu-request"}},
     kai.DIALECT: {"annotations": {"gpu-fraction": "0.5"}},
-    carrel.DIALECT: {"annotations": {"carrel.dev/gpu-gpus": "2", "carrel.dev/gpu-memory-mib": "8138"}},
+    carrel.DIALECT: {"annotations": {"carrel.dev/gpu-count": "2", "carrel.dev/gpu-memory-mib": "8138"}},
     hami.DIALECT: {"limits": [{"nvidia.com/gpumem": "3000"}]},
 }
 WORDS = {
@@ -30,7 +30,7 @@ WORDS = {
     gpushare.DIALECT: "aliyun.com/gpu-mem",
     gpuclaim.DIALECT: "gpu.scheduling/claim",
     kai.DIALECT: "gpu-fraction",
-    carrel.DIALECT: "carrel.dev/gpu-gpus",
+    carrel.DIALECT: "carrel.dev/gpu-count",
     hami.DIALECT: "nvidia.com/gpumem",
 }
 REQUESTS = {
@@ -201,7 +201,7 @@ def test_a_refusal_of_a_dialect_is_passed_on() -> None:
         pytest.param({"annotations": {"gpu-fraction": "2"}}, id="a fraction of two"),
         pytest.param({"limits": [{"nvidia.com/gpu": "0.5"}]}, id="half a GPU, plainly"),
         pytest.param({"limits": [{"aliyun.com/gpu-mem": "-1"}]}, id="less than nothing"),
-        pytest.param({"annotations": {"carrel.dev/gpu-gpus": "many"}}, id="many GPUs"),
+        pytest.param({"annotations": {"carrel.dev/gpu-count": "many"}}, id="many GPUs"),
         pytest.param(
             {"limits": [{"nvidia.com/gpu": "1"}], "annotations": {"pod-group-name": "pg", "carrel.dev/gang-size": "0"}},
             id="a gang of nobody",

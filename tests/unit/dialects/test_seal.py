@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from carrel.dialects.seal import Seal, SealedPod, asked_gpus, place_of
+from carrel.dialects.seal import Seal, SealedPod, asked_amounts, place_of
 from carrel.kubernetes.objects.kinds import Pod
 from tests.kit.objects import pod_from
 
@@ -72,7 +72,9 @@ def test_a_seal_is_no_good_on_a_pod_that_asks_for_other_gpus() -> None:
 
 def test_what_a_pod_asks_for_is_the_same_before_and_after_the_api_server_fills_in_requests() -> None:
     limits = {"nvidia.com/gpu": 1, "cpu": "4"}
-    assert asked_gpus([("main", limits, {}), ("side", {}, {})]) == asked_gpus([("main", limits, limits)]) == ONE_GPU
+    assert (
+        asked_amounts([("main", limits, {}), ("side", {}, {})]) == asked_amounts([("main", limits, limits)]) == ONE_GPU
+    )
 
 
 def test_a_key_can_be_changed_while_pods_wait() -> None:

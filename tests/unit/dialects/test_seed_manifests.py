@@ -8,6 +8,7 @@ import yaml
 from carrel.dialects import gpuclaim, gpushare, kai, kai_reservation, maia, registry
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai_reservation import BEFORE_KAI_0_17, ReservationRequest
+from carrel.ids import NodeName
 from carrel.ledger.gpus import MiB
 from carrel.ledger.requests import WHOLE, Gang, GpuPolicy, Memory, Portion, Request
 from tests.kit.objects import claim, gpu_node_status, pod_from
@@ -156,7 +157,7 @@ def test_seed_003_a_pod_that_asks_for_half_a_gpu() -> None:
 
 def test_seed_003_the_reservation_pod() -> None:
     written = kai_reservation.reservation_pod(
-        ReservationRequest("node-1", "gpu-group-xyz", "the-reservation-image"), BEFORE_KAI_0_17
+        ReservationRequest(NodeName("node-1"), "gpu-group-xyz", "the-reservation-image"), BEFORE_KAI_0_17
     )
     expected = yaml.safe_load(RESERVATION)
     # `runai-reservation-gpu-node-1-abc45`: five letters or digits at the end, here always the same ones.

@@ -37,6 +37,6 @@ def test_a_dialect_is_named_by_the_words_a_user_wrote() -> None:
         "aliyun.com/gpu-mem",
         "gpu.scheduling/claim",
         "gpu-fraction or gpu-memory",
-        "carrel.dev/gpu-gpus or carrel.dev/gpu-memory-mib",
+        "carrel.dev/gpu-count or carrel.dev/gpu-memory-mib",
         "nvidia.com/gpumem, nvidia.com/gpumem-percentage, nvidia.com/gpucores or another word of HAMi",
     ]

@@ -5,8 +5,13 @@ from typing import Any
 
 import pytest
 
-from carrel.jupyterhub.profiles import Profile, carrel_profiles, profiles_for
-from carrel.jupyterhub.spawn_page import next_free_words, notices_html, progress_words
+from carrel.jupyterhub.profiles import (
+    Profile,
+    carrel_profiles,
+    next_free_words,
+    notices_html,
+    profiles_for,
+)
 from carrel.jupyterhub.startable import FreeModel, StartableBooking, read_startable
 from carrel.jupyterhub.startable import StartableAnswer as Answered
 
@@ -25,6 +30,19 @@ def titles(startable: Answered | None) -> list[str]:
 
 
 A6000 = FreeModel("NVIDIA-RTX-A6000", 3)
+
+
+@pytest.mark.parametrize(
+    ("waits", "said"),
+    [(False, "waits a moment, and then runs on CPU"), (True, "waits until one is")],
+    ids=["where a full cluster means CPU", "where it means waiting"],
+)
+def test_the_page_promises_what_the_cluster_does_when_it_is_full(waits: bool, said: str) -> None:
+    startable = Answered((), (FreeModel("NVIDIA-A100", 0),), waits_when_full=waits)
+
+    (any_gpu,) = (each for each in profiles_for(startable, ZONE) if each["slug"] == "gpu-any")
+
+    assert f"If none is free, your notebook {said}." in any_gpu["description"]
 
 
 @pytest.mark.parametrize(
@@ -157,24 +175,6 @@ def test_people_who_wait_are_told_when_a_gpu_is_free() -> None:
     startable = Answered((), free=(A6000, FreeModel("NVIDIA-A100", 0, FRIDAY), FreeModel("T4", 0)))
 
     assert next_free_words(startable, ZONE) == ["1 A100 will be free Fri 20 Nov 18:00 CET"]
-
-
-@pytest.mark.parametrize(
-    ("event", "words"),
-    [
-        pytest.param(
-            {"reportingComponent": "carrel-controller", "message": "got GPU 0 of lab-1, whole"},
-            "Got GPU 0 of lab-1, whole",
-            id="of Carrel",
-        ),
-        pytest.param(
-            {"source": {"component": "kubelet"}, "message": "Pulling"}, "10:00 [Normal] Pulling", id="of others"
-        ),
-        pytest.param({}, "10:00 [Normal] Pulling", id="no Event"),
-    ],
-)
-def test_progress_is_told_in_the_words_of_carrel(event: dict[str, Any], words: str) -> None:
-    assert progress_words({"message": "10:00 [Normal] Pulling", "raw_event": event}) == words
 
 
 def test_the_answer_of_the_booking_service_is_read() -> None:

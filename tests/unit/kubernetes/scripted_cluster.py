@@ -5,12 +5,17 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from carrel.ids import PodUid
 from carrel.kubernetes.cluster import EVERYTHING, ChangeType, ListPage, Selection, WatchEvent
-from carrel.kubernetes.objects.kinds import Metadata, Pod
+from carrel.kubernetes.objects.kinds import Pod, PodMetadata
 
 
 def pod(name: str, version: int, uid: str = "") -> Pod:
-    return Pod(metadata=Metadata(name=name, namespace="lab", uid=uid or f"uid-{name}", resource_version=str(version)))
+    return Pod(
+        metadata=PodMetadata(
+            name=name, namespace="lab", uid=PodUid(uid or f"uid-{name}"), resource_version=str(version)
+        )
+    )
 
 
 def added(name: str, version: int, uid: str = "") -> WatchEvent[Any]:

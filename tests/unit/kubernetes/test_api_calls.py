@@ -4,7 +4,7 @@ import pytest
 
 from carrel.http.metrics import ComponentMetrics
 from carrel.kubernetes.api_calls import ApiCalls, resource_in
-from carrel.kubernetes.transport import ApiRequest
+from carrel.kubernetes.transport import ApiRequest, ApiResponse
 
 
 @pytest.mark.parametrize(
@@ -27,10 +27,10 @@ def test_prometheus_sees_calls_conflicts_and_durations() -> None:
     calls, metrics = ApiCalls(), ComponentMetrics()
     metrics.show_api_calls(calls)
     lease = "/apis/coordination.k8s.io/v1/namespaces/carrel/leases/gpu-n1-0"
-    calls.add(ApiRequest("PUT", lease), "200", 0.005)
-    calls.add(ApiRequest("PUT", lease), "409", 0.3)
-    calls.add(ApiRequest("PUT", lease), "409", 99.0)
-    calls.add(ApiRequest("GET", "/api/v1/pods", {"watch": "true"}), "none", 0.001)
+    calls.add(ApiRequest("PUT", lease), ApiResponse(200), 0.005)
+    calls.add(ApiRequest("PUT", lease), ApiResponse(409), 0.3)
+    calls.add(ApiRequest("PUT", lease), ApiResponse(409), 99.0)
+    calls.add(ApiRequest("GET", "/api/v1/pods", {"watch": "true"}), None, 0.001)
     text = metrics.text().decode()
     for line in (
         'carrel_api_requests_total{code="409",resource="leases",verb="PUT"} 2.0',

@@ -181,7 +181,7 @@ PLUGIN = {"apiVersion": "client.authentication.k8s.io/v1", "command": "login", "
             id="a proxy",
         ),
         pytest.param(kubeconfig({"token": 7}), "$.users[0].user.token", "text", id="a token that is a number"),
-        pytest.param(kubeconfig("alice"), "$.users[0].user", "a map", id="a user who is only a name"),
+        pytest.param(kubeconfig("alice"), "$.users[0].user", "an object", id="a user who is only a name"),
         pytest.param(
             kubeconfig({"client-certificate-data": DATA}),
             "$.users[0].user.client-key",

@@ -6,9 +6,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from carrel.kubernetes.cluster import ListPage, Selection
-from carrel.kubernetes.informers import Informers
 from carrel.kubernetes.isolation import title
 from carrel.kubernetes.objects.resources import NODES, PODS, Resource
+from carrel.kubernetes.reflector import Informers
+from tests.kit.eventually import LIMIT_S
 from tests.unit.kubernetes.scripted_cluster import ScriptedCluster, page, pod
 
 MANY = 1_700
@@ -85,7 +86,7 @@ async def test_others_have_their_turn_while_the_first_list_is_taken_over() -> No
             turns.append(len(told))
             await asyncio.sleep(0)
 
-    async with running(informers), asyncio.timeout(10):
+    async with running(informers), asyncio.timeout(LIMIT_S):
         await asyncio.gather(probe(), informers.wait_synced())
     most = max(after - before for before, after in zip([0, *turns], [*turns, MANY], strict=True))
     assert most <= 500

@@ -27,6 +27,7 @@ from carrel.kubernetes.leader_election import (
 from carrel.kubernetes.objects.resources import LEASES
 from carrel.kubernetes.transport import ApiRequest, ResponseLike
 from kubernetes_in_memory import EmbeddedApi
+from tests.kit.eventually import LIMIT_S
 from tests.unit.kubernetes.fake_time import FakeTime
 
 TIMING = ElectionTiming(lease_s=15, renew_within_s=10, retry_s=2)
@@ -377,7 +378,7 @@ async def test_the_lease_is_renewed_while_the_process_thinks_about_something_els
 
 def wait_blocking(condition: Callable[[], bool]) -> None:
     """Without giving the event loop a turn."""
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + LIMIT_S
     while not condition():
         assert time.monotonic() < limit, "nothing was renewed while the event loop was busy"
         time.sleep(0.001)

@@ -5,7 +5,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from carrel.kubernetes.objects.kinds import Metadata, Pod, PodSpec
+from carrel.ids import NodeName, PodUid
+from carrel.kubernetes.objects.kinds import Pod, PodMetadata, PodSpec
 from carrel.kubernetes.store import Key, Store
 
 NAMES = st.sampled_from(["a", "b", "c"])
@@ -14,7 +15,9 @@ NODES = st.sampled_from(["", "n1", "n2"])
 
 
 def pod(name: str, namespace: str = "lab", node: str = "", uid: str = "") -> Pod:
-    return Pod(metadata=Metadata(name=name, namespace=namespace, uid=uid), spec=PodSpec(node_name=node))
+    return Pod(
+        metadata=PodMetadata(name=name, namespace=namespace, uid=PodUid(uid)), spec=PodSpec(node_name=NodeName(node))
+    )
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -62,7 +65,7 @@ TestTheStore = StoreMachine.TestCase
 def test_a_snapshot_does_not_change() -> None:
     store: Store[Any] = Store()
     store.put(pod("a"))
-    before = store.snapshot()
+    before = iter(store)
     store.put(pod("b"))
     store.drop(Key("lab", "a"))
     assert [item.metadata.name for item in before] == ["a"]

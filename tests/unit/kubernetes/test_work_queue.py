@@ -7,6 +7,7 @@ import pytest
 
 from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
+from tests.kit.eventually import LIMIT_S
 from tests.unit.kubernetes.fake_time import FakeTime
 
 
@@ -101,7 +102,7 @@ async def test_a_key_is_not_lost_if_the_worker_it_woke_is_cancelled(queue: WorkQ
     first.cancel()
     with suppress(asyncio.CancelledError):
         await first
-    assert await asyncio.wait_for(second, 30) == "a"
+    assert await asyncio.wait_for(second, LIMIT_S) == "a"
 
 
 class TestRunningWorkers:

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import pytest
 
+from carrel.ids import BookingId, GpuUuid, PodUid
 from carrel.ledger.coverage import (
     BookingUse,
     Covered,
@@ -23,7 +24,7 @@ from carrel.ledger.placement import Placement, place
 from carrel.ledger.requests import GpuSelector, Portion, Request, Topology, TopologyMode
 from carrel.ledger.shares import Coverage, Holder, Share, ShareState
 from carrel.ledger.slots import as_slots
-from tests.kit.gpus import A100, A6000, a_gpu, a_node, memory, whole
+from tests.kit.gpus import A100, A6000, N1, a_gpu, a_node, memory, whole
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -53,7 +54,7 @@ class World:
         self.nodes = tuple(node.name for node in nodes)
         self.stays: set[str] = set()
         self.shared = SharedGpus()
-        self.uses: dict[str, BookingUse] = {}
+        self.uses: dict[BookingId, BookingUse] = {}
 
     def holds(
         self,
@@ -67,9 +68,14 @@ class World:
         """GPUs of n1; `recorded=("b", 3)`: covered by b since three minutes after noon; bound so many after noon."""
         uid, coverage = f"uid-{name}", None
         if recorded is not None:
-            coverage = Coverage(recorded[0], NOON + timedelta(minutes=recorded[1]))
+            coverage = Coverage(BookingId(recorded[0]), NOON + timedelta(minutes=recorded[1]))
         self.ledger.restore(
-            Share(Holder(uid, "lab", name), f"GPU-n1-{gpu}", None if part is None else MiB(part), coverage=coverage)
+            Share(
+                Holder(PodUid(uid), "lab", name),
+                GpuUuid(f"GPU-n1-{gpu}"),
+                None if part is None else MiB(part),
+                coverage=coverage,
+            )
             for gpu in gpus
         )
         instant = None if bound is None else NOON + timedelta(minutes=bound)
@@ -85,14 +91,16 @@ class World:
     def somebody_holds(self, gpu: int, part: int | None = None, *, stays: bool) -> "World":
         """A pod that no booking covers: it stays (exempt, or covered by another booking), or is opportunistic."""
         name = f"other-{gpu}"
-        self.ledger.restore([Share(Holder(name), f"GPU-n1-{gpu}", None if part is None else MiB(part))])
+        self.ledger.restore(
+            [Share(Holder(PodUid(name)), GpuUuid(f"GPU-n1-{gpu}"), None if part is None else MiB(part))]
+        )
         self.stays |= {name} if stays else set()
         return self
 
     def _pod(self, name: str, **more: object) -> PersonsPod:
         fields: dict[str, object] = {"person": ADA, "namespace": "lab", "created": NOON, "bound_at": None, **more}
         fields.setdefault("request", None)
-        return PersonsPod(Holder(f"uid-{name}", "lab", name), **fields)  # type: ignore[arg-type] # passed through
+        return PersonsPod(Holder(PodUid(f"uid-{name}"), "lab", name), **fields)  # type: ignore[arg-type] # passed through
 
     def covered(self) -> dict[str, Covered]:
         """By the pod's name."""
@@ -118,7 +126,7 @@ class World:
 def test_the_covered_pods_never_touch_more_gpus_than_booked() -> None:
     world = World(booking(gpus=2)).holds("a", 0).holds("b", 1, bound=1).holds("c", 2, bound=2)
     assert world.by() == {"a": "b", "b": "b"}
-    assert world.uses["b"].count == 2
+    assert world.uses[BookingId("b")].count == 2
 
 
 def test_a_pod_with_more_gpus_than_are_booked_is_not_covered_at_all() -> None:
@@ -128,7 +136,7 @@ def test_a_pod_with_more_gpus_than_are_booked_is_not_covered_at_all() -> None:
 def test_two_halves_on_one_gpu_use_up_one_booked_gpu() -> None:
     world = World(booking()).holds("a", 0, part=8138).holds("b", 0, part=8138, bound=1).holds("c", 1, part=8138)
     assert world.by() == {"a": "b", "b": "b"}
-    assert world.uses["b"].gpus == {"GPU-n1-0": 16276}
+    assert world.uses[BookingId("b")].gpus == {"GPU-n1-0": 16276}
 
 
 def test_a_slot_counts_as_a_gpu_where_the_kubelet_chooses() -> None:
@@ -136,7 +144,7 @@ def test_a_slot_counts_as_a_gpu_where_the_kubelet_chooses() -> None:
     world = World(booking(), nodes=(node,))
     slots = [gpu.uuid for gpu in node.gpus]
     for name, slot in zip("ab", slots, strict=True):
-        world.ledger.restore([Share(Holder(f"uid-{name}", "lab", name), slot, None)])
+        world.ledger.restore([Share(Holder(PodUid(f"uid-{name}"), "lab", name), slot, None)])
         world.pods[name] = world._pod(name, bound_at=NOON)
     assert world.by() == {"a": "b"}
 
@@ -145,11 +153,11 @@ def test_a_waiting_half_goes_on_the_slot_that_its_booking_covers() -> None:
     node = as_slots(replace(a_node("n1", 2), kubelet_chooses=True), {})
     world = World(booking(), nodes=(node,)).waits("w", HALF)
     slot = node.gpus[1].uuid
-    world.ledger.restore([Share(Holder("uid-a", "lab", "a"), slot, MiB(8138))])
+    world.ledger.restore([Share(Holder(PodUid("uid-a"), "lab", "a"), slot, MiB(8138))])
     world.pods["a"] = world._pod("a", bound_at=NOON)
     covered = world.covered()["w"]
     assert covered.only == {slot}
-    placed = place(world.ledger, covered.narrowed(HALF), "n1")
+    placed = place(world.ledger, covered.narrowed(HALF), N1)
     assert isinstance(placed, Placement) and [gpu.uuid for gpu in placed.gpus] == [slot]
 
 
@@ -270,7 +278,7 @@ def test_a_booking_covers_only_what_it_is_for(other: Entitlement, why: str) -> N
 
 
 def test_a_booking_without_a_model_covers_every_model_and_leaves_the_pod_its_own_wish() -> None:
-    nodes = (Node("n1", (a_gpu("n1", 0, model=A100), a_gpu("n1", 1))),)
+    nodes = (Node(N1, (a_gpu("n1", 0, model=A100), a_gpu("n1", 1))),)
     assert World(booking(), nodes=nodes).holds("a", 0).by() == {"a": "b"}
     asked = whole(model=A6000)
     waiting = World(booking(), nodes=nodes).waits("w", asked).covered()["w"]
@@ -278,7 +286,7 @@ def test_a_booking_without_a_model_covers_every_model_and_leaves_the_pod_its_own
 
 
 def test_a_covered_pod_without_a_wish_goes_to_the_booked_model() -> None:
-    nodes = (Node("n1", (a_gpu("n1", 0), a_gpu("n1", 1, model=A100))),)
+    nodes = (Node(N1, (a_gpu("n1", 0), a_gpu("n1", 1, model=A100))),)
     covered = World(booking(model=A100), nodes=nodes).waits("w").covered()["w"]
     assert covered.narrowed(whole()) == whole(model=A100)
 
@@ -289,7 +297,7 @@ def test_a_pod_that_asks_for_another_model_is_not_covered_and_does_not_use_the_b
 
 
 def test_a_pod_on_gpus_of_two_models_is_not_covered_by_a_booking_of_one() -> None:
-    nodes = (Node("n1", (a_gpu("n1", 0), a_gpu("n1", 1, model=A100))),)
+    nodes = (Node(N1, (a_gpu("n1", 0), a_gpu("n1", 1, model=A100))),)
     assert World(booking(gpus=2, model=A100), nodes=nodes).holds("a", 0, 1).by() == {}
 
 
@@ -373,7 +381,7 @@ def test_what_is_asked_to_be_in_one_island_must_find_one() -> None:
 def test_a_waiting_part_goes_only_on_a_covered_gpu_that_has_room_and_counts_as_no_further_gpu() -> None:
     world = World(booking()).holds("a", 2, part=8000).waits("w", memory(8000))
     assert world.covered()["w"].only == {"GPU-n1-2"}
-    assert world.uses["b"].count == 1
+    assert world.uses[BookingId("b")].count == 1
 
 
 def test_a_waiting_part_goes_on_a_covered_gpu_that_can_be_given_room_by_revocation() -> None:
@@ -393,7 +401,7 @@ def test_a_waiting_part_that_finds_no_room_on_the_covered_gpus_takes_a_further_o
     world = World(booking(gpus=2)).holds("a", 0, part=16000).waits("w", memory(8000))
     covered = world.covered()["w"]
     assert covered.only == frozenset()
-    assert world.uses["b"].count == 2
+    assert world.uses[BookingId("b")].count == 2
 
 
 def test_parts_of_several_gpus_in_one_island_go_on_covered_gpus_of_one_island() -> None:
@@ -425,7 +433,7 @@ def test_a_covered_part_of_a_booked_gpu_stays_off_gpus_that_another_booking_cove
     world = World(own, bobs, nodes=(a_node("n1", 2),)).holds("bob", 0, part=4000, person=BOB).waits("w", memory(4000))
     covered = world.covered()["w"]
     assert covered.not_on == {"GPU-n1-0"}
-    placed = place(world.ledger, covered.narrowed(memory(4000)), "n1")
+    placed = place(world.ledger, covered.narrowed(memory(4000)), N1)
     assert isinstance(placed, Placement) and [gpu.index for gpu in placed.gpus] == [1]
 
 
@@ -449,10 +457,10 @@ def test_a_covered_gpu_that_another_booking_covers_too_takes_no_further_part() -
 
 def test_gpus_are_open_again_when_the_covered_pod_is_gone() -> None:
     shared, own = SharedGpus(), booking("own")
-    shared.add("uid-bob", booking("bobs"), ["GPU-n1-0"])
-    assert shared.closed_to_further(own) == {"GPU-n1-0"} and shared.is_closed("GPU-n1-0", own)
-    shared.remove("uid-bob")
-    assert shared.closed_to_further(own) == frozenset() and not shared.is_closed("GPU-n1-0", own)
+    shared.add(PodUid("uid-bob"), booking("bobs"), [GpuUuid("GPU-n1-0")])
+    assert shared.closed_to_further(own) == {"GPU-n1-0"} and shared.is_closed(GpuUuid("GPU-n1-0"), own)
+    shared.remove(PodUid("uid-bob"))
+    assert shared.closed_to_further(own) == frozenset() and not shared.is_closed(GpuUuid("GPU-n1-0"), own)
 
 
 # --- GPUs and pods that come and go ----------------------------------------------------------------------------------
@@ -461,14 +469,14 @@ def test_gpus_are_open_again_when_the_covered_pod_is_gone() -> None:
 @pytest.mark.parametrize("share_of", [1, 2])
 def test_a_recorded_pod_stays_covered_while_its_node_reboots(share_of: int) -> None:
     world = World(booking(model=A6000, share_of=share_of)).holds("a", 0, part=8000, recorded=("b", 0))
-    world.ledger.remove_node("n1")
+    world.ledger.remove_node(N1)
     assert world.by() == {"a": "b"}
-    assert world.uses["b"].count == 1
+    assert world.uses[BookingId("b")].count == 1
 
 
 def test_a_pod_that_is_not_recorded_is_not_covered_as_long_as_the_model_of_its_gpu_is_unknown() -> None:
     world = World(booking(model=A6000)).holds("a", 0)
-    world.ledger.remove_node("n1")
+    world.ledger.remove_node(N1)
     assert world.by() == {}
     world.bookings = (booking(),)
     assert world.by() == {"a": "b"}, "of any model"
@@ -476,10 +484,10 @@ def test_a_pod_that_is_not_recorded_is_not_covered_as_long_as_the_model_of_its_g
 
 def test_an_ending_pod_counts_until_it_has_given_its_gpus_back() -> None:
     world = World(booking()).holds("going", 0, recorded=("b", 0)).waits("w")
-    world.ledger.release("uid-going")
-    assert world.ledger.shares_of("uid-going")["GPU-n1-0"].state is ShareState.RELEASING
+    world.ledger.release(PodUid("uid-going"))
+    assert world.ledger.shares_of(PodUid("uid-going"))[GpuUuid("GPU-n1-0")].state is ShareState.RELEASING
     assert world.by() == {"going": "b"}
-    world.ledger.forget("uid-going")
+    world.ledger.forget(PodUid("uid-going"))
     assert world.by() == {"w": "b"}
 
 

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from carrel.ids import NodeName
 from carrel.ledger.filtering import NodeFilter, why_waiting
 from carrel.ledger.gpus import Node
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
-from tests.kit.gpus import A100, A6000, a_ledger, a_node, held, memory, whole
+from tests.kit.gpus import A100, A6000, N1, a_ledger, a_node, held, memory, whole
 
 
 def test_the_closest_node_is_named_with_what_it_lacks() -> None:
@@ -16,7 +17,7 @@ def test_the_closest_node_is_named_with_what_it_lacks() -> None:
     for node, index in (("full", 0), ("full", 1), ("nearly", 0), ("small", 0)):
         ledger.hold(held(f"{node}-{index}", node, index, None))
 
-    answer = why_waiting(ledger, whole(2), ["full", "nearly", "small"])
+    answer = why_waiting(ledger, whole(2), [NodeName("full"), NodeName("nearly"), NodeName("small")])
 
     assert answer == Refusal(
         "none of 3 nodes has 2 whole GPUs; closest: nearly has no room for 2 whole GPUs: only 1 of its 2 GPUs would do"
@@ -27,14 +28,14 @@ def test_on_one_node_its_own_reason_is_enough() -> None:
     ledger = a_ledger(a_node("n1", gpus=1))
     ledger.hold(held("a", "n1", 0, 16000))
 
-    answer = why_waiting(ledger, memory(8138), ["n1"])
+    answer = why_waiting(ledger, memory(8138), [N1])
 
     assert answer is not None
     assert answer.reason == "GPU 0 of n1 has 276 MiB free, 8,138 MiB asked; held by lab/a"
 
 
 def test_who_need_not_wait_gets_no_reason() -> None:
-    assert why_waiting(a_ledger(a_node("n1")), whole(), ["nowhere", "n1"]) is None
+    assert why_waiting(a_ledger(a_node("n1")), whole(), [NodeName("nowhere"), N1]) is None
 
 
 def test_without_any_node_it_says_so() -> None:
@@ -66,16 +67,16 @@ def test_a_full_node_of_the_right_kind_is_closer_than(others: list[Node], reques
     for index in range(2):
         ledger.hold(held(f"z-{index}", "z", index, None))
 
-    answer = why_waiting(ledger, request_, ["a", "z"])
+    answer = why_waiting(ledger, request_, [NodeName("a"), NodeName("z")])
 
     assert closest(answer) == "z"
-    assert NodeFilter(ledger).why(request_, ("a", "z")) == answer
+    assert NodeFilter(ledger).why(request_, (NodeName("a"), NodeName("z"))) == answer
 
 
 def test_a_node_without_gpus_comes_last() -> None:
     ledger = a_ledger(a_node("a", 0), a_node("b", 1, model=A100))
 
-    assert closest(why_waiting(ledger, whole(model=A6000), ["a", "b"])) == "b"
+    assert closest(why_waiting(ledger, whole(model=A6000), [NodeName("a"), NodeName("b")])) == "b"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +87,7 @@ def test_a_node_without_gpus_comes_last() -> None:
     ],
     ids=["two nodes", "one node"],
 )
-def test_nodes_without_gpus_are_not_named_as_the_closest(nodes: list[str], said: str) -> None:
+def test_nodes_without_gpus_are_not_named_as_the_closest(nodes: list[NodeName], said: str) -> None:
     ledger = a_ledger(a_node("gpu-1"), a_node("cpu-1", 0))
 
     answer = why_waiting(ledger, whole(), nodes)

@@ -4,18 +4,19 @@ from typing import Any
 
 import pytest
 
+from carrel.ids import NodeName
 from carrel.ledger import gangs
 from carrel.ledger.gangs import GangMembers, GangPlan, GangPlanner, plan_gang
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, WaitingPod, place
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Gang, Request, Topology, TopologyMode
-from tests.kit.gpus import a_ledger, a_node, held, holder, memory, whole
+from tests.kit.gpus import N1, N2, N3, N4, a_ledger, a_node, held, holder, memory, whole
 
-NODES = ("n1", "n2", "n3", "n4")
+NODES = (N1, N2, N3, N4)
 
 
-def members(*requests: Request, nodes: tuple[str, ...] = NODES) -> list[WaitingPod]:
+def members(*requests: Request, nodes: tuple[NodeName, ...] = NODES) -> list[WaitingPod]:
     return [WaitingPod(holder(f"m{number}"), request, nodes) for number, request in enumerate(requests)]
 
 
@@ -66,8 +67,8 @@ def test_a_gang_waits_until_its_members_exist(here: int, words: str) -> None:
 def test_a_gang_of_unequal_members_is_tried_in_more_than_one_way() -> None:
     # First fit would put the member that may go anywhere onto n1, where alone the picky one can go.
     ledger = a_ledger(a_node("n1", gpus=2), a_node("n2", gpus=2))
-    picky = WaitingPod(holder("picky"), whole(2), ("n1",))
-    easy = WaitingPod(holder("easy"), whole(2), ("n1", "n2"))
+    picky = WaitingPod(holder("picky"), whole(2), (N1,))
+    easy = WaitingPod(holder("easy"), whole(2), (N1, N2))
 
     answer = plan_gang(ledger, Gang("lab/job", 2), [easy, picky])
 
@@ -109,7 +110,7 @@ def test_a_hopeless_search_ends() -> None:
 
 def test_a_thousand_members_of_41_kinds_are_refused_after_few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the search could go back 2,000 times, this took more than ten seconds."""
-    nodes = tuple(f"n{number:03}" for number in range(30))
+    nodes = tuple(NodeName(f"n{number:03}") for number in range(30))
     ledger = a_ledger(*(a_node(name, gpus=8, memory=81_920) for name in nodes))
     looks = 0
 
@@ -159,7 +160,7 @@ def test_a_gang_larger_than_python_may_recurse_is_planned() -> None:
 
 
 def test_equal_members_are_not_tried_in_every_order() -> None:
-    nodes = tuple(f"n{number}" for number in range(16))
+    nodes = tuple(NodeName(f"n{number}") for number in range(16))
     ledger = a_ledger(*(a_node(name, gpus=1) for name in nodes))
 
     answer = plan_gang(ledger, Gang("lab/job", 17), members(*[whole()] * 17, nodes=nodes), steps=1)
@@ -169,10 +170,10 @@ def test_equal_members_are_not_tried_in_every_order() -> None:
 
 
 def test_who_may_go_to_few_nodes_is_placed_first() -> None:
-    nodes = tuple(f"n{number:02}" for number in range(12))
+    nodes = tuple(NodeName(f"n{number:02}") for number in range(12))
     ledger = a_ledger(*(a_node(name, gpus=1) for name in nodes))
     easy = members(*[whole()] * 11, nodes=nodes)
-    picky = WaitingPod(holder("picky"), whole(), ("n00",))
+    picky = WaitingPod(holder("picky"), whole(), (NodeName("n00"),))
 
     assert isinstance(plan_gang(ledger, Gang("lab/job", 12), [*easy, picky], steps=1), GangPlan)
 
@@ -194,7 +195,7 @@ def test_members_go_first_where_their_gpus_are_linked(request_: Request, expecte
     )
     waiting = [(holder(f"m{i}"), request_) for i in range(2)]
 
-    answer = GangPlanner(ledger).plan(Gang("lab/job", 2), GangMembers(waiting, 0), ["n1", "n2", "n3"])
+    answer = GangPlanner(ledger).plan(Gang("lab/job", 2), GangMembers(waiting, 0), [N1, N2, N3])
 
     assert isinstance(answer, GangPlan)
     assert {placement.node for placement in answer.placements.values()} == expected
@@ -204,7 +205,7 @@ def test_members_take_gpus_that_are_not_linked_where_no_others_are_left() -> Non
     ledger = a_ledger(a_node("n1", gpus=4), a_node("n2", islands="aabb"))
     waiting = [(holder(f"m{i}"), whole(2)) for i in range(3)]
 
-    answer = GangPlanner(ledger).plan(Gang("lab/job", 3), GangMembers(waiting, 0), ["n1", "n2"])
+    answer = GangPlanner(ledger).plan(Gang("lab/job", 3), GangMembers(waiting, 0), [N1, N2])
 
     assert isinstance(answer, GangPlan)
     assert sorted(placement.node for placement in answer.placements.values()) == ["n1", "n2", "n2"]

@@ -1,12 +1,14 @@
 """Why a pod can never start: the request is compared with the cluster as if nobody held a GPU."""
 
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
+from carrel.ids import GpuUuid, NodeName
 from carrel.ledger.gangs import GangMembers
 from carrel.ledger.gpus import UNKNOWN_MEMORY, Node
-from carrel.ledger.never import Impossibility, why_never
+from carrel.ledger.never import Impossibility
 from carrel.ledger.requests import Gang, GpuSelector, Portion, Request, Topology, TopologyMode
 from tests.kit.gpus import A100, A6000, a_ledger, a_node, held, holder, memory, whole
 
@@ -19,9 +21,9 @@ SPLIT = " This pod will never start here: "
 BY_SELECTOR = "that this pod's node selector or affinity allows"
 
 
-def said(request: Request, *nodes: Node, allowed: tuple[str, ...] | None = None) -> str:
-    names = [node.name for node in nodes]
-    never = why_never(a_ledger(*nodes), request, names if allowed is None else allowed, names)
+def said(request: Request, *nodes: Node, allowed: tuple[NodeName, ...] | None = None) -> str:
+    names = tuple(node.name for node in nodes)
+    never = Impossibility(a_ledger(*nodes)).why(request, names if allowed is None else allowed, names)
     return never.reason if never is not None else ""
 
 
@@ -41,7 +43,7 @@ def said(request: Request, *nodes: Node, allowed: tuple[str, ...] | None = None)
             id="more GPUs of a model than a node has",
         ),
         pytest.param(
-            Request(9, Portion(1 / 2)),  # type: ignore[arg-type] # only compared
+            Request(9, Portion(Fraction(1, 2))),
             "No node has 9 GPUs; the largest, dgx-1, has 8.",
             "ask for 8 or fewer, or use a gang.",
             id="parts of more GPUs than a node has",
@@ -83,7 +85,7 @@ def said(request: Request, *nodes: Node, allowed: tuple[str, ...] | None = None)
             id="a part of the name of a model that is not there",
         ),
         pytest.param(
-            whole(selector=GpuSelector(uuids=frozenset({"GPU-gone"}))),
+            whole(selector=GpuSelector(uuids=frozenset({GpuUuid("GPU-gone")}))),
             "No node has a GPU out of GPU-gone.",
             "correct the UUIDs.",
             id="a UUID that is not there",
@@ -128,11 +130,15 @@ def test_one_sentence_says_what_there_is_at_most_and_what_helps(request_: Reques
         pytest.param(whole(8), [replace(a_node("n1", 8), unusable="silent")], id="a node that is not in use now"),
         pytest.param(whole(), [], id="no node is known yet"),
         pytest.param(whole(), [a_node("n1", 0)], id="no node with GPUs: that is another sentence"),
-        pytest.param(whole(8), [SMALL, Node("odd", (), unusable="cannot be read")], id="a report that cannot be read"),
+        pytest.param(
+            whole(8), [SMALL, Node(NodeName("odd"), (), unusable="cannot be read")], id="a report that cannot be read"
+        ),
         pytest.param(memory(9000), [a_node("n1", memory=UNKNOWN_MEMORY)], id="GPUs whose memory nobody reports"),
         pytest.param(whole(model=A100), [a_node("n1", model="")], id="GPUs whose model nobody reports"),
         pytest.param(
-            whole(selector=GpuSelector(only=frozenset({"GPU-other"}))), [SMALL], id="GPUs that its booking covers now"
+            whole(selector=GpuSelector(only=frozenset({GpuUuid("GPU-other")}))),
+            [SMALL],
+            id="GPUs that its booking covers now",
         ),
     ],
 )
@@ -141,12 +147,12 @@ def test_nothing_is_called_impossible_that_may_be_possible(request_: Request, no
 
 
 def test_who_holds_what_changes_nothing() -> None:
-    ledger = a_ledger(SMALL, DGX)
-    empty = why_never(ledger, whole(16), ["small", "dgx-1"], ["small", "dgx-1"])
+    ledger, names = a_ledger(SMALL, DGX), (SMALL.name, DGX.name)
+    empty = Impossibility(ledger).why(whole(16), names, names)
     for index in range(8):
         ledger.hold(held(f"tenant-{index}", "dgx-1", index, None))
-        assert why_never(ledger, whole(16), ["small", "dgx-1"], ["small", "dgx-1"]) == empty
-    assert why_never(ledger, whole(8), ["small", "dgx-1"], ["small", "dgx-1"]) is None
+        assert Impossibility(ledger).why(whole(16), names, names) == empty
+    assert Impossibility(ledger).why(whole(8), names, names) is None
 
 
 def test_of_equal_nodes_the_first_by_name_is_named_in_whatever_order_they_come() -> None:
@@ -164,21 +170,23 @@ def test_of_equal_nodes_the_first_by_name_is_named_in_whatever_order_they_come()
     ],
 )
 def test_a_pod_that_excludes_the_nodes_that_would_do_is_told_so(request_: Request, words: str) -> None:
-    answer = said(request_, SMALL, DGX, allowed=("small",))
+    answer = said(request_, SMALL, DGX, allowed=(SMALL.name,))
     assert answer.startswith(f"{words}{SPLIT}") and answer.endswith("or allow other nodes.")
 
 
 def test_what_no_node_has_is_said_of_the_cluster_though_the_pod_allows_few_nodes() -> None:
-    assert said(whole(16), SMALL, DGX, allowed=("small",)).startswith("No node has 16 GPUs; the largest, dgx-1, has 8.")
+    assert said(whole(16), SMALL, DGX, allowed=(SMALL.name,)).startswith(
+        "No node has 16 GPUs; the largest, dgx-1, has 8."
+    )
 
 
 def test_it_is_no_longer_said_when_a_node_joins_that_could_serve_the_pod() -> None:
-    ledger, names = a_ledger(SMALL), ("small", "dgx-1")
+    ledger, names = a_ledger(SMALL), (SMALL.name, DGX.name)
     impossible = Impossibility(ledger)
     assert impossible.why(whole(8), names, names) is not None
     ledger.set_node(DGX)
     assert impossible.why(whole(8), names, names) is None
-    ledger.remove_node("dgx-1")
+    ledger.remove_node(DGX.name)
     assert impossible.why(whole(8), names, names) is not None
 
 

@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import pytest
 
+from carrel.ids import GpuUuid, PodUid
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, candidates, place
@@ -19,7 +20,7 @@ from carrel.ledger.requests import (
     Topology,
     TopologyMode,
 )
-from tests.kit.gpus import A100, A6000, a_gpu, a_ledger, a_node, held, holder, memory, whole
+from tests.kit.gpus import A100, A6000, N1, N2, a_gpu, a_ledger, a_node, held, holder, memory, whole
 
 REQUIRED = Topology(TopologyMode.REQUIRED)
 IGNORE = Topology(TopologyMode.IGNORE)
@@ -110,7 +111,7 @@ def test_whole_gpus_are_chosen_by_policy_and_topology(
     for index in busy:
         ledger.hold(held(f"tenant-{index}", "n1", index, None))
 
-    assert indices(place(ledger, request_, "n1")) == expected
+    assert indices(place(ledger, request_, N1)) == expected
 
 
 @pytest.mark.parametrize(
@@ -127,14 +128,14 @@ def test_whole_gpus_are_chosen_by_policy_and_topology(
 def test_memory_is_taken_from_the_right_gpus(used: list[int], request_: Request, expected: list[int]) -> None:
     ledger = a_ledger(a_node("n1", gpus=3, memory=1000), held_memory={"n1": used})
 
-    assert indices(place(ledger, request_, "n1")) == expected
+    assert indices(place(ledger, request_, N1)) == expected
 
 
 def test_a_fraction_means_more_memory_on_a_larger_gpu() -> None:
-    node = Node("n1", (a_gpu("n1", 0, 16276), a_gpu("n1", 1, 81920)))
+    node = Node(N1, (a_gpu("n1", 0, 16276), a_gpu("n1", 1, 81920)))
     ledger = Ledger([node], [held("a", "n1", 0, 8139)])
 
-    answer = place(ledger, Request(1, Portion(Fraction(1, 2))), "n1")
+    answer = place(ledger, Request(1, Portion(Fraction(1, 2))), N1)
 
     assert indices(answer) == [1]
     assert isinstance(answer, Placement)
@@ -145,30 +146,30 @@ def test_two_halves_of_a_gpu_with_an_odd_number_of_mib_fit_on_it() -> None:
     ledger = a_ledger(a_node("n1", gpus=1, memory=16277))
     half = Request(1, Portion(Fraction(1, 2)))
     for name in ("a", "b"):
-        answer = place(ledger, half, "n1")
+        answer = place(ledger, half, N1)
         assert isinstance(answer, Placement)
         for share in answer.shares(holder(name)):
             ledger.hold(share)
 
-    assert [entry.free for entry in ledger.entries("n1")] == [1]
+    assert [entry.free for entry in ledger.entries(N1)] == [1]
 
 
 def test_a_part_that_comes_to_nothing_cannot_be_had() -> None:
     ledger = a_ledger(a_node("n1", gpus=1, memory=2))
     quarter = Request(1, Portion(Fraction(1, 4)))
 
-    assert candidates(ledger, quarter, ["n1"]).fitting == []
-    assert reason(place(ledger, quarter, "n1")).startswith("GPU 0 of n1 has 2 MiB in all, 3 MiB asked")
+    assert candidates(ledger, quarter, [N1]).fitting == []
+    assert reason(place(ledger, quarter, N1)).startswith("GPU 0 of n1 has 2 MiB in all, 3 MiB asked")
 
 
 def test_a_gpu_whose_memory_nobody_reports_can_be_had_whole_and_its_refusal_says_what_is_missing() -> None:
     """It counts as 1 MiB."""
     ledger = a_ledger(a_node("n1", gpus=1, memory=1))
 
-    assert candidates(ledger, whole(), ["n1"]).fitting == ["n1"]
+    assert candidates(ledger, whole(), [N1]).fitting == ["n1"]
     words = "GPU 0 of n1 has an unknown amount of memory, 2,048 MiB asked: its node does not report it"
-    assert reason(place(ledger, memory(2048), "n1")).startswith(words)
-    assert indices(place(ledger, whole(), "n1")) == [0]
+    assert reason(place(ledger, memory(2048), N1)).startswith(words)
+    assert indices(place(ledger, whole(), N1)) == [0]
 
 
 @pytest.mark.parametrize(
@@ -190,20 +191,20 @@ def test_a_gpu_that_does_not_suit_is_refused_with_its_reason(
     change: dict[str, object], request_: Request, words: str
 ) -> None:
     gpu = replace(a_gpu("n1", 0), **change)  # type: ignore[arg-type] # the table names fields of a GPU
-    ledger = Ledger([Node("n1", (gpu,))])
+    ledger = Ledger([Node(N1, (gpu,))])
 
-    assert candidates(ledger, request_, ["n1"]).refused == ["n1"]
-    assert reason(place(ledger, request_, "n1")).startswith(f"GPU 0 of n1 {words}")
+    assert candidates(ledger, request_, [N1]).refused == ["n1"]
+    assert reason(place(ledger, request_, N1)).startswith(f"GPU 0 of n1 {words}")
 
 
 def test_required_bandwidth_excludes_slow_islands() -> None:
     fast = [a_gpu("n1", index, island="fast", bandwidth_gbps=600) for index in (2, 3)]
     slow = [a_gpu("n1", index, island="slow", bandwidth_gbps=64) for index in (0, 1)]
-    ledger = Ledger([Node("n1", (*slow, *fast))])
+    ledger = Ledger([Node(N1, (*slow, *fast))])
 
-    assert indices(place(ledger, whole(2, topology=Topology(TopologyMode.REQUIRED, 300)), "n1")) == [2, 3]
-    assert indices(place(ledger, whole(2, topology=Topology(TopologyMode.PREFERRED, 300)), "n1")) == [2, 3]
-    assert indices(place(ledger, whole(2), "n1")) == [0, 1]
+    assert indices(place(ledger, whole(2, topology=Topology(TopologyMode.REQUIRED, 300)), N1)) == [2, 3]
+    assert indices(place(ledger, whole(2, topology=Topology(TopologyMode.PREFERRED, 300)), N1)) == [2, 3]
+    assert indices(place(ledger, whole(2), N1)) == [0, 1]
 
 
 def test_a_required_island_without_room_says_how_many_gpus_it_lacks() -> None:
@@ -211,7 +212,7 @@ def test_a_required_island_without_room_says_how_many_gpus_it_lacks() -> None:
     for index in (0, 2):
         ledger.hold(held(f"tenant-{index}", "n1", index, None))
 
-    assert reason(place(ledger, whole(2, topology=REQUIRED), "n1")).startswith(
+    assert reason(place(ledger, whole(2, topology=REQUIRED), N1)).startswith(
         "n1 has 2 GPUs that would do, but at most 1 of them in one NVLink island; 2 in one island are asked"
     )
 
@@ -219,33 +220,33 @@ def test_a_required_island_without_room_says_how_many_gpus_it_lacks() -> None:
 def test_gpus_without_links_are_never_one_island() -> None:
     ledger = a_ledger(a_node("n1", gpus=8))
 
-    assert candidates(ledger, whole(2, topology=REQUIRED), ["n1"]).fitting == []
-    assert indices(place(ledger, whole(1, topology=REQUIRED), "n1")) == [0]
+    assert candidates(ledger, whole(2, topology=REQUIRED), [N1]).fitting == []
+    assert indices(place(ledger, whole(1, topology=REQUIRED), N1)) == [0]
 
 
 def test_a_gpu_kept_for_a_booked_pod_is_given_to_it_alone() -> None:
     ledger = a_ledger(a_node("n1", gpus=1), a_node("n2", gpus=2))
     booked = holder("booked")
-    ledger.keep("GPU-n1-0", booked)
+    ledger.keep(GpuUuid("GPU-n1-0"), booked)
 
-    assert candidates(ledger, whole(), ["n1", "n2"]).fitting == ["n2"]
-    assert reason(place(ledger, whole(), "n1")).startswith("GPU 0 of n1 is kept for lab/booked")
-    assert candidates(ledger, whole(), ["n1", "n2"], booked.uid).fitting == ["n1", "n2"]
-    assert indices(place(ledger, whole(), "n1", booked.uid)) == [0]
+    assert candidates(ledger, whole(), [N1, N2]).fitting == ["n2"]
+    assert reason(place(ledger, whole(), N1)).startswith("GPU 0 of n1 is kept for lab/booked")
+    assert candidates(ledger, whole(), [N1, N2], booked.uid).fitting == ["n1", "n2"]
+    assert indices(place(ledger, whole(), N1, booked.uid)) == [0]
 
 
 def test_a_booked_pod_takes_the_gpu_that_is_kept_for_it_before_others() -> None:
     ledger = a_ledger(a_node("n1", gpus=3))
-    ledger.keep("GPU-n1-2", holder("booked"))
+    ledger.keep(GpuUuid("GPU-n1-2"), holder("booked"))
 
-    assert indices(place(ledger, whole(), "n1", "uid-booked")) == [2]
+    assert indices(place(ledger, whole(), N1, PodUid("uid-booked"))) == [2]
 
 
 @pytest.mark.parametrize(
     ("node", "request_", "words"),
     [
         pytest.param(None, whole(), "n1 has no GPU that Carrel knows of", id="unknown node"),
-        pytest.param(Node("n1", ()), whole(), "n1 has no GPU", id="a node without GPUs"),
+        pytest.param(Node(N1, ()), whole(), "n1 has no GPU", id="a node without GPUs"),
         pytest.param(
             replace(a_node("n1"), unusable="the agent's last heartbeat is 95 s old"),
             whole(),
@@ -269,15 +270,15 @@ def test_a_booked_pod_takes_the_gpu_that_is_kept_for_it_before_others() -> None:
 def test_a_node_that_cannot_serve_says_why(node: Node | None, request_: Request, words: str) -> None:
     ledger = Ledger([node] if node else [])
 
-    assert candidates(ledger, request_, ["n1"]).fitting == []
-    assert reason(place(ledger, request_, "n1")).splitlines()[0] == words
+    assert candidates(ledger, request_, [N1]).fitting == []
+    assert reason(place(ledger, request_, N1)).splitlines()[0] == words
 
 
 def test_a_selected_node_takes_the_pod() -> None:
     ledger = Ledger([replace(a_node("n1"), labels={"zone": "a", "disk": "ssd"}), a_node("n2")])
     request = whole(node_labels=frozenset({("zone", "a")}))
 
-    assert candidates(ledger, request, ["n1", "n2"]).fitting == ["n1"]
+    assert candidates(ledger, request, [N1, N2]).fitting == ["n1"]
 
 
 def test_many_holders_are_named_up_to_three() -> None:
@@ -285,7 +286,7 @@ def test_many_holders_are_named_up_to_three() -> None:
     for number in range(5):
         ledger.hold(held(f"p{number}", "n1", 0, 200))
 
-    assert reason(place(ledger, memory(1), "n1")).startswith(
+    assert reason(place(ledger, memory(1), N1)).startswith(
         "GPU 0 of n1 has 0 MiB free, 1 MiB asked; held by lab/p0, lab/p1, lab/p2 and 2 more"
     )
 
@@ -332,7 +333,7 @@ def test_whole_gpus_are_dealt_out_to_the_containers(
     gpus: int, needs: list[ContainerNeed], expected: dict[str, list[int]]
 ) -> None:
     request = replace(whole(gpus), containers=tuple(needs))
-    answer = place(a_ledger(a_node("n1", gpus=gpus)), request, "n1")
+    answer = place(a_ledger(a_node("n1", gpus=gpus)), request, N1)
     assert isinstance(answer, Placement)
 
     assert {name: [gpu.index for gpu in own] for name, own in answer.by_container().items()} == expected
@@ -346,7 +347,7 @@ def test_containers_that_share_a_gpu_see_the_same_one() -> None:
             ContainerNeed("right", 1, Memory(MiB(4069))),
         ),
     )
-    answer = place(a_ledger(a_node("n1")), request, "n1")
+    answer = place(a_ledger(a_node("n1")), request, N1)
     assert isinstance(answer, Placement)
 
     assert answer.by_container() == {"left": answer.gpus, "right": answer.gpus}
@@ -364,4 +365,4 @@ def test_requests_are_said_in_words() -> None:
     assert str(whole(2, topology=REQUIRED)) == "2 whole GPUs in one NVLink island"
     assert str(whole(1, topology=REQUIRED)) == "1 whole GPU"
     assert str(Request(1, Portion(Fraction(1, 3)))) == "0.3333 of a GPU on one GPU"
-    assert str(Gpu("u", "n1", 3, "", MiB(1))) == "GPU 3 of n1"
+    assert str(Gpu(GpuUuid("u"), N1, 3, "", MiB(1))) == "GPU 3 of n1"

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from carrel.ids import GpuUuid, PodUid
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.slots import (
     LIFE,
@@ -20,21 +21,24 @@ from carrel.ledger.slots import (
     as_slots,
     next_step,
 )
+from tests.kit.gpus import N1
 
 S = ReservationState
-HELD = Reservation(S.HELD, "GPU-a", "pod-1")
-LOST = Reservation(S.LOST, "GPU-a", "pod-1")
-DOUBLED = Reservation(S.DOUBLED, "GPU-a", "pod-1")
-CLOSING = Reservation(S.CLOSING, "GPU-a", "pod-1")
+HELD = Reservation(S.HELD, GpuUuid("GPU-a"), PodUid("pod-1"))
+LOST = Reservation(S.LOST, GpuUuid("GPU-a"), PodUid("pod-1"))
+DOUBLED = Reservation(S.DOUBLED, GpuUuid("GPU-a"), PodUid("pod-1"))
+CLOSING = Reservation(S.CLOSING, GpuUuid("GPU-a"), PodUid("pod-1"))
 
 
 def a_node(*memories: int, broken: str = "", models: str = "VV") -> Node:
     """`broken="b"`: the GPU GPU-b is not in use."""
     gpus = [
-        Gpu(f"GPU-{letter}", "n1", index, model, MiB(memory), "island", 600, "XID 79" if letter == broken else "")
+        Gpu(
+            GpuUuid(f"GPU-{letter}"), N1, index, model, MiB(memory), "island", 600, "XID 79" if letter == broken else ""
+        )
         for index, (letter, memory, model) in enumerate(zip("abcd", memories, models * 2, strict=False))
     ]
-    return Node("n1", tuple(gpus), kubelet_chooses=True)
+    return Node(N1, tuple(gpus), kubelet_chooses=True)
 
 
 # --- the view of a node ----------------------------------------------------------------------------------------------
@@ -43,8 +47,8 @@ def a_node(*memories: int, broken: str = "", models: str = "VV") -> Node:
 def test_a_slot_is_as_large_as_the_smallest_gpu_and_has_no_links() -> None:
     node = as_slots(a_node(16276, 8138), {})
 
-    either = frozenset({"GPU-a", "GPU-b"})
-    assert node.gpus == tuple(Gpu(f"n1/{index}", "n1", index, "V", MiB(8138), may_be=either) for index in (0, 1))
+    either = frozenset({GpuUuid("GPU-a"), GpuUuid("GPU-b")})
+    assert node.gpus == tuple(Gpu(GpuUuid(f"n1/{index}"), N1, index, "V", MiB(8138), may_be=either) for index in (0, 1))
 
 
 def test_a_slot_may_be_any_gpu_of_the_node_until_its_reservation_pod_says_which() -> None:
@@ -64,8 +68,8 @@ def test_no_model_can_be_requested_on_a_mixed_node() -> None:
         pytest.param({1: None}, [False, True], id="who has a slot has the GPU that is left"),
         pytest.param({0: HELD}, [True, False], id="the slot of the healthy GPU is known"),
         pytest.param({1: HELD}, [False, True], id="under whatever index"),
-        pytest.param({0: replace(HELD, gpu="GPU-b")}, [False, True], id="the slot of the broken GPU is known"),
-        pytest.param({0: replace(HELD, gpu="GPU-z")}, [False, True], id="its GPU is no longer reported"),
+        pytest.param({0: replace(HELD, gpu=GpuUuid("GPU-b"))}, [False, True], id="the slot of the broken GPU is known"),
+        pytest.param({0: replace(HELD, gpu=GpuUuid("GPU-z"))}, [False, True], id="its GPU is no longer reported"),
     ],
 )
 def test_there_are_as_many_usable_slots_as_healthy_gpus(
@@ -83,10 +87,16 @@ def test_there_are_as_many_usable_slots_as_healthy_gpus(
         pytest.param(KubeletCapacity(0, 2), {}, "", 0, id="its plugin is away"),
         pytest.param(KubeletCapacity(1, 2), {}, "", 1, id="its plugin calls one unhealthy"),
         pytest.param(KubeletCapacity(1, 2), {0: HELD}, "", 1, id="and the other one is held: only its slot"),
-        pytest.param(KubeletCapacity(2, 2, ("lab/x",), 1, frozenset({"GPU-b"})), {}, "", 1, id="another pod has one"),
+        pytest.param(
+            KubeletCapacity(2, 2, ("lab/x",), 1, frozenset({GpuUuid("GPU-b")})), {}, "", 1, id="another pod has one"
+        ),
         pytest.param(KubeletCapacity(2, 2, ("lab/x",), 1, frozenset(), 1), {}, "", 1, id="nobody says which"),
         pytest.param(
-            KubeletCapacity(8, 8, ("lab/x",), 1, frozenset({"GPU-b"})), {}, "", 1, id="time-slicing counts more"
+            KubeletCapacity(8, 8, ("lab/x",), 1, frozenset({GpuUuid("GPU-b")})),
+            {},
+            "",
+            1,
+            id="time-slicing counts more",
         ),
         pytest.param(
             KubeletCapacity(1, 2), {0: HELD}, "a", 1, id="both call the held one unhealthy: the other is free"
@@ -129,9 +139,9 @@ def test_a_reservation_in_trouble_keeps_others_away(reservation: Reservation, is
 
 # --- what is next ----------------------------------------------------------------------------------------------------
 
-SAYS_A = ReservationPod("pod-1", gpu="GPU-a")
-SAYS_B = ReservationPod("pod-2", gpu="GPU-b")
-SILENT = ReservationPod("pod-2")
+SAYS_A = ReservationPod(PodUid("pod-1"), gpu=GpuUuid("GPU-a"))
+SAYS_B = ReservationPod(PodUid("pod-2"), gpu=GpuUuid("GPU-b"))
+SILENT = ReservationPod(PodUid("pod-2"))
 
 
 @pytest.mark.parametrize(
@@ -146,20 +156,40 @@ SILENT = ReservationPod("pod-2")
         pytest.param(
             WANTED, SAYS_A, {"gpus_of_others": frozenset({"GPU-a"})}, Act.DELETE, id="the GPU is another slot's"
         ),
-        pytest.param(WANTED, ReservationPod("p", gpu="GPU-z"), {}, Act.WAIT, id="a GPU that the node has not reported"),
-        pytest.param(WANTED, ReservationPod("p", gpu="GPU-z", is_stuck=True), {}, Act.DELETE, id="and never does"),
+        pytest.param(
+            WANTED,
+            ReservationPod(PodUid("p"), gpu=GpuUuid("GPU-z")),
+            {},
+            Act.WAIT,
+            id="a GPU that the node has not reported",
+        ),
+        pytest.param(
+            WANTED,
+            ReservationPod(PodUid("p"), gpu=GpuUuid("GPU-z"), is_stuck=True),
+            {},
+            Act.DELETE,
+            id="and never does",
+        ),
         pytest.param(WANTED, replace(SAYS_A, is_going=True), {}, Act.WAIT, id="it is going already"),
         pytest.param(HELD, SAYS_A, {}, Act.WAIT, id="all is well"),
-        pytest.param(HELD, ReservationPod("pod-1"), {}, Act.WAIT, id="somebody took its word off it"),
+        pytest.param(HELD, ReservationPod(PodUid("pod-1")), {}, Act.WAIT, id="somebody took its word off it"),
         pytest.param(HELD, None, {}, LOST, id="it is gone"),
         pytest.param(HELD, replace(SAYS_A, is_going=True), {}, LOST, id="it is going"),
         pytest.param(HELD, replace(SAYS_A, is_finished=True), {}, LOST, id="it was evicted"),
         pytest.param(HELD, SILENT, {}, LOST, id="another pod has its name"),
-        pytest.param(HELD, ReservationPod("pod-1", gpu="GPU-b"), {}, LOST, id="after a restart it has another GPU"),
+        pytest.param(
+            HELD,
+            ReservationPod(PodUid("pod-1"), gpu=GpuUuid("GPU-b")),
+            {},
+            LOST,
+            id="after a restart it has another GPU",
+        ),
         pytest.param(LOST, None, {}, Act.CREATE, id="lost: it is made again"),
         pytest.param(LOST, SAYS_B, {}, Act.DELETE, id="with another GPU: the next one may have the right one"),
         pytest.param(LOST, SAYS_B, {"has_other_user": True}, DOUBLED, id="somebody else has the right one"),
-        pytest.param(LOST, replace(SAYS_A, uid="pod-2"), {}, replace(HELD, pod="pod-2"), id="with the right GPU"),
+        pytest.param(
+            LOST, replace(SAYS_A, uid=PodUid("pod-2")), {}, replace(HELD, pod=PodUid("pod-2")), id="with the right GPU"
+        ),
         pytest.param(DOUBLED, SAYS_B, {"has_other_user": True}, Act.WAIT, id="as long as both are there"),
         pytest.param(DOUBLED, SAYS_B, {}, LOST, id="the other one has gone"),
         pytest.param(DOUBLED, None, {"has_other_user": True}, Act.CREATE, id="our pod keeps a GPU meanwhile"),

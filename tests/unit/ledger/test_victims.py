@@ -8,15 +8,15 @@ from random import Random
 
 import pytest
 
+from carrel.ids import BookingId, GpuUuid, NodeName, PodUid
 from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, WaitingPod
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import GpuSelector, Request, Topology, TopologyMode
 from carrel.ledger.shares import Holder, Share
-from carrel.ledger.victim_prices import NEVER, OpportunisticPod
-from carrel.ledger.victims import Revocation
-from tests.kit.gpus import A100, a_gpu, a_ledger, a_node, held, holder, memory, whole
+from carrel.ledger.victims import NEVER, OpportunisticPod, Revocation
+from tests.kit.gpus import A100, N1, N2, a_gpu, a_ledger, a_node, held, holder, memory, whole
 from tests.kit.victims import an_opportunist, revoke
 
 BOOKED = holder("booked")
@@ -27,8 +27,8 @@ def opportunists(**hours: float) -> list[OpportunisticPod]:
     return [an_opportunist(name, name, lost) for name, lost in hours.items()]
 
 
-def waiting(request: Request, *nodes: str) -> WaitingPod:
-    return WaitingPod(BOOKED, request, nodes or ("n1",))
+def waiting(request: Request, *nodes: NodeName) -> WaitingPod:
+    return WaitingPod(BOOKED, request, nodes or (N1,))
 
 
 def victims(answer: Placement | Revocation | Refusal) -> list[str]:
@@ -78,7 +78,7 @@ def test_a_booked_pod_is_never_a_victim() -> None:
 
 def test_gpus_of_ending_pods_are_used_before_victims_are_chosen() -> None:
     ledger = busy(held("going", "n1", 0, None), held("low", "n1", 1, None))
-    ledger.release("uid-going")
+    ledger.release(PodUid("uid-going"))
 
     answer = revoke(ledger, waiting(whole()), opportunists(going=0, low=0))
 
@@ -113,7 +113,7 @@ def test_a_preferred_island_is_not_worth_a_victim() -> None:
 def test_of_equal_nodes_the_first_by_name_is_taken() -> None:
     ledger = busy(held("x", "n2", 0, None), held("y", "n1", 0, None), nodes=2, gpus=1)
 
-    assert victims(revoke(ledger, waiting(whole(), "n2", "n1"), opportunists(x=1, y=1))) == ["y"]
+    assert victims(revoke(ledger, waiting(whole(), N2, N1), opportunists(x=1, y=1))) == ["y"]
 
 
 def test_random_victims_are_any_of_the_fewest_and_the_same_for_the_same_seed() -> None:
@@ -127,7 +127,7 @@ def test_random_victims_are_any_of_the_fewest_and_the_same_for_the_same_seed() -
 
 
 @pytest.mark.parametrize("nodes", [pytest.param(("n9",), id="unknown node"), pytest.param((), id="no node")])
-def test_no_eligible_node_is_a_refusal(nodes: tuple[str, ...]) -> None:
+def test_no_eligible_node_is_a_refusal(nodes: tuple[NodeName, ...]) -> None:
     assert isinstance(revoke(busy(), WaitingPod(BOOKED, whole(), nodes), []), Refusal)
 
 
@@ -159,7 +159,7 @@ def test_more_victims_are_taken_if_that_spares_people_below_the_equal_share() ->
     assert victims(revoke(ledger, waiting(whole()), pods)) == ["bob"]
 
     pods += [an_opportunist(f"ada-{index}", "ada", hours=99) for index in range(3, 5)]
-    only = whole(selector=GpuSelector(only=frozenset({"GPU-n1-0", "GPU-n1-1"})))
+    only = whole(selector=GpuSelector(only=frozenset({GpuUuid("GPU-n1-0"), GpuUuid("GPU-n1-1")})))
     assert victims(revoke(ledger, waiting(only), pods)) == ["ada-0", "ada-1"]
 
 
@@ -169,7 +169,7 @@ def test_nobody_is_taken_far_below_the_equal_share_while_others_have_more() -> N
         ledger.hold(held(f"bob-{number}", "n1", 3 + number, None))
     pods = [an_opportunist(f"ada-{number}", "ada", hours=number) for number in range(3)]
     pods += [an_opportunist(f"bob-{number}", "bob", hours=50 + number) for number in range(3)]
-    ledger.give_back("uid-bob-2")
+    ledger.give_back(PodUid("uid-bob-2"))
     ledger.hold(held("booked-too", "n1", 5, None))
 
     # Five GPUs, two people: Ada is half a GPU above the share. After one of hers, taking one of Bob's is as good.
@@ -179,8 +179,8 @@ def test_nobody_is_taken_far_below_the_equal_share_while_others_have_more() -> N
 
 def test_only_gpus_of_the_models_in_question_count_for_the_equal_share() -> None:
     new = [a_gpu("n1", index, 1000, model=A100) for index in range(4)]
-    old = Node("n2", tuple(a_gpu("n2", index, 1000) for index in range(20)))
-    ledger = a_ledger(Node("n1", tuple(new)), old)
+    old = Node(N2, tuple(a_gpu("n2", index, 1000) for index in range(20)))
+    ledger = a_ledger(Node(N1, tuple(new)), old)
     for index, name in enumerate(("ada-0", "ada-1", "ada-2", "bob")):
         ledger.hold(held(name, "n1", index, None))
     pods = [
@@ -189,7 +189,7 @@ def test_only_gpus_of_the_models_in_question_count_for_the_equal_share() -> None
     ]
 
     # With the twenty idle old GPUs, the equal share would be twelve, and Ada would not be above it.
-    assert victims(revoke(ledger, waiting(whole(model=A100), "n1", "n2"), pods)) == ["ada-0"]
+    assert victims(revoke(ledger, waiting(whole(model=A100), N1, N2), pods)) == ["ada-0"]
 
 
 def test_the_part_of_a_gpu_that_booked_pods_leave_counts_for_the_equal_share() -> None:
@@ -215,8 +215,8 @@ def test_what_is_ending_already_is_no_longer_held_by_its_person() -> None:
         an_opportunist("ada-1", "ada", hours=9),
         an_opportunist("bob", "bob", hours=1),
     ]
-    ledger.release("uid-ada-0")
-    ledger.keep("GPU-n1-0", holder("an earlier booked pod"))
+    ledger.release(PodUid("uid-ada-0"))
+    ledger.keep(GpuUuid("GPU-n1-0"), holder("an earlier booked pod"))
 
     assert victims(revoke(ledger, waiting(whole()), pods)) == ["bob"]
 
@@ -240,8 +240,8 @@ def test_random_victims_may_be_anybodys_but_young_pods_are_spared() -> None:
 
 def test_a_gpu_that_is_kept_for_the_booking_is_for_its_pods_only() -> None:
     ledger = busy(held("low", "n1", 0, None), held("half", "n1", 1, 500))
-    ledger.keep("GPU-n1-1", Holder("booking-ada"))
-    booked = WaitingPod(BOOKED, whole(), ("n1",), "booking-ada")
+    ledger.keep(GpuUuid("GPU-n1-1"), Holder(PodUid("booking-ada")))
+    booked = WaitingPod(BOOKED, whole(), (N1,), BookingId("booking-ada"))
 
     assert victims(revoke(ledger, booked, opportunists(low=1, half=2))) == ["half"]
     assert victims(revoke(ledger, waiting(whole()), opportunists(low=1, half=2))) == ["low"]
@@ -257,7 +257,7 @@ def test_many_small_pods_on_one_gpu_do_not_make_the_search_long() -> None:
 
     assert isinstance(answer, Revocation)
     gone = sum(10 + int(victim.name[1:]) % 7 for victim in answer.victims)
-    assert gone + ledger.entries("n1")[0].free >= 600
+    assert gone + ledger.entries(N1)[0].free >= 600
 
 
 def test_of_pods_that_are_alike_those_that_lose_least_work_go() -> None:
@@ -296,7 +296,7 @@ def test_only_nodes_that_may_be_the_best_are_looked_into(monkeypatch: pytest.Mon
 
     def note(self: Ledger, uid: str) -> None:
         looked_into.append(uid)
-        give_back(self, uid)
+        give_back(self, PodUid(uid))
 
     monkeypatch.setattr(Ledger, "give_back", note)
 
@@ -308,4 +308,4 @@ def test_a_booked_pod_that_can_get_no_gpu_costs_no_trial(monkeypatch: pytest.Mon
     ledger = busy(held("other-booked", "n1", 0, None), held("low", "n2", 0, None), nodes=2, gpus=1)
     monkeypatch.delattr(Ledger, "what_if")
 
-    assert isinstance(revoke(ledger, waiting(whole(2), "n1", "n2"), opportunists(low=1)), Refusal)
+    assert isinstance(revoke(ledger, waiting(whole(2), N1, N2), opportunists(low=1)), Refusal)

@@ -3,15 +3,16 @@
 from datetime import UTC, datetime, timedelta
 
 from carrel.http.metrics import ComponentMetrics
+from carrel.ids import BookingId, GpuUuid, PersonId
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.shares import Coverage, Share
 from carrel.lifecycle.reporting.gpu_counts import GpuCounts
-from tests.kit.gpus import a_gpu, a_node, held, holder
+from tests.kit.gpus import N1, N2, a_gpu, a_node, held, holder
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
-COVERED = Coverage("b", NOON)
+COVERED = Coverage(BookingId("b"), NOON)
 
 
 def counted(ledger: Ledger, *bookings: Entitlement) -> ComponentMetrics:
@@ -28,21 +29,22 @@ def lines(metrics: ComponentMetrics) -> dict[str, float]:
 def test_each_gpu_is_counted_once_by_what_it_is_used_for() -> None:
     gpus = [a_gpu("n1", index, memory=1000, model="A") for index in range(5)]
     broken = a_gpu("n1", 5, memory=1000, model="A", unusable="unhealthy: XID 79")
-    ledger = Ledger([Node("n1", (*gpus, broken)), a_node("n2", gpus=1, memory=2000, model="B")])
+    ledger = Ledger([Node(N1, (*gpus, broken)), a_node("n2", gpus=1, memory=2000, model="B")])
     ledger.restore(
         [
-            Share(holder("a"), "GPU-n1-0", None, coverage=COVERED),
+            Share(holder("a"), GpuUuid("GPU-n1-0"), None, coverage=COVERED),
             held("b", "n1", 1, 400),
             held("c", "n1", 1, 100),
             held("d", "n1", 5, None),
         ]
     )
-    ledger.keep("GPU-n1-2", holder("e"))
+    ledger.keep(GpuUuid("GPU-n1-2"), holder("e"))
     start, end = NOON, NOON + timedelta(days=1)
-    whole = Entitlement("b", frozenset({"ada"}), "A", 2, start, end)
-    quarter = Entitlement("c", frozenset({"bob"}), "A", 1, start, end, share_of=4)
-    anything = Entitlement("d", frozenset({"cid"}), "", 3, start, end)
-    seen = lines(counted(ledger, whole, quarter, anything))
+    whole = Entitlement(BookingId("b"), frozenset({PersonId("ada")}), "A", 2, start, end)
+    quarter = Entitlement(BookingId("c"), frozenset({PersonId("bob")}), "A", 1, start, end, share_of=4)
+    anything = Entitlement(BookingId("d"), frozenset({PersonId("cid")}), "", 3, start, end)
+    maias = Entitlement(BookingId("maia-e"), frozenset({PersonId("eve")}), "", 8, start, end)
+    seen = lines(counted(ledger, whole, quarter, anything, maias))
     assert {key: value for key, value in seen.items() if value} == {
         'carrel_gpus{model="A",state="covered"}': 1,
         'carrel_gpus{model="A",state="opportunistic"}': 1,
@@ -57,7 +59,7 @@ def test_each_gpu_is_counted_once_by_what_it_is_used_for() -> None:
         'carrel_gpu_memory_bytes{model="B",state="free"}': 2000 * 2**20,
         'carrel_gpu_fragmentation_ratio{model="A"}': 500 / 2500,
         'carrel_gpus_booked{model="A"}': 2.25,
-        'carrel_gpus_booked{model="any"}': 3,
+        'carrel_gpus_booked{model="any"}': 4,  # in MAIA's dashboard one GPU is booked
     }
     assert seen['carrel_gpus_booked{model="B"}'] == 0
 
@@ -69,10 +71,10 @@ def test_the_counts_follow_the_ledger_through_every_change() -> None:
     ledger.hold(held("a", "n1", 0, 8138))
     ledger.hold(held("b", "n2", 0, None))
     assert lines(metrics) == lines(counted(ledger))
-    ledger.set_entry("GPU-n1-0", [Share(holder("a"), "GPU-n1-0", None, coverage=COVERED)])
+    ledger.set_entry(GpuUuid("GPU-n1-0"), [Share(holder("a"), GpuUuid("GPU-n1-0"), None, coverage=COVERED)])
     assert lines(metrics)['carrel_gpus{model="A",state="covered"}'] == 1, "its booking has started"
-    ledger.keep("GPU-n1-1", holder("c"))
-    ledger.remove_node("n2")
+    ledger.keep(GpuUuid("GPU-n1-1"), holder("c"))
+    ledger.remove_node(N2)
     assert lines(metrics) == lines(counted(ledger))
     assert not any('model="B"' in name for name in lines(metrics)), "no GPU of this model is left"
 

@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from carrel.ids import GpuUuid, PodUid
 from carrel.ledger.shares import Holder
 from carrel.node.allocation import WaitingContainer, candidates_in_order
 
@@ -26,7 +27,7 @@ def test_among_equals_the_oldest_promise_comes_first() -> None:
 
 def test_the_container_of_that_gpu_comes_before_an_older_one() -> None:
     pods = [waiting("old", gpu="GPU-0", since=1), waiting("young", gpu="GPU-1", since=2)]
-    assert names(candidates_in_order(pods, 8138, {"GPU-1"})) == ["young", "old"]
+    assert names(candidates_in_order(pods, 8138, {GpuUuid("GPU-1")})) == ["young", "old"]
 
 
 def test_a_container_that_was_answered_comes_last_but_stays_a_candidate() -> None:
@@ -42,7 +43,7 @@ def test_containers_of_a_pod_come_in_their_order() -> None:
 
 WAITING = st.builds(
     WaitingContainer,
-    holder=st.sampled_from("abcd").map(lambda name: Holder(name, "lab", name)),
+    holder=st.sampled_from("abcd").map(lambda name: Holder(PodUid(name), "lab", name)),
     container=st.sampled_from(["main", "side"]),
     position=st.integers(0, 3),
     amount=st.integers(1, 3),
@@ -64,7 +65,7 @@ def test_the_order_does_not_depend_on_how_pods_are_listed(
 
 @given(st.lists(WAITING), st.integers(1, 3), st.sets(st.sampled_from(["GPU-0", "GPU-1"])))
 def test_every_fitting_container_is_a_candidate_and_no_other_is(
-    pods: list[WaitingContainer], amount: int, gpus: set[str]
+    pods: list[WaitingContainer], amount: int, gpus: set[GpuUuid]
 ) -> None:
     turns = candidates_in_order(pods, amount, gpus)
     assert len(turns) == sum(each.amount == amount for each in pods)

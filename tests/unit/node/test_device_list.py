@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from carrel.configuration.contradictions import contradictions
+from carrel.configuration.schema import Configuration, GpuMemory, MemoryResource, Nodes
 from carrel.dialects.options import DeviceList
 from carrel.node.entry_point import visible_gpus
 from carrel.node.memory_mode_decision import MemoryMode
-from carrel.node.nvidia.visible_gpu import GpuSources, shown_by_driver
-from carrel.node.settings import AgentSettings, MemoryResource, VisibleGpusSettings
-from carrel.node.visible_gpus import device_files
+from carrel.node.nvidia.visible_gpu import GpuSources, device_files, shown_by_driver
+from carrel.node.settings import AgentOptions, VisibleGpusSettings
+from tests.kit.gpus import N1
 
 
 @pytest.mark.parametrize(
@@ -26,9 +28,10 @@ from carrel.node.visible_gpus import device_files
 def test_memory_is_advertised_so_that_it_can_be_handed_over(
     device_list: DeviceList, asked: MemoryResource, mode: MemoryMode | None, wrong: bool
 ) -> None:
-    settings = AgentSettings(device_list=device_list, memory_resource=asked)
-    assert settings.memory_mode() is mode
-    assert bool(settings.mistakes()) is wrong
+    options = AgentOptions(N1, device_list=device_list, memory_resource=asked)
+    assert options.memory_mode() is mode
+    given = Configuration(memory=GpuMemory(resource=asked), nodes=Nodes(device_list=device_list))
+    assert bool(list(contradictions(given))) is wrong
 
 
 def test_the_driver_counts_and_not_the_environment(tmp_path: Path) -> None:

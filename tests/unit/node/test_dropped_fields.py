@@ -1,4 +1,4 @@
-"""Which fields of a report the API server did not store, where it gives no warning about them."""
+"""Which fields of a report the API server did not store."""
 
 from typing import Any
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from carrel.ids import GpuUuid
 from carrel.node.memory_mode_decision import (
     MemoryMode,
     ModeDecision,
@@ -56,7 +57,7 @@ def test_the_mode_changes_only_while_no_pod_holds_memory(changes: dict[str, obje
     assert decide_mode(replace(FRESH, **{"before": PLUGIN, **changes})) == decision  # type: ignore[arg-type] # fields by name
 
 
-GPUS = {"a": 1000, "b": 1000}
+GPUS = {GpuUuid("a"): 1000, GpuUuid("b"): 1000}
 
 
 @pytest.mark.parametrize(
@@ -76,5 +77,5 @@ GPUS = {"a": 1000, "b": 1000}
     ],
 )
 def test_the_amount_on_the_node(usable: str, pods: list[tuple[int, str]], units: int) -> None:
-    held = [PodMemory(amount, frozenset(gpu)) for amount, gpu in pods]
-    assert units_advertised(GPUS, set(usable), held) == units
+    held = [PodMemory(amount, frozenset(map(GpuUuid, gpu))) for amount, gpu in pods]
+    assert units_advertised(GPUS, set(map(GpuUuid, usable)), held) == units

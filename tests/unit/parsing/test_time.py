@@ -1,11 +1,12 @@
 """Instants on the wire."""
 
 from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from carrel.parsing import Malformed
-from carrel.parsing.time import instant, micro_seconds, seconds
+from carrel.parsing.time import at, instant, local, micro_seconds, moment, seconds
 
 
 @pytest.mark.parametrize(
@@ -69,3 +70,18 @@ def test_instants_are_written_in_utc_and_never_rounded_up() -> None:
 def test_an_instant_without_a_zone_is_never_written() -> None:
     with pytest.raises(ValueError, match="no time zone"):
         seconds(datetime(2025, 6, 1, 8))
+
+
+@pytest.mark.parametrize(
+    ("when", "zone"),
+    [
+        pytest.param(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC), "Europe/Stockholm", id="the last, in the east"),
+        pytest.param(datetime(1, 1, 1, tzinfo=UTC), "America/New_York", id="the first, in the west"),
+    ],
+)
+def test_an_instant_that_has_no_time_in_a_zone_is_written_in_utc(when: datetime, zone: str) -> None:
+    """Anybody who writes an object may write such an instant."""
+    there = ZoneInfo(zone)
+    assert at(when, there) == at(when, UTC)
+    assert local(when, there).endswith(" UTC")
+    assert moment(when, there).endswith(" UTC")

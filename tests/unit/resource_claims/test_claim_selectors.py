@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
+from carrel.resource_claims.dra import model_of
 from carrel.resource_claims.objects import DeviceClass, ResourceClaimSpec
-from carrel.resource_claims.selectors import model_of
 
 OURS, A100 = "device.driver == 'gpu.carrel.dev'", "device.attributes['gpu.carrel.dev'].model == 'A100'"
 NVIDIAS = """device.driver == "gpu.nvidia.com" && device.attributes['gpu.nvidia.com'].type == "gpu" """

@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from carrel.dialects.cdi import why_no_cdi
+from carrel.ids import GpuUuid
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.node.interfaces import GpuDetails
 from carrel.resource_claims.node.device_slice import ServerAbility, ability_of, devices_of, same_devices, written
-from tests.kit.gpus import a_gpu
+from tests.kit.gpus import N1, a_gpu
 
 ALL, WHOLE_ONLY, NO_TAINTS = ServerAbility(), ServerAbility(divides_memory=False), ServerAbility(keeps_taints=False)
 
@@ -53,7 +54,7 @@ def test_a_gpu_that_nobody_may_have_is_tainted_or_left_out() -> None:
 
 
 def test_a_gpu_without_a_uuid_is_left_out() -> None:
-    gpu = Gpu(uuid="n1/0", node="n1", index=0, model="T4", memory=MiB(16276))
+    gpu = Gpu(uuid=GpuUuid("n1/0"), node=N1, index=0, model="T4", memory=MiB(16276))
     assert names([gpu], ALL) == []
 
 

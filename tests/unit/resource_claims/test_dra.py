@@ -5,12 +5,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from carrel.ids import GpuUuid
 from carrel.ledger.gpus import MiB
 from carrel.ledger.requests import WHOLE, Memory, Request, Topology, TopologyMode
 from carrel.parsing import Malformed
 from carrel.resource_claims import dra
 from carrel.resource_claims.dra import DevicePlace, allocated, is_gpu_class, mebibytes, request_of_claim, uuids_in
 from carrel.resource_claims.objects import DeviceClass, ResourceClaim, ResourceClaimSpec, ResourceSlice
+from tests.kit.gpus import N1
 
 HERE = DevicePlace("gpu.carrel.dev", "n1", "gpu-0")
 ALONE = Topology(TopologyMode.IGNORE)
@@ -173,9 +175,9 @@ def test_a_slice_says_which_gpu_a_device_is() -> None:
     ],
 )
 def test_a_device_is_named_by_the_uuid_of_its_gpu(uuid: str, name: str) -> None:
-    assert dra.device_name(uuid) == name
+    assert dra.device_name(GpuUuid(uuid)) == name
 
 
 def test_the_words_of_the_driver() -> None:
-    assert (dra.DRIVER, dra.slice_name("n1")) == ("gpu.carrel.dev", "n1-gpu.carrel.dev")
+    assert (dra.DRIVER, dra.slice_name(N1)) == ("gpu.carrel.dev", "n1-gpu.carrel.dev")
     assert {"gpu.carrel.dev", "gpu.nvidia.com"} == dra.CLASSES

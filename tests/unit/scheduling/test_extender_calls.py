@@ -1,19 +1,21 @@
 """The answers to kube-scheduler's calls."""
 
-import pytest
+from collections.abc import Mapping
 
+from carrel.ids import NodeName
 from carrel.scheduling.extender_calls import (
-    bind_result,
+    BOUND,
+    bind_failed,
     filter_failed,
     filter_result,
     host_priorities,
-    scores,
 )
+from tests.kit.gpus import N1, N2, N3, N4
 
 
 def test_nodes_that_came_as_objects_are_answered_as_objects() -> None:
     n1, n2 = ({"metadata": {"name": name, "labels": {"a": "b"}}} for name in ("n1", "n2"))
-    assert filter_result({"n1": n1, "n2": n2}, ["n2"], {"n1": "Insufficient GPU Memory in one device"}) == {
+    assert filter_result({N1: n1, N2: n2}, [N2], {N1: "Insufficient GPU Memory in one device"}) == {
         "Nodes": {"items": [n2]},
         "NodeNames": ["n2"],
         "FailedNodes": {"n1": "Insufficient GPU Memory in one device"},
@@ -22,7 +24,7 @@ def test_nodes_that_came_as_objects_are_answered_as_objects() -> None:
 
 
 def test_names_are_answered_with_names() -> None:
-    assert filter_result(None, ["n1"], {}) == {
+    assert filter_result(None, [N1], {}) == {
         "Nodes": None,
         "NodeNames": ["n1"],
         "FailedNodes": {},
@@ -40,19 +42,17 @@ def test_a_failed_filter_has_only_an_error() -> None:
 
 
 def test_answers_have_the_keys_of_the_go_types() -> None:
-    assert bind_result() == {"Error": ""}
-    assert bind_result("no such pod") == {"Error": "no such pod"}
-    assert host_priorities({"n1": 10, "n2": 0}) == [{"Host": "n1", "Score": 10}, {"Host": "n2", "Score": 0}]
+    assert BOUND == {"Error": ""}
+    assert bind_failed("no such pod") == {"Error": "no such pod"}
+    assert host_priorities({N1: True, N2: False}) == [{"Host": "n1", "Score": 10}, {"Host": "n2", "Score": 0}]
+
+
+def scores(best_first: Mapping[NodeName, bool]) -> list[int]:
+    return [each["Score"] for each in host_priorities(best_first)]
 
 
 def test_scores_fall_by_one_from_the_best_node_and_are_zero_where_the_pod_would_not_like_to_be() -> None:
-    nodes = [f"n{number}" for number in range(12)]
+    nodes = [NodeName(f"n{number}") for number in range(12)]
 
-    assert list(scores(dict.fromkeys(nodes, True)).values()) == [10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0]
-    assert scores({"n1": True, "n2": True, "n3": False, "n4": True}) == {"n1": 10, "n2": 9, "n3": 0, "n4": 7}
-
-
-@pytest.mark.parametrize("score", [-1, 11])
-def test_a_score_that_the_scheduler_would_refuse_is_a_defect(score: int) -> None:
-    with pytest.raises(ValueError, match="0 to 10"):
-        host_priorities({"n1": score})
+    assert scores(dict.fromkeys(nodes, True)) == [10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0]
+    assert scores({N1: True, N2: True, N3: False, N4: True}) == [10, 9, 0, 7]

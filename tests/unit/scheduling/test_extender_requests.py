@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from carrel.ids import PodUid
 from carrel.parsing import Malformed
 from carrel.scheduling.extender_calls import BindArgs, NotJson, read_bind_args, read_pod_and_nodes
+from tests.kit.gpus import N1, N2
 
 POD = '{"metadata": {"name": "train", "namespace": "lab"}}'
 
@@ -73,7 +75,7 @@ def test_a_question_with_node_objects_keeps_them(items: str) -> None:
     n1, n2 = ({"metadata": {"name": name, "labels": {"a": "b"}}} for name in ("n1", "n2"))
     question = read_pod_and_nodes(sent({"Pod": TRAIN, "Nodes": {items: [n1, n2]}, "NodeNames": None}))
     assert (*question.nodes,) == ("n1", "n2") and question.objects is not None
-    assert json.loads(bytes(question.objects["n2"])) == n2  # type: ignore[call-overload] # as it was sent
+    assert json.loads(bytes(question.objects[N2])) == n2  # type: ignore[call-overload] # as it was sent
 
 
 @pytest.mark.parametrize(
@@ -125,7 +127,7 @@ def test_a_number_without_end_is_no_pod() -> None:
 def test_bind_args_are_read_in_any_letter_case(spell: Any) -> None:
     words = {"PodName": "train", "PodNamespace": "lab", "PodUID": "uid-1", "Node": "n1"}
     assert read_bind_args(sent({spell(key): value for key, value in words.items()})) == BindArgs(
-        "lab", "train", "uid-1", "n1"
+        "lab", "train", PodUid("uid-1"), N1
     )
 
 

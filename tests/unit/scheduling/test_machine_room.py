@@ -8,6 +8,7 @@ import pytest
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.machines import MachineRoom, Machines
 from carrel.scheduling.machine_room import MachineWatch, machine_of
+from tests.kit.gpus import N1
 
 
 def a_pod(node: str = "", **spec: Any) -> Pod:
@@ -63,28 +64,28 @@ RESIZES = [
 @pytest.mark.parametrize("resized", RESIZES)
 def test_a_running_pod_that_is_resized_counts_with_its_new_size(resized: dict[str, Any]) -> None:
     machines = Machines()
-    machines.set_node("n1", MachineRoom(64_000, 1 << 20))
+    machines.set_node(N1, MachineRoom(64_000, 1 << 20))
     watch, before, after = MachineWatch(machines), a_pod("n1", containers=[container("1")]), a_pod("n1", **resized)
     watch.on_pod(None, before)
-    assert machines.free["n1"].cpu_milli == 63_000
+    assert machines.free[N1].cpu_milli == 63_000
 
     watch.on_pod(before, after)
-    assert machines.free["n1"].cpu_milli == 32_000
+    assert machines.free[N1].cpu_milli == 32_000
 
     watch.on_pod(after, before)
-    assert machines.free["n1"].cpu_milli == 63_000
+    assert machines.free[N1].cpu_milli == 63_000
     watch.on_pod(before, None)
-    assert machines.free["n1"].cpu_milli == 64_000
+    assert machines.free[N1].cpu_milli == 64_000
 
 
 def test_a_pod_that_is_told_again_unchanged_is_not_a_change() -> None:
     machines = Machines()
-    machines.set_node("n1", MachineRoom(64_000, 1 << 20))
+    machines.set_node(N1, MachineRoom(64_000, 1 << 20))
     watch, pod = MachineWatch(machines), a_pod("n1", containers=TWO)
     watch.on_pod(None, pod)
-    before = machines.free["n1"]
+    before = machines.free[N1]
 
     watch.on_pod(pod, a_pod("n1", containers=TWO))
     watch.on_pod(None, a_pod("n1", containers=TWO))
 
-    assert machines.free["n1"] is before
+    assert machines.free[N1] is before

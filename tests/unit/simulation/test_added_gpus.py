@@ -2,7 +2,7 @@
 
 import pytest
 
-from carrel.cli.added_gpus import added_gpus, unknown_models, with_more
+from carrel.cli.simulation_comparison import added_gpus, unknown_models, with_more
 from carrel.parsing import Malformed
 from carrel.simulation.workload import SimulatedCluster
 from tests.kit.gpus import A6000, a_node

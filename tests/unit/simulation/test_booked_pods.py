@@ -5,7 +5,8 @@ from fractions import Fraction
 
 import pytest
 
-from carrel.bookings.rules import BookingRules
+from carrel.configuration.schema import BookingRules
+from carrel.ids import PersonId, PodUid
 from carrel.ledger.gpus import Node
 from carrel.ledger.machines import MachineRoom
 from carrel.ledger.requests import WHOLE, Portion, Request
@@ -13,7 +14,7 @@ from carrel.simulation.over_time import TimedResult, run_over_time
 from carrel.simulation.policies import POLICIES
 from carrel.simulation.waiting_pods import NO_GPU, NO_MACHINE
 from carrel.simulation.workload import HOUR_S, BookingWish, SimulatedCluster, SimulatedPod, Trace
-from tests.kit.gpus import A100, A6000, a_node
+from tests.kit.gpus import A100, A6000, N1, a_node
 
 A_GPU = Request(1, WHOLE, A6000)
 ANY_GPU = Request(1, WHOLE)
@@ -25,12 +26,12 @@ def a_pod(
     name: str, owner: str = "hal", at: float = 0, hours: float | None = None, request: Request = A_GPU
 ) -> SimulatedPod:
     lasts = None if hours is None else hours * HOUR_S
-    return SimulatedPod(name, request, owner=owner, arrives_s=at * HOUR_S, lasts_s=lasts)
+    return SimulatedPod(PodUid(name), request, owner=PersonId(owner), arrives_s=at * HOUR_S, lasts_s=lasts)
 
 
 def a_booking(user: str, start: float, hours: float = 24, gpus: int = 1) -> BookingWish:
     """As it is, whatever the rules say."""
-    return BookingWish(user, A6000, gpus, 0, start * HOUR_S, hours * HOUR_S, is_made=True)
+    return BookingWish(PersonId(user), A6000, gpus, 0, start * HOUR_S, hours * HOUR_S, is_made=True)
 
 
 def simulated(
@@ -70,7 +71,7 @@ def test_at_a_bookings_end_pods_that_it_did_not_cover_stay() -> None:
 
 
 def test_a_covered_pod_that_waits_for_cpu_ends_with_its_booking() -> None:
-    cluster = SimulatedCluster((a_node("n1", gpus=2),), {"n1": MachineRoom(1000, 0)})
+    cluster = SimulatedCluster((a_node("n1", gpus=2),), {N1: MachineRoom(1000, 0)})
     pods = tuple(
         replace(pod, machine=MachineRoom(1000, 0)) for pod in (a_pod("hal", hours=30), a_pod("ada", "ada", at=1))
     )
@@ -159,7 +160,7 @@ def test_a_pod_that_has_just_got_its_gpu_keeps_it_if_another_will_do() -> None:
 
 
 def test_the_cpu_of_pods_that_lose_their_gpus_counts_for_the_booked_pod() -> None:
-    cluster = SimulatedCluster((a_node("n1", gpus=2),), {"n1": MachineRoom(8000, 0)})
+    cluster = SimulatedCluster((a_node("n1", gpus=2),), {N1: MachineRoom(8000, 0)})
     small, large = MachineRoom(4000, 0), MachineRoom(5000, 0)
     others = (replace(a_pod("hal-1"), machine=small), replace(a_pod("hal-2"), machine=small))
 

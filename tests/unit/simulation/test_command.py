@@ -160,7 +160,7 @@ def test_files_that_cannot_be_written_are_refused_before_the_first_run(
     reason: str,
 ) -> None:
     (lab / "link.yaml").hardlink_to(lab / "nodes.yaml")
-    monkeypatch.setattr("carrel.simulation.over_time.run_over_time", no_run)
+    monkeypatch.setattr("carrel.cli.simulation_comparison.run_over_time", no_run)
     before = sorted(lab.iterdir())
 
     files: dict[str, Any] = {option: Path(name) for option, name in options.items()}
@@ -175,7 +175,7 @@ def test_a_run_that_breaks_leaves_the_old_files_and_no_others(lab: Path, monkeyp
         raise KeyError("a bug")
 
     (lab / "out.csv").write_text("old")
-    monkeypatch.setattr("carrel.simulation.over_time.run_over_time", breaks)
+    monkeypatch.setattr("carrel.cli.simulation_comparison.run_over_time", breaks)
     before = sorted(lab.iterdir())
 
     with pytest.raises(KeyError):
@@ -207,7 +207,7 @@ def test_the_table_is_printed_although_a_file_cannot_be_written_any_more(
         (lab / "out").rmdir()
         return run_over_time(*given)
 
-    monkeypatch.setattr("carrel.simulation.over_time.run_over_time", folder_goes)
+    monkeypatch.setattr("carrel.cli.simulation_comparison.run_over_time", folder_goes)
 
     with pytest.raises(typer.Exit) as ended:
         simulated(csv=Path("out/x.csv"), policies="carrel")

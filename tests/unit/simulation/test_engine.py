@@ -4,10 +4,10 @@ from fractions import Fraction
 
 import pytest
 
+from carrel.ids import NodeName, PodUid
 from carrel.ledger.machines import MachineRoom
 from carrel.ledger.requests import WHOLE, Portion, Request
-from carrel.simulation.arrivals import arrivals
-from carrel.simulation.engine import RunOptions, run
+from carrel.simulation.engine import RunOptions, arrivals, run
 from carrel.simulation.policies import POLICIES
 from carrel.simulation.workload import SimulatedCluster, SimulatedPod
 from tests.kit.gpus import a_node
@@ -19,14 +19,14 @@ def a_cluster(nodes: int = 4, gpus: int = 2, cores: int = 16) -> SimulatedCluste
     names = [f"n{number}" for number in range(nodes)]
     return SimulatedCluster(
         tuple(a_node(name, gpus=gpus, memory=1000) for name in names),
-        {name: MachineRoom(cores * 1000, 64_000) for name in names},
+        {NodeName(name): MachineRoom(cores * 1000, 64_000) for name in names},
     )
 
 
 def pods(*kinds: tuple[Request | None, int], each: int = 4) -> list[SimulatedPod]:
     """Of each kind so many, with its cores."""
     return [
-        SimulatedPod(f"pod-{kind}-{number}", request, MachineRoom(cores * 1000, 1000))
+        SimulatedPod(PodUid(f"pod-{kind}-{number}"), request, MachineRoom(cores * 1000, 1000))
         for kind, (request, cores) in enumerate(kinds)
         for number in range(each)
     ]
@@ -81,8 +81,8 @@ def test_where_cpu_pods_are_ranked_they_keep_fewer_gpus_from_being_used() -> Non
     trace = [*pods((Request(1, WHOLE), 8), each=16), *pods((None, 8), each=6)]
     cluster = SimulatedCluster(
         (*a_cluster(nodes=4).nodes, *(a_node(f"m{number}", gpus=1, memory=1000) for number in range(4))),
-        {f"n{number}": MachineRoom(16_000, 64_000) for number in range(4)}
-        | {f"m{number}": MachineRoom(16_000, 64_000) for number in range(4)},
+        {NodeName(f"n{number}"): MachineRoom(16_000, 64_000) for number in range(4)}
+        | {NodeName(f"m{number}"): MachineRoom(16_000, 64_000) for number in range(4)},
     )
 
     def allocated(policy: str) -> float:

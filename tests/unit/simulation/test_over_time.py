@@ -3,7 +3,8 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from carrel.bookings.rules import BookingRules
+from carrel.configuration.schema import BookingRules
+from carrel.ids import PersonId, PodUid
 from carrel.ledger.machines import MachineRoom
 from carrel.ledger.requests import WHOLE, Request
 from carrel.simulation import charts, results
@@ -11,22 +12,22 @@ from carrel.simulation.over_time import TimedResult, run_over_time
 from carrel.simulation.waiting_pods import NO_GPU, NO_MACHINE
 from carrel.simulation.wishes import granted
 from carrel.simulation.workload import HOUR_S, BookingWish, SimulatedCluster, SimulatedPod, Trace
-from tests.kit.gpus import A6000, a_node
+from tests.kit.gpus import A6000, N1, a_node
 
 DAY_S = 24 * HOUR_S
 
 
 def a_pod(name: str, at: float = 0, hours: float | None = 10, gpus: int = 1, owner: str = "bob") -> SimulatedPod:
     lasts = None if hours is None else hours * HOUR_S
-    return SimulatedPod(name, Request(gpus, WHOLE), MachineRoom(1000, 0), owner, at * HOUR_S, lasts)
+    return SimulatedPod(PodUid(name), Request(gpus, WHOLE), MachineRoom(1000, 0), PersonId(owner), at * HOUR_S, lasts)
 
 
 def a_wish(user: str, day: float, days: float = 1, gpus: int = 1, asked: float = 0) -> BookingWish:
-    return BookingWish(user, A6000, gpus, asked * DAY_S, day * DAY_S, days * DAY_S)
+    return BookingWish(PersonId(user), A6000, gpus, asked * DAY_S, day * DAY_S, days * DAY_S)
 
 
 def simulated(workload: Trace, gpus: int = 2, cores: int = 64, rules: BookingRules | None = None) -> TimedResult:
-    cluster = SimulatedCluster((a_node("n1", gpus=gpus),), {"n1": MachineRoom(cores * 1000, 1000)})
+    cluster = SimulatedCluster((a_node("n1", gpus=gpus),), {N1: MachineRoom(cores * 1000, 1000)})
     return run_over_time(cluster, workload, "carrel", 42, rules or BookingRules())
 
 

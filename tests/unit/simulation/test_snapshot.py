@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from carrel.bookings.rules import BookingRules
-from carrel.cli.added_gpus import added_gpus, with_more
+from carrel.cli.simulation_comparison import added_gpus, with_more
 from carrel.cli.simulation_files import read_snapshot
+from carrel.configuration.schema import BookingRules
+from carrel.ids import GpuUuid, NodeName, PersonId, PodUid
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.machines import MachineRoom
 from carrel.ledger.requests import (
@@ -35,30 +36,47 @@ SET = frozenset({("set-1", "")})
 
 
 def gpus(node: str, model: str, memory: int, count: int = 2) -> tuple[Gpu, ...]:
-    return tuple(Gpu(f"{node}/{index}", node, index, model, MiB(memory), "0", 600) for index in range(count))
+    return tuple(
+        Gpu(GpuUuid(f"{node}/{index}"), NodeName(node), index, model, MiB(memory), "0", 600) for index in range(count)
+    )
 
 
 CLUSTER = SimulatedCluster(
-    (Node("node-1", gpus("node-1", A100, 81920), {"set-1": ""}), Node("node-2", gpus("node-2", T4, 15360))),
-    {"node-1": MachineRoom(64_000, 524_288)},
+    (
+        Node(NodeName("node-1"), gpus("node-1", A100, 81920), {"set-1": ""}),
+        Node(NodeName("node-2"), gpus("node-2", T4, 15360)),
+    ),
+    {NodeName("node-1"): MachineRoom(64_000, 524_288)},
     {"set-1": ""},
 )
 ANY_OF = GpuSelector(("A100", "H100"), ("T4",))
 PODS = (
     SimulatedPod(
-        "pod-1",
+        PodUid("pod-1"),
         Request(2, WHOLE, A100),
         MachineRoom(4000, 1024),
-        "user-1",
+        PersonId("user-1"),
         -HOUR_S,
-        node="node-1",
-        held=("node-1/0", "node-1/1"),
+        node=NodeName("node-1"),
+        held=(GpuUuid("node-1/0"), GpuUuid("node-1/1")),
     ),
-    SimulatedPod("pod-2", None, MachineRoom(500, 0), "user-1", -2 * HOUR_S, None, "node-2"),
-    SimulatedPod("pod-3", Request(1, Memory(MiB(8000))), owner="user-2", node="node-2", held=("node-2/1",)),
-    SimulatedPod("pod-4", Request(1, Portion(Fraction(1, 3))), owner="user-2", node="node-2", held=("node-2/1",)),
+    SimulatedPod(PodUid("pod-2"), None, MachineRoom(500, 0), PersonId("user-1"), -2 * HOUR_S, None, NodeName("node-2")),
     SimulatedPod(
-        "pod-5",
+        PodUid("pod-3"),
+        Request(1, Memory(MiB(8000))),
+        owner=PersonId("user-2"),
+        node=NodeName("node-2"),
+        held=(GpuUuid("node-2/1"),),
+    ),
+    SimulatedPod(
+        PodUid("pod-4"),
+        Request(1, Portion(Fraction(1, 3))),
+        owner=PersonId("user-2"),
+        node=NodeName("node-2"),
+        held=(GpuUuid("node-2/1"),),
+    ),
+    SimulatedPod(
+        PodUid("pod-5"),
         Request(
             4,
             Portion(Fraction(1, 2)),
@@ -72,7 +90,7 @@ PODS = (
         arrives_s=-3 * HOUR_S,
     ),
 )
-BOOKED = BookingWish("user-1", A100, 2, -5 * HOUR_S, -HOUR_S, 48 * HOUR_S, is_made=True)
+BOOKED = BookingWish(PersonId("user-1"), A100, 2, -5 * HOUR_S, -HOUR_S, 48 * HOUR_S, is_made=True)
 
 
 def a_document() -> Any:
@@ -105,7 +123,7 @@ def test_a_gpu_that_was_not_in_use_is_not_given_to_anybody() -> None:
 
 
 def test_what_is_usual_is_not_written() -> None:
-    waiting = SimulatedPod("pod-1", Request(1, WHOLE))
+    waiting = SimulatedPod(PodUid("pod-1"), Request(1, WHOLE))
 
     (pod,) = snapshot.written(CLUSTER, Trace((waiting,)), TAKEN)["pods"]
 
@@ -113,8 +131,8 @@ def test_what_is_usual_is_not_written() -> None:
 
 
 def test_uuids_and_gangs_are_not_written() -> None:
-    selector = GpuSelector(("A100",), (), frozenset({"GPU-secret"}), frozenset({"GPU-other"}))
-    pod = SimulatedPod("pod-1", Request(1, WHOLE, selector=selector, gang=Gang("lab/secret", 2)))
+    selector = GpuSelector(("A100",), (), frozenset({GpuUuid("GPU-secret")}), frozenset({GpuUuid("GPU-other")}))
+    pod = SimulatedPod(PodUid("pod-1"), Request(1, WHOLE, selector=selector, gang=Gang("lab/secret", 2)))
 
     text = json.dumps(snapshot.written(CLUSTER, Trace((pod,)), TAKEN))
 
@@ -125,9 +143,9 @@ def test_uuids_and_gangs_are_not_written() -> None:
 
 def test_amounts_beyond_all_bounds_are_written_so_that_they_can_be_read() -> None:
     asked = Request(2**63, Memory(MiB(2**70)), prefer_ids=(2**70,), topology=Topology(min_bandwidth_gbps=2**70))
-    node = Node("node-1", (Gpu("node-1/0", "node-1", 0, "", MiB(2**70), "", 2**70),))
-    cluster = SimulatedCluster((node,), {"node-1": MachineRoom(2**73, 2**73)})
-    pod = SimulatedPod("pod-1", asked, MachineRoom(2**73, 2**73))
+    node = Node(NodeName("node-1"), (Gpu(GpuUuid("node-1/0"), NodeName("node-1"), 0, "", MiB(2**70), "", 2**70),))
+    cluster = SimulatedCluster((node,), {NodeName("node-1"): MachineRoom(2**73, 2**73)})
+    pod = SimulatedPod(PodUid("pod-1"), asked, MachineRoom(2**73, 2**73))
 
     snapshot.read(snapshot.written(cluster, Trace((pod,)), TAKEN), "lab.json")
 
@@ -136,7 +154,7 @@ def test_amounts_beyond_all_bounds_are_written_so_that_they_can_be_read() -> Non
 
 
 def waits(cluster: SimulatedCluster, request: Request) -> bool:
-    trace = Trace((SimulatedPod("pod-1", request),))
+    trace = Trace((SimulatedPod(PodUid("pod-1"), request),))
     cluster, trace = snapshot.read(snapshot.written(cluster, trace, TAKEN), "lab.json")
     return bool(run_over_time(cluster, trace, "carrel", 42, BookingRules()).waiting)
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from carrel.bookings.rules import BookingRules
+from carrel.configuration.schema import BookingRules
+from carrel.ids import GpuUuid, PersonId, PodUid
 from carrel.ledger.gpus import MiB
 from carrel.ledger.machines import MachineRoom
 from carrel.ledger.requests import WHOLE, Memory, Request
@@ -12,27 +13,27 @@ from carrel.simulation.over_time import TimedResult, run_over_time
 from carrel.simulation.policies import POLICIES, Choice, FirstFit
 from carrel.simulation.waiting_pods import NO_GPU, NO_MACHINE, NO_SUCH_GPU
 from carrel.simulation.workload import HOUR_S, BookingWish, SimulatedCluster, SimulatedPod, Trace
-from tests.kit.gpus import A100, A6000, a_node
+from tests.kit.gpus import A100, A6000, N1, a_node
 
 ONE_GPU = SimulatedCluster((a_node("n1", gpus=1),))
 
 
 def a_pod(name: str, at: float = 0, hours: float | None = None, gpus: int = 1, owner: str = "hal") -> SimulatedPod:
     lasts = None if hours is None else hours * HOUR_S
-    return SimulatedPod(name, Request(gpus, WHOLE), owner=owner, arrives_s=at * HOUR_S, lasts_s=lasts)
+    return SimulatedPod(PodUid(name), Request(gpus, WHOLE), owner=PersonId(owner), arrives_s=at * HOUR_S, lasts_s=lasts)
 
 
 def no_gpu(name: str, at: float) -> SimulatedPod:
-    return SimulatedPod(name, None, arrives_s=at * HOUR_S, lasts_s=0.0)
+    return SimulatedPod(PodUid(name), None, arrives_s=at * HOUR_S, lasts_s=0.0)
 
 
 def running(pod: SimulatedPod, *gpus: int) -> SimulatedPod:
     """On n1, when the run begins."""
-    return replace(pod, node="n1", held=tuple(f"GPU-n1-{index}" for index in gpus))
+    return replace(pod, node=N1, held=tuple(GpuUuid(f"GPU-n1-{index}") for index in gpus))
 
 
 def a_booking(user: str, start: float, hours: float = 24, gpus: int = 1) -> BookingWish:
-    return BookingWish(user, A6000, gpus, 0, start * HOUR_S, hours * HOUR_S, is_made=True)
+    return BookingWish(PersonId(user), A6000, gpus, 0, start * HOUR_S, hours * HOUR_S, is_made=True)
 
 
 def simulated(workload: Trace, cluster: SimulatedCluster = ONE_GPU, policy: str = "carrel") -> TimedResult:
@@ -67,7 +68,7 @@ def test_of_booked_pods_of_the_same_moment_the_first_in_the_trace_is_covered() -
 
 
 def test_a_pod_that_asks_for_less_cpu_than_those_that_wait_is_placed_at_once() -> None:
-    cluster = SimulatedCluster((a_node("n1", gpus=3),), {"n1": MachineRoom(3000, 0)})
+    cluster = SimulatedCluster((a_node("n1", gpus=3),), {N1: MachineRoom(3000, 0)})
     pods = (
         replace(a_pod("first", hours=10), machine=MachineRoom(2000, 0)),
         replace(a_pod("large", at=1, hours=1), machine=MachineRoom(2000, 0)),

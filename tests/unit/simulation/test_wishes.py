@@ -5,7 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from carrel.bookings.rules import BookingRules
+from carrel.configuration.schema import BookingRules
+from carrel.ids import PersonId
 from carrel.simulation.over_time import run_over_time
 from carrel.simulation.wishes import BookingTimes, granted
 from carrel.simulation.workload import HOUR_S, BookingWish, SimulatedCluster, Trace
@@ -18,7 +19,7 @@ NO_COOLDOWN = replace(BookingRules(), cooldown=timedelta(0))
 
 
 def a_wish(user: str, day: float = 0, days: float = 1, asked: float = 0, gpus: int = 1) -> BookingWish:
-    return BookingWish(user, A6000, gpus, asked * DAY_S, day * DAY_S, days * DAY_S)
+    return BookingWish(PersonId(user), A6000, gpus, asked * DAY_S, day * DAY_S, days * DAY_S)
 
 
 def a_booking(user: str, day: float, days: float = 1, gpus: int = 1) -> BookingWish:

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from testbed.processes import Failed, Process
-
-LIMIT_S = 30
+from tests.kit.eventually import LIMIT_S
 
 
 def goes_on(pid: int) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from packages.kubernetes_in_memory.tests.conformance.manifests import HOLD, Json, definition, desk, pod
 from testbed import clients
 
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 
 
 class Kubectl:

@@ -19,7 +19,7 @@ MERGE = "application/merge-patch+json"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 PODS = "/api/v1/namespaces/default/pods"
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubernetes_in_memory import fields
@@ -64,6 +64,7 @@ async def survives(call: Caller, path: str, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", STORED, ids=lambda kind: kind.plural)
+@settings(max_examples=settings().max_examples // 2)
 @given(data=st.data())
 def test_any_object_is_stored_or_refused(kind: Kind, data: st.DataObject) -> None:
     body = data.draw(bodies(kind) | documents())

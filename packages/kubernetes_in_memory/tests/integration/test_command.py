@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 import yaml
 
-LIMIT_S = 60.0
+LIMIT_S = 300.0
 MANIFEST = """
 apiVersion: v1
 kind: Namespace

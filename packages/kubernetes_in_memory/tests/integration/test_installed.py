@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 PACKAGE = Path(__file__).parents[2]
-LIMIT_S = 120.0
+LIMIT_S = 300.0
 
 USERS_TEST = """
 import json, urllib.request

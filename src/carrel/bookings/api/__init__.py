@@ -7,8 +7,7 @@ Reading order:
     bookings         list, search, create, preview, change, cancel
     availability         models, availability, rules, the iCalendar feed
     administration   maintenance, usage, the audit log; who is in a group, and who books for it
-    components       what other components report and ask
-    startable        what a person may start now, which a hub asks too; a person's own pods
+    startable        what a person may start now, which a hub asks too; a person's own pods, and their booking now
     maia             MAIA's own addresses
 """
 
@@ -17,7 +16,7 @@ from functools import cache
 from fastapi import APIRouter, FastAPI
 from starlette.routing import BaseRoute
 
-from carrel.bookings.api import administration, availability, bookings, components, startable
+from carrel.bookings.api import administration, availability, bookings, startable
 from carrel.bookings.api.errors import DOCUMENTED, install_answers
 
 __all__ = ["DOCUMENTED", "install_api"]
@@ -33,8 +32,9 @@ def _routes() -> list[BaseRoute]:
     """Made once in a process: they need no service until they are called, and to make their models takes longer than
     all the rest of an app. Tests make hundreds of apps."""
     parts, api = APIRouter(), APIRouter(responses=DOCUMENTED)
-    for part in (bookings, availability, administration, components, startable):
+    for part in (bookings, availability, administration, startable):
         parts.include_router(part.router)
     parts.include_router(administration.groups_router)
+    parts.include_router(administration.people_router)
     api.include_router(parts, prefix="/api/v1")
     return api.routes

@@ -23,10 +23,14 @@ from carrel.bookings.api.models import (
 from carrel.bookings.icalendar import booking_event, calendar
 from carrel.bookings.people import Scope
 from carrel.bookings.records import Availability, BookingRecord, BookingRefusal, RefusalReason
-from carrel.bookings.rules import FIRST_YEAR, HOUR, LAST_YEAR, Booking, BookingRules, Rule
-from carrel.bookings.service import CurrentService
+from carrel.bookings.rules import FIRST_YEAR, HOUR, LAST_YEAR, RULES, Booking, Rule
+from carrel.bookings.service import CurrentService, PersonsService
 from carrel.bookings.sign_in.authenticator import CurrentPerson, require_scope
-from carrel.parsing.time_words import words
+from carrel.configuration.fields import key_of
+from carrel.configuration.reading import plain
+from carrel.configuration.schema import BookingRules
+from carrel.ids import NO_BOOKING
+from carrel.parsing.time import words
 
 router = APIRouter(tags=["calendar"])
 
@@ -34,14 +38,14 @@ router = APIRouter(tags=["calendar"])
 @router.get(
     "/models", summary="Each model: how many GPUs, how many can be booked now, how many are idle, when the next is free"
 )
-async def models(service: CurrentService, person: CurrentPerson) -> ModelsOut:
+async def models(service: PersonsService, person: CurrentPerson) -> ModelsOut:
     found = await service.queries.availability(service.queries.today(), 0)
     return ModelsOut(zone=str(service.queries.zone), items=[_model_out(each) for each in found])
 
 
-@router.get("/availability", summary="How many GPUs are free all day, for each day in the lab's zone")
+@router.get("/availability", summary="How many GPUs are free all day, for each day in your zone")
 async def availability(
-    service: CurrentService,
+    service: PersonsService,
     person: CurrentPerson,
     start: Annotated[date | None, Query(description="First day; today, if not given.")] = None,
     days: Annotated[int, Query(ge=1, le=366)] = 14,
@@ -60,7 +64,7 @@ async def availability(
 
 @router.get("/next-free", summary="The first start that the rules and the calendar allow you")
 async def next_free(
-    service: CurrentService,
+    service: PersonsService,
     person: CurrentPerson,
     model: Annotated[Word, Query(min_length=1)],
     days: Days = 1,
@@ -69,14 +73,14 @@ async def next_free(
     group: Annotated[Word, Query(description="For a booking of this group.")] = "",
 ) -> NextFreeOut:
     now = service.queries.now()
-    wanted = Booking("", person.email, model, now, now + timedelta(days=days), gpus, share=share, group=group)
+    wanted = Booking(NO_BOOKING, person.email, model, now, now + timedelta(days=days), gpus, share=share, group=group)
     found = accepted(await service.queries.next_free(wanted))
     named = service.queries.model(model)
     return NextFreeOut(model=str(named), earliest_start=found)
 
 
 @router.get("/rules", summary="The rules of this lab")
-async def rules(service: CurrentService, person: CurrentPerson) -> RulesOut:
+async def rules(service: PersonsService, person: CurrentPerson) -> RulesOut:
     rules = service.queries.rules
     return RulesOut(
         min_hours=rules.min_duration / HOUR,
@@ -85,7 +89,7 @@ async def rules(service: CurrentService, person: CurrentPerson) -> RulesOut:
         planned=rules.planned,
         shares_per_gpu=rules.shares_per_gpu,
         zone=str(service.queries.zone),
-        rules=[_rule_out(row, rules) for row in rules.rows],
+        rules=[_rule_out(row, rules) for row in RULES],
     )
 
 
@@ -94,7 +98,7 @@ async def rules(service: CurrentService, person: CurrentPerson) -> RulesOut:
     status_code=201,
     summary="Make a secret address of your bookings, for calendars; the last one stops working",
 )
-async def make_feed(service: CurrentService, person: CurrentPerson, request: Request) -> FeedOut:
+async def make_feed(service: PersonsService, person: CurrentPerson, request: Request) -> FeedOut:
     require_scope(person, Scope.BOOK)
     secret = await service.commands.make_feed(person)
     base = service.authenticator.options.url_for(request)
@@ -102,7 +106,7 @@ async def make_feed(service: CurrentService, person: CurrentPerson, request: Req
 
 
 @router.delete("/feed", status_code=204, summary="Revoke the secret address of your bookings")
-async def revoke_feed(service: CurrentService, person: CurrentPerson) -> Response:
+async def revoke_feed(service: PersonsService, person: CurrentPerson) -> Response:
     require_scope(person, Scope.BOOK)
     await service.commands.revoke_feed(person)
     return Response(status_code=204)
@@ -123,13 +127,12 @@ async def feed(service: CurrentService, secret: str) -> Response:
 
 
 def _rule_out(row: Rule, rules: BookingRules) -> RuleOut:
-    limit = row.limit
     return RuleOut(
         code=row.name,
         title=row.title,
         words=row.label(rules, 1) if row.label else "",
-        option=limit.name if limit else None,
-        value=limit.write(rules.limit(limit)) if limit else None,
+        field=f"bookings.rules.{key_of(row.limit)}" if row.limit else None,
+        value=str(plain(getattr(rules, row.limit))) if row.limit else None,
     )
 
 

@@ -33,7 +33,7 @@ from carrel.bookings.records import (
     State,
 )
 from carrel.bookings.rules import Booking
-from carrel.bookings.service import CurrentService, ServiceParts
+from carrel.bookings.service import PersonsService, ServiceParts
 from carrel.bookings.sign_in.authenticator import CurrentPerson
 from carrel.cluster.coverage.coverage_words import BookingInUse
 from carrel.parsing import Malformed
@@ -61,8 +61,9 @@ IfMatch = Annotated[
 
 @router.get("", summary="List and search, ordered by start")
 async def find(
-    service: CurrentService,
+    service: PersonsService,
     person: CurrentPerson,
+    id: Annotated[Word, Query(description="How the id begins.")] = "",
     user: Annotated[Word, Query(description="Whose; `me` for your own.")] = "",
     group: Annotated[list[Word] | None, Query(description="Of these groups; with `user` also these.")] = None,
     with_groups: Annotated[bool, Query(description="With `user=me`: also those of your groups.")] = False,
@@ -80,6 +81,7 @@ async def find(
     reader = await service.queries.reader(person)
     theirs = reader.groups if with_groups and whose == person.email else ()
     query = records.Query(
+        id=id,
         user=whose,
         groups=frozenset({*theirs, *filter(None, group or ())}),
         model=named if isinstance(named, str) else model,
@@ -102,7 +104,7 @@ async def find(
 
 @router.post("", status_code=201, summary="Make a booking")
 async def create(
-    service: CurrentService,
+    service: PersonsService,
     person: CurrentPerson,
     asked: BookingIn,
     response: Response,
@@ -119,13 +121,13 @@ async def create(
 
 
 @router.post("/preview", summary="What would happen; nothing is changed")
-async def preview(service: CurrentService, person: CurrentPerson, asked: BookingIn) -> PreviewOut:
+async def preview(service: PersonsService, person: CurrentPerson, asked: BookingIn) -> PreviewOut:
     return preview_out(accepted(await service.commands.preview(asked.request(), person)))
 
 
 @router.get("/{id}", summary="One booking, and what cancelling it would lead to", response_model=BookingOut)
 async def get(
-    service: CurrentService,
+    service: PersonsService,
     person: CurrentPerson,
     id: str,
     response: Response,
@@ -141,9 +143,9 @@ async def get(
     return await _answer(service, person, record, response)
 
 
-@router.patch("/{id}", summary="Extend, shorten or move")
+@router.patch("/{id}", summary="Extend, shorten or move; before it begins also another model")
 async def change(
-    service: CurrentService,
+    service: PersonsService,
     person: CurrentPerson,
     id: str,
     changes: ChangesIn,
@@ -155,13 +157,13 @@ async def change(
 
 
 @router.post("/{id}/preview", summary="What a change would do; nothing is changed")
-async def preview_change(service: CurrentService, person: CurrentPerson, id: str, changes: ChangesIn) -> PreviewOut:
+async def preview_change(service: PersonsService, person: CurrentPerson, id: str, changes: ChangesIn) -> PreviewOut:
     return preview_out(accepted(await service.commands.preview_change(_valid_id(id), changes.changes(), person)))
 
 
 @router.post("/{id}/cancel", summary="Cancel; an active booking ends now, and its cooldown begins")
 async def cancel(
-    service: CurrentService,
+    service: PersonsService,
     person: CurrentPerson,
     id: str,
     response: Response,

@@ -23,6 +23,7 @@ MALFORMED = {RefusalReason.NO_ADDRESS: "user", RefusalReason.NO_GROUP_NAME: "gro
 """The field that cannot be understood."""
 ANSWERS = {
     RefusalReason.RULES: (422, ""),
+    RefusalReason.LIST: (422, ""),
     RefusalReason.NOT_FOUND: (404, "Not found"),
     RefusalReason.FORBIDDEN: (403, "Not allowed"),
     RefusalReason.CONTRADICTION: (422, "For a person or for a group?"),
@@ -55,6 +56,7 @@ def problem_of(refusal: BookingRefusal) -> Problem:
     fields: dict[str, Any] = {}
     if refusal.reason is RefusalReason.RULES:
         fields["earliest_start"] = seconds(refusal.earliest_start) if refusal.earliest_start else None
+    if refusal.problems:
         fields["problems"] = [{"code": p.rule, "title": p.title, "message": p.message} for p in refusal.problems]
     detail = " ".join(refusal.messages)
     status, title = ANSWERS[refusal.reason]

@@ -15,7 +15,7 @@ from carrel.bookings.people import How, Person, Role
 from carrel.bookings.records import BookingRefusal, BookingRequest, RefusalReason, StoreUnavailable
 from carrel.bookings.rules import FIRST_YEAR, LAST_YEAR
 from carrel.bookings.service import CurrentService, ServiceParts
-from carrel.dialects import carrel, maia
+from carrel.dialects import carrel, maia, tier
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.shares import Share
@@ -99,13 +99,13 @@ def _tenancies(service: ServiceParts) -> Iterable[maia.Tenancy]:
     ledger, now = view.ledger, service.queries.now()
 
     def tenancy(pod: Pod) -> maia.Tenancy | None:
-        shares = view.shares_of(pod)
+        shares = view.state.pod_facts.shares_of(pod)
         gpus = {share.gpu for share in shares}
         entry = ledger.entry(min(gpus)) if gpus else None
         if entry is None:
             return None
         try:
-            until = maia.read_terminate_at(pod)
+            until = tier.read_terminate_at(pod)
         except Malformed:
             until = None
         return maia.Tenancy(
@@ -117,7 +117,7 @@ def _tenancies(service: ServiceParts) -> Iterable[maia.Tenancy]:
             model=entry.gpu.model,
             size=str(sum(_size(ledger, share) for share in shares)),
             expiration=until,
-            expired=until is not None and not isinstance(until, maia.Revocable) and until <= now,
+            expired=until is not None and not isinstance(until, tier.Revocable) and until <= now,
         )
 
     pods = {pod.metadata.uid: pod for pod in map(view.pod, ledger.holders()) if pod is not None}

@@ -16,8 +16,8 @@ from pydantic import (
     model_validator,
 )
 
-from carrel.bookings.calendar import Maintenance
 from carrel.bookings.groups import is_group_name
+from carrel.bookings.maintenance_commands import MaintenanceRequest
 from carrel.bookings.records import BookingRequest, Changes, State
 from carrel.bookings.rules import FIRST_YEAR, LAST_YEAR
 from carrel.parsing import Malformed
@@ -141,11 +141,14 @@ class BookingIn(RequestModel):
 
 
 class ChangesIn(RequestModel):
-    model_config = ConfigDict(json_schema_extra={"examples": [{"end": AN_END}, {"gpus": 1, "note": "one is enough"}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"end": AN_END}, {"gpus": 1, "note": "one is enough"}, {"model": "a100"}]}
+    )
 
     start: Instant | None = None
     end: Annotated[Instant | None, Field(description="Later extends, earlier shortens.")] = None
     gpus: GpuCount | None = None
+    model: Annotated[Word | None, Field(min_length=1, description="Another one, before the booking begins.")] = None
     note: Prose | None = None
     reason: Annotated[Prose, Field(description="Needed to change another's booking.")] = ""
 
@@ -159,17 +162,26 @@ class CancelIn(RequestModel):
 
 class MaintenanceIn(RequestModel):
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"model": "a6000", "start": A_START, "end": AN_END, "gpus": 2, "why": "fans"}]}
+        json_schema_extra={
+            "examples": [
+                {"places": ["gpu-1", "gpu-2/3"], "start": A_START, "end": AN_END, "why": "new fans"},
+                {"model": "a6000", "gpus": 2, "start": A_START, "end": AN_END, "why": "lent to a guest"},
+            ]
+        }
     )
 
-    model: Annotated[Word, Field(min_length=1)]
+    places: Annotated[
+        list[Annotated[Word, Field(min_length=1)]],
+        Field(max_length=1000, description="Nodes, and single GPUs as node/number or UUID. Either these or `model`."),
+    ] = []
+    model: Annotated[Word, Field(description="GPUs of this model, whichever.")] = ""
+    gpus: Annotated[GpuCount, Field(description="How many of the model; 1, if not given.")] = 1
     start: Instant
     end: Instant
-    gpus: Annotated[GpuCount, Field(description="How many GPUs; 1, if not given.")] = 1
     why: Annotated[Prose, Field(min_length=1)]
 
-    def maintenance(self) -> Maintenance:
-        return Maintenance(**self.model_dump())
+    def request(self) -> MaintenanceRequest:
+        return MaintenanceRequest(**self.model_dump(exclude={"places"}), places=tuple(self.places))
 
 
 class BookingOut(ResponseModel):
@@ -264,7 +276,7 @@ class ModelOut(ResponseModel):
 
 
 class ModelsOut(ResponseModel):
-    zone: str
+    zone: Annotated[str, Field(description="In which days begin: yours, or the lab's.", examples=["Europe/Stockholm"])]
     items: list[ModelOut]
 
 
@@ -277,8 +289,8 @@ class RuleOut(ResponseModel):
     code: Annotated[str, Field(description="As in `problems`, when it is broken.", examples=["cooldown"])]
     title: Annotated[str, Field(description="What it is called when it is broken.", examples=["Cooldown not over"])]
     words: Annotated[str, Field(description="The rule in a few words; empty if it does not apply in this lab.")]
-    option: Annotated[str | None, Field(description="Of `carrel booking`; null: it has no limit to set.")] = None
-    value: Annotated[float | None, Field(description="Of the option, as it is set.")] = None
+    field: Annotated[str | None, Field(description="Of the configuration; null: it has no limit to set.")] = None
+    value: Annotated[str | None, Field(description="Of that field, as it is set.", examples=["14d"])] = None
 
 
 class RulesOut(ResponseModel):
@@ -287,7 +299,7 @@ class RulesOut(ResponseModel):
     cooldown_hours: float
     planned: int
     shares_per_gpu: int
-    zone: str
+    zone: Annotated[str, Field(description="In which you want to see times: yours, or the lab's.")]
     rules: Annotated[list[RuleOut], Field(description="Every rule that a booking may break.")]
 
 
@@ -317,16 +329,49 @@ class UsageOut(ResponseModel):
 
 class WindowOut(ResponseModel):
     id: str
-    model: str
+    places: Annotated[list[str], Field(description="Nodes, and single GPUs as node/number. Empty: a model is named.")]
+    model: Annotated[str, Field(description="Empty: nodes and GPUs are named.")]
+    gpus: Annotated[int, Field(description="How many of the model, whichever.")]
     start: Moment
     end: Moment
-    gpus: int
     why: str
     created_by: str
 
 
 class WindowsOut(ResponseModel):
     items: list[WindowOut]
+
+
+class HitBookingOut(ResponseModel):
+    id: str
+    user: str
+    group: str
+    model: str
+    gpus: int
+    share: bool
+    start: Moment
+    end: Moment
+    pods: Annotated[list[str], Field(description="Its pods that hold one of the GPUs now.")]
+    lacks_gpus: Annotated[bool, Field(description="More is booked in that time than is left.")]
+
+
+class HitPodOut(ResponseModel):
+    name: Annotated[str, Field(examples=["lab/train-7"])]
+    person: Annotated[str, Field(description="Empty: nobody's.")]
+
+
+class HitOut(ResponseModel):
+    """Whom a maintenance hits, as far as it is known before."""
+
+    models: Annotated[dict[str, int], Field(description="How many GPUs that can be booked it closes, by model.")]
+    bookings: list[HitBookingOut]
+    pods: Annotated[
+        list[HitPodOut], Field(description="On the GPUs now, beyond those bookings: they may still run by then.")
+    ]
+
+
+class MaintenanceOut(WindowOut):
+    hit: HitOut
 
 
 class LogEntryOut(ResponseModel):

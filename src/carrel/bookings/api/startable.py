@@ -1,37 +1,42 @@
 """/api/v1/startable: what may this person start now? For people, and for the hub that starts their notebooks. And
-/api/v1/pods: your own pods, for people who may not read the cluster: in a notebook, `carrel why` asks here.
+/api/v1/pods: your own pods, for people who may not read the cluster: in a notebook, `carrel why` asks here. And
+/api/v1/booking-status: has a person an active booking now?
 
-A hub asks about its users with the token of its own ServiceAccount, which `--spawners` names.
+A hub asks about its users with the token of its own ServiceAccount, which `hubs.accounts` names. The webhook and the
+controller ask for the status with the token that they share with this service, as MAIA's clients do.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, tzinfo
-from typing import Annotated
+from datetime import datetime, timedelta
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
-from pydantic import Field
+from fastapi import APIRouter, Header, Query
+from pydantic import ConfigDict, Field
 from starlette.requests import Request
 
 from carrel.bookings import wording
 from carrel.bookings.api.errors import malformed, problem_of
-from carrel.bookings.api.models import A_START, AN_END, Moment, ResponseModel, Word
+from carrel.bookings.api.models import A_START, AN_END, Moment, RequestModel, ResponseModel, Word
+from carrel.bookings.client import BookingStatus, write_status
 from carrel.bookings.cluster_view import ClusterView, PodRow, pod_rows
 from carrel.bookings.mirror import entitlement_of
 from carrel.bookings.notifications.messages import reminder
-from carrel.bookings.notifications.overbooked_watch import short_bookings
+from carrel.bookings.notifications.watches import short_bookings
 from carrel.bookings.people import Person
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import BookingRecord, BookingRefusal, RefusalReason, State
 from carrel.bookings.records import Query as Search
-from carrel.bookings.service import CurrentService, ServiceParts
+from carrel.bookings.service import CurrentService, PersonsService, ServiceParts
 from carrel.bookings.sign_in.authenticator import CurrentPerson, CurrentPersonOrHub, forbidden
 from carrel.cluster.coverage.coverage_words import Beyond, BeyondReason, BookingInUse, CoverageWords
 from carrel.cluster.pod_progress import holder_of
 from carrel.dialects.carrel import NOTICE
+from carrel.dialects.tier import WhenFull, said_when_full
 from carrel.http.problems import Problem
+from carrel.ledger.tiers import Tier
 from carrel.parsing.addresses import is_address, normal
-from carrel.parsing.time_words import at
+from carrel.parsing.time import local
 
 router = APIRouter(tags=["status"])
 
@@ -39,6 +44,39 @@ SOON = timedelta(days=1)
 """A booking that starts within this time is told already."""
 MOST_BOOKINGS = 100
 MOST_PODS = 100
+
+
+class StatusQuestion(RequestModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"user": "ada@lab.org", "namespace": "lab"}]})
+
+    user: Annotated[Word, Field(min_length=1, description="Whose bookings.")]
+    namespace: Annotated[Word, Field(description="A booking for another namespace does not count.")] = ""
+
+
+class StatusOut(ResponseModel):
+    tier: Tier
+    ends: Annotated[str | None, Field(description="When the active booking ends; null: there is none.")]
+    model: str
+    gpus: Annotated[int, Field(description="How many GPUs are booked.")]
+    id: Annotated[str, Field(description="Of the active booking; empty: there is none.")] = ""
+
+
+@router.post(
+    "/booking-status",
+    summary="Has this person an active booking? For Carrel's own components",
+    response_model=StatusOut,
+)
+async def booking_status(
+    service: CurrentService,
+    question: StatusQuestion,
+    authorization: Annotated[str, Header(description="Bearer and the shared token.")] = "",
+) -> Any:
+    if not service.knows_token(authorization.removeprefix("Bearer ")):
+        raise Problem(403, "forbidden", "Not allowed", "This needs the token that is set by --maia-token.")
+    booking = await service.queries.active_booking(question.user, question.namespace)
+    if booking is None:
+        return write_status(BookingStatus())
+    return write_status(BookingStatus(booking.ends, booking.model, booking.gpus, booking.id))
 
 
 class UsableBookingOut(ResponseModel):
@@ -68,12 +106,14 @@ class StartableOut(ResponseModel):
     free: list[FreeOut]
     book_url: Annotated[str, Field(description="Where the person books.", examples=["https://gpus.lab.org/timeline"])]
     notices: Annotated[list[str], Field(description="Sentences for the person.")]
+    waits_when_full: Annotated[bool, Field(description="A notebook for which no GPU is free waits; else: on CPU.")]
 
 
 class PodOut(ResponseModel):
     pod: Annotated[str, Field(description="As namespace/name.", examples=["lab/train-7"])]
     waits: Annotated[bool, Field(description="For a GPU.")]
-    why: Annotated[str, Field(description="What it waits for, or what it holds.")]
+    is_without_gpu: Annotated[bool, Field(description="It runs without the GPU that it asked for.")]
+    why: Annotated[str, Field(description="What it waits for, why it has no GPU, or what it holds.")]
     booking: Annotated[str, Field(description="Which booking covers it, or what it means that none does.")]
     held_by: Annotated[list[str], Field(description="Of a pod that waits: who holds what would do, and until when.")]
 
@@ -94,10 +134,11 @@ async def startable(
         raise problem_of(
             BookingRefusal(RefusalReason.NOT_READY, "The cluster has not been read yet.", hint="try again")
         )
-    queries, cluster, url = service.queries, service.cluster_view, service.authenticator.options.url_for(request)
+    asked_about = service.in_zone((await service.authenticator.people.person(email)).zone)
+    queries, cluster, url = asked_about.queries, service.cluster_view, service.authenticator.options.url_for(request)
     usable, matches = await usable_bookings(queries, cluster, email), is_address(email)
     notices = [notice for each in usable for notice in each.notices(queries, url)]
-    unmatched = f"{email} is no e-mail address, so it has no bookings: an admin sets --username-domain or --hub-users"
+    unmatched = f"{email} is no e-mail address, so it has no bookings: an admin sets hubs.usernameDomain or hubs.users"
     return StartableOut.model_validate(
         {
             "user": email,
@@ -106,8 +147,16 @@ async def startable(
             "free": await queries.free_gpus(),
             "book_url": f"{url}/timeline",
             "notices": [*notices, *notices_on_pods(cluster, email), *([] if matches else [unmatched])],
+            "waits_when_full": _waits_when_full(service, person),
         }
     )
+
+
+def _waits_when_full(service: ServiceParts, person: Person) -> bool:
+    """Whether a notebook waits where no GPU is free: in the hub's own namespace, which may differ from others."""
+    namespace = person.email.split(":")[2] if person.is_hub and person.email.count(":") == 3 else ""
+    known = service.cluster_view.state.namespaces.store.get(namespace) if service.cluster_view else None
+    return said_when_full(known, service.configuration.current.value.tiers.when_full) is WhenFull.WAIT
 
 
 def _subject(service: ServiceParts, person: Person, user: str) -> str:
@@ -117,7 +166,7 @@ def _subject(service: ServiceParts, person: Person, user: str) -> str:
             raise malformed(("user", "the name of a user of the hub is expected"))
         return service.hub_people.person_of(user)
     if user and normal(user) != person.email and service.hub_people.person_of(user) != person.email:
-        why = "About others, only the ServiceAccount of a hub may ask, which --spawners names."
+        why = "About others, only the ServiceAccount of a hub may ask, which hubs.accounts names."
         raise forbidden("You may ask about yourself only", why)
     return person.email
 
@@ -139,16 +188,12 @@ class UsableBooking:
 
     def out(self, now: datetime) -> UsableBookingOut:
         booking = self.record.booking
+        same = {name: getattr(booking, name) for name in ("id", "model", "gpus", "group", "start", "share")}
         return UsableBookingOut(
-            id=booking.id,
-            model=booking.model,
-            gpus=booking.gpus,
+            **same,
             used=self.used,
-            group=booking.group,
-            start=booking.start,
             end=booking.ends,
             runs=booking.is_active(now),
-            share=booking.share,
             namespace=self.record.namespace,
             why_short=self.why_short,
         )
@@ -156,14 +201,14 @@ class UsableBooking:
     def notices(self, queries: BookingQueries, url: str) -> Iterator[str]:
         """What its person should know, in sentences. `url` is the address of the booking pages."""
         booking, now, zone = self.record.booking, queries.now(), queries.zone
-        words, entitlement = words_with_zone(zone), entitlement_of(booking, queries.rules.shares_per_gpu)
+        words, entitlement = CoverageWords(zone, wording.model), entitlement_of(booking, queries.rules.shares_per_gpu)
         name = words.booking(entitlement)
         if not booking.is_active(now):
-            yield f"{name} starts {moment_of(booking.start, zone)}"
+            yield f"{name} starts {local(booking.start, zone)}"
             return
         if reminder(booking, now):
             extend = f"; extend it at {url}/bookings/{booking.id}" if self.may_change else ""
-            yield f"{name} ends {moment_of(booking.ends, zone)}{extend}"
+            yield f"{name} ends {local(booking.ends, zone)}{extend}"
         if self.use and self.used >= booking.gpus:
             beyond = Beyond(entitlement, BeyondReason.IN_USE, self.use.pods)
             yield f"{words.why_beyond(beyond)}; what you start now runs on what is free"
@@ -203,22 +248,12 @@ def notices_on_pods(cluster: ClusterView | None, email: str) -> Iterator[str]:
             yield f"{holder_of(pod).full_name}: {notice}"
 
 
-def words_with_zone(zone: tzinfo) -> CoverageWords:
-    """For answers that are read outside of our pages."""
-    return CoverageWords(lambda instant: moment_of(instant, zone), wording.model)
-
-
-def moment_of(instant: datetime, zone: tzinfo) -> str:
-    """With the name of the zone: whoever reads it need not be in the lab's."""
-    return f"{at(instant, zone)} {instant.astimezone(zone):%Z}"
-
-
 @router.get("/pods", summary="Your pods: why they wait, and which booking covers them")
-async def pods(service: CurrentService, person: CurrentPerson) -> PodsOut:
+async def pods(service: PersonsService, person: CurrentPerson) -> PodsOut:
     if service.cluster_view is None:
         why = "Its GPUs are those of a file, so it knows no pods."
         raise Problem(404, "no-cluster", "This booking service has no cluster", why, "carrel list")
-    rows = pod_rows(service.cluster_view, person.email, words_with_zone(service.queries.zone))
+    rows = pod_rows(service.cluster_view, person.email, CoverageWords(service.queries.zone, wording.model))
     return PodsOut(items=[_pod_out(row) for row in rows])
 
 
@@ -228,7 +263,8 @@ def _pod_out(row: PodRow) -> PodOut:
     return PodOut(
         pod=row.name,
         waits=bool(row.why_waits),
-        why=row.why_waits or holds,
+        is_without_gpu=bool(row.without_gpu),
+        why=row.why_waits or row.without_gpu or holds,
         booking=row.coverage,
         held_by=[*row.holders, *more],
     )

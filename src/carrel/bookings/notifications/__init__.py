@@ -5,7 +5,6 @@ Reading order:
     messages          PURE: what a notification says
     notifier          makes notifications from the log and from bookings that end soon; sends what is due
     channels          by mail, by signed posts
-    revocation_watch  records in the log that a pod lost its GPU, so that its owner is notified
-    overbooked_watch  the same of bookings that lack GPUs, because a node is cordoned for example
+    watches           records in the log that a pod lost its GPU, or a booking lacks GPUs, so that people are notified
     settings
 """

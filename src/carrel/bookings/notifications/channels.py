@@ -28,6 +28,7 @@ import aiohttp
 from carrel.bookings.icalendar import booking_event, calendar
 from carrel.bookings.notifications.messages import Notification, Occasion, Undelivered, subject, text
 from carrel.bookings.rules import Booking
+from carrel.ids import BookingId
 from carrel.parsing import Malformed
 from carrel.parsing.addresses import is_address
 from carrel.parsing.printable import printable
@@ -68,6 +69,7 @@ class MailChannel:
     server: MailServer
     sender: str
     zone: tzinfo
+    """The lab's, for people who chose no other."""
     link: str = ""
     """To the service, at the end of each mail."""
 
@@ -84,13 +86,14 @@ class MailChannel:
         message = EmailMessage()
         message["From"] = self.sender
         message["To"] = _recipient(notification.person)
-        message["Subject"] = _header(subject(notification, self.zone))
+        zone = notification.zone or self.zone
+        message["Subject"] = _header(subject(notification, zone))
         message["Date"] = format_datetime(notification.at)
         message["Message-ID"] = f"<{notification.id}@carrel>"
         message["Auto-Submitted"] = "auto-generated"
-        message.set_content(text(notification, self.zone, self.link))
+        message.set_content(text(notification, zone, self.link))
         if notification.occasion in ABOUT_BOOKINGS and notification.span is not None:
-            entry = calendar([_event(notification, notification.span, self.zone)], method="PUBLISH")
+            entry = calendar([_event(notification, notification.span, zone)], method="PUBLISH")
             message.add_attachment(
                 entry.encode(),
                 "text",
@@ -148,7 +151,7 @@ def _header(text: str) -> str:
 def _event(notification: Notification, span: tuple[datetime, datetime], zone: tzinfo) -> Iterable[str]:
     facts = notification.facts
     booking = Booking(
-        id=notification.booking,
+        id=BookingId(notification.booking),
         user=notification.person,
         model=facts.get("model", ""),
         start=span[0],
@@ -172,6 +175,7 @@ class WebhookChannel:
     secret: str = field(repr=False)
     http: aiohttp.ClientSession
     zone: tzinfo
+    """The lab's: a room of a chat has many readers."""
     now: Callable[[], datetime]
 
     async def send(self, notification: Notification) -> None:

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import Enum
 from typing import Protocol
+from zoneinfo import ZoneInfo
 
 from carrel.bookings.rules import Booking
-from carrel.parsing.time_words import moment, words
+from carrel.parsing.time import moment, words
 
 
 class Occasion(Enum):
@@ -19,6 +20,8 @@ class Occasion(Enum):
     REVOKED = "revoked"
     OVERBOOKED = "overbooked"
     ENOUGH_AGAIN = "enough-gpus-again"
+    MAINTENANCE = "maintenance"
+    MAINTENANCE_OFF = "maintenance-called-off"
 
 
 USEFUL_FOR = timedelta(days=3)
@@ -37,13 +40,20 @@ class Notification:
     booking: str = ""
     facts: Mapping[str, str] = field(default_factory=dict)
     """`model`, `gpus`, `start`, `end` (RFC 3339), `version`, `actor`, `why`; of a group's booking `group`; of a
-    revocation `pod`, `namespace`, `node`, `ends` (when the pod ends) and `then` (what happens to it)."""
+    revocation `pod`, `namespace`, `node`, `ends` (when the pod ends) and `then` (what happens to it); of maintenance
+    its own `start` and `end`, `maintenance` (the nodes and GPUs), `pods`, `lacking` (how many bookings lack GPUs)."""
+    zone: ZoneInfo | None = None
+    """That the person chose, when it is sent; None: the lab's."""
 
     @property
     def span(self) -> tuple[datetime, datetime] | None:
-        """Start and end of the booking, if the notification is about one."""
+        """Start and end of the booking, or of the maintenance, if the notification is about one."""
         start, end = self.facts.get("start"), self.facts.get("end")
         return (datetime.fromisoformat(start), datetime.fromisoformat(end)) if start and end else None
+
+    @property
+    def is_maintenance(self) -> bool:
+        return self.occasion in (Occasion.MAINTENANCE, Occasion.MAINTENANCE_OFF)
 
     @property
     def pod_ends(self) -> datetime | None:
@@ -85,6 +95,7 @@ def subject(notification: Notification, zone: tzinfo) -> str:
     model, group = notification.facts.get("model", "a GPU"), notification.facts.get("group", "")
     booking = f"The booking of {model} for {group}" if group else f"Your booking of {model}"
     end = moment(notification.span[1], zone) if notification.span else ""
+    closed = notification.facts.get("maintenance", "")
     return {
         Occasion.BOOKED: f"Booked{f' for {group}' if group else ''}: {model} until {end}",
         Occasion.CHANGED: f"{booking} was changed: it ends {end}",
@@ -94,6 +105,8 @@ def subject(notification: Notification, zone: tzinfo) -> str:
         Occasion.REVOKED: _lost(notification, zone),
         Occasion.OVERBOOKED: f"{booking} may lack a GPU: more are booked than can be used now",
         Occasion.ENOUGH_AGAIN: f"{booking}: all GPUs that are booked can be used again",
+        Occasion.MAINTENANCE: f"Maintenance of {closed} may affect you, until {end}",
+        Occasion.MAINTENANCE_OFF: f"The maintenance of {closed} was called off",
     }[notification.occasion]
 
 
@@ -109,16 +122,22 @@ def text(notification: Notification, zone: tzinfo, link: str = "") -> str:
     lines = [subject(notification, zone) + ".", ""]
     if notification.span:
         start, end = notification.span
-        lines.append(f"Model: {notification.facts.get('model', '')} ({notification.facts.get('gpus', '1')})")
+        if not notification.is_maintenance:
+            lines.append(f"Model: {notification.facts.get('model', '')} ({notification.facts.get('gpus', '1')})")
         lines.append(f"From:  {moment(start, zone)}")
         lines.append(f"Until: {moment(end, zone)}" + (f" ({words(end - start)})" if end > start else ""))
     lines += [
         f"{title} {notification.facts[name]}"
-        for name, title in (("group", "Group:"), ("namespace", "Namespace:"), ("pod", "Pod:"), ("node", "Node:"))
+        for name, title in (
+            *(("group", "Group:"), ("namespace", "Namespace:"), ("pod", "Pod:"), ("node", "Node:")),
+            ("pods", "Your pods there now:"),
+        )
         if notification.facts.get(name)
     ]
     if ends := notification.pod_ends:
         lines.append(f"Ends: {moment(ends, zone)}, then it {notification.facts.get('then', 'is ended')}")
+    if lacking := notification.facts.get("lacking"):
+        lines.append(f"More GPUs are booked in that time than are left: {lacking} of your bookings may lack some.")
     actor, why = notification.facts.get("actor", ""), notification.facts.get("why", "")
     if notification.occasion is Occasion.OVERBOOKED:
         lines.append(f"Why:   {why}")
@@ -145,6 +164,13 @@ def _advice(notification: Notification) -> str:
             "Pods that run keep their GPUs. New pods of this booking stay booked, and may have to wait."
             " You are told when it is over."
         )
+    if notification.occasion is Occasion.MAINTENANCE:
+        return (
+            "Your bookings stay, and Carrel stops no pod for it; whoever works on the machine may. Save your work"
+            " before it begins. What is free meanwhile:  carrel free"
+        )
+    if notification.occasion is Occasion.MAINTENANCE_OFF:
+        return "Nothing changes for you. To see your bookings:  carrel list"
     if notification.occasion is Occasion.CANCELLED:
         return "When you may book again:  carrel free"
     return f"To look at it:  carrel show {which}".rstrip()

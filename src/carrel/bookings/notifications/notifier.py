@@ -41,6 +41,9 @@ class Notifier:
         self._channels = channels
         self._clock = clock
 
+    def take_channels(self, channels: Mapping[str, Channel]) -> None:
+        self._channels = channels
+
     async def run(self) -> None:
         """Runs until it is cancelled. A failure is logged and tried again; it never stops the service."""
         while True:

@@ -10,13 +10,16 @@ Pure: GPUs with their holders in, view models and markup out. Colours only repea
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import groupby
 
 from markupsafe import Markup, escape
 
 from carrel.bookings import wording
 from carrel.bookings.capacity import is_idle
-from carrel.ledger.gpus import Node
+from carrel.bookings.maintenance import Maintenance
+from carrel.ids import HolderId, NodeName
+from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.ledger import GpuEntry, Ledger
 from carrel.ledger.shares import Share, ShareState
 from carrel.ledger.tiers import Tier
@@ -44,23 +47,41 @@ class PodOnMap:
     name: str = ""
 
 
-PodOf = Callable[[str], PodOnMap]
+PodOf = Callable[[HolderId], PodOnMap]
 """Finds a pod by its UID."""
 
 
 @dataclass(frozen=True, slots=True)
+class Closed:
+    """The maintenance that goes on now."""
+
+    windows: Sequence[Maintenance] = ()
+    at: Callable[[datetime], str] = str
+
+    def words(self, node: NodeName, gpu: Gpu | None = None) -> str:
+        """`under maintenance until Tue 24 Nov 14:00: new fans`, of a GPU or of a whole node; empty: it is not."""
+        found = [each for each in self.windows if (each.closes(gpu) if gpu else node in each.nodes)]
+        if not found:
+            return ""
+        last = max(found, key=lambda each: each.end)
+        why = "; ".join(dict.fromkeys(each.why for each in found if each.why))
+        return f"under maintenance until {self.at(last.end)}{f': {why}' if why else ''}"
+
+
+NOTHING_CLOSED = Closed()
+
+
+@dataclass(frozen=True, slots=True)
 class ShareOnMap:
-    pod: str
-    tier: Tier | None
-    user: str
+    name: str
+    pod: PodOnMap
     memory: int
     whole: bool
     state: str
-    coverage: str = ""
 
     @property
     def tier_name(self) -> str:
-        return self.tier.value if self.tier else "no tier"
+        return self.pod.tier.value if self.pod.tier else "no tier"
 
     @property
     def amount(self) -> str:
@@ -68,21 +89,17 @@ class ShareOnMap:
 
     @property
     def description(self) -> str:
-        facts = [self.tier_name, self.amount, self.state, *filter(None, [self.coverage])]
-        return f"{self.pod} ({', '.join(facts)})"
+        facts = [self.tier_name, self.amount, self.state, *filter(None, [self.pod.coverage])]
+        return f"{self.name} ({', '.join(facts)})"
 
 
 @dataclass(frozen=True, slots=True)
 class GpuOnMap:
-    uuid: str
-    node: str
-    index: int
-    model: str
-    memory: int
-    island: str
-    unusable: str
+    gpu: Gpu
     kept_for: str
     shares: tuple[ShareOnMap, ...]
+    maintenance: str = ""
+    """Until when it is under maintenance, and why; empty: it is not."""
 
     @property
     def held(self) -> int:
@@ -90,19 +107,20 @@ class GpuOnMap:
 
     @property
     def free(self) -> int:
-        return max(self.memory - self.held, 0)
+        return max(self.gpu.memory - self.held, 0)
 
     @property
     def description(self) -> str:
         """Everything that the picture shows, as text."""
         held = ", ".join(each.description for each in self.shares)
         parts = [
-            f"GPU {self.index} of {self.node}, {wording.model(self.model)}",
-            f"{self.free:,} of {self.memory:,} MiB free",
+            f"GPU {self.gpu.index} of {self.gpu.node}, {wording.model(self.gpu.model)}",
+            f"{wording.memory(self.free)} of {wording.memory(self.gpu.memory)} free",
             f"held by {held}" if held else "not held",
         ]
         parts += [f"kept for {self.kept_for}"] if self.kept_for else []
-        parts += [f"takes no new pods: {self.unusable}"] if self.unusable else []
+        parts += [f"takes no new pods: {self.gpu.unusable}"] if self.gpu.unusable else []
+        parts += [self.maintenance] if self.maintenance else []
         return "; ".join(parts)
 
 
@@ -111,26 +129,30 @@ class NodeOnMap:
     name: str
     unusable: str
     gpus: tuple[GpuOnMap, ...]
+    maintenance: str = ""
+    """Until when the whole node is under maintenance, and why."""
 
     @property
     def idle(self) -> int:
         """GPUs of which no pod holds a part and that a new pod may get."""
-        return sum(not (gpu.shares or gpu.unusable or gpu.kept_for or self.unusable) for gpu in self.gpus)
+        return sum(not (each.shares or each.gpu.unusable or each.kept_for or self.unusable) for each in self.gpus)
 
     @property
     def models(self) -> Sequence[str]:
-        return sorted({gpu.model for gpu in self.gpus})
+        return sorted({each.gpu.model for each in self.gpus})
 
     @property
     def islands(self) -> Sequence[tuple[str, Sequence[GpuOnMap]]]:
         """Neighbouring GPUs of one island. The name is empty where there is no NVLink."""
-        return [(island, tuple(gpus)) for island, gpus in groupby(self.gpus, key=lambda gpu: gpu.island)]
+        return [(island, tuple(gpus)) for island, gpus in groupby(self.gpus, key=lambda each: each.gpu.island)]
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
     gpus: int
     idle: int
+    out_of_use: int
+    """Unhealthy, or of a node that takes no pods: neither idle nor to be had."""
     held_memory: int
     memory: int
 
@@ -139,48 +161,40 @@ class Totals:
         return round(100 * self.held_memory / self.memory) if self.memory else 0
 
 
-def node_on_map(name: str, node: Node | None, entries: Iterable[GpuEntry], pod_of: PodOf) -> NodeOnMap:
-    gpus = tuple(gpu_on_map(entry, pod_of) for entry in entries)
-    return NodeOnMap(name, node.out_of_use if node else "the node is gone", gpus)
+def node_on_map(
+    name: NodeName, node: Node | None, entries: Iterable[GpuEntry], pod_of: PodOf, closed: Closed = NOTHING_CLOSED
+) -> NodeOnMap:
+    gpus = tuple(gpu_on_map(entry, pod_of, closed) for entry in entries)
+    return NodeOnMap(name, node.out_of_use if node else "the node is gone", gpus, closed.words(name))
 
 
-def gpu_on_map(entry: GpuEntry, pod_of: PodOf) -> GpuOnMap:
+def gpu_on_map(entry: GpuEntry, pod_of: PodOf, closed: Closed = NOTHING_CLOSED) -> GpuOnMap:
     def share_on_map(share: Share) -> ShareOnMap:
         pod = pod_of(share.holder.uid)
-        whole = share.memory is None
-        state = STATES[share.state]
         name = f"{share.holder} of {pod.name}" if share.holder.is_claim and pod.name else str(share.holder)
-        return ShareOnMap(name, pod.tier, pod.user, entry.held(share), whole, state, pod.coverage)
+        return ShareOnMap(name, pod, entry.held(share), share.memory is None, STATES[share.state])
 
-    gpu = entry.gpu
-    return GpuOnMap(
-        uuid=gpu.uuid,
-        node=gpu.node,
-        index=gpu.index,
-        model=gpu.model,
-        memory=gpu.memory,
-        island=gpu.island,
-        unusable=gpu.unusable,
-        kept_for=str(entry.kept_for) if entry.kept_for else "",
-        shares=tuple(share_on_map(share) for _, share in sorted(entry.shares.items())),
-    )
+    shares = tuple(share_on_map(share) for _, share in sorted(entry.shares.items()))
+    kept_for = str(entry.kept_for) if entry.kept_for else ""
+    return GpuOnMap(entry.gpu, kept_for, shares, closed.words(entry.gpu.node, entry.gpu))
 
 
-def totals(ledger: Ledger, entries_of: Callable[[str], Iterable[GpuEntry]]) -> Totals:
+def totals(ledger: Ledger, entries_of: Callable[[NodeName], Iterable[GpuEntry]]) -> Totals:
     """Sums up the whole cluster. It is computed at every change, so it reads only the GPUs, not the pods."""
     nodes = [ledger.node(name) for name in ledger.nodes]
     entries = [(node, entry) for node in nodes if node for entry in entries_of(node.name)]
     return Totals(
         gpus=len(entries),
         idle=sum(is_idle(entry, node) for node, entry in entries),
+        out_of_use=sum(bool(node.out_of_use or entry.gpu.unusable) for node, entry in entries),
         held_memory=sum(entry.gpu.memory - max(entry.free, 0) for _, entry in entries),
         memory=sum(entry.gpu.memory for _, entry in entries),
     )
 
 
-def draw(gpu: GpuOnMap, *, node_unusable: bool = False) -> Markup:
+def draw(shown: GpuOnMap, *, node_unusable: bool = False) -> Markup:
     """The picture of a GPU: it fills from the bottom."""
-    state = "unhealthy" if gpu.unusable or node_unusable else "kept" if gpu.kept_for else "healthy"
+    state = "unhealthy" if shown.gpu.unusable or node_unusable else "kept" if shown.kept_for else "healthy"
     size = f'width="{WIDTH}" height="{HEIGHT}" viewBox="0 0 {WIDTH} {HEIGHT}"'
     parts = [
         f'<svg class="gpu {state}" {size} aria-hidden="true">'
@@ -188,8 +202,8 @@ def draw(gpu: GpuOnMap, *, node_unusable: bool = False) -> Markup:
     ]
     room = HEIGHT - 6
     y = float(HEIGHT - 3)
-    for share in gpu.shares:
-        height = room * share.memory / max(gpu.memory, gpu.held, 1)
+    for share in shown.shares:
+        height = room * share.memory / max(shown.gpu.memory, shown.held, 1)
         y -= height
         terminating = " terminating" if share.state == STATES[ShareState.RELEASING] else ""
         place = f'x="3" y="{y:.1f}" width="{WIDTH - 6}" height="{max(height - 0.75, 1):.1f}"'

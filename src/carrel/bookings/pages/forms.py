@@ -12,7 +12,8 @@ from datetime import UTC, date, datetime, tzinfo
 from starlette.datastructures import FormData, QueryParams
 
 from carrel.bookings.records import BookingRefusal, BookingRequest, IdempotencyKey, Preview
-from carrel.bookings.rules import FIRST_YEAR, LAST_YEAR, BookingRules, Broken
+from carrel.bookings.rules import FIRST_YEAR, LAST_YEAR, RULES, Broken
+from carrel.configuration.schema import BookingRules
 
 MAX_TEXT = 500
 MAX_GPUS = 10_000
@@ -38,7 +39,8 @@ def texts(given: FormData | QueryParams) -> dict[str, str]:
 
 
 def local_instant(text: str, zone: tzinfo) -> datetime:
-    """Reads `2026-11-24T14:00` in the lab's zone. If the clock shows that time twice, it is the first."""
+    """Reads `2026-11-24T14:00` in a zone: that of the pages of this person. If the clock shows that time twice, it is
+    the first."""
     try:
         local = datetime.fromisoformat(text)
     except ValueError:
@@ -52,6 +54,17 @@ def local_instant(text: str, zone: tzinfo) -> datetime:
     if shown != local:
         raise InvalidForm(f"{local:%H:%M} does not exist on {local:%d %b %Y}: the clock is set forward then.")
     return instant
+
+
+def is_in_zone(given: Mapping[str, str], zone: tzinfo) -> bool:
+    """Whether a form comes from a page that showed times in this zone; a link to a form does not say it."""
+    return given.get("zone", str(zone)) == str(zone)
+
+
+def check_zone(given: Mapping[str, str], zone: tzinfo) -> None:
+    """Refuse times of a page that showed them in another zone: the same words would be another time now."""
+    if not is_in_zone(given, zone):
+        raise InvalidForm(f"Times are shown in {zone} now: look at them again.")
 
 
 def day(text: str) -> date | None:
@@ -91,14 +104,14 @@ def judged(
     problems = {problem.rule: problem for problem in broken}
     found: list[RuleResult] = []
     shown: set[str] = set()
-    for row in rules.rows:
-        stands_for = {row.name, *(each.name for each in rules.rows if each.shown_with == row.name)}
+    for row in RULES:
+        stands_for = {row.name, *(each.name for each in RULES if each.shown_with == row.name)}
         if row.label is None or (is_change and row.only_new) or not row.applies(is_group):
             continue
         shown |= stands_for
         if label := row.label(rules, gpus):
             found.append(RuleResult(row.name, label, not stands_for & problems.keys()))
-    titles = {row.name: row.title for row in rules.rows}
+    titles = {row.name: row.title for row in RULES}
     return found + [
         RuleResult(name, problem.title or titles.get(name, name), is_kept=False)
         for name, problem in problems.items()
@@ -125,6 +138,7 @@ def read_booking_form(given: Mapping[str, str], zone: tzinfo, now: datetime) -> 
     The form suggests the first start that the rules allow. If the person leaves it unchanged and that minute has begun,
     the booking starts now and keeps its length.
     """
+    check_zone(given, zone)
     problems: list[str] = []
     instants: dict[str, datetime] = {}
     for name in ("start", "end"):

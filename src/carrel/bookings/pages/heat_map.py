@@ -7,7 +7,7 @@ from markupsafe import Markup, escape
 
 from carrel.bookings import wording
 from carrel.bookings.usage_counter import HourlyUsage
-from carrel.parsing.time_words import at
+from carrel.parsing.time import at
 
 CELL, AXIS = 24, 20
 """Heights in pixels. The style sheet repeats them for the names beside the picture."""

@@ -11,11 +11,14 @@ from carrel.bookings.cluster_view import pod_rows
 from carrel.bookings.notifications.messages import due_reminder
 from carrel.bookings.pages.forms import why_earliest
 from carrel.bookings.pages.layout import Handler, Page
+from carrel.bookings.pages.recent_losses import recent_losses
 from carrel.bookings.people import Person, Scope
 from carrel.bookings.records import Availability, BookingRecord, BookingRequest, Preview, Query, State
 from carrel.bookings.rules import Booking
 from carrel.bookings.sign_in.authenticator import CurrentPerson, require_scope
 from carrel.cluster.coverage.coverage_words import BookingInUse
+from carrel.configuration.schema import Victims
+from carrel.ids import PersonId
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,8 @@ class HomePage(Page):
             earliest=await self._earliest(person, models),
             has_cluster=self._service.cluster_view is not None,
             pods=pods,
+            losses=await recent_losses(queries, self._service.cluster_view, person.email),
+            by_chance=self._service.configuration.current.value.tiers.victims is Victims.RANDOM,
             is_new=not (running or records or pods) and not await self._has_booked(person),
             feed=feed,
             is_feed_revoked=request.query_params.get("done") == "feed-revoked",
@@ -104,7 +109,7 @@ class HomePage(Page):
         coverage = self._service.cluster_view.coverage
         found = [RunningBooking(each.booking, each, coverage.use_of(each.booking.id)) for each in own]
         known = {each.booking.id for each in found}
-        for right in coverage.running_for(person.email):
+        for right in coverage.running_for(PersonId(person.email)):
             if right.booking not in known:
                 is_share = right.share_of > 1
                 what = (right.booking, "", right.model, right.start, right.ends, right.gpus)

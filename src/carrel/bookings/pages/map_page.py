@@ -11,6 +11,7 @@ import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from zlib import crc32
 
 from starlette.requests import Request
@@ -18,16 +19,19 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from carrel.bookings.cluster_view import ClusterView
 from carrel.bookings.pages import cluster_map
-from carrel.bookings.pages.cluster_map import GpuOnMap, NodeOnMap, PodOf, PodOnMap, Totals
+from carrel.bookings.pages.cluster_map import Closed, GpuOnMap, NodeOnMap, PodOf, PodOnMap, Totals
 from carrel.bookings.pages.layout import Handler, Page, PageRenderer
 from carrel.bookings.people import Person
+from carrel.bookings.records import StoreUnavailable
 from carrel.bookings.sign_in.authenticator import CurrentPerson
 from carrel.cluster.coverage.coverage_words import CoverageWords
 from carrel.dialects.tier import person_of
 from carrel.http.limits import DEFAULT_LIMITS
 from carrel.http.problems import Problem
+from carrel.ids import GpuUuid, HolderId, NodeName
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.ledger import Ledger
+from carrel.parsing.time import at
 
 PER_PERSON = 4
 """A few windows. Browsers open six connections to one host, and the pages need some of them."""
@@ -106,14 +110,14 @@ class MapVersion:
     """Each process counts the changes of its ledger by itself."""
     moment: int
     nodes: int
-    """A checksum of the names of the nodes."""
+    """A checksum of the names of the nodes, and of the maintenance that goes on."""
     bookings: int = 0
     """Counts what changes without a change of the ledger: which bookings run."""
 
     def __str__(self) -> str:
         return f"{self.process}-{self.moment}-{self.nodes}-{self.bookings}"
 
-    def since(self, known: str, ledger: Ledger) -> Sequence[str] | None:
+    def since(self, known: str, ledger: Ledger) -> Sequence[NodeName] | None:
         """The nodes that changed since the version `known`. None: the whole map must be sent."""
         process, _, rest = known.partition("-")
         moment, _, others = rest.partition("-")
@@ -140,27 +144,27 @@ class MapPage(Page):
         cluster = self._service.cluster_view
         if cluster is None:
             return self._renderer.page(request, person, "no_map.html")
-        wanted, uuid = _name_filter(request), request.query_params.get("gpu", "")
-        names = nodes_shown(cluster.ledger, wanted)
+        wanted, uuid = _name_filter(request), GpuUuid(request.query_params.get("gpu", ""))
+        names, closed = nodes_shown(cluster.ledger, wanted), await self._closed()
         return self._renderer.page(
             request,
             person,
             "map.html",
-            nodes=self._nodes(cluster, names),
+            nodes=self._nodes(cluster, names, closed),
             totals=self._totals(cluster),
-            gpu=self._gpu(cluster, uuid) if uuid else None,
+            shown=self._gpu(cluster, uuid, closed) if uuid else None,
             draw=cluster_map.draw,
-            map_version=str(self._version(cluster, names)),
+            map_version=str(self._version(cluster, names, closed)),
             wanted=wanted,
             hidden=sum(wanted in name for name in cluster.ledger.nodes) - len(names),
-            is_read=cluster.is_synced,
+            is_read=cluster.state.informers.is_synced,
         )
 
-    async def gpu(self, request: Request, person: CurrentPerson, uuid: str) -> Response:
+    async def gpu(self, request: Request, person: CurrentPerson, uuid: GpuUuid) -> Response:
         """The part of the page about one GPU: who holds it."""
         cluster = self._service.cluster_view
-        found = self._gpu(cluster, uuid) if cluster else None
-        return HTMLResponse(self._renderer.fragment("gpu.html", gpu=found))
+        found = self._gpu(cluster, uuid, await self._closed()) if cluster else None
+        return HTMLResponse(self._renderer.fragment("gpu.html", shown=found))
 
     async def stream(self, request: Request, person: CurrentPerson) -> Response:
         if self._service.cluster_view is None:
@@ -175,8 +179,14 @@ class MapPage(Page):
             self._while_allowed(changes, request, person), media_type="text/event-stream", headers=headers
         )
 
-    def _version(self, cluster: ClusterView, names: Sequence[str]) -> MapVersion:
-        checksum = crc32("\n".join(names).encode())
+    async def _closed(self) -> Closed:
+        """The maintenance that goes on now."""
+        now = self._queries.now()
+        windows = await self._queries.maintenance(now, now + timedelta(seconds=1))
+        return Closed(windows, lambda instant: at(instant, self._queries.zone))
+
+    def _version(self, cluster: ClusterView, names: Sequence[NodeName], closed: Closed) -> MapVersion:
+        checksum = crc32("\n".join([*names, "", *(each.id for each in closed.windows)]).encode())
         return MapVersion(self._process, cluster.ledger.version, checksum, cluster.coverage.version)
 
     def _pod_of(self, cluster: ClusterView) -> PodOf:
@@ -200,16 +210,20 @@ class MapPage(Page):
 
     async def _changes(self, cluster: ClusterView, known: str, wanted: str) -> AsyncIterator[str]:
         """What a browser with the version `known` has to be sent, at each poll; empty: nothing."""
-        polled, quiet = (-1, -1), 0
-        for _ in range(MAX_POLLS):
+        polled: object = None
+        quiet, closed = 0, Closed()
+        for poll in range(MAX_POLLS):
             text = ""
-            seen = (cluster.ledger.version, cluster.coverage.version)
+            if poll % PERSON_POLLS == 0:
+                with contextlib.suppress(StoreUnavailable):  # what was read last is shown until it answers
+                    closed = await self._closed()
+            seen = (cluster.ledger.version, cluster.coverage.version, closed.windows)
             if seen != polled:
                 polled, quiet = seen, 0
                 names = nodes_shown(cluster.ledger, wanted)
-                version = self._version(cluster, names)
+                version = self._version(cluster, names, closed)
                 if known != str(version):
-                    events = self._events(cluster, names, version.since(known, cluster.ledger))
+                    events = self._events(cluster, names, version.since(known, cluster.ledger), closed)
                     text, known = "".join(events) + f"id: {version}\n\n", str(version)
             else:
                 quiet += 1
@@ -217,15 +231,16 @@ class MapPage(Page):
                     text = ": keep-alive\n\n"
             yield text
 
-    def _nodes(self, cluster: ClusterView, names: Sequence[str]) -> list[NodeOnMap]:
+    def _nodes(self, cluster: ClusterView, names: Sequence[NodeName], closed: Closed) -> list[NodeOnMap]:
         pod_of = self._pod_of(cluster)
         return [
-            cluster_map.node_on_map(name, cluster.ledger.node(name), cluster.entries(name), pod_of) for name in names
+            cluster_map.node_on_map(name, cluster.ledger.node(name), cluster.entries(name), pod_of, closed)
+            for name in names
         ]
 
-    def _gpu(self, cluster: ClusterView, uuid: str) -> GpuOnMap | None:
+    def _gpu(self, cluster: ClusterView, uuid: GpuUuid, closed: Closed) -> GpuOnMap | None:
         gpu = cluster.entry(uuid)
-        return cluster_map.gpu_on_map(gpu, self._pod_of(cluster)) if gpu else None
+        return cluster_map.gpu_on_map(gpu, self._pod_of(cluster), closed) if gpu else None
 
     def _totals(self, cluster: ClusterView) -> Totals:
         """Computed once per change of the ledger, for all streams."""
@@ -234,11 +249,13 @@ class MapPage(Page):
             self._counted = (moment, cluster_map.totals(cluster.ledger, cluster.entries))
         return self._counted[1]
 
-    def _events(self, cluster: ClusterView, names: Sequence[str], changed: Sequence[str] | None) -> Iterator[str]:
+    def _events(
+        self, cluster: ClusterView, names: Sequence[NodeName], changed: Sequence[NodeName] | None, closed: Closed
+    ) -> Iterator[str]:
         fragment, draw = self._renderer.fragment, cluster_map.draw
         yield event("totals", fragment("totals.html", totals=self._totals(cluster)))
         again = names if changed is None else [name for name in names if name in set(changed)]
-        nodes = self._nodes(cluster, again)
+        nodes = self._nodes(cluster, again, closed)
         if changed is None:
             yield event("nodes", fragment("nodes.html", nodes=nodes, draw=draw))
             yield event("rows", fragment("rows.html", nodes=nodes))
@@ -252,7 +269,7 @@ def _name_filter(request: Request) -> str:
     return request.query_params.get("node", "").strip().lower()[:100]
 
 
-def nodes_shown(ledger: Ledger, wanted: str) -> list[str]:
+def nodes_shown(ledger: Ledger, wanted: str) -> list[NodeName]:
     """The nodes whose name contains `wanted`, up to the limit of a page."""
     return sorted(name for name in ledger.nodes if wanted in name)[:MAX_NODES]
 
@@ -271,7 +288,7 @@ async def _wait_or_stop(stopping: asyncio.Event) -> bool:
     return True
 
 
-def pod_on_map(cluster: ClusterView, uid: str, words: CoverageWords) -> PodOnMap:
+def pod_on_map(cluster: ClusterView, uid: HolderId, words: CoverageWords) -> PodOnMap:
     pod = cluster.pod(uid)
     if pod is None:
         return PodOnMap(None)

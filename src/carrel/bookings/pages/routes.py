@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable
+from functools import wraps
 from typing import Any
 
 from fastapi import APIRouter, FastAPI
@@ -9,13 +10,18 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.staticfiles import StaticFiles
 
+from carrel.bookings.pages.account_page import AccountPage
 from carrel.bookings.pages.admin_page import AdminPage
 from carrel.bookings.pages.booking_page import BookingPage
+from carrel.bookings.pages.configuration_page import ConfigurationPage
 from carrel.bookings.pages.home_page import HomePage
-from carrel.bookings.pages.layout import STATIC, Page, PageRenderer
+from carrel.bookings.pages.layout import STATIC, Handler, Page, PageRenderer
+from carrel.bookings.pages.log_page import LogPage
+from carrel.bookings.pages.maintenance_page import MaintenancePage
 from carrel.bookings.pages.map_page import MapPage
 from carrel.bookings.pages.timeline_page import TimelinePage
 from carrel.bookings.pages.usage_page import UsagePage
+from carrel.bookings.people import Person
 from carrel.bookings.service import ServiceParts
 from carrel.http.problems import PROBLEM_JSON
 
@@ -26,15 +32,29 @@ def install_pages(app: FastAPI, service: ServiceParts) -> None:
     """Call it last: the pages need the sign-in, and wrap the error handlers that exist by then."""
     renderer = PageRenderer(service)
     router = APIRouter(include_in_schema=False)
-    pages: tuple[type[Page], ...] = (HomePage, TimelinePage, BookingPage, MapPage, UsagePage, AdminPage)
-    for page in pages:
-        for route, handler in page(renderer).routes().items():
+    pages: tuple[type[Page], ...] = (
+        *(HomePage, TimelinePage, BookingPage, MapPage, UsagePage),
+        *(AdminPage, MaintenancePage, LogPage, ConfigurationPage, AccountPage),
+    )
+    for kind in pages:
+        page = kind(renderer)
+        for route, handler in page.routes().items():
             method, _, path = route.partition(" ")
-            router.add_api_route(path, handler, methods=[method], response_model=None)
-    app.include_router(router)
+            router.add_api_route(path, _for_person(page, handler), methods=[method], response_model=None)
+    app.router.routes.extend(router.routes)
     _show_errors_as_pages(app, renderer)
     app.add_api_route("/favicon.ico", _icon, include_in_schema=False, response_model=None)
     app.mount("/static", StaticFiles(directory=STATIC), name="static")
+
+
+def _for_person(page: Page, handler: Handler) -> Handler:
+    """The handler, of the page as its person sees it. FastAPI reads its parameters."""
+
+    @wraps(handler)
+    async def handle(request: Request, person: Person, **path: Any) -> Any:
+        return await getattr(page.for_person(person), handler.__name__)(request, person, **path)
+
+    return handle
 
 
 def _icon() -> Response:

@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 from markupsafe import Markup, escape
 
 from carrel.bookings import wording
-from carrel.parsing.time_words import WEEKDAYS, at, day
+from carrel.parsing.time import WEEKDAYS, at, day
 
 AXIS, STRIP, LANE, GAP = 36, 28, 24, 4
 """Heights in pixels: the months and dates, the free GPUs, one GPU; on a 4-px grid."""
@@ -126,6 +126,8 @@ class Viewer:
     cooldown: Sequence[tuple[datetime, datetime]] = ()
     """When this person may not start a booking."""
     selection: SelectedSpan | None = None
+    group: str = ""
+    """For which the form books; links keep it."""
 
 
 Slot = tuple[int, int]
@@ -225,7 +227,8 @@ def _days(row: ModelRow, window: DateRange, viewer: Viewer, height: int) -> Iter
     """Each day is a link that starts a booking there: by mouse, by keyboard and without a script."""
     today = viewer.now.astimezone(window.zone).date()
     first = True
-    base = escape("?" + urlencode({"model": row.model, "from": window.first.isoformat()}))
+    kept = {"group": viewer.group} if viewer.group else {}
+    base = escape("?" + urlencode({"model": row.model, "from": window.first.isoformat(), **kept}))
     days = zip(window.dates, row.free, pairwise(window.edges), strict=True)
     for number, (when, free, (left, right)) in enumerate(days):
         position = f'x="{left:.3f}%" width="{right - left:.3f}%"'

@@ -1,7 +1,7 @@
 """The timeline page: show it, check the form while it is filled in, book."""
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from itertools import groupby
@@ -12,7 +12,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from carrel.bookings import wording
-from carrel.bookings.calendar import Maintenance
+from carrel.bookings.capacity import ModelCapacity
+from carrel.bookings.maintenance import Closing, Maintenance, closings
 from carrel.bookings.pages import forms, timeline
 from carrel.bookings.pages.forms import (
     FormFeedback,
@@ -36,7 +37,7 @@ from carrel.bookings.records import (
 )
 from carrel.bookings.rules import Booking
 from carrel.bookings.sign_in.authenticator import CurrentPerson
-from carrel.parsing.time_words import at
+from carrel.parsing.time import at
 
 DAYS = 42
 """Six weeks: an active booking, its cooldown and the next booking fit on one page."""
@@ -54,6 +55,7 @@ STATUS = {
 EMPTY_FORM = dict.fromkeys(("model", "share", "start", "end", "suggested", "why", "user", "reason", "group"), "") | {
     "gpus": "1"
 }
+NO_TIMES = dict.fromkeys(("start", "end", "suggested"), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +121,12 @@ class TimelinePage(Page):
         now = self._queries.now()
         records = await self._queries.within(window.start, window.end)
         kept = await self._queries.maintenance(window.start, window.end)
+        stock = self._queries.inventory.stock().values()
         values: dict[str, Any] = {
             "months": rows_by_month(
                 [
                     *(self._booking_row(record.booking, person) for record in records if record.booking.ends > now),
-                    *(maintenance_row(each) for each in kept if each.end > now),
+                    *(row for each in kept if each.end > now for row in maintenance_rows(each, stock)),
                 ],
                 self._queries.zone,
             )
@@ -206,6 +209,7 @@ class TimelinePage(Page):
             now=queries.now(),
             cooldown=timeline.merge_intervals((b.ends, b.ends + queries.rules.cooldown) for b in own if b.counts),
             selection=self._selection(form.feedback),
+            group=form.asked.get("group", ""),
         )
         rows = rows_of(form.seen, window, person, self._shown)
         pictures = [timeline.draw(row, window, viewer) for row in rows]
@@ -216,12 +220,13 @@ class TimelinePage(Page):
             status=status,
             **self._feedback_values(form.feedback, window),
             models=list(zip(form.seen.models, pictures, strict=True)),
-            asked=EMPTY_FORM | form.asked,
+            asked=EMPTY_FORM | form.asked | ({} if forms.is_in_zone(form.asked, queries.zone) else NO_TIMES),
             key=form.asked.get("key") or secrets.token_urlsafe(12),
             window=window,
             earlier=(window.first - STEP).isoformat(),
             later=(window.first + STEP).isoformat(),
             cooldown=queries.rules.cooldown,
+            windows=[each for each in form.seen.windows if each.start < window.end and each.end > window.start],
             groups=await queries.groups_to_book_for(person),
         )
 
@@ -307,9 +312,13 @@ def rows_by_month(rows: Iterable[TableRow], zone: tzinfo) -> list[tuple[str, lis
     return [(month, list(those)) for month, those in months]
 
 
-def maintenance_row(closed: Maintenance) -> TableRow:
-    who = f"Maintenance: {closed.why}" if closed.why else "Maintenance"
-    return TableRow(closed.model, who, closed.gpus, closed.start, closed.end)
+def maintenance_rows(window: Maintenance, models: Iterable[ModelCapacity]) -> Iterator[TableRow]:
+    """One for each model of which it closes GPUs that can be booked."""
+    what = f" of {', '.join(window.places)}" if window.places else ""
+    who = f"Maintenance{what}{f': {window.why}' if window.why else ''}"
+    for stock in models:
+        if gpus := window.gpus_of(stock):
+            yield TableRow(stock.model, who, gpus, window.start, window.end)
 
 
 def rows_of(
@@ -323,10 +332,10 @@ def rows_of(
         booking = record.booking
         if booking.start < window.end and booking.ends > window.start:
             bars[booking.model].append(_bar(shown(booking), person))
-    for kept in seen.windows:
-        # A model that has neither GPUs nor bookings is not shown.
-        if kept.model in bars:
-            bars[kept.model].append(_maintenance_bar(kept))
+    for each in seen.models:
+        closed = closings(seen.windows, each.stock)
+        shown_now = (one for one in closed if one.start < window.end and one.end > window.start)
+        bars[each.stock.model] += (_maintenance_bar(one, window.zone) for one in shown_now)
     return [
         ModelRow(
             model=each.stock.model,
@@ -361,7 +370,9 @@ def _bar(shown: ShownBooking, person: Person) -> Bar:
     )
 
 
-def _maintenance_bar(closed: Maintenance) -> Bar:
-    amount = wording.count(closed.gpus, "GPU")
-    title = f"Maintenance of {amount}: {closed.why}" if closed.why else f"Maintenance of {amount}"
-    return Bar(BarKind.MAINTENANCE, closed.start, closed.end, closed.gpus, "Maintenance", title)
+def _maintenance_bar(closed: Closing, zone: tzinfo) -> Bar:
+    places = ", ".join(dict.fromkeys(place for each in closed.windows for place in each.places))
+    what = f"Maintenance of {places}" if places else "Maintenance"
+    why = "; ".join(dict.fromkeys(each.why for each in closed.windows if each.why))
+    title = f"{what}: {wording.count(closed.gpus, 'GPU')} until {at(closed.end, zone)}{f', {why}' if why else ''}"
+    return Bar(BarKind.MAINTENANCE, closed.start, closed.end, closed.gpus, what, title)

@@ -18,7 +18,9 @@ from carrel.bookings.people import Person
 from carrel.bookings.records import BookingRecord, PersonUsage
 from carrel.bookings.sign_in.authenticator import CurrentPerson
 from carrel.bookings.usage_counter import HOUR, HeldHours, HourlyUsage
+from carrel.ids import GpuUuid
 from carrel.ledger.ledger import Ledger
+from carrel.parsing.printable import spreadsheet_text
 
 PERIODS = (7, 14, 30, 90)
 """In days."""
@@ -105,8 +107,12 @@ def _held_by(cluster: ClusterView, person: Person, start: datetime) -> Mapping[s
 
 def held_by_gpu(cluster: ClusterView, start: datetime, end: datetime) -> Sequence[HourlyUsage]:
     """If there are too many GPUs, those that were held most."""
-    gpus = [entry.gpu for name in sorted(cluster.ledger.nodes) for entry in cluster.entries(name)]
-    named = {gpu.uuid: f"{gpu.node} · {gpu.index}" for gpu in gpus}
+    named: dict[GpuUuid, str] = {}
+    for name in sorted(cluster.ledger.nodes):
+        node = cluster.ledger.node(name)
+        for gpu in (entry.gpu for entry in cluster.entries(name)):
+            is_out = bool(gpu.unusable or (node and node.out_of_use))
+            named[gpu.uuid] = f"{gpu.node} · {gpu.index}{' (out of use)' if is_out else ''}"
     rows = cluster.usage.by_gpu(named, start, int((end - start) / HOUR))
     return sorted(rows, key=lambda row: -row.mean)[:MAX_GPUS] if len(rows) > MAX_GPUS else rows
 
@@ -161,11 +167,6 @@ def as_csv(uses: Iterable[PersonUsage], start: datetime, end: datetime) -> str:
     for use in uses:
         hours = [use.gpu_hours, use.covered_gpu_hours, use.opportunistic_gpu_hours]
         written = ["" if each is None else f"{each:.2f}" for each in hours]
-        row = [_safe(use.user), _safe(use.model), use.bookings, *written]
+        row = [spreadsheet_text(use.user), spreadsheet_text(use.model), use.bookings, *written]
         writer.writerow([start.isoformat(), end.isoformat(), *row])
     return text.getvalue()
-
-
-def _safe(text: str) -> str:
-    """A spreadsheet would run text that starts like a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text

@@ -14,6 +14,7 @@ from fastapi import APIRouter, Form, Query
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute
 
 from carrel.bookings.people import Grant, How, PendingLogin, Person, Role, Scope, Token
 from carrel.bookings.sign_in import sign_in_pages
@@ -26,6 +27,8 @@ from carrel.parsing.addresses import is_address, normal
 CODE_LIFETIME = timedelta(minutes=2)
 BROWSER_SESSIONS = (How.SESSION, How.DEV)
 DEFAULT_DAYS = 30
+LONGEST_LIFETIME = timedelta(days=90)
+"""Of a token: a forgotten one is of no use after a quarter of a year."""
 PLAIN = r"^[^\x00-\x1f\x7f]*$"
 """No control characters: not every database can store them."""
 
@@ -39,7 +42,12 @@ class NewToken(BaseModel):
 class CliLoginRequest(BaseModel):
     """What `carrel login` asks for through the browser."""
 
-    port: int = Field(ge=1024, le=65535, description="Where the command line listens on this machine.")
+    port: int | None = Field(
+        default=None,
+        ge=1024,
+        le=65535,
+        description="Where it listens on this machine; null: the code is typed.",
+    )
     state: str = Field(min_length=16, max_length=200, pattern=PLAIN)
     challenge: str = Field(min_length=43, max_length=128, pattern=PLAIN)
     label: str = Field(min_length=1, max_length=100, pattern=PLAIN)
@@ -97,16 +105,15 @@ class CredentialRoutes:
         self, request: Request, person: CurrentPerson, wanted: Annotated[CliLoginRequest, Query()]
     ) -> Response:
         """Asks the person whether the command line on their machine may get a token."""
-        asked = {name: str(value) for name, value in wanted.model_dump().items()}
+        asked = {name: str(value) for name, value in wanted.model_dump(exclude_none=True).items()}
         csrf = self.authenticator.csrf_token(request)
-        return sign_in_pages.allow_command_line(
-            self.authenticator.options, person.email, csrf, asked, f"http://127.0.0.1:{wanted.port}"
-        )
+        callback = f"http://127.0.0.1:{wanted.port}" if wanted.port else ""
+        return sign_in_pages.allow_command_line(self.authenticator.options, person.email, csrf, asked, callback)
 
     async def allow(
         self, request: Request, person: CurrentPerson, wanted: Annotated[CliLoginRequest, Form()]
     ) -> Response:
-        """The person agreed: the command line, which listens on loopback, gets a code that it can exchange."""
+        """The person agreed: the command line gets a code that it can exchange, where it listens or from the person."""
         _check_browser_session(person)
         code = new_secret()
         facts = {
@@ -120,20 +127,31 @@ class CredentialRoutes:
         await self.authenticator.people.begin_login(
             hashed(code), PendingLogin(facts, self.authenticator.now() + CODE_LIFETIME)
         )
+        if wanted.port is None:
+            return sign_in_pages.code_to_type(self.authenticator.options, code, CODE_LIFETIME)
         answer = urlencode({"code": code, "state": wanted.state})
         return RedirectResponse(f"http://127.0.0.1:{wanted.port}/?{answer}", 303)
 
     async def exchange(self, given: CodeExchange, response: Response) -> dict[str, Any]:
         """Exchanges the code from the browser and the PKCE proof for a token."""
-        login = await self.authenticator.people.take_login(hashed(given.code), self.authenticator.now())
-        if login is None or not is_same(code_challenge(given.verifier), login.facts["challenge"]):
+        made = list[dict[str, Any]]()
+
+        def token_for(login: PendingLogin) -> tuple[str, Token] | None:
+            if not is_same(code_challenge(given.verifier), login.facts["challenge"]):
+                return None
+            scopes = [Scope(each) for each in login.facts["scopes"].split()]
+            roles = frozenset(Role(each) for each in login.facts["roles"].split())
+            person = Person(login.facts["email"], roles=roles, how=How(login.facts["how"]))
+            secret, token = self._new_token(person, NewToken(label=login.facts["label"], scopes=scopes))
+            made.append({**_shown(token), "token": secret})
+            return hashed(secret), token
+
+        await self.authenticator.people.take_login(hashed(given.code), self.authenticator.now(), token_for)
+        if not made:
             why = "The code is unknown, used, expired, or belongs to another program."
             raise Problem(403, "bad-code", "No token for this code", why, "carrel login")
-        scopes = [Scope(each) for each in login.facts["scopes"].split()]
-        roles = frozenset(Role(each) for each in login.facts["roles"].split())
-        person = Person(login.facts["email"], roles=roles, how=How(login.facts["how"]))
         response.headers["cache-control"] = "no-store"
-        return await self._create_token(person, NewToken(label=login.facts["label"], scopes=scopes))
+        return made[0]
 
     async def _session_roles(self, request: Request) -> frozenset[Role]:
         """The roles of the session itself. Roles from settings and grants are not stored in a token: they are looked up
@@ -143,8 +161,13 @@ class CredentialRoutes:
         return session.roles if session else frozenset()
 
     async def _create_token(self, person: Person, wanted: NewToken) -> dict[str, Any]:
+        secret, token = self._new_token(person, wanted)
+        await self.authenticator.people.add_token(hashed(secret), token)
+        return {**_shown(token), "token": secret}
+
+    def _new_token(self, person: Person, wanted: NewToken) -> tuple[str, Token]:
         secret, now = new_token(), self.authenticator.now()
-        expires = now + min(timedelta(days=wanted.days), self.authenticator.options.max_token_age)
+        expires = now + min(timedelta(days=wanted.days), LONGEST_LIFETIME)
         token = Token(
             id=new_secret()[:16],
             email=person.email,
@@ -155,8 +178,7 @@ class CredentialRoutes:
             roles=person.roles,
             how=person.how,
         )
-        await self.authenticator.people.add_token(hashed(secret), token)
-        return {**_shown(token), "token": secret}
+        return secret, token
 
     async def known_people(self, person: CurrentPerson) -> dict[str, Any]:
         """All people who have signed in, and their roles."""
@@ -179,8 +201,8 @@ class CredentialRoutes:
         """Grants or removes a role, in addition to the settings and the groups of the provider."""
         if not person.is_platform_admin:
             raise forbidden("You may not grant roles", "This needs the role platform-admin.")
-        if given.role in (Role.SERVICE, Role.HUB) or not is_address(normal(email)):
-            why = "A role is granted to an e-mail address. Services and hubs are named in the settings."
+        if given.role is Role.HUB or not is_address(normal(email)):
+            why = "A role is granted to an e-mail address. Hubs are named in the settings."
             raise Problem(
                 422, "bad-role", "This role cannot be granted", why, "grant member, lab-admin or platform-admin"
             )
@@ -215,9 +237,10 @@ def _shown(token: Token) -> dict[str, Any]:
     }
 
 
-def credentials_router(authenticator: Authenticator) -> APIRouter:
+def credential_routes(authenticator: Authenticator, responses: dict[int | str, dict[str, Any]]) -> list[BaseRoute]:
+    """`responses`: what the document says of errors."""
     routes = CredentialRoutes(authenticator)
-    api = APIRouter(prefix="/api/v1", tags=["people"])
+    api = APIRouter(prefix="/api/v1", tags=["people"], responses=responses)
     api.add_api_route("/me", routes.me, methods=["GET"])
     api.add_api_route("/tokens", routes.tokens, methods=["GET"])
     api.add_api_route("/tokens", routes.make_token, methods=["POST"], status_code=201)
@@ -229,7 +252,4 @@ def credentials_router(authenticator: Authenticator) -> APIRouter:
     pages = APIRouter(include_in_schema=False)
     pages.add_api_route("/cli-login", routes.ask_to_allow, methods=["GET"], response_model=None)
     pages.add_api_route("/cli-login", routes.allow, methods=["POST"], response_model=None)
-    api_and_pages = APIRouter()
-    api_and_pages.include_router(api)
-    api_and_pages.include_router(pages)
-    return api_and_pages
+    return [*api.routes, *pages.routes]

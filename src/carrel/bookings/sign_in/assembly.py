@@ -3,65 +3,61 @@
 import ipaddress
 import time
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import aiohttp
 
-from carrel.bookings.people import SERVICE_ACCOUNT, People, RoleOptions
+from carrel.bookings.people import RoleOptions
 from carrel.bookings.sign_in.authenticator import Authenticator, SignInMethods, SignInOptions
 from carrel.bookings.sign_in.hub import HubClient, HubTokens
 from carrel.bookings.sign_in.oidc import OidcClient
 from carrel.bookings.sign_in.request_guard import PersonLimiter, RequestLimits
-from carrel.bookings.sign_in.settings import Names, SignInSettings
+from carrel.bookings.sign_in.settings import SignInSettings
 from carrel.bookings.sign_in.token_review import TokenReviewer
+from carrel.bookings.store.people import SqlPeople
+from carrel.configuration.schema import Bookings, Configuration, SignIn
 from carrel.kubernetes.cluster import Cluster
 
 
 def authenticator_from(
+    configuration: Configuration,
     settings: SignInSettings,
-    people: People,
+    people: SqlPeople,
     http: aiohttp.ClientSession,
     cluster: Cluster | None,
     now: Callable[[], datetime],
 ) -> Authenticator:
     """`mistakes` must have found none in these settings. Without a cluster, its tokens are not accepted."""
-
-    roles, options = _roles(settings), _options(settings)
-    oidc = OidcClient(settings, http, now) if settings.oidc_issuer else None
-    hub = HubTokens(HubClient(settings, http), roles, time.monotonic) if settings.hub_url else None
+    bookings, roles = configuration.bookings, _roles(configuration)
+    sign_in, users = bookings.sign_in, configuration.hubs.people()
+    oidc = OidcClient(bookings, settings.oidc_client_secret, http, now) if sign_in.oidc.issuer else None
+    hub = None
+    if sign_in.hub.url:
+        hub = HubTokens(HubClient(bookings, users, settings.hub_client_secret, http), roles, time.monotonic)
     reviewer = None
     if cluster is not None:
-        audience, prefix = settings.token_audience, settings.kubernetes_user_prefix
-        reviewer = TokenReviewer(cluster, roles, time.monotonic, audience, prefix)
+        prefix = configuration.pods.username_prefix
+        reviewer = TokenReviewer(cluster, roles, time.monotonic, sign_in.token_audience, prefix)
     methods = SignInMethods(oidc, reviewer, settings.dev, hub)
-    limiter, proxies = PersonLimiter(time.monotonic), request_limits(settings).trusted_proxies
-    return Authenticator(people, roles, methods, options, limiter, now, proxies)
+    limiter, proxies = PersonLimiter(time.monotonic), request_limits(sign_in).trusted_proxies
+    return Authenticator(people, roles, methods, _options(bookings), limiter, now, proxies)
 
 
-def request_limits(settings: SignInSettings) -> RequestLimits:
-    return RequestLimits(trusted_proxies=tuple(ipaddress.ip_network(each) for each in settings.trusted_proxy or ()))
+def request_limits(sign_in: SignIn) -> RequestLimits:
+    return RequestLimits(trusted_proxies=tuple(ipaddress.ip_network(each) for each in sign_in.trusted_proxies))
 
 
-def _roles(settings: SignInSettings) -> RoleOptions:
+def _roles(configuration: Configuration) -> RoleOptions:
+    roles = configuration.bookings.roles
     return RoleOptions(
-        lab_admins=_set(settings.lab_admin),
-        platform_admins=_set(settings.platform_admin),
-        lab_admin_groups=_set(settings.lab_admin_group),
-        platform_admin_groups=_set(settings.platform_admin_group),
-        member_groups=_set(settings.member_group),
-        services=frozenset(SERVICE_ACCOUNT + name for name in settings.service or ()),
-        hubs=settings.spawner_accounts(),
+        lab_admins=frozenset(roles.lab_admins),
+        platform_admins=frozenset(roles.platform_admins),
+        lab_admin_groups=frozenset(roles.lab_admin_groups),
+        platform_admin_groups=frozenset(roles.platform_admin_groups),
+        member_groups=frozenset(roles.member_groups),
+        hubs=configuration.hubs.named,
     )
 
 
-def _options(settings: SignInSettings) -> SignInOptions:
-    return SignInOptions(
-        settings.public_url.rstrip("/"),
-        timedelta(hours=settings.session_hours),
-        timedelta(days=settings.token_days),
-        settings.base_path.rstrip("/"),
-    )
-
-
-def _set(names: Names) -> frozenset[str]:
-    return frozenset(names or ())
+def _options(bookings: Bookings) -> SignInOptions:
+    return SignInOptions(bookings.public_url.rstrip("/"), bookings.base_path.rstrip("/"))

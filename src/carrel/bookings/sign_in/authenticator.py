@@ -11,7 +11,7 @@ An invalid credential is refused even if the request also carries a valid one.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -19,14 +19,15 @@ from fastapi import Depends
 from starlette.requests import Request
 
 from carrel.bookings.groups import GroupSource
-from carrel.bookings.people import How, People, Person, RoleOptions, Scope
+from carrel.bookings.people import How, Person, RoleOptions, Scope
 from carrel.bookings.records import StoreUnavailable
 from carrel.bookings.sign_in.hub import HubClient, HubTokens
 from carrel.bookings.sign_in.oidc import OidcClient
 from carrel.bookings.sign_in.request_guard import OWN_HOST, Network, PersonLimiter, client_address, too_many
 from carrel.bookings.sign_in.secrets import TOKEN_PREFIX, csrf_of, hashed, is_same
-from carrel.bookings.sign_in.settings import is_loopback
 from carrel.bookings.sign_in.token_review import TokenReviewer
+from carrel.bookings.store.people import SqlPeople
+from carrel.configuration.contradictions import is_loopback
 from carrel.http.problems import Problem
 from carrel.kubernetes.cluster import ClusterError
 
@@ -69,12 +70,10 @@ class SignInMethods:
 
 @dataclass(frozen=True, slots=True)
 class SignInOptions:
-    """The address of the service, and how long sessions and tokens are valid."""
+    """The address of the service."""
 
     public_url: str = ""
     """The address that browsers see. Empty: the address of the request, for a service on loopback."""
-    session: timedelta = timedelta(hours=12)
-    max_token_age: timedelta = timedelta(days=90)
     base_path: str = ""
     """Under which browsers see the service there, such as `/services/carrel`. Empty: it has the host for itself."""
 
@@ -111,7 +110,7 @@ class SignInOptions:
 
 @dataclass(frozen=True, slots=True)
 class Authenticator:
-    people: People
+    people: SqlPeople
     roles: RoleOptions
     methods: SignInMethods
     options: SignInOptions
@@ -123,8 +122,8 @@ class Authenticator:
     async def authenticate(self, request: Request) -> Person:
         """Raises `Problem`: 401 not signed in, 403 not from our page or no role, 429 too fast, 503 no cluster."""
         person = await self._authenticated(request)
-        if person.is_service or person.is_hub:
-            return person  # Carrel's own processes and hubs ask on behalf of many people
+        if person.is_hub:
+            return person  # it asks on behalf of many people
         # An admin may have to book for a whole course at once.
         is_change = request.method not in SAFE and not request.url.path.endswith(PREVIEW) and not person.is_lab_admin
         is_long = request.method in SAFE and LONG_ANSWERS.search(request.url.path) is not None
@@ -215,14 +214,15 @@ class Authenticator:
         return how is not How.DEV or self.methods.is_dev
 
     async def _with_roles(self, person: Person) -> Person:
-        """A service gets no other roles: a grant to its name must not make it a person."""
-        if person.is_service or person.is_hub:
+        """A hub gets no other roles: a grant to its name must not make it a person."""
+        if person.is_hub:
             return person
-        more = self.roles.by_email(person.email, await self.people.granted(person.email))
+        known = await self.people.person(person.email)
+        more = self.roles.by_email(person.email, known.granted)
         if not person.roles | more:
             why = f"{person.email} is in no group that may use this service."
             raise Problem(403, "no-role", "You may not use this service", why, "ask a lab admin")
-        return replace(person, roles=person.roles | more)
+        return replace(person, roles=person.roles | more, zone=known.zone)
 
     async def _check_csrf(self, request: Request, secret: str) -> None:
         """Two checks: the browser says that the request comes from our pages, and the request has the CSRF token."""
@@ -262,7 +262,7 @@ async def current_person(request: Request) -> Person:
     """The person of a request, for a route: `person: CurrentPerson`. A hub is no person, and is refused. So is a
     credential that may only read, where the request could change something."""
     person = await current_person_or_hub(request)
-    if person.is_hub and not person.is_service:
+    if person.is_hub:
         raise forbidden("A hub may not ask this", "It may ask what its users may start, at /api/v1/startable.")
     if request.method not in SAFE and person.scopes <= {Scope.READ}:
         require_scope(person, Scope.BOOK)

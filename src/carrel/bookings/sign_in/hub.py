@@ -26,8 +26,9 @@ from carrel.bookings.sign_in.oidc import (
     code_challenge,
     code_form,
 )
-from carrel.bookings.sign_in.settings import SignInSettings
 from carrel.bookings.sign_in.token_review import ReviewedTokens
+from carrel.configuration.schema import Bookings
+from carrel.dialects.jupyter import HubPeople
 from carrel.http.problems import Problem
 from carrel.parsing.addresses import is_address
 
@@ -68,12 +69,13 @@ def read_user(found: Mapping[str, Any]) -> HubUser:
 
 
 class HubClient:
-    def __init__(self, settings: SignInSettings, http: aiohttp.ClientSession) -> None:
-        self._url = settings.hub_url.rstrip("/")
-        self._api = settings.hub_api_url.rstrip("/") or f"{self._url}/hub/api"
-        self._client_id, self._client_secret = settings.hub_client_id, settings.hub_client_secret
-        self._redirect_uri = redirect_uri(settings)
-        self._people = settings.hub_people()
+    def __init__(self, bookings: Bookings, people: HubPeople, secret: str, http: aiohttp.ClientSession) -> None:
+        hub = bookings.sign_in.hub
+        self._url = hub.url.rstrip("/")
+        self._api = hub.api_url.rstrip("/") or f"{self._url}/hub/api"
+        self._client_id, self._client_secret = hub.client_id, secret
+        self._redirect_uri = redirect_uri(bookings)
+        self._people = people
         self.service_name = self._client_id.removeprefix("service-")
         """A hub calls the client of its service `service-NAME`."""
         self._http = http
@@ -99,8 +101,8 @@ class HubClient:
         status, answer = await self._ask("POST", "/oauth2/token", data=form)
         if status == 401:
             raise SignInFailed(
-                "JupyterHub refuses this service. Its admin compares --hub-client-id and --hub-client-secret with the"
-                " hub's configuration"
+                "JupyterHub refuses this service. Its admin compares signIn.hub.clientId and --hub-client-secret"
+                " with the hub's configuration"
             )
         token = _checked(status, answer).get("access_token")
         if not isinstance(token, str) or not token.isascii():
@@ -124,7 +126,7 @@ class HubClient:
         if not is_address(person):
             raise SignInFailed(
                 f"JupyterHub calls you {name!r}, which is no e-mail address, and people book under addresses."
-                " An admin of this service sets --username-domain, or lists you in the file of --hub-users"
+                " An admin sets hubs.usernameDomain in the configuration, or lists you in hubs.users"
             )
         return person
 
@@ -137,11 +139,11 @@ class HubClient:
         return await ask_provider(self._http, "JupyterHub", method, url, **call)
 
 
-def redirect_uri(settings: SignInSettings) -> str:
+def redirect_uri(bookings: Bookings) -> str:
     """Return it letter for letter as the hub has registered it: of a service on its own host, without the host."""
-    hub, own = urlsplit(settings.hub_url), urlsplit(settings.public_url)
-    is_on_hub = settings.base_path.rstrip("/") and (hub.scheme, hub.netloc) == (own.scheme, own.netloc)
-    return f"{settings.base_path.rstrip('/') if is_on_hub else settings.link}{CALLBACK}"
+    hub, own = urlsplit(bookings.sign_in.hub.url), urlsplit(bookings.public_url)
+    is_on_hub = bookings.base_path.rstrip("/") and (hub.scheme, hub.netloc) == (own.scheme, own.netloc)
+    return f"{bookings.base_path.rstrip('/') if is_on_hub else bookings.link}{CALLBACK}"
 
 
 def _checked(status: int, found: object) -> Mapping[str, Any]:

@@ -20,7 +20,7 @@ import aiohttp
 import jwt
 
 from carrel.bookings.sign_in.secrets import is_same
-from carrel.bookings.sign_in.settings import SignInSettings
+from carrel.configuration.schema import Bookings
 from carrel.parsing.addresses import is_address, normal
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
@@ -63,10 +63,12 @@ def code_form(code: str, verifier: str, client_id: str, redirect_uri: str) -> di
 
 
 class OidcClient:
-    def __init__(self, settings: SignInSettings, http: aiohttp.ClientSession, now: Callable[[], datetime]) -> None:
-        self._settings = settings
-        self._issuer, self._client_id = settings.oidc_issuer, settings.oidc_client_id
-        self._redirect_uri = f"{settings.link}/sign-in/callback"
+    def __init__(
+        self, bookings: Bookings, secret: str, http: aiohttp.ClientSession, now: Callable[[], datetime]
+    ) -> None:
+        self._provider = bookings.sign_in.oidc
+        self._issuer, self._client_id, self._client_secret = self._provider.issuer, self._provider.client_id, secret
+        self._redirect_uri = f"{bookings.link}/sign-in/callback"
         self._http = http
         self._now = now
         self._lock = asyncio.Lock()
@@ -80,7 +82,7 @@ class OidcClient:
             "response_type": "code",
             "client_id": self._client_id,
             "redirect_uri": self._redirect_uri,
-            "scope": " ".join(self._settings.oidc_scopes.split()),
+            "scope": " ".join(self._provider.scopes.split()),
             "state": state,
             "nonce": nonce,
             "code_challenge": code_challenge(verifier),
@@ -101,10 +103,10 @@ class OidcClient:
         return self._verified(claims)
 
     def _verified(self, claims: Mapping[str, Any]) -> VerifiedClaims:
-        email, groups = claims.get(self._settings.oidc_email_claim), claims.get(self._settings.oidc_groups_claim, [])
+        email, groups = claims.get(self._provider.email_claim), claims.get(self._provider.groups_claim, [])
         if not isinstance(email, str) or not is_address(email):
             raise SignInFailed(
-                f"The identity provider sent no e-mail address in the claim {self._settings.oidc_email_claim!r}"
+                f"The identity provider sent no e-mail address in the claim {self._provider.email_claim!r}"
             )
         is_verified = claims.get("email_verified", True)
         if is_verified is not True and is_verified != "true":
@@ -119,10 +121,10 @@ class OidcClient:
         form = code_form(code, verifier, self._client_id, self._redirect_uri)
         headers = {}
         methods = discovered.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
-        if self._settings.oidc_client_secret and "client_secret_basic" in methods:
-            headers["authorization"] = _basic(self._client_id, self._settings.oidc_client_secret)
-        elif self._settings.oidc_client_secret:
-            form["client_secret"] = self._settings.oidc_client_secret
+        if self._client_secret and "client_secret_basic" in methods:
+            headers["authorization"] = _basic(self._client_id, self._client_secret)
+        elif self._client_secret:
+            form["client_secret"] = self._client_secret
         return await self._json("POST", str(discovered["token_endpoint"]), data=form, headers=headers)
 
     async def _checked(self, token: str) -> Mapping[str, Any]:

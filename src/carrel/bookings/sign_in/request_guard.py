@@ -11,7 +11,7 @@ import math
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -122,12 +122,19 @@ MAX_DRAINED = 32 * 1024 * 1024
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
     body_bytes: int = 64 * 1024
-    """A booking has a few hundred bytes; no valid request is larger than this."""
+    """A booking has a few hundred bytes; no valid request is larger than this, but for the `long_lists`."""
+    long_lists: re.Pattern[str] = re.compile(r"/api/v1/imported-bookings|/api/v1/groups/.+/people|/admin/groups")
+    """The paths that take up to 2,000 bookings or people at a time."""
+    long_list_bytes: int = 1024 * 1024
     body_s: float = 30.0
     """A slower sender would hold a connection for nothing."""
     address: Rate = PER_ADDRESS
     trusted_proxies: tuple[Network, ...] = ()
     """Their X-Forwarded-For is trusted. Anybody else can forge the header."""
+
+    def at(self, path: str) -> "RequestLimits":
+        """Return the limits for a path."""
+        return replace(self, body_bytes=self.long_list_bytes) if self.long_lists.fullmatch(path) else self
 
 
 class RequestGuard:
@@ -151,13 +158,14 @@ class RequestGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        guarded = _GuardedRequest(scope, receive, send, self._limits, self._headers)
-        wait_s = self._rate_limiter.wait_s(client_address(scope, self._limits.trusted_proxies))
+        limits = self._limits.at(scope["path"])
+        guarded = _GuardedRequest(scope, receive, send, limits, self._headers)
+        wait_s = self._rate_limiter.wait_s(client_address(scope, limits.trusted_proxies))
         length = Headers(scope=scope).get("content-length", "0")
         if wait_s:
             await guarded.refuse(too_many(wait_s))
-        elif not _LENGTH.fullmatch(length) or int(length) > self._limits.body_bytes:
-            await guarded.refuse(too_large(self._limits))
+        elif not _LENGTH.fullmatch(length) or int(length) > limits.body_bytes:
+            await guarded.refuse(too_large(limits))
         else:
             try:
                 await self._app(scope, guarded.receive, guarded.send)

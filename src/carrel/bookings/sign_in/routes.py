@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, unquote, urlencode
 from fastapi import APIRouter, FastAPI
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute
 
 from carrel.bookings.groups import GroupSource
 from carrel.bookings.people import How, Person, Role, Session
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 MAX_PATH = 1000
 ATTEMPT_LIFETIME = timedelta(minutes=10)
 """How long a person may take at the provider."""
+SESSION_LIFETIME = timedelta(hours=12)
+"""A working day: the provider is asked again each morning who may come in."""
 SEE_OTHER = 303
 PROVIDERS = {"oidc": "The identity provider", "hub": "JupyterHub"}
 """For people, by the way to sign in."""
@@ -60,19 +63,8 @@ class SignInAttempt:
     way: str = "oidc"
     """With which provider: another one cannot finish it."""
 
-    @property
-    def state(self) -> str:
-        return self._derived("state")
-
-    @property
-    def nonce(self) -> str:
-        return self._derived("nonce")
-
-    @property
-    def verifier(self) -> str:
-        return self._derived("verifier")
-
-    def _derived(self, purpose: str) -> str:
+    def derived(self, purpose: str) -> str:
+        """Return its `state`, `nonce` or `verifier`."""
         return derived(self.secret, f"{purpose} {self.way} {self.begun.isoformat()}")
 
     def as_cookie(self) -> str:
@@ -105,7 +97,7 @@ class SignInRoutes:
             return sign_in_pages.choice(options, providers, back_to)
         attempt = SignInAttempt(self.authenticator.now(), new_secret(), back_to, way)
         try:
-            url = await providers[way].url(attempt.state, attempt.nonce, attempt.verifier)
+            url = await providers[way].url(*map(attempt.derived, ("state", "nonce", "verifier")))
         except SignInFailed as failure:
             return self._failed(failure)
         response = RedirectResponse(url, SEE_OTHER)
@@ -131,18 +123,18 @@ class SignInRoutes:
         """The state must belong to the attempt of this browser, and an attempt works once. Raises `SignInFailed`."""
         given, options = request.query_params, self.authenticator.options
         attempt = SignInAttempt.of_cookie(request.cookies.get(self._attempt_cookie, ""))
-        if attempt is None or attempt.way != way or not is_same(given.get("state", ""), attempt.state):
+        if attempt is None or attempt.way != way or not is_same(given.get("state", ""), attempt.derived("state")):
             raise SignInFailed("This sign-in was not started in this browser")
         if not -LEEWAY <= self.authenticator.now() - attempt.begun < ATTEMPT_LIFETIME:
             raise SignInFailed("This sign-in took too long")
         if "error" in given:
             raise SignInFailed(f"{PROVIDERS[way]} reported: {given['error'][:200]}")
-        claims = await provider.finish(given.get("code", ""), attempt.verifier, attempt.nonce)
+        claims = await provider.finish(given.get("code", ""), attempt.derived("verifier"), attempt.derived("nonce"))
         people, role_options, now = self.authenticator.people, self.authenticator.roles, self.authenticator.now()
         if not await people.use_once(hashed(attempt.secret), now + ATTEMPT_LIFETIME):
             raise SignInFailed("This sign-in was already used")
         roles = role_options.by_groups(claims.groups or ())
-        if not roles | role_options.by_email(claims.email, await people.granted(claims.email)):
+        if not roles | role_options.by_email(claims.email, (await people.person(claims.email)).granted):
             untold = "" if claims.groups is not None else f": {PROVIDERS[way]} does not tell your groups"
             raise SignInFailed(f"{claims.email} is in no group that may use this service{untold}")
         if claims.groups is not None:
@@ -186,14 +178,14 @@ class SignInRoutes:
         """A new secret each time, and the old session ends: a cookie that somebody planted before does not work."""
         secret, now = new_secret(), self.authenticator.now()
         options = self.authenticator.options
-        session = Session(person.email, person.name, person.roles, person.how, now, now + options.session)
+        session = Session(person.email, person.name, person.roles, person.how, now, now + SESSION_LIFETIME)
         old = self.authenticator.session_secret(request)
         if old:
             await self.authenticator.people.end_session(hashed(old))
         await self.authenticator.people.begin_session(hashed(secret), session)
         log.info("signed_in person=%s how=%s", person.email, person.how.value)
         response = RedirectResponse(back_to, SEE_OTHER)
-        self._set(response, options.cookie, secret, options.session)
+        self._set(response, options.cookie, secret, SESSION_LIFETIME)
         return response
 
     @property
@@ -216,7 +208,7 @@ async def _redirect_to_sign_in(request: Request, problem: Exception) -> Response
     return await answer_problem(request, problem)
 
 
-def sign_in_router(authenticator: Authenticator) -> APIRouter:
+def sign_in_routes(authenticator: Authenticator) -> list[BaseRoute]:
     router = APIRouter(include_in_schema=False)
     routes = SignInRoutes(authenticator)
     router.add_api_route("/sign-in", routes.begin, methods=["GET"], response_model=None)
@@ -225,15 +217,15 @@ def sign_in_router(authenticator: Authenticator) -> APIRouter:
     router.add_api_route("/signed-out", routes.signed_out, methods=["GET"], response_model=None)
     router.add_api_route("/sign-in/dev", routes.dev_sign_in, methods=["POST"], response_model=None)
     router.add_api_route("/sign-out", routes.sign_out, methods=["POST"], response_model=None)
-    return router
+    return router.routes
 
 
 def install_sign_in(app: FastAPI, authenticator: Authenticator) -> None:
     """Adds the sign-in to an app: its routes can use `CurrentPerson`, and a `Problem` becomes an answer."""
-    from carrel.bookings.sign_in.account_routes import credentials_router
+    from carrel.bookings.sign_in.account_routes import credential_routes
 
     app.state.authenticator = authenticator
     app.add_exception_handler(Problem, answer_problem)
     app.add_exception_handler(NotSignedIn, _redirect_to_sign_in)
-    app.include_router(sign_in_router(authenticator))
-    app.include_router(credentials_router(authenticator))
+    for routes in (sign_in_routes(authenticator), credential_routes(authenticator, app.router.responses)):
+        app.router.routes.extend(routes)  # An included router would make each of them once more.

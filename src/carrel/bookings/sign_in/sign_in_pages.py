@@ -5,6 +5,7 @@ Each is written as if the service had its host for itself; `page` adds the base 
 
 import re
 from collections.abc import Iterable
+from datetime import timedelta
 from html import escape
 from urllib.parse import urlencode
 
@@ -80,12 +81,24 @@ def allow_command_line(
         for name, value in {"csrf": csrf, **asked}.items()
     )
     scopes = escape(asked["scopes"].replace(" ", ", "))
+    where = "on this computer" if callback else "on another computer"
     body = (
-        f"<p>The program <strong>{escape(asked['label'])}</strong> on this computer wants to act as "
+        f"<p>The program <strong>{escape(asked['label'])}</strong> {where} wants to act as "
         f"<strong>{escape(email)}</strong> ({scopes}). Allow it only if you have just run "
-        f"<code>carrel login</code>.</p>"
+        f"<code>carrel login</code> yourself.</p>"
         f'<form method="post" action="/cli-login">{fields}<button type="submit">Allow</button></form>'
         '<p><a href="/">No, go to the home page</a></p>'
     )
     # Browsers apply form-action also to the redirect after a form.
     return page(options, "Allow the command line?", body, form_action=callback)
+
+
+def code_to_type(options: SignInOptions, code: str, lifetime: timedelta) -> HTMLResponse:
+    """It is worth nothing without the verifier of the command line that began the login."""
+    minutes = int(lifetime.total_seconds() // 60)
+    body = (
+        f"<p>Type or paste this code where you ran <code>carrel login</code>, within {minutes} minutes:</p>"
+        f"<p><code>{escape(code)}</code></p>"
+        '<p role="note">Give it to nobody: whoever asked you for it by mail or chat would act in your name.</p>'
+    )
+    return page(options, "A code for the command line", body)

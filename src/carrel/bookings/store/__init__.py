@@ -2,11 +2,10 @@
 
 Reading order:
 
-    database        the connection, its transactions
-    schema_level    bringing the tables up to date, and which programs may use them
+    database        the connection, its transactions, and which programs may use the tables
     tables          the tables
     migrations/     how the tables are made
     bookings        implements `BookingStore`
-    people          implements `People`: sessions, pending logins, tokens, roles
+    people          sessions, pending logins, tokens, roles
     outbox          implements `Outbox`: notifications
 """

@@ -16,6 +16,7 @@ from sqlalchemy import (
     Row,
     Select,
     String,
+    Table,
     and_,
     bindparam,
     delete,
@@ -30,9 +31,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from carrel.bookings.calendar import Maintenance
 from carrel.bookings.groups import BookingGroup, GroupPerson, group_of
-from carrel.bookings.records import BookingRecord, IdempotencyKey, LogEntry, Query, State
+from carrel.bookings.maintenance import Maintenance
+from carrel.bookings.people import CredentialCount
+from carrel.bookings.records import BookingRecord, IdempotencyKey, LogEntry, LogQuery, Query, State
 from carrel.bookings.rules import Booking
 from carrel.bookings.store import tables
 from carrel.bookings.store.database import Database
@@ -42,6 +44,10 @@ B = tables.bookings.c
 M = tables.maintenance.c
 L = tables.log.c
 G, W = tables.group_people.c, tables.seen_groups.c
+E, S, T = tables.pending_logins.c, tables.sessions.c, tables.tokens.c
+
+
+ALL_ENTRIES = LogQuery()
 
 
 class SqlBookings:
@@ -96,17 +102,30 @@ class SqlReading:
         return await self._all(_in_order(found, query.newest_first))
 
     async def maintenance(self, start: datetime, end: datetime, model: str = "") -> Sequence[Maintenance]:
+        """Return those that overlap [start, end); with a model without those of another model."""
         rows = await self._connection.execute(_MAINTENANCE, {"start": start, "end": end, "model": model})
         return [_window(row) for row in rows]
 
-    async def log(self, subject: str = "", before: int = 0, limit: int = 100) -> Sequence[LogEntry]:
-        """Return the newest first. With a subject: only what concerns that person. `before`: only lower numbers."""
-        entries = select(tables.log).order_by(L.number.desc()).limit(limit)
-        if subject:
-            entries = entries.where(L.subject == subject)
-        if before:
-            entries = entries.where(L.number < before)
+    async def log(self, query: LogQuery = ALL_ENTRIES) -> Sequence[LogEntry]:
+        """Return the newest first."""
+        entries = select(tables.log).order_by(L.number.desc()).limit(query.limit)
+        if query.subject:
+            entries = entries.where(L.subject == query.subject)
+        if query.person:
+            entries = entries.where(or_(L.subject == query.person, L.actor == query.person))
+        if query.action:
+            entries = entries.where(L.action == query.action)
+        if query.start is not None:
+            entries = entries.where(L.at >= query.start)
+        if query.end is not None:
+            entries = entries.where(L.at < query.end)
+        if query.before:
+            entries = entries.where(L.number < query.before)
         return [_entry(row) for row in await self._connection.execute(entries)]
+
+    async def actions(self) -> Sequence[str]:
+        """Return those that the log has, by name."""
+        return list((await self._connection.execute(select(L.action).distinct().order_by(L.action))).scalars())
 
     async def log_after(self, number: int, limit: int = 100) -> Sequence[LogEntry]:
         """Return the oldest first: what notifications are made from."""
@@ -137,6 +156,21 @@ class SqlReading:
         seen = await self._connection.execute(select(W.group_name).where(W.person == user))
         listed = await self._connection.execute(select(G.group_name, G.is_manager).where(G.person == user))
         return dict.fromkeys(seen.scalars(), False) | {row.group_name: row.is_manager for row in listed}
+
+    async def credentials(self, email: str, now: datetime) -> CredentialCount:
+        """What the person could use the service with, besides signing in again."""
+
+        async def count(table: Table, *which: ColumnElement[bool]) -> int:
+            counted = await self._connection.execute(select(func.count()).select_from(table).where(*which))
+            return int(counted.scalar_one())
+
+        sessions = await count(tables.sessions, S.person == email, S.expires_at > now)
+        tokens = await count(tables.tokens, *_valid(email, now))
+        feeds = await count(tables.feeds, tables.feeds.c.person == email)
+        people = tables.people.c
+        known = await self._connection.execute(select(people.granted).where(people.person == email))
+        row = known.one_or_none()
+        return CredentialCount(sessions, tokens, bool(feeds), row is not None, row.granted or "" if row else "")
 
     async def _one(self, wanted: Select[Any], **given: object) -> BookingRecord | None:
         row = (await self._connection.execute(wanted, given)).one_or_none()
@@ -170,6 +204,7 @@ class SqlWriting(SqlReading):
     async def add_maintenance(self, window: Maintenance) -> None:
         values = {"id": window.id, "model": window.model, "starts_at": window.start, "ends_at": window.end}
         values |= {"gpus": window.gpus, "why": window.why, "created_by": window.created_by}
+        values |= {"nodes": list(window.nodes), "single_gpus": dict(window.single or {})}
         await self._connection.execute(insert(tables.maintenance).values(values))
 
     async def remove_maintenance(self, id: str) -> Maintenance | None:
@@ -206,6 +241,31 @@ class SqlWriting(SqlReading):
         gone = delete(tables.group_people).where(G.group_name == group, G.person == user)
         return (await self._connection.execute(gone)).rowcount > 0
 
+    async def forget_person(self, email: str, now: datetime) -> None:
+        """Takes the person off every list, takes their role, and forgets that they signed in."""
+        await self.sign_out(email, now)
+        await self._connection.execute(delete(tables.group_people).where(G.person == email))
+        await self._connection.execute(delete(tables.people).where(tables.people.c.person == email))
+
+    async def sign_out(self, email: str, now: datetime) -> int:
+        """Ends a person's sessions and logins under way, revokes their tokens and their feed, and forgets the groups
+        that were seen; returns the number of sessions and tokens."""
+        ended = await self._connection.execute(delete(tables.sessions).where(S.person == email))
+        await self._connection.execute(delete(tables.feeds).where(tables.feeds.c.person == email))
+        await self._connection.execute(delete(tables.seen_groups).where(W.person == email))
+        logins = (await self._connection.execute(select(E.secret_hash, E.facts))).all()
+        theirs = [row.secret_hash for row in logins if row.facts.get("email") == email]
+        await self._connection.execute(delete(tables.pending_logins).where(E.secret_hash.in_(theirs)))
+        revoked = await self._connection.execute(
+            update(tables.tokens).where(*_valid(email, now)).values(revoked_at=now)
+        )
+        return ended.rowcount + revoked.rowcount
+
+
+def _valid(email: str, now: datetime) -> tuple[ColumnElement[bool], ...]:
+    """A person's tokens that are neither revoked nor expired."""
+    return (T.person == email, T.revoked_at.is_(None), T.expires_at > now)
+
 
 def _conditions(query: Query, now: datetime) -> list[ColumnElement[bool]]:
     found: list[ColumnElement[bool]] = []
@@ -213,6 +273,8 @@ def _conditions(query: Query, now: datetime) -> list[ColumnElement[bool]]:
     theirs += [B.group_name.in_(query.groups)] if query.groups else []
     if theirs:
         found.append(or_(*theirs))
+    if query.id:
+        found.append(B.id.startswith(query.id, autoescape=True))
     if query.model:
         found.append(B.model == query.model)
     if query.start is not None:
@@ -265,7 +327,7 @@ _MADE_WITH_KEY = select(tables.bookings).where(B.created_by == bindparam("actor"
 _MAINTENANCE = (
     select(tables.maintenance)
     .where(M.ends_at > bindparam("start"), M.starts_at < bindparam("end"))
-    .where(or_(bindparam("model", type_=String) == "", M.model == bindparam("model", type_=String)))
+    .where(or_(bindparam("model", type_=String) == "", M.model.in_(["", bindparam("model", type_=String)])))
     .order_by(M.starts_at, M.id)
 )
 _ADD = insert(tables.bookings)
@@ -324,7 +386,8 @@ def _group_people(listed: Iterable[Row[Any]], seen: Iterable[Row[Any]]) -> dict[
 
 
 def _window(row: Row[Any]) -> Maintenance:
-    return Maintenance(row.model, row.starts_at, row.ends_at, row.gpus, row.why, row.created_by, row.id)
+    what = (row.model, row.starts_at, row.ends_at, row.gpus, row.why, row.created_by, row.id)
+    return Maintenance(*what, nodes=tuple(row.nodes), single=row.single_gpus)
 
 
 def _entry(row: Row[Any]) -> LogEntry:

@@ -20,8 +20,9 @@ from carrel.bookings.records import LogEntry
 from carrel.bookings.store import tables
 from carrel.bookings.store.bookings import SqlReading, SqlWriting
 from carrel.bookings.store.database import Database
+from carrel.parsing.time import zone_named
 
-K, M = tables.outbox.c, tables.marks.c
+K, M, P = tables.outbox.c, tables.marks.c, tables.people.c
 MARK = "log"
 """How far the log was read."""
 NOTED = "log"
@@ -95,7 +96,8 @@ class SqlOutbox:
 
     async def take(self, now: datetime, until: datetime, limit: int) -> Sequence[Delivery]:
         """Return what is due now. No other caller gets it before `until`: the caller has that long to send it."""
-        due = select(tables.outbox).where(K.due_at <= now).order_by(K.due_at, K.id, K.channel).limit(limit)
+        with_zone = select(tables.outbox, P.zone).outerjoin(tables.people, P.person == K.person)
+        due = with_zone.where(K.due_at <= now).order_by(K.due_at, K.id, K.channel).limit(limit)
         async with self._database.reading() as connection:
             if (await connection.execute(due.limit(1))).first() is None:
                 return []
@@ -172,4 +174,5 @@ def _row(notification: Notification, channel: str, due: datetime) -> dict[str, A
 
 
 def _notification(row: Row[Any]) -> Notification:
-    return Notification(row.id, Occasion(row.occasion), row.person, row.at, row.booking, row.facts)
+    zone = zone_named(row.zone or "")
+    return Notification(row.id, Occasion(row.occasion), row.person, row.at, row.booking, row.facts, zone)

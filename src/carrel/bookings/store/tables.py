@@ -96,14 +96,16 @@ maintenance = Table(
     "maintenance",
     metadata,
     Column("id", String(64), primary_key=True),
-    Column("model", String(255), nullable=False),
+    Column("model", String(255), nullable=False),  # empty: nodes and single GPUs are named
     Column("starts_at", Instant, nullable=False),
     Column("ends_at", Instant, nullable=False),
-    Column("gpus", Integer, nullable=False),
+    Column("gpus", Integer, nullable=False),  # of the model, whichever
     Column("why", Text, nullable=False),
     Column("created_by", String(320), nullable=False),
+    Column("nodes", JSON, nullable=False, server_default="[]"),
+    Column("single_gpus", JSON, nullable=False, server_default="{}"),  # UUID → what it was called
     CheckConstraint("starts_at < ends_at", name="end_after_start"),
-    CheckConstraint("gpus >= 1", name="some_gpus"),
+    CheckConstraint("(model = '') = (gpus = 0) and gpus >= 0", name="some_gpus"),
 )
 
 log = Table(
@@ -135,6 +137,7 @@ people = Table(
     Column("person", String(320), primary_key=True),
     Column("name", String(255), nullable=False),
     Column("granted", String(32)),
+    Column("zone", String(64)),  # the IANA zone that they chose; null: the lab's
     Column("last_seen_at", Instant),
 )
 

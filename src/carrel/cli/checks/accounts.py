@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from carrel import manifests
-from carrel.cli.checks.components import ask_metrics, component_pods, newest
+from carrel.cli.checks.components import ask_metrics, component_pods
 from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
-from carrel.kubernetes.cluster import ClusterError, Forbidden
-from carrel.kubernetes.objects.resources import SERVICE_ACCOUNTS, SUBJECT_ACCESS_REVIEWS
-from carrel.resource_claims import dra
+from carrel.configuration.schema import ANY_ACCOUNT
+from carrel.kubernetes.cluster import ClusterError, Selection
+from carrel.kubernetes.objects.resources import PODS, SERVICE_ACCOUNTS, SUBJECT_ACCESS_REVIEWS
 
 AT_ONCE = 8
 """Reviews: there are some hundred and fifty, and the API server has others to serve."""
 NAMED = 3
 """Missing rights that are named; if the role is gone, all are missing."""
-DRA, DRA_DRIVER = "CARREL_DRA", "CARREL_DRA_DRIVER"
 OWN_NAMESPACE = "carrel"
 """In the manifests; the chart puts the namespace of the release in its place."""
 
@@ -51,22 +50,13 @@ SCHEDULER_RIGHTS = (
 
 async def accounts(of: Installation) -> Sequence[Finding]:
     found = []
-    documents = [*manifests.rbac(), *await _for_claims(of)]
+    claims = of.configuration.resource_claims
+    documents = [*manifests.rbac(), *(manifests.dra(driver=claims.driver.value) if claims.enabled else ())]
     for account, rights in sorted(rights_by_account(documents, of.namespace).items()):
         missing = await missing_rights(of, account, rights)
         hop = f"account {account.rpartition(':')[2]}"
         found.append(fail(_words(missing), of.install, hop) if missing else ok(f"has all {len(rights)} rights", hop))
     return found
-
-
-async def _for_claims(of: Installation) -> Iterable[Mapping[str, Any]]:
-    try:
-        webhook = newest(await component_pods(of, "webhook"), "webhook")
-    except Forbidden:
-        return ()
-    if webhook is None or webhook.given(DRA).lower() != "true":
-        return ()
-    return manifests.dra(driver=webhook.given(DRA_DRIVER) or dra.DRIVER)
 
 
 def rights_by_account(documents: Iterable[Mapping[str, Any]], namespace: str) -> dict[str, list[Right]]:
@@ -140,7 +130,6 @@ def _words(missing: Sequence[Right]) -> str:
     return f"it may not {'; '.join(map(str, missing[:NAMED]))}{more}"
 
 
-SPAWNERS = "CARREL_SPAWNERS"
 PREFIX = "system:serviceaccount:"
 SPAWNER_RIGHTS = tuple(
     (verb, resource)
@@ -153,23 +142,26 @@ CARREL_RIGHTS = tuple(("patch", resource) for resource in ("pods", "secrets", "s
 TOLD = (
     (
         "carrel_pods_of_unlisted_spawners_total",
-        "pods came from a hub that is not in spawners: no booking covers them",
-        "spawners={system:serviceaccount:jhub:hub}",
+        "pods came from a hub that is not in hubs.accounts: no booking covers them",
+        "config.hubs.accounts={system:serviceaccount:jhub:hub}",
     ),
     (
         "carrel_pods_of_unmatched_hub_users_total",
         "pods are of users of the hub whose address is not known: no booking covers them",
-        "usernameDomain=lab.example",
+        "config.hubs.usernameDomain=lab.example",
     ),
 )
 """Metric of the webhook → what it means, and the value that helps."""
 
 
 async def hub(of: Installation) -> Sequence[Finding]:
-    pods = await component_pods(of, "webhook")
-    webhook = newest(pods, "webhook")
-    named = [each.strip() for each in (webhook.given(SPAWNERS) if webhook else "").split(",") if each.strip()]
-    found = [finding for account in named for finding in await _account(of, account)]
+    pods, hubs = await component_pods(of, "webhook"), of.configuration.hubs
+    found = [finding for account in sorted(hubs.named) for finding in await _account(of, account)]
+    if ANY_ACCOUNT in hubs.accounts:
+        text = "hubs.accounts has any: whoever creates a pod says whose it is, and uses that person's booking"
+        found.append(warn(text, of.with_values("config.hubs.accounts={system:serviceaccount:jhub:hub}")))
+    else:
+        found += await _unnamed_hubs(of)
     for pod in pods:
         try:
             measured = await ask_metrics(of, pod)
@@ -178,20 +170,32 @@ async def hub(of: Installation) -> Sequence[Finding]:
         for name, meaning, value in TOLD:
             if count := measured.total(name):
                 found.append(warn(f"{count:,.0f} {meaning}", of.with_values(value)))
-    return found or [ok("no hub is named, and no pod of one has come")]
+    return found or [ok("no hub is named, none runs, and no pod of one has come")]
+
+
+async def _unnamed_hubs(of: Installation) -> Sequence[Finding]:
+    """The hubs that run, by the labels of Zero to JupyterHub. They are shown to an admin, and believed by nobody."""
+    found: dict[str, str] = {}
+    for pod in (await of.client.list(PODS, Selection(labels="component=hub"))).items:
+        labels = pod.metadata.labels
+        if "jupyterhub" in (labels.get("app"), labels.get("app.kubernetes.io/name")):
+            account = f"{PREFIX}{pod.metadata.namespace}:{pod.spec.service_account_name or 'default'}"
+            found[account] = f"{pod.metadata.namespace}/{pod.metadata.name}"
+    named = of.configuration.hubs.named
+    missing = {account: pod for account, pod in sorted(found.items()) if account not in named}
+    value = f"config.hubs.accounts={{{','.join(sorted({*named, *missing}))}}}"
+    return [
+        warn(
+            f"a hub runs as {pod}, and {account} is not in hubs.accounts: no booking covers its notebooks",
+            of.with_values(value),
+        )
+        for account, pod in missing.items()
+    ]
 
 
 async def _account(of: Installation, account: str) -> Sequence[Finding]:
     hop = f"hub {account.removeprefix(PREFIX)}"
     namespace, _, name = account.removeprefix(PREFIX).partition(":")
-    if not account.startswith(PREFIX) or not (namespace and name):
-        return [
-            fail(
-                "it is not the name of a ServiceAccount",
-                of.with_values("spawners={system:serviceaccount:jhub:hub}"),
-                hop,
-            )
-        ]
     if await of.find(SERVICE_ACCOUNTS, name, namespace) is None:
         text = f"the namespace {namespace} has no ServiceAccount {name}: notebooks of another hub belong to nobody"
         return [fail(text, f"kubectl --namespace {namespace} get serviceaccounts", hop)]

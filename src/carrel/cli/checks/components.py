@@ -2,6 +2,9 @@
 
 They are asked through the API server (`pods/proxy`), so the same works in the cluster and from outside. A component
 that runs in another way, as a service of the machine or in the demo, has no such pod and is not asked.
+
+Their environment shows settings whose wrong value nobody notices. `docs/doctor.md` lists what else can be wrong
+silently, and which check finds it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -107,6 +110,15 @@ class ComponentPod(Object):
     def given(self, *names: str) -> str:
         """The value of a setting by its environment variable, of which there may be several names; empty: not given."""
         return next((each.said for each in self.main.env if each.name in names), "")
+
+
+REPORT_ONLY, YES = "CARREL_REPORT_ONLY", ("true", "1", "yes", "on")
+
+
+def agent_mode(of: Installation, agent: ComponentPod | None) -> str:
+    """native, coexist or report-only."""
+    reports = agent is not None and (agent.given(REPORT_ONLY).lower() in YES or "--report-only" in agent.main.args)
+    return "report-only" if reports else of.configuration.nodes.plugin.value
 
 
 COMPONENT_PODS = Resource(ComponentPod, "", "v1", "pods", "Pod")

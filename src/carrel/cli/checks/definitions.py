@@ -10,9 +10,9 @@ from typing import Any
 from carrel import manifests
 from carrel.cli.checks.components import component_pods, newest
 from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
+from carrel.cluster.installation import MARKER, installed_in
 from carrel.dialects import nvidia
 from carrel.dialects.carrel import PREFIXES
-from carrel.installation import MARKER, installed_in
 from carrel.kubernetes.cluster import ClusterError, Forbidden
 from carrel.kubernetes.objects.resources import (
     CLUSTER_ROLES,

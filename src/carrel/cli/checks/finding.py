@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any
 
 from carrel.cli.helm_release import HelmRelease
+from carrel.configuration.schema import Configuration
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import Json, NotFound
 from carrel.kubernetes.objects.resources import Resource
@@ -71,6 +72,8 @@ class Installation:
     probe: ProbeOptions | None = None
     """None: no pods are made."""
     helm: HelmRelease = field(default_factory=HelmRelease)
+    configuration: Configuration = field(default_factory=Configuration)
+    """That is in force."""
 
     async def find(self, kind: Resource[Any], name: str, namespace: str = "") -> Json | None:
         """Return the object, or None if there is none. Raises `ClusterError`."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 
-from carrel.cli.checks.components import ComponentPod, component_pods
+from carrel.cli.checks.components import ComponentPod, agent_mode, component_pods
 from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
 from carrel.cluster.invariants import TOLERATED, Invariant, observe, violations
 from carrel.cluster.record.silent_agents import why_silent
@@ -15,9 +15,8 @@ from carrel.kubernetes.objects.kinds import NodeObject
 from carrel.kubernetes.objects.quantity import whole_quantity
 from carrel.kubernetes.objects.resources import LEASES, NODES, PODS
 from carrel.parsing.malformed import Malformed
-from carrel.parsing.time import seconds
+from carrel.parsing.time import moment
 
-MODE = "CARREL_MODE"
 STALLS_ABOVE = 2048
 """Devices of a plugin, as `node.memory_mode_decision` says."""
 STALLS_SINCE = 36
@@ -39,13 +38,14 @@ def _of_report(of: Installation, report: GpuNodeStatus) -> Iterator[Finding]:
     except Malformed as malformed:
         yield fail(str(malformed), of.kubectl("rollout restart daemonset/carrel-agent"), hop)
         return
-    if silent := why_silent(report, of.now()):
+    if silent := why_silent(report, of.now(), of.configuration.lab.zone):
         look = of.kubectl(f"get pods --field-selector spec.nodeName={node}")
         yield fail(f"it gets no new GPU pods: {silent}", look, hop)
         return
     show = f"kubectl get gpunodestatus {node} --output yaml"
     unhealthy = [f"GPU {gpu.id}: {gpu.reason or gpu.health}" for gpu in report.status.devices if gpu.reason]
-    counted = f"{len(report.status.devices)} GPUs" + (f", reported at {seconds(beat)}" if beat else "")
+    reported = f", reported at {moment(beat, of.configuration.lab.zone)}" if beat else ""
+    counted = f"{len(report.status.devices)} GPUs{reported}"
     trouble = [*unhealthy, *filter(None, [report.status.message])]
     yield warn(f"{counted}; {'; '.join(trouble)}", show, hop) if trouble else ok(counted, hop)
     if report.status.orphans is None and beat is not None:
@@ -78,7 +78,7 @@ def _of_kubelet(
     if node is None:
         yield fail("the cluster has no such node: is the agent's --node-name right?", "kubectl get nodes", hop)
         return
-    mode = (agent.given(MODE) if agent else "") or report.status.mode or "native"
+    mode = agent_mode(of, agent)
     advertised = {name: amount(node.status.allocatable, name) for name in (nvidia.GPU, gpushare.GPU_MEM)}
     healthy = sum(1 for gpu in report.status.devices if not gpu.reason)
     logs = of.kubectl(f"logs daemonset/carrel-agent; kubectl describe node {node.metadata.name}")
@@ -87,7 +87,7 @@ def _of_kubelet(
     if mode == "coexist":
         if not advertised[nvidia.GPU]:
             text = f"it advertises no {nvidia.GPU}: in coexist mode NVIDIA's plugin must run there"
-            yield fail(text, of.with_values("mode=native") + ", or install NVIDIA's plugin", hop)
+            yield fail(text, of.with_values("config.nodes.plugin=native") + ", or install NVIDIA's plugin", hop)
         return
     if healthy and advertised[nvidia.GPU] < healthy:
         text = (
@@ -100,7 +100,7 @@ def _of_kubelet(
         yield fail(f"it advertises no {gpushare.GPU_MEM}, which the agent gives it", logs, hop)
     if report.status.memory_resource == "plugin" and _stalls(node, advertised[gpushare.GPU_MEM]):
         text = f"{advertised[gpushare.GPU_MEM]:,} devices of {gpushare.GPU_MEM} make this kubelet stall for minutes"
-        yield warn(text, of.with_values("memoryUnit=GiB"), hop)
+        yield warn(text, of.with_values("config.memory.unit=GiB"), hop)
 
 
 def _stalls(node: NodeObject, devices: int) -> bool:

@@ -5,8 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 from carrel import manifests
-from carrel.cli.checks.accounts import DRA, DRA_DRIVER
-from carrel.cli.checks.components import ComponentPod, component_pods, newest
+from carrel.cli.checks.components import ComponentPod, agent_mode, component_pods
 from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
 from carrel.dialects.cdi import why_no_cdi
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, GpuNodeStatus
@@ -16,7 +15,6 @@ from carrel.kubernetes.objects.resources import NODES, VALIDATING_WEBHOOKS
 from carrel.resource_claims import dra
 from carrel.resource_claims.objects import DEVICE_CLASSES, RESOURCE_SLICES, ResourceSlice
 
-MODE = "CARREL_MODE"
 GATE = "allocations.carrel.dev"
 SINCE, DIVIDED_SINCE = (1, 34), (1, 36)
 CDI_UNSEEN = "containerd://1.7"
@@ -24,17 +22,17 @@ CDI_UNSEEN = "containerd://1.7"
 
 
 async def resource_claims(of: Installation) -> Sequence[Finding]:
-    webhook = newest(await component_pods(of, "webhook"), "webhook")
-    counts = webhook is not None and webhook.given(DRA).lower() == "true"
-    driver = (webhook.given(DRA_DRIVER) if webhook is not None else "") or dra.DRIVER
+    counts, driver = of.configuration.resource_claims.enabled, of.configuration.resource_claims.driver.value
     slices = await _slices(of)
     foreign = list(_not_counted(of, slices, driver if counts else ""))
     if not counts:
-        return foreign or [ok("ResourceClaims are not counted (dra.enabled), and no driver advertises GPUs to them")]
+        return foreign or [
+            ok("ResourceClaims are not counted (resourceClaims.enabled), and no driver advertises GPUs to them")
+        ]
     release = await of.client.release()
     if release < SINCE:
         text = f"ResourceClaims are to be counted, and Kubernetes {release[0]}.{release[1]} has none; 1.34 has"
-        return [fail(text, of.with_values("dra.enabled=false"))]
+        return [fail(text, of.with_values("config.resourceClaims.enabled=false"))]
     ours = [each for each in slices if each.spec.driver == driver]
     found = [*foreign, *await _of_gate(of, driver), *await _of_class(of, driver), *_divided(of, ours, driver, release)]
     found += await _of_nodes(of, ours, driver)
@@ -55,7 +53,11 @@ def _not_counted(of: Installation, slices: Sequence[ResourceSlice], counted: str
         if not nodes:
             continue
         text = f"devices of {driver} on {', '.join(nodes)} are not counted: claims and other pods may get the same GPU"
-        yield fail(text, of.with_values("dra.enabled=true", f"dra.driver={driver}") + ", or uninstall that driver")
+        yield fail(
+            text,
+            of.with_values("config.resourceClaims.enabled=true", f"config.resourceClaims.driver={driver}")
+            + ", or uninstall that driver",
+        )
 
 
 async def _of_gate(of: Installation, driver: str) -> Sequence[Finding]:
@@ -116,7 +118,7 @@ async def _of_nodes(of: Installation, slices: Sequence[ResourceSlice], driver: s
 def _of_node(of: Installation, node: NodeObject, agent: ComponentPod | None, *, has_slice: bool) -> Iterator[Finding]:
     name, runtime = node.metadata.name, node.status.node_info.container_runtime_version
     hop = f"claims on {name}"
-    mode = (agent.given(MODE) if agent is not None else "") or "native"
+    mode = agent_mode(of, agent)
     if mode != "native":
         yield ok(f"they get no GPUs there: the agent runs in mode {mode}", hop)
     elif why := why_no_cdi(runtime):

@@ -12,7 +12,7 @@ from carrel.dialects import gpuclaim
 from carrel.kubernetes.cluster import ClusterError
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES
 from carrel.parsing.malformed import Malformed
-from carrel.parsing.time import instant, seconds
+from carrel.parsing.time import instant, moment
 from carrel.scheduling.scheduler_config import LONGEST_GANG_S, PREFIX, PROFILE
 
 CONTROLLER_LEASE = "carrel-controller"
@@ -45,7 +45,7 @@ async def _leader(of: Installation, name: str, namespace: str) -> Finding | None
     except Malformed as malformed:
         return fail(str(malformed), f"kubectl --namespace {namespace} delete lease {name}")
     if not holder or of.now() - at > LEADER_SILENT:
-        return fail(f"nobody leads; last renewed at {seconds(at)}", of.kubectl("get pods"))
+        return fail(f"nobody leads; last renewed at {moment(at, of.configuration.lab.zone)}", of.kubectl("get pods"))
     return ok(f"{holder.partition('_')[0]} leads")
 
 

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from carrel.cli.checks.accounts import accounts, hub
+from carrel.cli.checks.before_install import namespaces
 from carrel.cli.checks.bookings import booking_service, database, mirrored_bookings
 from carrel.cli.checks.components import clocks, components
+from carrel.cli.checks.configuration import configuration, configuration_in_force, given_settings
 from carrel.cli.checks.definitions import (
     admission,
     definitions,
@@ -17,11 +19,9 @@ from carrel.cli.checks.definitions import (
     webhook_configuration,
 )
 from carrel.cli.checks.finding import Check, Finding, Installation, fail, ok, warn
-from carrel.cli.checks.given_settings import given_settings
 from carrel.cli.checks.nodes import agents, invariants, kubelets
-from carrel.cli.checks.probe_pods import visible_gpus
 from carrel.cli.checks.resource_claims import resource_claims
-from carrel.cli.checks.runtime import runtime_class
+from carrel.cli.checks.runtime import runtime_class, visible_gpus
 from carrel.cli.checks.scheduler import CONTROLLER_LEASE, controller, extender, scheduler
 from carrel.cli.helm_release import marked_release
 from carrel.dialects import gpuclaim
@@ -47,6 +47,7 @@ CHECKS = (
     Check("accounts", accounts, limit_s=180.0),
     Check("components", components),
     Check("clocks", clocks),
+    Check("configuration", configuration),
     Check("settings", given_settings),
     Check("webhook", webhook_configuration),
     Check("admission", admission),
@@ -67,10 +68,17 @@ CHECKS = (
 )
 
 
+BEFORE_INSTALL = (
+    Check(API_SERVER, _api_server),
+    Check("namespaces", namespaces),
+)
+"""What there is to see in a cluster without Carrel."""
+
+
 async def findings(of: Installation, checks: Sequence[Check] = CHECKS) -> list[Finding]:
     """Raises `ClusterError` if the API server does not answer at all: then there is nothing to look at."""
     await of.client.release()
-    of = replace(of, helm=await marked_release(of.client))
+    of = replace(of, helm=await marked_release(of.client), configuration=await configuration_in_force(of))
     return [finding for check in checks for finding in await _found(of, check)]
 
 

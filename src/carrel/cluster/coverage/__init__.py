@@ -2,7 +2,7 @@
 
 Reading order:
 
-    coverage_changes covered_pods    which pods a booking covers now
+    covered_pods                     which pods a booking covers now
     coverage_words coverage_reader   what people are told about it
     booking_writer     writes the object of a booking, while others may write it too
 """

@@ -11,8 +11,6 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from enum import Enum
 
-import msgspec
-
 from carrel.dialects.booking_objects import BOOKINGS, BookingObject, says_the_same, write_change
 from carrel.kubernetes.cluster import (
     AlreadyExists,
@@ -24,7 +22,7 @@ from carrel.kubernetes.cluster import (
     NotFound,
     OutcomeUnknown,
 )
-from carrel.kubernetes.decoding import reader_of
+from carrel.kubernetes.decoding import read_object
 
 TRIES = 6
 
@@ -56,7 +54,7 @@ class BookingWriter:
                 if wanted is Leave.AS_IT_IS or _is(seen, wanted):
                     return has_written
                 if seen is None and isinstance(wanted, dict):
-                    created = read_booking(await self._cluster.create(BOOKINGS, wanted))
+                    created = read_object(BOOKINGS, await self._cluster.create(BOOKINGS, wanted))
                     has_written = True
                     continue
                 await self._replace(seen, wanted)
@@ -70,7 +68,7 @@ class BookingWriter:
 
     async def _read(self, name: str) -> BookingObject | None:
         try:
-            return read_booking(await self._cluster.get(BOOKINGS, name))
+            return read_object(BOOKINGS, await self._cluster.get(BOOKINGS, name))
         except NotFound:
             return None
 
@@ -91,9 +89,3 @@ def _is(seen: BookingObject | None, wanted: Decision) -> bool:
     if seen is None or not isinstance(wanted, dict):
         return seen is None and wanted is None
     return says_the_same(seen, wanted)
-
-
-def read_booking(document: Json) -> BookingObject:
-    """One that does not fit its kind is read by its metadata alone."""
-    read: Callable[[bytes], BookingObject] = reader_of(BOOKINGS)
-    return read(msgspec.json.encode(document))

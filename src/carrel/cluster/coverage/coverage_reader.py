@@ -4,20 +4,28 @@ runs without."""
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from carrel.cluster.coverage.coverage_words import Beyond, BeyondReason, BookingInUse, GpuHolder, NextFree, PodCoverage
+from carrel.cluster.coverage.coverage_words import (
+    Beyond,
+    BeyondReason,
+    BookingInUse,
+    CoverageWords,
+    GpuHolder,
+    PodCoverage,
+)
 from carrel.cluster.pod_progress import holder_of
 from carrel.cluster.state import ClusterState
 from carrel.cluster.waiting.free_again import FreeAgain
 from carrel.dialects.booking_objects import BookingObject, namespace_named
 from carrel.dialects.carrel import BOOKING, NEXT, TIER
+from carrel.dialects.hand_over_record import runs_without_gpu
 from carrel.dialects.interface import PodRequest
-from carrel.dialects.tier import person_of
-from carrel.dialects.without_gpu import WithoutGpu
+from carrel.dialects.tier import is_nobodys, person_of
+from carrel.ids import BookingId, HolderId, PersonId
 from carrel.kubernetes.objects.kinds import Namespace, Pod
 from carrel.kubernetes.objects.pods import gates_of
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.ledger import GpuEntry
-from carrel.ledger.placement import selected, suits_by_nature
+from carrel.ledger.placement import allows
 from carrel.ledger.requests import WHOLE, Request
 from carrel.ledger.tiers import Tier
 
@@ -62,30 +70,35 @@ class CoverageReader:
             covered=covered.entitlement if covered is not None else None,
             beyond=self._beyond(pod) if covered is None and tier is not None else None,
             held_for=self._held_for(pod) if waits else None,
-            is_exempt=self._covered_pods.is_exempt(pod),
+            is_exempt=self._carrel.watches.is_exempt(pod.metadata.namespace),
+            is_nobodys=self._carrel.options.tier_policy.nobodys_pods_keep and is_nobodys(pod),
             is_decided=TIER in pod.metadata.annotations,
         )
 
-    def use_of(self, booking: str) -> BookingInUse | None:
+    def use_of(self, booking: BookingId) -> BookingInUse | None:
         """None: it does not run, or the cluster does not know it yet."""
         use = self._covered_pods.use_of(booking)
         if use is None:
             return None
         return BookingInUse(use.entitlement, len(use.gpus), _names(self._covered_pods.covered_by(booking)))
 
-    def booking(self, booking: str) -> Entitlement | None:
+    def booking(self, booking: BookingId) -> Entitlement | None:
         """None: it has ended, or the cluster does not know it yet."""
         return self._covered_pods.booking(booking)
 
-    def running_for(self, person: str) -> list[Entitlement]:
+    def running_for(self, person: PersonId) -> list[Entitlement]:
         """The bookings of a person and of their groups that run now; the one that ends last comes first."""
         now = self._carrel.options.now()
         theirs = (each for each in self._covered_pods.bookings() if person in each.people and each.runs_at(now))
         return sorted(theirs, key=lambda each: (-each.ends.timestamp(), each.booking))
 
-    def next_free(self, pod: Pod, asked: WithoutGpu) -> NextFree:
-        """When a GPU as it asked for will be free, of a pod that runs without one."""
-        return self._free_again.of(pod, Request(asked.gpus, WHOLE, asked.model))
+    def why_without_gpu(self, pod: Pod, words: CoverageWords) -> str:
+        """Why the pod runs without the GPU that it asked for, and when such a GPU will be free; empty: it does not."""
+        mark = runs_without_gpu(pod, self._carrel.options.zone)
+        if mark is None or self._carrel.pod_facts.asked(pod) is not None:
+            return ""
+        free = self._free_again.of(pod, Request(mark.gpus, WHOLE, mark.model))
+        return f"{mark.sentence}. Now: {words.free_again(free, can_start_again=True)}"
 
     def holders(self, pod: Pod) -> list[GpuHolder]:
         """Who holds the GPUs that would do for a pod that waits; those that are booked come first, by their end."""
@@ -101,15 +114,16 @@ class CoverageReader:
         entries = [
             entry
             for node in nodes
-            if selected(node, request)
+            if request.selects(node)
             for entry in ledger.entries(node.name)
-            if suits_by_nature(entry.gpu, request)
+            if not entry.gpu.unusable and allows(entry.gpu, request)
         ]
         own = self._carrel.holders.held_by(pod)
-        found = [each for entry in entries for each in self._holders_of(entry) if each[0] not in own]
+        found = [each for entry in entries for each in self.holders_of(entry) if each[0] not in own]
         return [holder for _, holder in sorted(found, key=lambda each: _order(each[1]))]
 
-    def _holders_of(self, entry: GpuEntry) -> Iterable[tuple[str, GpuHolder]]:
+    def holders_of(self, entry: GpuEntry) -> Iterable[tuple[HolderId, GpuHolder]]:
+        """Who holds what of a GPU."""
         silent = self._carrel.cluster_ledger.why_silent(entry.gpu.node)
         for uid, share in sorted(entry.shares.items()):
             pod = self._carrel.holders.pod_of(uid)

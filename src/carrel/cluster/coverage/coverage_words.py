@@ -10,12 +10,13 @@ Pure: bookings and names in, sentences without a full stop out. How times and mo
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, tzinfo
 from enum import Enum
 
+from carrel.dialects.booking_objects import is_maias
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.tiers import Tier
-from carrel.parsing.time_words import in_utc
+from carrel.parsing.time import local
 
 MOST_NAMES = 5
 """Pods that are named in one sentence."""
@@ -59,6 +60,8 @@ class PodCoverage:
     held_for: Entitlement | None = None
     """The booking for whose start a scheduling gate holds the pod."""
     is_exempt: bool = False
+    is_nobodys: bool = False
+    """It has no owner."""
     is_decided: bool = True
     """False: nobody has written a tier on it."""
 
@@ -104,17 +107,27 @@ class GpuHolder:
 
 
 class CoverageWords:
-    def __init__(self, when: Callable[[datetime], str] = in_utc, model: Callable[[str], str] = str) -> None:
-        """`when` writes an instant, `model` the name of a model."""
-        self._when = when
+    def __init__(
+        self,
+        zone: tzinfo,
+        model: Callable[[str], str] = str,
+        when: Callable[[datetime, tzinfo], str] = local,
+    ) -> None:
+        """`model` writes the name of a model, `when` an instant in a zone."""
+        self._zone = zone
         self._model = model
+        self._write = when
+
+    def when(self, instant: datetime) -> str:
+        return self._write(instant, self._zone)
 
     # --- a booking ---------------------------------------------------------------------------------------------------
 
     def amount(self, entitlement: Entitlement) -> str:
-        """`1 A100`, `2 GPUs`, `1/4 A100`."""
+        """`1 A100`, `2 GPUs`, `1/4 A100`; `up to 8 A100` of a booking in MAIA's dashboard, which names no number."""
         count = f"1/{entitlement.share_of}" if entitlement.share_of > 1 else str(entitlement.gpus)
         any_model = "GPU" if entitlement.gpus == 1 else "GPUs"
+        count = f"up to {count}" if is_maias(entitlement.booking) and entitlement.gpus > 1 else count
         return f"{count} {self._model(entitlement.model) if entitlement.model else any_model}"
 
     def booking(self, entitlement: Entitlement) -> str:
@@ -133,7 +146,7 @@ class CoverageWords:
         if pod.covered is not None:
             return self.covered(pod.covered)
         if pod.tier is None:
-            return self.keeps_its_gpu(is_exempt=pod.is_exempt, is_decided=pod.is_decided)
+            return self.keeps_its_gpu(pod)
         if pod.beyond is not None:
             return self.beyond(pod.beyond, waits=pod.waits)
         return self.without_booking(waits=pod.waits)
@@ -142,13 +155,13 @@ class CoverageWords:
         """For everybody who sees the pod: `covered by a booking of 1 A100 until …`."""
         if pod.covered is not None:
             group = f" for {pod.covered.group}" if pod.covered.group else ""
-            return f"covered by a booking of {self.amount(pod.covered)}{group} until {self._when(pod.covered.ends)}"
+            return f"covered by a booking of {self.amount(pod.covered)}{group} until {self.when(pod.covered.ends)}"
         if pod.tier is not None and pod.beyond is not None:
             return "beyond its person's booking; may lose its GPU to a booked pod"
         return self.about(pod)
 
     def covered(self, entitlement: Entitlement) -> str:
-        return f"covered by {self.booking(entitlement)} until {self._when(entitlement.ends)}"
+        return f"covered by {self.booking(entitlement)} until {self.when(entitlement.ends)}"
 
     def beyond(self, beyond: Beyond, *, waits: bool = False) -> str:
         then = "this pod waits for what is free" if waits else "this pod runs on what is free"
@@ -167,14 +180,16 @@ class CoverageWords:
     def without_booking(self, *, waits: bool = False) -> str:
         return "no booking; waits for a free GPU" if waits else "no booking; may lose its GPU to a booked pod"
 
-    def keeps_its_gpu(self, *, is_exempt: bool, is_decided: bool = False) -> str:
-        if is_exempt:
+    def keeps_its_gpu(self, pod: PodCoverage) -> str:
+        if pod.is_exempt:
             return "keeps its GPU: its namespace is exempt"
-        return "keeps its GPU: its tier is not known" if is_decided else "keeps its GPU: it is older than Carrel"
+        if pod.is_nobodys:
+            return "keeps its GPU: it has no owner"
+        return "keeps its GPU: its tier is not known" if pod.is_decided else "keeps its GPU: it is older than Carrel"
 
     def held_for(self, entitlement: Entitlement) -> str:
         """Of a pod that was made for a booking that starts later."""
-        return f"waits for {self.booking(entitlement)}, which starts {self._when(entitlement.start)}"
+        return f"waits for {self.booking(entitlement)}, which starts {self.when(entitlement.start)}"
 
     # --- who holds what a pod waits for ------------------------------------------------------------------------------
 
@@ -192,7 +207,7 @@ class CoverageWords:
         if holder.unsure:
             return f"may still run: {holder.unsure}"
         if holder.until is not None:
-            return f"booked until {self._when(holder.until)}"
+            return f"booked until {self.when(holder.until)}"
         return "opportunistic: may be asked back" if holder.tier is Tier.OPPORTUNISTIC else "keeps its GPU"
 
     def free_again(self, free: NextFree, *, can_start_again: bool = False) -> str:
@@ -203,11 +218,7 @@ class CoverageWords:
             why = ": pods without a booking hold them" if free.without_end else ""
             return f"it is not known when one will be free{why}"
         earlier = "; pods without a booking may give one back earlier" if free.without_end else ""
-        return f"the first booking of one ends {self._when(free.at)}{earlier}"
-
-
-WORDS = CoverageWords()
-"""For Events, warnings and the command line: in UTC, with the full names of models."""
+        return f"the first booking of one ends {self.when(free.at)}{earlier}"
 
 
 def in_use(used: int, gpus: int, pods: Sequence[str]) -> str:

@@ -4,26 +4,30 @@ The GPUs of a ResourceClaim count as those of one of its pods (`cluster.holders`
 because that is gone or not seen yet, counts for the bookings that its Leases record until they are free.
 """
 
+import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from carrel.cluster.coverage.coverage_changes import entitlement_in, matters
 from carrel.cluster.eligible_nodes import EligibleNodes
 from carrel.cluster.options import ClusterOptions
 from carrel.cluster.pod_progress import bound_at, created_at, holder_of, is_ending, is_waiting
 from carrel.cluster.pod_requests import PodRequests, request_in
 from carrel.cluster.watches import Watches, has_exemption
-from carrel.dialects.booking_objects import BookingObject, namespace_named
+from carrel.dialects.booking_objects import BookingObject, namespace_named, read_entitlement
 from carrel.dialects.carrel import BOOKING
 from carrel.dialects.tier import is_told_a_tier, person_of
+from carrel.ids import NO_POD, BookingId, HolderId, PersonId
 from carrel.kubernetes.objects.affinity import takes_the_same_pods
 from carrel.kubernetes.objects.kinds import Namespace, NodeObject, Pod
-from carrel.ledger.coverage import Covered, PersonsPod, records_of
+from carrel.ledger.coverage import Covered, PersonsPod
 from carrel.ledger.coverage_index import FOREVER, CoverageIndex, discard
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.requests import Request
 from carrel.ledger.shares import Holder
 from carrel.ledger.tiers import Tier
+from carrel.parsing import Malformed
+
+log = logging.getLogger(__name__)
 
 
 class CoveredPods(CoverageIndex):
@@ -41,20 +45,24 @@ class CoveredPods(CoverageIndex):
         self._requests = requests
         self._eligible_nodes = eligible_nodes
         self._policy = options.tier_policy
-        self._recorded: dict[str, set[str]] = {}  # uid → the bookings that its Leases record
-        self._recorded_for: dict[str, set[str]] = {}  # the same the other way round
+        self._recorded: dict[HolderId, set[BookingId]] = {}  # uid → the bookings that its Leases record
+        self._recorded_for: dict[BookingId, set[HolderId]] = {}  # the same the other way round
         self.on_shares(ledger.holders())
 
     # --- changes -----------------------------------------------------------------------------------------------------
 
     def on_booking(self, old: BookingObject | None, new: BookingObject | None) -> None:
-        if new is not None:
-            self.set_booking(new.metadata.name, entitlement_in(new))
-        elif old is not None:
-            self.set_booking(old.metadata.name, None)
+        """One that cannot be read entitles to nothing."""
+        if booking := new or old:
+            try:
+                entitlement = read_entitlement(booking) if new is not None else None
+            except Malformed as malformed:
+                log.warning("booking_unreadable name=%s why=%r", booking.metadata.name, str(malformed))
+                entitlement = None
+            self.set_booking(booking.metadata.name, entitlement)
 
     def on_pod(self, old: Pod | None, new: Pod | None) -> None:
-        if old is not None and new is not None and not matters(old, new):
+        if old is not None and new is not None and not _matters(old, new):
             return
         for pod in filter(None, (old, new)):
             uid, claims = pod.metadata.uid, self._gpu_holders.used_by(pod)
@@ -62,22 +70,23 @@ class CoveredPods(CoverageIndex):
                 self._set_waiting(person, uid, waits=pod is new and is_waiting(pod))
             self._on_holders((uid, *claims), [pod, *filter(None, map(self._gpu_holders.pod_of, claims))])
 
-    def on_claim(self, uid: str, users: Collection[Pod]) -> None:
+    def on_claim(self, uid: HolderId, users: Collection[Pod]) -> None:
         """A ResourceClaim has changed, or is used by other pods than before; these use it, or did."""
         if users or self._ledger.shares_of(uid):  # else nobody's, or a shadow claim: most of them are
             self._on_holders((uid,), users)
 
-    def on_shares(self, uids: Iterable[str]) -> None:
+    def on_shares(self, uids: Iterable[HolderId]) -> None:
         """These pods hold other shares than before, or their GPUs are reported differently."""
         for uid in uids:
             pod = self._gpu_holders.pod_of(uid)
             self._on_holders((uid,), () if pod is None else (pod,), is_room_changed=False)
 
-    def _on_holders(self, uids: Sequence[str], pods: Iterable[Pod], *, is_room_changed: bool = True) -> None:
+    def _on_holders(self, uids: Sequence[HolderId], pods: Iterable[Pod], *, is_room_changed: bool = True) -> None:
         """These may hold GPUs, for these pods. What is gone counts for the bookings that its Leases record, whoever's
         it was."""
         for uid in uids:
-            now = {record.booking for record in records_of(self._ledger, uid)}
+            shares = self._ledger.shares_of(uid).values()
+            now = {share.coverage.booking for share in shares if share.coverage is not None}
             before = self._recorded.pop(uid, set())
             for booking in before - now:
                 discard(self._recorded_for, booking, uid)
@@ -112,7 +121,7 @@ class CoveredPods(CoverageIndex):
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
-    def of(self, uid: str) -> Covered | None:
+    def of(self, uid: HolderId) -> Covered | None:
         """None: no booking covers the pod."""
         self.update()
         if not self._running:
@@ -128,21 +137,21 @@ class CoveredPods(CoverageIndex):
             return found if all(claim in self._holders for claim in used) else None
         return self._as_guest(pod, used) if used else self.covered_waiting().get(uid)
 
-    def _as_guest(self, pod: Pod, claims: Sequence[str]) -> Covered | None:
+    def _as_guest(self, pod: Pod, claims: Sequence[HolderId]) -> Covered | None:
         """A pod whose claims are another pod's is covered with them, if that booking is for its own person too."""
         found = [self._holders.get(uid) for uid in claims]
         whose = (person_of(pod), namespace_named(pod.metadata.namespace))
         return found[0] if all(each is not None and each.entitlement.is_for(*whose) for each in found) else None
 
-    def of_newcomer(self, pod: Pod, person: str, request: Request) -> Covered | None:
+    def of_newcomer(self, pod: Pod, person: PersonId, request: Request) -> Covered | None:
         """By what a pod of that person would be covered that is about to be created."""
         if person not in self._bookings_of:
             return None
         newcomer = self._persons_pod(pod, person, request)
-        holder = Holder("", pod.metadata.namespace)
+        holder = Holder(NO_POD, pod.metadata.namespace)
         return self.cover_of(replace(newcomer, holder=holder, created=FOREVER, claims=()))  # after all that exist
 
-    def is_revocable(self, uid: str) -> bool:
+    def is_revocable(self, uid: HolderId) -> bool:
         """Whether the pod would have to give its GPUs to a booked pod: it is opportunistic, or gone anyway."""
         self.update()
         return self._is_revocable(uid)
@@ -153,13 +162,10 @@ class CoveredPods(CoverageIndex):
 
     def uncovered_tier(self, pod: Pod) -> Tier | None:
         """The tier of a pod that no booking covers. None: it is exempt, or was there before Carrel."""
-        has_tier = is_told_a_tier(pod, self._policy) and not self.is_exempt(pod)
+        has_tier = is_told_a_tier(pod, self._policy) and not self._watches.is_exempt(pod.metadata.namespace)
         return Tier.OPPORTUNISTIC if has_tier else None
 
-    def is_exempt(self, pod: Pod) -> bool:
-        return self._watches.is_exempt(pod.metadata.namespace)
-
-    def covered_by(self, booking: str) -> list[Pod]:
+    def covered_by(self, booking: BookingId) -> list[Pod]:
         """The pods that hold GPUs and that the booking covers."""
         self.update()
         people = self._running[booking].people if booking in self._running else ()
@@ -169,16 +175,16 @@ class CoveredPods(CoverageIndex):
         pods = {pod.metadata.uid: pod for pod in found}  # one may have several claims
         return sorted(pods.values(), key=lambda pod: holder_of(pod).full_name)
 
-    def users_of(self, booking: str) -> list[Pod]:
+    def users_of(self, booking: BookingId) -> list[Pod]:
         """The same, and those that wait for its GPUs."""
         waiting = (uid for uid, by in self.covered_waiting().items() if by.entitlement.booking == booking)
         return [*self.covered_by(booking), *filter(None, map(self._gpu_holders.pod_of, waiting))]
 
     # --- the pods ----------------------------------------------------------------------------------------------------
 
-    def _holding(self, person: str) -> Iterable[PersonsPod]:
+    def _holding(self, person: PersonId) -> Iterable[PersonsPod]:
         for pod in self._watches.pods_of(person):
-            if not self.is_exempt(pod):
+            if not self._watches.is_exempt(pod.metadata.namespace):
                 yield self._persons_pod(pod, person)
         for entitlement in filter(None, map(self._running.get, self._bookings_of.get(person, ()))):
             if person == min(entitlement.people):
@@ -186,20 +192,22 @@ class CoveredPods(CoverageIndex):
                     if self._gpu_holders.pod_of(uid) is None:
                         yield PersonsPod(Holder(uid), person, entitlement.namespace, entitlement.start, None, None)
 
-    def _read(self, uid: str) -> PersonsPod | None:
+    def _read(self, uid: HolderId) -> PersonsPod | None:
         pod = self._gpu_holders.pod_of(uid)
         if pod is None:
             return None
-        request = request_in(self._requests.as_admitted(pod)) if not self.is_exempt(pod) else None
+        request = (
+            request_in(self._requests.as_admitted(pod)) if not self._watches.is_exempt(pod.metadata.namespace) else None
+        )
         return self._persons_pod(pod, person_of(pod), request)
 
-    def _is_revocable(self, uid: str) -> bool:
+    def _is_revocable(self, uid: HolderId) -> bool:
         pod = self._gpu_holders.pod_of(uid)
         if pod is None or is_ending(pod):
             return True
         return uid not in self._holders and self.uncovered_tier(pod) is Tier.OPPORTUNISTIC
 
-    def _persons_pod(self, pod: Pod, person: str, request: Request | None = None) -> PersonsPod:
+    def _persons_pod(self, pod: Pod, person: PersonId, request: Request | None = None) -> PersonsPod:
         return PersonsPod(
             holder=holder_of(pod),
             person=person,
@@ -209,6 +217,18 @@ class CoveredPods(CoverageIndex):
             request=request,
             nodes=self._eligible_nodes.nodes_for(pod) if request is not None else (),
             nodes_when_open=self._eligible_nodes.nodes_for(pod, when_open=True) if request is not None else (),
-            wanted_booking=pod.metadata.annotations.get(BOOKING, ""),
+            wanted_booking=BookingId(pod.metadata.annotations.get(BOOKING, "")),
             claims=tuple(self._gpu_holders.others_of(pod)),
         )
+
+
+def _matters(old: Pod, new: Pod) -> bool:
+    """Whether the pod asks for something else, or is further. Most changes of a pod are about its containers only."""
+    before, now = old.metadata, new.metadata
+    return (
+        (before.uid, before.annotations, before.labels) != (now.uid, now.annotations, now.labels)
+        or old.spec != new.spec
+        or is_ending(old) != is_ending(new)
+        or bound_at(old) != bound_at(new)
+        or old.status.resource_claim_statuses != new.status.resource_claim_statuses
+    )

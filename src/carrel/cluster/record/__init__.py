@@ -8,7 +8,7 @@ Reading order:
     release            frees GPUs by the word of an admin
 
     gpu_nodes silent_agents    which node a GPU belongs to; whether its agent has reported lately
-    unrecorded_pods allocatable_gpus adoption   pods with GPUs and without a Lease; what kubelets have; records them
+    unrecorded_pods adoption   pods with GPUs and without a Lease; what kubelets have; records them
     slot_gpus          which GPU is behind a slot, where the kubelet chooses; waits until it has one
     shown_gpus         GPUs and their holders by the numbers that people know
 """

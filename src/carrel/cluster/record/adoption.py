@@ -12,6 +12,7 @@ from enum import Enum
 from carrel.cluster.record.cluster_ledger import ClusterLedger
 from carrel.cluster.record.lease_writer import LeaseWriter
 from carrel.cluster.record.unrecorded_pods import UnrecordedPod
+from carrel.ids import HolderId, NodeName
 from carrel.kubernetes.isolation import Isolation
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.requests import WHOLE
@@ -34,7 +35,7 @@ class AdoptedPod:
     """What was done about one pod."""
 
     holder: Holder
-    node: str
+    node: NodeName
     gpus: tuple[int, ...]
     """Indices; empty: not known."""
     amount: str
@@ -49,7 +50,7 @@ class Adoption:
         self._lease_writer = lease_writer
         self._isolation = isolation or Isolation()
 
-    def unrecorded(self) -> Sequence[tuple[str, UnrecordedPod]]:
+    def unrecorded(self) -> Sequence[tuple[NodeName, UnrecordedPod]]:
         """Node and pod, by their names."""
         nodes = self._cluster_ledger.ledger.nodes
         found = self._isolation.found("adoption", nodes, lambda node: (node, self._cluster_ledger.unrecorded(node)))
@@ -60,7 +61,7 @@ class Adoption:
         """What `record` would do."""
         return [_adopted(node, pod, self._why_not(node, pod) or Outcome.TO_RECORD) for node, pod in self.unrecorded()]
 
-    async def record(self, uids: Iterable[str] | None = None) -> list[AdoptedPod]:
+    async def record(self, uids: Iterable[HolderId] | None = None) -> list[AdoptedPod]:
         """Records all of them, or those with these uids."""
         wanted = None if uids is None else frozenset(uids)
         due = [(node, pod) for node, pod in self.unrecorded() if wanted is None or pod.holder.uid in wanted]
@@ -69,10 +70,10 @@ class Adoption:
         failed = [_adopted(node, pod, Outcome.FAILED) for node, pod in due if pod.holder.uid not in treated]
         return [*done, *failed]
 
-    async def _adopt(self, due: tuple[str, UnrecordedPod]) -> AdoptedPod:
+    async def _adopt(self, due: tuple[NodeName, UnrecordedPod]) -> AdoptedPod:
         return _adopted(*due, await self._record(*due))
 
-    async def _record(self, node: str, pod: UnrecordedPod) -> Outcome:
+    async def _record(self, node: NodeName, pod: UnrecordedPod) -> Outcome:
         why_not = self._why_not(node, pod)
         if why_not is not None:
             return why_not
@@ -82,7 +83,7 @@ class Adoption:
                 return Outcome.CHANGED
         return Outcome.RECORDED
 
-    def _why_not(self, node: str, pod: UnrecordedPod) -> Outcome | None:
+    def _why_not(self, node: NodeName, pod: UnrecordedPod) -> Outcome | None:
         if self._cluster_ledger.why_other_unit(node):
             return Outcome.OTHER_UNIT
         if not self._cluster_ledger.kubelet_chooses(node):
@@ -91,7 +92,7 @@ class Adoption:
             return Outcome.NOT_BY_KUBELET
         return None if len(self._gpus(node, pod)) == pod.devices else Outcome.NO_SLOT
 
-    def _gpus(self, node: str, pod: UnrecordedPod) -> Sequence[Gpu]:
+    def _gpus(self, node: NodeName, pod: UnrecordedPod) -> Sequence[Gpu]:
         """What goes on Leases: its GPUs, or as many slots as the kubelet gave it GPUs."""
         if not self._cluster_ledger.kubelet_chooses(node):
             return pod.gpus
@@ -101,5 +102,5 @@ class Adoption:
         return [*own, *reversed(free)][: pod.devices]
 
 
-def _adopted(node: str, pod: UnrecordedPod, outcome: Outcome) -> AdoptedPod:
+def _adopted(node: NodeName, pod: UnrecordedPod, outcome: Outcome) -> AdoptedPod:
     return AdoptedPod(pod.holder, node, tuple(gpu.index for gpu in pod.gpus), str(pod.amount), outcome)

@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from carrel.cluster.closed_nodes import ClosedNodes
+from carrel.cluster.eligible_nodes import ClosedNodes
+from carrel.cluster.options import ClusterOptions
 from carrel.cluster.pod_progress import is_ending, slot_of, state_of
-from carrel.cluster.record.allocatable_gpus import AllocatableGpus
 from carrel.cluster.record.gpu_nodes import GpuNodes
-from carrel.cluster.record.known_lease import KnownLease, OwnWrites, slots_in_use
+from carrel.cluster.record.known_lease import KnownLease, slots_in_use
 from carrel.cluster.record.silent_agents import why_silent
-from carrel.cluster.record.unrecorded_pods import UnrecordedPod, users_by_gpu, why_set_aside
+from carrel.cluster.record.unrecorded_pods import AllocatableGpus, UnrecordedPod, users_by_gpu, why_set_aside
 from carrel.cluster.watches import Watches
-from carrel.dialects import carrel, gpuclaim
-from carrel.dialects.carrel import LeaseRecord
+from carrel.dialects import gpu_lease, gpuclaim, visible_devices
+from carrel.dialects.gpu_lease import LeaseRecord
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.dialects.kai_reservation import is_reservation
-from carrel.dialects.options import DialectOptions
+from carrel.ids import NO_NODE, GpuUuid, HolderId, NodeName
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Lease, NodeObject, Pod
 from carrel.ledger.gpus import Gpu, Node
@@ -34,7 +34,6 @@ from carrel.ledger.shares import Holder, Share
 from carrel.ledger.slots import as_slots
 from carrel.parsing import Malformed
 
-NONE: frozenset[str] = frozenset()
 WHILE_RENUMBERED = "; that Lease is moved within seconds, or goes when its holders have ended"
 NOT_UNDERSTOOD = "what is known of it cannot be understood; Carrel's log says why"
 
@@ -51,7 +50,7 @@ class ClusterLedger:
         ledger: Ledger,
         watches: Watches,
         closed_nodes: ClosedNodes,
-        dialect_options: DialectOptions,
+        options: ClusterOptions,
         isolation: Isolation,
     ) -> None:
         self.ledger = ledger
@@ -59,31 +58,31 @@ class ClusterLedger:
         self._pods = watches.pods.store
         self._gpu_holders = watches.holders
         self._closed_nodes = closed_nodes
-        self._memory_unit = dialect_options.memory_unit
+        self._memory_unit = options.dialect_options.memory_unit
         self._isolation = isolation
-        self._kubelets = AllocatableGpus(watches, dialect_options)
+        self._kubelets = AllocatableGpus(watches, options.dialect_options)
+        self._zone = options.zone
         self._gpu_nodes = GpuNodes(watches, self)
-        self._statuses: dict[str, GpuNodeStatus] = {}
-        self._labels: dict[str, Mapping[str, str]] = {}
-        self._reported: dict[str, Node] = {}  # with its real GPUs, also where the ledger has slots
-        self._stale: dict[str, str] = {}  # node → why its report is too old
+        self._statuses: dict[NodeName, GpuNodeStatus] = {}
+        self._labels: dict[NodeName, Mapping[str, str]] = {}
+        self._reported: dict[NodeName, Node] = {}  # with its real GPUs, also where the ledger has slots
+        self._stale: dict[NodeName, str] = {}  # node → why its report is too old
         self._leases: dict[str, KnownLease] = {}
-        self._unreadable: dict[tuple[str, int], str] = {}  # node and index → why the Lease cannot be read
-        self._recorded_on: dict[str, set[str]] = {}  # GPU → the Leases that record it: one, if all is well
-        self.own_writes = OwnWrites()
-        self._promised: dict[str, dict[str, _Promise]] = {}  # GPU → uid → what is about to be written on its Lease
-        self._unrecorded: dict[str, dict[str, Share]] = {}  # GPU → uid → what a pod holds without a Lease
-        self._held_on: dict[str, Mapping[str, dict[str, Share]]] = {}  # the same by node
-        self._lease_names: dict[str, set[str]] = {}  # uid → the Leases that give it a share
-        self._to_refresh: set[str] = set()
-        self._when_shares_change: list[Callable[[Iterable[str]], None]] = []
+        self._unreadable: dict[tuple[NodeName, int], str] = {}  # node and index → why the Lease cannot be read
+        self._recorded_on: dict[GpuUuid, set[str]] = {}  # GPU → the Leases that record it: one, if all is well
+        # What is about to be written on the Lease of a GPU, by uid.
+        self._promised: dict[GpuUuid, dict[HolderId, _Promise]] = {}
+        self._unrecorded: dict[GpuUuid, dict[HolderId, Share]] = {}  # GPU → uid → what a pod holds without a Lease
+        self._held_on: dict[NodeName, Mapping[GpuUuid, dict[HolderId, Share]]] = {}  # the same by node
+        self._to_refresh: set[NodeName] = set()
+        self._when_shares_change: list[Callable[[Iterable[HolderId]], None]] = []
 
-    def on_shares(self, handler: Callable[[Iterable[str]], None]) -> None:
+    def on_shares(self, handler: Callable[[Iterable[HolderId]], None]) -> None:
         """The handler is called with the uids of pods that hold other shares than before, or whose GPUs are reported
         differently."""
         self._when_shares_change.append(handler)
 
-    def _tell_shares(self, uids: Iterable[str]) -> None:
+    def _tell_shares(self, uids: Iterable[HolderId]) -> None:
         for handler in self._when_shares_change:
             handler(uids)
 
@@ -91,7 +90,7 @@ class ClusterLedger:
 
     def on_node_status(self, old: GpuNodeStatus | None, new: GpuNodeStatus | None) -> None:
         status = new or old
-        name = status.metadata.name if status else ""
+        name = status.metadata.name if status else NO_NODE
         if new is None or new.spec.node_name not in ("", name):
             # An object that names another node could replace the report of that node's own agent.
             self._statuses.pop(name, None)
@@ -116,33 +115,33 @@ class ClusterLedger:
             self._kubelets.forget_node(old.metadata.name)
             self._refresh(*{old.metadata.name} | self._gpu_nodes.on_node(old.metadata.name))
 
-    def labels_of(self, node: str) -> Mapping[str, str]:
+    def labels_of(self, node: NodeName) -> Mapping[str, str]:
         return self._labels.get(node, {})
 
     def mark_silent_agents(self, now: datetime) -> None:
         """To be called every few seconds: a node whose agent does not report takes no new pods."""
         for name, status in self._statuses.items():
-            why = why_silent(status, now)
+            why = why_silent(status, now, self._zone)
             if why != self._stale.get(name, ""):
                 self._stale[name] = why
                 self._refresh(name)
 
-    def why_silent(self, node: str) -> str:
+    def why_silent(self, node: NodeName) -> str:
         """Why the node's report is too old; empty if it is not."""
         return self._stale.get(node, "")
 
-    def why_other_unit(self, node: str) -> str:
+    def why_other_unit(self, node: NodeName) -> str:
         """Why the node's agent and this process mean different amounts by a number on a pod; empty if they do not."""
         status = self._statuses.get(node)
         return gpuclaim.why_other_unit(status, self._memory_unit) if status is not None else ""
 
-    def _refresh(self, *names: str) -> None:
+    def _refresh(self, *names: NodeName) -> None:
         """A node whose report, pods or Leases cannot be understood takes no new pods; the others are not concerned."""
         for name in sorted(names):
             if not self._isolation.ask("node", name, self._is_read, False):
                 self.ledger.set_node(Node(name, (), self._labels.get(name, {}), unusable=NOT_UNDERSTOOD))
 
-    def _is_read(self, name: str) -> bool:
+    def _is_read(self, name: NodeName) -> bool:
         """Sets the node in the ledger, as it is known now."""
         status = self._statuses.get(name)
         if status is None:
@@ -187,13 +186,13 @@ class ClusterLedger:
         self._refresh(*others)
         return True
 
-    def has_node(self, node: str) -> bool:
+    def has_node(self, node: NodeName) -> bool:
         return node in self._labels
 
-    def is_recorded_on(self, uuid: str, node: str) -> bool:
+    def is_recorded_on(self, uuid: GpuUuid, node: NodeName) -> bool:
         return any(lease.record.node == node and lease.record.shares for lease in self._leases_with(uuid))
 
-    def _holders_on(self, node: str) -> set[str]:
+    def _holders_on(self, node: NodeName) -> set[HolderId]:
         return {uid for entry in self.ledger.entries(node) for uid in entry.shares}
 
     def _why_unsure(self, gpu: Gpu) -> str:
@@ -201,7 +200,7 @@ class ClusterLedger:
         unreadable = self._unreadable.get((gpu.node, gpu.index))
         if unreadable:
             return unreadable
-        name = gpuclaim.lease_name(gpu.node, gpu.index)
+        name = gpu_lease.lease_name(gpu.node, gpu.index)
         here, elsewhere = self._leases.get(name), self._recorded_on.get(gpu.uuid, set()) - {name}
         if here is not None and here.record.gpu != gpu.uuid:
             other = here.record.gpu or "of unknown identity"
@@ -231,7 +230,7 @@ class ClusterLedger:
 
     # --- pods without a Lease ----------------------------------------------------------------------------------------
 
-    def unrecorded(self, node: str) -> Sequence[UnrecordedPod]:
+    def unrecorded(self, node: NodeName) -> Sequence[UnrecordedPod]:
         """The pods of the node that have GPUs, and that no Lease names."""
         status, reported = self._statuses.get(node), self._reported.get(node)
         if status is None or reported is None or not self._watches.are_holders_read:
@@ -242,40 +241,39 @@ class ClusterLedger:
         """All pods, claims and Leases may be here now. To be called before the first answer."""
         self._refresh_if_complete(())
 
-    def _refresh_if_complete(self, nodes: Iterable[str]) -> None:
+    def _refresh_if_complete(self, nodes: Iterable[NodeName]) -> None:
         self._to_refresh.update(nodes)
         if self._to_refresh and self._watches.are_holders_read:
             due, self._to_refresh = self._to_refresh, set()
             self._refresh(*due)
 
     def _is_recorded(self, pod: Pod) -> bool:
-        if names := self._lease_names.get(pod.metadata.uid):
+        if leases := self.leases_of(pod.metadata.uid):
             # Some of its Leases may be missing: one was deleted by somebody, or `adoption` has not written it yet.
-            told = carrel.bound_gpus(pod.metadata.annotations)
-            if told:
-                return told <= {self._leases[name].record.gpu for name in names if name in self._leases}
-            return len(names) >= self._kubelets.count_of(pod)
+            told = visible_devices.bound_gpus(pod.metadata.annotations)
+            return told <= {each.record.gpu for each in leases} if told else len(leases) >= self._kubelets.count_of(pod)
         lease = self._leases.get(slot_of(pod)) if is_reservation(pod) else None
         return lease is not None and lease.record.reservation is not None
 
-    def _hold_unrecorded(self, node: str, held: Mapping[str, dict[str, Share]]) -> None:
+    def _hold_unrecorded(self, node: NodeName, held: Mapping[GpuUuid, dict[HolderId, Share]]) -> None:
         """Sets what pods of the node hold without a Lease: GPU → uid → share."""
         before = self._held_on.pop(node, {})
         if held:
             self._held_on[node] = held
         for gpu in before.keys() | held.keys():
             if before.get(gpu) != held.get(gpu):
-                self._unrecorded.pop(gpu, None)
                 if gpu in held:
                     self._unrecorded[gpu] = held[gpu]
+                elif self._unrecorded.get(gpu) == before[gpu]:  # else the GPU is another node's now
+                    del self._unrecorded[gpu]
                 self._update_ledger(gpu)
 
     # --- slots, where the kubelet chooses the GPUs -------------------------------------------------------------------
 
-    def kubelet_chooses(self, node: str) -> bool:
+    def kubelet_chooses(self, node: NodeName) -> bool:
         return node in self._reported and self._reported[node].kubelet_chooses
 
-    def reported(self, node: str) -> Node | None:
+    def reported(self, node: NodeName) -> Node | None:
         """The node with the GPUs that it reports; the ledger may have slots instead."""
         return self._reported.get(node)
 
@@ -283,7 +281,7 @@ class ClusterLedger:
         """All nodes, in the same way."""
         return tuple(self._reported.values())
 
-    def users_of(self, gpu: Gpu) -> Sequence[str]:
+    def users_of(self, gpu: Gpu) -> Sequence[HolderId]:
         """The uids of the pods that have the GPU, as the kubelet said when its agent last looked."""
         devices = self._statuses[gpu.node].status.devices if gpu.node in self._statuses else ()
         return next((device.in_use_by for device in devices if device.id == gpu.index), ())
@@ -301,18 +299,18 @@ class ClusterLedger:
             # By uid: after a deletion another replica, or this one, may have created a new Lease of that name already.
             if old is not None and (known is None or known.uid == old.metadata.uid):
                 self._remove_lease(old.metadata.name)
-            if old is not None:
-                self.own_writes.on_deleted(old.metadata.name, old.metadata.uid)
             return
         name = new.metadata.name
         known = self._leases.get(name)
+        if self._watches.leases.has_deleted(new.metadata.uid):
+            return  # what was read before the deletion came after it
         if known is not None and not known.is_before(new.metadata.resource_version):
             return
         try:
-            record = self.own_writes.record_in(new) or carrel.read_lease(new, known.as_read(old) if known else None)
+            record = gpu_lease.read_lease(new)
         except Malformed as malformed:
             self._remove_lease(name)
-            if place := gpuclaim.read_lease_name(name):
+            if place := gpu_lease.read_lease_name(name):
                 self._unreadable[place] = str(malformed)
                 self._refresh(place[0])
             return
@@ -324,11 +322,11 @@ class ClusterLedger:
         return self._leases.get(name)
 
     def has_lease(self, gpu: Gpu) -> bool:
-        return gpuclaim.lease_name(gpu.node, gpu.index) in self._leases
+        return gpu_lease.lease_name(gpu.node, gpu.index) in self._leases
 
     def unreadable_leases(self) -> Mapping[str, str]:
         """Lease → why it cannot be read."""
-        return {gpuclaim.lease_name(*place): why for place, why in self._unreadable.items()}
+        return {gpu_lease.lease_name(*place): why for place, why in self._unreadable.items()}
 
     def leases(self) -> Sequence[KnownLease]:
         return tuple(self._leases.values())
@@ -337,12 +335,12 @@ class ClusterLedger:
         """Of the GPUs that are kept for booked pods: a few of thousands."""
         return [lease for gpu in sorted(self.ledger.kept) for lease in self._leases_with(gpu)]
 
-    def leases_of(self, uid: str) -> Sequence[KnownLease]:
+    def leases_of(self, uid: HolderId) -> Sequence[KnownLease]:
         """The Leases that give a pod its shares."""
         known = (lease for gpu in self.ledger.shares_of(uid) for lease in self._leases_with(gpu))
         return [lease for lease in known if any(share.holder.uid == uid for share in lease.record.shares)]
 
-    def _leases_with(self, gpu: str) -> list[KnownLease]:
+    def _leases_with(self, gpu: GpuUuid) -> list[KnownLease]:
         return [self._leases[name] for name in sorted(self._recorded_on.get(gpu, ()))]
 
     def _set_lease(self, lease: KnownLease) -> None:
@@ -354,33 +352,26 @@ class ClusterLedger:
             self._refresh_if_unsure(before)
         self._recorded_on.setdefault(lease.record.gpu, set()).add(lease.name)
         self._update_ledger(lease.record.gpu)
-        self._name_holders(lease.name, before.record if before else None, lease.record)
+        self._refresh_named(before.record if before else None, lease.record)
         self._refresh(*self._gpu_nodes.on_lease(lease.record.gpu))
         self._refresh_if_unsure(lease)
 
     def _remove_lease(self, name: str) -> None:
         lease = self._leases.pop(name, None)
-        place = gpuclaim.read_lease_name(name)
+        place = gpu_lease.read_lease_name(name)
         if place is not None and self._unreadable.pop(place, ""):
             self._refresh(place[0])
         if lease is not None:
             self._unrecord(lease)
-            self._name_holders(name, lease.record, None)
+            self._refresh_named(lease.record, None)
             self._refresh_if_unsure(lease)
 
-    def _name_holders(self, name: str, before: LeaseRecord | None, after: LeaseRecord | None) -> None:
+    def _refresh_named(self, before: LeaseRecord | None, after: LeaseRecord | None) -> None:
         """A pod that a Lease names for the first time holds by it what it held without one; and the reverse."""
         had = {share.holder.uid for share in before.shares} if before else set()
         has = {share.holder.uid for share in after.shares} if after else set()
-        for uid in has - had:
-            self._lease_names.setdefault(uid, set()).add(name)
-        for uid in had - has:
-            names = self._lease_names.get(uid, set())
-            names.discard(name)
-            if not names:
-                self._lease_names.pop(uid, None)
         pods = filter(None, map(self._pods.by_uid, had ^ has))
-        self._refresh_if_complete({pod.spec.node_name for pod in pods if self._kubelets.has_pods(pod.spec.node_name)})
+        self._refresh_if_complete({pod.spec.node_name for pod in pods if pod.spec.node_name})
 
     def _unrecord(self, lease: KnownLease) -> None:
         names = self._recorded_on.get(lease.record.gpu, set())
@@ -390,7 +381,7 @@ class ClusterLedger:
         self._update_ledger(lease.record.gpu)
         self._refresh(*self._gpu_nodes.on_lease(lease.record.gpu))
 
-    def _update_ledger(self, gpu: str) -> None:
+    def _update_ledger(self, gpu: GpuUuid) -> None:
         """Sets all shares of a GPU: those recorded on any Lease, and those about to be written."""
         records = [lease.record for lease in self._leases_with(gpu)]
         shares = dict(self._unrecorded.get(gpu, {}))
@@ -433,7 +424,7 @@ class ClusterLedger:
         for claim in self._gpu_holders.used_by(pod) if pod is not None else ():
             self.on_claim(claim)
 
-    def on_claim(self, uid: str) -> None:
+    def on_claim(self, uid: HolderId) -> None:
         """A claim is as far as its pods are."""
         for gpu in tuple(self.ledger.shares_of(uid)):
             self._update_ledger(gpu)
@@ -456,7 +447,7 @@ class ClusterLedger:
         # Whatever a listener does: who promised it must learn that it is promised, or nobody would ever withdraw it.
         self._isolation.ask("promise", [holder.uid], self._tell_shares, None, ", ".join)
 
-    def withdraw(self, uid: str, owner: str) -> None:
+    def withdraw(self, uid: HolderId, owner: str) -> None:
         """The Leases say so now, or never will: from now on only they count."""
         for gpu in tuple(self.ledger.shares_of(uid)):
             promised = self._promised.get(gpu, {})
@@ -464,15 +455,16 @@ class ClusterLedger:
                 del promised[uid]
                 if not promised:
                     del self._promised[gpu]
-                if self._lease_names.get(uid, NONE).isdisjoint(self._recorded_on.get(gpu, NONE)):
-                    # Else a Lease of the GPU names the pod, which went before the promise.
+                # If a Lease of the GPU names the pod, that counted before the promise already.
+                if not any(share.holder.uid == uid for each in self._leases_with(gpu) for share in each.record.shares):
                     self._isolation.ask("promise", gpu, self._update_ledger, None)
 
     def lease_written(self, lease: KnownLease) -> None:
-        """This process wrote the Lease: no need to wait for the watch, which may have shown a later change already."""
+        """This process wrote the Lease: no need to wait for the watch, which may have shown a later change already, or
+        its deletion."""
         known = self._leases.get(lease.name)
         is_newer = known is None or known.is_before(lease.version)
-        if is_newer and not self.own_writes.is_gone(lease.uid):
+        if is_newer and not self._watches.leases.has_deleted(lease.uid):
             self._set_lease(lease)
 
     def lease_deleted(self, name: str, uid: str) -> None:

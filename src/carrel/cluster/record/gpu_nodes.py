@@ -18,12 +18,13 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from carrel.cluster.watches import Watches
+from carrel.ids import NO_NODE, GpuUuid, NodeName
 from carrel.ledger.gpus import Gpu, place_name
 
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    uuids: frozenset[str]
+    uuids: frozenset[GpuUuid]
     created: str
     """When the GpuNodeStatus was created. The API server writes it, always in the same form."""
 
@@ -31,9 +32,9 @@ class _Report:
 class NodeRecords(Protocol):
     """What is known of nodes besides what they report."""
 
-    def has_node(self, node: str) -> bool: ...
+    def has_node(self, node: NodeName) -> bool: ...
 
-    def is_recorded_on(self, uuid: str, node: str) -> bool:
+    def is_recorded_on(self, uuid: GpuUuid, node: NodeName) -> bool:
         """Whether a Lease of that node gives somebody a part of that GPU."""
         ...
 
@@ -42,11 +43,11 @@ class GpuNodes:
     def __init__(self, watches: Watches, records: NodeRecords) -> None:
         self._watches = watches
         self._records = records
-        self._reports: dict[str, _Report] = {}  # by node
-        self._claimants: dict[str, set[str]] = {}  # UUID → the nodes that report it
-        self._owners: dict[str, str] = {}  # UUID → the node that has it
+        self._reports: dict[NodeName, _Report] = {}  # by node
+        self._claimants: dict[GpuUuid, set[NodeName]] = {}  # UUID → the nodes that report it
+        self._owners: dict[GpuUuid, NodeName] = {}  # UUID → the node that has it
 
-    def report(self, node: str, uuids: Iterable[str], created: str) -> set[str]:
+    def report(self, node: NodeName, uuids: Iterable[GpuUuid], created: str) -> set[NodeName]:
         """What the node reports now. Returns the other nodes that lose a GPU by it, or get one."""
         before, now = self._reports.get(node), _Report(frozenset(uuids), created)
         if before == now:
@@ -59,18 +60,18 @@ class GpuNodes:
             self._claimants.setdefault(uuid, set()).add(node)
         return self._decide(reported_before | now.uuids) - {node}
 
-    def forget(self, node: str) -> set[str]:
+    def forget(self, node: NodeName) -> set[NodeName]:
         """The node reports nothing any more. Returns the others that get a GPU by it."""
         changed = self.report(node, (), "")
         self._reports.pop(node, None)
         return changed
 
-    def on_node(self, node: str) -> set[str]:
+    def on_node(self, node: NodeName) -> set[NodeName]:
         """The Node has come or is gone. Returns the nodes that lose a GPU by it, or get one."""
         report = self._reports.get(node)
         return self._decide(uuid for uuid in report.uuids if len(self._claimants[uuid]) > 1) if report else set()
 
-    def on_lease(self, uuid: str) -> set[str]:
+    def on_lease(self, uuid: GpuUuid) -> set[NodeName]:
         """Another Lease than before may record the GPU. Returns the nodes that lose it by it, or get it."""
         return self._decide([uuid]) if len(self._claimants.get(uuid, ())) > 1 else set()
 
@@ -82,10 +83,10 @@ class GpuNodes:
         why = f"node {owner} reports the same GPU, {gpu.uuid}, and had it first"
         return replace(gpu, uuid=place_name(gpu.node, gpu.index), unusable=why)
 
-    def _decide(self, uuids: Iterable[str]) -> set[str]:
+    def _decide(self, uuids: Iterable[GpuUuid]) -> set[NodeName]:
         changed = set()
         for uuid in uuids:
-            claimants, before = self._claimants[uuid], self._owners.pop(uuid, "")
+            claimants, before = self._claimants[uuid], self._owners.pop(uuid, NO_NODE)
             if not claimants:
                 del self._claimants[uuid]
                 continue
@@ -95,10 +96,10 @@ class GpuNodes:
                 changed |= claimants
         return changed
 
-    def _first_of(self, claimants: Iterable[str], uuid: str, before: str) -> str:
-        keeps = before if self._watches.are_nodes_read else ""
+    def _first_of(self, claimants: Iterable[NodeName], uuid: GpuUuid, before: NodeName) -> NodeName:
+        keeps = before if self._watches.are_nodes_read else NO_NODE
         return min(claimants, key=lambda node: self._rank(node, uuid, keeps))
 
-    def _rank(self, node: str, uuid: str, keeps: str) -> tuple[bool, bool, bool, str, str]:
+    def _rank(self, node: NodeName, uuid: GpuUuid, keeps: NodeName) -> tuple[bool, bool, bool, str, str]:
         is_there, is_recorded = self._records.has_node(node), self._records.is_recorded_on(uuid, node)
         return (not is_there, not is_recorded, node != keeps, self._reports[node].created, node)

@@ -1,13 +1,11 @@
-"""Leases of GPUs as they were last read or written by this process, and those that it is just writing."""
+"""Leases of GPUs as they were last read or written by this process, and the slots that they name."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from carrel.dialects.carrel import LeaseRecord
-from carrel.dialects.gpuclaim import lease_name
-from carrel.kubernetes.cluster import Json
-from carrel.kubernetes.objects.kinds import Lease
+from carrel.dialects.gpu_lease import LeaseRecord, lease_name
+from carrel.ids import GpuUuid, HolderId
+from carrel.kubernetes.reflector import version_number
 from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.slots import Reservation, ReservationState
 
@@ -20,63 +18,16 @@ class KnownLease:
     record: LeaseRecord
 
     def is_before(self, version: str) -> bool:
-        return _number(self.version) < _number(version)
-
-    def as_read(self, lease: Lease | None) -> tuple[Lease, LeaseRecord] | None:
-        """A Lease and what it says, if that is known of this very state of it."""
-        if lease is None or (self.uid, self.version) != (lease.metadata.uid, lease.metadata.resource_version):
-            return None
-        return lease, self.record
-
-
-def _number(version: str) -> int:
-    """Resource versions increase: Kubernetes promises it since 1.35, and it was always so."""
-    return int(version) if version.isdecimal() else 0
-
-
-class OwnWrites:
-    """The watch often shows a write before its answer, and sometimes what others did to the Lease after it, too."""
-
-    def __init__(self) -> None:
-        self._being_written: dict[str, tuple[Json, LeaseRecord]] = {}  # Lease → its new text, and what that says
-        self._gone: set[str] = set()  # the uids of those that were deleted meanwhile
-
-    @contextmanager
-    def writing(self, body: Json, record: LeaseRecord) -> Iterator[None]:
-        """Until the answer was heeded. One write at a time for each Lease (`LeaseWriter` sees to it)."""
-        name = body["metadata"]["name"]
-        self._being_written[name] = (body, record)
-        try:
-            yield
-        finally:
-            del self._being_written[name]
-            if not self._being_written:
-                self._gone.clear()
-
-    def record_in(self, lease: Lease) -> LeaseRecord | None:
-        """What the Lease says, if it is what is being written: one with dozens of shares takes long to read."""
-        if lease.metadata.name not in self._being_written:
-            return None
-        body, record = self._being_written[lease.metadata.name]
-        is_ours = lease.metadata.annotations == body["metadata"]["annotations"]
-        return record if is_ours and lease.spec.holder_identity == body["spec"].get("holderIdentity", "") else None
-
-    def on_deleted(self, name: str, uid: str) -> None:
-        if name in self._being_written:
-            self._gone.add(uid)
-
-    def is_gone(self, uid: str) -> bool:
-        """Whether the Lease that was written does not exist any more."""
-        return uid in self._gone
+        return version_number(self.version) < version_number(version)
 
 
 def slots_in_use(
-    node: Node, leases: Mapping[str, KnownLease], users_of: Callable[[Gpu], Sequence[str]]
+    node: Node, leases: Mapping[str, KnownLease], users_of: Callable[[Gpu], Sequence[HolderId]]
 ) -> dict[int, Reservation | None]:
     """The slots of a node that somebody holds a part of, with the GPU behind each: as its reservation pod says or, of a
     pod that asked the kubelet itself, as the agent does (`users_of`). None: nobody says it yet."""
     taken: dict[int, Reservation | None] = {}
-    seen: dict[str, list[str]] = {}  # uid → its GPUs that are behind no slot yet
+    seen: dict[HolderId, list[GpuUuid]] = {}  # uid → its GPUs that are behind no slot yet
     found = {gpu.index: leases.get(lease_name(node.name, gpu.index)) for gpu in node.gpus}
     for index, record in ((index, lease.record) for index, lease in found.items() if lease is not None):
         taken[index] = record.reservation

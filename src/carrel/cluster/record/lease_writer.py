@@ -16,8 +16,9 @@ from carrel.cluster.options import ClusterOptions
 from carrel.cluster.record.cluster_ledger import ClusterLedger
 from carrel.cluster.record.known_lease import KnownLease
 from carrel.cluster.record.slot_gpus import ReservationWaiter
-from carrel.dialects import carrel, gpuclaim
-from carrel.dialects.carrel import LeaseRecord
+from carrel.dialects import gpu_lease
+from carrel.dialects.gpu_lease import LeaseRecord
+from carrel.ids import NO_BOOKING, BookingId, HolderId, NodeName
 from carrel.kubernetes.cluster import (
     AlreadyExists,
     Cluster,
@@ -64,7 +65,7 @@ class LeaseWriter:
         self._now = options.now
         self._clock = options.clock
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._binds: dict[str, _Bind] = {}  # uid → the bind under way
+        self._binds: dict[HolderId, _Bind] = {}  # uid → the bind under way
 
     async def take(self, placement: Placement, holder: Holder, *, is_promised: bool = False) -> Refusal | None:
         """Takes all GPUs of the placement or none. The ledger must have room; another replica may be faster.
@@ -94,14 +95,14 @@ class LeaseWriter:
         if there is not None and there.kubelet_chooses and there.unusable:
             # A GPU has lost its reservation pod since the plan was made: the kubelet might give it to this pod.
             return Refusal(f"{placement.node} takes no new GPU pods: {there.unusable}")
-        is_reserved = self._reservation_waiter.needs_reservation(placement)
+        is_reserved = self._cluster_ledger.kubelet_chooses(placement.node) and not placement.request.by_kubelet
         for gpu, share in zip(placement.gpus, placement.shares(holder), strict=True):
             refusal = await self._take_gpu(gpu, share, is_reserved)
             if refusal is not None:
                 return refusal
         return await self._reservation_waiter.wait_reserved(placement) if is_reserved else None
 
-    async def give_back(self, uid: str) -> None:
+    async def give_back(self, uid: HolderId) -> None:
         """Removes this process's last bind of the pod from its Leases, and the pod too where no other bind needs it.
 
         Another replica may be binding the same pod at this moment: it must not lose its GPU.
@@ -111,58 +112,56 @@ class LeaseWriter:
             if bind and bind.mark in lease.record.tries.get(uid, ()):
                 await self._change(lease.name, lambda record, mark=bind.mark: record.given_back(uid, mark))  # type: ignore[misc] # bound now
 
-    def finish_bind(self, uid: str) -> None:
+    def finish_bind(self, uid: HolderId) -> None:
         """The pod is bound, or may be bound: it keeps its GPUs."""
         self._binds.pop(uid, None)
 
-    def held_for(self, uid: str) -> float:
+    def held_for(self, uid: HolderId) -> float:
         """How many seconds ago the bind that is under way began to take the pod's GPUs."""
         return self._clock() - self._binds[uid].since
 
-    async def remove_pod(self, node: str, index: int, uid: str, *, only_version: str = "") -> bool:
+    async def remove_pod(self, node: NodeName, index: int, uid: HolderId, *, only_version: str = "") -> bool:
         """Removes one pod from the Lease of one GPU: its share, and what is kept for it. Whether it is removed.
 
         With `only_version`, only if nobody has changed the Lease since that version.
         """
-        return await self._change(gpuclaim.lease_name(node, index), lambda record: record.without(uid), only_version)
+        return await self._change(gpu_lease.lease_name(node, index), lambda record: record.without(uid), only_version)
 
-    async def keep_for(self, gpu: Gpu, holder: Holder, victims: Sequence[Holder], booking: str = "") -> bool:
+    async def keep_for(
+        self, gpu: Gpu, holder: Holder, victims: Sequence[Holder], booking: BookingId = NO_BOOKING
+    ) -> bool:
         """Keeps a GPU for a pod that the booking covers, and names the victims that have to give it back. Whether it is
         kept now.
 
         Only if the Lease is as this process knows it: if it has changed, the decision has to be made again.
         """
-        name = gpuclaim.lease_name(gpu.node, gpu.index)
+        name = gpu_lease.lease_name(gpu.node, gpu.index)
         async with self._lock(name):
             lease = self._cluster_ledger.lease(name)
             record = lease.record if lease else LeaseRecord(gpu.node, gpu.index, gpu.uuid)
             kept = record.keeping(holder, victims, booking)
             if record.kept_for is not None and record.kept_for.uid not in (holder.uid, booking):
                 return False
-            try:
-                if kept != record:
-                    await self._write(kept, lease)
+            if kept == record or await self._write(kept, lease):
                 return True
-            except (Conflict, AlreadyExists, NotFound, OutcomeUnknown):
-                await self._reread(name, lease)
             left = self._cluster_ledger.lease(name)
             return left is not None and left.record == kept
 
-    async def stop_keeping(self, name: str, uid: str) -> None:
+    async def stop_keeping(self, name: str, uid: HolderId) -> None:
         """The pod that the GPU was kept for is bound, with this GPU or another."""
         await self._change(
             name,
             lambda record: record.kept_for_nobody() if record.kept_for and record.kept_for.uid == uid else record,
         )
 
-    async def keep_for_next(self, name: str, uid: str, until: datetime) -> None:
+    async def keep_for_next(self, name: str, uid: HolderId, until: datetime) -> None:
         """The pod that the GPU was kept for is gone: it is kept for the next pod of its booking."""
         await self._change(
             name,
             lambda record: record.kept_for_next(until) if record.kept_for and record.kept_for.uid == uid else record,
         )
 
-    async def record_coverage(self, lease: KnownLease, uid: str, coverage: Coverage | None) -> bool:
+    async def record_coverage(self, lease: KnownLease, uid: HolderId, coverage: Coverage | None) -> bool:
         """Records which booking covers a pod's share, if the Lease has not changed. Whether it was recorded."""
         return await self._change(lease.name, lambda record: record.covered(uid, coverage), only_version=lease.version)
 
@@ -172,7 +171,7 @@ class LeaseWriter:
         There need not be room: what is true is recorded, and a GPU with less than nothing free is given to nobody.
         `only_with_room`: of a claim, which gets its GPU only if a Lease names it.
         """
-        name = gpuclaim.lease_name(gpu.node, gpu.index)
+        name = gpu_lease.lease_name(gpu.node, gpu.index)
         async with self._lock(name):
             for _ in range(ATTEMPTS):
                 lease = self._cluster_ledger.lease(name)
@@ -185,17 +184,14 @@ class LeaseWriter:
                     return False  # another pod has just got this slot; any other one will do
                 if only_with_room and not record.has_room_for(share, gpu.memory):
                     return False
-                try:
-                    await self._write(replace(record, shares=(*record.shares, share)), lease)
+                if await self._write(replace(record, shares=(*record.shares, share)), lease):
                     return True
-                except (Conflict, AlreadyExists, NotFound, OutcomeUnknown):
-                    await self._reread(name, lease)
         return False
 
     async def move(self, lease: KnownLease, index: int) -> bool:
         """Records on the Lease of this index what another Lease says of the same GPU, and deletes that one. Whether it
         is done: not if the Lease of the index is another GPU's, or if somebody else has changed one of both."""
-        record, name = lease.record, gpuclaim.lease_name(lease.record.node, index)
+        record, name = lease.record, gpu_lease.lease_name(lease.record.node, index)
         async with self._lock(name):
             there = self._cluster_ledger.lease(name)
             if there is not None and there.record.gpu != record.gpu:
@@ -204,15 +200,9 @@ class LeaseWriter:
             held = {share.holder.uid for share in known.shares}
             missing = tuple(share for share in record.shares if share.holder.uid not in held)
             after = replace(known, shares=(*known.shares, *missing), tries={**record.tries, **known.tries})
-            try:
-                if there is None or missing:
-                    await self._write(after, there)
-                await self._write(LeaseRecord(record.node, record.index, record.gpu), lease)
-                return True
-            except (Conflict, AlreadyExists, NotFound, OutcomeUnknown):
-                await self._reread(name, there)
-                await self._reread(lease.name, lease)
-        return False
+            if (there is None or missing) and not await self._write(after, there):
+                return False
+            return await self._write(LeaseRecord(record.node, record.index, record.gpu), lease)
 
     async def set_reservation(self, lease: KnownLease, reservation: Reservation | None) -> bool:
         """Records the state of a slot's reservation, if the Lease has not changed. Whether it was recorded."""
@@ -242,11 +232,8 @@ class LeaseWriter:
                     return True
                 if only_version and lease.version != only_version:
                     return False
-                try:
-                    await self._write(after, lease)
+                if await self._write(after, lease):
                     return True
-                except (Conflict, AlreadyExists, NotFound, OutcomeUnknown):
-                    await self._reread(name, lease)
         return False
 
     async def delete_if_empty(self, name: str) -> bool:
@@ -254,14 +241,11 @@ class LeaseWriter:
         async with self._lock(name):
             lease = self._cluster_ledger.lease(name)
             if lease is not None and lease.record.is_empty:
-                try:
-                    await self._write(lease.record, lease)
-                except (Conflict, NotFound, OutcomeUnknown):
-                    await self._reread(name, lease)
+                await self._write(lease.record, lease)
             return self._cluster_ledger.lease(name) is None
 
     async def _take_gpu(self, gpu: Gpu, share: Share, is_reserved: bool) -> Refusal | None:
-        name = gpuclaim.lease_name(gpu.node, gpu.index)
+        name = gpu_lease.lease_name(gpu.node, gpu.index)
         mark = self._binds[share.holder.uid].mark
         async with self._lock(name):
             for _ in range(ATTEMPTS):
@@ -269,17 +253,17 @@ class LeaseWriter:
                 record = lease.record if lease else LeaseRecord(gpu.node, gpu.index, gpu.uuid)
                 if mark in record.tries.get(share.holder.uid, ()):
                     return None  # written, although the answer was lost
-                refusal = self._why_no_room(gpu, share) or _still_reserved(gpu, record.reservation, is_reserved)
-                if refusal is not None:
+                if (refusal := self._why_no_room(gpu, share)) is not None:
                     return refusal
+                reservation = record.reservation
+                if reservation and (not is_reserved or reservation.state is ReservationState.CLOSING):
+                    # It is ending, or must end first because the new pod asks the kubelet itself.
+                    return Refusal(f"{gpu} still has the reservation pod of pods that are gone; it is being deleted")
                 # If the pod has the GPU already, from an earlier try, our mark is added: the collector or another
                 # replica, which may be about to free it, then gets a conflict.
-                try:
-                    after = record.taking(share, mark)
-                    await self._write(after.reserved() if is_reserved else after, lease)
+                after = record.taking(share, mark)
+                if await self._write(after.reserved() if is_reserved else after, lease):
                     return None
-                except (Conflict, AlreadyExists, NotFound, OutcomeUnknown):
-                    await self._reread(name, lease)
         return Refusal(f"{gpu} could not be taken: its Lease {name} changed {ATTEMPTS} times in a row")
 
     def _why_no_room(self, gpu: Gpu, share: Share) -> Refusal | None:
@@ -301,23 +285,29 @@ class LeaseWriter:
         """One write of a Lease at a time, so that the writers of one process do not conflict."""
         return self._locks.setdefault(name, asyncio.Lock())
 
-    async def _write(self, record: LeaseRecord, before: KnownLease | None) -> None:
-        """Creates, updates or, if the record is empty, deletes the Lease; only if it has not changed since `before`."""
+    async def _write(self, record: LeaseRecord, before: KnownLease | None) -> bool:
+        """Creates, updates or, if the record is empty, deletes the Lease; only if it has not changed since `before`.
+        Whether that was done. If not, or if nobody knows, the Lease has been read again."""
         cluster, namespace = self._cluster, self._namespace
-        name = gpuclaim.lease_name(record.node, record.index)
-        if before is not None and record.is_empty:
-            how = DeleteOptions(uid=before.uid, resource_version=before.version)
-            await cluster.delete(LEASES, name, namespace, how=how)
-            self._cluster_ledger.lease_deleted(name, before.uid)
-            return
-        body = carrel.write_lease(record, namespace, self._now())
-        with self._cluster_ledger.own_writes.writing(body, record):
+        name = gpu_lease.lease_name(record.node, record.index)
+        try:
+            if before is not None and record.is_empty:
+                how = DeleteOptions(uid=before.uid, resource_version=before.version)
+                await cluster.delete(LEASES, name, namespace, how=how)
+                self._cluster_ledger.lease_deleted(name, before.uid)
+                return True
+            body = gpu_lease.write_lease(record, namespace, self._now())
             if before is None:
                 answer = await cluster.create(LEASES, body, namespace)
             else:
                 body["metadata"] |= {"resourceVersion": before.version, "uid": before.uid, "managedFields": NOBODYS}
                 answer = await cluster.update(LEASES, body)
-            self._cluster_ledger.lease_written(_known(answer, record))
+            now = answer["metadata"]
+            self._cluster_ledger.lease_written(KnownLease(name, now["uid"], now["resourceVersion"], record))
+            return True
+        except (Conflict, AlreadyExists, NotFound, OutcomeUnknown):
+            await self._reread(name, before)
+            return False
 
     async def _reread(self, name: str, before: KnownLease | None) -> None:
         """Reads the Lease from the API server, past the cache."""
@@ -331,15 +321,3 @@ class LeaseWriter:
                 await self._cluster.get(LEASES, name, self._namespace)
             except NotFound:
                 self._cluster_ledger.lease_deleted(name, before.uid)
-
-
-def _still_reserved(slot: Gpu, reservation: Reservation | None, is_reserved: bool) -> Refusal | None:
-    """Its reservation pod is ending, or must end first because the new pod asks the kubelet itself."""
-    if reservation is None or (is_reserved and reservation.state is not ReservationState.CLOSING):
-        return None
-    return Refusal(f"{slot} still has the reservation pod of pods that are gone; it is being deleted")
-
-
-def _known(answer: Json, record: LeaseRecord) -> KnownLease:
-    metadata = answer["metadata"]
-    return KnownLease(metadata["name"], metadata["uid"], metadata["resourceVersion"], record)

@@ -11,6 +11,7 @@ from datetime import datetime
 
 from carrel.cluster.pod_progress import is_ending
 from carrel.cluster.state import ClusterState
+from carrel.ids import NodeName
 from carrel.kubernetes.cluster import ClusterError, Conflict, DeleteOptions, NotFound
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import WARNING, Note
@@ -41,7 +42,7 @@ class GpuRelease:
     def __init__(self, state: ClusterState) -> None:
         self._state = state
 
-    def plan(self, node: str, index: int | None = None) -> Sequence[HeldGpu]:
+    def plan(self, node: NodeName, index: int | None = None) -> Sequence[HeldGpu]:
         """What would be freed: on all GPUs of the node, or on one."""
         leases = sorted(self._state.cluster_ledger.leases(), key=lambda lease: lease.record.index)
         records = [lease.record for lease in leases if lease.record.node == node]
@@ -52,7 +53,7 @@ class GpuRelease:
             if index is None or record.index == index
         ]
 
-    def why_away(self, node: str) -> str:
+    def why_away(self, node: NodeName) -> str:
         """Why nobody can say what runs on the node; empty if the node answers."""
         there = self._state.nodes.store.get(node)
         if there is None:
@@ -62,13 +63,13 @@ class GpuRelease:
             return f"its kubelet is not ready since {ready.last_transition_time}"
         return self._state.cluster_ledger.why_silent(node)
 
-    def still_held(self, node: str, shown: Sequence[HeldGpu]) -> Sequence[HeldGpu]:
+    def still_held(self, node: NodeName, shown: Sequence[HeldGpu]) -> Sequence[HeldGpu]:
         """What of that is still so: others may have come since it was shown, and nobody has agreed to end them."""
         now = {(each.index, each.holder.uid): each for each in self.plan(node)}
         found = [now.get((each.index, each.holder.uid)) for each in shown]
         return [each for each in found if each is not None]
 
-    async def release(self, node: str, held: Sequence[HeldGpu], now: datetime) -> None:
+    async def release(self, node: NodeName, held: Sequence[HeldGpu], now: datetime) -> None:
         """Raises `ClusterError`. Doing it again continues where it stopped."""
         await self._tell(node, held, now)
         for each in held:
@@ -84,7 +85,7 @@ class GpuRelease:
         except (NotFound, Conflict):
             pass  # it is gone; another pod may have its name
 
-    async def _tell(self, node: str, held: Sequence[HeldGpu], now: datetime) -> None:
+    async def _tell(self, node: NodeName, held: Sequence[HeldGpu], now: datetime) -> None:
         there = self._state.nodes.store.get(node)
         if there is None:
             return

@@ -9,17 +9,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from carrel.cluster.record.cluster_ledger import ClusterLedger
+from carrel.ids import NO_GPU, GpuUuid, HolderId, NodeName
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.ledger import GpuEntry
 from carrel.ledger.shares import Holder, Share
 
 
-def shown_gpus(cluster_ledger: ClusterLedger, node: str) -> Sequence[GpuEntry]:
+def shown_gpus(cluster_ledger: ClusterLedger, node: NodeName) -> Sequence[GpuEntry]:
     reported = cluster_ledger.reported(node)
     if reported is None or not cluster_ledger.kubelet_chooses(node):
         return cluster_ledger.ledger.entries(node)
-    held: dict[str, dict[str, Share]] = {gpu.uuid: {} for gpu in reported.gpus}
-    kept: dict[str, Holder | None] = {}
+    held: dict[GpuUuid, dict[HolderId, Share]] = {gpu.uuid: {} for gpu in reported.gpus}
+    kept: dict[GpuUuid, Holder | None] = {}
     unknown: list[tuple[Iterable[Share], Holder | None]] = []
     spare: list[str] = []  # of each free slot, why it cannot be had
     for slot in cluster_ledger.ledger.entries(node):
@@ -50,7 +51,7 @@ def shown_gpus(cluster_ledger: ClusterLedger, node: str) -> Sequence[GpuEntry]:
     ]
 
 
-def shown_gpu(cluster_ledger: ClusterLedger, uuid: str) -> GpuEntry | None:
+def shown_gpu(cluster_ledger: ClusterLedger, uuid: GpuUuid) -> GpuEntry | None:
     """The GPU with this UUID; None if no node reports it."""
     entry = cluster_ledger.ledger.entry(uuid)
     if entry is not None and not cluster_ledger.kubelet_chooses(entry.gpu.node):
@@ -60,21 +61,21 @@ def shown_gpu(cluster_ledger: ClusterLedger, uuid: str) -> GpuEntry | None:
     return next((entry for entry in shown if entry.gpu.uuid == uuid), None)
 
 
-def shown_indices(cluster_ledger: ClusterLedger, node: str, uid: str) -> tuple[int, ...]:
+def shown_indices(cluster_ledger: ClusterLedger, node: NodeName, uid: HolderId) -> tuple[int, ...]:
     """The numbers of the GPUs of a pod."""
     return tuple(entry.gpu.index for entry in shown_gpus(cluster_ledger, node) if uid in entry.shares)
 
 
 def _gpu_of(
-    cluster_ledger: ClusterLedger, slot: GpuEntry, gpus: Sequence[Gpu], held: dict[str, dict[str, Share]]
-) -> str:
+    cluster_ledger: ClusterLedger, slot: GpuEntry, gpus: Sequence[Gpu], held: dict[GpuUuid, dict[HolderId, Share]]
+) -> GpuUuid:
     """The UUID of the GPU behind a slot; empty if it is not known."""
     if len(slot.gpu.possible_uuids) == 1 and not slot.gpu.possible_uuids.isdisjoint(held):
         return next(iter(slot.gpu.possible_uuids))
     users = {gpu.uuid: cluster_ledger.users_of(gpu) for gpu in gpus}
     own = (uuid for uuid in held if not held[uuid] and any(uid in users[uuid] for uid in slot.shares))
-    return next(own, "")
+    return next(own, NO_GPU)
 
 
-def _show(shares: Iterable[Share], uuid: str, held: dict[str, dict[str, Share]]) -> None:
+def _show(shares: Iterable[Share], uuid: GpuUuid, held: dict[GpuUuid, dict[HolderId, Share]]) -> None:
     held[uuid].update((share.holder.uid, replace(share, gpu=uuid)) for share in shares)

@@ -11,20 +11,21 @@ from dataclasses import replace
 
 from carrel.cluster.record.cluster_ledger import ClusterLedger
 from carrel.cluster.record.known_lease import KnownLease
-from carrel.dialects import gpuclaim
-from carrel.dialects.gpuclaim import read_lease_name
+from carrel.dialects import gpu_lease
+from carrel.dialects.gpu_lease import read_lease_name
+from carrel.ids import NO_GPU, GpuUuid, HolderId, NodeName
 from carrel.kubernetes.objects.kinds import Lease
 from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.slots import Reservation, ReservationState
 
 
-def gpu_used_by(cluster_ledger: ClusterLedger, node: str, uid: str) -> str:
+def gpu_used_by(cluster_ledger: ClusterLedger, node: NodeName, uid: HolderId) -> GpuUuid:
     """UUID of the one GPU that the kubelet gave to a pod, as the agent says; empty if it does not, or if its report
     has lost the UUIDs: a place in their stead would match no GPU when they are back."""
     reported = cluster_ledger.reported(node)
     gpus = [gpu for gpu in reported.gpus if uid in cluster_ledger.users_of(gpu)] if reported else []
-    return gpus[0].uuid if len(gpus) == 1 and gpus[0].has_uuid else ""
+    return gpus[0].uuid if len(gpus) == 1 and gpus[0].has_uuid else NO_GPU
 
 
 def why_refused(cluster_ledger: ClusterLedger, placement: Placement) -> str:
@@ -43,7 +44,7 @@ def gpus_of_slots(cluster_ledger: ClusterLedger, placement: Placement) -> Placem
     return replace(placement, gpus=tuple(gpus)) if len(gpus) == len(placement.gpus) else None
 
 
-def indices_of(cluster_ledger: ClusterLedger, leases: Iterable[KnownLease], uid: str) -> tuple[int, ...]:
+def indices_of(cluster_ledger: ClusterLedger, leases: Iterable[KnownLease], uid: HolderId) -> tuple[int, ...]:
     """The indices of the pod's GPUs on these Leases, as far as they are known: which one is behind a slot, its
     reservation pod says or, of a pod that asked the kubelet itself, the agent."""
     indices: set[int] = set()
@@ -60,7 +61,7 @@ def indices_of(cluster_ledger: ClusterLedger, leases: Iterable[KnownLease], uid:
 
 
 def _reservations(cluster_ledger: ClusterLedger, placement: Placement) -> list[Reservation]:
-    leases = [cluster_ledger.lease(gpuclaim.lease_name(slot.node, slot.index)) for slot in placement.gpus]
+    leases = [cluster_ledger.lease(gpu_lease.lease_name(slot.node, slot.index)) for slot in placement.gpus]
     return [lease.record.reservation for lease in leases if lease and lease.record.reservation]
 
 
@@ -69,9 +70,6 @@ class ReservationWaiter:
         self._cluster_ledger = cluster_ledger
         self._timeout_s = timeout_s
         self._waiting: dict[str, set[asyncio.Event]] = {}  # node → the binds that wait there
-
-    def needs_reservation(self, placement: Placement) -> bool:
-        return self._cluster_ledger.kubelet_chooses(placement.node) and not placement.request.by_kubelet
 
     async def wait_reserved(self, placement: Placement) -> Refusal | None:
         changed = asyncio.Event()

@@ -12,19 +12,26 @@ Which GPUs such a pod has is told, the most reliable first, by
 A user could write annotations. So they say only *which* GPUs, and how memory is divided among them: *how much* comes
 from the pod's own request, which the kubelet and the scheduler count too; and only pods that are bound and have not
 finished are looked at. A pod whose request Carrel would refuse has the whole of each GPU that it was told.
+
+`AllocatableGpus` keeps, for each node, which pods may have GPUs and how many GPUs its kubelet advertises; the
+`cluster_ledger` asks it whenever something of a node has changed.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from carrel.cluster.pod_progress import FINISHED, holder_of
-from carrel.dialects import carrel, gpushare, kai, nvidia, registry
+from carrel.cluster.watches import Watches
+from carrel.dialects import gpushare, kai, nvidia, registry, visible_devices
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai_reservation import is_reservation
-from carrel.dialects.registry import dialects_of
-from carrel.kubernetes.objects.kinds import Pod
+from carrel.dialects.options import DialectOptions
+from carrel.dialects.registry import dialects_of, request_of
+from carrel.ids import GpuUuid, HolderId, NodeName, PodUid
+from carrel.kubernetes.objects.kinds import NodeObject, Pod
 from carrel.kubernetes.objects.pods import resource_asked
+from carrel.kubernetes.objects.quantity import whole_quantity
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Amount, Memory
@@ -49,7 +56,7 @@ class UnrecordedPod:
     """Which; empty: not known."""
     devices: int = 0
     """How many devices it asks the kubelet for, where the kubelet chooses the GPUs."""
-    memory: Mapping[str, MiB] = field(default_factory=dict)
+    memory: Mapping[GpuUuid, MiB] = field(default_factory=dict)
     """UUID → how much of that GPU, where it is not the same of each."""
 
     @property
@@ -75,9 +82,9 @@ def may_have_gpus(pod: Pod) -> bool:
         return True
 
 
-def users_by_gpu(status: GpuNodeStatus) -> dict[str, list[int]]:
+def users_by_gpu(status: GpuNodeStatus) -> dict[HolderId, list[int]]:
     """uid of a pod → the indices of the GPUs that the agent saw it with."""
-    users: dict[str, list[int]] = {}
+    users: dict[HolderId, list[int]] = {}
     for device in status.status.devices:
         for uid in device.in_use_by:
             users.setdefault(uid, []).append(device.id)
@@ -85,7 +92,7 @@ def users_by_gpu(status: GpuNodeStatus) -> dict[str, list[int]]:
 
 
 def unrecorded_pods(
-    node: Node, pods: Iterable[Pod], users: Mapping[str, Iterable[int]], request_of: RequestOf
+    node: Node, pods: Iterable[Pod], users: Mapping[HolderId, Iterable[int]], request_of: RequestOf
 ) -> list[UnrecordedPod]:
     """Of pods of the node that no Lease names. `node` has its real GPUs, also where there are slots."""
     listed = sorted(pods, key=lambda pod: pod.metadata.uid)
@@ -116,7 +123,8 @@ def _unrecorded(node: Node, pod: Pod, used: frozenset[int], request_of: RequestO
     request = asked.request
     if by_kubelet:
         return UnrecordedPod(holder, request.amount, len(by_kubelet), by_kubelet, devices)
-    told = _told_by_carrel(node, pod)
+    by_carrel = visible_devices.bound_gpus(pod.metadata.annotations)
+    told = tuple(gpu for gpu in node.gpus if gpu.uuid in by_carrel)
     if len(told) == request.gpus:
         return UnrecordedPod(holder, request.amount, request.gpus, told, devices)
     parts = _told_by_peers(node, pod)
@@ -125,11 +133,6 @@ def _unrecorded(node: Node, pod: Pod, used: frozenset[int], request_of: RequestO
         return UnrecordedPod(holder, request.amount, len(parts), tuple(parts), devices, memory)
     has = tuple(parts) if len(parts) == request.gpus else ()
     return UnrecordedPod(holder, request.amount, request.gpus, has, devices)
-
-
-def _told_by_carrel(node: Node, pod: Pod) -> tuple[Gpu, ...]:
-    told = carrel.bound_gpus(pod.metadata.annotations)
-    return tuple(gpu for gpu in node.gpus if gpu.uuid in told)
 
 
 def _told_by_peers(node: Node, pod: Pod) -> dict[Gpu, int]:
@@ -146,13 +149,13 @@ def _told_by_peers(node: Node, pod: Pod) -> dict[Gpu, int]:
     return {}
 
 
-def _divided(memory: MiB, parts: Mapping[Gpu, int]) -> dict[str, MiB]:
+def _divided(memory: MiB, parts: Mapping[Gpu, int]) -> dict[GpuUuid, MiB]:
     """UUID → its part, rounded up, so that a division never lowers what is held."""
     total = sum(parts.values())
     return {gpu.uuid: MiB(-(-memory * part // total)) for gpu, part in parts.items()}
 
 
-def why_set_aside(pods: Iterable[UnrecordedPod], node: str) -> str:
+def why_set_aside(pods: Iterable[UnrecordedPod], node: NodeName) -> str:
     """Why a node takes no new pods; empty if it does."""
     for pod in pods:
         if not pod.is_known and pod.amount == WHOLE:
@@ -167,14 +170,110 @@ def _gpus(count: int) -> str:
     return "a GPU" if count == 1 else f"{count} GPUs"
 
 
-def kubelet_capacity_of(pods: Iterable[UnrecordedPod], allocatable: int | None, capacity: int) -> KubeletCapacity:
-    """Where the kubelet chooses the GPUs: what it has to give, and what these pods have of it."""
-    others = tuple(pods)
-    return KubeletCapacity(
-        allocatable,
-        capacity,
-        tuple(str(pod.holder) for pod in others),
-        sum(pod.devices for pod in others),
-        frozenset(gpu.uuid for pod in others for gpu in pod.gpus),
-        sum(pod.count for pod in others if not pod.is_known),
-    )
+Held = Mapping[GpuUuid, dict[HolderId, Share]]
+"""GPU → uid → share."""
+
+
+class AllocatableGpus:
+    def __init__(self, watches: Watches, dialect_options: DialectOptions) -> None:
+        self._watches = watches
+        self._dialect_options = dialect_options
+        self._amounts: dict[NodeName, tuple[int, int]] = {}  # node → allocatable GPUs, and all that its kubelet knows
+        self._pods: dict[NodeName, dict[PodUid, Pod]] = {}  # node → uid → pod that may have GPUs there
+
+    # --- changes -----------------------------------------------------------------------------------------------------
+
+    def on_node(self, node: NodeObject) -> bool:
+        """Whether its kubelet advertises another number of GPUs than before."""
+        amounts = (_amount(node.status.allocatable), _amount(node.status.capacity))
+        is_new = self._amounts.get(node.metadata.name) != amounts
+        self._amounts[node.metadata.name] = amounts
+        return is_new
+
+    def forget_node(self, name: NodeName) -> None:
+        self._amounts.pop(name, None)
+
+    def on_pod(
+        self, old: Pod | None, new: Pod | None, report: GpuNodeStatus | None, is_recorded: Callable[[Pod], bool]
+    ) -> set[NodeName]:
+        """The nodes whose pods may have other GPUs than before, without a Lease. `report`: of the pod's node."""
+        changed = set()
+        is_here = new is not None and may_have_gpus(new)
+        if old is not None and not (is_here and new is not None and new.spec.node_name == old.spec.node_name):
+            gone = self._pods.get(old.spec.node_name, {}).pop(old.metadata.uid, None)
+            if gone is not None and not is_recorded(gone):
+                changed.add(old.spec.node_name)
+        if is_here and new is not None:
+            pods = self._pods.setdefault(new.spec.node_name, {})
+            before = pods.get(new.metadata.uid)
+            pods[new.metadata.uid] = new
+            is_new = before is None or before.metadata != new.metadata
+            if is_new and not is_recorded(new):
+                changed.add(new.spec.node_name)
+        if report is not None and not (old and new and _where(old) == _where(new)):
+            # The kubelet may have given it GPUs although it asks in no way that Carrel knows.
+            pod = new or old
+            if pod is not None and pod.metadata.uid in users_by_gpu(report) and not is_recorded(pod):
+                changed.add(pod.spec.node_name)
+        return changed
+
+    # --- questions ---------------------------------------------------------------------------------------------------
+
+    def unrecorded(
+        self, node: Node, status: GpuNodeStatus, is_recorded: Callable[[Pod], bool]
+    ) -> Sequence[UnrecordedPod]:
+        """The pods of the node that have GPUs, and that no Lease names."""
+        users = users_by_gpu(status)
+        pods = dict(self._pods.get(node.name, {}))
+        for uid in users.keys() - pods.keys():
+            # It asks in no way that Carrel knows, and the kubelet gave it a GPU.
+            pod = self._watches.pods.store.by_uid(uid)
+            if pod is not None and pod.spec.node_name == node.name and pod.status.phase not in FINISHED:
+                pods[pod.metadata.uid] = pod
+        left = [pod for pod in pods.values() if not is_recorded(pod)]
+        return unrecorded_pods(node, left, users, self._request_of) if left else ()
+
+    def count_of(self, pod: Pod) -> int:
+        """How many GPUs a pod asks for; 0 if that cannot be read."""
+        try:
+            asked = self._request_of(pod)
+        except Malformed:
+            return 0
+        return asked.request.gpus if isinstance(asked, PodRequest) else 0
+
+    def _request_of(self, pod: Pod) -> PodRequest | Refusal | None:
+        """What the pod asks for in a dialect: the GPUs of its ResourceClaims are held by these. Raises `Malformed`."""
+        return request_of(pod, self._watches.claim_named, dialect_options=self._dialect_options)
+
+    def capacity(self, node: NodeName, unrecorded: Sequence[UnrecordedPod]) -> KubeletCapacity:
+        """Where the kubelet chooses the GPUs: what it has to give, and what these pods have of it."""
+        allocatable, capacity = self._amounts.get(node, (None, 0))
+        return KubeletCapacity(
+            allocatable,
+            capacity,
+            tuple(str(pod.holder) for pod in unrecorded),
+            sum(pod.devices for pod in unrecorded),
+            frozenset(gpu.uuid for pod in unrecorded for gpu in pod.gpus),
+            sum(pod.count for pod in unrecorded if not pod.is_known),
+        )
+
+    def shares(self, node: Node, unrecorded: Iterable[UnrecordedPod]) -> Held:
+        """What they hold, where Carrel gives the GPUs. Where the kubelet chooses, they only leave fewer slots."""
+        held: dict[GpuUuid, dict[HolderId, Share]] = {}
+        for pod in unrecorded if not node.kubelet_chooses else ():
+            everywhere = () if pod.amount == WHOLE else node.gpus
+            for share in pod.shares(pod.gpus or everywhere):
+                held.setdefault(share.gpu, {})[pod.holder.uid] = share
+        return held
+
+
+def _amount(amounts: Mapping[str, str]) -> int:
+    """What the kubelet cannot have written counts as nothing."""
+    try:
+        return max(0, whole_quantity(amounts.get(nvidia.GPU, "0"), "the Node", nvidia.GPU))
+    except Malformed:
+        return 0
+
+
+def _where(pod: Pod) -> tuple[NodeName, str]:
+    return pod.spec.node_name, pod.status.phase

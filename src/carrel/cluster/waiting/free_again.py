@@ -9,9 +9,10 @@ from datetime import datetime
 
 from carrel.cluster.coverage.coverage_words import NextFree
 from carrel.cluster.state import ClusterState
+from carrel.ids import HolderId, NodeName
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.never import Never
-from carrel.ledger.placement import selected, suits_by_nature
+from carrel.ledger.placement import allows
 from carrel.ledger.requests import Request
 
 
@@ -28,7 +29,7 @@ class FreeAgain:
         nodes = frozenset(self._state.eligible_nodes.nodes_for(pod))
         return NextFree(at=self._first_end(request, nodes), without_end=self._are_held_without_end(request, nodes))
 
-    def _first_end(self, request: Request, nodes: Collection[str]) -> datetime | None:
+    def _first_end(self, request: Request, nodes: Collection[NodeName]) -> datetime | None:
         covered, now = self._state.covered_pods, self._state.options.now()
         running = sorted((each for each in covered.bookings() if each.runs_at(now)), key=lambda each: each.ends)
         for booking in running:
@@ -38,17 +39,17 @@ class FreeAgain:
                 return booking.ends
         return None
 
-    def _are_held_without_end(self, request: Request, nodes: Collection[str]) -> bool:
+    def _are_held_without_end(self, request: Request, nodes: Collection[NodeName]) -> bool:
         covered = self._state.covered_pods
         holders = (uid for uid in self._state.ledger.holders() if covered.of(uid) is None)
         return any(self._holds_one(uid, request, nodes) for uid in holders)
 
-    def _holds_one(self, uid: str, request: Request, nodes: Collection[str]) -> bool:
+    def _holds_one(self, uid: HolderId, request: Request, nodes: Collection[NodeName]) -> bool:
         """Whether the pod holds a GPU, or a part of one, that would do."""
         ledger = self._state.ledger
         for entry in filter(None, map(ledger.entry, ledger.shares_of(uid))):
             node = ledger.node(entry.gpu.node)
-            is_there = node is not None and node.name in nodes and not node.unusable and selected(node, request)
-            if is_there and not entry.gpu.unusable and suits_by_nature(entry.gpu, request):
+            is_there = node is not None and node.name in nodes and not node.unusable and request.selects(node)
+            if is_there and not entry.gpu.unusable and allows(entry.gpu, request):
                 return True
         return False

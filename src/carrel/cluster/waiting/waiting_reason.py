@@ -11,13 +11,14 @@ from carrel.cluster.pod_facts import PodFacts, PodFactsLookup
 from carrel.cluster.pod_progress import holder_of
 from carrel.cluster.waiting.person_limit import PersonLimit
 from carrel.cluster.waiting.waiting_booked import WaitingBooked
+from carrel.ids import NO_POD, HolderId, NodeName
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
 from carrel.ledger.filtering import NodeFilter
 from carrel.ledger.gangs import GangPlanner
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.never import Impossibility, Never
-from carrel.ledger.placement import allows, left_by_another_bind, selected
+from carrel.ledger.placement import allows, left_by_another_bind
 from carrel.ledger.precedence import WAITED_FOR, Precedence
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Gang, Request
@@ -90,7 +91,7 @@ class WaitingReason:
         return waiting.refusal if waiting is not None else None
 
     def of(self, pod: Pod) -> Waiting | None:
-        """The same, with its cause as one of a few words."""
+        """Why a pod waits, with the cause as one of a few words; None if it need not wait."""
         facts = self._pod_facts(pod)
         asked, nodes = facts.asked, self._eligible_nodes.nodes_for(pod)
         if asked is None:
@@ -123,15 +124,21 @@ class WaitingReason:
         nodes, eligible = self._eligible_nodes.nodes_for(pod), self._eligible_nodes.of(pod)
         return self.why_never(pod, request) or self._why_none_free(request, nodes, eligible, leaves_room=True)
 
-    def _cause(self, request: Request, nodes: Sequence[str], keeper: str) -> WaitCause:
-        """Of a pod for which no GPU is free."""
+    def _cause(self, request: Request, nodes: Sequence[NodeName], keeper: HolderId) -> WaitCause:
+        """Why no GPU is free, as one of a few words."""
         if not self._have_gpus(nodes):
             return WaitCause.NO_NODE
         is_full = self._node_filter.why(request, nodes, keeper) is not None
         return WaitCause.NO_FREE_GPU if is_full else WaitCause.LEFT_TO_BOOKED_PODS
 
     def _why_none_free(
-        self, request: Request, nodes: Sequence[str], eligible: Eligibility, keeper: str = "", *, leaves_room: bool
+        self,
+        request: Request,
+        nodes: Sequence[NodeName],
+        eligible: Eligibility,
+        keeper: HolderId = NO_POD,
+        *,
+        leaves_room: bool,
     ) -> Refusal | None:
         """Why no GPU of these nodes can be had now, and none of the other nodes that would do; None if one can.
         `leaves_room`: for booked pods that wait."""
@@ -143,19 +150,19 @@ class WaitingReason:
         left_over = self._precedence.narrow(self._node_filter.filter(request, nodes), request)
         return None if left_over.fitting else Refusal(f"{request}: there is {WAITED_FOR}")
 
-    def _have_gpus(self, nodes: Iterable[str]) -> bool:
+    def _have_gpus(self, nodes: Iterable[NodeName]) -> bool:
         return any(node in self._ledger.rooms for node in nodes)
 
     def _why_not_elsewhere(self, request: Request, eligible: Eligibility) -> str:
         return eligible.why_not_elsewhere(lambda node: self._would_do(node, request))
 
-    def _would_do(self, node: str, request: Request) -> bool:
+    def _would_do(self, node: NodeName, request: Request) -> bool:
         """Whether the node would do if it were empty and in order."""
         gpus = (entry.gpu for entry in self._ledger.entries(node))
         fitting = sum(allows(gpu, request) and request.amount.on(gpu.memory) <= gpu.memory for gpu in gpus)
-        return fitting >= request.gpus and selected(self._ledger.node(node), request)
+        return fitting >= request.gpus and request.selects(self._ledger.node(node))
 
-    def _why_gang_waits(self, gang: Gang, facts: PodFacts, nodes: Sequence[str]) -> Refusal | None:
+    def _why_gang_waits(self, gang: Gang, facts: PodFacts, nodes: Sequence[NodeName]) -> Refusal | None:
         """None if all members could be placed now, or some are bound already."""
         members = self._members_of(gang)
         if members.bound:

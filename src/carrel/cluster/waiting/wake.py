@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 
 from carrel.dialects import carrel
+from carrel.ids import HolderId, NodeName
 from carrel.kubernetes.cluster import Cluster, ClusterError, Conflict, Invalid, JsonPatch, MergePatch, NotFound
 from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.shares import Holder
@@ -34,9 +35,9 @@ class WakeLimiter:
     def __init__(self, clock: Callable[[], float]) -> None:
         """Seconds; only differences mean something."""
         self._clock = clock
-        self._next: dict[str, tuple[float, float]] = {}  # uid → when at the earliest, and how long to wait then
+        self._next: dict[HolderId, tuple[float, float]] = {}  # uid → when at the earliest, and how long to wait then
 
-    def is_due(self, uid: str) -> bool:
+    def is_due(self, uid: HolderId) -> bool:
         """Whether to wake the pod now. If so, the caller wakes it."""
         at, wait_s = self._next.get(uid, (self._clock(), SOON_S))
         if self._clock() < at:
@@ -44,7 +45,7 @@ class WakeLimiter:
         self._next[uid] = (self._clock() + wait_s, min(2 * wait_s, RARELY_S))
         return True
 
-    def forget(self, uid: str) -> None:
+    def forget(self, uid: HolderId) -> None:
         """The pod is placed or gone, or has room that it had not before."""
         self._next.pop(uid, None)
 
@@ -53,7 +54,7 @@ class SchedulerWaker:
     def __init__(self, cluster: Cluster, now: Callable[[], datetime]) -> None:
         self._cluster = cluster
         self._now = now
-        self._under_way: dict[str, asyncio.Task[None]] = {}
+        self._under_way: dict[HolderId, asyncio.Task[None]] = {}
 
     def __call__(self, holders: Iterable[Holder]) -> None:
         """Returns at once. A pod that cannot be changed is tried later, as it would be without this."""
@@ -72,7 +73,7 @@ class SchedulerWaker:
             log.info("pod_not_woken pod=%s: %s", holder, error)
 
 
-Write = Callable[[Holder, str], Awaitable[None]]
+Write = Callable[[Holder, NodeName], Awaitable[None]]
 
 
 class Nominations:
@@ -83,15 +84,15 @@ class Nominations:
         self._cluster = cluster
         self._now = now
         self._wake = wake
-        self._next: dict[str, tuple[Write, str]] = {}  # uid → what is to be written, and about which node
-        self._under_way: dict[str, asyncio.Task[None]] = {}
+        self._next: dict[HolderId, tuple[Write, NodeName]] = {}  # uid → what is to be written, and about which node
+        self._under_way: dict[HolderId, asyncio.Task[None]] = {}
 
-    def nominate(self, nodes: Mapping[Holder, str]) -> None:
+    def nominate(self, nodes: Mapping[Holder, NodeName]) -> None:
         """Returns at once. A pod that cannot be nominated is woken, as it would be without this."""
         for holder, node in nodes.items():
             self._write_next(holder, self._nominate, node)
 
-    def withdraw(self, nodes: Mapping[Holder, str]) -> None:
+    def withdraw(self, nodes: Mapping[Holder, NodeName]) -> None:
         """Returns at once. What somebody else has nominated meanwhile stays."""
         for holder, node in nodes.items():
             self._write_next(holder, self._withdraw, node)
@@ -101,7 +102,7 @@ class Nominations:
         """Whether the API server has answered all of them."""
         return not self._under_way
 
-    def _write_next(self, holder: Holder, write: Write, node: str) -> None:
+    def _write_next(self, holder: Holder, write: Write, node: NodeName) -> None:
         self._next[holder.uid] = (write, node)
         if holder.uid not in self._under_way:
             self._under_way[holder.uid] = asyncio.get_running_loop().create_task(self._write_all(holder))
@@ -114,7 +115,7 @@ class Nominations:
         finally:
             del self._under_way[holder.uid]
 
-    async def _nominate(self, holder: Holder, node: str) -> None:
+    async def _nominate(self, holder: Holder, node: NodeName) -> None:
         metadata = {"uid": holder.uid, "annotations": carrel.write_woken(self._now())}
         patch = MergePatch({"metadata": metadata, "status": {"nominatedNodeName": node}})
         try:
@@ -125,7 +126,7 @@ class Nominations:
             log.warning("pod_not_nominated pod=%s node=%s: %s", holder, node, error)
             await self._wake.touch(holder)
 
-    async def _withdraw(self, holder: Holder, node: str) -> None:
+    async def _withdraw(self, holder: Holder, node: NodeName) -> None:
         nominated = "/status/nominatedNodeName"
         patch = JsonPatch(
             [

@@ -5,5 +5,5 @@ Reading order:
     kinds resources           what is read of each kind, and where it is in the API
     pods quantity affinity    what several components read of a pod
     events                    Events, named after what they say
-    unknown_field_warnings release  what API servers say about unknown fields, and about themselves
+    release                      what API servers say about themselves
 """

@@ -34,6 +34,8 @@ class Note:
     message: str
     """For people."""
     type: str = NORMAL
+    annotations: tuple[tuple[str, str], ...] = ()
+    """Of the Event, for programs: the message is not to be parsed."""
 
     @property
     def text(self) -> str:
@@ -50,10 +52,11 @@ def event_name(about: Object, note: Note) -> str:
 
 def event_body(about: Object, resource: Resource[Any], note: Note, component: str, now: datetime) -> dict[str, Any]:
     metadata, written_at = about.metadata, seconds(now)
+    notes = {"annotations": dict(note.annotations)} if note.annotations else {}
     return {
         "apiVersion": EVENTS.api_version,
         "kind": EVENTS.kind,
-        "metadata": {"name": event_name(about, note), "namespace": metadata.namespace or OF_CLUSTER_OBJECTS},
+        "metadata": {"name": event_name(about, note), "namespace": metadata.namespace or OF_CLUSTER_OBJECTS, **notes},
         "involvedObject": {
             "apiVersion": resource.api_version,
             "kind": resource.kind,

@@ -9,6 +9,8 @@ empty and an absent part has its own empty values, so that no reader asks twice.
 
 import msgspec
 
+from carrel.ids import NO_NODE, NO_POD, NodeName, PodUid
+
 
 class ObjectPart(msgspec.Struct, gc=False, rename="camel", omit_defaults=True):
     """Any part of an object, with Kubernetes' spelling of the fields: `node_name` is `nodeName`."""
@@ -139,14 +141,17 @@ class PodClaim(ObjectPart):
     resource_claim_template_name: str = ""
 
 
+class PodMetadata(Metadata):
+    uid: PodUid = NO_POD
+
+
 class PodSpec(ObjectPart):
-    node_name: str = ""
+    node_name: NodeName = NO_NODE
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     """Until the last of them is removed, no scheduler looks at the pod."""
     scheduling_group: SchedulingGroup = msgspec.field(default_factory=lambda: _NO_GROUP)
     scheduler_name: str = ""
     service_account_name: str = ""
-    priority_class_name: str = ""
     node_selector: dict[str, str] = {}
     affinity: Affinity = msgspec.field(default_factory=lambda: _NO_AFFINITY)
     topology_spread_constraints: tuple[SpreadConstraint, ...] = ()
@@ -197,6 +202,7 @@ class PodStatus(ObjectPart):
 
 
 class Pod(Object):
+    metadata: PodMetadata = msgspec.field(default_factory=PodMetadata)
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
@@ -205,6 +211,10 @@ class Taint(ObjectPart):
     key: str = ""
     value: str = ""
     effect: str = ""
+
+
+class NodeMetadata(Metadata):
+    name: NodeName = NO_NODE
 
 
 class NodeSpec(ObjectPart):
@@ -234,6 +244,7 @@ class NodeStatus(ObjectPart):
 class NodeObject(Object):
     """A Node of Kubernetes. The GPUs of a machine are `carrel.ledger.gpus.Node`."""
 
+    metadata: NodeMetadata = msgspec.field(default_factory=NodeMetadata)
     spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
 
@@ -245,9 +256,6 @@ class RuntimeClass(Object):
 
 class LeaseSpec(ObjectPart):
     holder_identity: str = ""
-    lease_duration_seconds: int | None = None
-    acquire_time: str = ""
-    renew_time: str = ""
     lease_transitions: int = 0
 
 

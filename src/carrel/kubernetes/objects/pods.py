@@ -1,9 +1,9 @@
 """What several dialects read of a pod: its name in messages, and how much of an extended resource it requests."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from carrel.kubernetes.objects.kinds import Container, Metadata, Pod
+from carrel.kubernetes.objects.kinds import Metadata, Pod
 from carrel.kubernetes.objects.quantity import whole_quantity
 
 SIDECAR = "Always"
@@ -40,6 +40,11 @@ def annotation_field(key: str) -> str:
     return f"metadata.annotations['{key}']"
 
 
+def variable_from(name: str, annotation: str) -> dict[str, Any]:
+    """A variable of a container that the kubelet reads from an annotation of the pod when the container starts."""
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": annotation_field(annotation)}}}
+
+
 def gates_of(pod: Pod) -> tuple[str, ...]:
     """The scheduling gates of the pod. Once the pod exists, gates can only be removed."""
     return tuple(gate.name for gate in pod.spec.scheduling_gates)
@@ -50,7 +55,14 @@ def resource_asked(pod: Pod, resource: str) -> ResourceAsk:
     asks: list[ContainerAsk] = []
     for group, listed in (("initContainers", pod.spec.init_containers), ("containers", pod.spec.containers)):
         for index, each in enumerate(listed):
-            amount = _amount(pod, each, resource, group, index)
+            # For extended resources Kubernetes demands request = limit, and copies the limit to the request.
+            limits, requests = each.resources.limits, each.resources.requests
+            text = limits[resource] if resource in limits else requests.get(resource, "0")
+            if len(text) < 10 and text.isascii() and text.isdigit():
+                amount = int(text)  # as nearly all are; the words for a mistake take longer to make than the rest
+            else:
+                where = f"resources.{'limits' if resource in limits else 'requests'}['{resource}']"
+                amount = whole_quantity(text, subject(pod.metadata), f"spec.{group}[{index}].{where}")
             if amount:
                 is_init = group == "initContainers" and each.restart_policy != SIDECAR
                 asks.append(ContainerAsk(each.name, amount, is_init))
@@ -59,15 +71,6 @@ def resource_asked(pod: Pod, resource: str) -> ResourceAsk:
     if len(asks) == 1:
         return ResourceAsk(asks[0].amount, tuple(asks))
     return ResourceAsk(most_at_once(pod, {ask.container: ask.amount for ask in asks}), tuple(asks))
-
-
-def asks_for(pod: Pod, resource: str) -> bool:
-    """Whether a container asks for some of it: zero is nothing."""
-    for group, listed in (("containers", pod.spec.containers), ("initContainers", pod.spec.init_containers)):
-        for index, each in enumerate(listed):
-            if _amount(pod, each, resource, group, index):
-                return True
-    return False
 
 
 def extended_resources(pod: Pod) -> set[str]:
@@ -96,15 +99,3 @@ def most_at_once(pod: Pod, amounts: Mapping[str, int]) -> int:
         most = max(most, sidecars + amount)
         sidecars += amount if container.restart_policy == SIDECAR else 0
     return max(most, sidecars + sum(amounts.get(container.name, 0) for container in pod.spec.containers))
-
-
-def _amount(pod: Pod, container: Container, resource: str, group: str, index: int) -> int:
-    # For extended resources Kubernetes demands request = limit, and copies the limit to the request.
-    for name, quantities in (("limits", container.resources.limits), ("requests", container.resources.requests)):
-        if resource in quantities:
-            text = quantities[resource]
-            if len(text) < 10 and text.isascii() and text.isdigit():
-                return int(text)  # as nearly all are; the words for a mistake take longer to make than the rest
-            field = f"spec.{group}[{index}].resources.{name}['{resource}']"
-            return whole_quantity(text, subject(pod.metadata), field)
-    return 0

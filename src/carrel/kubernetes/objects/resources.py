@@ -102,6 +102,9 @@ CRDS = Resource(
     namespaced=False,
 )
 TOKEN_REVIEWS = Resource(kinds.Object, "authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
+SELF_SUBJECT_REVIEWS = Resource(
+    kinds.Object, "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False
+)
 SUBJECT_ACCESS_REVIEWS = Resource(
     kinds.Object, "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False
 )

@@ -4,6 +4,7 @@ import asyncio
 import logging
 
 from carrel.cluster.record.adoption import Adoption, Outcome
+from carrel.ids import HolderId
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +18,7 @@ class AdoptionLoop:
 
     async def run(self) -> None:
         """While this process leads, until it is cancelled."""
-        seen: frozenset[str] = frozenset()
+        seen: frozenset[HolderId] = frozenset()
         while True:
             # A pod of which the watch has not shown the Lease yet is gone from here a moment later.
             now = frozenset(pod.holder.uid for _, pod in self._adoption.unrecorded())

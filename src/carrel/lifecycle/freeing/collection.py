@@ -20,7 +20,8 @@ from carrel.cluster.holders import HolderEnds
 from carrel.cluster.pod_progress import FINISHED
 from carrel.cluster.record.known_lease import KnownLease
 from carrel.cluster.state import ClusterState
-from carrel.dialects import carrel
+from carrel.dialects import visible_devices
+from carrel.ids import HolderId, NodeName
 from carrel.kubernetes.cluster import Json, NotFound
 from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.shares import Holder
@@ -37,7 +38,7 @@ TIME_TO_BIND_S = 60.0
 @dataclass(frozen=True, slots=True)
 class FreedShare:
     holder: Holder
-    node: str
+    node: NodeName
     index: int
     why: str
 
@@ -61,7 +62,7 @@ class LeaseCollector:
         self._clock = state.options.clock
         self._kept = KeptGpus(state)
         self._ends = ConfirmedEnds(state)
-        self._unbound: dict[tuple[str, str], _Unbound] = {}  # Lease and uid
+        self._unbound: dict[tuple[str, HolderId], _Unbound] = {}  # Lease and uid
 
     async def collect(self) -> Sequence[FreedShare]:
         """One round over all Leases."""
@@ -85,7 +86,7 @@ class LeaseCollector:
         is_due = record.is_empty or any(self._absent_holders(lease)) or self._kept.is_in_vain(record)
         return lease.name if is_due else None
 
-    def awaited_on(self, node: str) -> list[str]:
+    def awaited_on(self, node: NodeName) -> list[str]:
         """The names of the Leases that name a pod which is gone, and of which the node has to confirm it."""
         uids = self._ends.awaited_on(node)
         return [lease.name for uid in uids for lease in self._cluster_ledger.leases_of(uid)]
@@ -110,19 +111,19 @@ class LeaseCollector:
 
     def _absent_holders(self, lease: KnownLease) -> Sequence[Holder]:
         """The holders that the caches do not show on the node. A pod that the GPU is kept for need not be bound yet."""
-        record = lease.record
-        absent = [share.holder for share in record.shares if self._seems_absent(share.holder, lease)]
-        kept_for = record.kept_for
+        record, kept_for, absent = lease.record, lease.record.kept_for, []
+        for holder in (share.holder for share in record.shares):
+            if holder.is_claim:
+                is_absent = self._other_ends().seems_over(holder, record)
+            else:
+                is_absent = self._node_of(holder) != record.node or self._has_others(lease, holder)
+            if is_absent:
+                absent.append(holder)
         if kept_for is not None and not is_kept_for_next(record) and self._node_of(kept_for) is None:
             absent.append(kept_for)
         return absent
 
-    def _seems_absent(self, holder: Holder, lease: KnownLease) -> bool:
-        if holder.is_claim:
-            return self._other_ends().seems_over(holder, lease.record)
-        return self._node_of(holder) != lease.record.node or self._has_others(lease, holder)
-
-    def _node_of(self, holder: Holder) -> str | None:
+    def _node_of(self, holder: Holder) -> NodeName | None:
         """The node of the pod by the caches; empty if it is not bound, None if it is gone or has finished."""
         pod = self._pod_by_uid(holder.uid)
         return None if pod is None or pod.status.phase in FINISHED else pod.spec.node_name
@@ -134,7 +135,7 @@ class LeaseCollector:
         change it: the Leases of the GPUs that a pod was bound with have the mark of one bind in common.
         """
         pod, uid, record = self._pod_by_uid(holder.uid), holder.uid, lease.record
-        annotated = carrel.bound_gpus(pod.metadata.annotations) if pod else frozenset()
+        annotated = visible_devices.bound_gpus(pod.metadata.annotations) if pod else frozenset()
         others = [each.record for each in self._cluster_ledger.leases_of(uid) if each.record.gpu in annotated]
         if not annotated or record.gpu in annotated or {each.gpu for each in others} != annotated:
             return False
@@ -238,16 +239,16 @@ class ConfirmedEnds:
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
-        self._reports: dict[tuple[str, str], _Reports] = {}  # uid and node
+        self._reports: dict[tuple[HolderId, NodeName], _Reports] = {}  # uid and node
 
     def forget_all_but(self, kept: AbstractSet[str]) -> None:
         self._reports = {key: seen for key, seen in self._reports.items() if key[0] in kept}
 
-    def awaited_on(self, node: str) -> set[str]:
+    def awaited_on(self, node: NodeName) -> set[HolderId]:
         """The uids of the pods that the node has to confirm."""
         return {uid for uid, where in self._reports if where == node}
 
-    def why_unsure(self, uid: str, node: str) -> str:
+    def why_unsure(self, uid: HolderId, node: NodeName) -> str:
         """Why a pod that is gone may still run on the node; empty if it does not. To be asked at each report."""
         last, status = self._state.gone_holders.get(uid), self._state.node_statuses.store.get(node)
         has_ended = last is not None and (last.status.phase in FINISHED or last.spec.node_name != node)

@@ -21,9 +21,8 @@ from carrel.cluster.state import ClusterState
 from carrel.dialects.booking_objects import is_from_enquiry
 from carrel.dialects.carrel import WARNED
 from carrel.dialects.hand_over_record import Why
-from carrel.dialects.maia import TERMINATE_AT, read_terminate_at
 from carrel.dialects.registry import dialects_of
-from carrel.dialects.tier import tier_of
+from carrel.dialects.tier import TERMINATE_AT, read_terminate_at, tier_of
 from carrel.kubernetes.cluster import Conflict, DeleteOptions, MergePatch, NotFound
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.isolation import title
@@ -81,7 +80,7 @@ class Expiry:
             end = end_of(pod) if self._has_end(pod) else None
             return (end, pod.metadata.uid, pod) if end is not None and end <= now and not self._stays(pod) else None
 
-        found = self._isolation.found("expiry", self._state.pods.store.snapshot(), over)
+        found = self._isolation.found("expiry", self._state.pods.store, over)
         return [pod for _, _, pod in sorted(found, key=lambda each: each[:2])]
 
     async def end(self, pod: Pod) -> str:
@@ -104,7 +103,7 @@ class Expiry:
     def warnings(self) -> list[ExpiryWarning]:
         """The warnings that are due: for pods that end soon, and for pods whose end cannot be read: they never end."""
         now = self._now()
-        due = self._isolation.found("warning", self._state.pods.store.snapshot(), lambda pod: self._warning(pod, now))
+        due = self._isolation.found("warning", self._state.pods.store, lambda pod: self._warning(pod, now))
         return [each for each in due if each.pod.metadata.annotations.get(WARNED) != each.remembered]
 
     def _warning(self, pod: Pod, now: datetime) -> ExpiryWarning | None:
@@ -159,7 +158,7 @@ class Expiry:
 
     def _ends_note(self, end: datetime, lead: str) -> Note:
         then = "the pod is ended" if self._at_end is AtEnd.END else "the pod is created again without a GPU"
-        ends = f"the booking of this pod ends at {seconds(end)}, in less than {lead}"
+        ends = f"the booking of this pod ends at {self._state.words.when(end)}, in less than {lead}"
         return Note(ENDS, f"{ends}; then {then}", WARNING)
 
 

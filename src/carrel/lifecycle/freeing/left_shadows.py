@@ -1,4 +1,4 @@
-"""What is left in the cluster where ResourceClaims are not counted any more (`--no-dra`): claims that showed to
+"""What is left in the cluster where ResourceClaims are not counted any more: claims that showed to
 schedulers what pods hold. It knows nothing else of ResourceClaims, whose code is not loaded there."""
 
 import asyncio

@@ -2,7 +2,7 @@
 for which a disruption budget may keep it.
 
 A pod that somebody deletes with a grace period of a year runs on for a year, holds its GPU, and is no victim of a
-revocation, because it is ending. When it has had the longest grace (`EndLimits`) it is deleted again, with a short one;
+revocation, because it is ending. When it has had the longest grace it is deleted again, with a short one;
 an Event says so before. Kubernetes lets a second delete shorten the grace period, never lengthen it. A pod that a
 booking covers may take its time.
 
@@ -15,15 +15,15 @@ from datetime import datetime, timedelta
 
 from carrel.cluster.pod_progress import FINISHED, holder_of
 from carrel.cluster.state import ClusterState
+from carrel.ids import HolderId
 from carrel.kubernetes.cluster import DeleteOptions
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import WARNING, Note
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.lifecycle.reporting.pod_events import COMPONENT
-from carrel.lifecycle.tier_options import EndLimits
 from carrel.parsing import Malformed
-from carrel.parsing.time import instant, seconds
+from carrel.parsing.time import instant
 
 log = logging.getLogger(__name__)
 
@@ -34,18 +34,18 @@ LONGEST_S = 10**10
 """More need not be told exactly."""
 KUBELET_TIME = timedelta(seconds=60)
 """So long after its time is over, the kubelet has ended a pod and reported it, unless something is wrong."""
-
-
+LONGEST_DELAY = timedelta(minutes=10)
+"""For how long a disruption budget may delay the end of a pod whose GPU is revoked."""
 FORGET_AFTER = timedelta(hours=20)
 """So long after a budget's protection is over, the next revocation is a new one, and the budget may delay it again."""
 
 
 class SlowEndings:
-    def __init__(self, state: ClusterState, limits: EndLimits) -> None:
+    def __init__(self, state: ClusterState, longest_grace: timedelta) -> None:
         self._state = state
-        self._limits = limits
+        self._longest = longest_grace
         self._events = EventRecorder(state.cluster, COMPONENT, state.options.now)
-        self._warned: dict[str, datetime] = {}  # uid → when
+        self._warned: dict[HolderId, datetime] = {}  # uid → when
 
     async def round(self) -> int:
         """Warns the pods that take too long, and deletes those again that were warned. How many were deleted."""
@@ -60,16 +60,16 @@ class SlowEndings:
         if not pod.metadata.deletion_timestamp or pod.status.phase in FINISHED:
             return None
         # Not as a timedelta: it may be any number of 64 bits, and then it is longer than all of them.
-        is_slow = pod.metadata.deletion_grace_period_seconds > self._limits.grace.total_seconds()
+        is_slow = pod.metadata.deletion_grace_period_seconds > self._longest.total_seconds()
         return pod if is_slow and self._state.pod_facts.may_lose_gpus(pod) else None
 
     async def _hurry(self, pod: Pod) -> bool:
         metadata, now = pod.metadata, self._state.options.now()
         told = told_at(pod)
-        due = (told if told is not None else self._warned.get(metadata.uid, now)) + self._limits.grace
-        last = min(LAST_GRACE, self._limits.grace)
+        due = (told if told is not None else self._warned.get(metadata.uid, now)) + self._longest
+        last = min(LAST_GRACE, self._longest)
         if metadata.uid not in self._warned:
-            await self._events.try_record(pod, slow_note(pod, max(due, now + last), last))
+            await self._events.try_record(pod, slow_note(pod, self._state.words.when(max(due, now + last)), last))
             self._warned[metadata.uid] = now
             return False
         if now < max(due, self._warned[metadata.uid] + last):
@@ -81,12 +81,12 @@ class SlowEndings:
         return True
 
 
-def slow_note(pod: Pod, ends_at: datetime, last: timedelta) -> Note:
+def slow_note(pod: Pod, ends_at: str, last: timedelta) -> Note:
     given = timedelta(seconds=min(pod.metadata.deletion_grace_period_seconds, LONGEST_S))
     return Note(
         ENDS_SLOWLY,
         f"this pod was told to end, with a grace period of {given}; without a booking it keeps its GPU no longer than"
-        f" until {seconds(ends_at)}: then it is deleted again, with a grace period of {last}",
+        f" until {ends_at}: then it is deleted again, with a grace period of {last}",
         WARNING,
     )
 
@@ -101,10 +101,10 @@ def told_at(pod: Pod) -> datetime | None:
         return None
 
 
-def is_overdue(pod: Pod, now: datetime, limits: EndLimits) -> bool:
+def is_overdue(pod: Pod, now: datetime, longest_grace: timedelta) -> bool:
     """Whether a pod that is ending should be gone by now: it is not known when it will be, if ever."""
     told = told_at(pod)
-    return told is None or now >= told + limits.grace + LAST_GRACE + KUBELET_TIME
+    return told is None or now >= told + longest_grace + LAST_GRACE + KUBELET_TIME
 
 
 class BudgetDelays:
@@ -113,23 +113,22 @@ class BudgetDelays:
     Only this process remembers it. After a restart the time of a pod counts from when its hand-over was due.
     """
 
-    def __init__(self, longest: timedelta, now: Callable[[], datetime]) -> None:
-        self._longest = longest
+    def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
-        self._since: dict[str, datetime] = {}  # uid → when an eviction was first refused
+        self._since: dict[HolderId, datetime] = {}  # uid → when an eviction was first refused
 
-    def refused(self, uid: str, due: datetime) -> bool:
+    def refused(self, uid: HolderId, due: datetime) -> bool:
         """An eviction was refused; it was due then. Whether the budget may still keep the pod."""
         now, since = self._now(), self._since.get(uid)
-        if since is None or now >= since + self._longest + FORGET_AFTER:
+        if since is None or now >= since + LONGEST_DELAY + FORGET_AFTER:
             since = self._since[uid] = now
-        return now < min(since, due) + self._longest
+        return now < min(since, due) + LONGEST_DELAY
 
-    def kept(self) -> set[str]:
+    def kept(self) -> set[HolderId]:
         """The uids of all pods that a budget keeps now, as far as this process has tried: others should lose their GPUs
         instead."""
-        return {uid for uid, since in self._since.items() if self._now() < since + self._longest}
+        return {uid for uid, since in self._since.items() if self._now() < since + LONGEST_DELAY}
 
-    def forget(self, uid: str) -> None:
+    def forget(self, uid: HolderId) -> None:
         """The pod is gone."""
         self._since.pop(uid, None)

@@ -10,7 +10,7 @@ from random import Random
 
 from carrel.cluster.pod_progress import is_ending
 from carrel.cluster.state import ClusterState
-from carrel.dialects.hand_over_record import Why, record_name
+from carrel.dialects.hand_over_record import Why, pod_of
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.maia import PodToEnd
 from carrel.kubernetes.objects.kinds import Pod
@@ -36,7 +36,7 @@ class Terminator:
     def terminable_pods(self) -> list[Pod]:
         """Pods whose booking is over, and pods that hold a GPU without a booking."""
         expired = {pod.metadata.uid: pod for pod in self._expiry.expired()}
-        low = self._state.isolation.found("terminator", self._state.pods.store.snapshot(), self._if_low)
+        low = self._state.isolation.found("terminator", self._state.pods.store, self._if_low)
         return [*expired.values(), *low]
 
     def _if_low(self, pod: Pod) -> Pod | None:
@@ -53,8 +53,8 @@ class Terminator:
 
         Raises `ClusterError` if the API server refuses a write.
         """
-        begun = set(await self._hand_overs.record_names())
-        candidates = [pod for pod in self.terminable_pods() if record_name(pod.metadata.uid) not in begun]
+        begun = set(map(pod_of, await self._hand_overs.record_names()))
+        candidates = [pod for pod in self.terminable_pods() if pod.metadata.uid not in begun]
         ask = self._state.isolation.ask
         candidates = [pod for pod in candidates if ask("terminator", pod, self._has_gpus, False)]
         while candidates:

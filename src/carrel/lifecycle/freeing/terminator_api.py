@@ -18,8 +18,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from carrel.dialects import maia
+from carrel.http.asgi import Refused
 from carrel.http.post_routes import Body, BodyLimit, BodyMemory, CallerGone
-from carrel.http.refusals import Refused
 from carrel.kubernetes.cluster import ClusterError
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.freeing.terminator import Terminator

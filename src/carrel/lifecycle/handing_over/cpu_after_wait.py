@@ -5,7 +5,7 @@ free, all four are told that one is free, and two of them wait. Their hub gives 
 webhook would have moved to CPU, had nothing been free, is moved there after a while, by a hand-over (`hand_over`): it
 is created again under its name, without a GPU.
 
-Whether it is time for a pod is decided by `why_it_waits`. A pod for which there is room now is left to the scheduler:
+A pod for which there is room now is left to the scheduler:
 if one GPU becomes free for four pods, one of them gets it, and the three others follow in the next rounds. Before
 anything is written, Leases and bookings are read again. A pod that is bound at this moment stays: the hand-over is
 called off if the pod has a node, and deletes it only in the version that was read.
@@ -14,7 +14,6 @@ Left alone: pods with a controller. Nobody gives up on them, and a Job counts a 
 """
 
 import logging
-from dataclasses import dataclass
 from datetime import datetime
 
 from carrel.cluster.pod_progress import created_at, holder_of, is_ending
@@ -33,43 +32,6 @@ from carrel.lifecycle.handing_over.hand_over import HandOverOrder, HandOvers
 from carrel.lifecycle.tier_options import TierOptions
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingGpuPod:
-    """What decides about a pod that asks for a GPU and has no node."""
-
-    runs_on_cpu_when_full: bool
-    is_opportunistic: bool
-    is_in_gang: bool = False
-    is_for_booking: bool = False
-    """It names the booking that it is made for."""
-    is_covered_soon: bool = False
-    has_gates: bool = False
-    has_controller: bool = False
-    has_promise: bool = False
-    """A Lease holds a GPU for it: it is being bound."""
-    wants_no_successor: bool = False
-    """So nothing would run in its place."""
-    is_known: bool = True
-    """False: what it asks for cannot be read, as that of a pod whose GpuClaim does not exist yet."""
-
-
-def why_it_waits(pod: WaitingGpuPod) -> str:
-    """Why it goes on waiting, however long that takes; empty: it does not, it goes on without a GPU after a while."""
-    reasons = {
-        "what it asks for is not known yet": not pod.is_known,
-        "a full cluster means waiting for it": not pod.runs_on_cpu_when_full,
-        "it is no opportunistic pod": not pod.is_opportunistic,
-        "it is a member of a gang": pod.is_in_gang,
-        "it is made for a booking": pod.is_for_booking,
-        "a booking of its person starts soon": pod.is_covered_soon,
-        "scheduling gates hold it back": pod.has_gates,
-        "its controller would replace it": pod.has_controller,
-        "it is being bound": pod.has_promise,
-        "its owner wants no successor": pod.wants_no_successor,
-    }
-    return next((reason for reason, is_true in reasons.items() if is_true), "")
 
 
 class CpuAfterWait:
@@ -108,8 +70,8 @@ class CpuAfterWait:
 
     def _if_due(self, pod: Pod, now: datetime) -> Pod | None:
         uid = pod.metadata.uid
-        if why_it_waits(self._seen(pod)):
-            self._since[uid] = now  # its time begins when nothing of this is true any more
+        if self._waits_on(pod):
+            self._since[uid] = now  # its time begins when that is over
             return None
         has_waited = now - self._since.setdefault(uid, created_at(pod)) >= self._options.wait_before_cpu
         return pod if has_waited and self._has_no_room(pod) else None
@@ -118,21 +80,23 @@ class CpuAfterWait:
         """While no agent has reported a GPU, nobody can say that all are taken."""
         return bool(self._state.ledger.rooms) and self._state.waiting_reason.why(pod) is not None
 
-    def _seen(self, pod: Pod) -> WaitingGpuPod:
-        state, namespace = self._state, pod.metadata.namespace
+    def _waits_on(self, pod: Pod) -> bool:
+        """Whether it goes on waiting, however long that takes."""
+        state, notes, namespace = self._state, pod.metadata.annotations, pod.metadata.namespace
         asked = state.pod_facts.asked(pod)
-        request = asked.request if isinstance(asked, PodRequest) else None
-        planned = state.covered_pods.planned_for(person_of(pod), namespace_named(namespace)) if person_of(pod) else []
+        if not isinstance(asked, PodRequest):
+            return True  # not known yet, as of a pod whose GpuClaim does not exist yet
         says = when_full(pod, state.namespaces.store.get(namespace), self._options.when_full)
-        return WaitingGpuPod(
-            runs_on_cpu_when_full=says is WhenFull.CPU,
-            is_opportunistic=state.pod_facts.may_lose_gpus(pod),
-            is_in_gang=(request is not None and request.gang is not None) or POD_GROUP in pod.metadata.annotations,
-            is_for_booking=BOOKING in pod.metadata.annotations,
-            wants_no_successor=wants_no_successor(pod.metadata.annotations),
-            is_covered_soon=request is not None and starts_soon(planned, request, state.options.now()) is not None,
-            has_gates=bool(gates_of(pod)),
-            has_controller=any(owner.controller for owner in pod.metadata.owner_references),
-            has_promise=bool(state.ledger.shares_of(pod.metadata.uid)),
-            is_known=request is not None,
+        planned = state.covered_pods.planned_for(person_of(pod), namespace_named(namespace)) if person_of(pod) else []
+        return (
+            says is not WhenFull.CPU
+            or not state.pod_facts.may_lose_gpus(pod)
+            or asked.request.gang is not None
+            or POD_GROUP in notes
+            or BOOKING in notes  # it is made for a booking
+            or starts_soon(planned, asked.request, state.options.now()) is not None
+            or bool(gates_of(pod))
+            or any(owner.controller for owner in pod.metadata.owner_references)
+            or bool(state.ledger.shares_of(pod.metadata.uid))  # it is being bound
+            or wants_no_successor(notes)  # nothing would run in its place
         )

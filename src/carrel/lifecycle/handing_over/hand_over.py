@@ -5,7 +5,7 @@ after another is done, and each step reads the cluster again:
 
     announced    an Event says that the pod will end, and when; if it ends by itself before, it gets no successor
     called off   nobody needs its GPU any more (`kept_gpus`), or a booking covers it now: it stays, and is told so
-    ending       The manifest of the successor is kept in a Secret (`dialects.successor_manifest`), then Carrel ends the
+    ending       The manifest of the successor is kept in a Secret (`dialects.hand_over_record`), then Carrel ends the
                  pod. A bare pod is created again under its own name as soon as it is gone, as it was at its end: since
                  the announcement it may have been resized, or have lost a scheduling gate. A pod with a controller is
                  replaced by its controller, before it is gone or afterwards, depending on the controller; the webhook
@@ -20,7 +20,7 @@ pod that it succeeds. If somebody else created a pod of that name, it is left al
 
 import contextlib
 import logging
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -28,10 +28,12 @@ from enum import Enum
 
 from carrel.cluster.pod_progress import FINISHED
 from carrel.cluster.state import ClusterState
-from carrel.dialects import hand_over_record, maia
+from carrel.dialects import hand_over_record
 from carrel.dialects.carrel import LEAVE_BY, NOTICE, TIER, USER
 from carrel.dialects.hand_over_record import HandOver, HandOverPhase, Why
 from carrel.dialects.notice import revocation_notice, wants_no_successor, what_follows
+from carrel.dialects.tier import TERMINATE_AT
+from carrel.ids import NO_BOOKING, BookingId, PodUid
 from carrel.kubernetes.cluster import (
     AlreadyExists,
     Busy,
@@ -62,7 +64,7 @@ from carrel.lifecycle.handing_over.successors import (
 )
 from carrel.lifecycle.reporting.pod_events import COMPONENT
 from carrel.lifecycle.revoking.kept_gpus import KeptGpus
-from carrel.lifecycle.tier_options import DEFAULT_END_LIMITS, EndLimits
+from carrel.lifecycle.tier_options import LONGEST_GRACE
 from carrel.parsing.time import seconds
 
 log = logging.getLogger(__name__)
@@ -99,27 +101,38 @@ class HandOverOrder:
     why: Why
     due: datetime
     needed_by: str = ""
-    booking: str = ""
+    booking: BookingId = NO_BOOKING
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """What this process remembers of one hand-over."""
+
+    is_announced: bool = False
+    grace_s: int | None = None
+    """Carrel ends the pod, which has no controller, and asked for this grace."""
+    is_withdrawn: bool = False
+    """The watch has shown the pod with less."""
+    conflicts: int = 0
+    """How often the pod was changed while it was being ended."""
 
 
 class HandOvers:
-    def __init__(self, state: ClusterState, cluster: Cluster, limits: EndLimits = DEFAULT_END_LIMITS) -> None:
+    def __init__(self, state: ClusterState, cluster: Cluster, longest_grace: timedelta = LONGEST_GRACE) -> None:
         """`cluster`: by which everything is written; that of the state writes only while this process leads."""
         self.cluster = cluster
         self._namespace = state.options.namespace
         self._now = state.options.now
+        self._zone = state.options.zone
         self._coverage = state.covered_pods
         self._kept = KeptGpus(state)
-        self._limits = limits
+        self._longest_s = int(longest_grace.total_seconds())
         self._events = EventRecorder(cluster, COMPONENT, self._now)
         self._successors = Successors(state, cluster)
-        self.begun: set[str] = set()
+        self.begun: set[PodUid] = set()
         """The uids of the pods that this process has begun to hand over. One that was called off may be begun again."""
-        self._announced: set[str] = set()  # the records that were announced on their pods
-        self._ending: dict[str, int] = {}  # uid of a bare pod that Carrel ends → the grace that Carrel asked for
-        self._withdrawn: set[str] = set()  # uids that the watch has shown with less
-        self.budgets = BudgetDelays(limits.budget_delay, self._now)
-        self._conflicts: Counter[str] = Counter()  # uid → how often it was changed while it was being ended
+        self._under_way: defaultdict[PodUid, _UnderWay] = defaultdict(_UnderWay)
+        self.budgets = BudgetDelays(self._now)
         self.on_closed: Callable[[Why, HandOverResult], None] = lambda why, result: None
         """Called when a hand-over has ended."""
 
@@ -133,7 +146,7 @@ class HandOvers:
             or found["metadata"]["uid"] != metadata.uid
             or found["metadata"].get("deletionTimestamp")
             or found.get("status", {}).get("phase") in FINISHED
-            or any(notes.get(key) != metadata.annotations.get(key) for key in (TIER, maia.TERMINATE_AT))
+            or any(notes.get(key) != metadata.annotations.get(key) for key in (TIER, TERMINATE_AT))
         ):
             return ""
         owner = await real_controller_of(self.cluster, found)
@@ -178,11 +191,11 @@ class HandOvers:
         if is_here and not pod["metadata"].get("deletionTimestamp"):
             return await self._end_when_due(record, written, pod)
         if record.phase is HandOverPhase.ANNOUNCED:
-            return await self._close(written, HandOverResult.LEFT)  # before its time, and not by Carrel
+            return await self._close(record, written, HandOverResult.LEFT)  # before its time, and not by Carrel
         if record.owner and await self._successors.is_replaced(record):
-            return await self._close(written, HandOverResult.HANDED_OVER)
+            return await self._close(record, written, HandOverResult.HANDED_OVER)
         if record.owner and record.booking and await self._kept.is_gone(record.booking):
-            return await self._close(written, HandOverResult.CALLED_OFF)  # its controller's next pod gets a GPU
+            return await self._close(record, written, HandOverResult.CALLED_OFF)  # its controller's next pod gets a GPU
         if is_here:
             return await self._wait_for_end(record, written, pod)
         self.budgets.forget(record.uid)
@@ -192,16 +205,16 @@ class HandOvers:
 
     def observe(self, pod: Pod) -> None:
         """What the watch shows of a pod: before it is read again it may be gone."""
-        metadata = pod.metadata
-        asked_s = self._ending.get(metadata.uid)
-        if asked_s is not None and is_withdrawn(metadata.annotations, metadata.deletion_grace_period_seconds, asked_s):
-            self._withdrawn.add(metadata.uid)
+        metadata, known = pod.metadata, self._under_way.get(pod.metadata.uid)
+        if known is not None and known.grace_s is not None:
+            given_s = metadata.deletion_grace_period_seconds
+            known.is_withdrawn |= is_withdrawn(metadata.annotations, given_s, known.grace_s)
 
     # --- the pod exists ----------------------------------------------------------------------------------------------
 
     async def _end_when_due(self, record: HandOver, written: Json, pod: Json) -> timedelta | HandOverResult:
         if pod.get("status", {}).get("phase") in FINISHED:
-            return await self._close(written, HandOverResult.LEFT)
+            return await self._close(record, written, HandOverResult.LEFT)
         has_its_gpu = record.why is Why.FULL and bool(pod["spec"].get("nodeName"))
         if has_its_gpu or self._coverage.of(record.uid) is not None:
             return await self._call_off(record, written)
@@ -212,7 +225,7 @@ class HandOvers:
             if is_needed is None:
                 return POLL
         if record.needed_by and not is_needed:
-            if record.name in self._announced or LEAVE_BY in _annotations(pod):
+            if self._under_way[record.uid].is_announced or LEAVE_BY in _annotations(pod):
                 await self._tell(pod, STAYS)
             return await self._call_off(record, written)
         await self._announce(record, pod)
@@ -222,7 +235,8 @@ class HandOvers:
                 return left
         # The record must describe the pod that is ended: the deletion below is only for this version of it. But nobody
         # keeps a GPU by changing the pod all the time.
-        is_restless = record.phase is HandOverPhase.ENDING and self._conflicts[record.uid] >= MOST_CONFLICTS
+        conflicts = self._under_way[record.uid].conflicts
+        is_restless = record.phase is HandOverPhase.ENDING and conflicts >= MOST_CONFLICTS
         if is_restless and record.why is not Why.FULL:
             return await self._end(record, written, pod, version="")
         ending = await self._prepare_end(record, written, pod)
@@ -235,7 +249,7 @@ class HandOvers:
     async def _prepare_end(self, record: HandOver, written: Json, pod: Json) -> HandOver:
         """The record of the pod that is ended now. If it has a successor, its manifest is in a Secret before."""
         owner = await real_controller_of(self.cluster, pod)
-        grace_s = 0 if owner else max(0, min(_grace_s(pod), int(self._limits.grace.total_seconds())))
+        grace_s = 0 if owner else max(0, min(pod["spec"].get("terminationGracePeriodSeconds", 0), self._longest_s))
         bare = replace(record, manifest="", services={})
         ending = replace(bare, phase=HandOverPhase.ENDING, owner=owner, grace_s=grace_s)
         if owner or wants_no_successor(_annotations(pod)):
@@ -254,7 +268,7 @@ class HandOvers:
         with contextlib.suppress(NotFound):
             stays = MergePatch({"metadata": {"uid": record.uid, "annotations": {LEAVE_BY: None, NOTICE: None}}})
             await self.cluster.patch(PODS, name, stays, namespace)
-        return await self._close(written, HandOverResult.CALLED_OFF)
+        return await self._close(record, written, HandOverResult.CALLED_OFF)
 
     async def _end(self, record: HandOver, written: Json, pod: Json, version: str) -> timedelta | HandOverResult:
         """Only in the version that was read: a pod that finishes at this moment must not run a second time. An empty
@@ -264,17 +278,16 @@ class HandOvers:
         disruption budget may delay a revocation for some time. Meanwhile another pod may lose its GPU instead; then
         this one stays. A budget does not delay the end of a booking, which was known before.
         """
-        longest_s = int(self._limits.grace.total_seconds())
-        grace = longest_s if _grace_s(pod) > longest_s else None
+        grace = self._longest_s if pod["spec"].get("terminationGracePeriodSeconds", 0) > self._longest_s else None
         propagation = ORPHAN if record.manifest and outlives_its_pod(pod) else ""
         only_it = DeleteOptions(record.uid, version, grace, propagation)
-        if not record.owner:
-            self._ending[record.uid] = record.grace_s
+        known = self._under_way[record.uid]
+        known.grace_s = None if record.owner else record.grace_s
         try:
             await self._evict_or_delete(record, only_it)
         except (NotFound, Conflict):
-            self._conflicts[record.uid] += 1
-            return timedelta() if self._conflicts[record.uid] == 1 else POLL  # it has changed: read it again
+            known.conflicts += 1
+            return timedelta() if known.conflicts == 1 else POLL  # it has changed: read it again
         except Busy as busy:
             if not record.owner or record.why is not Why.REVOKED:
                 raise
@@ -301,27 +314,29 @@ class HandOvers:
 
     async def _announce(self, record: HandOver, pod: Json) -> None:
         """By an Event and, if the pod has time left, by an annotation that a hook in the pod can read."""
-        if record.name in self._announced:
+        known = self._under_way[record.uid]
+        if known.is_announced:
             return
         if record.phase is HandOverPhase.ANNOUNCED:
             namespace, name = record.place
             then = what_follows(_annotations(pod), has_controller=bool(record.owner))
-            notes = {LEAVE_BY: seconds(record.due), NOTICE: revocation_notice(record.due, then)}
+            notes = {LEAVE_BY: seconds(record.due), NOTICE: revocation_notice(record.due, then, self._zone)}
             touch = MergePatch({"metadata": {"uid": record.uid, "annotations": notes}})
             try:
                 await self.cluster.patch(PODS, name, touch, namespace)
             except Invalid as error:  # its annotations are full: it is told by the Event alone
                 log.warning("pod_not_told pod=%s: %s", record.pod, error)
-        await self._tell(pod, end_note(record, is_last=wants_no_successor(_annotations(pod))))
-        self._announced.add(record.name)
+        await self._tell(pod, end_note(record, self._zone, is_last=wants_no_successor(_annotations(pod))))
+        known.is_announced = True
 
     # --- the pod is ending -------------------------------------------------------------------------------------------
 
     async def _wait_for_end(self, record: HandOver, written: Json, pod: Json) -> timedelta:
         if not record.owner and not record.is_withdrawn:
-            self._ending[record.uid] = record.grace_s
+            known = self._under_way[record.uid]
+            known.grace_s = record.grace_s
             given_s = pod["metadata"].get("deletionGracePeriodSeconds") or 0
-            if is_withdrawn(_annotations(pod), given_s, record.grace_s) or record.uid in self._withdrawn:
+            if is_withdrawn(_annotations(pod), given_s, record.grace_s) or known.is_withdrawn:
                 await self._rewrite(written, replace(record, is_withdrawn=True))
         return POLL
 
@@ -334,14 +349,14 @@ class HandOvers:
             await self._rewrite(written, replace(record, gone=self._now()))
             return RETRY
         left = record.gone + REPLACED_WITHIN - self._now()
-        return min(left, RETRY) if left > timedelta() else await self._close(written, HandOverResult.UNWANTED)
+        return min(left, RETRY) if left > timedelta() else await self._close(record, written, HandOverResult.UNWANTED)
 
     async def _create_successor(self, record: HandOver, written: Json, occupant: Json) -> timedelta | HandOverResult:
         if occupant:
             if origin_of(_annotations(occupant)) == record.uid:
                 return await self._finish(record, written, HandOverResult.HANDED_OVER, occupant)
             return await self._finish(record, written, HandOverResult.TAKEN)
-        if record.is_withdrawn or record.uid in self._withdrawn:
+        if record.is_withdrawn or self._under_way[record.uid].is_withdrawn:
             return await self._finish(record, written, HandOverResult.WITHDRAWN)
         manifest = await self._successors.manifest(record)
         if manifest is None:
@@ -352,7 +367,7 @@ class HandOvers:
         except (AlreadyExists, OutcomeUnknown):
             return timedelta()  # there may be a pod of that name now: read it
         except NotFound:
-            return await self._close(written, HandOverResult.UNWANTED)  # the namespace is gone
+            return await self._close(record, written, HandOverResult.UNWANTED)  # the namespace is gone
         except Invalid as error:
             why = f"this pod was ended, and cannot be created again without a GPU: {error.message}; create it yourself"
             gone = {"name": record.place[1], "namespace": namespace, "uid": record.uid}
@@ -361,7 +376,7 @@ class HandOvers:
         except Forbidden as error:
             if not error.is_namespace_terminating:
                 raise
-            return await self._close(written, HandOverResult.UNWANTED)
+            return await self._close(record, written, HandOverResult.UNWANTED)
         log.info("pod_handed_over pod=%s from=%s why=%s", record.pod, record.uid, record.why.value)
         return await self._finish(record, written, HandOverResult.HANDED_OVER, successor)
 
@@ -372,8 +387,8 @@ class HandOvers:
         deletes what it owned."""
         await self._successors.give_services(record, successor["metadata"]["uid"] if successor else record.uid)
         if successor:
-            await self._tell(successor, handed_over_note(record))
-        return await self._close(written, how)
+            await self._tell(successor, handed_over_note(record, self._zone))
+        return await self._close(record, written, how)
 
     async def _rewrite(self, written: Json, record: HandOver) -> Json:
         """Raises `Conflict` if another replica has written it meanwhile: then the step is done again."""
@@ -381,22 +396,17 @@ class HandOvers:
         body["metadata"] |= {key: written["metadata"][key] for key in ("resourceVersion", "uid")}
         return await self.cluster.update(CONFIG_MAPS, body)
 
-    async def _close(self, written: Json, how: HandOverResult) -> HandOverResult:
-        metadata = written["metadata"]
+    async def _close(self, record: HandOver, written: Json, how: HandOverResult) -> HandOverResult:
         try:
-            only_it = DeleteOptions(uid=metadata["uid"])
-            await self.cluster.delete(CONFIG_MAPS, metadata["name"], self._namespace, how=only_it)
+            only_it = DeleteOptions(uid=written["metadata"]["uid"])
+            await self.cluster.delete(CONFIG_MAPS, record.name, self._namespace, how=only_it)
         except (NotFound, Conflict):
             pass  # another replica has closed it
         else:
-            self.on_closed(hand_over_record.record_of(metadata["name"], written.get("data", {})).why, how)
-        self._announced.discard(metadata["name"])
-        uid = hand_over_record.pod_of(metadata["name"])
-        self.begun.discard(uid)
-        self._ending.pop(uid, None)
-        self._withdrawn.discard(uid)
-        self._conflicts.pop(uid, None)
-        log.info("hand_over_closed record=%s how=%r", metadata["name"], how.value)
+            self.on_closed(record.why, how)
+        self.begun.discard(record.uid)
+        self._under_way.pop(record.uid, None)
+        log.info("hand_over_closed record=%s how=%r", record.name, how.value)
         return how
 
     # --- the API server ----------------------------------------------------------------------------------------------
@@ -419,10 +429,6 @@ def is_withdrawn(annotations: Mapping[str, str], given_s: int, asked_s: int) -> 
     A grace of 0 says nothing: that is how the kubelet reports the end of the pod.
     """
     return wants_no_successor(annotations) or 0 < given_s < asked_s
-
-
-def _grace_s(pod: Json) -> int:
-    return int(pod["spec"].get("terminationGracePeriodSeconds", 0))
 
 
 def _annotations(pod: Json) -> Mapping[str, str]:

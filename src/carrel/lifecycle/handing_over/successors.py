@@ -1,6 +1,6 @@
 """What comes after a pod that loses its GPU: its successor, or the pod with which its controller replaces it.
 
-The manifest of a successor is kept in a Secret (`dialects.successor_manifest`) until the pod is gone.
+The manifest of a successor is kept in a Secret (`dialects.hand_over_record`) until the pod is gone.
 
 Kubernetes deletes what a pod owns with the pod. A pod of a hub is therefore deleted with `Orphan`: its Services and
 Secrets lose their owner and stay. The Services become the successor's, on the same address; if there is none, they get
@@ -21,10 +21,10 @@ import msgspec
 
 from carrel.cluster.state import ClusterState
 from carrel.cluster.watches import NAMESPACE_OF
-from carrel.dialects import hand_over_record, kai, successor_manifest
+from carrel.dialects import hand_over_record, kai
 from carrel.dialects.gang_makers import PLURALS
 from carrel.dialects.hand_over_record import HandedOver, HandOver, successor_of
-from carrel.dialects.interface import NOTHING_CLAIMED, ClaimedGpus
+from carrel.dialects.interface import NOTHING_CLAIMED
 from carrel.dialects.jupyter import USERNAME
 from carrel.kubernetes.cluster import (
     AlreadyExists,
@@ -56,6 +56,7 @@ class Successors:
         """`cluster`: by which everything is written."""
         self._cluster = cluster
         self._namespace = state.options.namespace
+        self._zone = state.options.zone
         self._holders = state.holders
         self._pods = state.pods.store
 
@@ -63,30 +64,25 @@ class Successors:
 
     async def keep(self, record: HandOver, written: Json, pod: Json) -> str | Refusal:
         """The name of the Secret with the successor of this version of the pod. `written`: the record's ConfigMap."""
-        claimed = self._claimed_by(pod)
-        packed = successor_manifest.pack(successor_of(pod, record.why, record.lost_at, claimed))
-        if len(packed) > successor_manifest.MOST_BYTES:
-            sizes = f"{len(packed):,} bytes compressed, {successor_manifest.MOST_BYTES:,} are possible"
-            return Refusal(f"its manifest is too large to be kept: {sizes}")
-        name = successor_manifest.manifest_name(written, pod)
+        try:
+            claimed = self._holders.claimed_by(msgspec.convert(pod, Pod))
+        except msgspec.ValidationError:
+            claimed = NOTHING_CLAIMED
+        successor = successor_of(pod, record.why, record.lost_at, self._zone, claimed)
+        secret = hand_over_record.write_manifest(successor, written, pod)
+        if isinstance(secret, Refusal):
+            return secret
         # If there is one already, it is of the same version of the pod.
         with contextlib.suppress(AlreadyExists):
-            secret = successor_manifest.write_manifest(name, packed, written)
             await self._cluster.create(SECRETS, secret, self._namespace)
-        return name
-
-    def _claimed_by(self, pod: Json) -> ClaimedGpus:
-        try:
-            return self._holders.claimed_by(msgspec.convert(pod, Pod))
-        except msgspec.ValidationError:
-            return NOTHING_CLAIMED
+        return str(secret["metadata"]["name"])
 
     async def manifest(self, record: HandOver) -> Json | None:
         """None: the pod gets no successor."""
         if not record.manifest:
             return None
         try:
-            return successor_manifest.read_manifest(await self._cluster.get(SECRETS, record.manifest, self._namespace))
+            return hand_over_record.read_manifest(await self._cluster.get(SECRETS, record.manifest, self._namespace))
         except (NotFound, Malformed) as error:
             # Somebody has deleted or changed it. What is lost stays lost; others must not wait for it.
             log.error("successor_lost pod=%s uid=%s: %s", record.pod, record.uid, error)

@@ -26,6 +26,7 @@ from carrel.dialects import gpuclaim
 from carrel.dialects.gpuclaim import ClaimPhase
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GpuClaim
 from carrel.dialects.options import DialectOptions
+from carrel.ids import NO_NODE, NodeName
 from carrel.kubernetes.cluster import Conflict, MergePatch, NotFound
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
@@ -40,7 +41,7 @@ class ClaimState:
 
     phase: ClaimPhase
     message: str = ""
-    node: str = ""
+    node: NodeName = NO_NODE
     ids: tuple[int, ...] = ()
 
     def is_written_on(self, claim: GpuClaim) -> bool:

@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from carrel.cluster.coverage.coverage_reader import CoverageReader
-from carrel.cluster.coverage.coverage_words import WORDS
 from carrel.cluster.pod_progress import holder_of, is_ending
 from carrel.cluster.state import ClusterState
 from carrel.dialects.booking_objects import BOOKINGS, KEPT_AFTER_END, BookingObject, write_status
 from carrel.dialects.carrel import BOOKING, TIER, WAITS_UNTIL
-from carrel.dialects.maia import TERMINATE_AT
-from carrel.dialects.tier import person_of, tier_of, write_tier
+from carrel.dialects.tier import TERMINATE_AT, person_of, tier_of, write_tier
+from carrel.ids import BookingId
 from carrel.kubernetes.cluster import Cluster, Invalid, Json, MergePatch, NotFound
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.isolation import title
@@ -135,8 +134,12 @@ class CoverageCorrection:
 
     def _note(self, pod: Pod, covered: Covered | None) -> Note:
         if covered is not None:
-            return Note(COVERED, f"this pod is {WORDS.covered(covered.entitlement)}", NORMAL)
-        return Note(NOT_COVERED, f"no booking covers this pod any more: {WORDS.about(self._reader.of(pod))}", WARNING)
+            return Note(COVERED, f"this pod is {self._state.words.covered(covered.entitlement)}", NORMAL)
+        return Note(
+            NOT_COVERED,
+            f"no booking covers this pod any more: {self._state.words.about(self._reader.of(pod))}",
+            WARNING,
+        )
 
     async def _record(self, pod: Pod, covered: Covered | None) -> None:
         uids = self._state.holders.held_by(pod)
@@ -154,7 +157,7 @@ class CoverageCorrection:
     # --- pods for a booking that starts later ------------------------------------------------------------------------
 
     async def _open_gate(self, pod: Pod) -> None:
-        name = pod.metadata.annotations.get(BOOKING, "")
+        name = BookingId(pod.metadata.annotations.get(BOOKING, ""))
         booking = self._state.covered_pods.booking(name)
         is_theirs = booking is not None and person_of(pod) in booking.people
         if booking is not None and is_theirs and self._state.options.now() < booking.start:
@@ -182,7 +185,7 @@ class CoverageCorrection:
         notes = {"uid": pod.metadata.uid, "annotations": {WAITS_UNTIL: seconds(start)}}
         await self._cluster.patch(PODS, pod.metadata.name, MergePatch({"metadata": notes}), pod.metadata.namespace)
 
-    async def _exists(self, booking: str) -> bool:
+    async def _exists(self, booking: BookingId) -> bool:
         try:
             await self._cluster.get(BOOKINGS, booking)
         except NotFound:

@@ -1,7 +1,6 @@
 """How many GPUs of each model are in use, and by whom; how much of their memory; and how much is booked.
 
-Read whenever Prometheus asks. Only nodes that changed since the last time are counted again: on 5,000 nodes a full
-count takes longer than a scrape should.
+Counted whenever Prometheus asks.
 """
 
 from collections import Counter
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from carrel.dialects.booking_objects import is_maias
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.ledger import GpuEntry, Ledger
 from carrel.ledger.shares import ShareState
@@ -27,8 +27,6 @@ Counts = Counter[tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _Count:
-    """Of one node, or of all."""
-
     gpus: Counts = field(default_factory=Counter)
     """By model and state."""
     memory: Counts = field(default_factory=Counter)
@@ -36,30 +34,16 @@ class _Count:
     free: Counts = field(default_factory=Counter)
     """MiB that a new pod could have, by model and whether the whole GPU is free."""
 
-    def add(self, other: "_Count") -> None:
-        for mine, theirs in zip(self._all(), other._all(), strict=True):
-            mine.update(theirs)
-
-    def subtract(self, other: "_Count") -> None:
-        for mine, theirs in zip(self._all(), other._all(), strict=True):
-            mine.subtract(theirs)
-
-    def _all(self) -> tuple[Counts, ...]:
-        return self.gpus, self.memory, self.free
-
 
 class GpuCounts:
     def __init__(self, ledger: Ledger, running: Callable[[], Iterable[Entitlement]]) -> None:
         """`running`: the bookings that run now."""
         self._ledger = ledger
         self._running = running
-        self._moment = -1
-        self._by_node: dict[str, _Count] = {}
-        self._total = _Count()
 
     def read(self) -> Iterable[Metric]:
-        self._count()
-        total, models = self._total, sorted({model for (model, _), count in self._total.gpus.items() if count})
+        total = _counted(self._ledger)
+        models = sorted({model for model, _ in total.gpus})
         gpus = GaugeMetricFamily(
             "carrel_gpus",
             "GPUs by what they are used for: by pods that a booking covers, only by others (opportunistic), kept for a"
@@ -92,7 +76,8 @@ class GpuCounts:
         booked = dict.fromkeys(models, 0.0)
         for each in self._running():
             model = each.model or ANY_MODEL
-            booked[model] = booked.get(model, 0.0) + each.gpus / each.share_of
+            gpus = 1 if is_maias(each.booking) else each.gpus
+            booked[model] = booked.get(model, 0.0) + gpus / each.share_of
         gauge = GaugeMetricFamily(
             "carrel_gpus_booked", "GPUs of the bookings that run now; a part of a GPU counts as such.", labels=["model"]
         )
@@ -100,29 +85,20 @@ class GpuCounts:
             gauge.add_metric([model], count)
         return gauge
 
-    def _count(self) -> None:
-        changed = self._ledger.changed_since(self._moment)
-        if changed is None:
-            self._by_node, self._total, changed = {}, _Count(), self._ledger.nodes
-        self._moment = self._ledger.version
-        for node in changed:
-            now = _count(self._ledger, node)
-            self._total.add(now)
-            self._total.subtract(self._by_node.get(node, _Count()))
-            self._by_node[node] = now
 
-
-def _count(ledger: Ledger, name: str) -> _Count:
-    count, node = _Count(), ledger.node(name)
-    is_usable = node is not None and not node.out_of_use
-    for entry in ledger.entries(name):
-        model, state = entry.gpu.model or UNKNOWN, _state(entry, is_node_usable=is_usable)
-        count.gpus[model, state] += 1
-        count.memory[model, "free"] += max(entry.free, 0)
-        for share in entry.shares.values():
-            count.memory[model, share.state.value] += entry.held(share)
-        if state != "unusable" and entry.kept_for is None:
-            count.free[model, "part" if entry.shares else "whole"] += max(entry.free, 0)
+def _counted(ledger: Ledger) -> _Count:
+    count = _Count()
+    for name in ledger.nodes:
+        node = ledger.node(name)
+        is_usable = node is not None and not node.out_of_use
+        for entry in ledger.entries(name):
+            model, state = entry.gpu.model or UNKNOWN, _state(entry, is_node_usable=is_usable)
+            count.gpus[model, state] += 1
+            count.memory[model, "free"] += max(entry.free, 0)
+            for share in entry.shares.values():
+                count.memory[model, share.state.value] += entry.held(share)
+            if state != "unusable" and entry.kept_for is None:
+                count.free[model, "part" if entry.shares else "whole"] += max(entry.free, 0)
     return count
 
 

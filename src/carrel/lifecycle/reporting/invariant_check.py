@@ -63,10 +63,10 @@ def observed_on(state: ClusterState) -> Observed:
     """What the caches show at this moment."""
     return Observed(
         nodes=state.cluster_ledger.reported_nodes(),
-        statuses={each.metadata.name: each for each in state.node_statuses.store.snapshot()},
+        statuses={each.metadata.name: each for each in state.node_statuses.store},
         leases=[each.record for each in state.cluster_ledger.leases()],
         unreadable=state.cluster_ledger.unreadable_leases(),
-        pods={pod.metadata.uid: pod for pod in state.pods.store.snapshot()},
+        pods={pod.metadata.uid: pod for pod in state.pods.store},
         bookings={each.booking: each for each in state.covered_pods.bookings()},
         now=state.options.now(),
         claims=state.holders.known_others(),

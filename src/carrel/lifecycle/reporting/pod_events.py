@@ -20,8 +20,9 @@ from datetime import UTC, datetime, timedelta
 from carrel.cluster.pod_progress import bound_at, created_at
 from carrel.cluster.record.known_lease import KnownLease
 from carrel.dialects import carrel
-from carrel.dialects.carrel import LeaseRecord
-from carrel.dialects.without_gpu import read_without_gpu
+from carrel.dialects.gpu_lease import LeaseRecord
+from carrel.dialects.notice import read_without_gpu
+from carrel.ids import HolderId
 from carrel.kubernetes.cluster import Cluster, OutcomeUnknown
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import NORMAL, WARNING, Note
@@ -110,7 +111,7 @@ def _gpu(record: LeaseRecord, pod: Pod) -> str:
     return "a GPU that the kubelet chooses" if is_slot else f"GPU {record.index}"
 
 
-def _part(lease: KnownLease, uid: str) -> str:
+def _part(lease: KnownLease, uid: HolderId) -> str:
     memory = next(share.memory for share in lease.record.shares if share.holder.uid == uid)
     return "whole" if memory is None else f"{memory:,} MiB"
 
@@ -154,7 +155,7 @@ class PodEventWriter:
         self._told_without_effect.add(key)
         return is_written
 
-    def forget(self, uid: str) -> None:
+    def forget(self, uid: HolderId) -> None:
         """The pod is gone."""
         self._told.pop(uid, None)
 

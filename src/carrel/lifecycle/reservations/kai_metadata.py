@@ -11,7 +11,7 @@ from fractions import Fraction
 from carrel.cluster.pod_progress import is_ending
 from carrel.cluster.record.cluster_ledger import ClusterLedger
 from carrel.cluster.record.known_lease import KnownLease
-from carrel.dialects import kai, nvidia
+from carrel.dialects import kai, visible_devices
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai_reservation import group_of
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, Json, MergePatch, NotFound
@@ -82,7 +82,7 @@ class KaiMetadataWriter:
             is_held = reservation is not None and reservation.state is ReservationState.HELD
             return reservation.gpu if reservation is not None and is_held else ""
         entry = self._cluster_ledger.ledger.entry(record.gpu)
-        return nvidia.visible_name(entry.gpu) if entry is not None else ""
+        return visible_devices.visible_name(entry.gpu) if entry is not None else ""
 
 
 def _config_map(name: str, shared: kai.SharedGpu, pod: Pod) -> Json:

@@ -26,8 +26,9 @@ from carrel.cluster.record.slot_gpus import gpu_used_by
 from carrel.cluster.state import ClusterState
 from carrel.cluster.watches import NAMESPACE_OF, SLOT_OF
 from carrel.dialects import carrel, kai_reservation
-from carrel.dialects.gpuclaim import lease_name
+from carrel.dialects.gpu_lease import lease_name
 from carrel.dialects.kai_reservation import KAI_0_17, SPELLINGS, ReservationSpelling, is_reservation
+from carrel.ids import NO_GPU, NodeName, PodUid
 from carrel.kubernetes.cluster import AlreadyExists, Conflict, DeleteOptions, Json, NotFound
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import LEASES, PODS
@@ -82,11 +83,11 @@ class ReservationPods:
         self._cluster_ledger = state.cluster_ledger
         self._lease_writer = state.lease_writer
         self._clock = state.options.clock
-        self._first_seen: dict[str, float] = {}  # uid of a reservation pod → when
+        self._first_seen: dict[PodUid, float] = {}  # uid of a reservation pod → when
         self._found_at: dict[str, float] = {}  # Lease → when its GPU was found
         self._failures: dict[str, int] = {}  # Lease → pods that were deleted in a row
         self._not_before: dict[str, float] = {}  # Lease → when the next pod may be created
-        self._refusals: dict[str, int] = {}  # node → pods in a row that the kubelet refused
+        self._refusals: dict[NodeName, int] = {}  # node → pods in a row that the kubelet refused
 
     def due(self) -> Sequence[str]:
         """The slots that are not healthy, by the names of their Leases."""
@@ -160,7 +161,7 @@ class ReservationPods:
             retry_at=self._retry_at(lease, reservation, seen),
         )
 
-    def _by_uuid(self, node: str, reservation: Reservation) -> Reservation | None:
+    def _by_uuid(self, node: NodeName, reservation: Reservation) -> Reservation | None:
         """The reservation with the UUID of its GPU, if it was recorded by its place and the node reports it now."""
         reported = self._cluster_ledger.reported(node)
         for gpu in reported.gpus if reported else ():
@@ -208,7 +209,7 @@ class ReservationPods:
     def _known_pods(self, name: str) -> list[Pod]:
         return list(self._state.pods.store.find(SLOT_OF, name))
 
-    def _observed_pod(self, node: str, pod: Json) -> ReservationPod | None:
+    def _observed_pod(self, node: NodeName, pod: Json) -> ReservationPod | None:
         if not pod:
             return None
         metadata, phase, now = pod["metadata"], pod.get("status", {}).get("phase"), self._clock()
@@ -216,7 +217,7 @@ class ReservationPods:
             gpu = kai_reservation.reserved_in(metadata.get("annotations", {}), f"pod {metadata['name']}")
         except Malformed as malformed:
             log.warning("reservation_unreadable: %s", malformed)
-            gpu = ""
+            gpu = NO_GPU
         is_stuck = now - self._first_seen.setdefault(metadata["uid"], now) > UUID_TIMEOUT_S
         is_deleted = bool(metadata.get("deletionTimestamp"))
         # The kubelet's own list is better than what the program in the pod has found: it may see no GPU at all, where
@@ -233,7 +234,7 @@ class ReservationPods:
         is_new = self._clock() - self._found_at.get(name, float("-inf")) < KEEP_FOUND_S
         return reservation.state is ReservationState.HELD and is_new
 
-    def _is_used_by_another(self, node: str, reservation: Reservation, ours: ReservationPod | None) -> bool:
+    def _is_used_by_another(self, node: NodeName, reservation: Reservation, ours: ReservationPod | None) -> bool:
         """Whether the kubelet shows the slot's GPU with another pod that still exists."""
         reported = self._cluster_ledger.reported(node)
         held = next((gpu for gpu in reported.gpus if gpu.uuid == reservation.gpu), None) if reported else None
@@ -333,7 +334,7 @@ def _kubelet_words(pod: Json) -> str:
     return found if len(found) <= LONGEST_WORDS else f"{found[:LONGEST_WORDS]}…"
 
 
-def _is_healthy(lease: KnownLease, pods: Mapping[str, Pod]) -> bool:
+def _is_healthy(lease: KnownLease, pods: Mapping[PodUid, Pod]) -> bool:
     """The slot is used, and the cache shows its reservation pod alive, with the right GPU."""
     reservation = lease.record.reservation
     pod = pods.get(reservation.pod) if reservation else None

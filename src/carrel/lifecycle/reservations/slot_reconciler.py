@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 from carrel.cluster.pod_progress import slot_of
 from carrel.cluster.state import ClusterState
-from carrel.dialects.gpuclaim import lease_name, read_lease_name
+from carrel.dialects.gpu_lease import lease_name, read_lease_name
 from carrel.dialects.gpuclaim_objects import GpuNodeStatus
+from carrel.ids import HolderId, NodeName
 from carrel.kubernetes.objects.kinds import Lease, Pod
 from carrel.kubernetes.timing import Backoff
 from carrel.kubernetes.work_queue import WorkQueue, run_worker
@@ -30,7 +31,7 @@ class SlotReconciler:
         self,
         state: ClusterState,
         reservations: ReservationPods,
-        on_room: Callable[[str], None],
+        on_room: Callable[[NodeName], None],
         metrics: ControllerMetrics,
     ) -> None:
         """`on_room` is called with a node that has more room than before."""
@@ -50,7 +51,7 @@ class SlotReconciler:
         self._open_queues()
         try:
             async with asyncio.TaskGroup() as tasks:
-                failed = self._state.isolation.on_failure
+                failed = self._state.isolation.count
                 for _ in range(WORKERS):
                     tasks.create_task(run_worker(self._due, self._reconcile, lambda _: failed("reservation")))
                 tasks.create_task(run_worker(self._pods_due, self._write_copies, lambda _: failed("kai_metadata")))
@@ -60,7 +61,7 @@ class SlotReconciler:
 
     def _open_queues(self) -> None:
         self._due: WorkQueue[str] = WorkQueue(backoff=RETRY)
-        self._pods_due: WorkQueue[str] = WorkQueue(backoff=RETRY)
+        self._pods_due: WorkQueue[HolderId] = WorkQueue(backoff=RETRY)
 
     def _close_queues(self) -> None:
         self._due.close()
@@ -96,7 +97,7 @@ class SlotReconciler:
         elif (pod := new or old) is not None and (name := slot_of(pod)):
             self._due.add(name)
 
-    async def _write_copies(self, uid: str) -> None:
+    async def _write_copies(self, uid: HolderId) -> None:
         pod = self._state.pods.store.by_uid(uid)
         if pod is not None:
             await self._copies.write(pod)

@@ -7,21 +7,22 @@ is ended, the API server is asked for the booking itself.
 
 from collections.abc import Iterator
 
-from carrel.cluster.coverage.booking_writer import read_booking
 from carrel.cluster.state import ClusterState
 from carrel.dialects.booking_objects import BOOKINGS
-from carrel.dialects.carrel import LeaseRecord
+from carrel.dialects.gpu_lease import LeaseRecord
+from carrel.ids import BookingId, HolderId
 from carrel.kubernetes.cluster import NotFound
+from carrel.kubernetes.decoding import read_object
 
 
 class KeptGpus:
     def __init__(self, state: ClusterState) -> None:
         self._state = state
 
-    def is_running(self, booking: str) -> bool:
+    def is_running(self, booking: BookingId) -> bool:
         return self._state.covered_pods.use_of(booking) is not None
 
-    async def is_gone(self, booking: str) -> bool:
+    async def is_gone(self, booking: BookingId) -> bool:
         """Whether the booking was cancelled. The object of one that has come to its end stays for a while."""
         return self._state.bookings.store.get(booking) is None and await self._is_known_as_it_is(booking)
 
@@ -40,7 +41,7 @@ class KeptGpus:
         is_covered = not booking or (covered is not None and covered.entitlement.booking == booking)
         return bool(pod.spec.node_name) or not is_covered
 
-    async def is_needed(self, uid: str, *, is_last_look: bool) -> bool | None:
+    async def is_needed(self, uid: HolderId, *, is_last_look: bool) -> bool | None:
         """Whether a GPU of the pod is kept for somebody who waits for it. With `is_last_look`, by the bookings that the
         API server has now; None: ask again, because a cache is old, or because it would not help the pod that waits
         now (`cluster.waiting.waiting_booked`). Raises `ClusterError`."""
@@ -61,19 +62,19 @@ class KeptGpus:
                 return True
         return None
 
-    def _taken_from(self, uid: str) -> Iterator[LeaseRecord]:
+    def _taken_from(self, uid: HolderId) -> Iterator[LeaseRecord]:
         """The Leases by which the pod has to give a GPU back, by itself or by a ResourceClaim that it uses."""
         for lease in self._state.cluster_ledger.kept_leases():
             for victim in (victim.uid for victim in lease.record.kept_from):
-                users = (pod.metadata.uid for pod in self._state.holders.pods_of(victim))
-                if uid == victim or uid in users:
+                users = self._state.holders.pods_of(victim)
+                if uid == victim or any(uid == pod.metadata.uid for pod in users):
                     yield lease.record
                     break
 
-    async def _is_known_as_it_is(self, booking: str) -> bool:
+    async def _is_known_as_it_is(self, booking: BookingId) -> bool:
         known = self._state.bookings.store.get(booking)
         try:
-            found = read_booking(await self._state.cluster.get(BOOKINGS, booking))
+            found = read_object(BOOKINGS, await self._state.cluster.get(BOOKINGS, booking))
         except NotFound:
             return known is None
         return known is not None and known.spec == found.spec

@@ -8,13 +8,15 @@ or gone, and ResourceClaims with the pods that use them, are looked at each time
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 
 from carrel.cluster.pod_progress import bound_at, created_at, is_ending
 from carrel.cluster.state import ClusterState
 from carrel.dialects.tier import counts_as
+from carrel.ids import NO_PERSON, HolderId
 from carrel.kubernetes.isolation import title
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.ledger.victim_prices import LONG_AGO, NEVER, OpportunisticPod, Opportunists
+from carrel.ledger.victims import LONG_AGO, NEVER, OpportunisticPod, Opportunists
 from carrel.lifecycle.freeing.slow_endings import KUBELET_TIME, LAST_GRACE, is_overdue
 from carrel.lifecycle.handing_over.hand_over import HandOvers
 from carrel.lifecycle.tier_options import TierOptions
@@ -33,8 +35,8 @@ class OpportunisticPods:
         self._hand_overs = hand_overs
         self._options = options
         # By uid: the pods that were read, and as what each may be a victim; None: what is written on it protects it.
-        self._known: dict[str, tuple[Pod, OpportunisticPod | None]] = {}
-        self._gone_since: dict[str, datetime] = {}  # uid → since when the pod is gone, and its GPU not free
+        self._known: dict[HolderId, tuple[Pod, OpportunisticPod | None]] = {}
+        self._gone_since: dict[HolderId, datetime] = {}  # uid → since when the pod is gone, and its GPU not free
 
     def forget_changed(self) -> None:
         """Drops what was read of pods that have changed or are gone; to be called also while nobody asks, because the
@@ -49,10 +51,12 @@ class OpportunisticPods:
         for uid in self._known.keys() - (holders - held_up - users):
             del self._known[uid]
         others = sorted(holders - self._known.keys())
-        stuck, victims = self._stuck_among(others, held_up), dict[str, OpportunisticPod]()
+        stuck, victims = self._stuck_among(others, held_up), dict[HolderId, OpportunisticPod]()
         for uid in others:
             if uid not in stuck:
-                self._look_at(uid, uid in held_up or uid in users, victims)
+                read = partial(self._read, is_apart=uid in held_up or uid in users)
+                if (victim := self._state.isolation.ask(STEP, uid, read, None, self._title_of)) is not None:
+                    victims[uid] = victim
         covered = self._state.covered_pods.holders()
         namespaces = {pod.metadata.namespace for pod, _ in self._known.values()}
         exempt = set(filter(self._state.watches.is_exempt, namespaces))
@@ -61,15 +65,11 @@ class OpportunisticPods:
                 victims[uid] = victim
         return Opportunists(victims, stuck)
 
-    def _look_at(self, uid: str, is_apart: bool, victims: dict[str, OpportunisticPod]) -> None:
-        """Reads what is written on a pod, to be known from now on; of others, adds those that are victims now."""
-        victim = self._state.isolation.ask(STEP, uid, lambda uid: self._read(uid, is_apart), None, self._title_of)
-        if victim is not None:
-            victims[uid] = victim
-
-    def _read(self, uid: str, is_apart: bool) -> OpportunisticPod | None:
-        pod = self._pods.get(uid)
-        if pod is not None and not is_apart and not is_ending(pod) and _has_begun(pod, self._now()):
+    def _read(self, uid: HolderId, is_apart: bool) -> OpportunisticPod | None:
+        """Reads what is written on a pod, to be known from now on. Of others, the victim, if it is one now."""
+        pod, now = self._pods.get(uid), self._now()
+        # If its times are in the future, by a wrong clock, what is read of it changes without the pod.
+        if pod is not None and not is_apart and not is_ending(pod) and max(_times(pod, now)) < now:
             is_opportunistic = self._state.pod_facts.is_written_opportunistic(pod)
             self._known[uid] = pod, self._as_victim(uid, [pod]) if is_opportunistic else None
             return None
@@ -77,19 +77,19 @@ class OpportunisticPods:
             return None
         return self._as_victim(uid, [pod for pod in self._state.holders.pods_of(uid) if not is_ending(pod)])
 
-    def _as_victim(self, uid: str, pods: Sequence[Pod]) -> OpportunisticPod:
+    def _as_victim(self, uid: HolderId, pods: Sequence[Pod]) -> OpportunisticPod:
         """With its pods that are not ending. Of several, the longest work counts, and the youngest."""
         now, minimum = self._now(), self._options.minimum_time
-        starts = [start for pod in pods if (start := started_at(pod)) is not None]
-        since = max(_since(pod, now) for pod in pods)
+        times = [_times(pod, now) for pod in pods]
+        starts, since = [start for start, _ in times if start > LONG_AGO], max(since for _, since in times)
         young_until = since + minimum if minimum < NEVER - since else NEVER
         if since >= now or not minimum:
             young_until = NEVER if max(timedelta(), now - since) < minimum else LONG_AGO
         return OpportunisticPod(uid, counts_as(pods[0]), min(starts, default=None), young_until)
 
-    def _stuck_among(self, uids: Iterable[str], held_up: set[str]) -> dict[str, OpportunisticPod]:
+    def _stuck_among(self, uids: Iterable[HolderId], held_up: set[HolderId]) -> dict[HolderId, OpportunisticPod]:
         """The pods that should have given their GPUs back: a booked pod must not wait any longer for them."""
-        now, found, gone = self._now(), {}, {}
+        now, longest, found, gone = self._now(), self._options.longest_grace, {}, {}
         for uid in uids:
             pod = self._state.holders.pod_of(uid)
             if pod is None:
@@ -99,38 +99,27 @@ class OpportunisticPods:
                 if now < gone[uid] + LAST_GRACE + KUBELET_TIME:
                     continue
                 pod = self._state.gone_holders.get(uid)
-            elif not self._state.isolation.ask(STEP, pod, lambda pod: self._is_stuck(pod, held_up), otherwise=False):
+            elif is_ending(pod):
+                if not self._state.isolation.ask(STEP, pod, lambda pod: is_overdue(pod, now, longest), False):
+                    continue
+            elif pod.metadata.uid not in held_up:
                 continue
             counts = pod is not None and self._state.pod_facts.may_lose_gpus(pod)
-            found[uid] = OpportunisticPod(uid, counts_as(pod) if pod is not None and counts else "")
+            found[uid] = OpportunisticPod(uid, counts_as(pod) if pod is not None and counts else NO_PERSON)
         self._gone_since = gone
         return found
 
-    def _is_stuck(self, pod: Pod, held_up: set[str]) -> bool:
-        if is_ending(pod):
-            return is_overdue(pod, self._now(), self._options.limits)
-        return pod.metadata.uid in held_up
-
-    def _title_of(self, uid: str) -> str:
+    def _title_of(self, uid: HolderId) -> str:
         pod = self._state.holders.pod_of(uid)
         return title(pod) if pod is not None else uid
 
 
-def started_at(pod: Pod) -> datetime | None:
-    """None: it has not started, or nobody can read when."""
+def _times(pod: Pod, now: datetime) -> tuple[datetime, datetime]:
+    """When the pod started; and since when it has its GPUs: when it started; when it was bound or created, if it has
+    not started. `LONG_AGO`: it has not started, or nobody can read when."""
     try:
-        return instant(pod.status.start_time, f"pod {pod.metadata.name}", "status.startTime")
+        started = instant(pod.status.start_time, f"pod {pod.metadata.name}", "status.startTime")
     except Malformed:
-        return None
-
-
-def _since(pod: Pod, now: datetime) -> datetime:
-    """When it has got its GPUs: when it started; when it was bound or created, if it has not started."""
-    started = started_at(pod)
-    return started if started is not None and started < now else bound_at(pod) or created_at(pod)
-
-
-def _has_begun(pod: Pod, now: datetime) -> bool:
-    """Not if its times are in the future, by a wrong clock: what is read of it then changes without the pod."""
-    started = started_at(pod)
-    return (started is None or started < now) and _since(pod, now) < now
+        started = LONG_AGO
+    has_started = LONG_AGO < started < now
+    return started, started if has_started else bound_at(pod) or created_at(pod)

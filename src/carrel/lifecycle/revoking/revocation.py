@@ -21,12 +21,11 @@ free, or a booking that was cancelled.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
-from typing import TypeVar
 
 from carrel.cluster.pod_progress import (
     SCHEDULED,
@@ -36,27 +35,25 @@ from carrel.cluster.pod_progress import (
     is_waiting,
 )
 from carrel.cluster.state import ClusterState
+from carrel.dialects.carrel import LEAVE_BY
 from carrel.dialects.hand_over_record import Why
+from carrel.ids import BookingId, HolderId
 from carrel.kubernetes.cluster import NotFound
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import NORMAL, Note
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.gpus import Gpu
-from carrel.ledger.ledger import Ledger
 from carrel.ledger.placement import Placement, WaitingPod, candidates, place
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Gang, Request
 from carrel.ledger.shares import Coverage, Holder, ShareState
-from carrel.ledger.victim_prices import Opportunists, Prices
-from carrel.ledger.victims import choose_victims, place_anywhere
+from carrel.ledger.victims import Opportunists, choose_victims, place_anywhere
 from carrel.lifecycle.handing_over.hand_over import HandOverOrder, HandOvers
 from carrel.lifecycle.reporting.pod_events import COMPONENT
-from carrel.lifecycle.revoking.opportunistic_pods import OpportunisticPods
+from carrel.lifecycle.revoking.opportunistic_pods import STEP, OpportunisticPods
 from carrel.lifecycle.tier_options import TierOptions
-from carrel.parsing.time_words import in_utc
-
-T = TypeVar("T")
+from carrel.parsing.time import seconds
 
 log = logging.getLogger(__name__)
 
@@ -74,10 +71,13 @@ class RevocationStep:
     """The next step for one booked pod."""
 
     booked: Holder
-    booking: str
+    booking: BookingId
     victims: tuple[Holder, ...]
     gpus: tuple[Gpu, ...] = ()
     """To be kept for it. Empty: they are kept, and only some hand-overs have to begin."""
+
+    def __str__(self) -> str:
+        return str(self.booked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,8 @@ class _Decision:
     opportunists: Opportunists
     tried: AbstractSet[str] = frozenset()
     would_fit: AbstractSet[str] = frozenset()
-    named: dict[str, dict[Holder, None]] = field(default_factory=dict)
+    named: dict[HolderId, dict[Holder, None]] = field(default_factory=dict)
     """In whose name GPUs are kept → who gives them back, by earlier decisions."""
-    prices: dict[tuple[Request, str], Prices] = field(default_factory=dict)
     refused: set[tuple[Request, int]] = field(default_factory=set)
     """Requests, and the nodes where they may run, for which there are no victims."""
 
@@ -107,7 +106,7 @@ class Revoker:
         self.pods = OpportunisticPods(state, hand_overs, options)
         self._decision = _Decision(Opportunists({}))
         # Uid of a booked pod → since when it would fit, if an earlier one did not count on the GPU.
-        self._contested_since: dict[str, datetime] = {}
+        self._contested_since: dict[HolderId, datetime] = {}
 
     async def revoke_for_next(self) -> list[str]:
         """Does the next step for the first booked pod that needs a revocation. The names of the hand-overs begun.
@@ -117,10 +116,10 @@ class Revoker:
         """
         if self.decide() is None or not await self._state.reread():
             return []
-        tried: set[str] = set()
+        tried: set[HolderId] = set()
         while len(tried) < MOST_TRIES and (step := self.decide(tried)) is not None:
             tried.add(step.booked.uid)
-            done = await self._isolation.each("revocation", [step], self._do, lambda step: step.booked.full_name)
+            done = await self._isolation.each("revocation", [step], self._do)
             if done and (done[0] is None or done[0]):
                 return done[0] or []
         return []
@@ -139,11 +138,12 @@ class Revoker:
         pods = {pod.metadata.uid: pod for pod in users if not is_ending(pod)}  # one pod may have several claims
         victims = [pod for uid, pod in pods.items() if uid not in self._hand_overs.begun]
         begun = await self._isolation.each("victim", victims, lambda pod: self._begin(pod, step))
-        told = [f"{pod} has to end by {in_utc(due)}" for pod, due, name in begun if name]
+        told = [f"{pod} has to end by {self._state.words.when(due)}" for pod, due, name in begun if name]
+        last = max((due for _, due, name in begun if name), default=self._now())
         waiting = self._state.holders.pod_of(booked.uid)
         if told and waiting is not None:
             text = f"a GPU is kept for this pod; it is still in use: {', '.join(told)}"
-            await self._events.try_record(waiting, Note(KEPT, text, NORMAL))
+            await self._events.try_record(waiting, Note(KEPT, text, NORMAL, ((LEAVE_BY, seconds(last)),)))
         return [name for _, _, name in begun if name]
 
     async def _begin(self, pod: Pod, step: RevocationStep) -> tuple[str, datetime, str]:
@@ -196,12 +196,11 @@ class Revoker:
                 gang = each.request.gang
                 if gang is not None and gang not in helps:
                     helps[gang] = self._would_help(gang, waiting)
-                if (gang is None or helps[gang]) and (steps := self._found([each], self._step_for)):
-                    return steps[0]
+                if gang is None or helps[gang]:
+                    step = self._isolation.ask(STEP, each, self._step_for, None)
+                    if step is not None:
+                        return step
         return None
-
-    def _found(self, waiting: Iterable[WaitingPod], look: Callable[[WaitingPod], T | None]) -> list[T]:
-        return self._isolation.found("revocation_choice", waiting, look, lambda each: each.holder.full_name)
 
     def booked_and_waiting(self) -> Iterable[WaitingPod]:
         """In the order in which they are served. For a gang that can never start, nobody loses a GPU."""
@@ -237,18 +236,19 @@ class Revoker:
         decision, booked, ledger = self._decision, waiting.holder, self._cluster_ledger.ledger
         named = decision.named.get(waiting.keeper(ledger), {})
         staying = tuple(victim for victim in named if not self._is_ending(victim) and not self._is_begun(victim))
-        is_enough_kept = self._is_enough_kept(waiting, ledger)
+        is_enough_kept = self._is_enough_kept(waiting)
         # Whoever asks alike gets the same answer: those before have only taken away from it.
         question = None if ledger.kept_for(waiting.keeper(ledger)) else (waiting.request, id(waiting.nodes))
         if not staying if is_enough_kept else question in decision.refused or self._serve(waiting):
             return None
-        is_next = booked.uid not in decision.tried and self._isolation.is_due("revocation", booked.full_name)
+        is_next = booked.uid not in decision.tried and self._isolation.is_due("revocation", str(booked))
         is_next &= waiting.settled is None or waiting.settled <= self._now()
         if not is_next or (booked.uid in decision.would_fit and not self._has_waited_enough(booked.uid)):
             return None
         if is_enough_kept:
             return RevocationStep(booked, waiting.booking, staying)
-        answer = choose_victims(ledger, decision.opportunists, waiting, self._prices_for(waiting))
+        rng = Random(booked.uid) if self._options.random_victims else None  # noqa: S311 - always the same for one pod
+        answer = choose_victims(ledger, decision.opportunists, waiting, self._now(), rng)
         if isinstance(answer, Refusal):
             if question is not None:
                 decision.refused.add(question)
@@ -261,16 +261,6 @@ class Revoker:
         still_needed = [each for each in on_these if not self._is_ending(each) and each.uid not in stuck]
         victims = (*answer.victims, *sorted(still_needed, key=str))
         return RevocationStep(booked, waiting.booking, victims, answer.gpus)
-
-    def _prices_for(self, waiting: WaitingPod) -> Prices:
-        """Worked out once for all that ask alike: to count what people hold takes as long as the choice itself."""
-        is_random, prices = self._options.random_victims, self._decision.prices
-        key = (waiting.request, waiting.holder.uid if is_random else "")
-        if key not in prices:
-            rng = Random(waiting.holder.uid) if is_random else None  # noqa: S311 - always the same for one pod
-            ledger, opportunists = self._cluster_ledger.ledger, self._decision.opportunists
-            prices[key] = Prices(ledger, opportunists, waiting.request, self._now(), rng)
-        return prices[key]
 
     def _would_help(self, gang: Gang, waiting: Iterable[WaitingPod]) -> bool:
         """Whether as many members would have GPUs as the gang needs. For fewer nobody loses one: all or none are
@@ -292,7 +282,7 @@ class Revoker:
         with ledger.what_if():
             for uid in {*opportunists.victims, *ending} - opportunists.stuck.keys():
                 ledger.give_back(uid)
-            served = self._found(booked, self._serve)
+            served = self._isolation.found(STEP, booked, self._serve)
         return len(members.waiting) - len(booked) + len(served) >= gang.size
 
     def _serve(self, waiting: WaitingPod) -> bool | None:
@@ -304,8 +294,9 @@ class Revoker:
         ledger.hold(*replace(placed, coverage=Coverage(waiting.booking, self._now())).shares(waiting.holder))
         return True
 
-    def _is_enough_kept(self, waiting: WaitingPod, ledger: Ledger) -> bool:
+    def _is_enough_kept(self, waiting: WaitingPod) -> bool:
         """Whether the GPUs that are kept for the pod are enough, once all victims are gone."""
+        ledger = self._cluster_ledger.ledger
         keeper = waiting.keeper(ledger)
         kept = [entry for entry in map(ledger.entry, ledger.kept_for(keeper)) if entry is not None]
         with ledger.what_if():
@@ -315,12 +306,12 @@ class Revoker:
             nodes = {entry.gpu.node for entry in kept}.intersection(waiting.nodes)
             return any(isinstance(place(ledger, waiting.request, node, keeper), Placement) for node in nodes)
 
-    def would_fit(self, waiting: Iterable[WaitingPod]) -> set[str]:
+    def would_fit(self, waiting: Iterable[WaitingPod]) -> set[HolderId]:
         """The uids of those that fit as it is. Many ask alike, and are looked at once."""
         ledger = self._cluster_ledger.ledger
         known: dict[tuple[Request, int], bool] = {}
 
-        def fits(each: WaitingPod) -> str | None:
+        def fits(each: WaitingPod) -> HolderId | None:
             keeper = each.keeper(ledger)
             if ledger.kept_for(keeper):
                 return each.holder.uid if candidates(ledger, each.request, each.nodes, keeper).fitting else None
@@ -329,9 +320,9 @@ class Revoker:
                 known[question] = bool(candidates(ledger, each.request, each.nodes).fitting)
             return each.holder.uid if known[question] else None
 
-        return set(self._found(waiting, fits))
+        return set(self._isolation.found(STEP, waiting, fits))
 
-    def _has_waited_enough(self, uid: str) -> bool:
+    def _has_waited_enough(self, uid: HolderId) -> bool:
         """A pod that would fit by itself may be placed before the earlier one that counts on the same GPU."""
         now = self._now()
         return now - self._contested_since.setdefault(uid, now) >= CONTESTED_WAIT

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from carrel.cluster.pod_progress import could_not_be_scheduled, holder_of, is_waiting
 from carrel.cluster.state import ClusterState
 from carrel.dialects.lent_gpus import is_lent, lent_until, scheduler_words
+from carrel.ids import HolderId
 from carrel.kubernetes.cluster import MergePatch
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import WARNING, Note
@@ -23,7 +24,6 @@ from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.refusals import Refusal
 from carrel.lifecycle.reporting.pod_events import COMPONENT
 from carrel.lifecycle.revoking.revocation import Revoker
-from carrel.parsing.time_words import in_utc
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class UnplacedPods:
         self._state = state
         self._revoker = revoker
         self._events = EventRecorder(state.cluster, COMPONENT, state.options.now)
-        self._idle_since: dict[str, datetime] = {}  # uid of a booked pod → since when GPUs lie idle for it
+        self._idle_since: dict[HolderId, datetime] = {}  # uid of a booked pod → since when GPUs lie idle for it
 
     async def round(self) -> None:
         now = self._state.options.now()
@@ -83,8 +83,9 @@ class UnplacedPods:
         if could_run:
             why = self._state.waiting_reason.why(pod)
             until, notes = lent_until(pod, now, is_known_why=why is not None)
+            when = self._state.words.when(until)
             await self._events.try_record(
-                pod, not_placed_note(pod, until) if why is None else not_usable_note(why, until)
+                pod, not_placed_note(pod, when) if why is None else not_usable_note(why, when)
             )
             touch = MergePatch({"metadata": {"uid": metadata.uid, "annotations": notes}})
             await self._state.cluster.patch(PODS, metadata.name, touch, metadata.namespace)
@@ -96,24 +97,24 @@ class UnplacedPods:
                 await self._state.lease_writer.stop_keeping(lease.name, metadata.uid)
 
 
-def not_placed_note(pod: Pod, until: datetime) -> Note:
+def not_placed_note(pod: Pod, until: str) -> Note:
     words = scheduler_words(pod)
     said = f"It says: {words[:MOST_WORDS].rstrip('.')}. " if words else ""
     return Note(
         GIVEN_UP,
         f"GPUs were free for this pod for {IDLE.total_seconds() / 60:.0f} minutes, and the scheduler did not place it."
         f" {said}Other pods may use these GPUs now. When the scheduler says something else, GPUs are taken back for"
-        f" this pod, not before {in_utc(until)}; to try at once, create the pod again",
+        f" this pod, not before {until}; to try at once, create the pod again",
         WARNING,
     )
 
 
-def not_usable_note(why: Refusal, until: datetime) -> Note:
+def not_usable_note(why: Refusal, until: str) -> Note:
     return Note(
         GIVEN_UP,
         f"GPUs were free for this pod for {IDLE.total_seconds() / 60:.0f} minutes, and it could not use them:"
         f" {why.reason}. Other pods may use these GPUs now. They are left to this pod again, and taken back if that is"
-        f" enough, from {in_utc(until)} on",
+        f" enough, from {until} on",
         WARNING,
     )
 

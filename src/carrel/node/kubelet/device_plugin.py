@@ -18,6 +18,7 @@ import grpc
 
 from carrel.dialects import nvidia
 from carrel.dialects.options import DeviceList
+from carrel.ids import GpuUuid
 from carrel.ledger.refusals import Refusal
 from carrel.node.device_names import HEALTHY, KUBELET_SOCKET, LONGEST_MESSAGE, UNHEALTHY, VERSION, PluginDevice
 from carrel.node.interfaces import DeviceAllocator
@@ -186,7 +187,7 @@ def _handed_over(environment: Mapping[str, str], device_list: DeviceList) -> wir
     """The answer for one container, in the way in which the runtime of this node learns its GPUs."""
     if device_list is DeviceList.VARIABLE:
         return wire.ContainerAllocateResponse(envs=environment)
-    uuids = environment[nvidia.VISIBLE_DEVICES].split(",")
+    uuids = [GpuUuid(each) for each in environment[nvidia.VISIBLE_DEVICES].split(",")]
     if device_list is DeviceList.CDI:
         devices = [wire.CDIDevice(name=name) for name in nvidia.cdi_names(uuids)]
         # The runtime must not add by the variable what CDI has added.

@@ -1,7 +1,8 @@
 """The GPUs of this machine, through NVIDIA's management library.
 
-machine        what the library says about each GPU, how GPUs are linked, and whether they can be used
-visible_gpu    the one GPU that a container sees
+questions      asking a library that may hang
+machine        what the library says about each GPU, how GPUs are linked, whether they can be used, and what they do
+visible_gpu    which GPUs a container sees; the program that says it in a pod of `carrel doctor`
 """
 
 from carrel.node.nvidia.machine import NvmlMachine

@@ -1,8 +1,8 @@
-"""Reads the GPUs, and waits for their errors (XID).
+"""Reads the GPUs and what they do, and waits for their errors (XID).
 
 A GPU with a critical error is unusable until it has had none for a while, answers, and needs no reset. A GPU that no
-longer answers is still reported, with its UUID and as unusable. Without a driver there are no GPUs, the reason is
-reported, and the next call tries again.
+longer answers, or whose driver hangs, is still reported, with its UUID and as unusable. Without a driver there are no
+GPUs, the reason is reported, and the next call tries again.
 """
 
 import asyncio
@@ -11,13 +11,17 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pynvml
 
+from carrel.ids import GpuUuid, NodeName
+from carrel.ledger.gpu_usage import GpuSample
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.node.interfaces import GpuDetails, MachineState
+from carrel.node.nvidia.questions import DriverSilent, Questions
 
 T = TypeVar("T")
 
@@ -33,7 +37,7 @@ _NOT_SUPPORTED = (
 
 @dataclass(frozen=True, slots=True)
 class NvmlGpu:
-    uuid: str
+    uuid: GpuUuid
     model: str
     product_name: str
     compute_capability: tuple[int, int] | None
@@ -69,13 +73,26 @@ def read_gpu(handle: Any, sysfs: Path) -> NvmlGpu:
     )
 
 
+def read_sample(handle: Any) -> GpuSample:
+    """Ask the GPU what it does now; what is not supported is None. Raises `NVMLError` if it does not answer."""
+    rates = if_supported(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    memory = if_supported(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    milliwatts = if_supported(pynvml.nvmlDeviceGetPowerUsage, handle)
+    return GpuSample(
+        rates.gpu / 100 if rates is not None else None,
+        MiB(memory.used // MIB) if memory is not None else None,
+        milliwatts / 1000 if milliwatts is not None else None,
+        if_supported(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
+    )
+
+
 def product(name: str) -> str:
     """A model as the node label `gpu.product` of NVIDIA's feature discovery spells it."""
     return re.sub(r"[^A-Za-z0-9._-]", "", name.replace(" ", "-"))
 
 
 def versions() -> tuple[str, str]:
-    """Of the driver, and of CUDA that it brings."""
+    """The versions of the driver, and of CUDA that it brings."""
     driver, cuda = (
         if_supported(pynvml.nvmlSystemGetDriverVersion),
         if_supported(pynvml.nvmlSystemGetCudaDriverVersion_v2),
@@ -128,7 +145,7 @@ def _links(handle: Any) -> tuple[tuple[str, ...], int]:
 
 
 def _link_mbps(handle: Any) -> int:
-    """Of one link, in one direction."""
+    """How fast one link is, in one direction."""
     answers = if_supported(pynvml.nvmlDeviceGetFieldValues, handle, [pynvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON])
     return int(answers[0].value.uiVal) if answers and answers[0].nvmlReturn == pynvml.NVML_SUCCESS else 0
 
@@ -160,6 +177,8 @@ def _trouble(handle: Any) -> str:
 
 log = logging.getLogger(__name__)
 
+ANSWER_S = 10.0
+"""How long a GPU may take to answer. A driver that has to wake it up first takes two or three seconds."""
 QUIET_S = 300.0
 """How long after its last critical error a GPU is usable again."""
 LISTEN_MS = 1000
@@ -175,13 +194,21 @@ _DRIVER_LOST = (
 )
 
 
+class DriverState(NamedTuple):
+    gpus: int
+    """How many it has."""
+    version: str = ""
+    cuda: str = ""
+
+
 class NvmlMachine:
     def __init__(
         self,
-        node: str,
+        node: NodeName,
         clock: Callable[[], float] = time.monotonic,
         quiet_s: float = QUIET_S,
         sysfs: Path = SYSFS,
+        answer_s: float = ANSWER_S,
     ) -> None:
         self._node = node
         self._clock = clock
@@ -189,12 +216,34 @@ class NvmlMachine:
         self._sysfs = sysfs
         self._is_open = False
         self._known: dict[int, Gpu] = {}
-        self._errors: dict[str, tuple[int, float]] = {}  # UUID → the last critical XID, and when
+        self._errors: dict[GpuUuid, tuple[int, float]] = {}  # UUID → the last critical XID, and when
         self._events: Any = None
-        self._subscribed: set[str] = set()
+        self._subscribed: set[GpuUuid] = set()
+        self._handles: dict[GpuUuid, Any] = {}
+        self._driver = Questions[str, DriverState](answer_s)
+        self._gpus = Questions[int, NvmlGpu](answer_s)
+        self._samples = Questions[GpuUuid, GpuSample](answer_s)
 
     async def read_state(self) -> MachineState:
-        return await asyncio.to_thread(self._read_state)
+        driver = (await self._driver.ask({"driver": self._open}))["driver"]
+        if isinstance(driver, DriverSilent):
+            if not self._known:
+                raise driver  # it may still wake its GPUs up: a report without them would take them away from pods
+            return self._state({}, dict.fromkeys(self._known, "its driver hangs"), DriverState(0))
+        if isinstance(driver, Exception):
+            return self._without_driver(driver)
+        answers = await self._gpus.ask({index: partial(self._read_gpu, index) for index in range(driver.gpus)})
+        errors = {index: each for index, each in answers.items() if isinstance(each, Exception)}
+        for error in errors.values():
+            if _is_driver_lost(error) or not isinstance(error, pynvml.NVMLError | DriverSilent):
+                return self._without_driver(error)
+        seen = {index: each for index, each in answers.items() if isinstance(each, NvmlGpu)}
+        return self._state(seen, {index: str(error) for index, error in errors.items()}, driver)
+
+    async def sample(self) -> Mapping[GpuUuid, GpuSample]:
+        handles = dict(self._handles)  # threads may add to it
+        answers = await self._samples.ask({uuid: partial(read_sample, each) for uuid, each in handles.items()})
+        return {uuid: answer for uuid, answer in answers.items() if isinstance(answer, GpuSample)}
 
     async def wait_changed(self) -> None:
         """Until a GPU reports a critical error."""
@@ -204,36 +253,30 @@ class NvmlMachine:
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def _read_state(self) -> MachineState:
-        try:
-            self._open()
-            return self._read_all()
-        except pynvml.NVMLError as error:
-            if error.value in _DRIVER_LOST:
-                self._close()
-            return MachineState((), f"no NVIDIA driver answers ({error}); without one this node has no GPUs")
-
-    def _open(self) -> None:
+    def _open(self) -> DriverState:
         if not self._is_open:
             pynvml.nvmlInit()
             self._is_open = True
             self._events = if_supported(pynvml.nvmlEventSetCreate)
+        return DriverState(pynvml.nvmlDeviceGetCount(), *versions())
 
-    def _close(self) -> None:
-        self._is_open, self._events, self._subscribed = False, None, set()
+    def _without_driver(self, error: Exception) -> MachineState:
+        """Raises the error if it is not the driver's."""
+        if not isinstance(error, pynvml.NVMLError):
+            raise error
+        if _is_driver_lost(error):
+            self._is_open, self._events, self._subscribed, self._handles = False, None, set(), {}
+        return MachineState((), f"no NVIDIA driver answers ({error}); without one this node has no GPUs")
 
-    def _read_all(self) -> MachineState:
-        seen: dict[int, NvmlGpu] = {}
-        silent: dict[int, str] = {}
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            try:
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                seen[index] = read_gpu(handle, self._sysfs)
-                self._subscribe(handle, seen[index].uuid)
-            except pynvml.NVMLError as error:
-                if error.value in _DRIVER_LOST:
-                    raise
-                silent[index] = str(error)
+    def _read_gpu(self, index: int) -> NvmlGpu:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        gpu = read_gpu(handle, self._sysfs)
+        self._subscribe(handle, gpu.uuid)
+        self._handles[gpu.uuid] = handle
+        return gpu
+
+    def _state(self, seen: Mapping[int, NvmlGpu], silent: Mapping[int, str], driver: DriverState) -> MachineState:
+        """`silent`: index of a GPU that did not answer → why."""
         island_of = islands(seen.values())
         gpus = {index: self._gpu(index, gpu, island_of.get(gpu.uuid, "")) for index, gpu in seen.items()}
         answer = {gpu.uuid for gpu in seen.values()}
@@ -245,9 +288,8 @@ class NvmlMachine:
         self._known = gpus | lost
         unknown = [f"GPU {index}: {why}" for index, why in silent.items() if index not in lost]
         processes = {gpu.uuid: gpu.processes for gpu in seen.values()}
-        driver, cuda = versions()
         details = {
-            gpu.uuid: GpuDetails(gpu.product_name, gpu.compute_capability, gpu.address, driver, cuda)
+            gpu.uuid: GpuDetails(gpu.product_name, gpu.compute_capability, gpu.address, driver.version, driver.cuda)
             for gpu in seen.values()
         }
         gpus_now = tuple(self._known[index] for index in sorted(self._known))
@@ -266,7 +308,7 @@ class NvmlMachine:
             numa_node=gpu.numa_node,
         )
 
-    def _error_of(self, uuid: str) -> str:
+    def _error_of(self, uuid: GpuUuid) -> str:
         if uuid not in self._errors:
             return ""
         xid, at = self._errors[uuid]
@@ -278,7 +320,7 @@ class NvmlMachine:
 
     # --- errors ------------------------------------------------------------------------------------------------------
 
-    def _subscribe(self, handle: Any, uuid: str) -> None:
+    def _subscribe(self, handle: Any, uuid: GpuUuid) -> None:
         if self._events is None or uuid in self._subscribed:
             return
         wanted = pynvml.nvmlEventTypeXidCriticalError
@@ -301,3 +343,7 @@ class NvmlMachine:
         self._errors[uuid] = (xid, self._clock())
         log.warning("gpu_failed gpu=%s xid=%d", uuid, xid)
         return True
+
+
+def _is_driver_lost(error: Exception) -> bool:
+    return isinstance(error, pynvml.NVMLError) and error.value in _DRIVER_LOST

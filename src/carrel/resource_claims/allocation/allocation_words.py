@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from carrel.ids import GpuUuid, NodeName
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.ledger.requests import Memory
 from carrel.ledger.shares import Holder, Share
@@ -42,7 +43,7 @@ def wanted_gpus(claim: ResourceClaim, is_gpu: Callable[[str], bool], divides: bo
     return found
 
 
-def given(wanted: Sequence[WantedGpu], gpus: Sequence[Gpu], held: Mapping[str, Share]) -> list[Gpu] | None:
+def given(wanted: Sequence[WantedGpu], gpus: Sequence[Gpu], held: Mapping[GpuUuid, Share]) -> list[Gpu] | None:
     """The GPUs of a claim, in the order in which it asks. `held`: what Leases say that it holds; if that is what it
     asks for, it gets that. None: there are too few, or it holds something else."""
     if not held:
@@ -57,7 +58,7 @@ def given(wanted: Sequence[WantedGpu], gpus: Sequence[Gpu], held: Mapping[str, S
 def write_allocation(
     claim: ResourceClaim,
     gpus: Sequence[tuple[WantedGpu, Gpu]],
-    device_of: Mapping[str, AdvertisedDevice],
+    device_of: Mapping[GpuUuid, AdvertisedDevice],
     now: datetime,
 ) -> Json:
     """`gpus`: of one node. `device_of`: GPU → its device."""
@@ -69,15 +70,15 @@ def write_allocation(
     return dra.write_allocation(results, gpus[0][1].node, now)
 
 
-def nodes_named(allocation: Allocation) -> frozenset[str] | None:
+def nodes_named(allocation: Allocation) -> frozenset[NodeName] | None:
     """Where the devices of an allocation can be used; empty: everywhere. None: it does not say that by names."""
     terms = allocation.node_selector.node_selector_terms if allocation.node_selector is not None else ()
-    names: set[str] = set()
+    names: set[NodeName] = set()
     for term in terms:
         by_name = [each for each in term.match_fields if (each.key, each.operator) == ("metadata.name", "In")]
         if term.match_expressions or len(term.match_fields) != 1 or not by_name:
             return None
-        names.update(by_name[0].values)
+        names.update(map(NodeName, by_name[0].values))
     return frozenset(names)
 
 

@@ -23,6 +23,7 @@ from datetime import datetime, timedelta
 from carrel.cluster.pod_progress import could_not_be_scheduled, holder_of, is_waiting
 from carrel.cluster.state import ClusterState
 from carrel.dialects.lent_gpus import is_lent
+from carrel.ids import GpuUuid, HolderId, NodeName, ResourceClaimUid
 from carrel.kubernetes.cluster import Conflict, Forbidden, Invalid, MergePatch, NotFound
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.gpus import Gpu
@@ -53,7 +54,9 @@ class ClaimAllocator:
     def __init__(self, state: ClusterState, device_claims: DeviceClaims) -> None:
         self._state = state
         self._device_claims = device_claims
-        self._left_alone_since: dict[str, datetime] = {}  # uid of a claim → when Carrel allocated it, or failed to
+        self._left_alone_since: dict[
+            ResourceClaimUid, datetime
+        ] = {}  # uid of a claim → when Carrel allocated it, or failed to
 
     async def round(self) -> list[str]:
         """Allocates what is due. The names of the pods whose claims were allocated."""
@@ -73,11 +76,11 @@ class ClaimAllocator:
         has_claims = bool(self._device_claims.gpu_claims_of(pod))
         return (waiting, pod) if has_claims and self._device_claims.is_understood(pod) else None
 
-    def _claims_with_gpus(self) -> set[str]:
+    def _claims_with_gpus(self) -> set[HolderId]:
         shares = (share for lease in self._state.cluster_ledger.leases() for share in lease.record.shares)
         return {share.holder.uid for share in shares if share.holder.is_claim}
 
-    def _if_interrupted(self, uid: str) -> WaitingPod | None:
+    def _if_interrupted(self, uid: HolderId) -> WaitingPod | None:
         """The booked pod that waits for a claim which has its GPUs on Leases, but no allocation."""
         claim = self._device_claims.claims.store.by_uid(uid)
         pod = self._state.holders.pod_of(uid)
@@ -105,7 +108,7 @@ class ClaimAllocator:
             wanted = wanted_gpus(claim, self._device_claims.is_gpu_class, divides)
             chosen = given(wanted, gpus, self._state.ledger.shares_of(claim.metadata.uid))
             if chosen is None or not await self._allocate_claim(
-                waiting, claim, list(zip(wanted, chosen, strict=True)), devices
+                due, claim, list(zip(wanted, chosen, strict=True)), devices
             ):
                 return ""
             gpus = [gpu for gpu in gpus if gpu not in chosen]
@@ -134,7 +137,7 @@ class ClaimAllocator:
                 return [*held, *found.gpus]
         return held
 
-    def _within_devices(self, request: Request, node: str) -> Request:
+    def _within_devices(self, request: Request, node: NodeName) -> Request:
         """Not on GPUs that no scheduler would give: tainted, in use where devices are not divided, or in no slice."""
         devices = self._device_claims.devices_on(node)
         unfit = {
@@ -149,19 +152,19 @@ class ClaimAllocator:
 
     async def _allocate_claim(
         self,
-        waiting: WaitingPod,
+        due: tuple[WaitingPod, Pod],
         claim: ResourceClaim,
         pairs: Sequence[tuple[WantedGpu, Gpu]],
-        devices: Mapping[str, AdvertisedDevice],
+        devices: Mapping[GpuUuid, AdvertisedDevice],
     ) -> bool:
-        holder, writer = holder_of_claim(claim), self._state.lease_writer
+        (waiting, pod), holder, writer = due, holder_of_claim(claim), self._state.lease_writer
         placement = Placement(
             pairs[0][1].node,
             tuple(gpu for _, gpu in pairs),
             Request(len(pairs), waiting.request.amount),
             Coverage(waiting.booking, self._state.options.now()),
             tuple(each.on(gpu) for each, gpu in pairs),
-            waiting.holder.uid,
+            pod.metadata.uid,
         )
         if (refusal := await writer.take(placement, holder)) is not None:
             log.info("claim_not_allocated claim=%s why=%r", holder, str(refusal))

@@ -14,9 +14,10 @@ import msgspec
 
 from carrel.cluster.holders import HolderEnd
 from carrel.cluster.state import ClusterState
-from carrel.dialects.carrel import LeaseRecord
+from carrel.dialects.gpu_lease import LeaseRecord
 from carrel.dialects.gpuclaim import users_on
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, GpuNodeStatus
+from carrel.ids import GpuUuid, HolderId
 from carrel.kubernetes.cluster import Forbidden, NotFound, Selection
 from carrel.ledger.shares import Holder
 from carrel.resource_claims import dra
@@ -37,7 +38,9 @@ class ClaimEnds:
         self._cluster = state.cluster
         self._cluster_ledger = state.cluster_ledger
         self._device_claims = state.holders.device_claims if isinstance(state.holders, ClaimHolders) else None
-        self._stored: dict[str, dict[str, tuple[str, ...]]] = {}  # uid → GPU → the marks of the share when it was seen
+        self._stored: dict[
+            HolderId, dict[GpuUuid, tuple[str, ...]]
+        ] = {}  # uid → GPU → the marks of the share when it was seen
         if self._device_claims is not None:
             self._device_claims.claims.on_change(self._on_claim)
 

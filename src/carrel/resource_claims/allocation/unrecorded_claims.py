@@ -15,7 +15,7 @@ from enum import Enum
 import msgspec
 
 from carrel.cluster.state import ClusterState
-from carrel.dialects.gpuclaim import lease_name
+from carrel.dialects.gpu_lease import lease_name
 from carrel.kubernetes.cluster import NotFound
 from carrel.kubernetes.event_recorder import EventRecorder
 from carrel.kubernetes.objects.events import WARNING, Note

@@ -1,7 +1,5 @@
 """What the webhook decides about ResourceClaims.
 
 allocation_retries    PURE: whether to go on saying yes to an allocation that is never stored
-claim_terms           on which terms a claim gets GPUs: on those of its pod
 claim_gate            whether an allocation may be stored; it takes the Leases of the GPUs
-claim_requests        what a new claim cannot ask for in this cluster
 """

@@ -8,6 +8,8 @@ frees the GPU (`allocation.claim_ends`): then others have their turn, and the cl
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from carrel.ids import HolderId
+
 RETRIED_S = 180.0
 """An allocation that can be stored is stored at the first try, or soon after a conflict."""
 PAUSE_S = 180.0
@@ -26,7 +28,7 @@ class AllocationRetries:
     def __init__(self) -> None:
         self._tries: OrderedDict[str, _Tries] = OrderedDict()
 
-    def why_not(self, uid: str, now: float) -> str:
+    def why_not(self, uid: HolderId, now: float) -> str:
         """Why the claim has to wait; empty if it may be allocated."""
         if now - self._series(uid, now).first > RETRIED_S:
             return (
@@ -35,17 +37,17 @@ class AllocationRetries:
             )
         return ""
 
-    def approved(self, uid: str, now: float) -> None:
+    def approved(self, uid: HolderId, now: float) -> None:
         """The gate says yes, and holds the GPUs. A try that lost a race holds nothing, and does not count."""
         self._tries[uid] = _Tries(self._series(uid, now).first, now)
         self._tries.move_to_end(uid)
         if len(self._tries) > REMEMBERED:
             self._tries.popitem(last=False)
 
-    def _series(self, uid: str, now: float) -> _Tries:
+    def _series(self, uid: HolderId, now: float) -> _Tries:
         before = self._tries.get(uid)
         return before if before is not None and now - before.last <= PAUSE_S else _Tries(now, now)
 
-    def forget(self, uid: str) -> None:
+    def forget(self, uid: HolderId) -> None:
         """It was stored, or is gone."""
         self._tries.pop(uid, None)

@@ -2,7 +2,7 @@
 
 kube-apiserver asks about each write that gives a ResourceClaim a device of ours (`manifests/dra.yaml`), whoever writes
 it. The answer is yes when the Leases of all its GPUs name the claim, and no with the reason otherwise; then nothing is
-held. Which GPUs it may have depends on the pod for which it is reserved (`claim_terms`). Two replicas, or a replica
+held. Which GPUs it may have depends on the pod for which it is reserved. Two replicas, or a replica
 and the extender, decide by the Leases' versions.
 
 - Asked again about the same claim, because an answer was lost or the write had a conflict, the gate says the same.
@@ -10,39 +10,107 @@ and the extender, decide by the Leases' versions.
   until the collector frees it (`allocation.claim_ends`); the GPU is never promised twice. If it fails again and again,
   the claim has to wait (`allocation_retries`).
 - A dry run gets the same answer and takes nothing. Admin access takes nothing.
+
+Of a new claim, and of a template for claims, it says early what the API server would change in silence.
+
+The terms on which a claim gets GPUs are those of the pod for which a scheduler reserves it:
+
+    its pod is booked          it gets GPUs that its booking covers, also those that are kept for it
+    its pod is opportunistic   it leaves room for booked pods that wait, and its person may hold so much and no more
+    it has no pod              as an opportunistic one, of nobody
+    an admin exempts its pod   it gets what is free
+
+A pod that did not come through Carrel's webhook gets nothing. Of several pods the first counts (`holders`).
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from carrel.admission.review import AdmissionRequest, ClaimReviews
+from carrel.cluster.pod_progress import is_ending
 from carrel.cluster.state import ClusterState
 from carrel.dialects import nvidia
 from carrel.dialects.carrel import SHADOW
 from carrel.dialects.protected_keys import Writer, account_of
 from carrel.dialects.registry import asked_in_ways, dialects_of
+from carrel.dialects.tier import tier_of
+from carrel.ids import NO_POD, HolderId
 from carrel.kubernetes.cluster import NotFound
 from carrel.kubernetes.objects.kinds import Pod
+from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.ledger.ledger import LedgerError
-from carrel.ledger.placement import Placement
+from carrel.ledger.placement import Placement, why_not_on
+from carrel.ledger.precedence import WAITED_FOR, Precedence
 from carrel.ledger.refusals import Refusal
-from carrel.ledger.requests import WHOLE, Request
-from carrel.ledger.shares import Holder
+from carrel.ledger.requests import WHOLE, Memory, Request
+from carrel.ledger.shares import Coverage, Holder, Share
+from carrel.ledger.tiers import Tier
 from carrel.parsing import Malformed
 from carrel.resource_claims import dra
 from carrel.resource_claims.device_claims import DeviceClaims
 from carrel.resource_claims.dra import DevicePlace
 from carrel.resource_claims.gate.allocation_retries import AllocationRetries
-from carrel.resource_claims.gate.claim_requests import why_not_claimed
-from carrel.resource_claims.gate.claim_terms import ClaimTermsLookup
-from carrel.resource_claims.objects import ClaimConsumer, ResourceClaim
+from carrel.resource_claims.objects import ClaimConsumer, ResourceClaim, ResourceClaimSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimTerms:
+    pod: Pod | None
+    keeper: HolderId
+    """In whose name it gets what is kept."""
+    coverage: Coverage | None = None
+    leaves_room: bool = True
+
+
+class ClaimTermsLookup:
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._precedence = Precedence(state.ledger, state.booked_waiting)
+
+    def of(self, holder: Holder, pods: Sequence[Pod]) -> ClaimTerms | Refusal:
+        """`pods`: for which the claim is reserved, in that order."""
+        pod = next((each for each in pods if not is_ending(each)), None)
+        if pod is None:
+            return ClaimTerms(None, holder.uid)
+        if (unsealed := self._state.requests.why_not_sealed(pod)) is not None:
+            return unsealed
+        if tier_of(pod) is Tier.BOOKED and self._state.pods.store.by_uid(pod.metadata.uid) is None:
+            why = "Carrel's webhook has not seen it yet"
+            return Refusal(f"{subject(pod.metadata)} may be booked, and {why}; a scheduler tries again by itself")
+        facts = self._state.pod_facts(pod)
+        return ClaimTerms(pod, facts.keeper, facts.coverage, facts.leaves_room)
+
+    def why_not(self, terms: ClaimTerms, placement: Placement, new: Sequence[tuple[Gpu, Share]]) -> Refusal | None:
+        """Why the claim may not have what it does not hold yet; None if it may."""
+        for gpu, share in new:
+            if (why := self._why_not_on(terms, gpu, share)) is not None:
+                return why
+        if not new or not terms.leaves_room:
+            return None
+        if terms.pod is not None:
+            parts = [share.memory for _, share in new if share.memory is not None]
+            asked = Request(len(new), Memory(max(parts)) if parts else WHOLE)
+            over = self._state.person_limit.why_over(self._state.pod_facts(terms.pod), asked)
+            if over is not None:
+                return over
+        with self._precedence.served(placement.node):
+            left = [gpu for gpu, share in new if self._why_not_on(terms, gpu, share) is not None]
+        return Refusal(f"{left[0]} has {WAITED_FOR}") if left else None
+
+    def _why_not_on(self, terms: ClaimTerms, gpu: Gpu, share: Share) -> Refusal | None:
+        request = Request(1, WHOLE if share.memory is None else Memory(share.memory))
+        covered = self._state.covered_pods.of(terms.pod.metadata.uid) if terms.pod is not None else None
+        if covered is not None:
+            request = covered.narrowed(request)
+        return why_not_on(self._state.ledger, gpu, request, terms.keeper)
 
 
 class ClaimGate(ClaimReviews):
@@ -148,7 +216,7 @@ class ClaimGate(ClaimReviews):
         terms = self._terms.of(holder, pods)
         if isinstance(terms, Refusal):
             return terms
-        user = terms.pod.metadata.uid if terms.pod is not None else ""
+        user = terms.pod.metadata.uid if terms.pod is not None else NO_POD
         return self._terms.why_not(terms, placement, new) or replace(placement, coverage=terms.coverage, for_pod=user)
 
     async def _take(self, placement: Placement, holder: Holder) -> Refusal | None:
@@ -202,3 +270,20 @@ def _claim(document: Mapping[str, object] | None) -> ResourceClaim | None:
         return None if document is None else msgspec.convert(document, ResourceClaim)
     except msgspec.ValidationError as error:
         raise Malformed("ResourceClaim", "the claim", "something else", str(error)) from None
+
+
+def why_not_claimed(request: AdmissionRequest, device_claims: DeviceClaims) -> Refusal | None:
+    if request.operation != "CREATE" or request.subresource or request.object is None:
+        return None
+    refusal = device_claims.why_not_divided(_spec(request.object))
+    name = request.name or "without a name yet"
+    return Refusal(f"{request.kind} {request.namespace}/{name}: {refusal}") if refusal is not None else None
+
+
+def _spec(document: Mapping[str, Any]) -> ResourceClaimSpec:
+    """Read the spec of a claim, or of a template's claims. What cannot be read, the API server itself refuses."""
+    spec = document.get("spec") or {}
+    try:
+        return msgspec.convert(spec.get("spec", spec), ResourceClaimSpec)
+    except msgspec.ValidationError:
+        return ResourceClaimSpec()

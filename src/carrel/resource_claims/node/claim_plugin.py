@@ -3,27 +3,94 @@
 The kubelet finds the socket of the registration in its folder, also after its own restart, and calls the other one.
 Calls are repeated, so every answer must be the same the second time. Every claim that is asked about is answered, each
 by itself: one that is refused does not hold up the others.
+
+It also tells the kubelet which GPUs of claims are well (`v1.DRAResourceHealth`); it shows that in the status of their
+pods. The kubelet keeps one stream open and reads what changes. What is not told again for a while counts as unknown: so
+all GPUs are told when one changes, and at intervals. The time is that of the agent's last look, not of the message.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import grpc
 
+from carrel.ids import ResourceClaimUid
 from carrel.kubernetes.cluster import ClusterError
+from carrel.ledger.gpus import Gpu
 from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
+from carrel.resource_claims import dra
 from carrel.resource_claims.dra import DRIVER
-from carrel.resource_claims.node.claim_health import OLD_SERVICE, ClaimHealth
 from carrel.resource_claims.node.claim_preparation import ClaimPreparation, NamedClaim
 from carrel.resource_claims.node.grpc_stubs import claims_pb2 as wire
 from carrel.resource_claims.node.grpc_stubs import claims_pb2_grpc as calls
+from carrel.resource_claims.node.grpc_stubs import health_pb2 as health_wire
+from carrel.resource_claims.node.grpc_stubs import health_pb2_grpc as health_calls
 from carrel.resource_claims.node.grpc_stubs import pluginregistration_pb2 as registration
 from carrel.resource_claims.node.grpc_stubs import pluginregistration_pb2_grpc as registration_calls
+
+OLD_SERVICE = "v1alpha1.DRAResourceHealth"
+"""What kubelets before 1.37 call: the same format, without the message."""
+REPEAT_S = 10.0
+UNKNOWN_AFTER_S = 90
+"""As the readiness of an agent that does not report."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class ClaimHealth(health_calls.DRAResourceHealthServicer):
+    def __init__(self, repeat_s: float = REPEAT_S) -> None:
+        self._repeat_s = repeat_s
+        self._seen: tuple[tuple[Gpu, ...], datetime] | None = None
+        self._changed = asyncio.Event()
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        health_calls.add_DRAResourceHealthServicer_to_server(self, server)
+        old = grpc.unary_stream_rpc_method_handler(
+            self.NodeWatchResources,
+            health_wire.NodeWatchResourcesRequest.FromString,
+            health_wire.NodeWatchResourcesResponse.SerializeToString,
+        )
+        handler = grpc.method_handlers_generic_handler(OLD_SERVICE, {"NodeWatchResources": old})
+        server.add_generic_rpc_handlers((handler,))
+
+    def update(self, gpus: Sequence[Gpu], seen_at: datetime) -> None:
+        before, self._seen = self._seen, (tuple(gpus), seen_at)
+        if before is None or before[0] != self._seen[0]:
+            self._changed.set()  # wakes all streams, each of which waits for the next one
+            self._changed = asyncio.Event()
+
+    async def NodeWatchResources(  # noqa: N802 # the format's name
+        self, request: health_wire.NodeWatchResourcesRequest, context: Context
+    ) -> AsyncIterator[health_wire.NodeWatchResourcesResponse]:
+        while True:
+            changed = self._changed
+            if self._seen is not None:
+                yield _told(*self._seen)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._repeat_s):
+                    await changed.wait()
+
+
+def _told(gpus: Sequence[Gpu], seen_at: datetime) -> health_wire.NodeWatchResourcesResponse:
+    return health_wire.NodeWatchResourcesResponse(
+        devices=[
+            health_wire.DeviceHealth(
+                device=health_wire.DeviceIdentifier(pool_name=gpu.node, device_name=dra.device_name(gpu.uuid)),
+                health=health_wire.HealthStatus.UNHEALTHY if gpu.unusable else health_wire.HealthStatus.HEALTHY,
+                last_updated_time=int(seen_at.timestamp()),
+                health_check_timeout_seconds=UNKNOWN_AFTER_S,
+                message=gpu.unusable,
+            )
+            for gpu in gpus
+        ]
+    )
+
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +99,6 @@ VERSIONS = ("v1.DRAPlugin", "v1.DRAResourceHealth", OLD_SERVICE)
 """A kubelet skips what it does not know."""
 POLL_S = 0.5
 """How often the sockets are checked."""
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class ClaimPlugin(calls.DRAPluginServicer, registration_calls.RegistrationServicer):
@@ -120,14 +185,15 @@ class ClaimPlugin(calls.DRAPluginServicer, registration_calls.RegistrationServic
         self, request: wire.NodePrepareResourcesRequest, context: Context
     ) -> wire.NodePrepareResourcesResponse:
         answers = {
-            each.uid: await self._prepared(NamedClaim(each.namespace, each.name, each.uid)) for each in request.claims
+            each.uid: await self._prepared(NamedClaim(each.namespace, each.name, ResourceClaimUid(each.uid)))
+            for each in request.claims
         }
         return wire.NodePrepareResourcesResponse(claims=answers)
 
     async def NodeUnprepareResources(  # noqa: N802 # the format's name
         self, request: wire.NodeUnprepareResourcesRequest, context: Context
     ) -> wire.NodeUnprepareResourcesResponse:
-        answers = {each.uid: await self._unprepared(each.uid) for each in request.claims}
+        answers = {each.uid: await self._unprepared(ResourceClaimUid(each.uid)) for each in request.claims}
         return wire.NodeUnprepareResourcesResponse(claims=answers)
 
     async def _prepared(self, claim: NamedClaim) -> wire.NodePrepareResourceResponse:
@@ -153,7 +219,7 @@ class ClaimPlugin(calls.DRAPluginServicer, registration_calls.RegistrationServic
             ]
         )
 
-    async def _unprepared(self, uid: str) -> wire.NodeUnprepareResourceResponse:
+    async def _unprepared(self, uid: ResourceClaimUid) -> wire.NodeUnprepareResourceResponse:
         try:
             await self._preparation.unprepare(uid)
         except ClusterError as error:

@@ -1,6 +1,5 @@
 """Claims in Carrel's own namespace that show to schedulers what pods hold. The controller writes them.
 
-shadow_words     PURE: how a shadow claim looks
-shadow_plan      PURE: which shadow claims a node should have
+shadow_words     PURE: how a shadow claim looks, and which a node should have
 shadow_claims    keeps them in step with what pods hold
 """

@@ -13,7 +13,8 @@ import contextlib
 import logging
 
 from carrel.cluster.state import ClusterState
-from carrel.dialects.gpuclaim import read_lease_name
+from carrel.dialects.gpu_lease import read_lease_name
+from carrel.ids import NO_NODE, HolderId, NodeName
 from carrel.kubernetes.cluster import (
     AlreadyExists,
     ClusterError,
@@ -27,8 +28,7 @@ from carrel.kubernetes.work_queue import WorkQueue, run_worker
 from carrel.resource_claims.device_claims import DeviceClaims
 from carrel.resource_claims.objects import RESOURCE_CLAIMS, ResourceClaim, ResourceSlice
 from carrel.resource_claims.shadows import shadow_words as dra_shadows
-from carrel.resource_claims.shadows.shadow_plan import NodeView, wanted_shadows
-from carrel.resource_claims.shadows.shadow_words import UNALLOCATED, Shadow
+from carrel.resource_claims.shadows.shadow_words import UNALLOCATED, NodeView, Shadow, wanted_shadows
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class ShadowClaims:
     def __init__(self, state: ClusterState, device_claims: DeviceClaims) -> None:
         self._state = state
         self._device_claims = device_claims
-        self._due: WorkQueue[str] = WorkQueue(backoff=RETRY)
+        self._due: WorkQueue[NodeName] = WorkQueue(backoff=RETRY)
         self._due.close()
         state.leases.on_change(self._on_lease)
         device_claims.claims.on_change(self._on_claim)
@@ -53,7 +53,7 @@ class ShadowClaims:
     async def run(self) -> None:
         """While this process leads, until it is cancelled."""
         self._due = WorkQueue(backoff=RETRY)
-        failed = self._state.isolation.on_failure
+        failed = self._state.isolation.count
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(run_worker(self._due, self._slowly, lambda _: failed("shadow")))
@@ -67,7 +67,7 @@ class ShadowClaims:
                 self._due.add(node)
             await asyncio.sleep(SWEEP_S)
 
-    async def _slowly(self, node: str) -> None:
+    async def _slowly(self, node: NodeName) -> None:
         await asyncio.sleep(await self.reconcile(node) / WRITES_PER_S)
 
     # --- changes -----------------------------------------------------------------------------------------------------
@@ -90,14 +90,14 @@ class ShadowClaims:
 
     # --- one node ----------------------------------------------------------------------------------------------------
 
-    def nodes(self) -> set[str]:
+    def nodes(self) -> set[NodeName]:
         """Those that advertise devices, and those of shadows."""
         drivers = self._device_claims.drivers
         advertising = {each.spec.node_name for each in self._device_claims.slices.store if each.spec.driver in drivers}
         shadowed = {self._device_claims.shadowed_node(each) for each in self._device_claims.claims.store}
-        return (advertising | shadowed) - {""}
+        return (advertising | shadowed) - {NO_NODE}
 
-    async def reconcile(self, node: str) -> int:
+    async def reconcile(self, node: NodeName) -> int:
         """Writes what is missing, then removes what is too much. How many writes that took. If some of them failed, the
         first error is raised when all others are done: a `ClusterError`."""
         there, ledger = {each.metadata.name: each for each in self._device_claims.shadows_on(node)}, self._state.ledger
@@ -130,7 +130,7 @@ class ShadowClaims:
             return await self._remove(found)  # somebody has changed it; the watch makes the node due again
         return 0
 
-    def _has_claims(self, uid: str) -> bool:
+    def _has_claims(self, uid: HolderId) -> bool:
         pod = self._state.pods.store.by_uid(uid)
         return pod is not None and (bool(pod.spec.resource_claims) or self._state.requests.asks_any_scheduler(pod))
 

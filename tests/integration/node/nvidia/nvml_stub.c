@@ -10,6 +10,9 @@
  *     secret <gpu>                                                its processes are told to nobody
  *     link <gpu> <bus id of the other end>                        NVLink, 25,000 MB/s each way
  *     xid <gpu> <number>                                          an error; each is told once
+ *     use <gpu> <percent> <MiB> <mW> <°C>                         what it does; without such a line nobody can say
+ *     hangs <gpu>                                                 a call about what it does never returns
+ *     stuck <gpu>                                                 no call about it ever returns
  *
  * Compiled with OLD_DRIVER it lacks what drivers of before 2020 lack.
  */
@@ -23,6 +26,7 @@ enum { GPUS = 16, LINKS = 18, XIDS = 64, XID_EVENTS = 8, SPEED_COMMON = 90 };
 
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; } Pci;
 typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned gpu, memory; } Utilization;
 typedef struct { void *device; unsigned long long type, data; unsigned gpu_instance, compute_instance; } Event;
 typedef struct { unsigned id, scope; long long at, latency; int type, result; union { unsigned ui; double d; } value; } Field;
 
@@ -30,10 +34,11 @@ typedef struct {
     char uuid[96], bus_id[32], name[96], ends[LINKS][32];
     unsigned long long mib;
     unsigned processes, links;
-    int lost, remap, mig, secret;
+    int lost, remap, mig, secret, hangs, stuck, is_used, percent, watts_m, celsius;
+    unsigned long long used;
 } Gpu;
 
-static struct { Gpu gpus[GPUS]; int count, gone, xids, xid_gpu[XIDS], xid[XIDS]; } now;
+static __thread struct { Gpu gpus[GPUS]; int count, gone, xids, xid_gpu[XIDS], xid[XIDS]; } now;
 static int told; /* how many errors the caller has heard of */
 
 static void look(void) {
@@ -51,6 +56,12 @@ static void look(void) {
         if (sscanf(line, "lost %d", &index) == 1) now.gpus[index].lost = 1;
         if (sscanf(line, "remap %d", &index) == 1) now.gpus[index].remap = 1;
         if (sscanf(line, "mig %d", &index) == 1) now.gpus[index].mig = 1;
+        if (sscanf(line, "hangs %d", &index) == 1) now.gpus[index].hangs = 1;
+        if (sscanf(line, "stuck %d", &index) == 1) now.gpus[index].stuck = 1;
+        if (sscanf(line, "use %d %d %llu %d %d", &index, &gpu.percent, &gpu.used, &gpu.watts_m, &gpu.celsius) == 5) {
+            Gpu *it = &now.gpus[index];
+            it->is_used = 1, it->percent = gpu.percent, it->used = gpu.used, it->watts_m = gpu.watts_m, it->celsius = gpu.celsius;
+        }
         if (sscanf(line, "secret %d", &index) == 1) now.gpus[index].secret = 1;
         if (sscanf(line, "link %d %31s", &index, end) == 2) strcpy(now.gpus[index].ends[now.gpus[index].links++], end);
         if (sscanf(line, "xid %d %d", &index, &number) == 2) { now.xid_gpu[now.xids] = index; now.xid[now.xids++] = number; }
@@ -65,6 +76,7 @@ static int gpu_of(void *handle, Gpu **gpu) {
     if (now.gone) return UNINITIALIZED;
     if (index < 0 || index >= now.count) return INVALID_ARGUMENT;
     *gpu = &now.gpus[index];
+    while ((*gpu)->stuck) pause();
     return (*gpu)->lost ? GPU_IS_LOST : OK;
 }
 
@@ -92,7 +104,25 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
 }
 int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned size) { GPU snprintf(uuid, size, "%s", gpu->uuid); return OK; }
 int nvmlDeviceGetName(void *handle, char *name, unsigned size) { GPU snprintf(name, size, "%s", gpu->name); return OK; }
-int nvmlDeviceGetMemoryInfo(void *handle, Memory *memory) { GPU memory->total = gpu->mib << 20; return OK; }
+int nvmlDeviceGetMemoryInfo(void *handle, Memory *memory) {
+    GPU
+    memory->total = gpu->mib << 20;
+    memory->used = gpu->used << 20;
+    return OK;
+}
+int nvmlDeviceGetUtilizationRates(void *handle, Utilization *rates) {
+    GPU
+    while (gpu->hangs) pause();
+    rates->gpu = gpu->percent;
+    return gpu->is_used ? OK : NOT_SUPPORTED;
+}
+int nvmlDeviceGetPowerUsage(void *handle, unsigned *mw) { GPU *mw = gpu->watts_m; return gpu->is_used ? OK : NOT_SUPPORTED; }
+int nvmlDeviceGetTemperature(void *handle, int sensor, unsigned *celsius) {
+    GPU
+    (void)sensor;
+    *celsius = gpu->celsius;
+    return gpu->is_used ? OK : NOT_SUPPORTED;
+}
 int nvmlDeviceGetPciInfo_v3(void *handle, Pci *pci) { GPU strcpy(pci->bus_id, gpu->bus_id); return OK; }
 
 int nvmlEventSetCreate(void **set) { *set = &told; return OK; }

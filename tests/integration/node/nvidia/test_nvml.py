@@ -4,7 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.kit.eventually import LIMIT_S
 from tests.kit.programs import c_compiler
 
 HERE = Path(__file__).parent
@@ -62,20 +64,28 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @contextmanager
-def eyes(library: Path, tmp_path: Path, machine: str) -> Iterator[Eyes]:
+def eyes(library: Path, tmp_path: Path, machine: str, answer_s: float = LIMIT_S) -> Iterator[Eyes]:
+    """`answer_s`: how long a GPU may take to answer."""
     (tmp_path / "sys/bus/pci/devices/0000:3b:00.0").mkdir(parents=True)
     (tmp_path / "sys/bus/pci/devices/0000:3b:00.0/numa_node").write_text("1\n")
     file = tmp_path / "machine"
     file.write_text(machine)
     source = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
     environment = {**os.environ, "LD_LIBRARY_PATH": str(library), "NVML_STUB": str(file), "PYTHONPATH": source}
-    command = [sys.executable, "-m", "tests.integration.node.nvidia.print_gpus", str(tmp_path / "sys")]
+    command = [sys.executable, "-m", "tests.integration.node.nvidia.print_gpus", str(tmp_path / "sys"), str(answer_s)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment, cwd=ROOT) as process:
         try:
             yield Eyes(process, file)
         finally:
             process.kill()
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """On a slow machine a GPU that does not hang may take longer than the test allows."""
+    end = time.monotonic() + LIMIT_S
+    while not is_so():
+        assert time.monotonic() < end, "it never was so"
 
 
 def test_gpus_links_and_numa_nodes_are_read(libraries: dict[str, Path], tmp_path: Path) -> None:
@@ -231,3 +241,47 @@ def test_a_driver_that_is_loaded_or_unloaded_is_noticed(libraries: dict[str, Pat
         for text, gpus in ((FOUR, 4), (FOUR + "driver gone\n", 0), (FOUR, 4)):
             update.machine(text)
             assert len(update.ask("look")["gpus"]) == gpus
+
+
+def test_what_gpus_do_is_read_and_what_one_does_not_say_is_unknown(libraries: dict[str, Path], tmp_path: Path) -> None:
+    with eyes(libraries["new"], tmp_path, FOUR + "use 0 37 1200 251000 64\n") as update:
+        update.ask("look")
+        samples = update.ask("sample")
+    assert samples["GPU-a"] == {"utilisation": 0.37, "used": 1200, "power_watts": 251.0, "temperature_celsius": 64}
+    assert samples["GPU-b"] == {"utilisation": None, "used": 0, "power_watts": None, "temperature_celsius": None}
+
+
+def test_an_old_driver_says_what_it_can(libraries: dict[str, Path], tmp_path: Path) -> None:
+    with eyes(libraries["old"], tmp_path, FOUR + "use 0 37 1200 251000 64\n") as update:
+        update.ask("look")
+        assert update.ask("sample")["GPU-a"]["used"] == 1200
+
+
+def test_a_gpu_whose_call_hangs_holds_up_no_other(libraries: dict[str, Path], tmp_path: Path) -> None:
+    using = "".join(f"use {gpu} 50 100 90000 40\n" for gpu in range(4))
+    with eyes(libraries["new"], tmp_path, FOUR + using + "hangs 1\n", answer_s=1) as update:
+        until(lambda: len(update.ask("look")["gpus"]) == 4 and len(update.ask("sample")) == 3)
+        for _ in range(3):
+            assert "GPU-b" not in update.ask("sample")
+        assert [gpu["uuid"] for gpu in update.ask("look")["gpus"]] == ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
+
+
+def test_a_gpu_whose_driver_hangs_is_unusable_and_the_others_are_reported(
+    libraries: dict[str, Path], tmp_path: Path
+) -> None:
+    with eyes(libraries["new"], tmp_path, FOUR, answer_s=1) as update:
+        until(lambda: update.unusable() == [""] * 4)
+        update.machine(FOUR + "stuck 2\n")
+        until(lambda: update.unusable() == ["", "", "it does not answer: no answer in time", ""])
+        assert [gpu["uuid"] for gpu in update.ask("look")["gpus"]] == ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
+
+
+def test_a_driver_that_is_reloaded_is_sampled_again(libraries: dict[str, Path], tmp_path: Path) -> None:
+    with eyes(libraries["new"], tmp_path, FOUR + "use 0 37 1200 251000 64\n") as update:
+        update.ask("look")
+        update.machine(FOUR + "driver gone\n")
+        update.ask("look")
+        assert update.ask("sample") == {}
+        update.machine(FOUR + "use 0 12 1200 251000 64\n")
+        update.ask("look")
+        assert update.ask("sample")["GPU-a"]["utilisation"] == 0.12

@@ -16,7 +16,7 @@ from carrel.node.nvidia.visible_gpu import GpuSources, visible_gpu
 from carrel.node.reservation import hold_gpu
 from carrel.node.settings import ReservationSettings
 from kubernetes_in_memory.faults import FaultPlan
-from tests.kit.eventually import eventually
+from tests.kit.eventually import LIMIT_S, eventually
 from tests.kit.faults import Faulty
 from tests.kit.lab import Lab, a_lab
 from tests.kit.programs import c_compiler
@@ -154,5 +154,5 @@ async def test_the_program_ends_on_sigterm_also_while_it_finds_no_gpu() -> None:
     assert b"gpu_not_reported" in await program.stderr.readline()
     program.send_signal(signal.SIGTERM)
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         assert await program.wait() == 0

@@ -7,18 +7,21 @@ from xml.etree import ElementTree
 import pytest
 
 from carrel.bookings.capacity import ModelCapacity
+from carrel.bookings.maintenance import Maintenance
 from carrel.bookings.pages import heat_map
-from carrel.bookings.pages.admin_page import conflicts
-from carrel.bookings.pages.cluster_map import NodeOnMap, PodOf, PodOnMap, draw, node_on_map, totals
+from carrel.bookings.pages.cluster_map import Closed, NodeOnMap, PodOf, PodOnMap, draw, node_on_map, totals
+from carrel.bookings.pages.configuration_page import conflicts
 from carrel.bookings.pages.map_page import MapVersion, event, nodes_shown
 from carrel.bookings.pages.usage_page import as_csv, booked_by_model, fragmentation
 from carrel.bookings.records import BookingRecord, PersonUsage
-from carrel.bookings.rules import Booking, BookingRules
+from carrel.bookings.rules import Booking
 from carrel.bookings.usage_counter import HourlyUsage
+from carrel.configuration.schema import BookingRules
+from carrel.ids import BookingId, GpuUuid
 from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.tiers import Tier
-from tests.kit.gpus import A6000, a_gpu, a_node, held, holder
+from tests.kit.gpus import A6000, N1, a_gpu, a_node, held, holder
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -33,12 +36,28 @@ def booked(uid: str) -> PodOnMap:
 
 
 def seen_on_map(ledger: Ledger, pod_of: PodOf) -> NodeOnMap:
-    return node_on_map("n1", ledger.node("n1"), ledger.entries("n1"), pod_of)
+    return node_on_map(N1, ledger.node(N1), ledger.entries(N1), pod_of)
 
 
 def a_record(user: str, start: datetime, days: float, id: str = "b", is_share: bool = False) -> BookingRecord:
-    booking = Booking(id, user, A6000, start, start + days * DAY, share=is_share)
+    booking = Booking(BookingId(id), user, A6000, start, start + days * DAY, share=is_share)
     return BookingRecord(booking, created_at=start - DAY, created_by=user)
+
+
+def test_a_node_and_a_gpu_under_maintenance_say_until_when_and_why() -> None:
+    node = a_node("n1")
+    first, second = node.gpus
+    of_gpu = Maintenance("", NOON, NOON + DAY, why="XID 79", single={first.uuid: "n1/0"})
+    of_node = Maintenance("", NOON, NOON + 2 * DAY, why="new fans", nodes=(N1,))
+
+    one = Closed([of_gpu], lambda instant: f"{instant:%d %b}")
+    both = Closed([of_gpu, of_node], lambda instant: f"{instant:%d %b}")
+
+    assert [one.words(N1), one.words(N1, first), one.words(N1, second)] == [
+        *("", "under maintenance until 17 Nov: XID 79", ""),
+    ]
+    assert both.words(N1) == "under maintenance until 18 Nov: new fans"
+    assert both.words(N1, first) == "under maintenance until 18 Nov: XID 79; new fans"
 
 
 # --- the map ---------------------------------------------------------------------------------------------------------
@@ -48,7 +67,7 @@ def test_a_gpu_has_a_description_of_everything_that_its_picture_shows() -> None:
     ledger = Ledger([a_node("n1")], [held("train", "n1", 0, 8138)])
 
     assert seen_on_map(ledger, booked).gpus[0].description == (
-        "GPU 0 of n1, RTX A6000; 8,138 of 16,276 MiB free; held by lab/train (booked, 8,138 MiB, promised)"
+        "GPU 0 of n1, RTX A6000; 7.9 GiB of 15.9 GiB free; held by lab/train (booked, 7.9 GiB, promised)"
     )
 
 
@@ -65,7 +84,7 @@ def test_an_unhealthy_gpu_and_a_kept_one_look_different_and_are_not_idle() -> No
     node = a_node("n1", gpus=3)
     unhealthy = replace(node, gpus=(*node.gpus[:2], a_gpu("n1", 2, unusable="unhealthy: XID 79")))
     ledger = Ledger([unhealthy])
-    ledger.keep("GPU-n1-1", holder("urgent"))
+    ledger.keep(GpuUuid("GPU-n1-1"), holder("urgent"))
     seen = seen_on_map(ledger, nobody)
 
     assert [draw(gpu).split('"')[1] for gpu in seen.gpus] == ["gpu healthy", "gpu kept", "gpu unhealthy"]
@@ -96,7 +115,7 @@ def test_the_description_says_by_which_booking_a_pod_is_covered_and_until_when()
     words = "covered by a booking of 1 RTX A6000 until Tue 24 Nov 14:00"
     gpu = seen_on_map(ledger, lambda uid: PodOnMap(Tier.BOOKED, "ada@lab.example", words)).gpus[0]
 
-    assert f"lab/train (booked, whole GPU, 16,276 MiB, promised, {words})" in gpu.description
+    assert f"lab/train (booked, whole GPU, 15.9 GiB, promised, {words})" in gpu.description
 
 
 def test_a_stream_continues_from_the_version_that_the_browser_has() -> None:
@@ -162,7 +181,7 @@ def test_free_memory_that_is_too_small_is_counted_for_each_size() -> None:
 
     found = {each.size: (each.fitting, each.lost, each.lost_memory) for each in fragmentation(ledger)}
 
-    assert found == {"4,096 MiB": (2, 0, 0), "8,192 MiB": (1, 1, 6276), "a whole GPU": (1, 1, 6276)}
+    assert found == {"4 GiB": (2, 0, 0), "8 GiB": (1, 1, 6276), "a whole GPU": (1, 1, 6276)}
     assert fragmentation(Ledger()) == []
 
 

@@ -191,3 +191,14 @@
     goTo(next);
   });
 })();
+
+// A list of people from a file goes into the text field, where it can be seen before it is sent.
+(() => {
+  for (const chooser of document.querySelectorAll("input[type=file][data-into]")) {
+    chooser.closest("label").hidden = false;
+    chooser.addEventListener("change", async () => {
+      const [file] = chooser.files;
+      if (file) document.getElementById(chooser.dataset.into).value = await file.text();
+    });
+  }
+})();

@@ -1,0 +1,75 @@
+"""`carrel gpus`: who holds what, GPU by GPU."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from carrel.cli.options import ClusterQuerySettings, ListFormat
+from carrel.command_errors import NOT_FOUND, command_failed
+from carrel.ids import NO_NODE, NodeName
+from carrel.option_fields import argument, option
+
+if TYPE_CHECKING:
+    from carrel.cli.cluster_reader import ReadCluster
+
+
+@dataclass(frozen=True)
+class GpusSettings(ClusterQuerySettings):
+    node: NodeName = argument(NO_NODE, "One node; default: all.")
+    output: ListFormat = option(ListFormat.TABLE, "Output format.", "--output", "-o")  # type: ignore[assignment] # CSV too
+    """JSON, YAML and CSV are for programs: their fields do not change without notice."""
+
+
+def gpus(settings: GpusSettings) -> None:
+    """Show who holds what: for each GPU its pods, their people, until when, and how much is free.
+
+    Examples:
+
+      carrel gpus
+
+      carrel gpus dgx-1
+
+      carrel gpus -o csv
+    """
+    from carrel.cli.cluster_reader import read_cluster
+    from carrel.cli.output import Column, print_list, rows_of
+    from carrel.process import cluster_access
+
+    carrel = read_cluster(settings, cluster_access(settings))
+    if settings.node and carrel.ledger.node(settings.node) is None:
+        why = "No node with this name has reported GPUs."
+        raise command_failed(f"No GPUs on {settings.node}", why, "carrel gpus", NOT_FOUND)
+    items = [
+        item for name in sorted(carrel.ledger.nodes) if settings.node in (NO_NODE, name) for item in _on(carrel, name)
+    ]
+    columns: list[Column] = [
+        ("NODE", True, lambda item: item["node"]),
+        ("GPU", True, lambda item: str(item["gpu"])),
+        ("MODEL", True, lambda item: item["model"]),
+        ("MIB", True, lambda item: f"{item['mib']:,} of {item['of_mib']:,}"),
+        ("POD", True, lambda item: item["pod"] or ("nobody" if item["remark"] else "free")),
+        ("PERSON", True, lambda item: item["user"] or "–"),
+        ("HOW LONG", True, lambda item: item["remark"] or "–"),
+    ]
+    print_list(items, settings.output, rows_of(items, columns))
+
+
+def _on(carrel: "ReadCluster", node: NodeName) -> Iterator[dict[str, Any]]:
+    """What each pod holds, and what is free."""
+    from carrel.cluster.coverage.coverage_reader import CoverageReader
+    from carrel.cluster.record.shown_gpus import shown_gpus
+    from carrel.parsing.time import seconds
+
+    reader, known = CoverageReader(carrel), carrel.ledger.node(node)
+    closed = known.out_of_use if known is not None else ""
+    for entry in shown_gpus(carrel.cluster_ledger, node):
+        gpu = entry.gpu
+        about = {"node": node, "gpu": gpu.index, "model": gpu.model, "of_mib": gpu.memory}
+        for uid, holder in reader.holders_of(entry):
+            held = {"mib": entry.held(entry.shares[uid]), "pod": holder.pod, "user": holder.user}
+            until = seconds(holder.until) if holder.until is not None else None
+            yield about | held | {"booked_until": until, "remark": carrel.words.until(holder)}
+        kept = f"kept for {entry.kept_for}" if entry.kept_for else ""
+        if entry.free > 0 or gpu.unusable:
+            nobody = {"mib": max(entry.free, 0), "pod": "", "user": "", "booked_until": None}
+            yield about | nobody | {"remark": gpu.unusable or closed or kept}

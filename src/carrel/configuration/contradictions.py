@@ -1,0 +1,100 @@
+"""What is wrong with a configuration whose fields can all be read: values that exclude each other or mean nothing."""
+
+import ipaddress
+import re
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from carrel.configuration.schema import ANY_ACCOUNT, Configuration, PodsOfNobody
+from carrel.configuration.schema import MemoryResource as Resource
+from carrel.dialects.options import DeviceList
+from carrel.parsing.addresses import is_address, normal
+from carrel.parsing.time import words, zone_named
+
+_BASE_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*/?")
+_ACCOUNT = re.compile(r"system:serviceaccount:[a-z0-9.-]+:[a-z0-9.-]+")
+
+
+def contradictions(of: Configuration) -> Iterator[str]:
+    """Say everything that is wrong, each with the name of the field."""
+    yield from _about_times(of)
+    if of.nodes.device_list is not DeviceList.VARIABLE and of.memory.resource is Resource.NODE:
+        yield (
+            f"memory.resource: node and nodes.deviceList: {of.nodes.device_list.value} exclude each other, because the"
+            " kubelet hands over what a plugin allocates: write plugin and, for large GPUs, memory.unit: GiB"
+        )
+    if not of.pods.schedulers:
+        yield "pods.schedulers is empty: the webhook gives GPU pods to the first of them"
+    yield from _about_people(of)
+    yield from _about_sign_in(of)
+    if of.notifications.webhook_url and not _is_url(of.notifications.webhook_url):
+        yield f"notifications.webhookUrl is {of.notifications.webhook_url!r}; expected https://HOST/PATH"
+
+
+def _about_times(of: Configuration) -> Iterator[str]:
+    if zone_named(of.lab.timezone) is None:
+        yield f"lab.timezone is {of.lab.timezone!r}; expected an IANA zone such as Europe/Stockholm"
+    rules = of.bookings.rules
+    if rules.min_duration > rules.max_duration:
+        least, most = words(rules.min_duration), words(rules.max_duration)
+        yield f"bookings.rules.minDuration is {least}, which maxDuration {most} does not allow"
+
+
+def _about_people(of: Configuration) -> Iterator[str]:
+    for account in sorted(of.hubs.named):
+        if not _ACCOUNT.fullmatch(account):
+            yield f"hubs.accounts has {account!r}; expected system:serviceaccount:NAMESPACE:NAME"
+    if ANY_ACCOUNT in of.hubs.accounts and of.pods.strict:
+        yield "hubs.accounts: [any] and pods.strict exclude each other: whoever writes a name on a pod would own it"
+    if of.pods.strict and of.tiers.pods_of_nobody is PodsOfNobody.KEEP:
+        yield "tiers.podsOfNobody: keep and pods.strict exclude each other: strict refuses these pods"
+    if of.hubs.domain and not is_address(f"a@{of.hubs.domain}"):
+        yield f"hubs.usernameDomain is {of.hubs.username_domain!r}; expected a domain such as lab.example"
+    for user, address in of.hubs.users.items():
+        if not is_address(normal(address)):
+            yield f"hubs.users.{user} is {address!r}; expected an e-mail address such as ada@lab.example"
+    roles = of.bookings.roles
+    for name, emails in (("labAdmins", roles.lab_admins), ("platformAdmins", roles.platform_admins)):
+        for email in emails:
+            if not is_address(normal(email)):
+                yield f"bookings.roles.{name} has {email!r}; expected an e-mail address such as ada@lab.example"
+
+
+def _about_sign_in(of: Configuration) -> Iterator[str]:
+    where, oidc, hub = of.bookings, of.bookings.sign_in.oidc, of.bookings.sign_in.hub
+    public = urlsplit(where.public_url)
+    if where.public_url and (not _is_url(where.public_url) or public.path.strip("/")):
+        yield (
+            f"bookings.publicUrl is {where.public_url!r}; expected something like https://gpus.lab.example; a path"
+            " belongs to bookings.basePath"
+        )
+    if not _BASE_PATH.fullmatch(where.base_path):
+        yield f"bookings.basePath is {where.base_path!r}; expected something like /services/carrel"
+    for name, url in (("oidc.issuer", oidc.issuer), ("hub.url", hub.url), ("hub.apiUrl", hub.api_url)):
+        if url and not _is_url(url):
+            yield f"bookings.signIn.{name} is {url!r}; expected something like https://login.lab.example"
+    for name, url in (("oidc.issuer", oidc.issuer), ("hub.url", hub.url)):
+        address = urlsplit(url)
+        if address.scheme == "http" and not is_loopback(address.hostname or ""):
+            yield f"bookings.signIn.{name} must be https: whoever answers there decides who people are"
+        if url and not where.public_url:
+            yield f"bookings.signIn.{name} needs bookings.publicUrl: people are sent back there"
+    if oidc.issuer and not oidc.client_id:
+        yield "bookings.signIn.oidc.issuer needs clientId"
+    for network in where.sign_in.trusted_proxies:
+        try:
+            ipaddress.ip_network(network)
+        except ValueError as error:
+            yield f"bookings.signIn.trustedProxies: {error}"
+
+
+def _is_url(text: str) -> bool:
+    address = urlsplit(text)
+    return address.scheme in ("http", "https") and bool(address.netloc)
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
