@@ -17,9 +17,9 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
     "admission": 2_232,  # hubs that run and are not named; whoever creates a pod may be believed
-    "bookings": 13_458,  # of a pasted list nobody is dropped, no manager is demoted without a word
+    "bookings": 13_460,  # watches what GPUs are used for
     "cli": 7_378,  # lists of words and details are in the CSV
-    "cluster": 5_140,  # why a pod runs without its GPU, for pages and commands
+    "cluster": 5_170,  # what GPUs are used for, in processes that show it
     "configuration": 1_181,  # coming from MAIA: doctor before the installation, import
     "demo": 1_698,  # its pods make their GPUs busy, each in its own way
     "dialects": 4_761,  # what GPUs are used for; MAIA's bookings as files

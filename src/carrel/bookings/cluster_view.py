@@ -8,6 +8,7 @@ from carrel.bookings.records import PersonUsage
 from carrel.bookings.usage_counter import PodUser, UsageCounter, with_held
 from carrel.cluster.coverage.coverage_reader import CoverageReader
 from carrel.cluster.coverage.coverage_words import CoverageWords
+from carrel.cluster.gpu_usages import GpuUsages
 from carrel.cluster.record.shown_gpus import shown_gpu, shown_gpus
 from carrel.cluster.state import ClusterState
 from carrel.dialects.tier import person_of
@@ -26,6 +27,7 @@ class ClusterView:
         self.ledger = carrel.ledger
         self.coverage = CoverageReader(carrel)
         self.usage = UsageCounter()
+        self.gpu_usages = GpuUsages(carrel.informers, carrel.isolation)
         self.isolation = carrel.isolation
         """A pod that cannot be understood must not take the page away from everybody."""
 

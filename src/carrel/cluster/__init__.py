@@ -21,5 +21,6 @@ Reading order:
     runtime_class      which RuntimeClass GPU pods get
     invariants         what must always hold, counted again from the objects alone
     installation       that the cluster has no other Carrel
+    gpu_usages         what GPUs are used for, in processes that show it
     placement_rules    by which settings the extender does it, as it reports them for everybody who reads the cluster
 """

@@ -1,0 +1,29 @@
+"""What GPUs are used for, as the agents of their nodes report it.
+
+A watch of its own, only in processes that show usage. The others follow the same objects without this part, so that a
+report in which only a sample is new is a heartbeat to them.
+"""
+
+from collections.abc import Mapping
+
+from carrel.dialects.gpu_usage import NODE_USAGES, NodeUsage, read_usage
+from carrel.ids import GpuUuid, NodeName
+from carrel.kubernetes.isolation import Isolation
+from carrel.kubernetes.reflector import Informers, Reflector
+from carrel.ledger.gpu_usage import GpuUsage
+
+NOTHING: Mapping[GpuUuid, GpuUsage] = {}
+
+
+class GpuUsages:
+    """The informers have to be run."""
+
+    def __init__(self, informers: Informers, isolation: Isolation) -> None:
+        self._statuses: Reflector[NodeUsage] = informers.watch(NODE_USAGES, optional=True)
+        self._isolation = isolation
+
+    def of_node(self, node: NodeName) -> Mapping[GpuUuid, GpuUsage]:
+        """Return what the node's agent has counted last, however old that is. A report that cannot be read counts as
+        none."""
+        status = self._statuses.store.get(node)
+        return NOTHING if status is None else self._isolation.ask("usage", status, read_usage, NOTHING)
