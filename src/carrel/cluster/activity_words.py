@@ -31,6 +31,17 @@ WHY = {
 }
 
 
+BRIEFLY = {
+    UnknownWhy.NO_REPORT: "no sample",
+    UnknownWhy.OLD_REPORT: "silent",
+    UnknownWhy.UNUSABLE: "unusable",
+    UnknownWhy.NO_COUNTER: "not reported",
+    UnknownWhy.NO_POWER: "one sign only",
+    UnknownWhy.CONTRADICTION: "signs differ",
+    UnknownWhy.SHARED: "shared",
+}
+
+
 def state_words(activity: GpuActivity, when: Callable[[datetime], str]) -> str:
     """`when` writes an instant."""
     since = f" since {when(activity.since)}" if activity.since is not None else ""
@@ -62,6 +73,10 @@ class ActivityWords:
     def state(self, activity: GpuActivity) -> str:
         """`active`, `idle since 14:02`, `not active yet`, `use unknown since 14:02`: what everybody may see."""
         return state_words(activity, self.when)
+
+    def brief(self, activity: GpuActivity) -> str:
+        """For a table: `active`, `idle since 14:02`, `unknown: shared`."""
+        return f"unknown: {BRIEFLY[activity.why]}" if activity.why is not None else self.state(activity)
 
     def reason(self, activity: GpuActivity) -> str:
         """Why it is unknown; empty: it is known."""

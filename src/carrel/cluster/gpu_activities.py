@@ -152,15 +152,21 @@ class RememberedActivities(GpuActivities):
             if usage is not None and holders:
                 known = before.get(uuid)
                 if known is None or not known.continues(holders, usage):
-                    known = RecentSums(holders, usage)
-                known.add(usage)
-                sums[uuid] = known
+                    known = RecentSums(holders, usage) if self._is_theirs(usage, entry) else None
+                if known is not None:
+                    known.add(usage)
+                    sums[uuid] = known
         self._sums[node] = sums
         seen = [(each.state, each.why, each.since if each.is_idle else None) for each in map(self.of, entries) if each]
         if seen != self._seen.get(node):
             self._seen[node] = seen
             self.version += 1
             self._changed_at[node] = self.version
+
+    def _is_theirs(self, usage: GpuUsage, entry: GpuEntry) -> bool:
+        """Whether what comes after these sums is of the present holders alone: activity is counted in whole minutes."""
+        newest = max(filter(None, map(self._held_since, entry.shares)), default=None)
+        return newest is None or usage.until - newest >= timedelta(minutes=1)
 
     def _recent(self, entry: GpuEntry, usage: GpuUsage) -> ActivePart | None:
         known = self._sums.get(entry.gpu.node, {}).get(entry.gpu.uuid)

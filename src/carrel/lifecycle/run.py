@@ -30,6 +30,7 @@ from carrel.lifecycle.freeing.terminator_api import terminator_app
 from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reconciler import Reconciler
 from carrel.lifecycle.reporting.gpu_counts import GpuCounts
+from carrel.lifecycle.reporting.gpu_use import GpuUse
 from carrel.lifecycle.reporting.invariant_check import InvariantCheck
 from carrel.lifecycle.reservations.reservation_pods import ReservationOptions, ReservationPods
 from carrel.lifecycle.reservations.slot_reconciler import SlotReconciler
@@ -82,6 +83,7 @@ async def _serve(
     agents, why_silent = state.node_statuses.store, state.cluster_ledger.why_silent
     metrics.show_agents(lambda: [bool(why_silent(each.metadata.name)) for each in agents])
     metrics.read_on_scrape(GpuCounts(state.ledger, state.covered_pods.running).read)
+    metrics.read_on_scrape(GpuUse(state).read)
     pods_and_leases = Reconciler(state, frozenset(configuration.pods.schedulers), metrics)
     elsewhere = (
         BookingStatusClient(

@@ -200,7 +200,8 @@ class CoverageWords:
     def holder(self, holder: GpuHolder) -> str:
         """`GPU 0 of dgx-1 (A100): lab/train-7 of ada@lab.org, booked until …, idle since …`."""
         whose = f" of {holder.user}" if holder.user else ""
-        use = f", {state_words(holder.activity, self.when)}" if holder.activity is not None else ""
+        activity = holder.activity if not holder.unsure else None
+        use = f", {state_words(activity, self.when)}" if activity is not None else ""
         return f"{holder.gpu} ({self._model(holder.model)}): {holder.pod}{whose}, {self.until(holder)}{use}"
 
     def held_by(self, holders: Sequence[GpuHolder]) -> str:
