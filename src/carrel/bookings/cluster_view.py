@@ -1,5 +1,6 @@
 """What the booking service sees of the cluster: ledger, pods, their coverage, and the usage so far. It only reads."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
@@ -12,11 +13,12 @@ from carrel.cluster.coverage.coverage_reader import CoverageReader
 from carrel.cluster.coverage.coverage_words import CoverageWords
 from carrel.cluster.gpu_activities import RememberedActivities
 from carrel.cluster.gpu_usages import GpuUsages
+from carrel.cluster.pod_progress import holder_of
 from carrel.cluster.record.shown_gpus import shown_gpu, shown_gpus
 from carrel.cluster.state import ClusterState
 from carrel.dialects.booking_objects import is_maias
 from carrel.dialects.tier import person_of
-from carrel.ids import GpuUuid, HolderId, NodeName
+from carrel.ids import BookingId, GpuUuid, HolderId, NodeName
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.gpu_activity import ActivityState, GpuActivity
 from carrel.ledger.ledger import GpuEntry
@@ -32,6 +34,18 @@ class UseCounts:
     """Of the bookings that run now; a part of a GPU counts as such."""
     held: Mapping[str, int]
     """By what those that pods hold are used for: active, idle, new or unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookingUse:
+    """What the pods of a booking do with its GPUs."""
+
+    held: int
+    """GPUs that they touch."""
+    states: Mapping[str, int]
+    """GPUs by what they are used for: active, idle, new or unknown."""
+    pods: Sequence[tuple[str, str]]
+    """Each with what it does."""
 
 
 class ClusterView:
@@ -78,6 +92,23 @@ class ClusterView:
         found = self.activities.of(entry) if uid is None else self.activities.of_holder(entry, uid)
         may_see = person.may_see_figures_of({self._user(uid).name for uid in entry.shares})
         return found if may_see or found is None else found.without_figures()
+
+    def activity_of_pod(self, pod: Pod, person: Person) -> GpuActivity | None:
+        """What a person may see of what a pod does with all its GPUs. None: it holds none."""
+        found = self.activities.of_pod(pod)
+        return found if found is None or person.may_see_figures_of([person_of(pod)]) else found.without_figures()
+
+    def booking_use(self, booking: BookingId, person: Person, zone: tzinfo) -> BookingUse | None:
+        """None: the booking does not run, or the cluster does not know it yet."""
+        use, words = self.coverage.use_of(booking), self.words(zone)
+        if use is None:
+            return None
+        covered = self.state.covered_pods.covered_by(booking)
+        gpus = {entry.gpu.uuid: entry for pod in covered for entry in self.activities.entries_of(pod)}
+        states = Counter(activity.state.value for activity in map(self.activities.of, gpus.values()) if activity)
+        seen = self.isolation.found("page", covered, lambda pod: (pod, self.activity_of_pod(pod, person)))
+        pods = [(holder_of(pod).full_name, words.line(activity)) for pod, activity in seen if activity is not None]
+        return BookingUse(use.used, {state.value: states[state.value] for state in ActivityState}, pods)
 
     def use_counts(self) -> UseCounts:
         running = self.state.covered_pods.running()

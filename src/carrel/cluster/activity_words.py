@@ -98,5 +98,8 @@ class ActivityWords:
     def line(self, activity: GpuActivity) -> str:
         """Everything that is known: `active, 42 % of the last hour`."""
         reason = self.reason(activity)
-        parts = [f"{self.state(activity)}{f': {reason}' if reason else ''}", self.part(activity.recent)]
+        recent = activity.recent
+        is_said = activity.is_idle and recent is not None and not recent.active
+        part = "" if is_said else self.part(recent)
+        parts = [f"{self.state(activity)}{f': {reason}' if reason else ''}", part]
         return ", ".join(filter(None, parts))
