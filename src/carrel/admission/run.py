@@ -74,8 +74,8 @@ async def _serve(
         )
         try:
             async with asyncio.TaskGroup() as tasks:
-                asking = keep_asked(client, settings.configuration, webhook.answers)
-                working = (webhook.informers.run(), _watch_agents(state), certificates, asking)
+                asked = keep_asked(client, settings.configuration, webhook.answers)
+                working = (webhook.informers.run(), _watch_agents(state), certificates, asked)
                 running = [tasks.create_task(each) for each in working]
                 await _serve_until(stop, webhook, served, settings, callers)
                 for task in running:
