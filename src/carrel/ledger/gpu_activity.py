@@ -119,7 +119,7 @@ def activity_of(
     quiet_since = max(last, looked_since) if last is not None else looked_since
     state, why = ActivityState.IDLE, None
     if now - quiet_since < IDLE_AFTER:
-        has_computed = last is not None and (held_since is None or last >= held_since)
+        has_computed = last is not None and (held_since is None or last > held_since)
         state, quiet_since = (ActivityState.ACTIVE if has_computed else ActivityState.NEW), last or quiet_since
     elif latest.power_watts is None or lowest_watts is None:
         state, why = ActivityState.UNKNOWN, UnknownWhy.NO_POWER

@@ -119,7 +119,7 @@ def _holder_out(view: ClusterView, person: Person, entry: GpuEntry, uid: HolderI
     return HolderOut(
         pod=view.state.holders.described(share.holder),
         person=person_of(pod) if pod is not None else "",
-        tier=view.isolation.ask("page", pod, view.coverage.tier, None) if pod is not None else None,
+        tier=view.isolation.ask("page", pod, view.state.covered_pods.tier, None) if pod is not None else None,
         held_mib=entry.held(share),
         whole=share.memory is None,
         state=share.state,

@@ -21,11 +21,9 @@ TIERS = (BOOKED, OPPORTUNISTIC, NO_TIER)
 
 
 class GpuUse:
-    """To be created before the informers run."""
-
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: ClusterState, activities: GpuActivities) -> None:
         self._state = state
-        self._activities = GpuActivities(state)
+        self._activities = activities
 
     def read(self) -> Iterable[Metric]:
         models, states, idle = set[str](), Counter[tuple[str, ActivityState]](), Counter[tuple[str, str]]()

@@ -132,7 +132,7 @@ def test_a_stream_continues_from_the_version_that_the_browser_has() -> None:
     assert since(MapVersion("process", 0, 8)) is None, "that page shows other nodes"
     assert since(MapVersion("process", 0, 7, 1)) is None, "other bookings run now"
     assert since("nonsense") is None
-    assert now.since(str(now), ledger, lambda version: ("n1",)) == {"n1"}, "its GPU has become idle"
+    assert now.since(str(now), ledger, lambda version: (N1,)) == {"n1"}, "its GPU has become idle"
 
 
 def test_nodes_of_a_large_cluster_are_filtered_by_name() -> None:

@@ -1,0 +1,57 @@
+"""Reports of what GPUs are used for, as an agent writes them."""
+
+from datetime import timedelta
+
+from carrel.cluster.gpu_usages import GpuUsages
+from carrel.dialects.gpu_usage import NODE_USAGES, write_usage
+from carrel.ids import GpuUuid, NodeName
+from carrel.kubernetes.cluster import MergePatch
+from carrel.ledger.gpu_usage import GpuSample, GpuUsage
+from carrel.ledger.gpus import MiB
+from carrel.parsing.time import seconds
+from tests.kit.eventually import eventually
+from tests.kit.lab import DAY, Lab
+
+BUSY, QUIET, EMPTY = (
+    GpuSample(0.9, MiB(9000), 280.0, 70),
+    GpuSample(0.0, MiB(9000), 55.0, 40),
+    GpuSample(0.0, MiB(0), 25.0),
+)
+TEN = timedelta(seconds=10)
+
+
+class ReportingAgent:
+    """The agent of a node, whose GPUs do what the test says. They begin empty, a day ago."""
+
+    def __init__(self, lab: Lab, node: str, gpus: int = 2) -> None:
+        self._lab = lab
+        self._node = node
+        began = lab.clock.now - DAY
+        first = GpuUsage(began, lab.clock.now, EMPTY, sampled=DAY, sampled_since=began)
+        self.usages = {GpuUuid(f"GPU-{node}-{index}"): first for index in range(gpus)}
+
+    async def sample_for(self, length: timedelta, **samples: GpuSample) -> None:
+        """`gpu_0=BUSY`: of the other GPUs, the last sample again. It samples and reports as agents do."""
+        given = {GpuUuid(f"GPU-{self._node}-{name[4:]}"): sample for name, sample in samples.items()}
+        for step in range(length // TEN):
+            self._lab.clock.now += TEN
+            for uuid, usage in self.usages.items():
+                self.usages[uuid] = usage.after(given.get(uuid, usage.latest), self._lab.clock.now, TEN)
+            if step % 6 == 5:
+                await self.report()
+        await self.report()
+
+    async def report(self, **more: object) -> None:
+        status = {**write_usage(self.usages), "heartbeat": seconds(self._lab.clock.now), **more}
+        await self._lab.client.patch(NODE_USAGES, self._node, MergePatch({"status": status}), subresource="status")
+
+
+async def is_seen(usages: GpuUsages, agent: ReportingAgent, node: NodeName) -> None:
+    """Until a process knows the last report."""
+
+    def known() -> bool:
+        return {uuid: usage.until for uuid, usage in usages.of_node(node).items()} == {
+            uuid: usage.until for uuid, usage in agent.usages.items()
+        }
+
+    await eventually(known, "the last report")
