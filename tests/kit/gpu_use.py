@@ -1,6 +1,8 @@
 """Reports of what GPUs are used for, as an agent writes them."""
 
+from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 
 from carrel.cluster.gpu_usages import GpuUsages
 from carrel.dialects.gpu_usage import NODE_USAGES, write_usage
@@ -23,15 +25,17 @@ TEN = timedelta(seconds=10)
 class ReportingAgent:
     """The agent of a node, whose GPUs do what the test says. They begin empty, a day ago."""
 
-    def __init__(self, lab: Lab, node: str, gpus: int = 2) -> None:
+    def __init__(self, lab: Lab, node: str, gpus: int = 2, readers: Sequence[GpuUsages] = ()) -> None:
+        """`readers`: processes that know each report before the clock goes on."""
         self._lab = lab
-        self._node = node
+        self._node = NodeName(node)
+        self.readers = list(readers)
         began = lab.clock.now - DAY
         first = GpuUsage(began, lab.clock.now, EMPTY, sampled=DAY, sampled_since=began)
         self.usages = {GpuUuid(f"GPU-{node}-{index}"): first for index in range(gpus)}
 
     async def sample_for(self, length: timedelta, **samples: GpuSample) -> None:
-        """`gpu_0=BUSY`: of the other GPUs, the last sample again. It samples and reports as agents do."""
+        """`gpu_0=BUSY`: of the other GPUs, the last sample again. It samples as agents do, and reports each minute."""
         given = {GpuUuid(f"GPU-{self._node}-{name[4:]}"): sample for name, sample in samples.items()}
         for step in range(length // TEN):
             self._lab.clock.now += TEN
@@ -44,14 +48,9 @@ class ReportingAgent:
     async def report(self, **more: object) -> None:
         status = {**write_usage(self.usages), "heartbeat": seconds(self._lab.clock.now), **more}
         await self._lab.client.patch(NODE_USAGES, self._node, MergePatch({"status": status}), subresource="status")
+        for reader in self.readers if not more else ():
+            await eventually(partial(self._is_known, reader), "the report")
 
-
-async def is_seen(usages: GpuUsages, agent: ReportingAgent, node: NodeName) -> None:
-    """Until a process knows the last report."""
-
-    def known() -> bool:
-        return {uuid: usage.until for uuid, usage in usages.of_node(node).items()} == {
-            uuid: usage.until for uuid, usage in agent.usages.items()
-        }
-
-    await eventually(known, "the last report")
+    def _is_known(self, reader: GpuUsages) -> bool:
+        known = reader.of_node(self._node)
+        return all(uuid in known and known[uuid].until == usage.until for uuid, usage in self.usages.items())
