@@ -1,13 +1,15 @@
 """Reports of what GPUs are used for, as an agent writes them."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from functools import partial
 
 from carrel.cluster.gpu_usages import GpuUsages
 from carrel.dialects.gpu_usage import NODE_USAGES, write_usage
 from carrel.ids import GpuUuid, NodeName
 from carrel.kubernetes.cluster import MergePatch
+from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.gpu_usage import GpuSample, GpuUsage
 from carrel.ledger.gpus import MiB
 from carrel.parsing.time import seconds
@@ -54,3 +56,17 @@ class ReportingAgent:
     def _is_known(self, reader: GpuUsages) -> bool:
         known = reader.of_node(self._node)
         return all(uuid in known and known[uuid].until == usage.until for uuid, usage in self.usages.items())
+
+    async def reports_of_today(self, **samples: GpuSample) -> None:
+        """The report of a day in which each GPU did the same: for separate processes, which know only the real time."""
+        for name, sample in samples.items():
+            uuid = GpuUuid(f"GPU-{self._node}-{name[4:]}")
+            last = self._lab.clock.now if sample.utilisation else None
+            self.usages[uuid] = replace(self.usages[uuid], latest=sample, last_active=last)
+        await self.report()
+
+
+async def holds_since(lab: Lab, pod: str, since: datetime) -> None:
+    """Makes it known that the pod was bound then."""
+    bound = {"type": "PodScheduled", "status": "True", "lastTransitionTime": seconds(since)}
+    await lab.client.patch(PODS, pod, MergePatch({"status": {"conditions": [bound]}}), "lab", subresource="status")
