@@ -1,6 +1,9 @@
 """Every page is accessible: in both themes, at every width, without other hosts."""
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,9 @@ from playwright.async_api import Browser, Page, expect
 
 from kubernetes_in_memory.http_server import serve
 from tests.browser.service import a_service, signed_in
+from tests.kit.gpu_use import BUSY, QUIET, ReportingAgent, holds_since
 from tests.kit.gpus import a_node
-from tests.kit.lab import a_lab
+from tests.kit.lab import Lab, Replica, a_lab
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -40,12 +44,28 @@ async def found_by_axe(page: Page) -> list[str]:
     return found
 
 
+@asynccontextmanager
+async def pods_that_do_different_things(lab: Lab, scheduler: Replica) -> AsyncIterator[None]:
+    agent, told = (
+        ReportingAgent(lab, "n1", 3),
+        {"carrel.dev/tier": "opportunistic", "carrel.dev/user": "ada@lab.example"},
+    )
+    for name in ("trains", "idles", "is-stuck"):
+        pod = await lab.pod(name, limits={"nvidia.com/gpu": "1"}, annotations=told)
+        assert await scheduler.bind(pod, "n1") is None
+        await holds_since(lab, name, lab.clock.now - timedelta(hours=3))
+    await agent.reports_of_today(gpu_0=BUSY, gpu_1=QUIET, gpu_2=replace(BUSY, utilisation=0.0))
+    yield
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
-    """With a cluster, so that there is a map."""
+    """With a cluster, so that there is a map, and with pods whose GPUs are active, idle, and nobody knows what."""
     nodes = [a_node("n1", islands="aabb"), a_node("n2", gpus=1, unusable="unhealthy: XID 79")]
     async with (
         a_lab(nodes, in_real_time=True) as lab,
+        lab.replica() as scheduler,
+        pods_that_do_different_things(lab, scheduler),
         serve(lab.api) as api,
         a_service(tmp_path_factory.mktemp("booking"), "--server", api.url) as url,
     ):
@@ -60,6 +80,9 @@ async def test_axe_finds_nothing_serious_on_any_page(browser: Browser, service: 
         wrong = await found_by_axe(page)
         for path in (*PAGES, "/sign-in"):
             await page.goto(path)
+            if path == "/map":
+                for mark in ("active", "idle", "unknown"):
+                    await expect(page.locator(f".gpu-link .use.{mark}")).to_have_count(1)
             for summary in await page.locator("summary").all():
                 await summary.click()
             wrong += await found_by_axe(page)

@@ -1,17 +1,22 @@
 """The map updates when a pod starts, without a reload."""
 
 import contextlib
+import re
+from datetime import timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 from playwright.async_api import Browser, expect
 
 from carrel.bookings.pages.map_page import PER_PERSON
+from carrel.cluster.activity_words import ActivityWords
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.kubernetes.cluster import MergePatch
 from carrel.kubernetes.objects.resources import NODES
 from kubernetes_in_memory.http_server import serve
-from tests.browser.service import a_service, signed_in
+from tests.browser.service import ZONE, a_service, signed_in
+from tests.kit.gpu_use import QUIET, ReportingAgent, holds_since
 from tests.kit.gpus import a_node
 from tests.kit.lab import a_lab
 
@@ -30,7 +35,7 @@ async def test_a_gpu_fills_when_a_pod_starts_and_shows_its_person(browser: Brows
         shares = page.locator("#gpu-GPU-n1-0 .share")
         await expect(page.locator(".gpu-link")).to_have_count(2)
         await expect(shares).to_have_count(0)
-        await expect(page.locator(".figure").first).to_have_text("2 of 2")
+        await expect(page.locator(".figure").last).to_have_text("2 of 2")
         await page.locator("#gpu-GPU-n1-0").focus()
 
         await lab.book("ada@lab.example", gpus=1)
@@ -40,7 +45,7 @@ async def test_a_gpu_fills_when_a_pod_starts_and_shows_its_person(browser: Brows
 
         await expect(shares).to_have_count(1)
         await expect(page.locator("#gpu-GPU-n1-0 .share.booked")).to_have_count(1)
-        await expect(page.locator(".figure").first).to_have_text("1 of 2")
+        await expect(page.locator(".figure").last).to_have_text("1 of 2")
         await expect(page.locator("#gpu-GPU-n1-0")).to_be_focused()
         await page.locator("#gpu-GPU-n1-0").click()
         pods = page.get_by_role("region", name="Pods on this GPU")
@@ -55,6 +60,37 @@ async def test_a_gpu_fills_when_a_pod_starts_and_shows_its_person(browser: Brows
         await expect(page.get_by_role("region", name="Your pods").first).to_contain_text("GPU 0 of n1")
 
 
+async def test_a_gpu_becomes_idle_while_one_looks_and_says_since_when(browser: Browser, tmp_path: Path) -> None:
+    async with (
+        a_lab([a_node("n1", gpus=2)], in_real_time=True) as lab,
+        serve(lab.api) as api,
+        a_service(tmp_path, "--server", api.url) as url,
+        signed_in(browser, url, "ada") as page,
+        lab.replica() as scheduler,
+    ):
+        told = {"carrel.dev/tier": "opportunistic", "carrel.dev/user": "ada@lab.example"}
+        pod = await lab.pod("train", limits={"nvidia.com/gpu": "1"}, annotations=told)
+        assert await scheduler.bind(pod, "n1") is None
+        since = lab.clock.now - timedelta(hours=2)
+        await holds_since(lab, "train", since)
+        await page.goto("/map")
+        gpu = page.locator("#gpu-GPU-n1-0")
+        await expect(gpu.locator(".use.unknown")).to_have_count(1)
+        await gpu.click()
+        panel = page.get_by_role("region", name="GPU 0 of n1")
+        await expect(panel).to_contain_text("Use unknown: its node has reported no sample yet")
+
+        await ReportingAgent(lab, "n1").reports_of_today(gpu_0=QUIET)
+
+        await expect(gpu.locator(".use.idle")).to_have_count(1)
+        words = ActivityWords(ZoneInfo(ZONE), lab.clock.now)
+        await expect(gpu).to_have_accessible_name(re.compile(f"; idle since {words.when(since)}$"))
+        await expect(gpu).to_have_attribute("data-since", words.short(since))
+        await expect(panel).to_contain_text(
+            f"Idle since {words.when(since)} · last sample: 0 % busy, 8.8 GiB in use, 55 W"
+        )
+
+
 async def test_a_cordoned_node_has_no_free_gpus_and_every_page_says_why(browser: Browser, tmp_path: Path) -> None:
     async with (
         a_lab([a_node("dgx-1", gpus=2), a_node("dgx-2", gpus=1)], in_real_time=True) as lab,
@@ -63,11 +99,11 @@ async def test_a_cordoned_node_has_no_free_gpus_and_every_page_says_why(browser:
         signed_in(browser, url, "ada") as page,
     ):
         await page.goto("/map")
-        await expect(page.locator(".figure").first).to_have_text("3 of 3")
+        await expect(page.locator(".figure").last).to_have_text("3 of 3")
 
         await lab.client.patch(NODES, "dgx-1", MergePatch({"spec": {"unschedulable": True}}))
 
-        await expect(page.locator(".figure").first).to_have_text("1 of 3, 2 out of use")
+        await expect(page.locator(".figure").last).to_have_text("1 of 3, 2 out of use")
         await expect(page.get_by_text("Takes no new pods: cordoned (kubectl uncordon dgx-1)")).to_have_count(1)
         for address in ("/", "/timeline"):
             await page.goto(address)
@@ -75,7 +111,7 @@ async def test_a_cordoned_node_has_no_free_gpus_and_every_page_says_why(browser:
             await expect(words).to_have_count(1)
         await lab.client.patch(NODES, "dgx-1", MergePatch({"spec": {"unschedulable": False}}))
         await page.goto("/map")
-        await expect(page.locator(".figure").first).to_have_text("3 of 3")
+        await expect(page.locator(".figure").last).to_have_text("3 of 3")
 
 
 async def test_the_map_shows_at_once_that_a_booking_was_cancelled(browser: Browser, tmp_path: Path) -> None:

@@ -53,6 +53,9 @@ def test_the_queries_of_the_dashboard_are_valid(tmp_path: Path) -> None:
 
 
 ZERO, ONE = "0+0x120", "1+0x120"
+FIVE_HOURS = "1+0x300"
+IDLE_A100, IDLE_T4 = (f'carrel_gpus_idle_held{{model="{model}",tier="booked"}}' for model in ("A100", "T4"))
+WAITING = 'carrel_waiting_pods{tier="opportunistic",reason="no_free_gpu"}'
 
 
 def alert(name: str, series: dict[str, str], fires: dict[str, str] | None, after: str = "30m") -> Any:
@@ -87,6 +90,14 @@ CASES = [
     alert("CarrelDefect", {'carrel_reviews_total{verb="mutate",outcome="defect"}': "1+0x120"}, None),
     alert("CarrelAgentSilent", {'carrel_agents{state="silent"}': "0+0x20 1+0x90"}, {"severity": "warning"}),
     alert("CarrelAgentSilent", {'carrel_agents{state="silent"}': "0+0x27 1+0x90"}, None),
+    alert(
+        "CarrelGpusIdleWhilePodsWait",
+        {IDLE_A100: FIVE_HOURS, IDLE_T4: "0+0x300", WAITING: FIVE_HOURS},
+        {"model": "A100", "severity": "info"},
+        "4h5m",
+    ),
+    alert("CarrelGpusIdleWhilePodsWait", {IDLE_A100: FIVE_HOURS, WAITING: FIVE_HOURS}, None, "3h55m"),
+    alert("CarrelGpusIdleWhilePodsWait", {IDLE_A100: FIVE_HOURS, WAITING: "0+0x300"}, None, "4h5m"),
     alert(
         "CarrelBookedPodWaits",
         {

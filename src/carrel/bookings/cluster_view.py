@@ -1,22 +1,51 @@
 """What the booking service sees of the cluster: ledger, pods, their coverage, and the usage so far. It only reads."""
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, tzinfo
 
+from carrel.bookings.people import Person
 from carrel.bookings.records import PersonUsage
 from carrel.bookings.usage_counter import PodUser, UsageCounter, with_held
+from carrel.cluster.activity_words import ActivityWords
 from carrel.cluster.coverage.coverage_reader import CoverageReader
 from carrel.cluster.coverage.coverage_words import CoverageWords
+from carrel.cluster.gpu_activities import RememberedActivities
 from carrel.cluster.gpu_usages import GpuUsages
+from carrel.cluster.pod_progress import holder_of
 from carrel.cluster.record.shown_gpus import shown_gpu, shown_gpus
 from carrel.cluster.state import ClusterState
+from carrel.dialects.booking_objects import is_maias
 from carrel.dialects.tier import person_of
-from carrel.ids import GpuUuid, HolderId, NodeName
+from carrel.ids import BookingId, GpuUuid, HolderId, NodeName
 from carrel.kubernetes.objects.kinds import Pod
+from carrel.ledger.gpu_activity import ActivityState, GpuActivity
 from carrel.ledger.ledger import GpuEntry
 
 NOBODY = PodUser("", None)
+
+
+@dataclass(frozen=True, slots=True)
+class UseCounts:
+    """GPUs of the whole cluster."""
+
+    booked: float
+    """Of the bookings that run now; a part of a GPU counts as such."""
+    held: Mapping[str, int]
+    """By what those that pods hold are used for: active, idle, new or unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookingUse:
+    """What the pods of a booking do with its GPUs."""
+
+    held: int
+    """GPUs that they touch."""
+    states: Mapping[str, int]
+    """GPUs by what they are used for: active, idle, new or unknown."""
+    pods: Sequence[tuple[str, str]]
+    """Each with what it does."""
 
 
 class ClusterView:
@@ -25,9 +54,10 @@ class ClusterView:
     def __init__(self, carrel: ClusterState) -> None:
         self.state = carrel
         self.ledger = carrel.ledger
-        self.coverage = CoverageReader(carrel)
-        self.usage = UsageCounter()
         self.gpu_usages = GpuUsages(carrel.informers, carrel.isolation)
+        self.activities = RememberedActivities(carrel, self.gpu_usages)
+        self.coverage = CoverageReader(carrel, self.activities)
+        self.usage = UsageCounter()
         self.isolation = carrel.isolation
         """A pod that cannot be understood must not take the page away from everybody."""
 
@@ -57,6 +87,39 @@ class ClusterView:
     def with_held(self, uses: Iterable[PersonUsage], start: datetime, end: datetime) -> list[PersonUsage]:
         return with_held(uses, self.usage.by_user_and_model(start, end))
 
+    def activity(self, entry: GpuEntry, person: Person, uid: HolderId | None = None) -> GpuActivity | None:
+        """What a person may see of what a GPU is used for, by all who hold it or by one of them. None: nobody holds
+        it."""
+        found = self.activities.of(entry) if uid is None else self.activities.of_holder(entry, uid)
+        may_see = person.may_see_figures_of({self._user(uid).name for uid in entry.shares})
+        return found if may_see or found is None else found.without_figures()
+
+    def activity_of_pod(self, pod: Pod, person: Person) -> GpuActivity | None:
+        """What a person may see of what a pod does with all its GPUs. None: it holds none."""
+        found = self.activities.of_pod(pod)
+        return found if found is None or person.may_see_figures_of([person_of(pod)]) else found.without_figures()
+
+    def booking_use(self, booking: BookingId, person: Person, zone: tzinfo) -> BookingUse | None:
+        """None: the booking does not run, or the cluster does not know it yet."""
+        use, words = self.coverage.use_of(booking), self.words(zone)
+        if use is None:
+            return None
+        covered = self.state.covered_pods.covered_by(booking)
+        gpus = {entry.gpu.uuid: entry for pod in covered for entry in self.activities.entries_of(pod)}
+        states = Counter(activity.state.value for activity in map(self.activities.of, gpus.values()) if activity)
+        seen = self.isolation.found("page", covered, lambda pod: (pod, self.activity_of_pod(pod, person)))
+        pods = [(holder_of(pod).full_name, words.line(activity)) for pod, activity in seen if activity is not None]
+        return BookingUse(use.used, {state.value: states[state.value] for state in ActivityState}, pods)
+
+    def use_counts(self) -> UseCounts:
+        running = self.state.covered_pods.running()
+        booked = sum((1 if is_maias(each.booking) else each.gpus) / each.share_of for each in running)
+        counted = self.activities.counts()
+        return UseCounts(booked, {state.value: counted[state] for state in ActivityState})
+
+    def words(self, zone: tzinfo) -> ActivityWords:
+        return ActivityWords(zone, self.state.options.now())
+
     def pods_of(self, email: str) -> list[Pod]:
         """The person's pods, sorted by name."""
         mine = (pod for pod in self.state.pods.store if person_of(pod) == email)
@@ -83,6 +146,10 @@ class PodRow:
     more_holders: int = 0
     without_gpu: str = ""
     """For a pod that runs without the GPU that it asked for: why, and when one will be free."""
+    activity: GpuActivity | None = None
+    """What it does with its GPUs; None: it has none."""
+    use: str = ""
+    """That in words."""
 
 
 def pod_rows(cluster: ClusterView | None, email: str, words: CoverageWords) -> list[PodRow]:
@@ -98,6 +165,7 @@ def _pod_row(cluster: ClusterView, pod: Pod, words: CoverageWords) -> PodRow:
     why_waits = str(cluster.state.waiting_reason.why(pod) or "") if told.waits and told.held_for is None else ""
     holders = cluster.coverage.holders(pod) if why_waits else []
     without_gpu = cluster.coverage.why_without_gpu(pod, words)
+    activity = cluster.activities.of_pod(pod)
     return PodRow(
         name=f"{pod.metadata.namespace}/{pod.metadata.name}",
         tier=told.tier.value if told.tier else "no tier",
@@ -109,4 +177,6 @@ def _pod_row(cluster: ClusterView, pod: Pod, words: CoverageWords) -> PodRow:
         holders=tuple(words.holder(each) for each in holders[:MOST_HOLDERS]),
         more_holders=max(len(holders) - MOST_HOLDERS, 0),
         without_gpu=without_gpu,
+        activity=activity,
+        use=cluster.words(words.zone).line(activity) if activity is not None else "",
     )

@@ -5,7 +5,7 @@ cluster's user names are matched with it. Secrets (sessions, tokens) are never s
 enough because they are random and 256 bits long.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
@@ -82,6 +82,15 @@ class Person:
     def is_lab_admin(self) -> bool:
         """May act for others, with a reason."""
         return self.is_at_least(Role.LAB_ADMIN)
+
+    def may_see_figures_of(self, people: Collection[str]) -> bool:
+        """Whether they may see figures of what these people use GPUs for: how many hours, and how busy.
+
+        Their own always, also beside others who share a GPU with them; a lab admin everybody's. Of a GPU that nobody
+        holds, everybody. Whether a GPU is active or idle is no figure: everybody sees that where the names of its
+        holders are, as on the map.
+        """
+        return self.is_lab_admin or not people or self.email in people
 
     @property
     def may_list_people(self) -> bool:

@@ -283,8 +283,7 @@ class PersonUsage:
     group: str = ""
 
     def is_seen_by(self, person: Person) -> bool:
-        """A lab admin sees everybody; others see themselves."""
-        return person.is_lab_admin or self.user == person.email
+        return person.may_see_figures_of([self.user])
 
 
 class StoreUnavailable(Exception):

@@ -8,6 +8,7 @@ from datetime import date, timedelta
 from functools import lru_cache
 
 from carrel.bookings.maintenance import Maintenance
+from carrel.ledger.gpu_usage import GpuSample
 from carrel.parsing.time import MONTHS
 
 GIB = 1024
@@ -40,6 +41,18 @@ def span(length: timedelta) -> str:
 def memory(mib: int) -> str:
     """`48 GiB`, `7.9 GiB`, `512 MiB`: as people speak of a GPU. Programs get MiB."""
     return f"{mib:,} MiB" if mib < GIB else f"{mib / GIB:,.1f}".removesuffix(".0") + " GiB"
+
+
+def sample(latest: GpuSample) -> str:
+    """`93 % busy, 40 GiB in use, 285 W, 74 °C`: what the GPU says of these."""
+    return ", ".join(
+        [
+            *([f"{100 * latest.utilisation:.0f} % busy"] if latest.utilisation is not None else []),
+            *([f"{memory(latest.used)} in use"] if latest.used is not None else []),
+            *([f"{latest.power_watts:.0f} W"] if latest.power_watts is not None else []),
+            *([f"{latest.temperature_celsius} °C"] if latest.temperature_celsius is not None else []),
+        ]
+    )
 
 
 def in_words(sentence: str) -> str:

@@ -32,7 +32,7 @@ def booking_lines(booking: Json, zone: ZoneInfo, done: str = "") -> list[str]:
         "from": date_text(start, zone),
         "until": f"{date_text(end, zone)} ({words(length)})" if length > timedelta(0) else "cancelled before it began",
         "state": booking["state"],
-        "in use": use_text(booking),
+        "held": use_text(booking),
         "made by": booking["created_by"] if booking["created_by"] != booking["user"] else "",
         "reason": booking.get("reason"),
         "note": booking.get("note"),
@@ -72,7 +72,7 @@ def gpus_text(item: Json) -> str:
 
 
 def use_text(item: Json) -> str:
-    """`1 of 2 in use: lab/train-7`; empty if the booking does not run, or if the service sees no cluster."""
+    """`1 of 2 held: lab/train-7`; empty if the booking does not run, or if the service sees no cluster."""
     used = item.get("used")
     if used is None:
         return ""

@@ -8,6 +8,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from carrel.cli.no_answer import cluster_errors, same_question
+from carrel.cluster.activity_words import ActivityWords
+from carrel.cluster.gpu_activities import GpuActivities
 from carrel.cluster.installation import other_installation
 from carrel.cluster.placement_rules import LEASE, PlacementRules, rules_in_force
 from carrel.cluster.pod_progress import is_waiting
@@ -20,6 +22,7 @@ from carrel.kubernetes.cluster import NotFound
 from carrel.kubernetes.config import Access
 from carrel.kubernetes.http_transport import HttpTransport
 from carrel.kubernetes.objects.kinds import Pod
+from carrel.ledger.gpu_activity import GpuActivity
 from carrel.parsing import Malformed
 from carrel.settings import ClusterSettings, holders_counting
 
@@ -32,6 +35,15 @@ class ReadCluster(ClusterState):
         options = rules.options(namespace, holders_counting(rules.claims_of))
         super().__init__(client, replace(options, now=client.clock.now, seal=seal))
         self.rules = rules
+        self.activities = GpuActivities(self)
+
+    @property
+    def activity_words(self) -> ActivityWords:
+        return ActivityWords(self.options.zone, self.options.now())
+
+    def use(self, activity: GpuActivity | None) -> str:
+        """What a GPU is used for, in words; empty: nobody holds it."""
+        return self.activity_words.line(activity) if activity is not None else ""
 
     def one_unit(self) -> Unit:
         """In which scheduler and agents count memory. If they differ, the command ends: its amounts would be wrong."""

@@ -11,6 +11,7 @@ from carrel.option_fields import argument, option
 
 if TYPE_CHECKING:
     from carrel.cli.cluster_reader import ReadCluster
+    from carrel.cluster.coverage.coverage_words import GpuHolder
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,9 @@ class GpusSettings(ClusterQuerySettings):
 
 
 def gpus(settings: GpusSettings) -> None:
-    """Show who holds what: for each GPU its pods, their people, until when, and how much is free.
+    """Show who holds what: for each GPU its pods, their people, until when, whether they use it, and how much is free.
+
+    A GPU is idle if its pod has not computed on it for half an hour. What is not known is said to be unknown.
 
     Examples:
 
@@ -50,6 +53,7 @@ def gpus(settings: GpusSettings) -> None:
         ("POD", True, lambda item: item["pod"] or ("nobody" if item["remark"] else "free")),
         ("PERSON", True, lambda item: item["user"] or "–"),
         ("HOW LONG", True, lambda item: item["remark"] or "–"),
+        ("USE", True, lambda item: item["use"] or "–"),
     ]
     print_list(items, settings.output, rows_of(items, columns))
 
@@ -60,7 +64,7 @@ def _on(carrel: "ReadCluster", node: NodeName) -> Iterator[dict[str, Any]]:
     from carrel.cluster.record.shown_gpus import shown_gpus
     from carrel.parsing.time import seconds
 
-    reader, known = CoverageReader(carrel), carrel.ledger.node(node)
+    reader, known = CoverageReader(carrel, carrel.activities), carrel.ledger.node(node)
     closed = known.out_of_use if known is not None else ""
     for entry in shown_gpus(carrel.cluster_ledger, node):
         gpu = entry.gpu
@@ -68,8 +72,21 @@ def _on(carrel: "ReadCluster", node: NodeName) -> Iterator[dict[str, Any]]:
         for uid, holder in reader.holders_of(entry):
             held = {"mib": entry.held(entry.shares[uid]), "pod": holder.pod, "user": holder.user}
             until = seconds(holder.until) if holder.until is not None else None
-            yield about | held | {"booked_until": until, "remark": carrel.words.until(holder)}
+            yield about | held | {"booked_until": until, "remark": carrel.words.until(holder)} | _use(carrel, holder)
         kept = f"kept for {entry.kept_for}" if entry.kept_for else ""
         if entry.free > 0 or gpu.unusable:
             nobody = {"mib": max(entry.free, 0), "pod": "", "user": "", "booked_until": None}
-            yield about | nobody | {"remark": gpu.unusable or closed or kept}
+            yield about | nobody | {"remark": gpu.unusable or closed or kept} | NO_USE
+
+
+NO_USE = {"activity": None, "idle_since": None, "use": ""}
+
+
+def _use(carrel: "ReadCluster", holder: "GpuHolder") -> dict[str, Any]:
+    from carrel.parsing.time import seconds
+
+    activity = holder.activity
+    if activity is None:
+        return NO_USE
+    since = seconds(activity.since) if activity.is_idle and activity.since is not None else None
+    return {"activity": activity.state.value, "idle_since": since, "use": carrel.activity_words.brief(activity)}

@@ -12,11 +12,12 @@ from carrel.ids import NO_NODE, NodeName
 from carrel.option_fields import argument, option
 
 if TYPE_CHECKING:
+    from carrel.cli.cluster_reader import ReadCluster
     from carrel.cluster.state import ClusterState
     from carrel.dialects.gpushare import InspectedGpu, InspectedNode
 
 NOTHING: Mapping[tuple[str, str], str] = {}
-NONE_SET_ASIDE: Mapping[str, Sequence[str]] = {}
+NO_REMARKS: Mapping[str, Sequence[str]] = {}
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,10 @@ def inspect(settings: InspectSettings) -> None:
     addresses = _addresses(carrel)
     booked = _booked_until(carrel)
     if settings.details:
-        lines = details(nodes, addresses, booked, {node.name: set_aside(carrel, node.name) for node in nodes})
+        remarks: dict[str, list[str]] = {
+            node.name: [*set_aside(carrel, node.name), *idle(carrel, node.name)] for node in nodes
+        }
+        lines = details(nodes, addresses, booked, remarks)
     else:
         lines = summary(nodes, addresses, unit)
     print_lines(*lines)
@@ -88,10 +92,10 @@ def details(
     nodes: "Sequence[InspectedNode]",
     addresses: dict[str, str],
     booked_until: Mapping[tuple[str, str], str] = NOTHING,
-    set_aside: Mapping[str, Sequence[str]] = NONE_SET_ASIDE,
+    remarks: Mapping[str, Sequence[str]] = NO_REMARKS,
 ) -> Iterable[str]:
     """`booked_until`: of pods that a booking covers, by namespace and name. The column is there if there are some.
-    `set_aside`: which GPUs of a node nobody gets now, and why."""
+    `remarks`: which GPUs of a node nobody gets now, and which are held and idle."""
     for number, node in enumerate(nodes):
         if number:
             yield ""
@@ -113,7 +117,7 @@ def details(
         yield from aligned([head, *rows])
         yield f"Allocated :  {_used(node.gpus)} ({_percent(node.gpus)}%)"
         yield f"Total :      {_total(node.gpus)}"
-        yield from set_aside.get(node.name, ())
+        yield from remarks.get(node.name, ())
 
 
 def set_aside(carrel: "ClusterState", name: NodeName) -> list[str]:
@@ -123,6 +127,14 @@ def set_aside(carrel: "ClusterState", name: NodeName) -> list[str]:
     whole = [f"{name} takes no new GPU pods: {node.out_of_use}"] if node is not None and node.out_of_use else []
     gpus = [entry.gpu for entry in shown_gpus(carrel.cluster_ledger, name) if entry.gpu.unusable]
     return [*whole, *(f"GPU {gpu.index} is set aside: {gpu.unusable}" for gpu in gpus)]
+
+
+def idle(carrel: "ReadCluster", name: NodeName) -> list[str]:
+    from carrel.cluster.record.shown_gpus import shown_gpus
+
+    found = [(entry.gpu.index, carrel.activities.of(entry)) for entry in shown_gpus(carrel.cluster_ledger, name)]
+    held_idle = ((index, activity) for index, activity in found if activity is not None and activity.is_idle)
+    return [f"GPU {index} is held, {carrel.use(activity)}" for index, activity in held_idle]
 
 
 def _booked_until(carrel: "ClusterState") -> dict[tuple[str, str], str]:

@@ -81,7 +81,7 @@ def print_answers(answers: list[dict[str, Any]], output: DataFormat, if_none: st
 
 
 def _answer(carrel: ReadCluster, pod: Pod) -> dict[str, Any]:
-    reader = CoverageReader(carrel)
+    reader = CoverageReader(carrel, carrel.activities)
     told = reader.of(pod)
     waits = not pod.spec.node_name and carrel.waiting_reason.why(pod) is not None
     return {
@@ -89,6 +89,7 @@ def _answer(carrel: ReadCluster, pod: Pod) -> dict[str, Any]:
         "why": why_text(carrel, pod),
         "booking": _as_written(carrel, pod) or (carrel.words.about(told) if told.asks else ""),
         "held_by": [carrel.words.holder(each) for each in reader.holders(pod)] if waits else [],
+        "use": carrel.use(carrel.activities.of_pod(pod)),
     }
 
 
@@ -101,6 +102,7 @@ def _as_written(carrel: ReadCluster, pod: Pod) -> str:
 def _lines(answer: dict[str, Any]) -> list[str]:
     holders, more = answer["held_by"][:MOST_HOLDERS], len(answer["held_by"]) - MOST_HOLDERS
     lines = [answer["why"], *([f"Booking: {answer['booking']}"] if answer["booking"] else [])]
+    lines += [f"Use: {answer['use'].removeprefix('use ')}"] if answer["use"] else []
     lines += ["Held by:"] if holders else []
     return [*lines, *(f"  {holder}" for holder in holders), *([f"  and {more} more; see -o yaml"] if more > 0 else [])]
 
@@ -168,4 +170,4 @@ def _is_meant(settings: WhySettings, pod: Json, name: str) -> bool:
 
 def _own_answer(pod: Json) -> Json:
     """In the form that the cluster's answer has."""
-    return {field: pod[field] for field in ("pod", "why", "booking", "held_by")}
+    return {field: pod[field] for field in ("pod", "why", "booking", "held_by", "use")}

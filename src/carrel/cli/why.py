@@ -30,6 +30,8 @@ class WhySettings(PodQuerySettings):
 def why(settings: WhySettings) -> None:
     """Say why a pod waits, or runs without a GPU: what is missing, who holds it until when, which booking covers it.
 
+    Of who holds it, it says since when that is idle. Of a pod that has GPUs, it says whether it uses them.
+
     A booked pod may have GPUs asked back from opportunistic pods.
 
     Without a pod, it lists every pod that waits for a GPU.

@@ -4,9 +4,9 @@ A watch of its own, only in processes that show usage. The others follow the sam
 report in which only a sample is new is a heartbeat to them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from carrel.dialects.gpu_usage import NODE_USAGES, NodeUsage, read_usage
+from carrel.dialects.gpu_usage import NODE_USAGES, NodeUsage, read_usage, read_usage_of
 from carrel.ids import GpuUuid, NodeName
 from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.reflector import Informers, Reflector
@@ -27,3 +27,20 @@ class GpuUsages:
         none."""
         status = self._statuses.store.get(node)
         return NOTHING if status is None else self._isolation.ask("usage", status, read_usage, NOTHING)
+
+    def of_gpu(self, node: NodeName, gpu: GpuUuid) -> GpuUsage | None:
+        """The same of one GPU; None: the report has nothing about it."""
+        status = self._statuses.store.get(node)
+        if status is None:
+            return None
+        return self._isolation.ask("usage", status, lambda status: read_usage_of(status, gpu), None)
+
+    def watts(self, node: NodeName) -> Mapping[GpuUuid, int]:
+        """Return what each GPU drew last, where it says so."""
+        status = self._statuses.store.get(node)
+        entries = status.status.usage if status is not None else ()
+        return {entry.uuid: entry.power_watts for entry in entries if entry.power_watts is not None}
+
+    def on_report(self, handler: Callable[[NodeName, bool], None]) -> None:
+        """`handler` is told of which node there is a report, and whether there still is one."""
+        self._statuses.on_change(lambda old, new: handler((new or old).metadata.name, new is not None))  # type: ignore[union-attr] # one of them is there

@@ -1,14 +1,15 @@
 """What GPUs are used for, as a node's agent reports it: Carrel's own part of a GpuNodeStatus.
 
     status.usage[]   uuid, since, until, sampledSeconds, busySeconds, activeSeconds, usedMiBSeconds, energyJoules,
-                     lastActive, and of the last sample: utilisationPercent, usedMiB, powerWatts, temperatureCelsius
+                     lastActive, sampledSince, and of the last sample: utilisationPercent, usedMiB, powerWatts,
+                     temperatureCelsius
 
-What a GPU or its driver does not say is absent. The extender and the controller do not read this part: for them a
-report in which nothing else has changed is a heartbeat. Who needs it watches the same objects as `NODE_USAGES`.
+What a GPU or its driver does not say is absent. Nothing that decides about GPUs reads this part: for the ledger, a
+report in which nothing else has changed is a heartbeat. Who shows it watches the same objects as `NODE_USAGES`.
 """
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -37,6 +38,7 @@ class UsageEntry(ObjectPart):
     used_mib_seconds: int = msgspec.field(default=0, name="usedMiBSeconds")
     energy_joules: int = 0
     last_active: str = ""
+    sampled_since: str = ""
     utilisation_percent: int | None = None
     used_mib: int | None = msgspec.field(default=None, name="usedMiB")
     power_watts: int | None = None
@@ -82,6 +84,7 @@ def _written(uuid: GpuUuid, usage: GpuUsage) -> dict[str, Any]:
         used_mib_seconds=int(usage.used_mib_seconds),
         energy_joules=int(usage.energy_joules),
         last_active=seconds(usage.last_active) if usage.last_active else "",
+        sampled_since=seconds(usage.sampled_since) if usage.sampled_since else "",
         utilisation_percent=_rounded(latest.utilisation, 100),
         used_mib=latest.used,
         power_watts=_rounded(latest.power_watts),
@@ -94,6 +97,12 @@ def _written(uuid: GpuUuid, usage: GpuUsage) -> dict[str, Any]:
 def read_usage(status: NodeUsage) -> dict[GpuUuid, GpuUsage]:
     """Return what the agent of the node has counted. Raises `Malformed`."""
     return {entry.uuid: _read(entry, status.metadata.name) for entry in status.status.usage}
+
+
+def read_usage_of(status: NodeUsage, gpu: GpuUuid) -> GpuUsage | None:
+    """The same of one GPU; None: the report has nothing about it. Raises `Malformed`."""
+    entry = next((entry for entry in status.status.usage if entry.uuid == gpu), None)
+    return _read(entry, status.metadata.name) if entry is not None else None
 
 
 def _read(entry: UsageEntry, node: str) -> GpuUsage:
@@ -113,8 +122,13 @@ def _read(entry: UsageEntry, node: str) -> GpuUsage:
         active=timedelta(seconds=entry.active_seconds),
         used_mib_seconds=entry.used_mib_seconds,
         energy_joules=entry.energy_joules,
-        last_active=instant(entry.last_active, where, "status.usage[].lastActive") if entry.last_active else None,
+        last_active=_perhaps(entry.last_active, where, "lastActive"),
+        sampled_since=_perhaps(entry.sampled_since, where, "sampledSince"),
     )
+
+
+def _perhaps(text: str, where: str, field: str) -> datetime | None:
+    return instant(text, where, f"status.usage[].{field}") if text else None
 
 
 def _rounded(value: float | None, times: int = 1) -> int | None:

@@ -45,6 +45,8 @@ class GpuUsage:
     energy_joules: float = 0.0
     last_active: datetime | None = None
     """The last sample in which it computed."""
+    sampled_since: datetime | None = None
+    """Since when it is known without a gap how busy it was. Before, it may have computed without being seen."""
     idle_in_minute: timedelta = timedelta()
     """Sampled in the minute of `until`, as long as the GPU did not compute in it."""
 
@@ -59,13 +61,21 @@ class GpuUsage:
             used_mib_seconds=self.used_mib_seconds + (sample.used or 0) * seconds,
             energy_joules=self.energy_joules + (sample.power_watts or 0.0) * seconds,
         )
-        return summed if sample.utilisation is None else summed._with_activity(self.until, sample.utilisation, known)
+        if sample.utilisation is None:
+            return replace(summed, sampled_since=None)
+        return summed._with_activity(self.until, sample.utilisation, known)
 
     def _with_activity(self, before: datetime, utilisation: float, known: timedelta) -> "GpuUsage":
         minute = self.until.replace(second=0, microsecond=0)
         is_active = self.last_active is not None and self.last_active >= minute
         idle = self.idle_in_minute if before >= minute else timedelta()
-        summed = replace(self, sampled=self.sampled + known, busy=self.busy + known * utilisation)
+        is_gap = self.sampled_since is None or not timedelta() <= self.until - before <= LONGEST_GAP
+        summed = replace(
+            self,
+            sampled=self.sampled + known,
+            busy=self.busy + known * utilisation,
+            sampled_since=self.until if is_gap else self.sampled_since,
+        )
         if utilisation > 0:
             return replace(
                 summed, active=self.active + idle + known, last_active=self.until, idle_in_minute=timedelta()

@@ -11,6 +11,7 @@ from functools import partial
 from uuid import uuid4
 
 from carrel.bookings.client import BookingAddress, BookingStatusClient
+from carrel.cluster.gpu_activities import GpuActivities
 from carrel.cluster.record.adoption import Adoption
 from carrel.cluster.runtime_class import RuntimeClasses
 from carrel.cluster.state import ClusterState
@@ -30,6 +31,7 @@ from carrel.lifecycle.freeing.terminator_api import terminator_app
 from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reconciler import Reconciler
 from carrel.lifecycle.reporting.gpu_counts import GpuCounts
+from carrel.lifecycle.reporting.gpu_use import GpuUse
 from carrel.lifecycle.reporting.invariant_check import InvariantCheck
 from carrel.lifecycle.reservations.reservation_pods import ReservationOptions, ReservationPods
 from carrel.lifecycle.reservations.slot_reconciler import SlotReconciler
@@ -90,6 +92,7 @@ async def _serve(
     agents, why_silent = state.node_statuses.store, state.cluster_ledger.why_silent
     metrics.show_agents(lambda: [bool(why_silent(each.metadata.name)) for each in agents])
     metrics.read_on_scrape(GpuCounts(state.ledger, state.covered_pods.running).read)
+    metrics.read_on_scrape(GpuUse(state, GpuActivities(state)).read)
     pods_and_leases = Reconciler(state, frozenset(configuration.pods.schedulers), metrics)
     elsewhere = (
         BookingStatusClient(

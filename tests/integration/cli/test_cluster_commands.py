@@ -82,8 +82,8 @@ async def test_why_says_what_is_missing_and_who_holds_it() -> None:
         "GPU 0 of n1 has 4,276 MiB free, 9,000 MiB asked; held by lab/tenant\n"
         "Booking: keeps its GPU: it is older than Carrel\n"
         "Held by:\n"
-        "  GPU 0 of n1 (NVIDIA-RTX-A6000): lab/tenant, keeps its GPU\n"
-        "  GPU 0 of n2 (NVIDIA-RTX-A6000): lab/other, keeps its GPU\n"
+        "  GPU 0 of n1 (NVIDIA-RTX-A6000): lab/tenant, keeps its GPU, use unknown\n"
+        "  GPU 0 of n2 (NVIDIA-RTX-A6000): lab/other, keeps its GPU, use unknown\n"
     )
 
 
@@ -93,11 +93,12 @@ async def test_gpus_says_who_holds_what_of_each_gpu_and_what_is_free() -> None:
         one = json.loads((await carrel("gpus", "n2", "-o", "json", "--server", url)).out)
         nowhere = await carrel("gpus", "n9", "--server", url)
 
+    no_sample = "unknown: no sample"
     assert [re.split(r" {2,}", line) for line in table.out.splitlines()] == [
-        ["NODE", "GPU", "MODEL", "MIB", "POD", "PERSON", "HOW LONG"],
-        ["n1", "0", "NVIDIA-RTX-A6000", "12,000 of 16,276", "lab/tenant", "–", "keeps its GPU"],
-        ["n1", "0", "NVIDIA-RTX-A6000", "4,276 of 16,276", "free", "–", "–"],
-        ["n2", "0", "NVIDIA-RTX-A6000", "16,276 of 16,276", "lab/other", "–", "keeps its GPU"],
+        ["NODE", "GPU", "MODEL", "MIB", "POD", "PERSON", "HOW LONG", "USE"],
+        ["n1", "0", "NVIDIA-RTX-A6000", "12,000 of 16,276", "lab/tenant", "–", "keeps its GPU", no_sample],
+        ["n1", "0", "NVIDIA-RTX-A6000", "4,276 of 16,276", "free", "–", "–", "–"],
+        ["n2", "0", "NVIDIA-RTX-A6000", "16,276 of 16,276", "lab/other", "–", "keeps its GPU", no_sample],
     ]
     assert one == [
         {
@@ -110,6 +111,9 @@ async def test_gpus_says_who_holds_what_of_each_gpu_and_what_is_free() -> None:
             "user": "",
             "booked_until": None,
             "remark": "keeps its GPU",
+            "activity": "unknown",
+            "idle_since": None,
+            "use": no_sample,
         }
     ]
     assert (nowhere.code, nowhere.err.splitlines()[0]) == (4, "✗ No GPUs on n9")
@@ -133,12 +137,13 @@ async def test_why_says_which_booking_covers_a_pod_and_who_holds_what_until_when
 
     assert first.out == (
         f"lab/first does not wait: it is on n1, GPU 0\nBooking: covered by your booking of 1 GPU until {until}\n"
+        "Use: unknown: its node has reported no sample yet\n"
     )
     answer = json.loads(second.out)
     assert answer["booking"] == "your booking of 1 GPU is in use by lab/first; this pod waits for what is free"
     assert answer["held_by"] == [
-        f"GPU 0 of n1 (NVIDIA-RTX-A6000): lab/first of ada@lab.example, booked until {until}",
-        "GPU 1 of n1 (NVIDIA-RTX-A6000): lab/theirs of bob@lab.example, opportunistic: may be asked back",
+        f"GPU 0 of n1 (NVIDIA-RTX-A6000): lab/first of ada@lab.example, booked until {until}, use unknown",
+        "GPU 1 of n1 (NVIDIA-RTX-A6000): lab/theirs of bob@lab.example, opportunistic: may be asked back, use unknown",
     ]
     assert details.out.splitlines()[3].endswith("BOOKED UNTIL")
     assert details.out.splitlines()[4].endswith(until)
@@ -165,7 +170,11 @@ async def test_why_knows_how_much_one_person_may_hold_without_a_booking() -> Non
 @pytest.mark.parametrize(
     ("pod", "answer"),
     [
-        ("tenant", "lab/tenant does not wait: it is on n1, GPU 0\nBooking: keeps its GPU: it is older than Carrel\n"),
+        (
+            "tenant",
+            "lab/tenant does not wait: it is on n1, GPU 0\nBooking: keeps its GPU: it is older than Carrel\n"
+            "Use: unknown: its node has reported no sample yet\n",
+        ),
         ("po/web", "lab/web requests no GPU, so it does not wait for Carrel\n"),
     ],
 )

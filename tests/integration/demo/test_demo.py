@@ -61,7 +61,7 @@ def test_a_gpu_is_taken_back_from_who_holds_many_and_not_from_a_newcomer(demo: D
 
 def test_a_booking_covers_one_of_two_pods_and_the_other_runs_on_what_is_free(demo: DemoProcess) -> None:
     demo.lines_until(
-        r"cleo@lab.example booked 1 NVIDIA-RTX-A6000: 1 of 1 in use: cleo/train; "
+        r"cleo@lab.example booked 1 NVIDIA-RTX-A6000: 1 of 1 held: cleo/train; "
         r"beyond it, on what is free: cleo/sweep$"
     )
 

@@ -92,8 +92,8 @@ async def test_home_shows_what_a_booking_covers_and_which_pods_are_beyond_it(see
     home = await seen.shows("/")
 
     until = "Sat 21 Nov 13:00"
-    assert "1 of 1 in use: lab/first." in home
-    assert "1 of 1 booked GPU in use" in home
+    assert "1 of 1 held: lab/first." in home
+    assert "1 of 1 booked GPU held" in home
     assert "Beyond your booking: lab/second ." in home
     assert f"covered by your booking of 1 RTX A6000 until {until}" in home
     assert "your booking of 1 RTX A6000 is in use by lab/first; this pod runs on what is free" in home
@@ -162,14 +162,14 @@ async def test_a_pod_in_an_exempt_namespace_keeps_its_gpu(seen: Seen) -> None:
 
 async def test_a_running_bookings_bar_and_row_name_the_pods_that_it_covers(seen: Seen) -> None:
     await seen.book(2)
-    assert "You · 2 · 0 of 2 in use" in await seen.shows("/timeline")
+    assert "You · 2 · 0 of 2 held" in await seen.shows("/timeline")
 
     await seen.runs("first")
 
-    assert "You · 2 · 1 of 2 in use: lab/first: 2 GPUs of RTX A6000, 5 d" in await seen.shows("/timeline")
+    assert "You · 2 · 1 of 2 held: lab/first: 2 GPUs of RTX A6000, 5 d" in await seen.shows("/timeline")
     table = await seen.shows("/timeline/table")
     assert "November 2026 RTX A6000" in table
-    assert "1 of 2 in use: lab/first" in table
+    assert "1 of 2 held: lab/first" in table
 
 
 async def test_the_bar_of_a_group_booking_names_the_group(seen: Seen) -> None:
@@ -178,8 +178,8 @@ async def test_the_bar_of_a_group_booking_names_the_group(seen: Seen) -> None:
 
     timeline = await seen.shows("/timeline")
 
-    assert "vision · 2 · 0 of 2 in use" in timeline
-    assert f"vision · 2 · 0 of 2 in use: booked by {OTHER}, 2 GPUs of RTX A6000" in timeline
+    assert "vision · 2 · 0 of 2 held" in timeline
+    assert f"vision · 2 · 0 of 2 held: booked by {OTHER}, 2 GPUs of RTX A6000" in timeline
 
 
 # --- map -------------------------------------------------------------------------------------------------------------

@@ -45,6 +45,33 @@ def test_what_is_an_address(text: str, expected: bool) -> None:
     assert is_address(text) is expected
 
 
+ADA, BOB = "ada@lab.org", "bob@lab.org"
+ADMIN_OF_THE_LAB = frozenset({Role.LAB_ADMIN})
+
+
+@pytest.mark.parametrize(
+    ("person", "people", "expected"),
+    [
+        pytest.param(Person(ADA), [ADA], True, id="one's own"),
+        pytest.param(Person(ADA), [BOB], False, id="somebody else's"),
+        pytest.param(Person(ADA), [ADA, BOB], True, id="the sum of a GPU that one shares"),
+        pytest.param(Person(ADA), [], True, id="of a GPU that nobody holds"),
+        pytest.param(Person(ADA), [""], False, id="of a pod without an owner"),
+        pytest.param(Person(ADA, roles=ADMIN_OF_THE_LAB), [BOB], True, id="a lab admin sees everybody's"),
+        pytest.param(Person(ADA, roles=frozenset({Role.PLATFORM_ADMIN})), [BOB], True, id="so does a platform admin"),
+        pytest.param(
+            Person(ADA, roles=ADMIN_OF_THE_LAB, scopes=frozenset({Scope.READ})),
+            [BOB],
+            False,
+            id="an admin's credential for reading is that of a member",
+        ),
+        pytest.param(Person("system:hub", roles=frozenset({Role.HUB})), [BOB], False, id="a hub sees nobody's"),
+    ],
+)
+def test_who_sees_figures_of_what_others_use_gpus_for(person: Person, people: list[str], expected: bool) -> None:
+    assert person.may_see_figures_of(people) is expected
+
+
 def test_addresses_are_compared_in_lower_case() -> None:
     assert normal(" Ada@Lab.org ") == "ada@lab.org"
 

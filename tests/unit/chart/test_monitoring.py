@@ -13,6 +13,7 @@ from carrel.cluster.waiting.waiting_reason import WaitCause
 from carrel.ledger.slots import ReservationState
 from carrel.ledger.tiers import Tier
 from carrel.lifecycle.reporting.gpu_counts import GPU_STATES
+from carrel.lifecycle.reporting.gpu_use import TIERS
 from tools.chart_readme import CHART
 from tools.dashboard import FILE, expressions, text
 from tools.reference import metrics
@@ -25,6 +26,7 @@ OF_PROMETHEUS = {"le", "instance"}
 VALUES = {
     ("carrel_gpus", "state"): set(GPU_STATES),
     ("carrel_agents", "state"): {"reporting", "silent"},
+    ("carrel_gpus_idle_held", "tier"): set(TIERS),
     ("carrel_waiting_pods", "tier"): {each.value for each in Tier},
     ("carrel_waiting_pods", "reason"): {each.value for each in WaitCause},
     ("carrel_reservations", "state"): {each.value for each in ReservationState},

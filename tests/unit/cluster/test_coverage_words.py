@@ -104,11 +104,11 @@ def test_others_are_not_told_that_a_booking_is_theirs() -> None:
 @pytest.mark.parametrize(
     ("use", "words"),
     [
-        (BookingInUse(booking(2), 0, ()), "0 of 2 in use"),
-        (BookingInUse(booking(2), 1, ("lab/train-7",)), "1 of 2 in use: lab/train-7"),
+        (BookingInUse(booking(2), 0, ()), "0 of 2 held"),
+        (BookingInUse(booking(2), 1, ("lab/train-7",)), "1 of 2 held: lab/train-7"),
         (
             BookingInUse(booking(8), 7, tuple(f"lab/p{number}" for number in range(7))),
-            "7 of 8 in use: lab/p0, lab/p1, lab/p2, lab/p3, lab/p4 and 2 more",
+            "7 of 8 held: lab/p0, lab/p1, lab/p2, lab/p3, lab/p4 and 2 more",
         ),
     ],
     ids=["nothing", "a pod", "many pods"],

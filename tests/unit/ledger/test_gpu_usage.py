@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carrel.dialects.gpu_usage import NODE_USAGES, NodeUsage, read_usage, write_usage
+from carrel.dialects.gpu_usage import NODE_USAGES, NodeUsage, read_usage, read_usage_of, write_usage
 from carrel.ids import GpuUuid
 from carrel.kubernetes.decoding import read_object
 from carrel.ledger.gpu_usage import LONGEST_GAP, GpuSample, GpuUsage
@@ -56,6 +56,16 @@ def test_nothing_is_known_of_a_gap() -> None:
     assert usage.last_active == START + timedelta(hours=1)
 
 
+def test_it_is_known_since_when_no_sample_was_missed() -> None:
+    usage = used(*[IDLE] * 6)
+    assert usage.sampled_since == START + TEN
+    later = usage.after(IDLE, START + timedelta(hours=1), timedelta(hours=1))
+    assert later.sampled_since == START + timedelta(hours=1), "who knows what it did in that hour"
+    assert later.after(UNKNOWN, later.until + TEN, TEN).sampled_since is None, "it does not say it any more"
+    restarted = usage.after(IDLE, START + timedelta(hours=1), timedelta())
+    assert restarted.sampled_since == START + timedelta(hours=1), "a new agent continues the sums after a pause"
+
+
 def test_a_clock_that_is_set_back_takes_nothing_away() -> None:
     usage = used(*[BUSY] * 60)
     later = usage.after(IDLE, START - timedelta(hours=1), TEN)
@@ -98,6 +108,8 @@ def test_what_is_reported_is_read_again_to_the_second(steps: list[tuple[GpuSampl
     for name in ("sampled", "busy", "active"):
         assert timedelta() <= getattr(usage, name) - getattr(read, name) < timedelta(seconds=1)
     assert (read.since, read.until, read.last_active) == (usage.since, usage.until, usage.last_active)
+    assert read.sampled_since == usage.sampled_since
+    assert read_usage_of(there, uuid) == read and read_usage_of(there, GpuUuid("GPU-b")) is None
     assert read.latest.used == usage.latest.used
 
 

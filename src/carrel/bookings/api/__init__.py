@@ -7,6 +7,7 @@ Reading order:
     bookings         list, search, create, preview, change, cancel
     availability         models, availability, rules, the iCalendar feed
     administration   maintenance, usage, the audit log; who is in a group, and who books for it
+    gpus             the cluster map: who holds which GPU, and what it is used for
     startable        what a person may start now, which a hub asks too; a person's own pods, and their booking now
     maia             MAIA's own addresses
 """
@@ -16,7 +17,7 @@ from functools import cache
 from fastapi import APIRouter, FastAPI
 from starlette.routing import BaseRoute
 
-from carrel.bookings.api import administration, availability, bookings, startable
+from carrel.bookings.api import administration, availability, bookings, gpus, startable
 from carrel.bookings.api.errors import DOCUMENTED, install_answers
 
 __all__ = ["DOCUMENTED", "install_api"]
@@ -32,7 +33,7 @@ def _routes() -> list[BaseRoute]:
     """Made once in a process: they need no service until they are called, and to make their models takes longer than
     all the rest of an app. Tests make hundreds of apps."""
     parts, api = APIRouter(), APIRouter(responses=DOCUMENTED)
-    for part in (bookings, availability, administration, startable):
+    for part in (bookings, availability, administration, gpus, startable):
         parts.include_router(part.router)
     parts.include_router(administration.groups_router)
     parts.include_router(administration.people_router)

@@ -17,6 +17,7 @@ from starlette.requests import Request
 
 from carrel.bookings import wording
 from carrel.bookings.api.errors import malformed, problem_of
+from carrel.bookings.api.gpus import ActivityOut, activity_out
 from carrel.bookings.api.models import A_START, AN_END, Moment, RequestModel, ResponseModel, Word
 from carrel.bookings.client import BookingStatus, write_status
 from carrel.bookings.cluster_view import ClusterView, PodRow, pod_rows
@@ -115,7 +116,12 @@ class PodOut(ResponseModel):
     is_without_gpu: Annotated[bool, Field(description="It runs without the GPU that it asked for.")]
     why: Annotated[str, Field(description="What it waits for, why it has no GPU, or what it holds.")]
     booking: Annotated[str, Field(description="Which booking covers it, or what it means that none does.")]
-    held_by: Annotated[list[str], Field(description="Of a pod that waits: who holds what would do, and until when.")]
+    held_by: Annotated[
+        list[str],
+        Field(description="Of a pod that waits: who holds what would do, until when, and if it is idle."),
+    ]
+    use: Annotated[str, Field(description="What it uses its GPUs for, in words; empty: it holds none.")]
+    activity: Annotated[ActivityOut | None, Field(description="The same for programs, of all its GPUs together.")]
 
 
 class PodsOut(ResponseModel):
@@ -267,4 +273,6 @@ def _pod_out(row: PodRow) -> PodOut:
         why=row.why_waits or row.without_gpu or holds,
         booking=row.coverage,
         held_by=[*row.holders, *more],
+        use=row.use,
+        activity=activity_out(row.activity) if row.activity is not None else None,
     )

@@ -129,7 +129,7 @@ class BookingPage(Page):
     ) -> Response:
         state = record.state(self._queries.now())
         reader = await self._queries.reader(person)
-        booking = record.booking
+        booking, view = record.booking, self._service.cluster_view
         return self._renderer.page(
             request,
             person,
@@ -139,6 +139,7 @@ class BookingPage(Page):
             booking=booking,
             state=state,
             is_mine=reader.is_theirs(booking),
+            use=view.booking_use(booking.id, person, self._renderer.zone) if view is not None else None,
             now_what=what_now(self._service, record, person.email) if reader.is_theirs(booking) else None,
             needs_reason=not booking.group and booking.user != person.email,
             may_see=reader.may_see(record),

@@ -3,13 +3,14 @@
     fill      held memory, from the bottom up
     pattern   the tier: plain is covered by a booking, stripes are opportunistic, dots mean no tier
     outline   health: solid is healthy, dashed takes no new pods; a double line is kept for a booked pod
+    mark      use, of a GPU that is held: a triangle is active, two bars are idle, a question mark is unknown
     bracket   GPUs of one NVLink island
 
 Pure: GPUs with their holders in, view models and markup out. Colours only repeat what the patterns show.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
 
@@ -19,6 +20,7 @@ from carrel.bookings import wording
 from carrel.bookings.capacity import is_unheld
 from carrel.bookings.maintenance import Maintenance
 from carrel.ids import HolderId, NodeName
+from carrel.ledger.gpu_activity import GpuActivity
 from carrel.ledger.gpus import Gpu, Node
 from carrel.ledger.ledger import GpuEntry, Ledger
 from carrel.ledger.shares import Share, ShareState
@@ -72,12 +74,40 @@ NOTHING_CLOSED = Closed()
 
 
 @dataclass(frozen=True, slots=True)
+class UseOnMap:
+    """What a GPU is used for, as far as the person who looks may see it."""
+
+    activity: GpuActivity | None = None
+    """None: nobody holds it."""
+    line: str = ""
+    """In words, with the figures that the person may see."""
+    since: str = ""
+    """Of an idle GPU: since when, in short."""
+    of_holders: Mapping[HolderId, str] = field(default_factory=dict)
+    """In words, of each that holds a part of it."""
+
+    @property
+    def state(self) -> str:
+        return self.activity.state.value if self.activity is not None else ""
+
+
+UNUSED = UseOnMap()
+UseOf = Callable[[GpuEntry], UseOnMap]
+
+
+def use_not_shown(entry: GpuEntry) -> UseOnMap:
+    return UNUSED
+
+
+@dataclass(frozen=True, slots=True)
 class ShareOnMap:
     name: str
     pod: PodOnMap
     memory: int
     whole: bool
     state: str
+    use: str = ""
+    """In words."""
 
     @property
     def tier_name(self) -> str:
@@ -100,6 +130,7 @@ class GpuOnMap:
     shares: tuple[ShareOnMap, ...]
     maintenance: str = ""
     """Until when it is under maintenance, and why; empty: it is not."""
+    use: UseOnMap = UNUSED
 
     @property
     def held(self) -> int:
@@ -118,6 +149,7 @@ class GpuOnMap:
             f"{wording.memory(self.free)} of {wording.memory(self.gpu.memory)} free",
             f"held by {held}" if held else "not held",
         ]
+        parts += [self.use.line] if self.use.line else []
         parts += [f"kept for {self.kept_for}"] if self.kept_for else []
         parts += [f"takes no new pods: {self.gpu.unusable}"] if self.gpu.unusable else []
         parts += [self.maintenance] if self.maintenance else []
@@ -151,6 +183,8 @@ class NodeOnMap:
 class Totals:
     gpus: int
     unheld: int
+    held: int
+    """Those of which pods hold a part."""
     out_of_use: int
     """Unhealthy, or of a node that takes no pods: neither free nor to be had."""
     held_memory: int
@@ -162,21 +196,31 @@ class Totals:
 
 
 def node_on_map(
-    name: NodeName, node: Node | None, entries: Iterable[GpuEntry], pod_of: PodOf, closed: Closed = NOTHING_CLOSED
+    name: NodeName,
+    node: Node | None,
+    entries: Iterable[GpuEntry],
+    pod_of: PodOf,
+    closed: Closed = NOTHING_CLOSED,
+    use_of: UseOf = use_not_shown,
 ) -> NodeOnMap:
-    gpus = tuple(gpu_on_map(entry, pod_of, closed) for entry in entries)
+    gpus = tuple(gpu_on_map(entry, pod_of, closed, use_of) for entry in entries)
     return NodeOnMap(name, node.out_of_use if node else "the node is gone", gpus, closed.words(name))
 
 
-def gpu_on_map(entry: GpuEntry, pod_of: PodOf, closed: Closed = NOTHING_CLOSED) -> GpuOnMap:
+def gpu_on_map(
+    entry: GpuEntry, pod_of: PodOf, closed: Closed = NOTHING_CLOSED, use_of: UseOf = use_not_shown
+) -> GpuOnMap:
+    use = use_of(entry)
+
     def share_on_map(share: Share) -> ShareOnMap:
         pod = pod_of(share.holder.uid)
         name = f"{share.holder} of {pod.name}" if share.holder.is_claim and pod.name else str(share.holder)
-        return ShareOnMap(name, pod, entry.held(share), share.memory is None, STATES[share.state])
+        told = use.of_holders.get(share.holder.uid, "")
+        return ShareOnMap(name, pod, entry.held(share), share.memory is None, STATES[share.state], told)
 
     shares = tuple(share_on_map(share) for _, share in sorted(entry.shares.items()))
     kept_for = str(entry.kept_for) if entry.kept_for else ""
-    return GpuOnMap(entry.gpu, kept_for, shares, closed.words(entry.gpu.node, entry.gpu))
+    return GpuOnMap(entry.gpu, kept_for, shares, closed.words(entry.gpu.node, entry.gpu), use)
 
 
 def totals(ledger: Ledger, entries_of: Callable[[NodeName], Iterable[GpuEntry]]) -> Totals:
@@ -186,6 +230,7 @@ def totals(ledger: Ledger, entries_of: Callable[[NodeName], Iterable[GpuEntry]])
     return Totals(
         gpus=len(entries),
         unheld=sum(is_unheld(entry, node) for node, entry in entries),
+        held=sum(bool(entry.shares) for _, entry in entries),
         out_of_use=sum(bool(node.out_of_use or entry.gpu.unusable) for node, entry in entries),
         held_memory=sum(entry.gpu.memory - max(entry.free, 0) for _, entry in entries),
         memory=sum(entry.gpu.memory for _, entry in entries),
@@ -213,4 +258,20 @@ def draw(shown: GpuOnMap, *, node_unusable: bool = False) -> Markup:
         parts.append(f'<rect class="inner" x="4.5" y="4.5" width="{WIDTH - 9}" height="{HEIGHT - 9}" rx="2"/>')
     if state == "unhealthy":
         parts.append(f'<path class="cross" d="M{WIDTH / 2 - 6} {HEIGHT / 2 - 6}l12 12m0-12l-12 12"/>')
+    parts.append(mark(shown.use.state))
     return Markup("".join([*parts, "</svg>"]))  # noqa: S704 # user input is escaped above
+
+
+MARKS = {
+    "active": '<path d="M-2.2 -3.6l6 3.6l-6 3.6z"/>',
+    "idle": '<path d="M-3.4 -3.6h2.4v7.2h-2.4zM1 -3.6h2.4v7.2h-2.4z"/>',
+    "unknown": '<path class="line" d="M-2.4 -1.6a2.4 2.2 0 1 1 2.4 2.4v1.2"/><circle cy="4" r="1"/>',
+}
+"""The shape within the mark's disc, by the state of use. A GPU that was just taken has none."""
+
+
+def mark(state: str, x: float = WIDTH - 12, y: float = 12) -> Markup:
+    """The mark of use around this point; empty for a state without one."""
+    shape = MARKS.get(state, "")
+    text = f'<g class="use {state}" transform="translate({x} {y})"><circle class="disc" r="8"/>{shape}</g>'
+    return Markup(text if shape else "")  # noqa: S704 # made of constant words

@@ -128,6 +128,7 @@ def _templates(base_path: str) -> Environment:
         "count": wording.count,
         "amount": wording.amount,
         "short_name": wording.short_name,
+        "sample": wording.sample,
         "when": _when,
         "free_words": _free_words,
         "field": _field,

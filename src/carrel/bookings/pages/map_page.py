@@ -9,9 +9,9 @@ import asyncio
 import contextlib
 import secrets
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import timedelta, tzinfo
 from zlib import crc32
 
 from starlette.requests import Request
@@ -19,7 +19,17 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 
 from carrel.bookings.cluster_view import ClusterView
 from carrel.bookings.pages import cluster_map
-from carrel.bookings.pages.cluster_map import Closed, GpuOnMap, NodeOnMap, PodOf, PodOnMap, Totals
+from carrel.bookings.pages.cluster_map import (
+    UNUSED,
+    Closed,
+    GpuOnMap,
+    NodeOnMap,
+    PodOf,
+    PodOnMap,
+    Totals,
+    UseOf,
+    UseOnMap,
+)
 from carrel.bookings.pages.layout import Handler, Page, PageRenderer
 from carrel.bookings.people import Person
 from carrel.bookings.records import StoreUnavailable
@@ -30,7 +40,7 @@ from carrel.http.limits import DEFAULT_LIMITS
 from carrel.http.problems import Problem
 from carrel.ids import GpuUuid, HolderId, NodeName
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.ledger.ledger import Ledger
+from carrel.ledger.ledger import GpuEntry, Ledger
 from carrel.parsing.time import at
 
 PER_PERSON = 4
@@ -113,17 +123,25 @@ class MapVersion:
     """A checksum of the names of the nodes, and of the maintenance that goes on."""
     bookings: int = 0
     """Counts what changes without a change of the ledger: which bookings run."""
+    use: int = 0
+    """Counts what changes without both: which GPUs are active or idle."""
 
     def __str__(self) -> str:
-        return f"{self.process}-{self.moment}-{self.nodes}-{self.bookings}"
+        return f"{self.process}-{self.moment}-{self.use}-{self.nodes}-{self.bookings}"
 
-    def since(self, known: str, ledger: Ledger) -> Sequence[NodeName] | None:
-        """The nodes that changed since the version `known`. None: the whole map must be sent."""
+    def since(
+        self, known: str, ledger: Ledger, used_since: Callable[[int], Collection[NodeName]]
+    ) -> Collection[NodeName] | None:
+        """The nodes that changed since the version `known`. None: the whole map must be sent. `used_since`: those whose
+        use did since a version of it."""
         process, _, rest = known.partition("-")
-        moment, _, others = rest.partition("-")
+        moment, _, rest = rest.partition("-")
+        use, _, others = rest.partition("-")
         is_same_map = process == self.process and others == f"{self.nodes}-{self.bookings}"
-        is_comparable = is_same_map and moment.isascii() and moment.isdigit()
-        return ledger.changed_since(int(moment)) if is_comparable and len(moment) < 20 else None
+        if not (is_same_map and all(each.isascii() and each.isdigit() and len(each) < 20 for each in (moment, use))):
+            return None
+        changed = ledger.changed_since(int(moment))
+        return None if changed is None else {*changed, *used_since(int(use))}
 
 
 class MapPage(Page):
@@ -150,10 +168,12 @@ class MapPage(Page):
             request,
             person,
             "map.html",
-            nodes=self._nodes(cluster, names, closed),
+            nodes=self._nodes(cluster, person, names, closed),
             totals=self._totals(cluster),
-            shown=self._gpu(cluster, uuid, closed) if uuid else None,
+            use=cluster.use_counts(),
+            shown=self._gpu(cluster, person, uuid, closed) if uuid else None,
             draw=cluster_map.draw,
+            mark=cluster_map.mark,
             map_version=str(self._version(cluster, names, closed)),
             wanted=wanted,
             hidden=sum(wanted in name for name in cluster.ledger.nodes) - len(names),
@@ -163,7 +183,7 @@ class MapPage(Page):
     async def gpu(self, request: Request, person: CurrentPerson, uuid: GpuUuid) -> Response:
         """The part of the page about one GPU: who holds it."""
         cluster = self._service.cluster_view
-        found = self._gpu(cluster, uuid, await self._closed()) if cluster else None
+        found = self._gpu(cluster, person, uuid, await self._closed()) if cluster else None
         return HTMLResponse(self._renderer.fragment("gpu.html", shown=found))
 
     async def stream(self, request: Request, person: CurrentPerson) -> Response:
@@ -174,7 +194,7 @@ class MapPage(Page):
         self._streams.require_room(person.email)
         since = request.headers.get("last-event-id") or request.query_params.get("since", "")
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        changes = self._changes(self._service.cluster_view, since, _name_filter(request))
+        changes = self._changes(self._service.cluster_view, person, since, _name_filter(request))
         return StreamingResponse(
             self._while_allowed(changes, request, person), media_type="text/event-stream", headers=headers
         )
@@ -187,7 +207,8 @@ class MapPage(Page):
 
     def _version(self, cluster: ClusterView, names: Sequence[NodeName], closed: Closed) -> MapVersion:
         checksum = crc32("\n".join([*names, "", *(each.id for each in closed.windows)]).encode())
-        return MapVersion(self._process, cluster.ledger.version, checksum, cluster.coverage.version)
+        seen = cluster.ledger.version, checksum, cluster.coverage.version, cluster.activities.version
+        return MapVersion(self._process, *seen)
 
     def _pod_of(self, cluster: ClusterView) -> PodOf:
         return lambda uid: pod_on_map(cluster, uid, self._renderer.coverage_words)
@@ -208,7 +229,7 @@ class MapPage(Page):
                     yield DISPLACED
                     return
 
-    async def _changes(self, cluster: ClusterView, known: str, wanted: str) -> AsyncIterator[str]:
+    async def _changes(self, cluster: ClusterView, person: Person, known: str, wanted: str) -> AsyncIterator[str]:
         """What a browser with the version `known` has to be sent, at each poll; empty: nothing."""
         polled: object = None
         quiet, closed = 0, Closed()
@@ -217,13 +238,16 @@ class MapPage(Page):
             if poll % PERSON_POLLS == 0:
                 with contextlib.suppress(StoreUnavailable):  # what was read last is shown until it answers
                     closed = await self._closed()
-            seen = (cluster.ledger.version, cluster.coverage.version, closed.windows)
+            seen = (cluster.ledger.version, cluster.coverage.version, cluster.activities.version, closed.windows)
             if seen != polled:
                 polled, quiet = seen, 0
                 names = nodes_shown(cluster.ledger, wanted)
                 version = self._version(cluster, names, closed)
                 if known != str(version):
-                    events = self._events(cluster, names, version.since(known, cluster.ledger), closed)
+                    changed = version.since(known, cluster.ledger, cluster.activities.changed_since)
+                    again = names if changed is None else [name for name in names if name in changed]
+                    nodes = self._nodes(cluster, person, again, closed)
+                    events = self._events(cluster, nodes, is_all=changed is None)
                     text, known = "".join(events) + f"id: {version}\n\n", str(version)
             else:
                 quiet += 1
@@ -231,16 +255,19 @@ class MapPage(Page):
                     text = ": keep-alive\n\n"
             yield text
 
-    def _nodes(self, cluster: ClusterView, names: Sequence[NodeName], closed: Closed) -> list[NodeOnMap]:
-        pod_of = self._pod_of(cluster)
-        return [
-            cluster_map.node_on_map(name, cluster.ledger.node(name), cluster.entries(name), pod_of, closed)
-            for name in names
-        ]
+    def _use_of(self, cluster: ClusterView, person: Person) -> UseOf:
+        return lambda entry: use_on_map(cluster, entry, person, self._renderer.zone)
 
-    def _gpu(self, cluster: ClusterView, uuid: GpuUuid, closed: Closed) -> GpuOnMap | None:
+    def _nodes(
+        self, cluster: ClusterView, person: Person, names: Sequence[NodeName], closed: Closed
+    ) -> list[NodeOnMap]:
+        how = self._pod_of(cluster), closed, self._use_of(cluster, person)
+        return [cluster_map.node_on_map(name, cluster.ledger.node(name), cluster.entries(name), *how) for name in names]
+
+    def _gpu(self, cluster: ClusterView, person: Person, uuid: GpuUuid, closed: Closed) -> GpuOnMap | None:
         gpu = cluster.entry(uuid)
-        return cluster_map.gpu_on_map(gpu, self._pod_of(cluster), closed) if gpu else None
+        how = self._pod_of(cluster), closed, self._use_of(cluster, person)
+        return cluster_map.gpu_on_map(gpu, *how) if gpu else None
 
     def _totals(self, cluster: ClusterView) -> Totals:
         """Computed once per change of the ledger, for all streams."""
@@ -249,14 +276,10 @@ class MapPage(Page):
             self._counted = (moment, cluster_map.totals(cluster.ledger, cluster.entries))
         return self._counted[1]
 
-    def _events(
-        self, cluster: ClusterView, names: Sequence[NodeName], changed: Sequence[NodeName] | None, closed: Closed
-    ) -> Iterator[str]:
+    def _events(self, cluster: ClusterView, nodes: Sequence[NodeOnMap], *, is_all: bool) -> Iterator[str]:
         fragment, draw = self._renderer.fragment, cluster_map.draw
-        yield event("totals", fragment("totals.html", totals=self._totals(cluster)))
-        again = names if changed is None else [name for name in names if name in set(changed)]
-        nodes = self._nodes(cluster, again, closed)
-        if changed is None:
+        yield event("totals", fragment("totals.html", totals=self._totals(cluster), use=cluster.use_counts()))
+        if is_all:
             yield event("nodes", fragment("nodes.html", nodes=nodes, draw=draw))
             yield event("rows", fragment("rows.html", nodes=nodes))
             return
@@ -286,6 +309,15 @@ async def _wait_or_stop(stopping: asyncio.Event) -> bool:
     except TimeoutError:
         return False
     return True
+
+
+def use_on_map(cluster: ClusterView, entry: GpuEntry, person: Person, zone: tzinfo) -> UseOnMap:
+    activity, words = cluster.activity(entry, person), cluster.words(zone)
+    if activity is None:
+        return UNUSED
+    of_holders = {uid: words.line(known) for uid in entry.shares if (known := cluster.activity(entry, person, uid))}
+    since = words.short(activity.since) if activity.is_idle and activity.since else ""
+    return UseOnMap(activity, words.line(activity), since, of_holders)
 
 
 def pod_on_map(cluster: ClusterView, uid: HolderId, words: CoverageWords) -> PodOnMap:

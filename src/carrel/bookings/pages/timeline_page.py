@@ -66,7 +66,7 @@ class ShownBooking:
     people: frozenset[str] = frozenset()
     """Who may use it; empty: only its person."""
     use: str = ""
-    """`1 of 2 in use: lab/train-7`; empty: it does not run, or there is no cluster."""
+    """`1 of 2 held: lab/train-7`; empty: it does not run, or there is no cluster."""
     base_path: str = ""
 
     def is_of(self, person: Person) -> bool:

@@ -11,6 +11,7 @@ from carrel.cluster.coverage.coverage_words import (
     GpuHolder,
     PodCoverage,
 )
+from carrel.cluster.gpu_activities import GpuActivities
 from carrel.cluster.pod_progress import holder_of
 from carrel.cluster.state import ClusterState
 from carrel.cluster.waiting.free_again import FreeAgain
@@ -33,8 +34,10 @@ from carrel.ledger.tiers import Tier
 class CoverageReader:
     """To be created before the informers run."""
 
-    def __init__(self, carrel: ClusterState) -> None:
+    def __init__(self, carrel: ClusterState, activities: GpuActivities | None = None) -> None:
+        """Without `activities`, it does not say what the GPUs are used for."""
         self._carrel = carrel
+        self._activities = activities
         self._covered_pods = carrel.covered_pods
         self._free_again = FreeAgain(carrel)
         self._changes = 0
@@ -125,6 +128,7 @@ class CoverageReader:
                     tier=self._carrel.covered_pods.tier(pod) if pod is not None else None,
                     until=covered.entitlement.ends if covered is not None else None,
                     unsure=f"{entry.gpu.node} does not answer, {silent}" if silent else gone,
+                    activity=self._activities.of_holder(entry, uid) if self._activities is not None else None,
                 ),
             )
 

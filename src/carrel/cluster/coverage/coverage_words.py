@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from enum import Enum
 
+from carrel.cluster.activity_words import state_words
 from carrel.dialects.booking_objects import is_maias
 from carrel.ledger.coverage import Entitlement
+from carrel.ledger.gpu_activity import GpuActivity
 from carrel.ledger.tiers import Tier
 from carrel.parsing.time import local
 
@@ -104,6 +106,8 @@ class GpuHolder:
     """The end of the booking that covers it."""
     unsure: str = ""
     """Why nobody can say whether it still runs; empty if it does."""
+    activity: GpuActivity | None = None
+    """What it does with the GPU; None: this process does not look."""
 
 
 class CoverageWords:
@@ -114,12 +118,12 @@ class CoverageWords:
         when: Callable[[datetime, tzinfo], str] = local,
     ) -> None:
         """`model` writes the name of a model, `when` an instant in a zone."""
-        self._zone = zone
+        self.zone = zone
         self._model = model
         self._write = when
 
     def when(self, instant: datetime) -> str:
-        return self._write(instant, self._zone)
+        return self._write(instant, self.zone)
 
     # --- a booking ---------------------------------------------------------------------------------------------------
 
@@ -194,9 +198,11 @@ class CoverageWords:
     # --- who holds what a pod waits for ------------------------------------------------------------------------------
 
     def holder(self, holder: GpuHolder) -> str:
-        """`GPU 0 of dgx-1 (A100): lab/train-7 of ada@lab.org, booked until …`."""
+        """`GPU 0 of dgx-1 (A100): lab/train-7 of ada@lab.org, booked until …, idle since …`."""
         whose = f" of {holder.user}" if holder.user else ""
-        return f"{holder.gpu} ({self._model(holder.model)}): {holder.pod}{whose}, {self.until(holder)}"
+        activity = holder.activity if not holder.unsure else None
+        use = f", {state_words(activity, self.when)}" if activity is not None else ""
+        return f"{holder.gpu} ({self._model(holder.model)}): {holder.pod}{whose}, {self.until(holder)}{use}"
 
     def held_by(self, holders: Sequence[GpuHolder]) -> str:
         """For an Event, about the first of them; empty if there is none."""
@@ -222,8 +228,8 @@ class CoverageWords:
 
 
 def in_use(used: int, gpus: int, pods: Sequence[str]) -> str:
-    """Of a booking: `1 of 2 in use: lab/train-7`; `0 of 2 in use`."""
-    return f"{used} of {gpus} in use{f': {named(pods)}' if pods else ''}"
+    """Of a booking: `1 of 2 held: lab/train-7`; `0 of 2 held`."""
+    return f"{used} of {gpus} held{f': {named(pods)}' if pods else ''}"
 
 
 def named(pods: Sequence[str]) -> str:

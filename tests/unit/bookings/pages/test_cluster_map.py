@@ -124,11 +124,15 @@ def test_a_stream_continues_from_the_version_that_the_browser_has() -> None:
     ledger.hold(held("train", "n2", 0, 100))
     now = MapVersion("process", ledger.version, 7)
 
-    assert now.since(str(page), ledger) == ["n2"]
-    assert now.since(str(MapVersion("other", 0, 7)), ledger) is None, "another process counted these changes"
-    assert now.since(str(MapVersion("process", 0, 8)), ledger) is None, "that page shows other nodes"
-    assert now.since(str(MapVersion("process", 0, 7, 1)), ledger) is None, "other bookings run now"
-    assert now.since("nonsense", ledger) is None
+    def since(known: object) -> object:
+        return now.since(str(known), ledger, lambda version: ())
+
+    assert since(page) == {"n2"}
+    assert since(MapVersion("other", 0, 7)) is None, "another process counted these changes"
+    assert since(MapVersion("process", 0, 8)) is None, "that page shows other nodes"
+    assert since(MapVersion("process", 0, 7, 1)) is None, "other bookings run now"
+    assert since("nonsense") is None
+    assert now.since(str(now), ledger, lambda version: (N1,)) == {"n1"}, "its GPU has become idle"
 
 
 def test_nodes_of_a_large_cluster_are_filtered_by_name() -> None:
