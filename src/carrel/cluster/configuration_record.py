@@ -30,8 +30,9 @@ log = logging.getLogger(__name__)
 
 GIVEN, CHANGES, APPLIED = "carrel", "carrel-changes", "carrel-applied"
 TEXT, CHANGES_TEXT, REFUSED, HISTORY = "carrel.yaml", "changes.yaml", "refused.json", "history.json"
-LONGEST_HISTORY = 50
-"""Changes. An object has at most a megabyte."""
+LONGEST_HISTORY, LARGEST_HISTORY = 50, 128 * 1024
+"""Changes, and their bytes. An object has at most a megabyte, and without room for the next change none could be
+recorded any more."""
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,8 +67,10 @@ class Record:
 
     def data(self) -> dict[str, str]:
         refused = msgspec.json.encode(self.refused).decode() if self.refused.mistakes else ""
-        history = msgspec.json.encode(list(self.history[-LONGEST_HISTORY:])).decode()
-        return {TEXT: self.text, CHANGES_TEXT: self.changes, REFUSED: refused, HISTORY: history}
+        history = list(self.history[-LONGEST_HISTORY:])
+        while len(encoded := msgspec.json.encode(history)) > LARGEST_HISTORY:
+            del history[0]
+        return {TEXT: self.text, CHANGES_TEXT: self.changes, REFUSED: refused, HISTORY: encoded.decode()}
 
     def configuration(self) -> Configuration:
         """Raises `Unusable` if it was written by a version of Carrel that knows other fields."""

@@ -1,6 +1,6 @@
 """The configuration that is in force in a process, and what of a change it can take over while it runs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -9,6 +9,9 @@ from carrel.configuration.reading import every_field
 from carrel.configuration.schema import Configuration
 
 T = TypeVar("T")
+
+LONGEST = 200
+"""Characters of a value in a sentence about its change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,16 @@ class FieldChange:
     change: Change
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.old} → {self.new}"
+        """It is kept in the history: of many names, those that differ; of a long value, its beginning."""
+        old, new = self.old, self.new
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            old, new = ({key: of[key] for key in of if old.get(key) != new.get(key)} for of in (old, new))
+        return f"{self.path}: {_short(old)} → {_short(new)}"
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 
 
 def changes(old: Configuration, new: Configuration) -> Iterator[FieldChange]:

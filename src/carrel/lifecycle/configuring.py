@@ -34,6 +34,7 @@ from carrel.kubernetes.objects.kinds import ConfigMap
 from carrel.kubernetes.objects.resources import CONFIG_MAPS
 from carrel.kubernetes.reflector import Informers
 from carrel.lifecycle.metrics import ControllerMetrics
+from carrel.parsing.printable import printable
 from carrel.parsing.time import seconds
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,8 @@ LOOK_AGAIN_S = 5.0
 """How often what was refused is looked at again: it may have become safe."""
 BY_INSTALLATION = "the installation"
 """Who changed what was given."""
+LONGEST_NOTE = 500
+"""Characters of a name or a reason that are kept. Whoever may change rules writes them."""
 UNREADABLE = "all of it: the record before cannot be read by this version of Carrel"
 
 
@@ -168,4 +171,5 @@ def _readable(record: Record) -> Configuration | None:
 def _change(at: str, people: ConfigMap | None, changed: list[str]) -> Applied:
     notes = people.metadata.annotations if people is not None else {}
     by = notes.get(CHANGED_BY, "somebody") if people is not None else BY_INSTALLATION
-    return Applied(at=at, by=by, reason=notes.get(CHANGE_REASON, ""), changes=changed)
+    by, reason = (printable(each)[:LONGEST_NOTE] for each in (by, notes.get(CHANGE_REASON, "")))
+    return Applied(at=at, by=by, reason=reason, changes=changed)
