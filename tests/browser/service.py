@@ -58,7 +58,7 @@ bookings:
 
 @contextlib.asynccontextmanager
 async def a_service(
-    folder: Path, *arguments: str, sign_in: str = "--dev", bookings: str = "", more: str = ""
+    folder: Path, *arguments: str, sign_in: str = "--dev", bookings: str = "", more: str = "", **secrets: str
 ) -> AsyncIterator[str]:
     """Its URL. Without arguments: the GPUs above, no cluster. `bookings` and `more`: of the configuration."""
     inventory = folder / "gpus.yaml"
@@ -71,7 +71,7 @@ async def a_service(
         *((sign_in,) if sign_in else ()),
         *what,
         stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **secrets},
     )
     try:
         yield await _wait_url(running)

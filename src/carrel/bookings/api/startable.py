@@ -72,7 +72,7 @@ async def booking_status(
     authorization: Annotated[str, Header(description="Bearer and the shared token.")] = "",
 ) -> Any:
     if not service.knows_token(authorization.removeprefix("Bearer ")):
-        raise Problem(403, "forbidden", "Not allowed", "This needs the token that is set by --maia-token.")
+        raise Problem(403, "forbidden", "Not allowed", "This needs the token that is set by CARREL_MAIA_TOKEN.")
     booking = await service.queries.active_booking(question.user, question.namespace)
     if booking is None:
         return write_status(BookingStatus())
