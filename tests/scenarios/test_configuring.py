@@ -86,6 +86,22 @@ async def test_a_deleted_object_leaves_the_last_good_configuration() -> None:
     assert in_force.tiers.victims.value == "random"
 
 
+async def test_a_record_that_somebody_deletes_is_written_again_and_no_unsafe_change_slips_through() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        configuring = configuring_on(replica)
+        await configure(lab.client, "{}")
+        await configuring.round()
+        before = await recorded(lab)
+        assert await replica.bind(await lab.pod("train", limits=WHOLE), "n1") is None
+        await eventually(lambda: len(replica.ledger.holders()) == 1, "the pod holds a GPU")
+        await lab.client.delete(CONFIG_MAPS, APPLIED, OURS)
+        await configure(lab.client, "memory: {unit: GiB}")
+        await configuring.round()
+        after = await recorded(lab)
+    assert (after.text, after.history) == (before.text, before.history)
+    assert after.refused.mistakes[0].startswith("memory.unit: MiB → GiB: not while GPUs are held")
+
+
 async def test_what_people_change_is_laid_over_it_and_the_history_names_them() -> None:
     async with a_lab([]) as lab, lab.replica() as replica:
         configuring = configuring_on(replica)
