@@ -52,13 +52,11 @@ def by_name(objects: Sequence[Json]) -> dict[tuple[str, str, str], Json]:
 
 
 class InstalledChart:
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, *, has_image: bool = True) -> None:
         self.node, self.api = node, node.api
-        for image in (
-            carrel_image(),
-            program_image(f"registry.k8s.io/kube-scheduler:v{release()}", component("kube-scheduler")),
-        ):
-            node.load(image)
+        node.load(program_image(f"registry.k8s.io/kube-scheduler:v{release()}", component("kube-scheduler")))
+        if has_image:
+            node.load(carrel_image())
         self._provide_volume()
 
     def helm(self, *words: str | Path) -> str:
@@ -137,8 +135,8 @@ class InstalledChart:
 
 
 @contextmanager
-def chart_node() -> Iterator[InstalledChart]:
-    """A real node that has the images, and no Carrel yet."""
+def chart_node(*, has_image: bool = True) -> Iterator[InstalledChart]:
+    """A real node that has the images, perhaps without Carrel's, and no Carrel yet."""
     with shown_run("chart") as run, cluster_with_node(run) as node:
         node.api.wait_for_namespace("default")
-        yield InstalledChart(node)
+        yield InstalledChart(node, has_image=has_image)

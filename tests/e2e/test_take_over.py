@@ -222,7 +222,7 @@ def test_while_gpushares_plugin_stays_carrel_places_its_pods_and_the_plugin_mark
         gpushare.start()
         gpushare.place(ours, "old", 508, 0)
         carrel = CarrelAfterGpushare(gpushare.node, GPUS, "--report-only")
-        install_policies(api, TRUSTED)
+        install_policies(api, TRUSTED, is_asked=False)
         assert carrel.status()["memoryUnit"] == "MiB"
         assert carrel.adopt() == {f"{ours}/old": ([0], "recorded")}
 

@@ -38,8 +38,9 @@ POLICIES = {
 FORGED = {"metadata": {"annotations": {"carrel.dev/tier": "booked"}}}
 
 
-def install_policies(api: ApiServer, *trusted: str) -> None:
-    """What the API server refuses by itself; returns when it does."""
+def install_policies(api: ApiServer, *trusted: str, is_asked: bool = True) -> None:
+    """What the API server refuses by itself; returns when it does. Where no webhook `is_asked` yet, no GPU pod is
+    refused."""
     for each in policies():
         for condition in each["spec"].get("matchConditions", ()):
             if condition["name"] == "not-by-trusted":
@@ -49,10 +50,10 @@ def install_policies(api: ApiServer, *trusted: str) -> None:
     somebody = UserClient(api, "somebody")
     api.call("POST", pods, {"metadata": {"name": "probe"}, "spec": {"containers": [{"name": "main", "image": "work"}]}})
     try:
-        for method, path, body in (
-            ("PATCH", f"{pods}/probe?dryRun=All", FORGED),
-            ("POST", f"{pods}?dryRun=All", unadmitted_pod("unseen")),
-        ):
+        refused = [("PATCH", f"{pods}/probe?dryRun=All", FORGED)]
+        if is_asked:
+            refused.append(("POST", f"{pods}?dryRun=All", unadmitted_pod("unseen")))
+        for method, path, body in refused:
             eventually(lambda: somebody.call(method, path, body)[0] == 403)  # noqa: B023 # used at once
     finally:
         api.call("DELETE", f"{pods}/probe?gracePeriodSeconds=0")
@@ -136,7 +137,9 @@ class Webhook:
         """Everything that Carrel's admission needs on an API server."""
         for each in priority_classes():
             self.api.call("POST", PRIORITY_CLASSES.path(), each)
-        install_policies(self.api, ADMIN)  # first, as they are seen to work by what the webhook would put right
+        install_policies(
+            self.api, ADMIN, is_asked=False
+        )  # first, as they are seen to work by what the webhook would put right
         self.configure()
 
     def configure(self) -> None:

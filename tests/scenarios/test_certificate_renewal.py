@@ -2,6 +2,7 @@
 
 import base64
 import ssl
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
@@ -268,3 +269,16 @@ async def test_only_a_certificate_with_its_own_key_is_loaded() -> None:
         served.load(CertificatePair(other.certificate, one.key))
     assert served.pair == one and served.expires_at == (START + DAY).timestamp()
     assert served.context().minimum_version == ssl.TLSVersion.TLSv1_2
+
+
+async def test_where_only_the_webhook_knows_its_path_secret_it_writes_the_whole_path() -> None:
+    """With a Secret of the admin's own the chart names no path, so that neither helm nor GitOps takes it back."""
+    cluster = await CertificateCluster().with_webhooks()
+    found = await cluster.client.get(MUTATING_WEBHOOKS, "carrel")
+    del found["webhooks"][0]["clientConfig"]["service"]["path"]
+    await cluster.client.update(MUTATING_WEBHOOKS, found)
+
+    await cluster.replica(replace(NAMES, path_secrets=(b"0123456789abcdef",))).renew()
+
+    (webhook,) = (await cluster.client.get(MUTATING_WEBHOOKS, "carrel"))["webhooks"]
+    assert webhook["clientConfig"]["service"]["path"] == "/0123456789abcdef/mutate"

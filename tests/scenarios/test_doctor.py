@@ -285,6 +285,7 @@ def a_configuration(**change: Any) -> dict[str, Any]:
         pytest.param(
             {"failurePolicy": "Ignore"}, HopState.FAIL, "created as they are", id="GPU pods pass without the webhook"
         ),
+        pytest.param({"rules": []}, HopState.FAIL, "it has not answered yet", id="its image is missing"),
     ],
 )
 async def test_the_configuration_of_the_webhook(change: dict[str, Any], state: HopState, said: str) -> None:

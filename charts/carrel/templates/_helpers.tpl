@@ -42,12 +42,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if $root.Values.config.pods.trustedUsers -}}{{- $text = $text | replace "request.userInfo.username in []" $trusted -}}{{- end -}}
 {{- $names := include "carrel.webhookNames" $root | fromYaml -}}
 {{- $text = $text | replace "name: carrel-webhook, path:" (printf "name: %s, path:" $names.service) -}}
-{{- $text = $text | replace "metadata: {name: carrel}" (printf "metadata: {name: %s}" $names.configuration) | replace "resourceNames: [carrel]" (printf "resourceNames: [%s]" $names.configuration) -}}
+{{- $text = $text | replace "metadata: {name: carrel}" (printf "metadata: {name: %s}" $names.configuration) | replace "resourceNames: [carrel]" (printf "resourceNames: [%s]" $names.configuration) | replace "paramRef: {name: carrel," (printf "paramRef: {name: %s," $names.configuration) -}}
 {{- /* The webhook puts its first secret into the path, and corrects it where it differs; helm must not differ. */ -}}
 {{- include "carrel.makeSecrets" $root -}}
-{{- $path := ternary (printf "path: /%s/mutate" (get $root.Values.secrets.made "path-secret" | b64dec | splitList "," | first)) "path: /mutate" (hasKey $root.Values.secrets.made "path-secret") -}}
-{{- if eq .file "files/webhooks.yaml" -}}{{- $text = $text | replace "path: /mutate" $path | replace "gracePeriodSeconds.orValue(0) > 300" (printf "gracePeriodSeconds.orValue(0) > %s" (include "carrel.seconds" $root.Values.config.pods.longestGrace)) -}}{{- end -}}
-{{- if eq .file "files/dra.yaml" -}}{{- $text = $text | replace "path: /allocate" (replace "/mutate" "/allocate" $path) | replace "result.driver in ['gpu.carrel.dev']" (printf "result.driver in ['%s']" $root.Values.config.resourceClaims.driver) -}}{{- end -}}
+{{- /* Of a Secret of the admin's own the chart knows no path, and leaves it out: the webhook writes it. */ -}}
+{{- $path := ternary (printf ", path: /%s/mutate" (get $root.Values.secrets.made "path-secret" | b64dec | splitList "," | first)) "" (hasKey $root.Values.secrets.made "path-secret") -}}
+{{- if eq .file "files/webhooks.yaml" -}}{{- $text = $text | replace ", path: /mutate" $path | replace "gracePeriodSeconds.orValue(0) > 300" (printf "gracePeriodSeconds.orValue(0) > %s" (include "carrel.seconds" $root.Values.config.pods.longestGrace)) -}}{{- end -}}
+{{- if eq .file "files/dra.yaml" -}}{{- $text = $text | replace ", path: /allocate" (replace "/mutate" "/allocate" $path) | replace "result.driver in ['gpu.carrel.dev']" (printf "result.driver in ['%s']" $root.Values.config.resourceClaims.driver) -}}{{- end -}}
 {{- $annotations := .annotations | default dict -}}
 {{- $file := .file -}}
 {{- range $part := regexSplit "(?m)^---$" $text -1 }}
@@ -74,6 +75,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- range $document.webhooks }}{{- if not (or (eq .name "claims.carrel.dev") (and (eq .name "claim-pods.carrel.dev") (not $dra))) }}{{- $asking = append $asking . }}{{- end }}{{- end }}
 {{- $_ := set $document "webhooks" $asking }}
 {{- end }}
+{{- /* The webhook writes these rules when it can answer: before, it would refuse GPU pods; and helm would take them back. */ -}}
+{{- range $document.webhooks }}{{- if eq .name "gpu-pods.carrel.dev" }}{{- $_ := unset . "rules" }}{{- end }}{{- end }}
 {{- if and (eq $document.kind "MutatingWebhookConfiguration") (eq $root.Values.config.nodes.hideGpusFrom "all-pods") }}
 {{- range $webhook := $document.webhooks }}
 {{- $kept := list }}

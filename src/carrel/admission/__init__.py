@@ -9,5 +9,6 @@ Reading order:
     pod_changes admission                  what is changed on a pod: tier, gate, environment, protected keys
     metrics handlers                       kube-apiserver's calls over HTTP
     certificates certificate_renewal served_certificate   its TLS certificates
+    asked_rules                            from when the API server depends on it
     assembly run settings entry_point          one process
 """

@@ -4,6 +4,7 @@ Its routes are `/mutate` (MAIA's path too), `/allocate` where ResourceClaims are
 ask for.
 """
 
+import asyncio
 import time
 from collections.abc import Set as AbstractSet
 
@@ -40,6 +41,8 @@ class AdmissionWebhook:
         self.informers = state.informers
         self._booking_cache = BookingCache(service, time.monotonic, SERVICE_TIMING) if service is not None else None
         self.is_stopping = False
+        self.answers = asyncio.Event()
+        """A probe has heard that it is ready: its Service leads here, and the API server may depend on it."""
         self.admission = PodAdmission(state, options, self._booking_cache)
         self._claim_reviews = claim_reviews_on(state, options.trusted)
 
@@ -58,7 +61,10 @@ class AdmissionWebhook:
     def _why_not_ready(self) -> str:
         if self.is_stopping:
             return "stopping"
-        return "" if self.informers.is_synced else "the cluster is being read"
+        if not self.informers.is_synced:
+            return "the cluster is being read"
+        self.answers.set()
+        return ""
 
 
 def claim_reviews_on(state: ClusterState, trusted: AbstractSet[str] = frozenset()) -> ClaimReviews:

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit, urlunsplit
 from carrel.admission import certificates
 from carrel.admission.certificates import CertificatePair, UnreadableCertificate, Validity
 from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, NotFound
-from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS, Resource
+from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Resource
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +30,8 @@ Json = dict[str, Any]
 MOST_TRUSTED = 4
 """Authorities in a bundle, the newest ones: no certificate that an older one signed is served any more."""
 TRIES = 5
+OWN_PATHS = {MUTATING_WEBHOOKS.kind: "/mutate", VALIDATING_WEBHOOKS.kind: "/allocate"}
+"""Where a configuration names none, because only the webhook knows its path secret."""
 BACKDATED = timedelta(hours=1)
 """So that a client whose clock is a little behind accepts a new certificate too."""
 
@@ -201,7 +203,7 @@ class CertificateRenewal:
 
     # --- the API server ----------------------------------------------------------------------------------------------
 
-    def _client_config(self, written: Json, bundle: str) -> Json:
+    def _client_config(self, written: Json, bundle: str, own_path: str) -> Json:
         trusting = {**written, "caBundle": bundle}
         if not self._names.path_secrets:
             return trusting
@@ -210,7 +212,7 @@ class CertificateRenewal:
             where = urlsplit(written["url"])
             return {**trusting, "url": urlunsplit(where._replace(path=_under(secret, where.path)))}
         service = written.get("service") or {}
-        return {**trusting, "service": {**service, "path": _under(secret, service.get("path", ""))}}
+        return {**trusting, "service": {**service, "path": _under(secret, service.get("path") or own_path)}}
 
     async def _write_authorities(self, kind: Resource[Any], bundle: str) -> None:
         """Into the webhook configuration. All replicas write the same, so the later ones change nothing."""
@@ -221,7 +223,10 @@ class CertificateRenewal:
                 log.warning("no_configuration kind=%s name=%s", kind.kind, self._names.configuration)
                 return
             webhooks: Sequence[Json] = configuration.get("webhooks") or ()
-            updated = [{**each, "clientConfig": self._client_config(each["clientConfig"], bundle)} for each in webhooks]
+            updated = [
+                {**each, "clientConfig": self._client_config(each["clientConfig"], bundle, OWN_PATHS[kind.kind])}
+                for each in webhooks
+            ]
             if updated == webhooks:
                 return
             try:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from carrel.admission.asked_rules import keep_asked
 from carrel.admission.assembly import ERROR_FIELD, AdmissionWebhook
 from carrel.admission.certificate_renewal import CertificateNames, CertificateRenewal, service_names
 from carrel.admission.certificates import CertificatePair, UnreadableCertificate
@@ -74,7 +75,8 @@ async def _serve(
         )
         try:
             async with asyncio.TaskGroup() as tasks:
-                working = (webhook.informers.run(), _watch_agents(state), certificates)
+                asked = keep_asked(client, settings.configuration, webhook.answers)
+                working = (webhook.informers.run(), _watch_agents(state), certificates, asked)
                 running = [tasks.create_task(each) for each in working]
                 await _serve_until(stop, webhook, served, settings, callers)
                 for task in running:

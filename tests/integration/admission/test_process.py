@@ -120,17 +120,19 @@ async def a_cluster() -> AsyncIterator[tuple[Client, str]]:
 
 
 async def configure_webhook(client: Client, url: str) -> None:
-    """Creates the webhook configuration, and waits until the API server would accept the webhook's certificate: the
-    webhook has written its authority there, and the certificate names the host of the URL."""
+    """Creates the webhook configuration as the chart does, and waits until the API server asks and would accept the
+    webhook's certificate: the webhook has written rules and authority, and the certificate names the URL's host."""
     for each in webhooks(for_embedded_api=True):
         for webhook in each["webhooks"]:
+            del webhook["rules"]
             webhook["clientConfig"] = {"url": f"{url}{webhook['clientConfig']['service']['path']}"}
         await client.create(MUTATING_WEBHOOKS, each)
     async with asyncio.timeout(LIMIT_S):
         while True:
             found = await client.get(MUTATING_WEBHOOKS, "carrel")
             bundles = {webhook["clientConfig"].get("caBundle", "") for webhook in found["webhooks"]}
-            if "" not in bundles and await _is_trusted(url, base64.b64decode(bundles.pop()).decode()):
+            is_asked = all(webhook.get("rules") for webhook in found["webhooks"])
+            if is_asked and "" not in bundles and await _is_trusted(url, base64.b64decode(bundles.pop()).decode()):
                 return
             await asyncio.sleep(0.02)
 

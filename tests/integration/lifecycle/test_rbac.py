@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from carrel.admission.asked_rules import keep_asked
 from carrel.admission.assembly import AdmissionWebhook
 from carrel.admission.entry_point import WebhookSettings
 from carrel.admission.options import AdmissionOptions
@@ -212,12 +213,18 @@ async def _watch_runtime_classes(recorder: Recorder) -> None:
 
 
 async def open_the_webhook(lab: Lab, recorder: Recorder) -> None:
-    """Makes its certificates, writes the authority, renews a certificate, and reads what it decides with."""
+    """Makes its certificates, writes authority and rules, renews a certificate, and reads what it decides with."""
     for each in webhooks(for_embedded_api=True):
+        del each["webhooks"][0]["rules"]
         await lab.client.create(MUTATING_WEBHOOKS, each)
     client, shown = Client(recorder), ServedCertificate()
     webhook = AdmissionWebhook(ClusterState(client), None, AdmissionOptions())
-    running = asyncio.gather(webhook.informers.run(), renew_certificates(client, WebhookSettings(), shown))
+    webhook.answers.set()
+    running = asyncio.gather(
+        webhook.informers.run(),
+        renew_certificates(client, WebhookSettings(), shown),
+        keep_asked(client, WebhookSettings().configuration, webhook.answers),
+    )
     try:
         await webhook.informers.wait_synced()
         await shown.wait_loaded()

@@ -41,7 +41,8 @@ def webhook(name: str = "gpu-pods.carrel.dev") -> Json:
 def policy(name: str) -> Json:
     documents = [each for each in policies() if each["metadata"]["name"] == name]
     assert [each["kind"] for each in documents] == ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"]
-    assert documents[1]["spec"] == {"policyName": name, "validationActions": ["Deny"]}
+    binding = {key: value for key, value in documents[1]["spec"].items() if key != "paramRef"}
+    assert binding == {"policyName": name, "validationActions": ["Deny"]}
     return dict(documents[0]["spec"])
 
 
@@ -206,6 +207,18 @@ def test_the_policy_for_gpu_pods_knows_every_way_of_asking() -> None:
 
     assert words_of(named(spec["variables"], "asked")) - {"0"} == {*ASKING_ANNOTATIONS, *ALL.by_resource}
     assert words_of(named(spec["matchConditions"], "goes-elsewhere")) == {gpuclaim.SCHEDULER}
+
+
+def test_the_policy_for_gpu_pods_counts_while_the_webhook_is_asked_and_never_refuses_without_its_configuration() -> (
+    None
+):
+    (configuration,) = webhooks()
+    asks = named(policy("carrel-gpu-pods")["matchConditions"], "webhook-is-asked")
+
+    assert policy("carrel-gpu-pods")["paramKind"]["kind"] == configuration["kind"]
+    assert words_of(asks) == {configuration["webhooks"][0]["name"]}
+    parameters = [each["spec"]["paramRef"] for each in policies() if "paramRef" in each["spec"]]
+    assert parameters == [{"name": configuration["metadata"]["name"], "parameterNotFoundAction": "Allow"}]
 
 
 def test_nobody_but_carrel_writes_bookings_and_the_refusal_says_where_to_change_one() -> None:

@@ -115,6 +115,9 @@ async def webhook_configuration(of: Installation) -> Sequence[Finding]:
     if [each for each in entries.values() if not each["clientConfig"].get("caBundle")]:
         text = "it has not written its certificate authority into its configuration"
         return [fail(text, of.kubectl("logs deployment/carrel-webhook"))]
+    if not entries[ASKS].get("rules"):
+        text = f"it has not answered yet: until it does, GPU pods are created as they are ({ASKS} has no rules)"
+        return [fail(text, of.kubectl("get pods --selector app.kubernetes.io/component=webhook"))]
     found = [
         fail(
             f"{each['name']} has failurePolicy {theirs}, not {each['failurePolicy']}: {WHAT_HAPPENS[theirs]}",
@@ -126,6 +129,8 @@ async def webhook_configuration(of: Installation) -> Sequence[Finding]:
     return found or [ok("its configuration is complete")]
 
 
+ASKS = "gpu-pods.carrel.dev"
+"""The webhook writes the rules of this entry when it can answer (`admission/asked_rules.py`)."""
 WHAT_HAPPENS = {
     "Ignore": "GPU pods are created as they are while the webhook is away",
     "Fail": "pods that ask for no GPU are refused while the webhook is away",
