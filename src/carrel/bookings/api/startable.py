@@ -107,6 +107,7 @@ class StartableOut(ResponseModel):
     book_url: Annotated[str, Field(description="Where the person books.", examples=["https://gpus.lab.org/timeline"])]
     notices: Annotated[list[str], Field(description="Sentences for the person.")]
     waits_when_full: Annotated[bool, Field(description="A notebook for which no GPU is free waits; else: on CPU.")]
+    zone: Annotated[str, Field(description="In which the person reads times.", examples=["Europe/Stockholm"])]
 
 
 class PodOut(ResponseModel):
@@ -148,6 +149,7 @@ async def startable(
             "book_url": f"{url}/timeline",
             "notices": [*notices, *notices_on_pods(cluster, email), *([] if matches else [unmatched])],
             "waits_when_full": _waits_when_full(service, person),
+            "zone": str(queries.zone),
         }
     )
 
