@@ -32,7 +32,6 @@ from carrel.settings import cluster_options, maias_unused_settings
 log = logging.getLogger(__name__)
 
 READS = Reads(("lab", "memory", "dialects", "nodes", "pods", "hubs", "tiers", "resourceClaims"))
-"""Of the configuration."""
 
 RENEWAL_CHECK_S = 60.0
 """How often certificates are checked if no change is reported."""

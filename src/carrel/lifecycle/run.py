@@ -43,7 +43,6 @@ from carrel.settings import cluster_options
 log = logging.getLogger(__name__)
 
 READS = Reads(("lab", "memory", "dialects", "nodes", "pods", "tiers", "resourceClaims", "reservations"))
-"""Of the configuration."""
 
 
 LEASE = "carrel-controller"

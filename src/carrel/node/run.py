@@ -36,7 +36,6 @@ from carrel.process import run_with_cluster
 log = logging.getLogger(__name__)
 
 READS = Reads(("memory", "dialects", "nodes", "resourceClaims"))
-"""Of the configuration."""
 
 POLL_S = 0.5
 

@@ -29,7 +29,6 @@ from carrel.settings import cluster_options
 log = logging.getLogger(__name__)
 
 READS = Reads(("lab", "memory", "dialects", "pods", "tiers", "resourceClaims", "scheduling"))
-"""Of the configuration."""
 
 HOUSEKEEPING_S = 5.0
 """How often silent agents and expired gangs are looked for."""
