@@ -111,7 +111,8 @@ def _field(hint: Any, info: Info) -> dict[str, Any]:
 def complete(values: dict[str, Any]) -> None:
     """Puts what is generated into the schema of the values: the configuration, and what moved into it."""
     values["properties"]["config"] = schema()
-    variables = {name: _moved(f"config.{each.field}") for name, each in sorted(BY_VARIABLE.items()) if each.field}
+    moved = sorted(BY_VARIABLE.items())
+    variables = {name: _moved(f"config.{each.field}" if each.field else "nowhere: leave it out") for name, each in moved}
     values["definitions"] = {"env": {"type": "object", "properties": variables, **VARIABLES}}
     for each in values["properties"].values():
         if "env" in each.get("properties", {}):
