@@ -30,7 +30,7 @@ def contradictions(of: Configuration) -> Iterator[str]:
     yield from _about_people(of)
     yield from _about_sign_in(of)
     if of.notifications.webhook_url and not _is_url(of.notifications.webhook_url):
-        yield f"notifications.webhookUrl is {of.notifications.webhook_url!r}; expected https://HOST/PATH{NO_SECRETS}"
+        yield f"notifications.webhookUrl is {_shown(of.notifications.webhook_url)}; expected https://HOST/PATH{NO_SECRETS}"
 
 
 def _about_times(of: Configuration) -> Iterator[str]:
@@ -67,14 +67,14 @@ def _about_sign_in(of: Configuration) -> Iterator[str]:
     public = _address(where.public_url)
     if where.public_url and (not _is_url(where.public_url) or public.path.strip("/")):
         yield (
-            f"bookings.publicUrl is {where.public_url!r}; expected something like https://gpus.lab.example; a path"
+            f"bookings.publicUrl is {_shown(where.public_url)}; expected something like https://gpus.lab.example; a path"
             " belongs to bookings.basePath"
         )
     if not _BASE_PATH.fullmatch(where.base_path):
         yield f"bookings.basePath is {where.base_path!r}; expected something like /services/carrel"
     for name, url in (("oidc.issuer", oidc.issuer), ("hub.url", hub.url), ("hub.apiUrl", hub.api_url)):
         if url and not _is_url(url):
-            yield f"bookings.signIn.{name} is {url!r}; expected something like https://login.lab.example"
+            yield f"bookings.signIn.{name} is {_shown(url)}; expected something like https://login.lab.example"
     for name, url in (("oidc.issuer", oidc.issuer), ("hub.url", hub.url)):
         address = _address(url)
         if address.scheme == "http" and not is_loopback(address.hostname or ""):
@@ -96,6 +96,11 @@ def _address(url: str) -> SplitResult:
         return urlsplit(url)
     except ValueError:
         return urlsplit("")
+
+
+def _shown(url: str) -> str:
+    """Without what may be a password: mistakes are told in Events, to more people."""
+    return repr(re.sub(r"//[^/]*@", "//…@", url))
 
 
 def _is_url(text: str) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from carrel.configuration.fields import Change
-from carrel.configuration.reading import every_field
+from carrel.configuration.reading import every_field, shortened
 from carrel.configuration.schema import Configuration
 
 T = TypeVar("T")
@@ -29,12 +29,7 @@ class FieldChange:
         old, new = self.old, self.new
         if isinstance(old, Mapping) and isinstance(new, Mapping):
             old, new = ({key: of[key] for key in of if old.get(key) != new.get(key)} for of in (old, new))
-        return f"{self.path}: {_short(old)} → {_short(new)}"
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+        return f"{self.path}: {shortened(str(old), LONGEST)} → {shortened(str(new), LONGEST)}"
 
 
 def changes(old: Configuration, new: Configuration) -> Iterator[FieldChange]:

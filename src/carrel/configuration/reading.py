@@ -39,7 +39,7 @@ class Unusable(Exception):
     """A configuration that cannot be used: everything that is wrong with it."""
 
     def __init__(self, mistakes: list[str]) -> None:
-        self.mistakes = [_short(each, LONGEST_SAID) for each in mistakes[:MOST_SAID]]
+        self.mistakes = [shortened(each, LONGEST_SAID) for each in mistakes[:MOST_SAID]]
         if len(mistakes) > MOST_SAID:
             self.mistakes.append(f"and {len(mistakes) - MOST_SAID:,} more mistakes")
         super().__init__("; ".join(self.mistakes))
@@ -168,7 +168,7 @@ class _PlainLoader(yaml.CSafeLoader):
 
     def construct_number(self, node: Any) -> int | float:
         if len(node.value) > LONGEST_NUMBER:
-            why = f"{_short(node.value, SHOWN)} is too long for a number"
+            why = f"{shortened(node.value, SHOWN)} is too long for a number"
             raise yaml.constructor.ConstructorError(None, None, why, node.start_mark)
         is_whole = node.tag == "tag:yaml.org,2002:int"
         made: int | float = self.construct_yaml_int(node) if is_whole else self.construct_yaml_float(node)
@@ -271,10 +271,11 @@ def _joined(path: str, key: str) -> str:
 
 
 def _shown(value: object) -> str:
-    return repr(_short(printable(str(value)), SHOWN))
+    return repr(shortened(printable(str(value)), SHOWN))
 
 
-def _short(text: str, most: int) -> str:
+def shortened(text: str, most: int) -> str:
+    """Return the beginning of a long text."""
     return text if len(text) <= most else f"{text[:most]}…"
 
 

@@ -156,7 +156,7 @@ def test_a_length_of_time_without_a_known_unit_is_refused(value: str) -> None:
         pytest.param("notifications: {webhookUrl: 'https://[::1'}", "notifications.webhookUrl is", id="half a chat"),
         pytest.param(
             "notifications: {webhookUrl: 'https://me:secret@chat.lab.example/x'}",
-            "without a password: secrets are never in the configuration",
+            "is 'https://…@chat.lab.example/x'; expected https://HOST/PATH, without a password: secrets are never",
             id="a secret",
         ),
         pytest.param("notifications: {webhookUrl: chat}", "notifications.webhookUrl is 'chat'", id="a chat"),
