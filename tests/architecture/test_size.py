@@ -20,7 +20,7 @@ LINES = {
     "bookings": 13_473,  # other rules are tried on all bookings; says the zone to a hub
     "cli": 7_391,  # help names the secrets that the environment gives
     "cluster": 5_170,  # what GPUs are used for, in processes that show it
-    "configuration": 1_262,  # odd YAML never ends the controller, mistakes and history have limits; secrets moved
+    "configuration": 1_263,  # odd YAML never ends the controller, mistakes and history have limits; secrets moved
     "demo": 1_698,  # its pods make their GPUs busy, each in its own way
     "dialects": 4_761,  # what GPUs are used for; MAIA's bookings as files
     "files beside the folders": 934,  # secrets are no options

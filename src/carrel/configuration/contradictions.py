@@ -67,8 +67,8 @@ def _about_sign_in(of: Configuration) -> Iterator[str]:
     public = _address(where.public_url)
     if where.public_url and (not _is_url(where.public_url) or public.path.strip("/")):
         yield (
-            f"bookings.publicUrl is {_shown(where.public_url)}; expected something like https://gpus.lab.example; a path"
-            " belongs to bookings.basePath"
+            f"bookings.publicUrl is {_shown(where.public_url)}; expected something like https://gpus.lab.example; a"
+            " path belongs to bookings.basePath"
         )
     if not _BASE_PATH.fullmatch(where.base_path):
         yield f"bookings.basePath is {where.base_path!r}; expected something like /services/carrel"
