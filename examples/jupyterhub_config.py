@@ -6,4 +6,3 @@ c = get_config()
 
 c.JupyterHub.spawner_class = "carrel.jupyterhub.CarrelSpawner"
 c.CarrelSpawner.booking_url = os.environ.get("CARREL_BOOKING_URL", "http://carrel-booking.carrel")
-c.CarrelSpawner.timezone = "Europe/Stockholm"

@@ -111,7 +111,8 @@ def _field(hint: Any, info: Info) -> dict[str, Any]:
 def complete(values: dict[str, Any]) -> None:
     """Puts what is generated into the schema of the values: the configuration, and what moved into it."""
     values["properties"]["config"] = schema()
-    variables = {name: _moved(f"config.{each.field}") for name, each in sorted(BY_VARIABLE.items()) if each.field}
+    moved = sorted((name, f"config.{each.field}" if each.field else NOWHERE) for name, each in BY_VARIABLE.items())
+    variables = {name: _moved(where) for name, where in moved}
     values["definitions"] = {"env": {"type": "object", "properties": variables, **VARIABLES}}
     for each in values["properties"].values():
         if "env" in each.get("properties", {}):
@@ -122,6 +123,9 @@ def complete(values: dict[str, Any]) -> None:
         for section in sections:
             there = there[section]["properties"]
         there[key] = _moved(where)
+
+
+NOWHERE = "nowhere: leave it out"
 
 
 def _moved(where: str) -> dict[str, str]:

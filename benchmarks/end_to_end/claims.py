@@ -86,11 +86,12 @@ async def clear(cluster: RealCluster) -> None:
 def a_gate(cluster: RealCluster) -> Iterator[Process]:
     """kube-apiserver asks it when the block begins."""
     api, port = cluster.api, cluster.api.slot.ports[-1]
-    command: list[str | Path] = [sys.executable, "-m", "carrel", "webhook", "--kubeconfig", api.kubeconfig]
+    command: list[str | Path] = ["env", f"CARREL_PATH_SECRET={PATH_SECRET}", "CARREL_SEAL_KEY=none"]
+    command += [sys.executable, "-m", "carrel", "webhook", "--kubeconfig", api.kubeconfig]
     configuration_file = api.run.data / "claims.yaml"
     configuration_file.write_text("resourceClaims: {enabled: true}")
-    command += ["--port", str(port), "--path-secret", PATH_SECRET, "--config", configuration_file]
-    process = api.start("webhook", [*command, "--seal-key", "none"])
+    command += ["--port", str(port), "--config", configuration_file]
+    process = api.start("webhook", command)
     url = f"https://127.0.0.1:{port}"
     (configuration,) = [each for each in dra() if each["kind"] == VALIDATING_WEBHOOKS.kind]
     for webhook in configuration["webhooks"]:

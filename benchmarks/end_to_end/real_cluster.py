@@ -110,9 +110,18 @@ class RealCluster:
         self._extenders += 1
         port = self.api.slot.ports[-1 - self._extenders % 4]
         begun = time.monotonic()
-        command: list[str | Path] = [sys.executable, "-m", "carrel", "extender", "--kubeconfig", self.api.kubeconfig]
+        command: list[str | Path] = [
+            "env",
+            "CARREL_SEAL_KEY=none",
+            sys.executable,
+            "-m",
+            "carrel",
+            "extender",
+            "--kubeconfig",
+            self.api.kubeconfig,
+        ]
         name = f"extender-{self._extenders}"
-        process = self.api.start(name, [*command, "--port", str(port), "--seal-key", "none", *options])
+        process = self.api.start(name, [*command, "--port", str(port), *options])
         url = f"http://127.0.0.1:{port}"
         process.wait_until("ready", lambda: _is_ready(url), limit_seconds=180)
         return StartedExtender(process, url, time.monotonic() - begun)

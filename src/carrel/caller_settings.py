@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from carrel.command_errors import USAGE, command_failed
-from carrel.option_fields import setting
+from carrel.option_fields import secret, setting
 from carrel.parsing.secret_settings import why_weak
 
 if TYPE_CHECKING:
@@ -20,13 +20,11 @@ _IN_A_PATH = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
 @dataclass(frozen=True)
 class PathSecretSettings:
-    path_secret: str = setting(
-        "",
+    path_secret: str = secret(
         "Secret that callers put into the path, or send as the password of the address; after a comma, an"
-        " older one that is still accepted.",
-        show_default=False,
+        " older one that is still accepted."
     )
-    """For callers that cannot show a certificate. Better in the environment: every user of the machine sees options."""
+    """For callers that cannot show a certificate."""
 
     def path_secrets(self) -> Sequence[bytes]:
         """Return the secrets that are accepted; the webhook tells the API server the first. Empty: no secret is needed.
@@ -34,14 +32,15 @@ class PathSecretSettings:
         Raises `ValueError` with what is wrong.
         """
         secrets = re.split(r"[,\s]+", self.path_secret.strip()) if self.path_secret else []
-        for secret in secrets:
-            if weak := why_weak("--path-secret", secret):
+        for given in secrets:
+            if weak := why_weak("CARREL_PATH_SECRET", given):
                 raise ValueError(weak)
-            if not _IN_A_PATH.fullmatch(secret):
+            if not _IN_A_PATH.fullmatch(given):
                 raise ValueError(
-                    "--path-secret may have small letters, digits and - between them only: it becomes a part of a path"
+                    "CARREL_PATH_SECRET may have small letters, digits and - between them only: it becomes a part of a"
+                    " path"
                 )
-        return tuple(secret.encode() for secret in secrets)
+        return tuple(given.encode() for given in secrets)
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class CallerSettings(PathSecretSettings):
         if not knows_callers and not is_loopback(bind_address):
             yield (
                 f"with --bind-address {bind_address} anybody who reaches the port could call the {command}:"
-                " write --path-secret (better CARREL_PATH_SECRET) or --client-ca, or listen on 127.0.0.1"
+                " set CARREL_PATH_SECRET or write --client-ca, or listen on 127.0.0.1"
             )
         if self.client_ca is not None and not has_tls:
             yield "--client-ca needs a server certificate: write --tls-folder, a folder with tls.crt and tls.key"

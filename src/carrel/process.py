@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from carrel.parsing.secret_settings import missing_seal_key, mistakes_in_secrets
 from carrel.settings import ClusterSettings, LogLevel, ServingSettings, moved_settings
 
 if TYPE_CHECKING:
+    from carrel.cluster.configuration_record import Reads
     from carrel.kubernetes.client import Client
     from carrel.kubernetes.config import Access
 
@@ -113,7 +114,7 @@ class StartAgain(Exception):
 
 @contextlib.asynccontextmanager
 async def following_configuration(
-    name: str, settings: ServingSettings, client: "Client", sections: Sequence[str], stop: asyncio.Event
+    name: str, settings: ServingSettings, client: "Client", reads: "Reads", stop: asyncio.Event
 ) -> AsyncIterator[CurrentConfiguration | None]:
     """The configuration in force, which changes while the block runs. If the process has to start again for a change,
     sets `stop`, and raises `StartAgain` when the block ends. None: it was stopped before there was any."""
@@ -128,7 +129,7 @@ async def following_configuration(
         yield None
         return
     current = CurrentConfiguration(first)
-    watch = ConfigurationWatch(client, settings.carrel_namespace, current, sections)
+    watch = ConfigurationWatch(client, settings.carrel_namespace, current, reads)
     watch.on_restart = stop.set
     watching = asyncio.create_task(watch.run())
     try:
@@ -198,11 +199,11 @@ def log_to_stderr(level: LogLevel) -> None:
     log_lines(logging.getLevelNamesMapping()[level.name])
 
 
-def run_with_cluster(name: str, settings: ServingSettings, serve: "Serve", sections: Sequence[str]) -> None:
+def run_with_cluster(name: str, settings: ServingSettings, serve: "Serve", reads: "Reads") -> None:
     """Runs a component that needs a cluster, until SIGINT or SIGTERM sets the event that `serve` is given.
 
-    `sections`: those of the configuration that it reads. A change of a field that it cannot take over while it runs
-    makes it stop as by a signal, and start again.
+    `reads`: of the configuration. A change that it cannot take over while it runs makes it stop as by a signal, and
+    start again.
     """
     wrong = [*moved_settings(), *mistakes_in_secrets(settings), *missing_seal_key(settings)]
     if wrong:
@@ -217,7 +218,7 @@ def run_with_cluster(name: str, settings: ServingSettings, serve: "Serve", secti
             contextlib.aclosing(client),
             stop_if_unsupported(client, stop),
             only_installation(client, settings.carrel_namespace, stop) as only,
-            following_configuration(name, settings, only, sections, stop) as current,
+            following_configuration(name, settings, only, reads, stop) as current,
         ):
             if current is not None:
                 await serve(only, current, stop)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from carrel.dialects.options import DraDriver
-from carrel.option_fields import option, setting
+from carrel.option_fields import option, secret, setting
 
 if TYPE_CHECKING:
     from carrel.cluster.holders import Holders
@@ -46,22 +46,31 @@ class ClusterSettings:
         None, "Kubeconfig file. Without it: $KUBECONFIG, the pod's ServiceAccount, ~/.kube/config."
     )
     """$KUBECONFIG may name several files, as kubectl allows; this option names one."""
-    context: str = setting("", "Context of the kubeconfig.")
-    """Without it: the file's current context."""
     server: str = option("", "Address of an API server that asks for no credential.")
     """For the embedded API of the demo and of tests, which has neither users nor a kubeconfig."""
     carrel_namespace: str = option("carrel", "Namespace of Carrel's own Leases.", envvar="CARREL_NAMESPACE")
     """Nobody else may write there: these Leases are the truth about who holds which GPU."""
 
-    def access(self) -> "Access":
-        """Raises `Malformed` if the kubeconfig cannot be used."""
+    def access(self, context: str = "") -> "Access":
+        """Raises `Malformed` if the kubeconfig cannot be used. Without a context, its current one counts."""
         from carrel.kubernetes.config import Access, access_from, access_to
 
         if self.server:
             return Access(self.server.rstrip("/"))
         if self.kubeconfig is not None:
-            return access_to(self.kubeconfig, os.environ, self.context)
-        return access_from(os.environ, self.context)
+            return access_to(self.kubeconfig, os.environ, context)
+        return access_from(os.environ, context)
+
+
+@dataclass(frozen=True)
+class ContextSettings(ClusterSettings):
+    """Commands of people, who have several clusters in their kubeconfig."""
+
+    context: str = setting("", "Context of the kubeconfig.")
+    """Without it: the file's current context. A component has a kubeconfig of its own, with one context."""
+
+    def access(self, context: str = "") -> "Access":
+        return super().access(context or self.context)
 
 
 @dataclass(frozen=True)
@@ -91,15 +100,12 @@ class ServingSettings(ClusterSettings):
 class SealSettings:
     """Must be the same for all components of a cluster."""
 
-    seal_key: str = setting(
-        "",
+    seal_key: str = secret(
         "Key that proves that a pod came through the webhook; after a comma, an older key still accepted; "
-        "none: pods are not sealed.",
-        show_default=False,
+        "none: pods are not sealed."
     )
     """Needed in a cluster: without seals, a GPU pod that was created while the webhook's configuration was missing is
-    placed like any other, with the tier that its author wrote on it. Better in the environment: every user of the
-    machine sees options."""
+    placed like any other, with the tier that its author wrote on it."""
 
     def seal(self) -> "Seal | None":
         from carrel.dialects.seal import Seal
@@ -164,7 +170,5 @@ class PodSettings(SealSettings, ServingSettings):
     )
     """Carrel's own booking service need not be asked. At an address that ends in `/api/v1/booking-status` Carrel's own
     JSON is spoken, at any other one MAIA's."""
-    api_token: str = option(
-        "", "Token for the booking service.", envvar=["CARREL_API_TOKEN", "API_TOKEN"], show_default=False
-    )
-    """Better in the environment: every user of the machine sees options."""
+    api_token: str = secret("Token for the booking service.", "CARREL_API_TOKEN", "API_TOKEN")
+    """It goes to --api-url, which is therefore no field of the configuration: whoever writes there gets no token."""

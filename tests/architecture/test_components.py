@@ -217,6 +217,7 @@ LIBRARIES_OF_A_HUB = {"jupyterhub", "kubernetes_asyncio", "kubespawner", "msgspe
 
 READ_THE_ENVIRONMENT = {
     "carrel.settings": "options may be given as variables",
+    "carrel.option_fields": "secrets are given as variables only",
     "carrel.node.reservation": "which GPU the device plugin gave to this container",
     "carrel.node.nvidia.visible_gpu": "the same, to say it",
     "carrel.cli.booking_client": "where a person's configuration lies",

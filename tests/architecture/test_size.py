@@ -17,15 +17,15 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
     "admission": 2_232,  # hubs that run and are not named; whoever creates a pod may be believed
-    "bookings": 13_460,  # watches what GPUs are used for
-    "cli": 7_378,  # lists of words and details are in the CSV
+    "bookings": 13_473,  # other rules are tried on all bookings; says the zone to a hub
+    "cli": 7_391,  # help names the secrets that the environment gives
     "cluster": 5_170,  # what GPUs are used for, in processes that show it
-    "configuration": 1_181,  # coming from MAIA: doctor before the installation, import
+    "configuration": 1_263,  # odd YAML never ends the controller, mistakes and history have limits; secrets moved
     "demo": 1_698,  # its pods make their GPUs busy, each in its own way
     "dialects": 4_761,  # what GPUs are used for; MAIA's bookings as files
-    "files beside the folders": 891,  # simulated GPUs in short; fields of the extender's Lease
+    "files beside the folders": 934,  # secrets are no options
     "http": 1_091,  # bodies that are nested too deeply are refused here, for all components
-    "jupyterhub": 899,  # a page while a pod changes; a countdown while a GPU is given back
+    "jupyterhub": 900,  # a page while a pod changes; a countdown while a GPU is given back; the zone of the person
     "kubernetes": 3_712,  # Events with annotations, for programs
     "ledger": 4_482,  # what a GPU is used for
     "lifecycle": 5_352,  # says in an Event until when a GPU is given back

@@ -58,20 +58,22 @@ bookings:
 
 @contextlib.asynccontextmanager
 async def a_service(
-    folder: Path, *arguments: str, sign_in: str = "--dev", bookings: str = "", more: str = ""
+    folder: Path, *arguments: str, sign_in: str = "--dev", bookings: str | None = "", more: str = "", **secrets: str
 ) -> AsyncIterator[str]:
-    """Its URL. Without arguments: the GPUs above, no cluster. `bookings` and `more`: of the configuration."""
+    """Its URL. Without arguments: the GPUs above, no cluster. `bookings` and `more`: of the configuration, which
+    is the cluster's if `bookings` is None."""
     inventory = folder / "gpus.yaml"
     inventory.write_text(GPUS)
     what = arguments or ("--inventory", str(inventory))
+    if bookings is not None:
+        what = (*what, "--config", config_file(folder, CONFIGURATION.format(bookings=bookings, more=more)))
     running = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "carrel", "booking", "--port", "0"),
         *("--database", f"sqlite:///{folder / 'bookings.db'}"),
-        *("--config", config_file(folder, CONFIGURATION.format(bookings=bookings, more=more))),
         *((sign_in,) if sign_in else ()),
         *what,
         stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **secrets},
     )
     try:
         yield await _wait_url(running)

@@ -58,11 +58,13 @@ async def a_hub_with_pages(folder: Path) -> AsyncIterator[str]:
         )
     (folder / "gpus.yaml").write_text(GPUS)
     port = pages.rpartition(":")[2]
-    options = ("--port", port, "--hub-client-secret", secret, "--inventory", str(folder / "gpus.yaml"))
+    options = ("--port", port, "--inventory", str(folder / "gpus.yaml"))
     at_hub = f"signIn: {{hub: {{url: '{url}', apiUrl: '{hub}/hub/api'}}}}"
     where = f"publicUrl: '{url}'\n  basePath: {BASE}\n  {at_hub}"
     try:
-        async with a_service(folder, *options, sign_in="", bookings=where, more="hubs: {usernameDomain: lab.example}"):
+        people = "hubs: {usernameDomain: lab.example}"
+        known = {"CARREL_HUB_CLIENT_SECRET": secret}
+        async with a_service(folder, *options, sign_in="", bookings=where, more=people, **known):
             await _wait_up(f"{url}/hub/api/")
             yield url
     finally:

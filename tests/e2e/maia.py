@@ -76,6 +76,6 @@ def maia_bookings(folder: Path, model: str, gpus: int) -> Iterator[MaiaBookings]
     inventory.write_text(json.dumps({"nodes": [{"name": "somewhere", "gpus": [gpu]}]}))
     rules = folder / "rules.yaml"
     rules.write_text(RULES)
-    own = ("--inventory", str(inventory), "--maia-token", TOKEN, "--config", str(rules))
-    with booking_process(folder, *own) as service:
+    own = ("--inventory", str(inventory), "--config", str(rules))
+    with booking_process(folder, *own, CARREL_MAIA_TOKEN=TOKEN) as service:
         yield MaiaBookings(service, model)

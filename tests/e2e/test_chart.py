@@ -10,6 +10,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from tests.browser.service import a_browser
 from tests.e2e import chart_examples
 from tests.e2e.chart import APPS, CHART, COMPONENT, NAMESPACE, STARTING_S, InstalledChart, chart_node
 from tests.e2e.configuration import ADMIN
+from tests.e2e.gpu_booking import carrel
 from tests.e2e.next_release_chart import FIELD, next_chart, next_image
 from tests.e2e.pods import Json, eventually, is_gone, namespace, pod
 from tests.e2e.scraping import prometheus_of
@@ -35,7 +37,7 @@ from tests.kit.next_release import VERSION, next_level
 from tests.kit.ports import free_port
 from tools.image.carrel_image import carrel_image
 
-ADA, BOB = "ada@lab.example", "bob@lab.example"
+ADA, BOB, EVE = "ada@lab.example", "bob@lab.example", "eve@lab.example"
 HOST = "gpus.lab.example"
 PUBLIC_URL = f"http://{HOST}:39997"
 HUB_PORT = free_port()
@@ -369,7 +371,7 @@ def test_an_upgrade_to_the_next_release_keeps_secrets_certificates_and_gpus(
 
 
 async def test_a_booking_made_in_the_page_covers_a_pod_and_another_one_goes_on_without_its_gpu(
-    chart: InstalledChart,
+    chart: InstalledChart, record_property: Callable[[str, object], None]
 ) -> None:
     wanted = {"carrel.dev/gpu-count": "2", "carrel.dev/gpu-model": A6000}
     victim = run(chart, with_notes(pod("bobs"), wanted), who=BOB)
@@ -384,7 +386,7 @@ async def test_a_booking_made_in_the_page_covers_a_pod_and_another_one_goes_on_w
         await page.get_by_label("Model", exact=True).select_option(A6000)
         await page.get_by_role("button", name="Book", exact=True).click()
         await page.wait_for_url(re.compile("/bookings/"))
-        await a_rule_changed_on_the_page_is_in_force_everywhere(chart, page)
+        record_property("rule_in_force_s", await a_rule_changed_on_the_page_is_in_force_everywhere(chart, page))
 
     booked = run(chart, with_notes(pod("adas"), {**wanted, "carrel.dev/gpu-count": "1"}), who=ADA)
     eventually(lambda: wait_for(chart, "bobs")["metadata"]["uid"] != victim["metadata"]["uid"], STARTING_S)
@@ -400,17 +402,47 @@ async def test_a_booking_made_in_the_page_covers_a_pod_and_another_one_goes_on_w
     eventually(lambda: not leases_of(chart, booked["metadata"]["uid"]), STARTING_S)
 
 
-async def a_rule_changed_on_the_page_is_in_force_everywhere(chart: InstalledChart, page: Page) -> None:
-    before = processes(chart)
+async def a_rule_changed_on_the_page_is_in_force_everywhere(chart: InstalledChart, page: Page) -> dict[str, float]:
+    """The seconds after the click until the service answers by it, the webhook admits a pod by it, and the controller
+    has another pod, which was waiting, run on CPU. Both GPUs of the model are taken."""
+    before, wanted = processes(chart), {"carrel.dev/gpu-count": "1", "carrel.dev/gpu-model": A6000}
+    create_as(chart, EVE, with_notes(pod("waited"), wanted))
+    assert await waits_when_full(page)
     await page.goto("/admin/configuration")
-    await page.get_by_label("minimumTime", exact=True).fill("11m")
-    await page.get_by_label("Reason, for the audit log").fill("short jobs")
+    await page.get_by_label("whenFull", exact=True).select_option("cpu")
+    await page.get_by_label("waitBeforeCpu", exact=True).fill("1s")
+    await page.get_by_label("Reason, for the audit log").fill("a demonstration")
     await page.get_by_role("button", name="Save", exact=True).click()
+    seconds, begun = dict[str, float](), time.monotonic()
     await page.get_by_text("Saved. All components follow within seconds.").wait_for()
-    for component in ("webhook", "controller", "booking"):
-        await asyncio.to_thread(eventually, partial(has_followed, chart, component, "tiers.minimumTime: 10m → 11m"))
+    assert not await waits_when_full(page)
+    seconds["service"] = time.monotonic() - begun
+    await asyncio.to_thread(eventually, partial(has_followed, chart, "webhook", "tiers.whenFull: wait → cpu"))
+    seconds["webhook"] = time.monotonic() - begun
+    await asyncio.to_thread(eventually, partial(is_handed_over, chart, "waited"), STARTING_S)
+    seconds["controller"] = time.monotonic() - begun
+    admitted = await asyncio.to_thread(run, chart, with_notes(pod("admitted"), wanted), who=EVE)
+    assert not leases_of(chart, admitted["metadata"]["uid"])
+    assert "tiers.whenFull: wait → cpu" in applied(chart)["history.json"]
+    for field in ("tiers.whenFull", "tiers.waitBeforeCpu"):
+        said = carrel(chart.api, "config", "reset", field, "--carrel-namespace", NAMESPACE)
+        assert said.returncode == 0, said.stderr
+    assert "waitBeforeCpu" not in applied(chart)["changes.yaml"]
     assert processes(chart) == before
-    assert "minimumTime: 10m → 11m" in applied(chart)["history.json"]
+    for name in ("waited", "admitted"):
+        chart.api.call("DELETE", f"/api/v1/namespaces/default/pods/{name}")
+    return seconds
+
+
+async def waits_when_full(page: Page) -> bool:
+    """What the booking service tells a hub about pods that find no GPU."""
+    answer = await page.request.get("/api/v1/startable")
+    return bool((await answer.json())["waits_when_full"])
+
+
+def is_handed_over(chart: InstalledChart, name: str) -> bool:
+    pods = chart.get("/api/v1/namespaces/default/pods")["items"]
+    return any("carrel.dev/handed-over" in p["metadata"]["annotations"] for p in pods if p["metadata"]["name"] == name)
 
 
 def test_every_example_runs(chart: InstalledChart) -> None:

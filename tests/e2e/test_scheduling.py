@@ -24,6 +24,7 @@ from testbed.control_plane import LOOPBACK
 from tests.e2e.carrel_cluster import CarrelCluster, a_node, carrel_cluster
 from tests.e2e.configuration import own_configuration
 from tests.e2e.pods import create, eventually, namespace, pod, wait_for_phase
+from tests.e2e.webhook import given_secrets
 from tests.kit.ports import free_port
 
 EXAMPLES = [a_node(name, [16276] * 2) for name in ("n1", "n2", "n3")]
@@ -310,7 +311,8 @@ def test_kube_scheduler_knows_the_secret_of_the_extender_and_nobody_else_does(cl
     port, names = free_port(), ("secret-in-path", "secret-in-address")
     url = f"http://127.0.0.1:{port}"
     own = own_configuration(cluster_of_carrel.api, "with-secret", {"pods": {"schedulers": list(names)}})
-    cluster_of_carrel.start_extender("extender-with-secret", port, "--path-secret", SECRET, *own)
+    with given_secrets(CARREL_PATH_SECRET=SECRET):
+        cluster_of_carrel.start_extender("extender-with-secret", port, *own)
     (told,) = scheduler_config(Extender(url, secret=SECRET))["extenders"]
     in_path = {**told, "urlPrefix": f"{url}/{SECRET}/carrel"}
     with namespace(cluster_of_carrel.api) as ours:

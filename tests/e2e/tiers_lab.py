@@ -13,7 +13,7 @@ from tests.e2e.carrel_node import WHOLE, CarrelNode, a_pod, carrel_node
 from tests.e2e.configuration import ADMIN
 from tests.e2e.maia import MaiaBookings, maia_bookings
 from tests.e2e.pods import Json, eventually, wait_for_phase
-from tests.e2e.webhook import UserClient, Webhook, sealed_with
+from tests.e2e.webhook import UserClient, Webhook, given_secrets, sealed_with
 
 CONTROLLER = "system:serviceaccount:carrel:carrel-controller"
 ADA, CAROL, EVE = "ada@lab.example", "carol@lab.example", "eve@lab.example"
@@ -33,8 +33,8 @@ class Lab:
         self.carrel.controller.stop()
         groups = ["system:serviceaccounts", "system:serviceaccounts:carrel", "system:authenticated"]
         rights = self.api.kubeconfig_of(CONTROLLER, groups)
-        service = ("--api-url", self.bookings.address, "--api-token", maia.TOKEN)
-        terminator = ("--terminator-port", "0", "--terminator-token", TERMINATOR_TOKEN)
+        service = ("--api-url", self.bookings.address)
+        terminator = ("--terminator-port", "0")
         self.carrel.controller = self.carrel.start_controller("--kubeconfig", rights, *service, *terminator)
 
     def terminator(self) -> str:
@@ -113,10 +113,11 @@ def tiers_lab(name: str, folder: Path) -> Iterator[Lab]:
     """Two GPUs; two people have a booking. `folder` is where bookings are kept."""
     with (
         sealed_with("a key that nobody knows"),
+        given_secrets(CARREL_API_TOKEN=maia.TOKEN, CARREL_TERMINATOR_TOKEN=TERMINATOR_TOKEN),
         maia_bookings(folder, "Tesla-V100", gpus=2) as bookings,
         carrel_node(name) as carrel,
     ):
         for person in (ADA, CAROL):
             bookings.book(person)
-        Webhook(carrel.api, "--api-url", bookings.address, "--api-token", maia.TOKEN).install()
+        Webhook(carrel.api, "--api-url", bookings.address).install()
         yield Lab(carrel, bookings)

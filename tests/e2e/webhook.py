@@ -121,8 +121,9 @@ class Webhook:
         self.process = self.start()
 
     def start(self) -> Process:
-        command: list[str | Path] = [sys.executable, "-m", "carrel", "webhook", "--kubeconfig", self.api.kubeconfig]
-        command += ["--port", str(self._port), "--path-secret", PATH_SECRET]
+        command: list[str | Path] = ["env", f"CARREL_PATH_SECRET={PATH_SECRET}"]
+        command += [sys.executable, "-m", "carrel", "webhook", "--kubeconfig", self.api.kubeconfig]
+        command += ["--port", str(self._port)]
         process = self.api.start("webhook", [*command, *self._options])
         process.wait_until("ready", self._is_ready)
         self.process = process
@@ -263,9 +264,20 @@ class UserClient:
 @contextmanager
 def sealed_with(key: str) -> Iterator[None]:
     """All components that start in the block have this key."""
-    before = os.environ["CARREL_SEAL_KEY"]
-    os.environ["CARREL_SEAL_KEY"] = key
+    with given_secrets(CARREL_SEAL_KEY=key):
+        yield
+
+
+@contextmanager
+def given_secrets(**variables: str) -> Iterator[None]:
+    """All components that start in the block have these."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        os.environ["CARREL_SEAL_KEY"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import http.cookiejar
 import json
+import os
 import re
 import subprocess
 import sys
@@ -83,14 +84,14 @@ class BookingProcess:
 
 
 @contextlib.contextmanager
-def booking_process(folder: Path, *options: str, more: str = "") -> Iterator[BookingProcess]:
+def booking_process(folder: Path, *options: str, more: str = "", **secrets: str) -> Iterator[BookingProcess]:
     gpus = folder / "gpus.yaml"
     gpus.write_text(GPUS)
     command = [sys.executable, "-m", "carrel", "booking", "--inventory", str(gpus), "--port", "0", "--dev"]
     # What is said of cancelling does not depend on a test's speed.
     text = f"lab: {{timezone: Europe/Stockholm}}\nbookings: {{rules: {{settlingTime: 0s}}}}\n{more}"
     command += ["--database", f"sqlite:///{folder}/carrel.db", "--config", config_file(folder, text), *options]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=folder, env=os.environ | secrets) as process:
         assert process.stderr is not None
         said = ""
         for line in process.stderr:

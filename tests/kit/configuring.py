@@ -27,12 +27,12 @@ def configuring_on(replica: Replica) -> Configuring:
 
 
 @contextlib.asynccontextmanager
-async def deciding(lab: Lab) -> AsyncIterator[None]:
-    """While the block runs, a controller leads."""
+async def deciding(lab: Lab) -> AsyncIterator[asyncio.Future[None]]:
+    """While the block runs, a controller leads; until what it is given is cancelled."""
     async with lab.replica() as replica:
         running = asyncio.ensure_future(configuring_on(replica).run())
         try:
-            yield
+            yield running
         finally:
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError, ExceptionGroup):

@@ -1,19 +1,21 @@
 """The elected controller decides which configuration is in force: what is broken or unsafe changes nothing."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
+import yaml
 
-from carrel.cluster.configuration_record import APPLIED, GIVEN, NoConfiguration, find, first_configuration
+from carrel.cluster.configuration_record import APPLIED, GIVEN, NoConfiguration, Record, find, first_configuration
 from carrel.configuration.reading import Unusable
 from carrel.kubernetes.cluster import AlreadyExists, Conflict, DeleteOptions
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, PODS
 from kubernetes_in_memory.faults import Crashed, FaultPlan, Faulty
-from tests.kit.configuration import configure
+from tests.kit.configuration import configure, wait_recorded
 from tests.kit.configuring import change, configuring_on, deciding, recorded
 from tests.kit.eventually import LIMIT_S, eventually
 from tests.kit.gpus import a_node
-from tests.kit.lab import OURS, a_lab
+from tests.kit.lab import OURS, Lab, a_lab
 
 WHOLE = {"nvidia.com/gpu": "1"}
 
@@ -84,6 +86,22 @@ async def test_a_deleted_object_leaves_the_last_good_configuration() -> None:
     assert in_force.tiers.victims.value == "random"
 
 
+async def test_a_record_that_somebody_deletes_is_written_again_and_no_unsafe_change_slips_through() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        configuring = configuring_on(replica)
+        await configure(lab.client, "{}")
+        await configuring.round()
+        before = await recorded(lab)
+        assert await replica.bind(await lab.pod("train", limits=WHOLE), "n1") is None
+        await eventually(lambda: len(replica.ledger.holders()) == 1, "the pod holds a GPU")
+        await lab.client.delete(CONFIG_MAPS, APPLIED, OURS)
+        await configure(lab.client, "memory: {unit: GiB}")
+        await configuring.round()
+        after = await recorded(lab)
+    assert (after.text, after.history) == (before.text, before.history)
+    assert after.refused.mistakes[0].startswith("memory.unit: MiB → GiB: not while GPUs are held")
+
+
 async def test_what_people_change_is_laid_over_it_and_the_history_names_them() -> None:
     async with a_lab([]) as lab, lab.replica() as replica:
         configuring = configuring_on(replica)
@@ -113,6 +131,52 @@ async def test_people_change_no_unit_hub_or_trusted_account() -> None:
     assert len(record.refused.mistakes) == 2
     assert record.refused.mistakes[0].startswith("pods.trustedUsers cannot be changed here")
     assert record.changes == ""
+
+
+async def test_reasons_and_values_of_any_length_never_fill_the_record() -> None:
+    """A record without room would be the last one: nobody could change anything any more."""
+    async with a_lab([]) as lab, lab.replica() as replica:
+        configuring = configuring_on(replica)
+        people = {f"user{each}": f"user{each}@lab.example" for each in range(4000)}
+        for turn in range(60):
+            text = yaml.safe_dump({"hubs": {"users": {**people, "ada": f"ada{turn}@lab.example"}}})
+            await configure(lab.client, text)
+            await change(lab, f"tiers: {{opportunisticGpus: {turn + 1}}}", "ada" * 9000, "because " * 20_000)
+            await configuring.round()
+        record = await recorded(lab)
+    last = record.history[-1]
+    assert record.configuration().tiers.opportunistic_gpus == 60
+    assert (len(record.history), len(last.by), len(last.reason)) == (50, 500, 500)
+    assert last.changes == [
+        "hubs.users: {'ada': 'ada58@lab.example'} → {'ada': 'ada59@lab.example'}",
+        "tiers.opportunisticGpus: 59 → 60",
+    ]
+    assert sum(len(each.encode()) for each in record.data().values()) < 512 * 1024
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("tiers: {victims: !!bool perhaps}", id="a tag that does not fit"),
+        pytest.param("bookings: {publicUrl: 'http://['}", id="half a URL"),
+        pytest.param("".join(f"a{each}: 1\n" for each in range(20_000)), id="20,000 unknown fields"),
+    ],
+)
+async def test_whatever_somebody_writes_is_refused_and_the_controller_goes_on(text: str) -> None:
+    async with a_lab([]) as lab:
+        await configure(lab.client, "{}")
+        async with deciding(lab):
+            await wait_recorded(lab.client)
+            await change(lab, text)
+            await until(lambda record: bool(record.refused.mistakes), lab)
+            await change(lab, "tiers: {victims: random}")
+            await until(lambda record: record.configuration().tiers.victims.value == "random", lab)
+
+
+async def until(is_so: Callable[[Record], bool], lab: Lab) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not is_so(await recorded(lab)):  # noqa: ASYNC110 # only the API server knows
+            await asyncio.sleep(0.01)
 
 
 async def test_a_unit_is_refused_while_a_pod_holds_a_gpu_and_applied_by_itself_afterwards() -> None:

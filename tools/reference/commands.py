@@ -14,6 +14,7 @@ from typer.models import ArgumentInfo, OptionInfo
 from carrel import __version__
 from carrel.cli.commands import COMMANDS
 from carrel.cli.frame import Entry, callback_of
+from carrel.option_fields import secrets_of
 from tools.reference import Page, code, document, table
 
 EXAMPLES = re.compile(r"^Examples?:", re.MULTILINE)
@@ -25,7 +26,7 @@ class Option:
 
     field: str
     shown: str
-    """`--port`, `-n, --namespace`, or the argument in capitals."""
+    """`--port`, `-n, --namespace`, or the argument in capitals. Empty: only the environment gives it."""
     kind: str
     variables: tuple[str, ...]
     default: str
@@ -76,6 +77,8 @@ def _command(name: str, function: Callable[..., Any]) -> Command:
     options = [_option(field, hint, parameters[field].default) for field, hint in hints.items() if field in parameters]
     is_ours = function.__module__.split(".")[0] == "carrel"
     settings = get_type_hints(function).get("settings")
+    secrets = secrets_of(settings).items() if settings is not None else ()
+    options += [Option(field, "", "text", tuple(info.variables), "", info.help, False) for field, info in secrets]
     return Command(name, inspect.getdoc(callback) or "", tuple(options), settings, is_ours)
 
 

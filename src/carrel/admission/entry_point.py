@@ -17,7 +17,7 @@ def webhook(settings: WebhookSettings) -> None:
 
     Examples:
 
-      carrel webhook --seal-key none --config carrel.yaml
+      CARREL_SEAL_KEY=none carrel webhook --config carrel.yaml
 
       carrel webhook --tls-folder /tls --api-url https://maia.example/maia-api/gpu-schedulability/
     """

@@ -15,6 +15,7 @@ from carrel.admission.options import admission_options
 from carrel.admission.served_certificate import ServedCertificate
 from carrel.admission.settings import SERVICE, WebhookSettings
 from carrel.bookings.client import BookingAddress, BookingStatusClient
+from carrel.cluster.configuration_record import Reads
 from carrel.cluster.state import ClusterState
 from carrel.configuration.contradictions import is_loopback
 from carrel.configuration.current import CurrentConfiguration
@@ -30,8 +31,7 @@ from carrel.settings import cluster_options, maias_unused_settings
 
 log = logging.getLogger(__name__)
 
-READS = ("lab", "memory", "dialects", "nodes", "pods", "hubs", "tiers", "resourceClaims")
-"""The sections of the configuration that matter here."""
+READS = Reads(("lab", "memory", "dialects", "nodes", "pods", "hubs", "tiers", "resourceClaims"))
 
 RENEWAL_CHECK_S = 60.0
 """How often certificates are checked if no change is reported."""

@@ -36,6 +36,8 @@ IN_FORCE_S = 5.0
 POLL_S = 0.1
 CHANGED_MEANWHILE = "Somebody else changed it at the same time. Look at it as it is now, then try again."
 
+UNDECIDED = "No controller has decided about the last change yet; it takes effect when one leads."
+
 
 class NotSaved(Exception):
     """Why nothing was changed, in sentences for people."""
@@ -96,11 +98,12 @@ class LabConfiguration:
         """Return where each value comes from, and why what is given is not in force. Raises `ClusterError`."""
         if self.cluster is None:
             return {}, []
-        record = (await read_objects(self.cluster, self.namespace)).in_force()
+        objects = await read_objects(self.cluster, self.namespace)
+        record = objects.in_force()
         if record is None:
             return {}, []
         try:
-            return sources(record), record.refused.mistakes
+            return sources(record), record.refused.mistakes if objects.is_settled else [UNDECIDED]
         except Unusable as unusable:
             return {}, unusable.mistakes
 

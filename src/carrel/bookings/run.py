@@ -31,6 +31,7 @@ from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.outbox import SqlOutbox
 from carrel.bookings.store.people import SqlPeople
+from carrel.cluster.configuration_record import Reads
 from carrel.cluster.options import utc_now
 from carrel.cluster.state import ClusterState
 from carrel.cluster_file import read_cluster
@@ -53,8 +54,11 @@ from carrel.settings import cluster_options, moved_settings
 
 log = logging.getLogger(__name__)
 
-READS = ("lab", "memory", "dialects", "pods", "hubs", "tiers", "resourceClaims", "bookings", "notifications")
-"""The sections of the configuration that matter here."""
+READS = Reads(
+    ("lab", "memory", "dialects", "pods", "hubs", "tiers", "resourceClaims", "bookings", "notifications"),
+    when_it_starts=("hubs", "pods"),
+)
+"""Of the configuration. Who people are is settled when the service starts, also for the tokens that it remembers."""
 FINISH_S = 20
 """How long requests under way may take when the process ends: a live map would never end by itself."""
 HOUSEKEEPING_S = 5.0

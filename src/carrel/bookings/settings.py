@@ -7,7 +7,7 @@ from carrel.bookings.notifications.settings import NotificationSettings, mistake
 from carrel.bookings.sign_in.settings import SignInSettings, mistakes
 from carrel.configuration.schema import Bookings, Configuration
 from carrel.dialects.maia import DEFAULT_TOKENS
-from carrel.option_fields import option, setting
+from carrel.option_fields import option, secret, setting
 from carrel.parsing.secret_settings import mistakes_in_secrets
 from carrel.settings import ServingSettings
 
@@ -22,13 +22,12 @@ class BookingSettings(NotificationSettings, SignInSettings, ServingSettings):
         None, "File with the GPUs, as for `carrel demo --cluster`, instead of a cluster.", exists=True
     )
     """For a lab whose machines are not in a cluster, and for trials."""
-    maia_token: str = option(
-        "",
+    maia_token: str = secret(
         "Secret that MAIA's clients and Carrel's webhook and controller send; without it they are refused.",
-        envvar=["CARREL_MAIA_TOKEN", "API_TOKEN"],
-        show_default=False,
+        "CARREL_MAIA_TOKEN",
+        "API_TOKEN",
     )
-    """The defaults of MAIA's chart are public, so they are refused. Give it in the variable: others can see options."""
+    """The defaults of MAIA's chart are public, so they are refused."""
 
     def wrong(self, configuration: Configuration | None) -> list[str]:
         """Every setting that cannot be used, all at once. None: the configuration is not known yet."""
@@ -37,7 +36,7 @@ class BookingSettings(NotificationSettings, SignInSettings, ServingSettings):
         if configuration is not None:
             found += mistakes_in_notifications(self, configuration.notifications)
         if self.maia_token in DEFAULT_TOKENS:
-            found.append("--maia-token is a default that everybody knows; expected a secret of your own")
+            found.append("CARREL_MAIA_TOKEN is a default that everybody knows; expected a secret of your own")
         if not self.maia_token.isascii():
-            found.append("--maia-token must be ASCII: it is sent in an HTTP header, which has no other letters")
+            found.append("CARREL_MAIA_TOKEN must be ASCII: it is sent in an HTTP header, which has no other letters")
         return found

@@ -24,7 +24,7 @@ from carrel.kubernetes.http_transport import HttpTransport
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.gpu_activity import GpuActivity
 from carrel.parsing import Malformed
-from carrel.settings import ClusterSettings, holders_counting
+from carrel.settings import ContextSettings, holders_counting
 
 
 class ReadCluster(ClusterState):
@@ -61,7 +61,7 @@ class _SealWithoutKey(Seal):
         return ADMITTED in pod.annotations
 
 
-def read_cluster(settings: ClusterSettings, access: Access, *, is_allowed: bool = True) -> ReadCluster:
+def read_cluster(settings: ContextSettings, access: Access, *, is_allowed: bool = True) -> ReadCluster:
     """The command ends with the reason if it cannot be read. Raises `Forbidden` without `is_allowed`."""
     denied = ("Not allowed to read the cluster", "kubectl auth can-i list pods -A")
     with cluster_errors(settings, denied, (f"No answer from {access.server}", same_question(settings)), is_allowed):
@@ -72,13 +72,13 @@ def read_cluster(settings: ClusterSettings, access: Access, *, is_allowed: bool 
             raise command_failed("This cluster has no GpuNodeStatus", why, "kubectl get crd", NOT_FOUND) from None
 
 
-async def _read(settings: ClusterSettings, access: Access) -> ReadCluster:
+async def _read(settings: ContextSettings, access: Access) -> ReadCluster:
     async with reading_cluster(settings, access) as carrel:
         return carrel
 
 
 @asynccontextmanager
-async def reading_cluster(settings: ClusterSettings, access: Access) -> AsyncIterator[ReadCluster]:
+async def reading_cluster(settings: ContextSettings, access: Access) -> AsyncIterator[ReadCluster]:
     """The cluster as it is now. Within the block it can be written to. Raises `ClusterError`."""
     client = Client(HttpTransport(access))
     try:

@@ -60,7 +60,9 @@ COMMANDS: Mapping[str, Mapping[str, Entry]] = {
         "adopt": Entry("Record pods that had GPUs before Carrel", "carrel.cli.records:adopt"),
         "release": Entry("Free the GPUs of a node that is lost", "carrel.cli.records:release"),
         "scheduler-config": Entry(
-            "Print the configuration of kube-scheduler", "carrel.cli.scheduler_config:scheduler_config"
+            "Print the configuration of kube-scheduler",
+            "carrel.cli.scheduler_config:scheduler_config",
+            had_options=True,
         ),
         "withdraw": Entry("Before uninstalling: clear what agents wrote on Nodes", "carrel.node.entry_point:withdraw"),
         "purge": Entry("After uninstalling: delete what was left", "carrel.cli.purge:purge"),

@@ -48,10 +48,10 @@ def _in_cluster(ctx: typer.Context) -> list[str]:
     from carrel.kubernetes.cluster import Selection
     from carrel.kubernetes.http_transport import HttpTransport
     from carrel.kubernetes.objects.resources import PODS
-    from carrel.settings import ClusterSettings
+    from carrel.settings import ContextSettings
 
     given = {name: ctx.params.get(name) for name in ("kubeconfig", "context", "server")}
-    access = ClusterSettings(**{name: value for name, value in given.items() if value}).access()
+    access = ContextSettings(**{name: value for name, value in given.items() if value}).access()
 
     async def names() -> Iterator[str]:
         client = Client(HttpTransport(access))

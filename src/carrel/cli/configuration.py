@@ -13,7 +13,7 @@ from carrel.cli.options import ClusterQuerySettings, DataFormat
 from carrel.cli.output import aligned, print_data, print_lines
 from carrel.command_errors import NOT_FOUND, USAGE, command_failed
 from carrel.option_fields import argument, option
-from carrel.settings import ClusterSettings
+from carrel.settings import ContextSettings
 
 if TYPE_CHECKING:
     from carrel.cluster.configuration_changes import Objects
@@ -36,7 +36,7 @@ def complete_key(incomplete: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class ConfigShowSettings(ClusterSettings):
+class ConfigShowSettings(ContextSettings):
     key: str = argument(
         "", "A field or a section, such as tiers.victims or bookings.rules; default: all.", autocompletion=complete_key
     )
@@ -133,7 +133,7 @@ def _content(leaves: "list[Leaf]") -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class CheckSettings(ClusterSettings):
+class CheckSettings(ContextSettings):
     file: str = argument(..., "The file; - reads stdin.", show_default=False)  # type: ignore[assignment] # required
     against_cluster: bool = option(
         False, "Also say what would change in the cluster, and what it would refuse now.", "--against-cluster"
@@ -164,7 +164,7 @@ def check_configuration(settings: CheckSettings) -> None:
 
 
 @dataclass(frozen=True)
-class DiffSettings(ClusterSettings):
+class DiffSettings(ContextSettings):
     file: str = argument(..., "The file; - reads stdin.", show_default=False)  # type: ignore[assignment] # required
 
 
@@ -184,7 +184,7 @@ def diff_configuration(settings: DiffSettings) -> None:
     _print_difference(settings, text)
 
 
-def _print_difference(settings: ClusterSettings, text: str) -> None:
+def _print_difference(settings: ContextSettings, text: str) -> None:
     from carrel.cli.configuration_text import changes_table, refused_lines, value_text
     from carrel.configuration.current import changes
     from carrel.configuration.fields import Change
@@ -287,13 +287,13 @@ def _readable(record: "Record") -> "Configuration":
     return usable(record.text, record.changes, "The configuration of the cluster")
 
 
-def _in_force(settings: ClusterSettings) -> "Record":
+def _in_force(settings: ContextSettings) -> "Record":
     from carrel.cluster.configuration_changes import read_objects
 
     return existing(with_cluster(settings, lambda client: read_objects(client, settings.carrel_namespace)), settings)
 
 
-def existing(objects: "Objects", settings: ClusterSettings) -> "Record":
+def existing(objects: "Objects", settings: ContextSettings) -> "Record":
     """The configuration in force. The command ends if there is none."""
     record = objects.in_force()
     if record is None:
@@ -304,7 +304,7 @@ def existing(objects: "Objects", settings: ClusterSettings) -> "Record":
     return record
 
 
-def with_cluster(settings: ClusterSettings, ask: "Callable[[Client], Coroutine[Any, Any, T]]") -> T:
+def with_cluster(settings: ContextSettings, ask: "Callable[[Client], Coroutine[Any, Any, T]]") -> T:
     """What the API server answers. The command ends if it does not."""
     from carrel.process import connect
 

@@ -10,7 +10,7 @@ from carrel.cli.configuration import complete_key, known_key, with_cluster
 from carrel.cli.output import print_lines
 from carrel.command_errors import CONFLICT, REFUSED, UNAVAILABLE, USAGE, command_failed
 from carrel.option_fields import argument, option
-from carrel.settings import ClusterSettings
+from carrel.settings import ContextSettings
 
 if TYPE_CHECKING:
     from carrel.cluster.configuration_changes import Objects
@@ -32,7 +32,7 @@ def complete_changeable(incomplete: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class ChangeSettings(ClusterSettings):
+class ChangeSettings(ContextSettings):
     key: str = argument(  # type: ignore[assignment] # required
         ..., "A field of bookings.rules or tiers.", show_default=False, autocompletion=complete_changeable
     )

@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from carrel import __version__
 from carrel.command_errors import USAGE, command_failed
-from carrel.option_fields import command
+from carrel.option_fields import command, secrets_of
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
@@ -55,6 +55,15 @@ class Completion(NamedTuple):
 class Command(TyperCommand):
     """A command whose wrong options are reported in three lines."""
 
+    secrets: Mapping[str, str] = {}
+    """Variable of the environment → what it gives."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        super().format_options(ctx, formatter)
+        if self.secrets:
+            with formatter.section("Secrets, which only the environment gives"):
+                formatter.write_dl(list(self.secrets.items()))
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         with _wrong_options(ctx, args):
             rest: list[str] = super().parse_args(ctx, args)
@@ -69,7 +78,7 @@ class CommandWithMovedOptions(Command):
 
         if moved := moved_options(args):
             why = "\n".join(f"{each.option} {each.where}" for each in moved)
-            advice = f"carrel config show {moved[0].field or '--all'}"
+            advice = f"carrel config show {moved[0].field}" if moved[0].field else f"{ctx.command_path} --help"
             raise command_failed(f"{ctx.command_path} does not have {moved[0].option} any more", why, advice, USAGE)
         return super().parse_args(ctx, args)
 
@@ -157,9 +166,16 @@ def _made(name: str, row: Entry) -> Any:
         app = group({"Commands": row.commands}, f"{row.help}.", is_first=False)
     else:
         app = typer.Typer(rich_markup_mode=None, add_completion=False)
-        cls = CommandWithMovedOptions if row.had_options else Command
-        app.command(name, cls=cls)(callback_of(row.function()))
+        function = row.function()
+        app.command(name, cls=_class_of(function, row))(callback_of(function))
     return typer.main.get_command(app)
+
+
+def _class_of(function: Any, row: Entry) -> type[Command]:
+    settings = get_type_hints(function).get("settings")
+    secrets = secrets_of(settings).values() if settings is not None else ()
+    given = {" or ".join(each.variables): each.help for each in secrets}
+    return type("WithSecrets", (CommandWithMovedOptions if row.had_options else Command,), {"secrets": given})
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------

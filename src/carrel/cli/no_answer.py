@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from carrel.command_errors import FORBIDDEN, UNAVAILABLE, command_failed
-from carrel.settings import ClusterSettings
+from carrel.settings import ContextSettings
 
 
 @contextmanager
 def cluster_errors(
-    settings: ClusterSettings, denied: tuple[str, str], failed: tuple[str, str], is_allowed: bool = True
+    settings: ContextSettings, denied: tuple[str, str], failed: tuple[str, str], is_allowed: bool = True
 ) -> Iterator[None]:
     """A `ClusterError` ends the command. `denied` and `failed` are each what is said then, and what helps.
 
@@ -34,7 +34,7 @@ def cluster_errors(
         raise command_failed(what, why, advice, UNAVAILABLE) from None
 
 
-def same_question(settings: ClusterSettings) -> str:
+def same_question(settings: ContextSettings) -> str:
     """A command of kubectl that asks the same API server."""
     given = {"--server": settings.server, "--kubeconfig": settings.kubeconfig, "--context": settings.context}
     options = [f"{option} {value}" for option, value in given.items() if value]

@@ -5,7 +5,7 @@ from enum import Enum
 
 from carrel.cli.complete import bookings
 from carrel.option_fields import argument, option, setting
-from carrel.settings import ClusterSettings
+from carrel.settings import ContextSettings
 
 Words = list[str] | None
 """An option that may be given several times."""
@@ -53,7 +53,7 @@ class OneBookingSettings(BookingOutputSettings):
 
 
 @dataclass(frozen=True)
-class ClusterQuerySettings(ClusterSettings):
+class ClusterQuerySettings(ContextSettings):
     """Which cluster. By which rules its pods are read, its scheduler says there."""
 
     output: DataFormat = option(DataFormat.TABLE, "Output format.", "--output", "-o")

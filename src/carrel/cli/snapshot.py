@@ -1,9 +1,9 @@
 """`carrel snapshot`."""
 
-from carrel.settings import ClusterSettings
+from carrel.settings import ContextSettings
 
 
-def snapshot(settings: ClusterSettings) -> None:
+def snapshot(settings: ContextSettings) -> None:
     """Print the cluster's GPUs, pods and bookings as JSON, for `carrel simulate --from`.
 
     Who holds which GPU is in it, and who waits. Nodes, people and pods are numbered, not named. Nothing is in it of

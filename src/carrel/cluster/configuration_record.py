@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from carrel.configuration.current import CurrentConfiguration, changes
+from carrel.configuration.current import CurrentConfiguration, FieldChange, changes
 from carrel.configuration.fields import Change
 from carrel.configuration.reading import Unusable, read
 from carrel.configuration.schema import Configuration
@@ -30,8 +30,9 @@ log = logging.getLogger(__name__)
 
 GIVEN, CHANGES, APPLIED = "carrel", "carrel-changes", "carrel-applied"
 TEXT, CHANGES_TEXT, REFUSED, HISTORY = "carrel.yaml", "changes.yaml", "refused.json", "history.json"
-LONGEST_HISTORY = 50
-"""Changes. An object has at most a megabyte."""
+LONGEST_HISTORY, LARGEST_HISTORY = 50, 128 * 1024
+"""Changes, and their bytes. An object has at most a megabyte, and without room for the next change none could be
+recorded any more."""
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,8 +67,10 @@ class Record:
 
     def data(self) -> dict[str, str]:
         refused = msgspec.json.encode(self.refused).decode() if self.refused.mistakes else ""
-        history = msgspec.json.encode(list(self.history[-LONGEST_HISTORY:])).decode()
-        return {TEXT: self.text, CHANGES_TEXT: self.changes, REFUSED: refused, HISTORY: history}
+        history = list(self.history[-LONGEST_HISTORY:])
+        while len(encoded := msgspec.json.encode(history)) > LARGEST_HISTORY:
+            del history[0]
+        return {TEXT: self.text, CHANGES_TEXT: self.changes, REFUSED: refused, HISTORY: encoded.decode()}
 
     def configuration(self) -> Configuration:
         """Raises `Unusable` if it was written by a version of Carrel that knows other fields."""
@@ -137,15 +140,31 @@ def _loudly(record: Record) -> Configuration:
     return record.configuration()
 
 
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """What a process reads of the configuration."""
+
+    sections: Sequence[str]
+    """Such as `tiers`."""
+    when_it_starts: Sequence[str] = ()
+    """Sections and fields of which it takes over no change while it runs, besides the fields that say so themselves."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(f"{each}." for each in self.sections)
+
+    def takes_over(self, change: FieldChange) -> bool:
+        """Whether the change takes effect while the process runs; else it has to start again."""
+        late = tuple(f"{each}." for each in self.when_it_starts)
+        return change.change is Change.AT_ONCE and not f"{change.path}.".startswith(late)
+
+
 class ConfigurationWatch:
     """Keeps the configuration of a process as the record says it."""
 
-    def __init__(
-        self, cluster: Cluster, namespace: str, current: CurrentConfiguration, sections: Sequence[str]
-    ) -> None:
-        """`sections`: those that this process reads, such as `tiers` or `bookings.rules`."""
+    def __init__(self, cluster: Cluster, namespace: str, current: CurrentConfiguration, reads: "Reads") -> None:
         self._current = current
-        self._sections = tuple(f"{each}." for each in sections)
+        self._reads = reads
         self._informers = Informers(cluster)
         self.why_restart = ""
         """Which change this process can take over only by starting again."""
@@ -166,10 +185,10 @@ class ConfigurationWatch:
         except Unusable as unusable:
             log.error("configuration_of_another_version: the last good one goes on: %s", unusable)
             return
-        ours = [each for each in changes(self._current.value, wanted) if each.path.startswith(self._sections)]
+        ours = [each for each in changes(self._current.value, wanted) if each.path.startswith(self._reads.paths)]
         for each in ours:
             log.info("configuration_changed %s", each)
-        if late := [str(each) for each in ours if each.change is not Change.AT_ONCE]:
+        if late := [str(each) for each in ours if not self._reads.takes_over(each)]:
             self.why_restart = "; ".join(late)
             self.on_restart()
         else:

@@ -3,14 +3,16 @@
 import ipaddress
 import re
 from collections.abc import Iterator
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from carrel.configuration.schema import ANY_ACCOUNT, Configuration, PodsOfNobody
 from carrel.configuration.schema import MemoryResource as Resource
 from carrel.dialects.options import DeviceList
 from carrel.parsing.addresses import is_address, normal
+from carrel.parsing.printable import printable
 from carrel.parsing.time import words, zone_named
 
+NO_SECRETS = ", without a password: secrets are never in the configuration"
 _BASE_PATH = re.compile(r"(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*/?")
 _ACCOUNT = re.compile(r"system:serviceaccount:[a-z0-9.-]+:[a-z0-9.-]+")
 
@@ -28,7 +30,7 @@ def contradictions(of: Configuration) -> Iterator[str]:
     yield from _about_people(of)
     yield from _about_sign_in(of)
     if of.notifications.webhook_url and not _is_url(of.notifications.webhook_url):
-        yield f"notifications.webhookUrl is {of.notifications.webhook_url!r}; expected https://HOST/PATH"
+        yield f"notifications.webhookUrl is {_shown(of.notifications.webhook_url)}; expected https://HOST/PATH{NO_SECRETS}"
 
 
 def _about_times(of: Configuration) -> Iterator[str]:
@@ -52,7 +54,7 @@ def _about_people(of: Configuration) -> Iterator[str]:
         yield f"hubs.usernameDomain is {of.hubs.username_domain!r}; expected a domain such as lab.example"
     for user, address in of.hubs.users.items():
         if not is_address(normal(address)):
-            yield f"hubs.users.{user} is {address!r}; expected an e-mail address such as ada@lab.example"
+            yield f"hubs.users.{printable(user)} is {address!r}; expected an e-mail address such as ada@lab.example"
     roles = of.bookings.roles
     for name, emails in (("labAdmins", roles.lab_admins), ("platformAdmins", roles.platform_admins)):
         for email in emails:
@@ -62,19 +64,19 @@ def _about_people(of: Configuration) -> Iterator[str]:
 
 def _about_sign_in(of: Configuration) -> Iterator[str]:
     where, oidc, hub = of.bookings, of.bookings.sign_in.oidc, of.bookings.sign_in.hub
-    public = urlsplit(where.public_url)
+    public = _address(where.public_url)
     if where.public_url and (not _is_url(where.public_url) or public.path.strip("/")):
         yield (
-            f"bookings.publicUrl is {where.public_url!r}; expected something like https://gpus.lab.example; a path"
-            " belongs to bookings.basePath"
+            f"bookings.publicUrl is {_shown(where.public_url)}; expected something like https://gpus.lab.example; a"
+            " path belongs to bookings.basePath"
         )
     if not _BASE_PATH.fullmatch(where.base_path):
         yield f"bookings.basePath is {where.base_path!r}; expected something like /services/carrel"
     for name, url in (("oidc.issuer", oidc.issuer), ("hub.url", hub.url), ("hub.apiUrl", hub.api_url)):
         if url and not _is_url(url):
-            yield f"bookings.signIn.{name} is {url!r}; expected something like https://login.lab.example"
+            yield f"bookings.signIn.{name} is {_shown(url)}; expected something like https://login.lab.example"
     for name, url in (("oidc.issuer", oidc.issuer), ("hub.url", hub.url)):
-        address = urlsplit(url)
+        address = _address(url)
         if address.scheme == "http" and not is_loopback(address.hostname or ""):
             yield f"bookings.signIn.{name} must be https: whoever answers there decides who people are"
         if url and not where.public_url:
@@ -88,9 +90,23 @@ def _about_sign_in(of: Configuration) -> Iterator[str]:
             yield f"bookings.signIn.trustedProxies: {error}"
 
 
+def _address(url: str) -> SplitResult:
+    """Return the parts of an address; all are empty if it is none, as in `http://[`."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return urlsplit("")
+
+
+def _shown(url: str) -> str:
+    """Without what may be a password: mistakes are told in Events, to more people."""
+    return repr(re.sub(r"//[^/]*@", "//…@", url))
+
+
 def _is_url(text: str) -> bool:
-    address = urlsplit(text)
-    return address.scheme in ("http", "https") and bool(address.netloc)
+    """A name and a password before the host are refused: whoever reads the configuration would see them."""
+    address = _address(text)
+    return address.scheme in ("http", "https") and bool(address.netloc) and "@" not in address.netloc
 
 
 def is_loopback(host: str) -> bool:

@@ -1,14 +1,17 @@
 """The configuration that is in force in a process, and what of a change it can take over while it runs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from carrel.configuration.fields import Change
-from carrel.configuration.reading import every_field
+from carrel.configuration.reading import every_field, shortened
 from carrel.configuration.schema import Configuration
 
 T = TypeVar("T")
+
+LONGEST = 200
+"""Characters of a value in a sentence about its change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,11 @@ class FieldChange:
     change: Change
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.old} → {self.new}"
+        """It is kept in the history: of many names, those that differ; of a long value, its beginning."""
+        old, new = self.old, self.new
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            old, new = ({key: of[key] for key in of if old.get(key) != new.get(key)} for of in (old, new))
+        return f"{self.path}: {shortened(str(old), LONGEST)} → {shortened(str(new), LONGEST)}"
 
 
 def changes(old: Configuration, new: Configuration) -> Iterator[FieldChange]:

@@ -1,11 +1,12 @@
-"""Options of components that are fields of the configuration now, and variables that gave them.
+"""Options of components that are fields of the configuration now, and variables that gave them; and options that only
+the environment gives now, because they are secrets.
 
 Carrel 0.1 had them as options of up to five processes. Who still gives one is told where it went: what is ignored
 silently would be a rule that does not hold.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,14 +15,18 @@ class Moved:
 
     option: str
     field: str
-    """Path in the configuration; empty: there is nothing to set any more."""
+    """Path in the configuration; empty: there is none."""
     variable: str
     more: str = ""
     """What else there is to know."""
+    is_secret: bool = False
+    """Whether the variable still gives it."""
 
     @property
     def where(self) -> str:
         """Where it went, in words."""
+        if self.is_secret:
+            return f"is only given by the environment, as {self.variable}: other users of the machine see options"
         what = f"is {self.field} in the configuration" if self.field else "is gone"
         return f"{what}: {self.more}" if self.more else what
 
@@ -29,6 +34,10 @@ class Moved:
 def _moved(option: str, field: str, variable: str = "", more: str = "") -> Moved:
     named = variable or f"CARREL_{option.removeprefix('--').replace('-', '_').upper()}"
     return Moved(option, field, named, more)
+
+
+def _secret(option: str) -> Moved:
+    return replace(_moved(option, ""), is_secret=True)
 
 
 _SECONDS = "write its unit, as in 90s or 10m"
@@ -97,11 +106,15 @@ MOVED: tuple[Moved, ...] = (
     _moved("--mail-from", "notifications.mailFrom"),
     _moved("--webhook-url", "notifications.webhookUrl"),
     _moved("--service", "", "CARREL_SERVICES", "nobody asks about everybody any more"),
+    _moved("--context", "", more="the kubeconfig's current context counts; --kubeconfig names another file"),
+    _moved("--cdi-folder", "", more="devices of ResourceClaims are written to /var/run/cdi, where runtimes read them"),
+    *map(_secret, ("--seal-key", "--path-secret", "--api-token", "--terminator-token", "--maia-token", "--smtp-url")),
+    *map(_secret, ("--oidc-client-secret", "--hub-client-secret", "--webhook-secret")),
 )
-"""In the order of the configuration."""
+"""In the order of the configuration; then what is no field of it."""
 
 BY_OPTION = {each.option: each for each in MOVED}
-BY_VARIABLE = {each.variable: each for each in reversed(MOVED)}
+BY_VARIABLE = {each.variable: each for each in reversed(MOVED) if not each.is_secret}
 """Of two options with one variable, the first is meant."""
 
 

@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import timedelta
@@ -18,11 +19,16 @@ from carrel.parsing.printable import printable
 T = TypeVar("T")
 
 LARGEST = 256 * 1024
-"""Characters. A lab's file has a few hundred; one with the addresses of all users of a university has more."""
+"""Bytes. A lab's file has a few hundred; one with the addresses of all users of a university has more. The record has
+two such files, and an object of Kubernetes at most a megabyte."""
 DEEPEST = 20
 """Sections within sections. A file of the schema has five."""
 SHOWN = 60
 """Characters of a wrong value that are shown."""
+LONGEST_NUMBER = 40
+"""Characters. Longer ones are no number of anything here, and Python does not write those of thousands of digits."""
+MOST_SAID, LONGEST_SAID = 20, 400
+"""Mistakes, and characters of each, that are said of one configuration: they are written into the record and Events."""
 UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minutes=1), "s": timedelta(seconds=1)}
 _TIME = re.compile(r"([0-9]{1,9})([dhms])", re.ASCII)
 PEOPLE_MAY_CHANGE = ("bookings.rules", "tiers")
@@ -33,8 +39,10 @@ class Unusable(Exception):
     """A configuration that cannot be used: everything that is wrong with it."""
 
     def __init__(self, mistakes: list[str]) -> None:
-        super().__init__("; ".join(mistakes))
-        self.mistakes = mistakes
+        self.mistakes = [shortened(each, LONGEST_SAID) for each in mistakes[:MOST_SAID]]
+        if len(mistakes) > MOST_SAID:
+            self.mistakes.append(f"and {len(mistakes) - MOST_SAID:,} more mistakes")
+        super().__init__("; ".join(self.mistakes))
 
 
 def read(text: str, changed_by_people: str = "") -> Configuration:
@@ -92,21 +100,22 @@ def may_people_change(path: str) -> bool:
 
 def _not_theirs(content: Mapping[str, Any]) -> Iterator[str]:
     for path, _ in leaves(content):
-        if not may_people_change(path):
-            yield f"{path} cannot be changed here, only {' and '.join(PEOPLE_MAY_CHANGE)}: change carrel.yaml"
+        if not may_people_change(path) and path not in PEOPLE_MAY_CHANGE:
+            shown = printable(path)[:SHOWN]
+            yield f"{shown} cannot be changed here, only {' and '.join(PEOPLE_MAY_CHANGE)}: change carrel.yaml"
 
 
 def _content(text: str, name: str, mistakes: list[str]) -> dict[str, Any]:
     """Return the file as a mapping. One that is none is a mistake, and so is one that only pretends to be short."""
-    if len(text) > LARGEST:
-        mistakes.append(f"{name} has {len(text):,} characters; at most {LARGEST:,} are read")
+    if (size := len(text.encode(errors="replace"))) > LARGEST:
+        mistakes.append(f"{name} has {size:,} bytes; at most {LARGEST:,} are read")
         return {}
     try:
-        if why := _why_unread(text):
-            mistakes.append(f"{name}, {why}")
-            return {}
-        content = yaml.load(text, Loader=_PlainLoader)  # noqa: S506 # a safe loader that refuses repeated keys
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        content = _loaded(text)
+    except _Unread as error:
+        mistakes.append(f"{name}, {error}")
+        return {}
+    except ValueError as error:
         mistakes.append(f"{name} is no YAML: {' '.join(str(error).split())[:300]}")
         return {}
     if content is None:
@@ -116,29 +125,58 @@ def _content(text: str, name: str, mistakes: list[str]) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _why_unread(text: str) -> str:
+class _Unread(Exception):
+    """YAML that has more than is read here."""
+
+
+def _loaded(text: str) -> object:
+    """Return what a text says. Raises `ValueError` if it is no YAML, or `_Unread`."""
+    try:
+        _refuse_unread(text)
+        return yaml.load(text, Loader=_PlainLoader)  # noqa: S506 # a safe loader that refuses repeated keys
+    except (yaml.YAMLError, ArithmeticError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+
+
+def _refuse_unread(text: str) -> None:
     """What a short text can do to its reader: it may mean much by aliases, and be so deep that nobody can go through
-    it. Empty: it can be read. Raises `YAMLError`."""
+    it; and PyYAML stumbles over tags that do not fit their value. Raises `_Unread` or `YAMLError`."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
         line = f"line {event.start_mark.line + 1}"
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            return f"{line}: anchors and aliases are not read"
+            raise _Unread(f"{line}: anchors and aliases are not read")
+        if getattr(event, "tag", None) is not None:
+            raise _Unread(f"{line}: tags such as !!str are not read")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > DEEPEST:
-            return f"{line}: more than {DEEPEST} levels are not read"
-    return ""
+            raise _Unread(f"{line}: more than {DEEPEST} levels are not read")
 
 
 class _PlainLoader(yaml.CSafeLoader):
     """Reads plain values only; a key that is there twice is an error instead of one value by chance."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        if twice := [key for key in keys if keys.count(key) > 1]:
-            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]} is there twice", node.start_mark)
+        words = Counter(str(key.value) for key, _ in node.value)
+        why = "<< is not read" if "<<" in words else ""
+        if twice := [word for word, count in words.items() if count > 1]:
+            why = f"{twice[0]} is there twice"
+        if why:
+            raise yaml.constructor.ConstructorError(None, None, why, node.start_mark)
         found: dict[Any, Any] = super().construct_mapping(node, deep)
         return found
+
+    def construct_number(self, node: Any) -> int | float:
+        if len(node.value) > LONGEST_NUMBER:
+            why = f"{shortened(node.value, SHOWN)} is too long for a number"
+            raise yaml.constructor.ConstructorError(None, None, why, node.start_mark)
+        is_whole = node.tag == "tag:yaml.org,2002:int"
+        made: int | float = self.construct_yaml_int(node) if is_whole else self.construct_yaml_float(node)
+        return made
+
+
+for _kind in ("int", "float"):
+    _PlainLoader.add_constructor(f"tag:yaml.org,2002:{_kind}", _PlainLoader.construct_number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +191,10 @@ class _Reader:
             return kind()
         hints = get_type_hints(kind)
         known = {key_of(each.name): each for each in fields(kind)}
-        for key in [each for each in content if each not in known]:
-            self.mistakes.append(_unknown(_joined(path, str(key)), str(key), known))
+        unknown = [str(each) for each in content if each not in known]
+        # Looking for the nearest known word takes time: not for thousands.
+        self.mistakes.extend(_unknown(_joined(path, key), key, known) for key in unknown[:MOST_SAID])
+        self.mistakes.extend(f"{printable(_joined(path, key))} is no field" for key in unknown[MOST_SAID:])
         given: dict[str, Any] = {}
         for key, each in known.items():
             if key in content:
@@ -231,15 +271,19 @@ def _joined(path: str, key: str) -> str:
 
 
 def _shown(value: object) -> str:
-    text = printable(str(value))
-    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
+    return repr(shortened(printable(str(value)), SHOWN))
+
+
+def shortened(text: str, most: int) -> str:
+    """Return the beginning of a long text."""
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def typed(text: str) -> object:
     """Return a value that somebody typed, as the file would have it: `4`, `true`, `14d`, `[a, b]`."""
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        return _loaded(text)
+    except (ValueError, _Unread):
         return text
 
 

@@ -219,7 +219,9 @@ class Hubs:
 class Tiers:
     """What pods without a booking may have, and how they give it back."""
 
-    opportunistic_gpus: int = entry(0, "GPUs that one person may hold without a booking; 0: any number.", least=0)
+    opportunistic_gpus: int = entry(
+        0, "GPUs that one person may hold without a booking; 0: any number.", least=0, most=10_000
+    )
     """No limit: a GPU that nobody uses helps nobody, and booked pods get theirs by revocation."""
     revoke_older_pods: bool = entry(
         False, "Whether pods that were there before Carrel may lose their GPUs to booked pods.", change=Change.RESTART

@@ -62,7 +62,7 @@ class KnownCallersOnly:
         left = _without_secret(self._rules.secrets, scope)
         if left is not None:
             return left
-        why = "the secret of --path-secret is needed, in the path or as the password of the address"
+        why = "the secret of CARREL_PATH_SECRET is needed, in the path or as the password of the address"
         return Refused(403, why, self._error_field)
 
     def _report(self, scope: Scope, why: str) -> None:

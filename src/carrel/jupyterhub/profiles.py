@@ -12,20 +12,13 @@ not.
 import html
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from datetime import datetime
 from typing import Any
-from zoneinfo import ZoneInfo
 
 from carrel.dialects.carrel import GPU_MODEL
 from carrel.dialects.nvidia import GPU
-from carrel.jupyterhub.startable import FreeModel, StartableAnswer, StartableBooking
+from carrel.jupyterhub.startable import StartableAnswer, StartableBooking
 
 AWAY = "Carrel's booking service does not answer. Bookings and free GPUs are not shown; you can still start."
-
-
-def day_and_time(at: datetime, zone: str) -> str:
-    """Return `Fri 20 Nov 18:00 CET`: with the zone's name."""
-    return f"{at.astimezone(ZoneInfo(zone)):%a %d %b %H:%M %Z}"
 
 
 def amount(gpus: int, model: str) -> str:
@@ -33,12 +26,12 @@ def amount(gpus: int, model: str) -> str:
     return f"{gpus} {model.removeprefix('NVIDIA-') or ('GPU' if gpus == 1 else 'GPUs')}"
 
 
-def notices_html(startable: StartableAnswer | None, zone: str) -> str:
+def notices_html(startable: StartableAnswer | None) -> str:
     """What stands above the choices."""
     lines = [*(html.escape(each) for each in startable.notices)] if startable else [AWAY]
     if startable is not None:
         lines += [
-            html.escape(f"Your booking of {amount(each.gpus, each.model)} starts {day_and_time(each.start, zone)}.")
+            html.escape(f"Your booking of {amount(each.gpus, each.model)} starts {startable.local(each.start)}.")
             for each in startable.bookings
             if not each.runs
         ]
@@ -47,15 +40,13 @@ def notices_html(startable: StartableAnswer | None, zone: str) -> str:
     return "".join(f'<p class="carrel-notice">{line}</p>' for line in lines)
 
 
-def next_free_words(startable: StartableAnswer | None, zone: str) -> list[str]:
+def next_free_words(startable: StartableAnswer | None) -> list[str]:
     """When GPUs of the models will be free that are all in use now."""
-    free = startable.free if startable else ()
-    return [_next_free(each, zone) for each in free if not each.gpus and each.next_free is not None]
-
-
-def _next_free(free: FreeModel, zone: str) -> str:
-    when = day_and_time(free.next_free, zone) if free.next_free else "later"
-    return f"{amount(1, free.model)} will be free {when}"
+    return [
+        f"{amount(1, each.model)} will be free {startable.local(each.next_free)}"
+        for each in (startable.free if startable else ())
+        if startable is not None and not each.gpus and each.next_free is not None
+    ]
 
 
 Profile = dict[str, Any]
@@ -73,7 +64,7 @@ def carrel_profiles(more: Sequence[Profile] = ()) -> Callable[[Any], Awaitable[l
 
     async def profiles(spawner: Any) -> list[Profile]:
         startable = await spawner.startable()
-        listed = [*profiles_for(startable, spawner.timezone), *more]
+        listed = [*profiles_for(startable), *more]
         chosen = (spawner.user_options or {}).get("profile", "")
         is_starting = spawner.pending == "spawn"
         is_listed = any(each.get("slug") == chosen for each in listed)
@@ -82,23 +73,23 @@ def carrel_profiles(more: Sequence[Profile] = ()) -> Callable[[Any], Awaitable[l
     return profiles
 
 
-def profiles_for(startable: StartableAnswer | None, zone: str) -> list[Profile]:
+def profiles_for(startable: StartableAnswer | None) -> list[Profile]:
     """In the order of the page. Chosen beforehand is the booking, else no GPU: GPUs are scarce."""
     running = [each for each in startable.bookings if each.runs and each.left] if startable else []
-    found = [profile for booking in running for profile in _of_booking(booking, zone)]
+    found = [profile for booking in running for profile in _of_booking(booking, startable)] if startable else []
     slugs = {each["slug"] for each in found}
     found += [each for each in _of_free_gpus(startable) if each["slug"] not in slugs]
     if not any(each.gpus for each in (startable.free if startable else ())):
-        found.append(_any_gpu(startable, next_free_words(startable, zone)))
+        found.append(_any_gpu(startable, next_free_words(startable)))
     found.append(_profile(NO_GPU, "No GPU", "Your notebook runs on CPU.", 0, ""))
     found[0 if running else -1]["default"] = True
     return found
 
 
-def _of_booking(booking: StartableBooking, zone: str) -> Iterator[Profile]:
+def _of_booking(booking: StartableBooking, startable: StartableAnswer) -> Iterator[Profile]:
     whose = f"Booking of {booking.group}" if booking.group else "Your booking"
     for gpus in sorted({1, booking.left}, reverse=True):
-        title = f"{whose}: {amount(gpus, booking.model)} until {day_and_time(booking.end, zone)}"
+        title = f"{whose}: {amount(gpus, booking.model)} until {startable.local(booking.end)}"
         used = (
             f"{booking.used} of {booking.gpus} are in use." if booking.used else "Nobody can take it away until then."
         )

@@ -100,7 +100,6 @@ class CarrelSpawner(KubeSpawner):  # type: ignore[misc] # it has no types
         config=True,
         help="The hub's ServiceAccount token, with which the booking service is asked. It is read for each question.",
     )
-    timezone = Unicode("UTC", config=True, help="Zone of the times on the spawn page, as Europe/Stockholm.")
     hand_over_limit = Integer(
         180,
         min=0,
@@ -138,7 +137,7 @@ class CarrelSpawner(KubeSpawner):  # type: ignore[misc] # it has no types
 
     async def get_options_form(self) -> str:
         form: str = await super().get_options_form()
-        return notices_html(await self.startable(), self.timezone) + form if form else form
+        return notices_html(await self.startable()) + form if form else form
 
     async def startable(self) -> StartableAnswer | None:
         """What the person may start now. None: the booking service does not say."""
@@ -201,7 +200,7 @@ class CarrelSpawner(KubeSpawner):  # type: ignore[misc] # it has no types
                     yield {"message": kept.words(datetime.now(UTC))}
             elif not told and loop.time() - begun > TELL_NEXT_FREE_AFTER_S:
                 told = True
-                for line in next_free_words(await self.startable(), self.timezone):
+                for line in next_free_words(await self.startable()):
                     yield {"message": line}
 
     # --- running -----------------------------------------------------------------------------------------------------

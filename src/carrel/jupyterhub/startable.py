@@ -1,7 +1,8 @@
 """What a person may start now, as the booking service answers. It reads; `booking_service` asks."""
 
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Annotated, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
@@ -40,6 +41,16 @@ class StartableAnswer(msgspec.Struct, frozen=True):
     notices: tuple[str, ...] = ()
     waits_when_full: bool = False
     """A notebook for which no GPU is free waits for one; else it runs on CPU."""
+    zone: str = "UTC"
+    """In which the person reads times."""
+
+    def local(self, at: datetime) -> str:
+        """Return `Fri 20 Nov 18:00 CET`: with the zone's name."""
+        try:
+            zone: tzinfo = ZoneInfo(self.zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):  # the hub's image may know fewer
+            zone = UTC
+        return f"{at.astimezone(zone):%a %d %b %H:%M %Z}"
 
 
 def read_startable(answer: Any) -> StartableAnswer:

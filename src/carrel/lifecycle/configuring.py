@@ -34,6 +34,7 @@ from carrel.kubernetes.objects.kinds import ConfigMap
 from carrel.kubernetes.objects.resources import CONFIG_MAPS
 from carrel.kubernetes.reflector import Informers
 from carrel.lifecycle.metrics import ControllerMetrics
+from carrel.parsing.printable import printable
 from carrel.parsing.time import seconds
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,8 @@ LOOK_AGAIN_S = 5.0
 """How often what was refused is looked at again: it may have become safe."""
 BY_INSTALLATION = "the installation"
 """Who changed what was given."""
+LONGEST_NOTE = 500
+"""Characters of a name or a reason that are kept. Whoever may change rules writes them."""
 UNREADABLE = "all of it: the record before cannot be read by this version of Carrel"
 
 
@@ -54,9 +57,12 @@ class Configuring:
         self._namespace = state.options.namespace
         self._events = EventRecorder(state.cluster, "carrel-controller", state.options.now)
         self._due = asyncio.Event()
+        self._last: Record | None = None
+        """What this process has recorded since it leads, for a record that somebody deletes."""
 
     async def run(self) -> None:
         """While this process leads, until it is cancelled."""
+        self._last = None  # another process may have led since
         informers = Informers(self._state.cluster)
         for name in (GIVEN, CHANGES, APPLIED):
             watched = informers.watch(CONFIG_MAPS, Selection(self._namespace, fields=f"metadata.name={name}"))
@@ -88,12 +94,16 @@ class Configuring:
         given, people = await find(cluster, GIVEN, namespace), await find(cluster, CHANGES, namespace)
         there = await find(cluster, APPLIED, namespace)
         old = record_of(there) if there is not None else None
+        if old is None and self._last is not None:
+            log.error("configuration_record_gone: it is written again")
+            old = replace(self._last, version="")
         if given is None and old is None:
             return None  # a process that was given its own file
         new = self._decide(given, people, old)
         await self._tell(given if given is not None else there, new, old)
-        if old is None or new.data() != old.data():
+        if there is None or old is None or new.data() != old.data():
             await self._write(new)
+        self._last = new
         return new
 
     def _decide(self, given: ConfigMap | None, people: ConfigMap | None, old: Record | None) -> Record:
@@ -168,4 +178,5 @@ def _readable(record: Record) -> Configuration | None:
 def _change(at: str, people: ConfigMap | None, changed: list[str]) -> Applied:
     notes = people.metadata.annotations if people is not None else {}
     by = notes.get(CHANGED_BY, "somebody") if people is not None else BY_INSTALLATION
-    return Applied(at=at, by=by, reason=notes.get(CHANGE_REASON, ""), changes=changed)
+    by, reason = (printable(each)[:LONGEST_NOTE] for each in (by, notes.get(CHANGE_REASON, "")))
+    return Applied(at=at, by=by, reason=reason, changes=changed)

@@ -11,6 +11,7 @@ from functools import partial
 from uuid import uuid4
 
 from carrel.bookings.client import BookingAddress, BookingStatusClient
+from carrel.cluster.configuration_record import Reads
 from carrel.cluster.gpu_activities import GpuActivities
 from carrel.cluster.record.adoption import Adoption
 from carrel.cluster.runtime_class import RuntimeClasses
@@ -43,8 +44,7 @@ from carrel.settings import cluster_options
 
 log = logging.getLogger(__name__)
 
-READS = ("lab", "memory", "dialects", "nodes", "pods", "tiers", "resourceClaims", "reservations")
-"""The sections of the configuration that matter here."""
+READS = Reads(("lab", "memory", "dialects", "nodes", "pods", "tiers", "resourceClaims", "reservations"))
 
 
 LEASE = "carrel-controller"

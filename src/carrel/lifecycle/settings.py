@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from carrel import __version__
-from carrel.option_fields import setting
+from carrel.option_fields import secret, setting
 from carrel.settings import PodSettings
 
 
@@ -17,8 +17,8 @@ class ControllerSettings(PodSettings):
         8080, "Port of the pod terminator, as MAIA's clients call it; 0: any free one.", min=0, max=65535
     )
     """MAIA's webhook calls http://pod-terminator:8080. Without a token or --terminator-for-all nothing listens."""
-    terminator_token: str = setting("", "Bearer token that callers of the pod terminator need.", show_default=False)
-    """Better in the environment: every user of the machine sees options."""
+    terminator_token: str = secret("Bearer token that callers of the pod terminator need.")
+    """MAIA's own webhook sends none."""
     terminator_for_all: bool = setting(False, "Let every caller use the pod terminator, without a token.")
     """MAIA's webhook sends no token. With this, every caller can end pods that have no booking."""
 

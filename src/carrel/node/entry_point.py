@@ -1,7 +1,7 @@
 """The commands `carrel agent`, one on each node, and `carrel withdraw`, for uninstalling; and two programs in pods."""
 
 from carrel.node.settings import AgentSettings, ReservationSettings, VisibleGpusSettings
-from carrel.settings import ClusterSettings
+from carrel.settings import ContextSettings
 
 __all__ = [
     "AgentSettings",
@@ -37,7 +37,7 @@ def agent(settings: AgentSettings) -> None:
     run(settings)
 
 
-def withdraw(settings: ClusterSettings) -> None:
+def withdraw(settings: ContextSettings) -> None:
     """Remove from the Nodes what agents wrote there: the last step before Carrel's own kinds are deleted.
 
     Agents leave it when they end, because running pods need it. Delete their DaemonSet first: an agent that still runs

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
+from carrel.cluster.configuration_record import Reads
 from carrel.command_errors import USAGE, command_failed
 from carrel.configuration.current import CurrentConfiguration
 from carrel.configuration.schema import ResourceClaims
@@ -34,8 +35,7 @@ from carrel.process import run_with_cluster
 
 log = logging.getLogger(__name__)
 
-READS = ("memory", "dialects", "nodes", "resourceClaims")
-"""The sections of the configuration that matter here."""
+READS = Reads(("memory", "dialects", "nodes", "resourceClaims"))
 
 POLL_S = 0.5
 

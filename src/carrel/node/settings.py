@@ -12,6 +12,7 @@ from carrel.option_fields import option, setting
 from carrel.settings import ClusterSettings, LogLevel, ServingSettings
 
 CDI_FOLDER = Path("/var/run/cdi")
+"""Where all container runtimes read devices. They also read /etc/cdi, which outlives a reboot; claims do not."""
 KUBELET_FOLDER = Path("/var/lib/kubelet")
 DEVICE_PLUGINS = KUBELET_FOLDER / "device-plugins"
 
@@ -40,8 +41,6 @@ class AgentSettings(ServingSettings):
     kubelet_folder: Path = setting(KUBELET_FOLDER, "The kubelet's own folder, its --root-dir.")
     """Its sockets are there, and those of the agent's plugins, which the kubelet must see by the same path. Some
     distributions move it."""
-    cdi_folder: Path = setting(CDI_FOLDER, "Where the container runtime reads the devices of ResourceClaims.")
-    """Runtimes also read /etc/cdi, which outlives a reboot; claims do not."""
     cgroups: Path = setting(Path("/sys/fs/cgroup"), "Where the host's control groups are mounted.")
     """They tell which pods run, also pods that were deleted by force. In a container they must be mounted from the
     host, read-only. Where they cannot be seen, a GPU is free as soon as its pod is gone from the API server."""
@@ -57,7 +56,6 @@ class AgentSettings(ServingSettings):
             nodes.device_list,
             configuration.dialects.cuda_devices,
             self.kubelet_folder,
-            self.cdi_folder,
         )
 
 

@@ -21,7 +21,7 @@ from carrel.kubernetes.objects.kinds import NodeObject
 from carrel.kubernetes.objects.resources import NODES
 from carrel.node.memory_mode_decision import MemoryMode
 from carrel.process import connect
-from carrel.settings import ClusterSettings
+from carrel.settings import ContextSettings
 
 WAIT_S = 15.0
 """A running agent writes everything again within ten seconds."""
@@ -86,7 +86,7 @@ def _shown(node: NodeObject) -> set[str]:
     return {GPU_COUNT, GPU_MEM} & {*node.status.capacity, *node.status.allocatable}
 
 
-def withdraw_all(settings: ClusterSettings) -> None:
+def withdraw_all(settings: ContextSettings) -> None:
     client = connect(settings)
 
     async def withdraw() -> list[str]:

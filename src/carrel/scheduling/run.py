@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
+from carrel.cluster.configuration_record import Reads
 from carrel.cluster.placement_rules import LEASE, PlacementRules, report_rules
 from carrel.cluster.state import ClusterState
 from carrel.command_errors import USAGE, command_failed
@@ -27,8 +28,7 @@ from carrel.settings import cluster_options
 
 log = logging.getLogger(__name__)
 
-READS = ("lab", "memory", "dialects", "pods", "tiers", "resourceClaims", "scheduling")
-"""The sections of the configuration that matter here."""
+READS = Reads(("lab", "memory", "dialects", "pods", "tiers", "resourceClaims", "scheduling"))
 
 HOUSEKEEPING_S = 5.0
 """How often silent agents and expired gangs are looked for."""

@@ -148,7 +148,7 @@ async def test_all_mistakes_in_the_settings_are_listed_at_once(tmp_path: Path) -
         code, said = await process.wait_end()
 
     assert code == 2
-    for word in ("--maia-token", "--dev"):
+    for word in ("CARREL_MAIA_TOKEN", "--dev"):
         assert word in said
     assert "secret-token" not in said
 
@@ -159,7 +159,7 @@ async def test_mistakes_name_the_variable_and_the_token_must_be_ascii() -> None:
         assert "[" not in said.partition("env var")[2].partition(")")[0]
     async with carrel_process("booking", environment={"CARREL_MAIA_TOKEN": "tökén"}) as process:
         code, said = await process.wait_end()
-    assert (code, "--maia-token must be ASCII" in said, "tökén" in said) == (2, True, False)
+    assert (code, "CARREL_MAIA_TOKEN must be ASCII" in said, "tökén" in said) == (2, True, False)
 
 
 async def test_without_its_database_it_ends_with_the_reason(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ WRONG = {
     ),
     "for trying it and for real": (True, "", AT_PROVIDER, "127.0.0.1", "exclude each other"),
     "a hub for trying it": (True, SECRET, AT_HUB, "127.0.0.1", "--dev and bookings.signIn.hub.url exclude each other"),
-    "a hub and no secret": (False, "", AT_HUB, "0.0.0.0", "needs --hub-client-secret"),
+    "a hub and no secret": (False, "", AT_HUB, "0.0.0.0", "needs CARREL_HUB_CLIENT_SECRET"),
 }
 
 
@@ -54,7 +54,7 @@ def test_a_provider_and_an_address_are_enough() -> None:
 WRONG_NOTIFICATIONS = {
     "no address to write from": ("smtp://mail.lab.org", Notifications(), "notifications.mailFrom"),
     "no mail server": ("mail:hunter2", Notifications(mail_from="a@lab.org"), "smtp[s]://"),
-    "no secret": ("", Notifications(webhook_url="https://chat"), "needs --webhook-secret"),
+    "no secret": ("", Notifications(webhook_url="https://chat"), "needs CARREL_WEBHOOK_SECRET"),
 }
 
 
@@ -74,12 +74,12 @@ SHORT = "hunter2"
 @pytest.mark.parametrize(
     ("settings", "option"),
     [
-        (NotificationSettings(webhook_secret=SHORT), "--webhook-secret"),
-        (SignInSettings(hub_client_secret=SHORT), "--hub-client-secret"),
-        (BookingSettings(maia_token=SHORT), "--maia-token"),
-        (ControllerSettings(terminator_token=SHORT), "--terminator-token"),
-        (ExtenderSettings(seal_key=f"{SECRET},{SHORT}"), "--seal-key"),
-        (WebhookSettings(seal_key=SHORT), "--seal-key"),
+        (NotificationSettings(webhook_secret=SHORT), "CARREL_WEBHOOK_SECRET"),
+        (SignInSettings(hub_client_secret=SHORT), "CARREL_HUB_CLIENT_SECRET"),
+        (BookingSettings(maia_token=SHORT), "CARREL_MAIA_TOKEN"),
+        (ControllerSettings(terminator_token=SHORT), "CARREL_TERMINATOR_TOKEN"),
+        (ExtenderSettings(seal_key=f"{SECRET},{SHORT}"), "CARREL_SEAL_KEY"),
+        (WebhookSettings(seal_key=SHORT), "CARREL_SEAL_KEY"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -95,12 +95,12 @@ def test_a_secret_that_can_be_guessed_is_refused_and_not_shown(settings: object,
 def test_in_a_cluster_pods_are_sealed_with_a_secret_or_the_admin_says_that_they_are_not(
     component: str, key: str
 ) -> None:
-    words = [component, "--kubeconfig", "/nowhere", "--seal-key", key]
-    done = CliRunner(env={"CARREL_SEAL_KEY": ""}).invoke(app, words, prog_name="carrel")
+    words = [component, "--kubeconfig", "/nowhere"]
+    done = CliRunner(env={"CARREL_SEAL_KEY": key}).invoke(app, words, prog_name="carrel")
 
     assert done.exit_code == 2
-    assert "--seal-key" in done.stderr and "openssl rand -hex 32" in done.stderr and "hunter2" not in done.stderr
-    assert key or "--seal-key none" in done.stderr
+    assert "CARREL_SEAL_KEY" in done.stderr and "openssl rand -hex 32" in done.stderr and "hunter2" not in done.stderr
+    assert key or "CARREL_SEAL_KEY=none" in done.stderr
 
 
 def test_a_cluster_without_users_needs_no_seal() -> None:
@@ -112,10 +112,11 @@ def test_a_cluster_without_users_needs_no_seal() -> None:
 
 
 def test_all_mistakes_are_in_one_answer(tmp_path: Path) -> None:
-    words = ["booking", "--dev", "--bind-address", "0.0.0.0", "--smtp-url", "smtp://mail.lab.org", "--port", "0"]
+    words = ["booking", "--dev", "--bind-address", "0.0.0.0", "--port", "0"]
     words += ["--inventory", str(tmp_path / "gpus.yaml"), "--database", f"sqlite:///{tmp_path}/carrel.db"]
     (tmp_path / "gpus.yaml").write_text("nodes: [{name: n1, gpus: [{model: A100, memoryMiB: 40960}]}]")
-    done = CliRunner().invoke(app, words, prog_name="carrel")
+    env = {"CARREL_SMTP_URL": "smtp://mail.lab.org"}
+    done = CliRunner().invoke(app, words, prog_name="carrel", env=env)
 
     assert done.exit_code == 2
     for word in ("--dev lets everybody in", "notifications.mailFrom", "Try:  carrel booking --help"):

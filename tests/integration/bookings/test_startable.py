@@ -169,6 +169,7 @@ async def test_the_answer_has_the_form_that_hubs_read(of_hub: Opened, hub: Calle
         "book_url": "http://carrel.test/timeline",
         "notices": [],
         "waits_when_full": False,
+        "zone": "Europe/Stockholm",
     }
 
 
@@ -250,14 +251,14 @@ async def test_the_spawn_page_says_that_the_node_of_a_booking_is_cordoned_and_sh
     opened.inventory.gpus[A6000], opened.inventory.unheld_gpus = 0, {A6000: 0}
     opened.inventory.out_of_use = ("dgx-1 is cordoned (kubectl uncordon dgx-1)",) * 2
 
-    shown = profiles_for(read_startable((await _asked(ada)).json), "Europe/Stockholm")
+    shown = profiles_for(read_startable((await _asked(ada)).json))
 
     assert [each["slug"] for each in shown][1:] == ["gpu-any", "no-gpu"], "no GPU is free now"
     assert shown[0]["description"] == (
         "Your notebook may have to wait: 2 of 2 are out of use: dgx-1 is cordoned (kubectl uncordon dgx-1)."
     )
     opened.inventory.gpus[A6000], opened.inventory.out_of_use = 2, ()
-    shown = profiles_for(read_startable((await _asked(ada)).json), "Europe/Stockholm")
+    shown = profiles_for(read_startable((await _asked(ada)).json))
     assert shown[0]["description"] == "Nobody can take it away until then."
 
 

@@ -17,6 +17,7 @@ from carrel.admission.served_certificate import ServedCertificate
 from carrel.cluster.configuration_record import (
     CHANGES,
     ConfigurationWatch,
+    Reads,
     body_of,
     ensure_changes,
     first_configuration,
@@ -238,7 +239,9 @@ async def open_the_webhook(lab: Lab, recorder: Recorder) -> None:
 async def follow_the_configuration(lab: Lab, recorder: Recorder) -> None:
     """Reads it as every component does when it starts, and watches it."""
     client = Client(recorder)
-    watch = ConfigurationWatch(client, "carrel", CurrentConfiguration(await first_configuration(client, "carrel")), [])
+    watch = ConfigurationWatch(
+        client, "carrel", CurrentConfiguration(await first_configuration(client, "carrel")), Reads([])
+    )
     running = asyncio.ensure_future(watch.run())
     try:
         await eventually(lambda: ("carrel", "", "configmaps", "watch") in recorder.used)

@@ -238,14 +238,12 @@ async def test_a_port_of_the_terminator_that_is_in_use_is_named(tmp_path: Path) 
             "http://127.0.0.1:1",
             "--port",
             "0",
-            "--terminator-token",
-            TOKEN,
             "--terminator-port",
             port,
             "--config",
             config_file(tmp_path),
         )
-        async with carrel_process("controller", *options) as process:
+        async with carrel_process("controller", *options, environment={"CARREL_TERMINATOR_TOKEN": TOKEN}) as process:
             code, told = await process.wait_end()
 
     assert code == 6

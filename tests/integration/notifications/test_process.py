@@ -13,9 +13,8 @@ from tests.kit.sinks import MailSink
 
 async def test_a_booking_in_the_running_service_is_notified_by_mail(tmp_path: Path) -> None:
     async with MailSink().listening() as mail:
-        process = booking_process(
-            tmp_path, "--smtp-url", mail.url, more="notifications: {mailFrom: carrel@lab.example}"
-        )
+        sender = "notifications: {mailFrom: carrel@lab.example}"
+        process = booking_process(tmp_path, more=sender, CARREL_SMTP_URL=mail.url)
         service = await asyncio.to_thread(process.__enter__)
         try:
             await asyncio.to_thread(_book, service)

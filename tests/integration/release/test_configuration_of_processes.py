@@ -4,6 +4,7 @@ mistake changes nothing."""
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from carrel.cluster.configuration_record import APPLIED, GIVEN, find, record_of
 from carrel.kubernetes.objects.resources import CONFIG_MAPS
@@ -49,6 +50,19 @@ async def test_a_change_is_in_force_while_processes_run_and_those_that_must_star
         )
         await extender.wait_line("ready nodes=1")
         assert extender.running.returncode is None
+
+
+async def test_a_hub_that_is_trusted_no_more_is_trusted_no_more_by_the_booking_service(tmp_path: Path) -> None:
+    """It has settled who the callers are, and remembers their tokens: it starts again."""
+    hub = "system:serviceaccount:jhub:hub"
+    async with a_controller() as (lab, url, _):
+        await configure(lab.client, f"hubs: {{accounts: ['{hub}']}}")
+        database = ("--database", f"sqlite:///{tmp_path}/carrel.db")
+        async with carrel_process("booking", "--server", url, "--port", "0", *database) as booking:
+            await booking.wait_line("listening url=")
+            await configure(lab.client, "{}")
+            await booking.wait_line(f"starting_again .* hubs.accounts: .*{hub}.* → ")
+            await booking.wait_line("listening url=")
 
 
 async def test_a_mistake_changes_nothing_and_a_process_that_starts_meanwhile_says_so() -> None:

@@ -110,22 +110,22 @@ async def test_it_does_not_start_on_an_open_address_without_knowing_its_callers(
 
     assert refused.code == 2
     assert "with --bind-address 0.0.0.0 anybody who reaches the port could call the extender" in refused.err
-    assert "write --path-secret (better CARREL_PATH_SECRET) or --client-ca, or listen on 127.0.0.1" in refused.err
+    assert "set CARREL_PATH_SECRET or write --client-ca, or listen on 127.0.0.1" in refused.err
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("secret", "options", "why"),
     [
-        pytest.param(["--path-secret", "short"], "--path-secret has 5 characters; at least 16 are needed", id="short"),
+        pytest.param("short", [], "CARREL_PATH_SECRET has 5 characters; at least 16 are needed", id="short"),
+        pytest.param("a/secret?with=marks", [], "small letters, digits and - between them only", id="no path"),
         pytest.param(
-            ["--path-secret", "a/secret?with=marks"], "small letters, digits and - between them only", id="no path"
+            "", ["--client-ca", "/etc/hostname"], "--client-ca needs a server certificate", id="no certificate"
         ),
-        pytest.param(["--client-ca", "/etc/hostname"], "--client-ca needs a server certificate", id="no certificate"),
-        pytest.param(["--tls-folder", "/nowhere"], "--tls-folder /nowhere", id="no such folder"),
+        pytest.param("", ["--tls-folder", "/nowhere"], "--tls-folder /nowhere", id="no such folder"),
     ],
 )
-async def test_settings_that_cannot_work_are_refused_with_the_reason(options: list[str], why: str) -> None:
-    refused = await carrel("extender", "--server", "http://127.0.0.1:9", *options)
+async def test_settings_that_cannot_work_are_refused_with_the_reason(secret: str, options: list[str], why: str) -> None:
+    refused = await carrel("extender", "--server", "http://127.0.0.1:9", *options, CARREL_PATH_SECRET=secret)
 
     assert refused.code == 2 and why in refused.err
     assert "short" not in refused.err and "a/secret" not in refused.err
@@ -158,7 +158,7 @@ async def test_with_a_secret_only_those_who_know_it_get_an_answer_and_the_log_do
 
         process.running.terminate()
         _, story = await process.wait_end()
-    assert "unknown_caller" in story and "path-secret" in story and SECRET not in story
+    assert "unknown_caller" in story and "CARREL_PATH_SECRET" in story and SECRET not in story
 
 
 async def test_a_caller_without_the_secret_cannot_make_it_read_a_body() -> None:

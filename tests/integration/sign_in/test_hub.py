@@ -197,7 +197,7 @@ async def test_a_wrong_secret_is_said_to_be_the_services_fault(
     monkeypatch.setattr("tests.kit.hub_provider.SECRET", "another one")
     status, page = await service.get("/sign-in")
 
-    assert (status, "--hub-client-secret" in page) == (403, True)
+    assert (status, "CARREL_HUB_CLIENT_SECRET" in page) == (403, True)
 
 
 async def test_who_signs_out_stays_signed_out(service: Service) -> None:

@@ -334,7 +334,8 @@ class _HubProcess:
 def a_startable(free: dict[str, int], **more: Any) -> dict[str, Any]:
     """What the booking service answers where these GPUs are free: model → number."""
     listed = [{"model": model, "gpus": gpus, "next_free": None} for model, gpus in free.items()]
-    return {"user": "", "matches": True, "bookings": [], "free": listed, "book_url": "", "notices": [], **more}
+    answer = {"user": "", "matches": True, "bookings": [], "free": listed, "book_url": "", "notices": []}
+    return {**answer, "zone": "Europe/Stockholm", **more}
 
 
 def a_booking(model: str, end: datetime, **more: Any) -> dict[str, Any]:

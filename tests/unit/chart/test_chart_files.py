@@ -65,6 +65,7 @@ def test_whoever_gives_what_moved_is_told_where_it_went() -> None:
     assert SCHEMA["properties"]["whenFull"] == {"const": "moved to config.tiers.whenFull"}
     variables = SCHEMA["definitions"]["env"]["properties"]
     assert variables["CARREL_STRICT"] == {"const": "moved to config.pods.strict"}
+    assert variables["CARREL_CDI_FOLDER"] == {"const": "moved to nowhere: leave it out"}
 
 
 def test_gpu_booking_has_its_own_values_and_all_of_carrels() -> None:

@@ -6,6 +6,8 @@ import pytest
 
 from carrel.configuration.reading import (
     LARGEST,
+    LONGEST_SAID,
+    MOST_SAID,
     Unusable,
     as_text,
     content_of,
@@ -150,6 +152,13 @@ def test_a_length_of_time_without_a_known_unit_is_refused(value: str) -> None:
             id="a hub without TLS",
         ),
         pytest.param("bookings: {signIn: {trustedProxies: [here]}}", "trustedProxies: 'here'", id="a network"),
+        pytest.param("bookings: {publicUrl: 'http://['}", "bookings.publicUrl is 'http://['", id="half a URL"),
+        pytest.param("notifications: {webhookUrl: 'https://[::1'}", "notifications.webhookUrl is", id="half a chat"),
+        pytest.param(
+            "notifications: {webhookUrl: 'https://me:secret@chat.lab.example/x'}",
+            "is 'https://…@chat.lab.example/x'; expected https://HOST/PATH, without a password: secrets are never",
+            id="a secret",
+        ),
         pytest.param("notifications: {webhookUrl: chat}", "notifications.webhookUrl is 'chat'", id="a chat"),
     ],
 )
@@ -172,23 +181,48 @@ def test_values_that_contradict_each_other_or_mean_nothing_are_refused(text: str
         pytest.param("a: &a [*a]", "anchors and aliases are not read", id="an alias of itself"),
         pytest.param("{? {a: 1} : 2}", "carrel.yaml is no YAML", id="a mapping as a key"),
         pytest.param("--- {}\n--- {}", "carrel.yaml is no YAML", id="two documents"),
-        pytest.param("lab: !!python/object/apply:os.system [id]", "carrel.yaml is no YAML", id="a tag that calls"),
-        pytest.param("lab: !!python/name:os.system ''", "carrel.yaml is no YAML", id="a tag of Python"),
-        pytest.param("lab: !!binary '***'", "lab is", id="no base64"),
+        pytest.param(
+            "lab: !!python/object/apply:os.system [id]",
+            "line 1: tags such as !!str are not read",
+            id="a tag that calls",
+        ),
+        pytest.param("lab: !!python/name:os.system ''", "tags such as !!str", id="a tag of Python"),
+        pytest.param("lab: !!bool perhaps", "tags such as !!str", id="a tag that does not fit its value"),
         pytest.param("lab: {timezone: 2026-13-45}", "carrel.yaml is no YAML: month", id="no date"),
-        pytest.param("lab: {timezone: !!set {a}}", "lab.timezone is", id="a set"),
+        pytest.param("lab: {timezone: !!set {a}}", "tags such as !!str", id="a set"),
+        pytest.param(
+            f"pods: {{schedulers: [0x{'f' * 9000}]}}", "too long for a number", id="a number that Python fears"
+        ),
+        pytest.param(f"lab: {{timezone: 1{':10' * 400}.5}}", "too long for a number", id="a number with the base 60"),
         pytest.param("\x00", "carrel.yaml is no YAML", id="a null byte"),
         pytest.param("{" * 120_000, "carrel.yaml, line 1: more than 20 levels are not read", id="open brackets"),
         pytest.param("[" * 120_000 + "]" * 120_000, "more than 20 levels", id="deep lists"),
         pytest.param("a: " + "{a: " * 3000 + "1" + "}" * 3000, "more than 20 levels", id="deep sections"),
-        pytest.param("x" * 1024 * 1024, f"1,048,576 characters; at most {LARGEST:,} are read", id="1 MiB"),
-        pytest.param("<<: {tiers: {}}", "", id="a merge key"),
+        pytest.param("x" * 1024 * 1024, f"1,048,576 bytes; at most {LARGEST:,} are read", id="1 MiB"),
+        pytest.param(f"lab: {{timezone: {'å' * 200_000}}}", f"at most {LARGEST:,} are read", id="letters of two bytes"),
+        pytest.param("<<: {tiers: {}}", "<< is not read", id="a merge key"),
     ],
 )
 def test_a_file_that_is_no_configuration_is_refused_with_one_sentence(text: str, said: str) -> None:
     found = mistakes(text)
     assert said in found[0]
     assert all(len(each) < 500 for each in found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("".join(f"a{each}: 1\n" for each in range(20_000)), id="unknown fields"),
+        pytest.param("hubs:\n  users:\n" + "".join(f"    u{n}: u\n" for n in range(9_000)), id="users"),
+        pytest.param(f"hubs: {{accounts: [{', '.join(f'x{n:0900}' for n in range(200))}]}}", id="long values"),
+    ],
+)
+def test_of_very_many_mistakes_the_first_are_said_and_how_many_there_are(text: str) -> None:
+    """They are written into the record, which has at most a megabyte, and each becomes an Event."""
+    found = mistakes(text)
+    assert len(found) == MOST_SAID + 1
+    assert found[-1].startswith("and ") and found[-1].endswith(" more mistakes")
+    assert all(len(each) <= LONGEST_SAID + 1 for each in found)
 
 
 def test_a_wrong_value_is_shown_shortened_and_without_control_characters() -> None:

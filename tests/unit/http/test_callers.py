@@ -89,5 +89,5 @@ def test_a_secret_is_in_no_answer_and_in_no_line_of_the_log(caplog: pytest.LogCa
         nearly = f"/{SECRET.decode()}x/carrel/filter"
         asked = Asked(BY_SECRET, nearly, authorization=password(SECRET + b"x"))
 
-    assert b"--path-secret" in asked.body and SECRET not in asked.body
+    assert b"CARREL_PATH_SECRET" in asked.body and SECRET not in asked.body
     assert "unknown_caller address=10.6.6.6" in caplog.text and SECRET.decode() not in caplog.text

@@ -1,6 +1,7 @@
 """The choices and the words of the spawn page."""
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,12 +13,11 @@ from carrel.jupyterhub.profiles import (
     notices_html,
     profiles_for,
 )
-from carrel.jupyterhub.startable import FreeModel, StartableBooking, read_startable
-from carrel.jupyterhub.startable import StartableAnswer as Answered
+from carrel.jupyterhub.startable import FreeModel, StartableAnswer, StartableBooking, read_startable
 
 FRIDAY = datetime(2026, 11, 20, 17, 0, tzinfo=UTC)
 MONDAY = datetime(2026, 11, 16, 8, 0, tzinfo=UTC)
-ZONE = "Europe/Stockholm"
+Answered = partial(StartableAnswer, zone="Europe/Stockholm")
 
 
 def a_booking(**more: Any) -> StartableBooking:
@@ -25,8 +25,8 @@ def a_booking(**more: Any) -> StartableBooking:
     return StartableBooking(**{**known, **more})
 
 
-def titles(startable: Answered | None) -> list[str]:
-    return [each["display_name"] for each in profiles_for(startable, ZONE)]
+def titles(startable: StartableAnswer | None) -> list[str]:
+    return [each["display_name"] for each in profiles_for(startable)]
 
 
 A6000 = FreeModel("NVIDIA-RTX-A6000", 3)
@@ -40,7 +40,7 @@ A6000 = FreeModel("NVIDIA-RTX-A6000", 3)
 def test_the_page_promises_what_the_cluster_does_when_it_is_full(waits: bool, said: str) -> None:
     startable = Answered((), (FreeModel("NVIDIA-A100", 0),), waits_when_full=waits)
 
-    (any_gpu,) = (each for each in profiles_for(startable, ZONE) if each["slug"] == "gpu-any")
+    (any_gpu,) = (each for each in profiles_for(startable) if each["slug"] == "gpu-any")
 
     assert f"If none is free, your notebook {said}." in any_gpu["description"]
 
@@ -73,13 +73,13 @@ def test_the_page_promises_what_the_cluster_does_when_it_is_full(waits: bool, sa
         pytest.param(None, ["A GPU if one is free", "No GPU"], id="the booking service is away"),
     ],
 )
-def test_the_page_shows(startable: Answered | None, shown: list[str]) -> None:
+def test_the_page_shows(startable: StartableAnswer | None, shown: list[str]) -> None:
     assert titles(startable) == shown
 
 
 def test_the_booking_is_chosen_beforehand_and_otherwise_no_gpu() -> None:
-    def chosen(startable: Answered | None) -> list[str]:
-        return [each["slug"] for each in profiles_for(startable, ZONE) if each.get("default")]
+    def chosen(startable: StartableAnswer | None) -> list[str]:
+        return [each["slug"] for each in profiles_for(startable) if each.get("default")]
 
     assert chosen(Answered((a_booking(),), (A6000,))) == ["gpu-nvidia-a100-1"]
     assert chosen(Answered((), (A6000,))) == ["no-gpu"]
@@ -87,14 +87,14 @@ def test_the_booking_is_chosen_beforehand_and_otherwise_no_gpu() -> None:
 
 
 def test_no_gpu_says_so_where_the_hub_gives_everybody_one() -> None:
-    override = profiles_for(None, ZONE)[-1]["kubespawner_override"]
+    override = profiles_for(None)[-1]["kubespawner_override"]
 
     assert override["extra_resource_limits"] == {"nvidia.com/gpu": "0"}
     assert override["extra_annotations"] == {"carrel.dev/gpu-model": None}
 
 
 def test_a_choice_asks_for_the_model() -> None:
-    override = profiles_for(Answered((a_booking(gpus=2),), ()), ZONE)[0]["kubespawner_override"]
+    override = profiles_for(Answered((a_booking(gpus=2),), ()))[0]["kubespawner_override"]
 
     assert override["extra_resource_limits"] == {"nvidia.com/gpu": "2"}
     assert override["extra_annotations"] == {"carrel.dev/gpu-model": "NVIDIA-A100"}
@@ -103,15 +103,15 @@ def test_a_choice_asks_for_the_model() -> None:
 class ASpawner:
     """What a profile list reads of a spawner."""
 
-    def __init__(self, startable: Answered | None, profile: str, pending: str | None) -> None:
-        self.timezone, self.pending, self.user_options = ZONE, pending, {"profile": profile}
+    def __init__(self, startable: StartableAnswer | None, profile: str, pending: str | None) -> None:
+        self.pending, self.user_options = pending, {"profile": profile}
         self._startable = startable
 
-    async def startable(self) -> Answered | None:
+    async def startable(self) -> StartableAnswer | None:
         return self._startable
 
 
-async def choices(startable: Answered | None, profile: str, pending: str | None) -> dict[str, Profile]:
+async def choices(startable: StartableAnswer | None, profile: str, pending: str | None) -> dict[str, Profile]:
     return {each["slug"]: each for each in await carrel_profiles()(ASpawner(startable, profile, pending))}
 
 
@@ -130,7 +130,7 @@ async def choices(startable: Answered | None, profile: str, pending: str | None)
     ],
 )
 async def test_a_choice_that_is_not_shown_any_more_still_starts(
-    chosen: str, startable: Answered | None, asked: tuple[str, str | None]
+    chosen: str, startable: StartableAnswer | None, asked: tuple[str, str | None]
 ) -> None:
     profile = (await choices(startable, chosen, "spawn"))[chosen]
     override = profile["kubespawner_override"]
@@ -152,8 +152,8 @@ def test_what_others_wrote_is_escaped() -> None:
     evil = "<script>alert(1)</script>"
     startable = Answered((a_booking(group=evil),), (FreeModel(evil, 1),), 'javascript:alert("1")', (evil,))
 
-    page = notices_html(startable, ZONE) + "".join(
-        each["display_name"] + each["description"] + each["slug"] for each in profiles_for(startable, ZONE)
+    page = notices_html(startable) + "".join(
+        each["display_name"] + each["description"] + each["slug"] for each in profiles_for(startable)
     )
 
     assert "<script" not in page
@@ -163,18 +163,29 @@ def test_what_others_wrote_is_escaped() -> None:
 def test_notices_stand_above_the_choices() -> None:
     startable = Answered((a_booking(runs=False),), (), "https://gpus.lab.example/book", ("Your booking ends today.",))
 
-    page = notices_html(startable, ZONE)
+    page = notices_html(startable)
 
     assert "Your booking ends today." in page
     assert "Your booking of 1 A100 starts Mon 16 Nov 09:00 CET." in page
     assert 'href="https://gpus.lab.example/book"' in page
-    assert "does not answer" in notices_html(None, ZONE)
+    assert "does not answer" in notices_html(None)
 
 
 def test_people_who_wait_are_told_when_a_gpu_is_free() -> None:
     startable = Answered((), free=(A6000, FreeModel("NVIDIA-A100", 0, FRIDAY), FreeModel("T4", 0)))
 
-    assert next_free_words(startable, ZONE) == ["1 A100 will be free Fri 20 Nov 18:00 CET"]
+    assert next_free_words(startable) == ["1 A100 will be free Fri 20 Nov 18:00 CET"]
+
+
+@pytest.mark.parametrize(
+    ("zone", "written"),
+    [("America/New_York", "Fri 20 Nov 12:00 EST"), ("UTC", "Fri 20 Nov 17:00 UTC"), ("Nowhere/City", "17:00 UTC")],
+    ids=["the person's", "none was chosen", "the hub's image does not know it"],
+)
+def test_times_are_in_the_zone_that_the_booking_service_says(zone: str, written: str) -> None:
+    (title, *_) = titles(StartableAnswer((a_booking(),), (), zone=zone))
+
+    assert title.endswith(written)
 
 
 def test_the_answer_of_the_booking_service_is_read() -> None:
@@ -187,6 +198,7 @@ def test_the_answer_of_the_booking_service_is_read() -> None:
         "free": [{"model": "NVIDIA-RTX-A6000", "gpus": 3, "next_free": None}],
         "book_url": "https://gpus.lab.example/book",
         "notices": ["one"],
+        "zone": "Europe/Stockholm",
     }
 
     found = Answered((a_booking(),), (A6000,), "https://gpus.lab.example/book", ("one",))

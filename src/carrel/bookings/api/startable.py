@@ -73,7 +73,7 @@ async def booking_status(
     authorization: Annotated[str, Header(description="Bearer and the shared token.")] = "",
 ) -> Any:
     if not service.knows_token(authorization.removeprefix("Bearer ")):
-        raise Problem(403, "forbidden", "Not allowed", "This needs the token that is set by --maia-token.")
+        raise Problem(403, "forbidden", "Not allowed", "This needs the token that is set by CARREL_MAIA_TOKEN.")
     booking = await service.queries.active_booking(question.user, question.namespace)
     if booking is None:
         return write_status(BookingStatus())
@@ -108,6 +108,7 @@ class StartableOut(ResponseModel):
     book_url: Annotated[str, Field(description="Where the person books.", examples=["https://gpus.lab.org/timeline"])]
     notices: Annotated[list[str], Field(description="Sentences for the person.")]
     waits_when_full: Annotated[bool, Field(description="A notebook for which no GPU is free waits; else: on CPU.")]
+    zone: Annotated[str, Field(description="In which the person reads times.", examples=["Europe/Stockholm"])]
 
 
 class PodOut(ResponseModel):
@@ -154,6 +155,7 @@ async def startable(
             "book_url": f"{url}/timeline",
             "notices": [*notices, *notices_on_pods(cluster, email), *([] if matches else [unmatched])],
             "waits_when_full": _waits_when_full(service, person),
+            "zone": str(queries.zone),
         }
     )
 

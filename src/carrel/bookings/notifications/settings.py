@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from email.utils import parseaddr
 
 from carrel.configuration.schema import Notifications
-from carrel.option_fields import setting
+from carrel.option_fields import secret
 from carrel.parsing import Malformed
 from carrel.parsing.addresses import is_address
 from carrel.parsing.secret_settings import HOW_TO_MAKE_ONE
@@ -15,13 +15,9 @@ from carrel.parsing.secret_settings import HOW_TO_MAKE_ONE
 class NotificationSettings:
     """The channels for notifications. Without any, none are sent."""
 
-    smtp_url: str = setting(
-        "", "Mail server: smtps://USER:PASSWORD@HOST, or smtp:// (STARTTLS), or smtp+plain://.", show_default=False
-    )
-    """Give a password in the variable: others can see options."""
-    webhook_secret: str = setting(
-        "", "Secret that posts to notifications.webhookUrl are signed with.", show_default=False
-    )
+    smtp_url: str = secret("Mail server: smtps://USER:PASSWORD@HOST, or smtp:// (STARTTLS), or smtp+plain://.")
+    """It has a password."""
+    webhook_secret: str = secret("Secret that posts to notifications.webhookUrl are signed with.")
     """So that the receiver can check the sender."""
 
 
@@ -32,8 +28,8 @@ def mistakes_in_notifications(settings: NotificationSettings, notifications: Not
         try:
             mail_server(settings.smtp_url)
         except Malformed as malformed:
-            yield f"--smtp-url: {malformed}"
+            yield f"CARREL_SMTP_URL: {malformed}"
         if not is_address(parseaddr(notifications.mail_from)[1]):
-            yield "--smtp-url needs notifications.mailFrom in the configuration, an e-mail address"
+            yield "CARREL_SMTP_URL needs notifications.mailFrom in the configuration, an e-mail address"
     if notifications.webhook_url and not settings.webhook_secret:
-        yield f"notifications.webhookUrl needs --webhook-secret; {HOW_TO_MAKE_ONE}"
+        yield f"notifications.webhookUrl needs CARREL_WEBHOOK_SECRET; {HOW_TO_MAKE_ONE}"

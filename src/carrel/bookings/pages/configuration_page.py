@@ -3,6 +3,7 @@
 What other rules would break is shown before they are saved. Bookings that exist stay as they are.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
@@ -15,7 +16,7 @@ from carrel.bookings.pages import forms
 from carrel.bookings.pages.layout import Handler, Page
 from carrel.bookings.people import Person
 from carrel.bookings.records import BookingRecord, LogEntry, Query, State
-from carrel.bookings.rules import RULES, Broken, broken_rules, rule_input
+from carrel.bookings.rules import RULES, Booking, Broken, broken_rules, rule_input
 from carrel.bookings.sign_in.authenticator import CurrentPerson, forbidden
 from carrel.configuration.reading import Leaf, Unusable, may_people_change
 from carrel.configuration.reasons import reasons
@@ -37,10 +38,12 @@ def conflicts(records: Iterable[BookingRecord], rules: BookingRules, zone: tzinf
     """
     by_age = sorted(records, key=lambda record: (record.created_at, record.booking.id))
     limited = {row.name for row in RULES if row.limit}  # the other rules depend on the current time
-    found = []
-    for position, record in enumerate(by_age):
-        earlier = [other.booking for other in by_age[:position]]
-        given = rule_input(record.booking, earlier, record.created_at, rules, zone)
+    found, earlier = [], defaultdict[tuple[str, str], list[Booking]](list)
+    for record in by_age:
+        group = record.booking.group
+        of_the_same = earlier[group, "" if group else record.booking.user]
+        given = rule_input(record.booking, of_the_same, record.created_at, rules, zone)
+        of_the_same.append(record.booking)
         broken = tuple(rule for rule in broken_rules(given) if rule.rule in limited)
         if broken:
             found.append(RuleConflict(record, broken))
@@ -115,8 +118,13 @@ class ConfigurationPage(Page):
         )
 
     async def _conflicts(self, tried: BookingRules) -> list[RuleConflict]:
-        query = Query(states=frozenset({State.ACTIVE, State.PLANNED}), limit=1000)
-        return conflicts((await self._queries.find(query)).records, tried, self._queries.zone)
+        found, after = list[BookingRecord](), None
+        while True:
+            query = Query(states=frozenset({State.ACTIVE, State.PLANNED}), after=after, limit=1000)
+            page = await self._queries.find(query)
+            found += page.records
+            if (after := page.next) is None:
+                return conflicts(found, tried, self._queries.zone)
 
 
 def _sections(fields: Iterable[Leaf]) -> dict[str, list[Leaf]]:

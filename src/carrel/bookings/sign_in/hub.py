@@ -101,7 +101,7 @@ class HubClient:
         status, answer = await self._ask("POST", "/oauth2/token", data=form)
         if status == 401:
             raise SignInFailed(
-                "JupyterHub refuses this service. Its admin compares signIn.hub.clientId and --hub-client-secret"
+                "JupyterHub refuses this service. Its admin compares signIn.hub.clientId and CARREL_HUB_CLIENT_SECRET"
                 " with the hub's configuration"
             )
         token = _checked(status, answer).get("access_token")

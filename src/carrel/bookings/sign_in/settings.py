@@ -6,21 +6,17 @@ from urllib.parse import urlsplit
 
 from carrel.configuration.contradictions import is_loopback
 from carrel.configuration.schema import Bookings
-from carrel.option_fields import option, setting
+from carrel.option_fields import option, secret
 
 
 @dataclass(frozen=True)
 class SignInSettings:
     dev: bool = option(False, "Everybody on this machine may sign in as anybody.")
     """For trials: there is no password."""
-    oidc_client_secret: str = setting(
-        "", "Client secret at the provider; better in the environment.", show_default=False
-    )
-    """Everybody who may list processes can see options. A public client has none: PKCE alone protects the code."""
-    hub_client_secret: str = setting(
-        "", "The api_token of the service in the hub's configuration; better in the environment.", show_default=False
-    )
-    """Everybody who may list processes can see options."""
+    oidc_client_secret: str = secret("Client secret at the OpenID Connect provider.")
+    """A public client has none: PKCE alone protects the code."""
+    hub_client_secret: str = secret("The api_token of the service in the hub's configuration.")
+    """By it the hub knows Carrel."""
 
 
 def mistakes(settings: SignInSettings, bookings: Bookings, bind_address: str) -> Iterable[str]:
@@ -35,6 +31,6 @@ def mistakes(settings: SignInSettings, bookings: Bookings, bind_address: str) ->
             yield f"--dev and bookings.signIn.{name} exclude each other"
     if hub.url and not settings.hub_client_secret:
         yield (
-            "bookings.signIn.hub.url needs --hub-client-secret (CARREL_HUB_CLIENT_SECRET): the api_token of this"
+            "bookings.signIn.hub.url needs CARREL_HUB_CLIENT_SECRET: the api_token of this"
             " service in the hub's configuration"
         )

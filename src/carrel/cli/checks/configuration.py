@@ -17,7 +17,7 @@ from carrel.configuration.schema import Configuration
 from carrel.kubernetes.cluster import ClusterError
 from carrel.lifecycle.settings import ControllerSettings
 from carrel.node.settings import AgentSettings
-from carrel.option_fields import options_of
+from carrel.option_fields import variables_of
 from carrel.parsing.time import words
 from carrel.scheduling.settings import ExtenderSettings
 
@@ -96,15 +96,9 @@ async def given_settings(of: Installation) -> Sequence[Finding]:
     return [*_unknown(newest_of)] or [ok("each component knows all that it was given")]
 
 
-def environment_names(settings: type[Any]) -> frozenset[str]:
-    """Return the variables that give any of these settings."""
-    named = [option.envvar or () for option in options_of(settings).values()]
-    return frozenset(name for names in named for name in ((names,) if isinstance(names, str) else names))
-
-
 def _unknown(pods: Mapping[str, ComponentPod]) -> Iterator[Finding]:
     for component, pod in pods.items():
-        known = ALSO_KNOWN | BY_VARIABLE.keys() | environment_names(SETTINGS[component])
+        known = ALSO_KNOWN | BY_VARIABLE.keys() | variables_of(SETTINGS[component])
         for variable in pod.main.env:
             if variable.name.startswith(PREFIX) and variable.name not in known:
                 text = f"{component} has no setting {variable.name}, which it was given: it is ignored"
