@@ -55,7 +55,7 @@ async def test_a_gpu_fills_when_a_pod_starts_and_shows_its_person(browser: Brows
         await expect(page.get_by_role("region", name="Your pods").first).to_contain_text("GPU 0 of n1")
 
 
-async def test_a_cordoned_node_has_no_idle_gpus_and_every_page_says_why(browser: Browser, tmp_path: Path) -> None:
+async def test_a_cordoned_node_has_no_free_gpus_and_every_page_says_why(browser: Browser, tmp_path: Path) -> None:
     async with (
         a_lab([a_node("dgx-1", gpus=2), a_node("dgx-2", gpus=1)], in_real_time=True) as lab,
         serve(lab.api) as api,

@@ -45,7 +45,7 @@ class FakeInventory(GpuInventory):
     is_known: bool = True
     out_of_use: tuple[str, ...] = ()
     """Of each further GPU of every model, why."""
-    idle_gpus: dict[str, int] | None = None
+    unheld_gpus: dict[str, int] | None = None
     """None: there is no cluster."""
     used: frozenset[str] = frozenset()
     """The bookings that a pod uses."""
@@ -74,10 +74,10 @@ class FakeInventory(GpuInventory):
             for model, count in self.gpus.items()
         }
 
-    def idle(self) -> Mapping[str, int] | None:
-        return self.idle_gpus
+    def unheld(self) -> Mapping[str, int] | None:
+        return self.unheld_gpus
 
-    def next_idle(self) -> Mapping[str, datetime]:
+    def next_unheld(self) -> Mapping[str, datetime]:
         return {}
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cache
 from typing import Any
 
+from carrel.bookings.cluster_view import ClusterView
 from carrel.cluster.invariants import observe, violations
 from carrel.cluster.options import DEFAULT_CLUSTER_OPTIONS, ClusterOptions
 from carrel.cluster.placement_rules import PlacementRules, report_rules
@@ -101,6 +102,7 @@ class Replica(ClusterState):
         dra: bool = False,
         dra_driver: DraDriver = DraDriver.CARREL,
         zone: tzinfo = UTC,
+        is_shown: bool = False,
     ) -> None:
         self.transport = WriteCounter(transport)
         options = ClusterOptions(
@@ -118,6 +120,13 @@ class Replica(ClusterState):
         self.scheduler = scheduler_on(self, SchedulerOptions(timeouts=timeouts))
         self.collector = collector_on(self)
         self.reservations = ReservationPods(self)
+        self._view = ClusterView(self) if is_shown else None
+
+    @property
+    def view(self) -> ClusterView:
+        """What the booking service sees of the cluster; for a replica with `is_shown`."""
+        assert self._view is not None, "lab.replica(is_shown=True)"
+        return self._view
 
     @property
     def device_claims(self) -> DeviceClaims:
@@ -162,11 +171,11 @@ class Lab:
         dra: bool = False,
         dra_driver: DraDriver = DraDriver.CARREL,
         zone: tzinfo = UTC,
+        is_shown: bool = False,
     ) -> AsyncIterator[Replica]:
-        """A replica whose ledger is rebuilt. When the block ends it is killed."""
-        replica = Replica(
-            transport or self.api, self.clock, timeouts, reserve_s, tier_policy, dialect_options, dra, dra_driver, zone
-        )
+        """A replica whose ledger is rebuilt. When the block ends it is killed. `is_shown`: it has a `view`."""
+        where, dra_options = transport or self.api, (dra, dra_driver, zone, is_shown)
+        replica = Replica(where, self.clock, timeouts, reserve_s, tier_policy, dialect_options, *dra_options)
         running = asyncio.ensure_future(replica.informers.run())
         try:
             await replica.informers.wait_synced()

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from carrel.admission.options import AdmissionOptions
-from carrel.bookings.cluster_view import ClusterView
 from carrel.bookings.inventory import ClusterInventory
 from carrel.bookings.pages.cluster_map import PodOnMap, node_on_map, totals
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
@@ -81,21 +80,22 @@ def closed(replica: Replica, node: str = "n1") -> str:
 
 
 @pytest.mark.parametrize(("body", "words"), CLOSED)
-async def test_gpus_of_a_closed_node_are_neither_idle_nor_bookable_and_the_pages_say_why(
+async def test_gpus_of_a_closed_node_are_neither_free_nor_bookable_and_the_pages_say_why(
     body: Json, words: str
 ) -> None:
-    async with a_lab([a_node("n1", 2, model="A6000"), a_node("n2", 1, model="A6000")]) as lab, lab.replica() as carrel:
-        inventory, view, counts = ClusterInventory(carrel), ClusterView(carrel), GpuCounts(carrel.ledger, list)
-        assert inventory.idle() == {"A6000": 3}
+    nodes = a_node("n1", 2, model="A6000"), a_node("n2", 1, model="A6000")
+    async with a_lab(nodes) as lab, lab.replica(is_shown=True) as carrel:
+        inventory, view, counts = ClusterInventory(carrel), carrel.view, GpuCounts(carrel.ledger, list)
+        assert inventory.unheld() == {"A6000": 3}
 
         await change(lab, carrel, "n1", body)
 
-        assert inventory.idle() == {"A6000": 1}
+        assert inventory.unheld() == {"A6000": 1}
         stock = inventory.stock()["A6000"]
         assert (stock.gpus, stock.why_set_aside) == (1, f"2 of 3 are out of use: n1 is {words}")
         shown = node_on_map(N1, carrel.ledger.node(N1), view.entries(N1), lambda uid: PodOnMap(None))
-        assert (shown.unusable, shown.idle) == (words, 0)
-        assert totals(carrel.ledger, view.entries).idle == 1
+        assert (shown.unusable, shown.unheld) == (words, 0)
+        assert totals(carrel.ledger, view.entries).unheld == 1
         gpus = next(metric for metric in counts.read() if metric.name == "carrel_gpus")
         states = {each.labels["state"]: each.value for each in gpus.samples if each.labels["model"] == "A6000"}
         assert (states["unusable"], states["free"]) == (2, 1)
@@ -108,7 +108,7 @@ async def test_after_an_uncordon_everything_counts_again_and_a_deleted_node_leav
             await change(lab, carrel, "n1", CORDONED)
             assert inventory.stock()["A6000"].gpus == 1
             await change(lab, carrel, "n1", OPEN)
-            assert (inventory.stock()["A6000"].gpus, inventory.idle()) == (3, {"A6000": 3})
+            assert (inventory.stock()["A6000"].gpus, inventory.unheld()) == (3, {"A6000": 3})
 
         await change(lab, carrel, "n1", CORDONED)
         await lab.client.delete(NODES, "n1")

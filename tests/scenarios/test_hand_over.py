@@ -40,13 +40,12 @@ async def test_each_hand_over_is_counted_once_with_its_cause_and_its_outcome() -
     async with a_lab([a_node("n1", gpus=1)]) as lab, lab.replica() as replica:
         await an_opportunistic_pod(lab, replica, "train")
         await an_unschedulable_booked_pod(lab, "urgent")
-        closed: list[tuple[Why, HandOverResult]] = []
         controller = TierController(replica)
-        controller.parts.hand_overs.on_closed = lambda why, result: closed.append((why, result))
+        closed = controller.parts.hand_overs.closed
         await settle(lab, controller)
-        assert closed == [(Why.REVOKED, HandOverResult.HANDED_OVER)]
+        assert closed == {(Why.REVOKED, HandOverResult.HANDED_OVER): 1}
         assert await controller.parts.hand_overs.advance("carrel-hand-over-gone") is HandOverResult.HANDED_OVER
-        assert len(closed) == 1, "another replica has closed it, and counted it"
+        assert closed.total() == 1, "another replica has closed it, and counted it"
 
 
 async def test_the_successor_is_the_same_pod_without_its_gpu() -> None:

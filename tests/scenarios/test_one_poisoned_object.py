@@ -258,7 +258,7 @@ class Cluster:
         self._end_promises()
         inventory = ClusterInventory(self.replica)
         assert inventory.stock()[A6000].gpus == 2
-        inventory.next_idle()
+        inventory.next_unheld()
 
     def _end_promises(self) -> None:
         """The extender is another process: what it has only promised, to a poisoned pod too, the pages never see."""

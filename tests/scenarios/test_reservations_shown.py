@@ -122,7 +122,7 @@ async def test_the_map_shows_gpus_with_their_holders_and_changes_when_the_agent_
             ("GPU-n1-1", 1, ["lab/whole"]),
             ("GPU-n1-2", 2, ["lab/half"]),
         ]
-        assert totals(state.ledger, lambda node: shown_gpus(ledger, node)).idle == 1
+        assert totals(state.ledger, lambda node: shown_gpus(ledger, node)).unheld == 1
         one = shown_gpu(ledger, GpuUuid("GPU-n1-2"))
         assert one is not None and [share.holder.name for share in one.shares.values()] == ["half"]
         assert shown_gpu(ledger, GpuUuid("n1/0")) is None
@@ -136,7 +136,7 @@ async def test_a_gpu_that_the_kubelet_cannot_give_is_shown_with_the_reason() -> 
         await eventually(lambda: node_lab.replica.ledger.rooms[N1].whole == 1)
 
         entries = shown_gpus(ledger, N1)
-        assert totals(node_lab.replica.ledger, lambda node: entries).idle == 1
+        assert totals(node_lab.replica.ledger, lambda node: entries).unheld == 1
         assert [entry.gpu.unusable for entry in entries] == [
             "",
             "the kubelet of n1 has 1 of 2 GPUs to give, and they are in use",

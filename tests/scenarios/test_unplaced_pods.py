@@ -8,7 +8,7 @@ import pytest
 from carrel.kubernetes.cluster import DeleteOptions, MergePatch
 from carrel.kubernetes.objects.resources import NAMESPACES, PODS
 from carrel.lifecycle.revoking.revocation import CONTESTED_WAIT
-from carrel.lifecycle.revoking.unplaced_pods import IDLE
+from carrel.lifecycle.revoking.unplaced_pods import PATIENCE
 from tests.kit.gpus import a_node
 from tests.kit.lab import Lab, a_lab
 from tests.kit.tiers import (
@@ -45,7 +45,7 @@ async def an_unplaced_pod(lab: Lab, controller: TierController) -> None:
     await lab.pod("other", limits=WHOLE, annotations=OPPORTUNISTIC)
     await settle(lab, controller, lacking=LACKING)
     assert not await is_placed(lab, "other")
-    lab.clock.now += IDLE
+    lab.clock.now += PATIENCE
     await settle(lab, controller, lacking=LACKING)
     assert await is_placed(lab, "other")
 
@@ -72,7 +72,7 @@ async def test_a_free_gpu_is_not_left_to_a_pod_that_is_not_placed_for_ever() -> 
         for name, notes in (("urgent", BOOKED), ("other", OPPORTUNISTIC)):
             await lab.pod(name, limits=WHOLE, annotations=notes)
         await settle(lab, controller, lacking=LACKING)
-        lab.clock.now += IDLE - timedelta(seconds=1)
+        lab.clock.now += PATIENCE - timedelta(seconds=1)
         await settle(lab, controller, lacking=LACKING)
         assert not await is_placed(lab, "other")
 
@@ -116,7 +116,7 @@ async def test_an_odd_mark_on_a_pod_does_no_harm(forged: str) -> None:
         controller = TierController(replica)
 
         await settle(lab, controller, lacking=LACKING)
-        lab.clock.now += IDLE
+        lab.clock.now += PATIENCE
         await settle(lab, controller, lacking=LACKING)
 
         assert await kept_for(lab) == []
@@ -180,7 +180,7 @@ async def test_what_is_kept_for_a_gang_that_is_not_complete_any_more_is_given_up
 
         lab.clock.now += timedelta(minutes=15)  # what is kept for the next pod of the booking is kept so long
         await settle(lab, controller)
-        lab.clock.now += IDLE
+        lab.clock.now += PATIENCE
         await settle(lab, controller)
 
         assert await kept_for(lab) == []
@@ -203,7 +203,7 @@ async def test_the_time_of_a_member_does_not_run_while_the_gpu_of_another_is_yet
         for _ in range(3):
             await catch_up(lab, replica)
             await controller.round()
-            lab.clock.now += IDLE
+            lab.clock.now += PATIENCE
 
         assert sorted(await kept_for(lab)) == ["lab/one", "lab/two"]
         assert LENT not in {**await lab.annotations("one"), **await lab.annotations("two")}
@@ -263,7 +263,7 @@ async def test_a_gang_that_had_to_wait_for_a_booked_pod_gets_lent_gpus_back_when
         controller = TierController(replica)
         await lab.pod("other", limits=WHOLE, annotations=OPPORTUNISTIC)
         await a_complete_gang(lab, controller)
-        lab.clock.now += IDLE
+        lab.clock.now += PATIENCE
         await settle(lab, controller, lacking=("one", "two"))
         assert await is_placed(lab, "other")
         assert (await events_of(lab, "one"))["GPUGivenUp"] == (

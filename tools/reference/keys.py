@@ -33,7 +33,7 @@ MEANINGS = {
     "BookingEnded": "The booking has ended; the pod is ended or goes on without a GPU.",
     "GPURevoked": "A booked pod needs the GPU; when the pod is ended, and what becomes of it.",
     "RevocationCalledOff": "Nobody needs the GPU of this pod any more: it goes on, and keeps it.",
-    "GPUGivenUp": "GPUs were idle for this booked pod, which was not placed: others may use them now, and until when.",
+    "GPUGivenUp": "GPUs were free for this booked pod, which was not placed: others may use them now, and until when.",
     "GPUKept": "A GPU is kept for this booked pod: who has to give it back, and until when.",
     "RevocationHeldUp": "The pod should have ended and has not: what holds it up.",
     "GPUPodEndsSlowly": "The pod takes too long to end: when it is deleted again, with a short grace period.",

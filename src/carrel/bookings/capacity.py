@@ -90,7 +90,7 @@ class _Counting:
         return ModelCapacity(model, count, self.memory, self.set_aside, tuple(self.out_of_use), by_node)
 
 
-def is_idle(entry: GpuEntry, node: Node | None) -> bool:
+def is_unheld(entry: GpuEntry, node: Node | None) -> bool:
     """Whether a new pod may get the whole GPU: it is healthy, no pod holds a part of it, and it is kept for none."""
     return not (entry.shares or entry.kept_for or entry.gpu.unusable or (node and node.out_of_use))
 

@@ -51,7 +51,8 @@ class ClusterView:
         pod = self.pod(uid)
         if pod is None:
             return NOBODY
-        return self.isolation.ask("usage", pod, lambda pod: PodUser(person_of(pod), self.coverage.tier(pod)), NOBODY)
+        tier = self.state.covered_pods.tier
+        return self.isolation.ask("usage", pod, lambda pod: PodUser(person_of(pod), tier(pod)), NOBODY)
 
     def with_held(self, uses: Iterable[PersonUsage], start: datetime, end: datetime) -> list[PersonUsage]:
         return with_held(uses, self.usage.by_user_and_model(start, end))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from carrel.bookings.capacity import ModelCapacity, capacity_of, is_idle
+from carrel.bookings.capacity import ModelCapacity, capacity_of, is_unheld
 from carrel.bookings.maintenance import HeldPod, Maintenance
 from carrel.cluster.record.shown_gpus import shown_gpus
 from carrel.cluster.state import ClusterState
@@ -47,12 +47,12 @@ class GpuInventory:
         """Whether the booking covers a pod that holds a GPU now. What cannot be seen counts as unused."""
         return False
 
-    def idle(self) -> Mapping[str, int] | None:
+    def unheld(self) -> Mapping[str, int] | None:
         """How many healthy GPUs of each model no pod holds a part of now. None without a cluster: it is not known."""
         return None
 
-    def next_idle(self) -> Mapping[str, datetime]:
-        """For models of which none is idle: when the first booking ends whose pods hold a GPU. A model is not in it if
+    def next_unheld(self) -> Mapping[str, datetime]:
+        """For models of which pods hold all: when the first booking ends whose pods hold a GPU. A model is not in it if
         that is not known."""
         return {}
 
@@ -66,7 +66,7 @@ class _Counted:
     ledger_moment: int = -1
     at: float = 0.0
     stock: Mapping[str, ModelCapacity] = field(default_factory=dict)
-    idle: Mapping[str, int] = field(default_factory=dict)
+    unheld: Mapping[str, int] = field(default_factory=dict)
 
 
 class ClusterInventory(GpuInventory):
@@ -111,17 +111,17 @@ class ClusterInventory(GpuInventory):
     def stock(self) -> Mapping[str, ModelCapacity]:
         return self._count().stock
 
-    def idle(self) -> Mapping[str, int]:
-        return self._count().idle
+    def unheld(self) -> Mapping[str, int]:
+        return self._count().unheld
 
-    def next_idle(self) -> Mapping[str, datetime]:
-        return next_idle_gpus(self._carrel, {model for model, idle in self.idle().items() if not idle})
+    def next_unheld(self) -> Mapping[str, datetime]:
+        return next_unheld_gpus(self._carrel, {model for model, unheld in self.unheld().items() if not unheld})
 
     def _count(self) -> _Counted:
         moment, now = self._ledger.version, self._clock()
         if self._counted.ledger_moment != moment or now >= self._counted.at + RECOUNT_S:
             nodes = (node for name in self._ledger.nodes if (node := self._ledger.node(name)) is not None)
-            self._counted = _Counted(moment, now, capacity_of(nodes, self._set_aside()), idle_gpus(self._ledger))
+            self._counted = _Counted(moment, now, capacity_of(nodes, self._set_aside()), unheld_gpus(self._ledger))
         return self._counted
 
     def _set_aside(self) -> set[GpuUuid]:
@@ -134,7 +134,7 @@ class ClusterInventory(GpuInventory):
         return pod is not None and self._carrel.covered_pods.tier(pod) is None
 
 
-def next_idle_gpus(carrel: ClusterState, models: Collection[str]) -> dict[str, datetime]:
+def next_unheld_gpus(carrel: ClusterState, models: Collection[str]) -> dict[str, datetime]:
     """Return for each model when the first GPU is free of all pods that hold a part of it. When a pod ends that no
     booking covers, nobody knows."""
     ledger = carrel.ledger
@@ -151,11 +151,11 @@ def next_idle_gpus(carrel: ClusterState, models: Collection[str]) -> dict[str, d
     return found
 
 
-def idle_gpus(ledger: Ledger) -> dict[str, int]:
+def unheld_gpus(ledger: Ledger) -> dict[str, int]:
     """Count the healthy GPUs of each model that no pod holds a part of, and that are kept for no booked pod."""
     found: dict[str, int] = {}
     for name in ledger.nodes:
         node = ledger.node(name)
         for entry in ledger.entries(name):
-            found[entry.gpu.model] = found.get(entry.gpu.model, 0) + is_idle(entry, node)
+            found[entry.gpu.model] = found.get(entry.gpu.model, 0) + is_unheld(entry, node)
     return dict(sorted(found.items()))

@@ -148,7 +148,7 @@ class BookingQueries:
             bookings.setdefault(record.booking.model, []).append(record.booking)
         gone = {model: ModelCapacity(model, 0, MiB(0)) for model in bookings}
         stock = {**gone, **self.inventory.stock()}
-        rules, idle = self.rules, self.inventory.idle()
+        rules, unheld = self.rules, self.inventory.unheld()
         found = []
         for model in sorted(set(models or stock) & stock.keys()):
             closed = closings(kept, stock[model])
@@ -159,16 +159,16 @@ class BookingQueries:
                     now=calendar.free_now(now, rules.min_duration),
                     days=tuple(calendar.by_day(wanted)),
                     shares_per_gpu=rules.shares_per_gpu,
-                    idle_now=idle.get(model, 0) if idle is not None else None,
+                    unheld_now=unheld.get(model, 0) if unheld is not None else None,
                 )
             )
         return Overview(tuple(found), records, kept)
 
     async def free_gpus(self) -> tuple[FreeGpus, ...]:
         """What a pod without a booking can get now of each model. Without a cluster, only the calendar says it."""
-        idle, next_idle = self.inventory.idle(), self.inventory.next_idle()
-        if idle is not None:
-            return tuple(FreeGpus(model, gpus, next_idle.get(model)) for model, gpus in idle.items())
+        unheld, next_unheld = self.inventory.unheld(), self.inventory.next_unheld()
+        if unheld is not None:
+            return tuple(FreeGpus(model, gpus, next_unheld.get(model)) for model, gpus in unheld.items())
         free = [(each, max(0, each.now.unbooked)) for each in await self.availability(self.today(), 0)]
         return tuple(FreeGpus(each.stock.model, gpus, None if gpus else each.now.next_start) for each, gpus in free)
 

@@ -205,7 +205,7 @@ class Availability:
     now: FreeNow
     days: tuple[DayAvailability, ...] = ()
     shares_per_gpu: int = 1
-    idle_now: int | None = None
+    unheld_now: int | None = None
     """Held by no pod at this moment, booked or not; None without a cluster."""
 
     @property

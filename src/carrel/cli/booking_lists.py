@@ -92,12 +92,12 @@ class FreeSettings(BookingOutputSettings):
 
 
 def free(settings: FreeSettings) -> None:
-    """Show how many GPUs of each model can be booked, from when, and how many are idle now.
+    """Show how many GPUs of each model can be booked, from when, and how many no pod holds now.
 
     What can be booked is free for the whole of the shortest booking that the rules allow; what is free for a shorter
     time, because maintenance or a booking begins, has a column of its own.
 
-    A GPU that can be booked need not be idle: pods without a booking make room for booked pods. GPUs of pods that make
+    A GPU that can be booked may be held: pods without a booking make room for booked pods. GPUs of pods that make
     no room, because they are exempt or older than Carrel, cannot be booked; the last column says how many these are.
 
     Examples:
@@ -127,7 +127,7 @@ def _now(items: list[Json], zone: ZoneInfo) -> list[list[str]]:
         ("CAN BE BOOKED", True, _bookable),
         ("FROM", True, lambda item: "now" if item["bookable_now"] else date_text(item["next_free"], zone)),
         ("FREE NOW", any(item["free_until"] for item in items), lambda item: _free_now(item, zone)),
-        ("IDLE NOW", any(item["idle_now"] is not None for item in items), lambda item: str(item["idle_now"])),
+        ("HELD BY NO POD", any(item["unheld_now"] is not None for item in items), lambda item: str(item["unheld_now"])),
         ("NOT BOOKABLE", any(item["why_set_aside"] for item in items), lambda item: item["why_set_aside"]),
     ]
     return rows_of(items, columns)

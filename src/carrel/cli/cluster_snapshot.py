@@ -234,12 +234,8 @@ class _Taking:
     def _kept_of(self, pod: Pod, request: Request) -> Request:
         """What does not depend on this moment, and names nothing."""
         self._left_out["pod", BY_UUID] += request.selector.names_uuids
-        labels_of = self._carrel.cluster_ledger.labels_of
-        suitable = (
-            name
-            for name in self._carrel.eligible_nodes.nodes_for(pod)
-            if request.node_labels <= labels_of(name).items()
-        )
+        node = self._carrel.ledger.node
+        suitable = (name for name in self._carrel.eligible_nodes.nodes_for(pod) if request.selects(node(name)))
         nodes = frozenset(self._nodes[name] for name in suitable if name in self._nodes)
         labels = frozenset[tuple[str, str]]()
         if len(nodes) < len(self._nodes):

@@ -38,8 +38,6 @@ _VICTIMS = {"from": HolderKind.POD, "fromClaims": HolderKind.CLAIM}
 """Who has to give a GPU back."""
 _RESERVATION_STATES = {state.value: state for state in ReservationState}
 
-Tries = Mapping[HolderId, tuple[str, ...]]
-"""uid → the marks of the binds that rely on its share."""
 Shares = tuple[dict[HolderId, Share], dict[HolderId, tuple[str, ...]]]
 """By uid: the shares, and the marks of the binds that rely on them."""
 

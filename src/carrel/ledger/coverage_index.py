@@ -158,11 +158,12 @@ class CoverageIndex(ABC):
         self.update()
         return tuple(self._running.values())
 
-    def running_for(self, person: PersonId, namespace: str) -> list[Entitlement]:
-        """The bookings of a person that run now; the one that ends last comes first."""
+    def running_for(self, person: PersonId, namespace: str | None = None) -> list[Entitlement]:
+        """The bookings of a person that run now, for pods there or anywhere; the one that ends last comes first."""
         self.update()
         theirs = uses_of(self._running[each] for each in self._bookings_of.get(person, ()) if each in self._running)
-        return [use.entitlement for use in theirs.values() if use.entitlement.is_for(person, namespace)]
+        bookings = [use.entitlement for use in theirs.values()]
+        return bookings if namespace is None else [each for each in bookings if each.is_for(person, namespace)]
 
     def planned_for(self, person: PersonId, namespace: str) -> list[Entitlement]:
         """The bookings of a person that start later, the next one first."""

@@ -2,9 +2,10 @@
 
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 
 from prometheus_client import Counter, Gauge
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from carrel.cluster.invariants import Invariant
 from carrel.cluster.waiting.waiting_reason import WaitCause
@@ -82,15 +83,6 @@ class ControllerMetrics(ComponentMetrics):
         self.expired = Counter(
             "carrel_pods_expired", "Pods whose end has begun because their booking was over.", registry=registry
         )
-        self._handed_over = Counter(
-            "carrel_hand_overs_closed",
-            "Hand-overs that ended: why the pod had to give its GPU up, and what became of it.",
-            ["why", "outcome"],
-            registry=registry,
-        )
-        for why in Why:
-            for result in HandOverResult:
-                self._handed_over.labels(why.value, result.name.lower())
         self._violations = Gauge(
             "carrel_invariant_violations",
             "Things found in the cluster that must never be, counted every minute; the log names them.",
@@ -119,8 +111,8 @@ class ControllerMetrics(ComponentMetrics):
         self._agents.labels("reporting").set_function(lambda: float(is_silent().count(False)))
         self._agents.labels("silent").set_function(lambda: float(is_silent().count(True)))
 
-    def count_closed(self, why: Why, result: HandOverResult) -> None:
-        self._handed_over.labels(why.value, result.name.lower()).inc()
+    def show_hand_overs(self, closed: Mapping[tuple[Why, HandOverResult], int]) -> None:
+        self.read_on_scrape(lambda: [_hand_overs(closed)])
 
     def set_violations(self, found: Mapping[Invariant, int]) -> None:
         for invariant in Invariant:
@@ -144,3 +136,14 @@ class ControllerMetrics(ComponentMetrics):
         counted = Counts(states)
         for state in ReservationState:
             self._reservations.labels(state.value).set(counted[state])
+
+
+def _hand_overs(closed: Mapping[tuple[Why, HandOverResult], int]) -> Metric:
+    metric = CounterMetricFamily(
+        "carrel_hand_overs_closed",
+        "Hand-overs that ended: why the pod had to give its GPU up, and what became of it.",
+        labels=["why", "outcome"],
+    )
+    for why, result in product(Why, HandOverResult):
+        metric.add_metric([why.value, result.name.lower()], closed.get((why, result), 0))
+    return metric

@@ -4,8 +4,8 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from uuid import uuid4
@@ -55,15 +55,23 @@ class WriteFence:
     """Lets this process write only while it leads."""
 
     def __init__(self) -> None:
-        self.leadership: Leadership | None = None
+        self._leadership: Leadership | None = None
+
+    @contextmanager
+    def open_with(self, leadership: Leadership) -> Iterator[None]:
+        self._leadership = leadership
+        try:
+            yield
+        finally:
+            self._leadership = None
 
     def require(self) -> None:
-        if self.leadership is None:
+        if self._leadership is None:
             raise LeadershipLost("this process does not lead")
-        self.leadership.require()
+        self._leadership.require()
 
     def is_leading(self) -> bool:
-        return self.leadership is not None and self.leadership.holds()
+        return self._leadership is not None and self._leadership.holds()
 
 
 def run(settings: ControllerSettings) -> None:
@@ -165,14 +173,12 @@ async def _lead(
     while True:
         try:
             async with election.leading() as leadership:
-                fence.leadership = leadership
-                async with asyncio.TaskGroup() as tasks:
-                    for reconciler in reconcilers:
-                        tasks.create_task(reconciler.run())
+                with fence.open_with(leadership):
+                    async with asyncio.TaskGroup() as tasks:
+                        for reconciler in reconcilers:
+                            tasks.create_task(reconciler.run())
         except* LeadershipLost as lost:
             log.warning("leadership_lost: %s", lost.exceptions[0])
-        finally:
-            fence.leadership = None
 
 
 async def _mark_silent_agents(state: ClusterState) -> None:

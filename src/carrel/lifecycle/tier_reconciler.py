@@ -41,7 +41,7 @@ class TierReconciler:
         self._metrics = metrics
         self._isolation = state.isolation
         self._parts = parts
-        parts.hand_overs.on_closed = metrics.count_closed
+        metrics.show_hand_overs(parts.hand_overs.closed)
         self._settle_s = dict.fromkeys((COVERAGE, REVOCATION), SETTLE_S)
         self._due: WorkQueue[str] = WorkQueue(backoff=RETRY)
         self._due.close()  # until this process leads

@@ -337,9 +337,9 @@ class Scheduler:
         if real is None:
             return Refusal(f"a GPU of {placement.node} has just lost its reservation pod")
         assumed_at_ns = int(self._state.options.now().timestamp() * 1_000_000) * 1_000
-        labels = self._cluster_ledger.labels_of(placement.node)
+        there = self._ledger.node(placement.node)
         options = self._state.options.dialect_options
-        binding = PodBinding(pod_request, real, holder, assumed_at_ns, options, labels)
+        binding = PodBinding(pod_request, real, holder, assumed_at_ns, options, there.labels if there else {})
         return visible_devices.bind_annotations(binding) | slots
 
     async def _write_binding(self, target: BindTarget) -> Refusal | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from carrel.bookings.inventory import idle_gpus
+from carrel.bookings.inventory import unheld_gpus
 from carrel.bookings.people import Scope
 from carrel.configuration.schema import BookingRules
 from carrel.ids import PodUid
@@ -346,16 +346,16 @@ async def test_bookings_are_found_by_person_state_and_model(opened: Opened, ada:
     assert await found("model=h100") == []
 
 
-async def test_idle_gpus_are_those_that_no_pod_holds_booked_or_not(opened: Opened, ada: Caller) -> None:
-    assert [m["idle_now"] for m in (await ada.get("/api/v1/models")).json["items"]] == [None]  # there is no cluster
+async def test_unheld_gpus_are_those_that_no_pod_holds_booked_or_not(opened: Opened, ada: Caller) -> None:
+    assert [m["unheld_now"] for m in (await ada.get("/api/v1/models")).json["items"]] == [None]  # there is no cluster
 
     ledger = Ledger([a_node("n1", gpus=3, model=A6000)], [held("train", "n1", 0, 1000)])
-    opened.inventory.gpus, opened.inventory.idle_gpus = {A6000: 3}, idle_gpus(ledger)
+    opened.inventory.gpus, opened.inventory.unheld_gpus = {A6000: 3}, unheld_gpus(ledger)
 
     [told] = (await ada.get("/api/v1/models")).json["items"]
-    assert (told["free_now"], told["idle_now"]) == (3, 2)
+    assert (told["free_now"], told["unheld_now"]) == (3, 2)
     ledger.forget(PodUid("uid-train"))
-    assert idle_gpus(ledger) == {A6000: 3}
+    assert unheld_gpus(ledger) == {A6000: 3}
 
 
 async def test_free_gpus_per_day_and_the_next_free_start(opened: Opened, ada: Caller, bob: Caller) -> None:

@@ -143,7 +143,7 @@ async def test_before_the_cluster_was_read_nothing_is_answered(of_hub: Opened, h
 
 async def test_the_answer_has_the_form_that_hubs_read(of_hub: Opened, hub: Caller) -> None:
     booking = await made(await of_hub.caller(MEMBER), days=5, namespace="lab")
-    of_hub.inventory.idle_gpus = {A6000: 1}
+    of_hub.inventory.unheld_gpus = {A6000: 1}
 
     read = read_startable((await _asked(hub, "ada")).json)
     assert ([each.left for each in read.bookings], [each.gpus for each in read.free]) == ([1], [1])
@@ -247,7 +247,7 @@ async def test_the_spawn_page_says_that_the_node_of_a_booking_is_cordoned_and_sh
     opened: Opened, ada: Caller
 ) -> None:
     await made(ada, days=5)
-    opened.inventory.gpus[A6000], opened.inventory.idle_gpus = 0, {A6000: 0}
+    opened.inventory.gpus[A6000], opened.inventory.unheld_gpus = 0, {A6000: 0}
     opened.inventory.out_of_use = ("dgx-1 is cordoned (kubectl uncordon dgx-1)",) * 2
 
     shown = profiles_for(read_startable((await _asked(ada)).json), "Europe/Stockholm")
@@ -272,7 +272,7 @@ async def test_without_a_cluster_the_calendar_says_what_is_free(opened: Opened, 
 async def test_the_answer_costs_the_same_however_many_groups_and_bookings_there_are(
     opened: Opened, ada: Caller
 ) -> None:
-    opened.inventory.idle_gpus, opened.inventory.gpus = {A6000: 50}, {A6000: 50}
+    opened.inventory.unheld_gpus, opened.inventory.gpus = {A6000: 50}, {A6000: 50}
     await made(ada, days=2)
     with statements() as with_one:
         assert len((await _asked(ada)).json["bookings"]) == 1

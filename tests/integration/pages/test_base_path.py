@@ -9,7 +9,6 @@ from html import unescape
 import pytest
 
 from carrel.bookings.app import booking_app, fastapi_app
-from carrel.bookings.cluster_view import ClusterView
 from carrel.bookings.pages.layout import HERE
 from carrel.bookings.people import Role
 from carrel.bookings.sign_in.authenticator import SignInMethods
@@ -27,14 +26,14 @@ PAGES = ["/", "/timeline", "/timeline/table", "/timeline/verdict?model=a6000", "
 @pytest.fixture
 async def under(opened: Opened) -> AsyncIterator[Opened]:
     """The service under a base path, with a cluster that has one node."""
-    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus=2)]) as lab, lab.replica(is_shown=True) as replica:
         opened.clock.now = lab.clock.now
         authenticator = opened.service.authenticator
         options = replace(authenticator.options, base_path=BASE)
         service = replace(
             opened.service,
             authenticator=replace(authenticator, options=options, methods=SignInMethods(is_dev=True)),
-            cluster_view=ClusterView(replica),
+            cluster_view=replica.view,
         )
         yield replace(opened, service=service, app=booking_app(service))
 

@@ -11,7 +11,6 @@ import pytest
 
 from carrel import __version__
 from carrel.bookings.app import booking_app
-from carrel.bookings.cluster_view import ClusterView
 from carrel.bookings.inventory import ClusterInventory
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.ids import BookingId
@@ -75,9 +74,9 @@ async def seen(opened: Opened) -> AsyncIterator[Seen]:
 
 @asynccontextmanager
 async def a_cluster(opened: Opened, gpus: int = 2) -> AsyncIterator[Seen]:
-    async with a_lab([a_node("n1", gpus)]) as lab, lab.replica() as replica:
+    async with a_lab([a_node("n1", gpus)]) as lab, lab.replica(is_shown=True) as replica:
         opened.clock.now = lab.clock.now
-        opened.service = replace(opened.service, cluster_view=ClusterView(replica))
+        opened.service = replace(opened.service, cluster_view=replica.view)
         opened.app = booking_app(opened.service)
         yield Seen(lab, replica, opened, await a_visitor(opened, MEMBER))
 
@@ -277,15 +276,15 @@ async def test_what_a_person_may_start_tells_how_much_of_a_booking_is_used(seen:
 
 async def test_when_a_gpu_is_free_again_is_the_end_of_the_booking_that_covers_its_pods(seen: Seen) -> None:
     inventory = ClusterInventory(seen.replica)
-    assert (inventory.idle(), inventory.next_idle()) == ({A6000: 2}, {})
+    assert (inventory.unheld(), inventory.next_unheld()) == ({A6000: 2}, {})
 
     await seen.book()
     await seen.runs("booked")
-    assert (inventory.idle(), inventory.next_idle()) == ({A6000: 1}, {})
+    assert (inventory.unheld(), inventory.next_unheld()) == ({A6000: 1}, {})
 
     await seen.runs("unbooked", OTHER)
-    assert inventory.idle() == {A6000: 0}
-    assert inventory.next_idle() == {A6000: seen.opened.clock.now + 5 * DAY}, "of the other nobody knows it"
+    assert inventory.unheld() == {A6000: 0}
+    assert inventory.next_unheld() == {A6000: seen.opened.clock.now + 5 * DAY}, "of the other nobody knows it"
 
 
 async def test_people_who_may_not_read_the_cluster_see_their_own_pods(seen: Seen) -> None:

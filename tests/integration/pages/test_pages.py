@@ -131,13 +131,13 @@ async def test_home_says_what_to_do_first_until_a_person_has_booked(opened: Open
     assert first not in text_of(await member.get("/"))
 
 
-async def test_home_shows_bookable_gpus_and_idle_gpus_separately(opened: Opened, member: Visitor) -> None:
-    assert "idle" not in models_of(await member.get("/"))  # unknown without a cluster
+async def test_home_shows_bookable_gpus_and_unheld_gpus_separately(opened: Opened, member: Visitor) -> None:
+    assert "held by no pod" not in models_of(await member.get("/"))  # unknown without a cluster
 
-    opened.inventory.idle_gpus = {A6000: 0}
+    opened.inventory.unheld_gpus = {A6000: 0}
     told = models_of(await member.get("/"))
 
-    assert "0 idle now" in told
+    assert "0 held by no pod" in told
     assert '<span class="figure">2</span> <span class="quiet">of 2 can be booked now</span>' in told
     assert "free" not in re.sub(r"<[^>]+>", "", told)
 

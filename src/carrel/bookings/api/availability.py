@@ -36,7 +36,8 @@ router = APIRouter(tags=["calendar"])
 
 
 @router.get(
-    "/models", summary="Each model: how many GPUs, how many can be booked now, how many are idle, when the next is free"
+    "/models",
+    summary="Each model: how many GPUs, how many can be booked now, how many no pod holds, when the next is free",
 )
 async def models(service: PersonsService, person: CurrentPerson) -> ModelsOut:
     found = await service.queries.availability(service.queries.today(), 0)
@@ -148,7 +149,7 @@ def _model_out(found: Availability) -> ModelOut:
         free_now=max(0, found.now.unbooked),
         free_until=found.now.until,
         free_until_why=found.now.why,
-        idle_now=found.idle_now,
+        unheld_now=found.unheld_now,
         next_free=found.now.next_start,
         overbooked=found.overbooked,
         shares_per_gpu=found.shares_per_gpu,

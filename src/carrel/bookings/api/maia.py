@@ -1,6 +1,6 @@
 """MAIA's own addresses, for its webhook and its clients: its JSON, its token, its refusals.
 
-The summary shows anybody how many GPUs are idle, as MAIA does, and who uses them only to callers with the token.
+The summary shows anybody how many GPUs no pod holds, as MAIA does, and who uses them only to callers with the token.
 """
 
 import json

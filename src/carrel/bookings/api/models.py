@@ -268,7 +268,9 @@ class ModelOut(ResponseModel):
     free_until_why: Annotated[
         str, Field(description="What begins then: maintenance, or bookings.", examples=["maintenance"])
     ]
-    idle_now: Annotated[int | None, Field(description="Held by no pod now, booked or not. Null: there is no cluster.")]
+    unheld_now: Annotated[
+        int | None, Field(description="Held by no pod now, booked or not. Null: there is no cluster.")
+    ]
     next_free: Annotated[Moment | None, Field(description="From when one can be booked. Null: never.")]
     overbooked: Annotated[int, Field(description="How many more are booked than there are, at worst.")]
     shares_per_gpu: int

@@ -16,7 +16,7 @@ from itertools import groupby
 from markupsafe import Markup, escape
 
 from carrel.bookings import wording
-from carrel.bookings.capacity import is_idle
+from carrel.bookings.capacity import is_unheld
 from carrel.bookings.maintenance import Maintenance
 from carrel.ids import HolderId, NodeName
 from carrel.ledger.gpus import Gpu, Node
@@ -133,7 +133,7 @@ class NodeOnMap:
     """Until when the whole node is under maintenance, and why."""
 
     @property
-    def idle(self) -> int:
+    def unheld(self) -> int:
         """GPUs of which no pod holds a part and that a new pod may get."""
         return sum(not (each.shares or each.gpu.unusable or each.kept_for or self.unusable) for each in self.gpus)
 
@@ -150,9 +150,9 @@ class NodeOnMap:
 @dataclass(frozen=True, slots=True)
 class Totals:
     gpus: int
-    idle: int
+    unheld: int
     out_of_use: int
-    """Unhealthy, or of a node that takes no pods: neither idle nor to be had."""
+    """Unhealthy, or of a node that takes no pods: neither free nor to be had."""
     held_memory: int
     memory: int
 
@@ -185,7 +185,7 @@ def totals(ledger: Ledger, entries_of: Callable[[NodeName], Iterable[GpuEntry]])
     entries = [(node, entry) for node in nodes if node for entry in entries_of(node.name)]
     return Totals(
         gpus=len(entries),
-        idle=sum(is_idle(entry, node) for node, entry in entries),
+        unheld=sum(is_unheld(entry, node) for node, entry in entries),
         out_of_use=sum(bool(node.out_of_use or entry.gpu.unusable) for node, entry in entries),
         held_memory=sum(entry.gpu.memory - max(entry.free, 0) for _, entry in entries),
         memory=sum(entry.gpu.memory for _, entry in entries),

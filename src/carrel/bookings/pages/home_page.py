@@ -106,10 +106,11 @@ class HomePage(Page):
         """The person's own bookings, then those of their groups; of each kind the one that ends first comes first."""
         if self._service.cluster_view is None:
             return [RunningBooking(record.booking, record) for record in own]
-        coverage = self._service.cluster_view.coverage
+        cluster = self._service.cluster_view
+        coverage, running = cluster.coverage, cluster.state.covered_pods.running_for(PersonId(person.email))
         found = [RunningBooking(each.booking, each, coverage.use_of(each.booking.id)) for each in own]
         known = {each.booking.id for each in found}
-        for right in coverage.running_for(PersonId(person.email)):
+        for right in running:
             if right.booking not in known:
                 is_share = right.share_of > 1
                 what = (right.booking, "", right.model, right.start, right.ends, right.gpus)

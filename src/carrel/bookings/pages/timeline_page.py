@@ -235,7 +235,7 @@ class TimelinePage(Page):
         cluster, base_path = self._service.cluster_view, self._service.authenticator.options.base_path
         if cluster is None:
             return ShownBooking(booking, base_path=base_path)
-        right, use = cluster.coverage.booking(booking.id), cluster.coverage.use_of(booking.id)
+        right, use = cluster.state.covered_pods.booking(booking.id), cluster.coverage.use_of(booking.id)
         return ShownBooking(booking, right.people if right else frozenset(), str(use) if use else "", base_path)
 
     def _booking_row(self, booking: Booking, person: Person) -> TableRow:

@@ -2,7 +2,6 @@
 runs without."""
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 
 from carrel.cluster.coverage.coverage_words import (
     Beyond,
@@ -20,16 +19,15 @@ from carrel.dialects.carrel import BOOKING, NEXT, TIER
 from carrel.dialects.hand_over_record import runs_without_gpu
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.tier import is_nobodys, person_of
-from carrel.ids import BookingId, HolderId, PersonId
+from carrel.ids import BookingId, HolderId
 from carrel.kubernetes.objects.kinds import Namespace, Pod
 from carrel.kubernetes.objects.pods import gates_of
 from carrel.ledger.coverage import Entitlement
+from carrel.ledger.coverage_index import FOREVER, PAST
 from carrel.ledger.ledger import GpuEntry
 from carrel.ledger.placement import allows
 from carrel.ledger.requests import WHOLE, Request
 from carrel.ledger.tiers import Tier
-
-PAST, FOREVER = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 class CoverageReader:
@@ -55,9 +53,6 @@ class CoverageReader:
             self._changes_at = min((turn for turn in turns if turn > now), default=FOREVER)
         return self._changes
 
-    def tier(self, pod: Pod) -> Tier | None:
-        return self._carrel.covered_pods.tier(pod)
-
     def of(self, pod: Pod) -> PodCoverage:
         facts = self._carrel.pod_facts(pod)
         tier, covered = facts.tier, facts.covered
@@ -81,16 +76,6 @@ class CoverageReader:
         if use is None:
             return None
         return BookingInUse(use.entitlement, len(use.gpus), _names(self._covered_pods.covered_by(booking)))
-
-    def booking(self, booking: BookingId) -> Entitlement | None:
-        """None: it has ended, or the cluster does not know it yet."""
-        return self._covered_pods.booking(booking)
-
-    def running_for(self, person: PersonId) -> list[Entitlement]:
-        """The bookings of a person and of their groups that run now; the one that ends last comes first."""
-        now = self._carrel.options.now()
-        theirs = (each for each in self._covered_pods.bookings() if person in each.people and each.runs_at(now))
-        return sorted(theirs, key=lambda each: (-each.ends.timestamp(), each.booking))
 
     def why_without_gpu(self, pod: Pod, words: CoverageWords) -> str:
         """Why the pod runs without the GPU that it asked for, and when such a GPU will be free; empty: it does not."""

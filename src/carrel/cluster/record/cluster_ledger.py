@@ -62,9 +62,8 @@ class ClusterLedger:
         self._isolation = isolation
         self._kubelets = AllocatableGpus(watches, options.dialect_options)
         self._zone = options.zone
-        self._gpu_nodes = GpuNodes(watches, self)
+        self._gpu_nodes = GpuNodes(watches, self._is_recorded_on)
         self._statuses: dict[NodeName, GpuNodeStatus] = {}
-        self._labels: dict[NodeName, Mapping[str, str]] = {}
         self._reported: dict[NodeName, Node] = {}  # with its real GPUs, also where the ledger has slots
         self._stale: dict[NodeName, str] = {}  # node → why its report is too old
         self._leases: dict[str, KnownLease] = {}
@@ -103,20 +102,18 @@ class ClusterLedger:
 
     def on_node(self, old: NodeObject | None, new: NodeObject | None) -> None:
         if new is not None:
-            name = new.metadata.name
+            name, labels = new.metadata.name, new.metadata.labels
             is_new, there = self._kubelets.on_node(new), self.ledger.node(name)
-            is_new = is_new or (there is not None and there.closed != self._closed_nodes.why(name))
-            if is_new or self._labels.get(name) != new.metadata.labels:
-                is_first = name not in self._labels
-                self._labels[name] = new.metadata.labels
-                self._refresh(*{name} | (self._gpu_nodes.on_node(name) if is_first else set()))
+            as_known = there is not None and (there.labels, there.closed) == (labels, self._closed_nodes.why(name))
+            if is_new or not as_known:
+                self._refresh(*{name} | (self._gpu_nodes.on_node(name) if old is None else set()))
         elif old is not None:
-            self._labels.pop(old.metadata.name, None)
             self._kubelets.forget_node(old.metadata.name)
             self._refresh(*{old.metadata.name} | self._gpu_nodes.on_node(old.metadata.name))
 
-    def labels_of(self, node: NodeName) -> Mapping[str, str]:
-        return self._labels.get(node, {})
+    def _labels_of(self, node: NodeName) -> Mapping[str, str]:
+        known = self._watches.nodes.store.get(node)
+        return known.metadata.labels if known is not None else {}
 
     def mark_silent_agents(self, now: datetime) -> None:
         """To be called every few seconds: a node whose agent does not report takes no new pods."""
@@ -139,7 +136,7 @@ class ClusterLedger:
         """A node whose report, pods or Leases cannot be understood takes no new pods; the others are not concerned."""
         for name in sorted(names):
             if not self._isolation.ask("node", name, self._is_read, False):
-                self.ledger.set_node(Node(name, (), self._labels.get(name, {}), unusable=NOT_UNDERSTOOD))
+                self.ledger.set_node(Node(name, (), self._labels_of(name), unusable=NOT_UNDERSTOOD))
 
     def _is_read(self, name: NodeName) -> bool:
         """Sets the node in the ledger, as it is known now."""
@@ -154,7 +151,7 @@ class ClusterLedger:
             self._tell_shares(holders)
             self._refresh(*self._gpu_nodes.forget(name))
             return True
-        labels = self._labels.get(name, {})
+        labels = self._labels_of(name)
         try:
             node = gpuclaim.node_of(status, labels)
         except Malformed as malformed:
@@ -186,10 +183,7 @@ class ClusterLedger:
         self._refresh(*others)
         return True
 
-    def has_node(self, node: NodeName) -> bool:
-        return node in self._labels
-
-    def is_recorded_on(self, uuid: GpuUuid, node: NodeName) -> bool:
+    def _is_recorded_on(self, uuid: GpuUuid, node: NodeName) -> bool:
         return any(lease.record.node == node and lease.record.shares for lease in self._leases_with(uuid))
 
     def _holders_on(self, node: NodeName) -> set[HolderId]:

@@ -13,9 +13,8 @@ A GPU that was moved to another machine is accepted there as soon as the old mac
 or its GpuNodeStatus is deleted. A node that is only silent keeps its GPUs: else who reports them meanwhile would.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from carrel.cluster.watches import Watches
 from carrel.ids import NO_NODE, GpuUuid, NodeName
@@ -29,20 +28,11 @@ class _Report:
     """When the GpuNodeStatus was created. The API server writes it, always in the same form."""
 
 
-class NodeRecords(Protocol):
-    """What is known of nodes besides what they report."""
-
-    def has_node(self, node: NodeName) -> bool: ...
-
-    def is_recorded_on(self, uuid: GpuUuid, node: NodeName) -> bool:
-        """Whether a Lease of that node gives somebody a part of that GPU."""
-        ...
-
-
 class GpuNodes:
-    def __init__(self, watches: Watches, records: NodeRecords) -> None:
+    def __init__(self, watches: Watches, is_recorded_on: Callable[[GpuUuid, NodeName], bool]) -> None:
+        """`is_recorded_on`: whether a Lease of that node gives somebody a part of that GPU."""
         self._watches = watches
-        self._records = records
+        self._is_recorded_on = is_recorded_on
         self._reports: dict[NodeName, _Report] = {}  # by node
         self._claimants: dict[GpuUuid, set[NodeName]] = {}  # UUID → the nodes that report it
         self._owners: dict[GpuUuid, NodeName] = {}  # UUID → the node that has it
@@ -101,5 +91,5 @@ class GpuNodes:
         return min(claimants, key=lambda node: self._rank(node, uuid, keeps))
 
     def _rank(self, node: NodeName, uuid: GpuUuid, keeps: NodeName) -> tuple[bool, bool, bool, str, str]:
-        is_there, is_recorded = self._records.has_node(node), self._records.is_recorded_on(uuid, node)
-        return (not is_there, not is_recorded, node != keeps, self._reports[node].created, node)
+        is_there = self._watches.nodes.store.get(node) is not None
+        return (not is_there, not self._is_recorded_on(uuid, node), node != keeps, self._reports[node].created, node)

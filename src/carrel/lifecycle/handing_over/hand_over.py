@@ -20,8 +20,8 @@ pod that it succeeds. If somebody else created a pod of that name, it is left al
 
 import contextlib
 import logging
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
@@ -133,8 +133,8 @@ class HandOvers:
         """The uids of the pods that this process has begun to hand over. One that was called off may be begun again."""
         self._under_way: defaultdict[PodUid, _UnderWay] = defaultdict(_UnderWay)
         self.budgets = BudgetDelays(self._now)
-        self.on_closed: Callable[[Why, HandOverResult], None] = lambda why, result: None
-        """Called when a hand-over has ended."""
+        self.closed: Counter[tuple[Why, HandOverResult]] = Counter()
+        """How many hand-overs this process has ended, by why and how: for a metric."""
 
     async def begin(self, pod: Pod, order: HandOverOrder) -> str:
         """Writes the record. Its name; empty if the pod is not as it was when this was decided."""
@@ -403,7 +403,7 @@ class HandOvers:
         except (NotFound, Conflict):
             pass  # another replica has closed it
         else:
-            self.on_closed(record.why, how)
+            self.closed[record.why, how] += 1
         self.begun.discard(record.uid)
         self._under_way.pop(record.uid, None)
         log.info("hand_over_closed record=%s how=%r", record.name, how.value)

@@ -1,8 +1,8 @@
-"""Gives up GPUs that lie idle for booked pods which are not placed.
+"""Gives up GPUs that stay free for booked pods which are not placed.
 
 For a booked pod that waits, GPUs are kept on their Leases, or free ones are left by opportunistic pods
 (`ledger.precedence`). If kube-scheduler does not place the pod although GPUs are free for it, because it lacks
-something that Carrel knows nothing of, nobody would ever use them. So after `IDLE` the pod is told by an Event, its
+something that Carrel knows nothing of, nobody would ever use them. So after `PATIENCE` the pod is told by an Event, its
 GPUs are lent (`dialects.lent_gpus`), and nothing is kept for it any more. GPUs that are kept for a member of a gang are
 given up too if the gang is not complete for so long. A crash between these steps leaves a pod whose GPUs are lent, or
 the next round begins anew.
@@ -28,7 +28,7 @@ from carrel.lifecycle.revoking.revocation import Revoker
 log = logging.getLogger(__name__)
 
 GIVEN_UP = "GPUGivenUp"
-IDLE = timedelta(minutes=6)
+PATIENCE = timedelta(minutes=6)
 """kube-scheduler tries each pod that it could not place again after five minutes at most."""
 MOST_WORDS = 400
 
@@ -38,7 +38,7 @@ class UnplacedPods:
         self._state = state
         self._revoker = revoker
         self._events = EventRecorder(state.cluster, COMPONENT, state.options.now)
-        self._idle_since: dict[HolderId, datetime] = {}  # uid of a booked pod → since when GPUs lie idle for it
+        self._free_since: dict[HolderId, datetime] = {}  # uid of a booked pod → since when GPUs are free for it
 
     async def round(self) -> None:
         now = self._state.options.now()
@@ -46,8 +46,8 @@ class UnplacedPods:
         by_claims = {pod.metadata.uid: pod for pod in self._with_claims(now)}
         pods = {pod.metadata.uid: pod for pod in (*self._kept_for_others(could_run), *self._not_placed())} | by_claims
         could_run |= by_claims.keys()
-        self._idle_since = {uid: self._idle_since.get(uid, now) for uid in pods}
-        due = [pod for uid, pod in pods.items() if is_lent(pod, now) or now - self._idle_since[uid] >= IDLE]
+        self._free_since = {uid: self._free_since.get(uid, now) for uid in pods}
+        due = [pod for uid, pod in pods.items() if is_lent(pod, now) or now - self._free_since[uid] >= PATIENCE]
         await self._state.isolation.each("unplaced", due, lambda pod: self._give_up(pod, pod.metadata.uid in could_run))
 
     def _kept_for_others(self, could_run: Iterable[str]) -> Iterator[Pod]:
@@ -102,8 +102,8 @@ def not_placed_note(pod: Pod, until: str) -> Note:
     said = f"It says: {words[:MOST_WORDS].rstrip('.')}. " if words else ""
     return Note(
         GIVEN_UP,
-        f"GPUs were free for this pod for {IDLE.total_seconds() / 60:.0f} minutes, and the scheduler did not place it."
-        f" {said}Other pods may use these GPUs now. When the scheduler says something else, GPUs are taken back for"
+        f"GPUs were free for this pod for {PATIENCE.total_seconds() / 60:.0f} minutes, and the scheduler did not place"
+        f" it. {said}Other pods may use these GPUs now. When the scheduler says something else, GPUs are taken back for"
         f" this pod, not before {until}; to try at once, create the pod again",
         WARNING,
     )
@@ -112,7 +112,7 @@ def not_placed_note(pod: Pod, until: str) -> Note:
 def not_usable_note(why: Refusal, until: str) -> Note:
     return Note(
         GIVEN_UP,
-        f"GPUs were free for this pod for {IDLE.total_seconds() / 60:.0f} minutes, and it could not use them:"
+        f"GPUs were free for this pod for {PATIENCE.total_seconds() / 60:.0f} minutes, and it could not use them:"
         f" {why.reason}. Other pods may use these GPUs now. They are left to this pod again, and taken back if that is"
         f" enough, from {until} on",
         WARNING,

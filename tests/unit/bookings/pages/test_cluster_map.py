@@ -80,7 +80,7 @@ def test_the_fill_shows_the_held_memory_and_the_pattern_the_tier() -> None:
     assert 'class="share no-tier"' in draw(seen_on_map(ledger, nobody).gpus[0])
 
 
-def test_an_unhealthy_gpu_and_a_kept_one_look_different_and_are_not_idle() -> None:
+def test_an_unhealthy_gpu_and_a_kept_one_look_different_and_are_not_free() -> None:
     node = a_node("n1", gpus=3)
     unhealthy = replace(node, gpus=(*node.gpus[:2], a_gpu("n1", 2, unusable="unhealthy: XID 79")))
     ledger = Ledger([unhealthy])
@@ -88,7 +88,7 @@ def test_an_unhealthy_gpu_and_a_kept_one_look_different_and_are_not_idle() -> No
     seen = seen_on_map(ledger, nobody)
 
     assert [draw(gpu).split('"')[1] for gpu in seen.gpus] == ["gpu healthy", "gpu kept", "gpu unhealthy"]
-    assert seen.idle == 1
+    assert seen.unheld == 1
     assert "kept for lab/urgent" in seen.gpus[1].description
     assert "takes no new pods: unhealthy: XID 79" in seen.gpus[2].description
 
