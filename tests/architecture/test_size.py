@@ -16,13 +16,13 @@ from pathlib import Path
 from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
-    "admission": 2_232,  # hubs that run and are not named; whoever creates a pod may be believed
-    "bookings": 13_460,  # watches what GPUs are used for
-    "cli": 7_378,  # lists of words and details are in the CSV
+    "admission": 2_278,  # the API server depends on it from its first answer on
+    "bookings": 13_468,  # helps without the words of MAIA; models of older drivers in sentences
+    "cli": 7_379,  # says that the webhook has not answered yet
     "cluster": 5_170,  # what GPUs are used for, in processes that show it
-    "configuration": 1_181,  # coming from MAIA: doctor before the installation, import
+    "configuration": 1_188,  # is read without the ledger, so that help is quick
     "demo": 1_698,  # its pods make their GPUs busy, each in its own way
-    "dialects": 4_761,  # what GPUs are used for; MAIA's bookings as files
+    "dialects": 4_768,  # words of the admin, in one module that settings import
     "files beside the folders": 891,  # simulated GPUs in short; fields of the extender's Lease
     "http": 1_091,  # bodies that are nested too deeply are refused here, for all components
     "jupyterhub": 899,  # a page while a pod changes; a countdown while a GPU is given back

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from carrel.admission.asked_rules import keep_asked
+from carrel.admission.run import keep_asked
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS
 from carrel.manifests import webhooks
