@@ -94,10 +94,10 @@ async def test_gpus_says_who_holds_what_of_each_gpu_and_what_is_free() -> None:
         nowhere = await carrel("gpus", "n9", "--server", url)
 
     assert [re.split(r" {2,}", line) for line in table.out.splitlines()] == [
-        ["NODE", "GPU", "MODEL", "MIB", "POD", "PERSON", "HOW LONG"],
-        ["n1", "0", "NVIDIA-RTX-A6000", "12,000 of 16,276", "lab/tenant", "–", "keeps its GPU"],
-        ["n1", "0", "NVIDIA-RTX-A6000", "4,276 of 16,276", "free", "–", "–"],
-        ["n2", "0", "NVIDIA-RTX-A6000", "16,276 of 16,276", "lab/other", "–", "keeps its GPU"],
+        ["NODE", "GPU", "MODEL", "MEMORY", "POD", "PERSON", "HOW LONG"],
+        ["n1", "0", "NVIDIA-RTX-A6000", "11.7 GiB of 15.9 GiB", "lab/tenant", "–", "keeps its GPU"],
+        ["n1", "0", "NVIDIA-RTX-A6000", "4.2 GiB of 15.9 GiB", "free", "–", "–"],
+        ["n2", "0", "NVIDIA-RTX-A6000", "15.9 GiB of 15.9 GiB", "lab/other", "–", "keeps its GPU"],
     ]
     assert one == [
         {

@@ -50,6 +50,9 @@ WRONG = {
     "an option that is nearly right": (
         *(("free", "--day", "3"), "carrel free has no option --day", "Did you mean --days?", "carrel free --help"),
     ),
+    "the beginning of an option": (
+        *(("book", "--gpu", "2"), "carrel book has no option --gpu", "Did you mean --gpus?", "carrel book --help"),
+    ),
     "an option before the command": (
         *(("--vers",), "carrel has no option --vers", "Did you mean --version?", "carrel --help"),
     ),
@@ -60,6 +63,11 @@ WRONG = {
     "an option without its value": (
         *(("free", "--days"), "--days of carrel free cannot be used", "Option '--days' requires an argument."),
         "carrel free --help",
+    ),
+    "a value that is no number": (
+        *(("book", "a100", "--gpus", "x"), "--gpus of carrel book cannot be used"),
+        "It should be a valid integer\n  Number of GPUs.",
+        "carrel book --help",
     ),
     "a value that is none of several": (
         *(("list", "-o", "xml"), "-o of carrel list cannot be used"),
