@@ -17,8 +17,8 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
     "admission": 2_278,  # the API server depends on it from its first answer on
-    "bookings": 13_468,  # helps without the words of MAIA; models of older drivers in sentences
-    "cli": 7_379,  # says that the webhook has not answered yet
+    "bookings": 13_475,  # a form keeps its group; helps without the words of MAIA; models of older drivers in sentences
+    "cli": 7_382,  # says that the webhook has not answered yet
     "cluster": 5_170,  # what GPUs are used for, in processes that show it
     "configuration": 1_188,  # is read without the ledger, so that help is quick
     "demo": 1_698,  # its pods make their GPUs busy, each in its own way
