@@ -104,15 +104,22 @@ def test_a_command_whose_output_nobody_reads_ends_without_a_failure() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-HEAVY = {"aiohttp", "asyncio", "cryptography", "msgspec", "prometheus_client", "pydantic", "rich", "sqlalchemy", "yaml"}
+HEAVY = {
+    *("aiohttp", "asyncio", "cryptography", "msgspec", "prometheus_client", "pydantic", "rich", "sqlalchemy", "yaml"),
+    "carrel.ledger.ledger",
+}
 LOADS = {
     "": set[str](),
     "--help": set[str](),
     "--version": set[str](),
     "free --help": {"pydantic"},
     "simulate --help": {"pydantic"},
+    "booking --help": {"pydantic", "msgspec"},
+    "agent --help": {"pydantic", "msgspec"},
+    "demo --help": {"pydantic", "msgspec"},
 }
-"""What is typed → which of these libraries it loads; typer reads options with pydantic."""
+"""What is typed → which of these it loads. Typer reads options with pydantic; the configuration's words are read from
+objects that msgspec decodes."""
 
 
 @pytest.mark.parametrize("typed", LOADS)
