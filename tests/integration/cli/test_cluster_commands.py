@@ -206,6 +206,22 @@ async def test_why_of_a_pod_that_runs_without_the_gpu_that_it_asked_for() -> Non
         assert said.startswith("lab/notebook: this pod runs without a GPU: none was free. Now: ")
 
 
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        pytest.param("why --server {url} -n lab t", {"tenant", "train"}, id="by their beginning"),
+        pytest.param("why --server {url} -n lab pod/w", {"pod/web"}, id="as kubectl names them"),
+        pytest.param("why --server {url} -n other t", set(), id="of another namespace"),
+        pytest.param("explain --server http://127.0.0.1:9 -n lab t", set(), id="where nobody answers"),
+    ],
+)
+async def test_the_shell_completes_pods(words: str, offered: set[str]) -> None:
+    async with a_full_lab() as (_, url):
+        typed = f"carrel {words.format(url=url)}"
+        env = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" ")), "_CARREL_COMPLETE": "complete_bash"}
+        assert set((await carrel(**env)).out.split()) == offered
+
+
 async def test_why_without_a_pod_lists_all_pods_that_wait() -> None:
     async with a_full_lab() as (_, url):
         everywhere = await carrel("why", "-A", "--server", url)
