@@ -16,7 +16,7 @@ from pathlib import Path
 from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
-    "admission": 2_278,  # the API server depends on it from its first answer on
+    "admission": 2_280,  # the API server depends on it from its first answer on
     "bookings": 13_475,  # a form keeps its group; helps without the words of MAIA; models of older drivers in sentences
     "cli": 7_382,  # says that the webhook has not answered yet
     "cluster": 5_170,  # what GPUs are used for, in processes that show it

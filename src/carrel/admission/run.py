@@ -23,7 +23,7 @@ from carrel.http.callers import CallerRules, known_callers_only
 from carrel.http.serving import Address, serving
 from carrel.http.tls_files import authority_of
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import ClusterError, Selection
+from carrel.kubernetes.cluster import ClusterError, Conflict, Selection
 from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Resource
 from carrel.kubernetes.reflector import Informers
 from carrel.process import run_with_cluster
@@ -182,6 +182,8 @@ async def _renew(renewal: CertificateRenewal, served: ServedCertificate) -> bool
 async def _ask(client: Client, configuration: str) -> bool:
     try:
         await write_rules(client, configuration)
+    except Conflict:
+        return False  # another replica was faster
     except ClusterError as error:
         log.warning("rules_not_written name=%s why=%r", configuration, str(error))
         return False
