@@ -138,9 +138,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             " knows it are not among the active ones.",
             (
                 Query(f"sum(max by (model) (carrel_gpus_booked{{{OF_MODEL}}}))", "booked"),
-                Query(
-                    f'sum(max by (model, state) (carrel_gpus{{{OF_MODEL},state=~"covered|opportunistic"}}))', "held"
-                ),
+                Query(f'sum(max by (model, state) (carrel_gpus{{{OF_MODEL},state=~"covered|opportunistic"}}))', "held"),
                 Query(f"sum(max by (model) (carrel_gpus_active{{{OF_MODEL}}}))", "active"),
             ),
         ),

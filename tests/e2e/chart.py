@@ -51,6 +51,14 @@ def by_name(objects: Sequence[Json]) -> dict[tuple[str, str, str], Json]:
     return {(each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]): each for each in objects}
 
 
+def is_asked(api: ApiServer, configuration: str = "carrel") -> bool:
+    """Whether the API server asks the webhook about GPU pods: from its first answer on."""
+    path = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{configuration}"
+    entries = {each["name"]: each for each in api.call("GET", path)["webhooks"]}
+    assert entries["gpu-pods.carrel.dev"]["failurePolicy"] == "Fail"
+    return bool(entries["gpu-pods.carrel.dev"].get("rules"))
+
+
 class InstalledChart:
     def __init__(self, node: Node, *, has_image: bool = True) -> None:
         self.node, self.api = node, node.api
@@ -86,7 +94,7 @@ class InstalledChart:
                     return {}
                 part = pod["metadata"]["labels"][COMPONENT]
                 found[part] = found.get(part, 0) + 1
-            return found if self._rolled_out() else {}
+            return found if self._rolled_out() and is_asked(self.api) else {}
 
         return eventually(all_ready, STARTING_S)
 

@@ -42,6 +42,8 @@ def test_it_renders_all_of_carrel_and_three_names_are_maias() -> None:
     webhook = by_name(rendered())["Deployment", NAMESPACE, "carrel-webhook"]["spec"]["template"]["spec"]
     told = {each["name"]: each.get("value") for each in webhook["containers"][0]["env"]}
     assert told["CARREL_CONFIGURATION"] == "gpu-booking-webhook"
+    binding = by_name(rendered())["ValidatingAdmissionPolicyBinding", "", "carrel-gpu-pods"]["spec"]
+    assert binding["paramRef"]["name"] == "gpu-booking-webhook"
 
 
 def test_with_an_address_bookings_are_asked_for_there_with_the_token() -> None:

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from testbed.processes import Failed
-from tests.e2e.chart import STARTING_S, InstalledChart, chart_node, helm
-from tests.e2e.gpu_booking import CONFIGURATION, GPU_BOOKING, NAMESPACE, carrel
+from tests.e2e.chart import STARTING_S, InstalledChart, chart_node, helm, is_asked
+from tests.e2e.gpu_booking import GPU_BOOKING, NAMESPACE, carrel
 from tests.e2e.pods import Json, eventually, pod
 from tools.image.carrel_image import carrel_image
 
@@ -41,10 +41,7 @@ def created(chart: InstalledChart, name: str, *options: str, **limits: str) -> J
 
 
 def asks(chart: InstalledChart) -> bool:
-    """Whether the API server asks the webhook about GPU pods."""
-    entries = {each["name"]: each for each in chart.get(CONFIGURATION)["webhooks"]}
-    assert entries["gpu-pods.carrel.dev"]["failurePolicy"] == "Fail"
-    return bool(entries["gpu-pods.carrel.dev"].get("rules"))
+    return is_asked(chart.api, "gpu-booking-webhook")
 
 
 def test_while_the_image_is_missing_gpu_pods_are_created_as_before(chart: InstalledChart) -> None:

@@ -166,6 +166,21 @@ def test_without_the_webhook_gpu_pods_are_refused_with_the_reason_and_others_are
     eventually(lambda: rules.post(a_pod("of-eve", limits=GPU), dry=True)[0] == 201)
 
 
+def test_before_the_webhook_has_answered_nothing_is_refused_and_no_scheduler_is_asked_for(rules: RulesCluster) -> None:
+    """As the chart installs it: the entry has no rules. The webhook writes them when it can answer."""
+    path = MUTATING_WEBHOOKS.path(name="carrel")
+    real = rules.api.call("GET", path)["webhooks"]
+    assert rules.post(unadmitted_pod("of-eve"), dry=True)[0] == 403, "it is for a scheduler that knows no GPUs"
+    rules.api.call("PATCH", path, {"webhooks": [{**real[0], "rules": []}, *real[1:]]})
+    try:
+        eventually(lambda: rules.post(unadmitted_pod("of-eve"), dry=True)[0] == 201)
+        assert GPU_PODS not in rules.asked_by(unadmitted_pod("meanwhile"))
+        assert rules.post(a_plain_pod("plain"), dry=True)[0] == 201
+    finally:
+        rules.api.call("PATCH", path, {"webhooks": real})
+    eventually(lambda: rules.post(unadmitted_pod("of-eve"), dry=True)[0] == 403)
+
+
 def test_where_an_image_alone_may_see_gpus_the_webhook_is_asked_about_all_pods(rules: RulesCluster) -> None:
     """As the manual says: one condition is deleted."""
     path = MUTATING_WEBHOOKS.path(name="carrel")

@@ -143,8 +143,9 @@ class Webhook:
         self.configure()
 
     def configure(self) -> None:
-        """Tells the API server to ask it, and waits until it is trusted."""
+        """Configures it as the chart does, and waits until the API server trusts it and asks about GPU pods."""
         for each in webhooks(dra=self._has_claims):
+            del each["webhooks"][0]["rules"]  # it writes them itself, as it can answer
             for webhook in each["webhooks"]:
                 webhook["clientConfig"] = {"url": f"{self.url}{webhook['clientConfig']['service']['path']}"}
             self.api.call("POST", MUTATING_WEBHOOKS.path(), each)
@@ -168,7 +169,8 @@ class Webhook:
             return int(answer.status)
 
     def _is_trusted(self, path: str) -> bool:
-        is_told = all(each["clientConfig"].get("caBundle") for each in self.api.call("GET", path)["webhooks"])
+        entries = self.api.call("GET", path)["webhooks"]
+        is_told = all(each["clientConfig"].get("caBundle") and each.get("rules") for each in entries)
         return is_told and self.handshake(path) == 200  # its certificate names the host as soon as it is configured
 
     def _is_ready(self) -> bool:

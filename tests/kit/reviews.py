@@ -26,9 +26,8 @@ from carrel.dialects.gpuclaim import node_status
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
 from carrel.dialects.hand_over_record import HandOver, write_record
 from carrel.dialects.jupyter import HubPeople
-from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions, DraDriver
+from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions, DraDriver, WhenFull
 from carrel.dialects.seal import Seal
-from carrel.dialects.tier import WhenFull
 from carrel.ids import GpuUuid, PodUid
 from carrel.kubernetes.cluster import EVERYTHING, ListPage, NotFound, Selection
 from carrel.kubernetes.objects.resources import (

@@ -6,7 +6,7 @@ from typing import Any
 
 from carrel.cluster.pod_progress import is_waiting
 from carrel.dialects.booking_objects import BOOKINGS
-from carrel.dialects.tier import WhenFull
+from carrel.dialects.options import WhenFull
 from carrel.ids import NodeName
 from carrel.kubernetes.cluster import DeleteOptions, Json, MergePatch, NotFound, Selection
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, EVENTS, PODS, SECRETS, SERVICES

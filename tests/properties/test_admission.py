@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from carrel.admission.options import AdmissionOptions
 from carrel.dialects.hand_over_record import HandOver, HandOverPhase, Why
+from carrel.dialects.options import WhenFull
 from carrel.dialects.seal import Seal
-from carrel.dialects.tier import WhenFull
 from carrel.ids import PodUid
 from tests.kit.any_pod import any_pod
 from tests.kit.reviews import (

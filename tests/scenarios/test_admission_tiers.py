@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from carrel.admission.options import AdmissionOptions
-from carrel.dialects.tier import WhenFull
+from carrel.dialects.options import WhenFull
 from tests.kit.gpus import a_node
 from tests.kit.reviews import (
     ALICE,

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from carrel.admission.options import AdmissionOptions
-from carrel.dialects.tier import WhenFull
+from carrel.dialects.options import WhenFull
 from tests.kit.gpus import a_node
 from tests.kit.reviews import (
     ALICE,

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from carrel.admission.options import AdmissionOptions
+from carrel.dialects.options import WhenFull
 from carrel.dialects.seal import Seal
-from carrel.dialects.tier import WhenFull
 from carrel.kubernetes.objects.kinds import Pod
 from tests.kit.reviews import ALICE, Json, ReviewedCluster, RunningPod, a_booking, a_pod, review
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from carrel.admission.asked_rules import keep_asked
+from carrel.admission.asked_rules import write_rules
+from carrel.admission.run import keep_asked
 from carrel.kubernetes.client import Client
+from carrel.kubernetes.cluster import Conflict
 from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS
 from carrel.manifests import webhooks
 from kubernetes_in_memory import EmbeddedApi
@@ -23,7 +25,8 @@ class Installed:
     """The webhook configuration as the chart installs it, and replicas that can answer when a test says so."""
 
     def __init__(self) -> None:
-        self.client = Client(EmbeddedApi())
+        self.api = EmbeddedApi()
+        self.client = Client(self.api)
 
     async def install(self, *more: dict[str, Any]) -> None:
         (found,) = webhooks(for_embedded_api=True)
@@ -112,3 +115,20 @@ async def test_what_is_there_is_not_written_again(installed: Installed) -> None:
         for _ in range(100):
             await asyncio.sleep(0)
     assert (await installed.client.get(MUTATING_WEBHOOKS, NAME))["metadata"]["resourceVersion"] == before
+
+
+async def test_of_replicas_that_write_at_once_one_does_and_the_others_find_it_done(installed: Installed) -> None:
+    read, reading = installed.client.get, asyncio.Event()
+
+    async def slowly(*arguments: Any, **more: Any) -> Any:
+        found = await read(*arguments, **more)
+        if not reading.is_set():  # the first has read, and another writes before it
+            reading.set()
+            await write_rules(Client(installed.api), NAME)
+        return found
+
+    installed.client.get = slowly  # type: ignore[method-assign] # between its read and its write
+    with pytest.raises(Conflict):
+        await write_rules(installed.client, NAME)
+    async with installed.replica():
+        await installed.wait_asked()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS
-from carrel.dialects.tier import WhenFull
+from carrel.dialects.options import WhenFull
 from carrel.ids import PodUid
 from carrel.kubernetes.cluster import DeleteOptions, MergePatch
 from carrel.kubernetes.objects.resources import NAMESPACES, PODS

@@ -7,8 +7,8 @@ import pytest
 
 from carrel.admission.options import AdmissionOptions
 from carrel.dialects.interface import PodRequest
+from carrel.dialects.options import WhenFull
 from carrel.dialects.seal import Seal
-from carrel.dialects.tier import WhenFull
 from carrel.kubernetes.cluster import Json, MergePatch
 from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.placement import place

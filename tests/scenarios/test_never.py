@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from carrel.cluster.coverage.coverage_reader import CoverageReader
-from carrel.dialects.tier import WhenFull
+from carrel.dialects.options import WhenFull
 from carrel.ids import NodeName
 from carrel.kubernetes.cluster import Json, MergePatch, Selection
 from carrel.kubernetes.objects.resources import EVENTS, NODES, PODS

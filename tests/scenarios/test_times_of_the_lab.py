@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from carrel.admission.options import AdmissionOptions
-from carrel.dialects.tier import WhenFull
+from carrel.dialects.options import WhenFull
 from carrel.kubernetes.cluster import Selection
 from carrel.kubernetes.objects.resources import EVENTS
 from carrel.parsing.time import local

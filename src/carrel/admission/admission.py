@@ -53,10 +53,10 @@ from carrel.dialects.booking_objects import namespace_named, person_named
 from carrel.dialects.hand_over_record import HandedOver, HandOver
 from carrel.dialects.jupyter import is_of_a_hub
 from carrel.dialects.notice import with_notice_file, without_gpu, write_without_gpu, written_by_us
-from carrel.dialects.options import DeviceList, HideFrom
+from carrel.dialects.options import DeviceList, HideFrom, WhenFull
 from carrel.dialects.protected_keys import Writer, account_of
 from carrel.dialects.seal import ADMITTED, as_sealed
-from carrel.dialects.tier import WhenFull, namespace_as_person, unreadable_when_full, when_full, write_tier
+from carrel.dialects.tier import namespace_as_person, unreadable_when_full, when_full, write_tier
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import subject
 from carrel.kubernetes.objects.resources import PRIORITY_CLASSES

@@ -4,10 +4,8 @@ from dataclasses import dataclass, field
 
 from carrel.cluster.runtime_class import AUTO
 from carrel.configuration.schema import ANY_ACCOUNT, Configuration, PluginMode
-from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.dialects.jupyter import HubPeople
-from carrel.dialects.options import LONGEST_GRACE_S, DeviceList, HideFrom
-from carrel.dialects.tier import WhenFull
+from carrel.dialects.options import LONGEST_GRACE_S, SCHEDULER, DeviceList, HideFrom, WhenFull
 
 
 @dataclass(slots=True)

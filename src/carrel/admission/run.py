@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from carrel.admission.asked_rules import keep_asked
+from carrel.admission.asked_rules import write_rules
 from carrel.admission.assembly import ERROR_FIELD, AdmissionWebhook
 from carrel.admission.certificate_renewal import CertificateNames, CertificateRenewal, service_names
 from carrel.admission.certificates import CertificatePair, UnreadableCertificate
@@ -23,8 +24,8 @@ from carrel.http.callers import CallerRules, known_callers_only
 from carrel.http.serving import Address, serving
 from carrel.http.tls_files import authority_of
 from carrel.kubernetes.client import Client
-from carrel.kubernetes.cluster import ClusterError, Selection
-from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS
+from carrel.kubernetes.cluster import ClusterError, Conflict, Selection
+from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Resource
 from carrel.kubernetes.reflector import Informers
 from carrel.process import run_with_cluster
 from carrel.settings import cluster_options, maias_unused_settings
@@ -33,8 +34,8 @@ log = logging.getLogger(__name__)
 
 READS = Reads(("lab", "memory", "dialects", "nodes", "pods", "hubs", "tiers", "resourceClaims"))
 
-RENEWAL_CHECK_S = 60.0
-"""How often certificates are checked if no change is reported."""
+CHECK_S = 60.0
+"""How often certificates and rules are checked if no change is reported."""
 RETRY_S = 2.0
 """After a failure; and how often files that others renew are read."""
 SILENT_CHECK_S = 5.0
@@ -138,19 +139,32 @@ async def renew_certificates(
     )
     # The API server checks them, by its own clock. It has answered before the time is asked for.
     renewal = CertificateRenewal(client, names, client.clock.now)
+    watched = [(SECRETS, Selection(names.namespace, fields=f"metadata.name={names.secret}"))]
+    watched += [(kind, Selection(fields=f"metadata.name={names.configuration}")) for kind in names.kinds]
+    await _keep(client, watched, partial(_renew, renewal, served))
+
+
+async def keep_asked(client: Client, configuration: str, answers: asyncio.Event) -> None:
+    """From when the webhook `answers` on. Its certificate is trusted by then: it serves none before."""
+    await answers.wait()
+    watched = [(MUTATING_WEBHOOKS, Selection(fields=f"metadata.name={configuration}"))]
+    await _keep(client, watched, partial(_ask, client, configuration))
+
+
+async def _keep(
+    client: Client,
+    watched: Iterable[tuple[Resource[Any], Selection]],
+    attempt: Callable[[], Awaitable[bool]],
+) -> None:
+    """After every change of what is watched, at regular intervals, and soon again after a failure."""
     changed, informers = asyncio.Event(), Informers(client)
-    informers.watch(SECRETS, Selection(names.namespace, fields=f"metadata.name={names.secret}")).on_change(
-        lambda old, new: changed.set()
-    )
-    for kind in names.kinds:
-        informers.watch(kind, Selection(fields=f"metadata.name={names.configuration}")).on_change(
-            lambda old, new: changed.set()
-        )
+    for kind, selection in watched:
+        informers.watch(kind, selection).on_change(lambda old, new: changed.set())
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(informers.run())
         while True:
             changed.clear()
-            wait_s = RENEWAL_CHECK_S if await _renew(renewal, served) else RETRY_S
+            wait_s = CHECK_S if await attempt() else RETRY_S
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await changed.wait()
@@ -161,6 +175,17 @@ async def _renew(renewal: CertificateRenewal, served: ServedCertificate) -> bool
         _load(served, await renewal.renew())
     except (ClusterError, UnreadableCertificate) as error:
         log.warning("certificates_not_renewed why=%r", str(error))
+        return False
+    return True
+
+
+async def _ask(client: Client, configuration: str) -> bool:
+    try:
+        await write_rules(client, configuration)
+    except Conflict:
+        return False  # another replica was faster
+    except ClusterError as error:
+        log.warning("rules_not_written name=%s why=%r", configuration, str(error))
         return False
     return True
 

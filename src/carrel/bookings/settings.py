@@ -6,7 +6,6 @@ from pathlib import Path
 from carrel.bookings.notifications.settings import NotificationSettings, mistakes_in_notifications
 from carrel.bookings.sign_in.settings import SignInSettings, mistakes
 from carrel.configuration.schema import Bookings, Configuration
-from carrel.dialects.maia import DEFAULT_TOKENS
 from carrel.option_fields import option, secret, setting
 from carrel.parsing.secret_settings import mistakes_in_secrets
 from carrel.settings import ServingSettings
@@ -31,6 +30,8 @@ class BookingSettings(NotificationSettings, SignInSettings, ServingSettings):
 
     def wrong(self, configuration: Configuration | None) -> list[str]:
         """Every setting that cannot be used, all at once. None: the configuration is not known yet."""
+        from carrel.dialects.maia import DEFAULT_TOKENS  # here: `carrel booking --help` needs none of it
+
         bookings = configuration.bookings if configuration is not None else Bookings()
         found = [*mistakes(self, bookings, self.bind_address), *mistakes_in_secrets(self)]
         if configuration is not None:

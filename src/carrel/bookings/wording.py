@@ -12,7 +12,8 @@ from carrel.ledger.gpu_usage import GpuSample
 from carrel.parsing.time import MONTHS
 
 GIB = 1024
-_MODEL = re.compile(r"\bNVIDIA-[A-Za-z0-9][A-Za-z0-9-]*")
+_MODEL = re.compile(r"\b(?:NVIDIA|Tesla|Quadro|GeForce)-[A-Za-z0-9][A-Za-z0-9-]*")
+"""Names of models in sentences, as drivers of all ages report them."""
 DAYS_OF_MONTH_NAME = 4
 """On the timeline, the name of a month is at most as wide as so many days."""
 MONTH_NAMES = (

@@ -195,7 +195,8 @@ def _wrong_options(ctx: Any, args: Sequence[str]) -> Iterator[None]:
     if hasattr(said, "possibilities"):
         params = ctx.command.get_params(ctx)
         options = [name for each in params if not getattr(each, "hidden", False) for name in each.opts if "--" in name]
-        near = sorted(said.possibilities or get_close_matches(said.option_name, options, 1))
+        begun = [each for each in options if each.startswith(said.option_name)]
+        near = sorted(begun or said.possibilities or get_close_matches(said.option_name, options, 1))
         what = f"{path} has no option {said.option_name}"
         why = f"Did you mean {' or '.join(near)}?" if near else f"Its options are {', '.join(options)}."
     elif param is not None:
@@ -204,7 +205,8 @@ def _wrong_options(ctx: Any, args: Sequence[str]) -> Iterator[None]:
             name = " or ".join([param.envvar] if isinstance(param.envvar, str) else param.envvar)
         is_missing = hasattr(said, "param_type")
         what = f"{path} needs {name}" if is_missing else f"{name} of {path} cannot be used"
-        why = "\n".join(filter(None, [said.message.removeprefix("Value error, "), param.help]))
+        expected = said.message.removeprefix("Value error, ").replace("Input should be", "It should be")
+        why = "\n".join(filter(None, [expected.partition(", unable to parse")[0], param.help]))
     elif hasattr(said, "option_name"):
         what = f"{said.option_name} of {path} cannot be used"
     elif "extra argument" in said.message:

@@ -34,6 +34,7 @@ def gpus(settings: GpusSettings) -> None:
 
       carrel gpus -o csv
     """
+    from carrel.bookings.wording import memory
     from carrel.cli.cluster_reader import read_cluster
     from carrel.cli.output import Column, print_list, rows_of
     from carrel.process import cluster_access
@@ -49,7 +50,7 @@ def gpus(settings: GpusSettings) -> None:
         ("NODE", True, lambda item: item["node"]),
         ("GPU", True, lambda item: str(item["gpu"])),
         ("MODEL", True, lambda item: item["model"]),
-        ("MIB", True, lambda item: f"{item['mib']:,} of {item['of_mib']:,}"),
+        ("MEMORY", True, lambda item: f"{memory(item['mib'])} of {memory(item['of_mib'])}"),
         ("POD", True, lambda item: item["pod"] or ("nobody" if item["remark"] else "free")),
         ("PERSON", True, lambda item: item["user"] or "–"),
         ("HOW LONG", True, lambda item: item["remark"] or "–"),

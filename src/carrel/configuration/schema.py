@@ -16,10 +16,17 @@ from enum import Enum
 from zoneinfo import ZoneInfo
 
 from carrel.configuration.fields import Change, entry
-from carrel.dialects.gpuclaim import SCHEDULER
 from carrel.dialects.jupyter import HubPeople
-from carrel.dialects.options import CudaDevices, DeviceList, DialectOptions, DraDriver, HideFrom, Unit
-from carrel.dialects.tier import WhenFull
+from carrel.dialects.options import (
+    SCHEDULER,
+    CudaDevices,
+    DeviceList,
+    DialectOptions,
+    DraDriver,
+    HideFrom,
+    Unit,
+    WhenFull,
+)
 from carrel.ledger.tiers import AtEnd, TierPolicy
 from carrel.parsing.addresses import normal
 

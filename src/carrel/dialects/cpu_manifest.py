@@ -21,7 +21,8 @@ Labels that only nodes with GPUs have (tolerations stay: they only allow nodes):
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from carrel.dialects import carrel, gpuclaim, nvidia, protected_keys, registry
+from carrel.dialects import carrel, nvidia, protected_keys, registry
+from carrel.dialects.options import SCHEDULER
 from carrel.kubernetes.objects.pods import annotation_field
 
 Manifest = dict[str, Any]
@@ -42,7 +43,7 @@ def on_cpu(pod: Mapping[str, Any], notes: Mapping[str, str], claims: Collection[
     metadata, spec = pod["metadata"], dict(pod["spec"])
     for field in _OF_THE_SERVER:
         spec.pop(field, None)
-    if spec.get("schedulerName") == gpuclaim.SCHEDULER:
+    if spec.get("schedulerName") == SCHEDULER:
         del spec["schedulerName"]  # a pod without a GPU need not wait for those who hand out GPUs
     if spec.get("priorityClassName") == carrel.PRIORITY_CLASS:
         del spec["priorityClassName"]

@@ -28,7 +28,7 @@ from carrel.dialects import nvidia
 from carrel.dialects.gpu_usage import write_usage
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, Device, GpuClaim, GpuNodeStatus
 from carrel.dialects.interface import Dialect, PodBinding, Reading, ToldGpus
-from carrel.dialects.options import Unit
+from carrel.dialects.options import SCHEDULER, Unit
 from carrel.ids import NO_NODE, GpuUuid, HolderId, NodeName, PodUid, ResourceClaimUid
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
@@ -42,7 +42,6 @@ from carrel.parsing.time import instant, seconds
 
 CLAIM = "gpu.scheduling/claim"
 ALLOCATED = "gpu.scheduling/allocated"
-SCHEDULER = "gpu-scheduler"
 MANAGED_LABEL = "gpu.scheduling/managed"
 POD_LABEL = "gpu.scheduling/pod"
 

@@ -7,15 +7,17 @@ add its line to the registry, and add its words to `manifests/webhooks.yaml` and
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from carrel.dialects.gpuclaim_objects import GpuClaim
 from carrel.dialects.options import DEFAULT_DIALECT_OPTIONS, DialectOptions
 from carrel.kubernetes.objects.kinds import Pod
-from carrel.ledger.placement import Placement
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Request
 from carrel.ledger.shares import Holder
+
+if TYPE_CHECKING:  # settings know dialects' words, and need no ledger to be read
+    from carrel.ledger.placement import Placement
 
 Json = dict[str, Any]
 
@@ -56,7 +58,7 @@ class PodBinding:
     """What is known when a pod is bound to its GPUs."""
 
     pod_request: PodRequest
-    placement: Placement
+    placement: "Placement"
     """With the real GPUs, also where the kubelet chooses them."""
     holder: Holder
     assumed_at_ns: int

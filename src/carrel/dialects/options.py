@@ -28,6 +28,19 @@ class Unit(Enum):
         """Memory is rounded down to units: a GPU of 16276 MiB has 15 GiB to give."""
 
 
+SCHEDULER = "gpu-scheduler"
+"""The GpuClaim scheduler's name, which is the profile of Carrel's too."""
+
+
+class WhenFull(Enum):
+    """What becomes of a pod that finds no GPU."""
+
+    CPU = "cpu"
+    WAIT = "wait"
+    DEFAULT = "default"
+    """On CPU if a hub made it or it carries MAIA's mark; else it waits."""
+
+
 LONGEST_GRACE_S = 300
 """Five minutes: so long may a GPU pod take to end after it was told to."""
 

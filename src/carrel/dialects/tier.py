@@ -28,6 +28,7 @@ from enum import Enum
 from carrel.dialects.booking_objects import person_named
 from carrel.dialects.carrel import BOOKED, OPPORTUNISTIC, TIER, UNLISTED_SPAWNER, USER, WHEN_FULL
 from carrel.dialects.jupyter import is_of_a_hub
+from carrel.dialects.options import WhenFull
 from carrel.ids import PersonId
 from carrel.kubernetes.objects.kinds import Namespace, Pod
 from carrel.kubernetes.objects.pods import annotation_field, subject
@@ -113,13 +114,6 @@ def namespace_as_person(namespace: str) -> PersonId:
 
 
 # --- no GPU is free --------------------------------------------------------------------------------------------------
-
-
-class WhenFull(Enum):
-    CPU = "cpu"
-    WAIT = "wait"
-    DEFAULT = "default"
-    """On CPU if a hub made it or it carries MAIA's mark; else it waits."""
 
 
 _WHEN_FULL = {each.value: each for each in (WhenFull.CPU, WhenFull.WAIT)}

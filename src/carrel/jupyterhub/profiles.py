@@ -22,8 +22,8 @@ AWAY = "Carrel's booking service does not answer. Bookings and free GPUs are not
 
 
 def amount(gpus: int, model: str) -> str:
-    """Return `2 A100`. The vendor's name is not what people say."""
-    return f"{gpus} {model.removeprefix('NVIDIA-') or ('GPU' if gpus == 1 else 'GPUs')}"
+    """Return `2 RTX A6000`: a model has the name that the booking pages show."""
+    return f"{gpus} {model.removeprefix('NVIDIA-').replace('-', ' ') or ('GPU' if gpus == 1 else 'GPUs')}"
 
 
 def notices_html(startable: StartableAnswer | None) -> str:

@@ -8,8 +8,7 @@ from datetime import timedelta
 from carrel.configuration.schema import Configuration, Victims
 from carrel.dialects.carrel import REVOCATION_GRACE
 from carrel.dialects.jupyter import is_of_a_hub
-from carrel.dialects.options import LONGEST_GRACE_S
-from carrel.dialects.tier import WhenFull
+from carrel.dialects.options import LONGEST_GRACE_S, WhenFull
 from carrel.kubernetes.objects.kinds import Namespace, Pod
 from carrel.ledger.tiers import AtEnd
 

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from carrel import __version__
 from carrel.cluster.state import ClusterState
-from carrel.dialects.gpuclaim import SCHEDULER
+from carrel.dialects.options import SCHEDULER
 from carrel.dialects.registry import ALL
 from carrel.http.health import health_routes
 from carrel.http.post_routes import JSON, BodyLimit, BodyMemory, PostRoute, post_routes

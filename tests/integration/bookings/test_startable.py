@@ -18,7 +18,7 @@ from carrel.bookings.sign_in.token_review import TokenReviewer
 from carrel.configuration.current import CurrentConfiguration
 from carrel.configuration.schema import Configuration, Tiers
 from carrel.dialects.jupyter import HubPeople
-from carrel.dialects.tier import WhenFull
+from carrel.dialects.options import WhenFull
 from carrel.jupyterhub.profiles import profiles_for
 from carrel.jupyterhub.startable import read_startable
 from carrel.kubernetes.client import Client

@@ -95,10 +95,10 @@ async def test_gpus_says_who_holds_what_of_each_gpu_and_what_is_free() -> None:
 
     no_sample = "unknown: no sample"
     assert [re.split(r" {2,}", line) for line in table.out.splitlines()] == [
-        ["NODE", "GPU", "MODEL", "MIB", "POD", "PERSON", "HOW LONG", "USE"],
-        ["n1", "0", "NVIDIA-RTX-A6000", "12,000 of 16,276", "lab/tenant", "–", "keeps its GPU", no_sample],
-        ["n1", "0", "NVIDIA-RTX-A6000", "4,276 of 16,276", "free", "–", "–", "–"],
-        ["n2", "0", "NVIDIA-RTX-A6000", "16,276 of 16,276", "lab/other", "–", "keeps its GPU", no_sample],
+        ["NODE", "GPU", "MODEL", "MEMORY", "POD", "PERSON", "HOW LONG", "USE"],
+        ["n1", "0", "NVIDIA-RTX-A6000", "11.7 GiB of 15.9 GiB", "lab/tenant", "–", "keeps its GPU", no_sample],
+        ["n1", "0", "NVIDIA-RTX-A6000", "4.2 GiB of 15.9 GiB", "free", "–", "–", "–"],
+        ["n2", "0", "NVIDIA-RTX-A6000", "15.9 GiB of 15.9 GiB", "lab/other", "–", "keeps its GPU", no_sample],
     ]
     assert one == [
         {
@@ -213,6 +213,22 @@ async def test_why_of_a_pod_that_runs_without_the_gpu_that_it_asked_for() -> Non
 
         said = (await carrel("why", "notebook", "-n", "lab", "--server", url)).out
         assert said.startswith("lab/notebook: this pod runs without a GPU: none was free. Now: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        pytest.param("why --server {url} -n lab t", {"tenant", "train"}, id="by their beginning"),
+        pytest.param("why --server {url} -n lab pod/w", {"pod/web"}, id="as kubectl names them"),
+        pytest.param("why --server {url} -n other t", set(), id="of another namespace"),
+        pytest.param("explain --server http://127.0.0.1:9 -n lab t", set(), id="where nobody answers"),
+    ],
+)
+async def test_the_shell_completes_pods(words: str, offered: set[str]) -> None:
+    async with a_full_lab() as (_, url):
+        typed = f"carrel {words.format(url=url)}"
+        env = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" ")), "_CARREL_COMPLETE": "complete_bash"}
+        assert set((await carrel(**env)).out.split()) == offered
 
 
 async def test_why_without_a_pod_lists_all_pods_that_wait() -> None:

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from carrel.admission.asked_rules import keep_asked
 from carrel.admission.assembly import AdmissionWebhook
 from carrel.admission.entry_point import WebhookSettings
 from carrel.admission.options import AdmissionOptions
-from carrel.admission.run import renew_certificates
+from carrel.admission.run import keep_asked, renew_certificates
 from carrel.admission.served_certificate import ServedCertificate
 from carrel.cluster.configuration_record import (
     CHANGES,

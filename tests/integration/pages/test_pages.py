@@ -404,7 +404,12 @@ async def test_an_admin_says_on_the_page_who_is_in_a_group(opened: Opened, membe
     form = {"group": "vision", "people": MEMBER, "role": "manager", "why": "leads it"}
 
     assert (await member.send("/admin/groups", **form)).status == 403
-    assert (await admin.send("/admin/groups", **form)).headers["location"].startswith("/admin?done=group")
+    where = (await admin.send("/admin/groups", **form)).headers["location"]
+    assert where.startswith("/admin?done=group")
+    assert 'name="group" list="g-names" maxlength="255" value="vision"' in text_of(await admin.get(where)), (
+        "for the next"
+    )
+    assert "somebody-elses" not in text_of(await admin.get("/admin?done=group&group=somebody-elses"))
     page = text_of(await admin.get("/admin"))
     assert re.search(rf"<th scope=\"row\">vision</th><td>{MEMBER}</td><td>manager</td><td>this list</td>", page)
     assert "group manager" in page, "it is in the log"

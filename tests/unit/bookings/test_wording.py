@@ -228,6 +228,6 @@ def test_memory_is_written_as_people_speak_of_a_gpu(mib: int, expected: str) -> 
 
 
 def test_a_model_has_one_name_in_every_sentence() -> None:
-    said = "There are 2 GPUs of NVIDIA-RTX-A6000 to book; NVIDIA-A100-SXM4-80GB has more."
+    said = "There are 2 GPUs of NVIDIA-RTX-A6000 to book; NVIDIA-A100-SXM4-80GB and Tesla-T4 have more."
 
-    assert wording.in_words(said) == "There are 2 GPUs of RTX A6000 to book; A100 SXM4 80GB has more."
+    assert wording.in_words(said) == "There are 2 GPUs of RTX A6000 to book; A100 SXM4 80GB and Tesla T4 have more."

@@ -50,6 +50,9 @@ WRONG = {
     "an option that is nearly right": (
         *(("free", "--day", "3"), "carrel free has no option --day", "Did you mean --days?", "carrel free --help"),
     ),
+    "the beginning of an option": (
+        *(("book", "--gpu", "2"), "carrel book has no option --gpu", "Did you mean --gpus?", "carrel book --help"),
+    ),
     "an option before the command": (
         *(("--vers",), "carrel has no option --vers", "Did you mean --version?", "carrel --help"),
     ),
@@ -60,6 +63,11 @@ WRONG = {
     "an option without its value": (
         *(("free", "--days"), "--days of carrel free cannot be used", "Option '--days' requires an argument."),
         "carrel free --help",
+    ),
+    "a value that is no number": (
+        *(("book", "a100", "--gpus", "x"), "--gpus of carrel book cannot be used"),
+        "It should be a valid integer\n  Number of GPUs.",
+        "carrel book --help",
     ),
     "a value that is none of several": (
         *(("list", "-o", "xml"), "-o of carrel list cannot be used"),
@@ -96,15 +104,22 @@ def test_a_command_whose_output_nobody_reads_ends_without_a_failure() -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-HEAVY = {"aiohttp", "asyncio", "cryptography", "msgspec", "prometheus_client", "pydantic", "rich", "sqlalchemy", "yaml"}
+HEAVY = {
+    *("aiohttp", "asyncio", "cryptography", "msgspec", "prometheus_client", "pydantic", "rich", "sqlalchemy", "yaml"),
+    "carrel.ledger.ledger",
+}
 LOADS = {
     "": set[str](),
     "--help": set[str](),
     "--version": set[str](),
     "free --help": {"pydantic"},
     "simulate --help": {"pydantic"},
+    "booking --help": {"pydantic", "msgspec"},
+    "agent --help": {"pydantic", "msgspec"},
+    "demo --help": {"pydantic", "msgspec"},
 }
-"""What is typed → which of these libraries it loads; typer reads options with pydantic."""
+"""What is typed → which of these it loads. Typer reads options with pydantic; the configuration's words are read from
+objects that msgspec decodes."""
 
 
 @pytest.mark.parametrize("typed", LOADS)

@@ -2,8 +2,9 @@
 
 import pytest
 
-from carrel.dialects import gpuclaim, gpushare, nvidia
+from carrel.dialects import gpushare, nvidia
 from carrel.dialects.gpuclaim import ClaimPhase
+from carrel.dialects.options import SCHEDULER
 from carrel.dialects.registry import DIALECTS
 
 
@@ -16,7 +17,7 @@ from carrel.dialects.registry import DIALECTS
         (gpushare.NO_ROOM, "Insufficient GPU Memory in one device"),
         (gpushare.UNHEALTHY_NAMESPACE, "kube-system"),
         (gpushare.UNHEALTHY_PREFIX, "unhealthy-gpu-"),
-        (gpuclaim.SCHEDULER, "gpu-scheduler"),
+        (SCHEDULER, "gpu-scheduler"),
         (nvidia.CUDA_VISIBLE_DEVICES, "CUDA_VISIBLE_DEVICES"),
         (nvidia.NO_DEVICE, "none"),
         (nvidia.NO_RUNTIME, "void"),

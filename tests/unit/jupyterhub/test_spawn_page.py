@@ -50,7 +50,7 @@ def test_the_page_promises_what_the_cluster_does_when_it_is_full(waits: bool, sa
     [
         pytest.param(
             Answered((a_booking(),), (A6000,)),
-            ["Your booking: 1 A100 until Fri 20 Nov 18:00 CET", "Free now: 3 RTX-A6000 (may be taken back)", "No GPU"],
+            ["Your booking: 1 A100 until Fri 20 Nov 18:00 CET", "Free now: 3 RTX A6000 (may be taken back)", "No GPU"],
             id="a booking, and free GPUs",
         ),
         pytest.param(

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from carrel.dialects import carrel, gpuclaim, kai, kai_reservation, nvidia, protected_keys, visible_devices
+from carrel.dialects import carrel, kai, kai_reservation, nvidia, protected_keys, visible_devices
 from carrel.dialects.booking_objects import BOOKINGS
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES
-from carrel.dialects.options import LONGEST_GRACE_S
+from carrel.dialects.options import LONGEST_GRACE_S, SCHEDULER
 from carrel.dialects.protected_keys import Writer
 from carrel.dialects.registry import ALL
 from carrel.kubernetes.objects.pods import CLASS_RESOURCE
@@ -206,7 +206,7 @@ def test_the_policy_for_gpu_pods_knows_every_way_of_asking() -> None:
     spec = policy("carrel-gpu-pods")
 
     assert words_of(named(spec["variables"], "asked")) - {"0"} == {*ASKING_ANNOTATIONS, *ALL.by_resource}
-    assert words_of(named(spec["matchConditions"], "goes-elsewhere")) == {gpuclaim.SCHEDULER}
+    assert words_of(named(spec["matchConditions"], "goes-elsewhere")) == {SCHEDULER}
 
 
 def test_the_policy_for_gpu_pods_counts_while_the_webhook_is_asked_and_never_refuses_without_its_configuration() -> (

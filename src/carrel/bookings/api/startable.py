@@ -33,7 +33,8 @@ from carrel.bookings.sign_in.authenticator import CurrentPerson, CurrentPersonOr
 from carrel.cluster.coverage.coverage_words import Beyond, BeyondReason, BookingInUse, CoverageWords
 from carrel.cluster.pod_progress import holder_of
 from carrel.dialects.carrel import NOTICE
-from carrel.dialects.tier import WhenFull, said_when_full
+from carrel.dialects.options import WhenFull
+from carrel.dialects.tier import said_when_full
 from carrel.http.problems import Problem
 from carrel.ledger.tiers import Tier
 from carrel.parsing.addresses import is_address, normal

@@ -109,7 +109,8 @@ class AdminPage(Page):
         if answer.stay_managers:
             stay = [STAYS_MANAGER.format(email) for email in answer.stay_managers]
             return await self._page(request, person, problems=[*stay, _counted(len(answer.changed), answer.unchanged)])
-        told = urlencode({"done": "group", "changed": len(answer.changed), "same": answer.unchanged})
+        counts = {"changed": len(answer.changed), "same": answer.unchanged}
+        told = urlencode({"done": "group", **counts, "group": asked.get("group", "")})
         return RedirectResponse(f"/admin?{told}", 303)
 
     async def remove_form(self, request: Request, person: CurrentPerson, email: str) -> Response:
@@ -140,14 +141,20 @@ class AdminPage(Page):
         _check_admin(person)
         queries, authenticator = self._queries, self._service.authenticator
         asked = forms.texts(request.query_params)
-        now, cluster = queries.now(), self._service.cluster_view
+        now, cluster, groups = queries.now(), self._service.cluster_view, await queries.groups()
+        last = asked.get("group", "")
         return self._renderer.page(
             request,
             person,
             "admin.html",
             status=status,
             done=_done(asked),
-            filled={"group": "", "people": "", "role": "", "why": "", **(filled or {})},
+            filled={
+                # The next list is often for the same group. Of the address only a group that there is is taken.
+                "group": last if any(last == each.name for each in groups) else "",
+                **dict.fromkeys(("people", "role", "why"), ""),
+                **(filled or {}),
+            },
             problems=problems,
             maintenance=await queries.maintenance(now, now + AHEAD),
             people=[
@@ -156,7 +163,7 @@ class AdminPage(Page):
             ],
             hubs=hub_findings(cluster.state.pods.store) if cluster else HubFindings(),
             roles=ROLES,
-            groups=await queries.groups(),
+            groups=groups,
             group_roles=[*(role.value for role in GroupRole), NOT_LISTED],
             log=await queries.log(person, LogQuery(limit=20)),
         )

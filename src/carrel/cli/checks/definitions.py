@@ -112,12 +112,12 @@ async def webhook_configuration(of: Installation) -> Sequence[Finding]:
         return [fail(text, of.install)]
     if missing := [each["name"] for each in ours["webhooks"] if each["name"] not in entries]:
         return [fail(f"its configuration lacks {', '.join(missing)}", of.install)]
-    if [each for each in entries.values() if not each["clientConfig"].get("caBundle")]:
-        text = "it has not written its certificate authority into its configuration"
-        return [fail(text, of.kubectl("logs deployment/carrel-webhook"))]
     if not entries[ASKS].get("rules"):
         text = f"it has not answered yet: until it does, GPU pods are created as they are ({ASKS} has no rules)"
         return [fail(text, of.kubectl("get pods --selector app.kubernetes.io/component=webhook"))]
+    if [each for each in entries.values() if not each["clientConfig"].get("caBundle")]:
+        text = "it has not written its certificate authority into its configuration"
+        return [fail(text, of.kubectl("logs deployment/carrel-webhook"))]
     found = [
         fail(
             f"{each['name']} has failurePolicy {theirs}, not {each['failurePolicy']}: {WHAT_HAPPENS[theirs]}",

@@ -8,7 +8,7 @@ import yaml
 
 from carrel.cli.checks.components import ask_metrics, component_pods
 from carrel.cli.checks.finding import Finding, Installation, fail, ok, warn
-from carrel.dialects import gpuclaim
+from carrel.dialects.options import SCHEDULER
 from carrel.kubernetes.cluster import ClusterError
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, LEASES
 from carrel.parsing.malformed import Malformed
@@ -23,9 +23,9 @@ LEADER_SILENT = timedelta(seconds=60)
 
 async def scheduler(of: Installation) -> Sequence[Finding]:
     for namespace in (of.namespace, "kube-system"):
-        if (found := await _leader(of, gpuclaim.SCHEDULER, namespace)) is not None:
+        if (found := await _leader(of, SCHEDULER, namespace)) is not None:
             return [found]
-    text = f"no kube-scheduler with the profile {gpuclaim.SCHEDULER} has ever led: GPU pods wait"
+    text = f"no kube-scheduler with the profile {SCHEDULER} has ever led: GPU pods wait"
     return [fail(text, of.kubectl("logs deployment/carrel-scheduler --all-containers"))]
 
 

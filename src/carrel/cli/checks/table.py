@@ -24,7 +24,7 @@ from carrel.cli.checks.resource_claims import resource_claims
 from carrel.cli.checks.runtime import runtime_class, visible_gpus
 from carrel.cli.checks.scheduler import CONTROLLER_LEASE, controller, extender, scheduler
 from carrel.cli.helm_release import marked_release
-from carrel.dialects import gpuclaim
+from carrel.dialects.options import SCHEDULER
 from carrel.kubernetes.cluster import ClusterError, Forbidden
 from carrel.kubernetes.objects.release import why_unsupported
 
@@ -51,7 +51,7 @@ CHECKS = (
     Check("settings", given_settings),
     Check("webhook", webhook_configuration),
     Check("admission", admission),
-    Check(gpuclaim.SCHEDULER, scheduler),
+    Check(SCHEDULER, scheduler),
     Check("extender", extender),
     Check(CONTROLLER_LEASE, controller),
     Check("agents", agents),

@@ -25,7 +25,8 @@ from carrel.dialects.hand_over_record import Why
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai import POD_GROUP
 from carrel.dialects.notice import wants_no_successor
-from carrel.dialects.tier import WhenFull, person_of, when_full
+from carrel.dialects.options import WhenFull
+from carrel.dialects.tier import person_of, when_full
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
 from carrel.lifecycle.handing_over.hand_over import HandOverOrder, HandOvers
