@@ -134,8 +134,8 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     "Booked, held, active": (
         Panel(
             "Booked, held and active GPUs",
-            "Of the bookings that run; that pods hold; that have computed within half an hour. Held ones of which nobody"
-            " knows it are not among the active ones.",
+            "Of the bookings that run; that pods hold; that have computed within half an hour. "
+            "Held ones of which nobody knows it are not among the active ones.",
             (
                 Query(f"sum(max by (model) (carrel_gpus_booked{{{OF_MODEL}}}))", "booked"),
                 Query(f'sum(max by (model, state) (carrel_gpus{{{OF_MODEL},state=~"covered|opportunistic"}}))', "held"),
@@ -144,7 +144,8 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         ),
         Panel(
             "Held and idle GPUs",
-            "They have not computed for half an hour, by the highest tier of their pods; and those of which nobody knows.",
+            "They have not computed for half an hour, by the highest tier of their pods; "
+            "and those of which nobody knows.",
             (
                 Query(f"sum by (tier) (max by (model, tier) (carrel_gpus_idle_held{{{OF_MODEL}}}))", "idle {{tier}}"),
                 Query(f"sum(max by (model) (carrel_gpus_use_unknown{{{OF_MODEL}}}))", "unknown"),

@@ -11,7 +11,8 @@ them are the goals.
   cluster, it is a part. Of the controller's tasks, those run that the stage needs.
 - A function whose result is kept from an earlier stage does not run, and does not count.
 
-`python -m tools.walk filter` also prints the functions of that stage.
+`python -m tools.walk filter` also prints the functions of that stage, and `python -m tools.walk parts` of how many
+functions the parts of a revocation consist.
 """
 
 import asyncio
@@ -46,6 +47,8 @@ from tests.kit.tiers import an_opportunistic_pod, an_unschedulable_booked_pod, c
 
 GPU_MEM = {"aliyun.com/gpu-mem": "8138"}
 PACKAGE = Path(str(carrel.__file__)).parent
+WATCHES = "watches"
+"""The part of a stage that other tasks do."""
 ROUNDS = 10
 """Of the controller, until a booked pod must be bound."""
 
@@ -66,8 +69,15 @@ class Stage:
         self.about = about
         self.has_watches = has_watches
         """Whether what runs in other tasks is a part of the stage."""
-        self.functions: set[CodeType] = set()
+        self.parts: defaultdict[str, set[CodeType]] = defaultdict(set)
+        """Part → the functions that run in it."""
+        self.part = name
+        """What the caller does now."""
         self._counts_caller = True
+
+    @property
+    def functions(self) -> set[CodeType]:
+        return set().union(*self.parts.values())
 
     @property
     def files(self) -> set[Path]:
@@ -82,7 +92,7 @@ class Stage:
             if event == "call" and _is_function_of_carrel(frame.f_code):
                 is_caller = asyncio.current_task() is caller
                 if self._counts_caller if is_caller else self.has_watches:
-                    self.functions.add(frame.f_code)
+                    self.parts[self.part if is_caller else WATCHES].add(frame.f_code)
 
         sys.setprofile(look)
         try:
@@ -151,11 +161,14 @@ async def _revocation() -> Stage:
             for _ in range(ROUNDS):
                 with stage.outside():
                     await catch_up(lab, replica)
-                await revocation.round()
+                await revocation.round(stage)
+                stage.part = "collection"
                 await _collect(replica, victim)
                 with stage.outside():
                     await catch_up(lab, replica)
+                stage.part = "filter"
                 if nodes := _nodes(extender.filter(_asked(pod, "n1"))):
+                    stage.part = "bind"
                     answer = await extender.bind(_binding(pod, nodes[0]))
                     assert json.loads(answer.body) == {"Error": ""}
                     return stage
@@ -172,8 +185,10 @@ class _Revocation:
         self._parts = tier_parts_on(replica, TierOptions(frozenset({"gpu-scheduler"})))
         self._begun: set[str] = set()
 
-    async def round(self) -> None:
+    async def round(self, stage: Stage) -> None:
+        stage.part = "choice"
         self._begun.update(await self._parts.revoker.revoke_for_next())
+        stage.part = "hand-over"
         for name in tuple(self._begun):
             result: timedelta | HandOverResult = timedelta()
             while result == timedelta():
@@ -234,9 +249,19 @@ def listing(stage: Stage) -> str:
     return "\n".join(f"{file}: {', '.join(names)}" for file, names in sorted(by_file.items()))
 
 
+def parts_of(stage: Stage) -> str:
+    lines = ["| part | functions | only there |", "|---|---|---|"]
+    for part, functions in stage.parts.items():
+        others = set[CodeType]().union(*(each for name, each in stage.parts.items() if name != part))
+        lines.append(f"| {part} | {len(functions)} | {len(functions - others)} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     stages = asyncio.run(walk())
     print(table(stages))
+    if "parts" in sys.argv[1:]:
+        print(f"\n{parts_of(next(stage for stage in stages if stage.name == 'revocation'))}")
     for stage in stages:
         if stage.name in sys.argv[1:]:
             print(f"\n{stage.name}\n{listing(stage)}")

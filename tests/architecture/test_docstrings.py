@@ -14,7 +14,7 @@ LEFT = {
     "admission": 0,
     "bookings": 3,
     "cli": 8,
-    "cluster": 10,
+    "cluster": 9,
     "dialects": 8,
     "jupyterhub": 0,
     "kubernetes": 10,

@@ -54,7 +54,7 @@ def covered(
         pod = PersonsPod(
             Holder(PodUid(f"pod-{number}")), PersonId(person), "lab", NOON, NOON + timedelta(minutes=number), None
         )
-        persons.append(replace(pod, claims=tuple(map(ResourceClaimUid, by_claims(holds, number)))) if claims else pod)
+        persons.append(replace(pod, others=tuple(map(ResourceClaimUid, by_claims(holds, number)))) if claims else pod)
     for uuid, there in shares.items():
         ledger.set_entry(GpuUuid(uuid), there, None)  # as the cluster says it, also where that is too much
     uses = uses_of(

@@ -17,7 +17,7 @@ from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.ledger.gpus import Node
 from carrel.ledger.tiers import Tier
-from carrel.lifecycle.reporting.gpu_counts import GpuCounts
+from carrel.lifecycle.reporting.gpu_counts import gpu_counts
 from tests.kit.eventually import eventually
 from tests.kit.gpus import N1, N2, a_node
 from tests.kit.lab import NOON, Lab, Replica, a_lab
@@ -85,7 +85,7 @@ async def test_gpus_of_a_closed_node_are_neither_free_nor_bookable_and_the_pages
 ) -> None:
     nodes = a_node("n1", 2, model="A6000"), a_node("n2", 1, model="A6000")
     async with a_lab(nodes) as lab, lab.replica(is_shown=True) as carrel:
-        inventory, view, counts = ClusterInventory(carrel), carrel.view, GpuCounts(carrel.ledger, list)
+        inventory, view = ClusterInventory(carrel), carrel.view
         assert inventory.unheld() == {"A6000": 3}
 
         await change(lab, carrel, "n1", body)
@@ -96,7 +96,7 @@ async def test_gpus_of_a_closed_node_are_neither_free_nor_bookable_and_the_pages
         shown = node_on_map(N1, carrel.ledger.node(N1), view.entries(N1), lambda uid: PodOnMap(None))
         assert (shown.unusable, shown.unheld) == (words, 0)
         assert totals(carrel.ledger, view.entries).unheld == 1
-        gpus = next(metric for metric in counts.read() if metric.name == "carrel_gpus")
+        gpus = next(metric for metric in gpu_counts(carrel.ledger, ()) if metric.name == "carrel_gpus")
         states = {each.labels["state"]: each.value for each in gpus.samples if each.labels["model"] == "A6000"}
         assert (states["unusable"], states["free"]) == (2, 1)
 

@@ -9,12 +9,14 @@ import pytest
 
 from carrel.cluster.record.cluster_ledger import ClusterLedger
 from carrel.cluster.record.known_lease import KnownLease
+from carrel.cluster.state import ClusterState
 from carrel.dialects import gpuclaim
 from carrel.dialects.gpu_lease import LeaseRecord
 from carrel.dialects.gpuclaim_objects import GPU_NODE_STATUSES, GpuNodeStatus
 from carrel.ids import GpuUuid, NodeName
 from carrel.kubernetes.objects.kinds import NodeMetadata, NodeObject
 from carrel.kubernetes.objects.resources import NODES
+from carrel.kubernetes.store import key_of
 from carrel.ledger.gpus import Node
 from carrel.ledger.shares import Share
 from tests.kit.eventually import eventually
@@ -37,7 +39,18 @@ def status(node: Node, created: str = OLD) -> GpuNodeStatus:
 
 
 def node_object(name: str) -> NodeObject:
-    return NodeObject(metadata=NodeMetadata(name=NodeName(name)))
+    return NodeObject(metadata=NodeMetadata(name=NodeName(name), uid=name))
+
+
+def add_node(state: ClusterState, name: str) -> None:
+    """As the watch does it: the store has it first."""
+    state.nodes.store.put(node_object(name))
+    state.cluster_ledger.on_node(None, node_object(name))
+
+
+def delete_node(state: ClusterState, name: str) -> None:
+    state.nodes.store.drop(key_of(node_object(name)))
+    state.cluster_ledger.on_node(node_object(name), None)
 
 
 def shown(ledger: ClusterLedger) -> dict[str, dict[str, str]]:
@@ -80,9 +93,10 @@ def test_an_older_report_that_claims_the_gpu_later_does_not_get_it() -> None:
 
 @pytest.mark.parametrize("gone", ["the report no longer names it", "the report is gone", "the Node is gone"])
 def test_a_gpu_that_was_moved_is_accepted_once_the_old_machine_lets_it_go(gone: str) -> None:
-    ledger = a_state().cluster_ledger
+    state = a_state()
+    ledger = state.cluster_ledger
     for name, node in (("honest", HONEST), ("liar", LIAR)):
-        ledger.on_node(None, node_object(name))
+        add_node(state, name)
         ledger.on_node_status(None, status(node))
     assert shown(ledger) == HONEST_KEEPS_IT
 
@@ -91,7 +105,7 @@ def test_a_gpu_that_was_moved_is_accepted_once_the_old_machine_lets_it_go(gone: 
     elif gone == "the report is gone":
         ledger.on_node_status(status(HONEST), None)
     else:
-        ledger.on_node(node_object("honest"), None)
+        delete_node(state, "honest")
 
     assert shown(ledger)["liar"] == {"GPU-honest-0": ""}
     if gone == "the Node is gone":
@@ -104,8 +118,8 @@ def test_a_gpu_that_was_moved_is_accepted_once_the_old_machine_lets_it_go(gone: 
 def test_after_a_restart_the_order_in_which_things_are_read_does_not_matter(
     order: tuple[str, ...], evidence: str
 ) -> None:
-    ledger = a_state(is_read=False).cluster_ledger
-    is_leased = evidence == "the Lease"
+    state = a_state(is_read=False)
+    ledger, is_leased = state.cluster_ledger, evidence == "the Lease"
     share = Share(holder("a"), GpuUuid("GPU-honest-0"), None)
     for what in order:
         if what == "honest":
@@ -113,8 +127,8 @@ def test_after_a_restart_the_order_in_which_things_are_read_does_not_matter(
         elif what == "liar":
             ledger.on_node_status(None, status(LIAR, OLD if is_leased else YOUNG))
         elif what == "nodes":
-            ledger.on_node(None, node_object("liar"))
-            ledger.on_node(None, node_object("honest"))
+            add_node(state, "liar")
+            add_node(state, "honest")
         elif is_leased:
             record = LeaseRecord(NodeName("honest"), 0, GpuUuid("GPU-honest-0"), (share,))
             ledger.lease_written(KnownLease("gpu-honest-0", "u", "5", record))

@@ -221,7 +221,7 @@ class Cluster:
                 await claims.write(claim)
         written = await self.lab.client.get(GPU_CLAIMS, "healthy", "lab")
         assert written["status"]["phase"] == "Pending", "claim status"
-        await Adoption(self.replica.cluster_ledger, self.replica.lease_writer).record()
+        await Adoption(self.replica).record()
 
     async def check_extender(self, poison: Json | None) -> None:
         pods = await pods_of(self.lab)

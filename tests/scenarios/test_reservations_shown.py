@@ -28,9 +28,7 @@ async def test_kais_tools_find_the_group_and_the_gpu_of_a_fraction_pod() -> None
     async with a_coexist_node() as node_lab:
         pod = await node_lab.run_pod("a", annotations={**HALF, "gpu-fraction-num-devices": "2"})
         await node_lab.catch_up()
-        copies = KaiMetadataWriter(
-            node_lab.replica.cluster, node_lab.replica.cluster_ledger, node_lab.replica.pod_facts.asked
-        )
+        copies = KaiMetadataWriter(node_lab.replica)
 
         seen = await node_lab.replica.sees(pod)
         for _ in range(2):  # also after a crash in between
@@ -57,7 +55,7 @@ async def test_kais_tools_find_the_gpu_of_a_fraction_pod_on_a_native_node_too() 
         seen = await replica.sees(await lab.client.get(PODS, "a", "lab"))
         await eventually(lambda: replica.cluster_ledger.leases_of(seen.metadata.uid))
 
-        assert await KaiMetadataWriter(replica.cluster, replica.cluster_ledger, replica.pod_facts.asked).write(seen)
+        assert await KaiMetadataWriter(replica).write(seen)
 
         prefix = (await lab.annotations("a"))["runai/shared-gpu-configmap"]
         written = await lab.client.get(CONFIG_MAPS, f"{prefix}-0", "lab")
@@ -70,9 +68,7 @@ async def test_annotations_that_a_user_writes_create_no_config_map() -> None:
         forged = {**HALF, "carrel.dev/slots": "n1/0", "runai/shared-gpu-configmap": "kube-root-ca.crt"}
         seen = await node_lab.replica.sees(await node_lab.lab.pod("forged", annotations=forged))
 
-        assert not await KaiMetadataWriter(
-            node_lab.replica.cluster, node_lab.replica.cluster_ledger, node_lab.replica.pod_facts.asked
-        ).write(seen)
+        assert not await KaiMetadataWriter(node_lab.replica).write(seen)
 
 
 async def test_a_claim_shows_the_gpu_and_not_the_slot() -> None:

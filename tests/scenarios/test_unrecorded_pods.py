@@ -322,7 +322,7 @@ async def test_adoption_records_what_pods_hold_once() -> None:
         old = (await placed(lab, "old", limits=TWO_GIB, annotations=GPUSHARE))["metadata"]["uid"]
         lost = await placed(lab, "lost", limits=TWO_GIB)
         async with lab.replica() as replica:
-            adoption = Adoption(replica.cluster_ledger, replica.lease_writer)
+            adoption = Adoption(replica)
             before = free(replica)
             assert {str(each.holder): each.outcome for each in adoption.plan()} == {
                 "lab/old": Outcome.TO_RECORD,
@@ -356,7 +356,7 @@ async def test_a_pod_that_is_half_recorded_holds_all_its_gpus_and_the_next_adopt
             assert await replica.lease_writer.record_share(gpu.gpu, share)
         async with lab.replica() as replica:
             assert free(replica) == [0, 16276, 0]
-            await Adoption(replica.cluster_ledger, replica.lease_writer).record()
+            await Adoption(replica).record()
 
         assert await lab.held() == {"gpu-n1-0": {old: None}, "gpu-n1-2": {old: None}}
 
@@ -366,7 +366,7 @@ async def test_where_the_kubelet_chooses_a_slot_is_recorded_for_each_gpu_of_the_
         await advertises(lab, 3, 3)
         old = (await placed(lab, "old", limits={"nvidia.com/gpu": "2"}))["metadata"]["uid"]
         async with lab.replica() as replica:
-            await Adoption(replica.cluster_ledger, replica.lease_writer).record()
+            await Adoption(replica).record()
             assert replica.ledger.rooms[N1].whole == 1
 
         assert await lab.held() == {"gpu-n1-1": {old: None}, "gpu-n1-2": {old: None}}
@@ -377,7 +377,7 @@ async def test_what_is_true_is_recorded_even_if_it_is_more_than_the_gpu_has() ->
         assert await replica.bind(await lab.pod("ours", limits={"aliyun.com/gpu-mem": "15000"}), "n1") is None
         await placed(lab, "old", limits=TWO_GIB, annotations=GPUSHARE)
         await eventually(lambda: free(replica) == [16276 - 15000 - 2048, 16276])
-        await Adoption(replica.cluster_ledger, replica.lease_writer).record()
+        await Adoption(replica).record()
 
         assert len((await lab.held())["gpu-n1-0"]) == 2
         assert free(replica) == [16276 - 15000 - 2048, 16276]
@@ -386,7 +386,7 @@ async def test_what_is_true_is_recorded_even_if_it_is_more_than_the_gpu_has() ->
 async def test_the_controller_adopts_pods_where_the_setting_says_so() -> None:
     async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
         old = (await placed(lab, "old", limits=TWO_GIB, annotations=GPUSHARE))["metadata"]["uid"]
-        loop = AdoptionLoop(Adoption(replica.cluster_ledger, replica.lease_writer), every_s=0.01)
+        loop = AdoptionLoop(Adoption(replica), every_s=0.01)
         running = asyncio.ensure_future(loop.run())
         try:
             await eventually(lambda: len(list(replica.cluster_ledger.leases())) == 1)

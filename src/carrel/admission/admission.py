@@ -46,7 +46,7 @@ from carrel.admission.review import AdmissionRequest
 from carrel.bookings.client import BookingLookup
 from carrel.cluster.runtime_class import RuntimeClasses
 from carrel.cluster.state import ClusterState
-from carrel.cluster.waiting.free_again import FreeAgain
+from carrel.cluster.waiting.free_again import free_again
 from carrel.cluster.waiting.starts_soon import starts_soon
 from carrel.dialects import carrel, gpushare, hand_over_record, nvidia, registry, visible_devices
 from carrel.dialects.booking_objects import namespace_named, person_named
@@ -98,7 +98,6 @@ class PodAdmission:
         self._priority_classes = state.informers.watch(PRIORITY_CLASSES).store
         self._runtime_classes = RuntimeClasses(state.informers, options.runtime_class)
         self._booking_lookup = booking_lookup
-        self._free_again = FreeAgain(state)
 
     # --- new pods ----------------------------------------------------------------------------------------------------
 
@@ -324,7 +323,7 @@ class PodAdmission:
         request = new.asked.request
         if isinstance(why, Never):
             return write_without_gpu(without_gpu(why.on_cpu, request))
-        free = self._free_again.of(new.pod, request)
+        free = free_again(self._state, new.pod, request)
         then = "" if free.is_free else f"; {self._state.words.free_again(free)}"
         return write_without_gpu(without_gpu(f"on {self._state.words.when(self._now())}, {why.reason}{then}", request))
 

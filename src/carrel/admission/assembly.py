@@ -40,7 +40,7 @@ class AdmissionWebhook:
         self._state = state
         self.informers = state.informers
         self._booking_cache = BookingCache(service, time.monotonic, SERVICE_TIMING) if service is not None else None
-        self.is_stopping = False
+        self.stopping = asyncio.Event()
         self.answers = asyncio.Event()
         """A probe has heard that it is ready: its Service leads here, and the API server may depend on it."""
         self.admission = PodAdmission(state, options, self._booking_cache)
@@ -59,7 +59,7 @@ class AdmissionWebhook:
         return Starlette(routes=[*post_routes(posts), *health_routes(self._why_not_ready, metrics.text)])
 
     def _why_not_ready(self) -> str:
-        if self.is_stopping:
+        if self.stopping.is_set():
             return "stopping"
         if not self.informers.is_synced:
             return "the cluster is being read"

@@ -20,6 +20,7 @@ from carrel.admission.new_pod import PodOwner
 from carrel.admission.review import AdmissionRequest, ClaimReviews, NotAReview, read_pod, read_review
 from carrel.http.post_routes import JsonReply
 from carrel.kubernetes.cluster import ClusterError
+from carrel.ledger.refusals import Refusal
 from carrel.parsing import Malformed
 
 log = logging.getLogger(__name__)
@@ -93,22 +94,14 @@ class ReviewHandler:
             return "refused", review.denied(request, str(refusal))
         return "allowed", review.allowed(request)
 
-    def _new_claim(self, request: AdmissionRequest) -> Reviewed:
-        """A ResourceClaim or a template that is created."""
-        refusal = self._claim_reviews.why_not_new(request)
-        if refusal is None:
-            return "untouched", review.allowed(request)
-        log.info("refused user=%s namespace=%s why=%r", request.user.name, request.namespace, str(refusal))
-        return "refused", review.denied(request, str(refusal))
-
     async def _review(self, request: AdmissionRequest) -> Reviewed:
-        if request.kind in CLAIMS:
-            return self._new_claim(request)
-        if request.kind == EVICTION:
-            return self._eviction(request)
-        if request.kind != POD or request.object is None:  # None: it is being deleted
-            return "untouched", review.allowed(request)
         try:
+            if request.kind in CLAIMS:
+                return _unless(self._claim_reviews.why_not_new(request), request)
+            if request.kind == EVICTION:
+                return _unless(self._admission.why_not_evicted(request), request)
+            if request.kind != POD or request.object is None:  # None: it is being deleted
+                return _unless(None, request)
             request, pod = read_pod(request)
             decision = await self._admission.mutate(request, pod)
         except Malformed as malformed:
@@ -145,15 +138,13 @@ class ReviewHandler:
                     user,
                 )
 
-    def _eviction(self, request: AdmissionRequest) -> Reviewed:
-        try:
-            refusal = self._admission.why_not_evicted(request)
-        except Malformed as malformed:
-            return "refused", review.denied(request, str(malformed), 422)
-        if refusal is None:
-            return "untouched", review.allowed(request)
-        log.info("refused user=%s namespace=%s why=%r", request.user.name, request.namespace, refusal.reason)
-        return "refused", review.denied(request, refusal.reason)
+
+def _unless(refusal: Refusal | None, request: AdmissionRequest) -> Reviewed:
+    """Answer about what is allowed as it is, unless it is refused."""
+    if refusal is None:
+        return "untouched", review.allowed(request)
+    log.info("refused user=%s namespace=%s why=%r", request.user.name, request.namespace, str(refusal))
+    return "refused", review.denied(request, str(refusal))
 
 
 def _is_new(name: str, known: set[str]) -> bool:

@@ -116,7 +116,7 @@ class ChangedPod:
         """The request goes from the pod's resources, which no node advertises, into an annotation."""
         if dialect.record_of is not None:
             self.annotations[dialect.recorded] = dialect.record_of(pod)
-            gone = {*dialect.resources, *dialect.other_resources, *dialect.takes_over}
+            gone = {*dialect.resources, *dialect.takes_over}
             self.change_containers(lambda each: without_resources(each, gone))
 
     def change_containers(self, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> None:

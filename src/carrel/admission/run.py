@@ -3,10 +3,9 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from carrel.admission.asked_rules import write_rules
 from carrel.admission.assembly import ERROR_FIELD, AdmissionWebhook
@@ -25,7 +24,7 @@ from carrel.http.serving import Address, serving
 from carrel.http.tls_files import authority_of
 from carrel.kubernetes.client import Client
 from carrel.kubernetes.cluster import ClusterError, Conflict, Selection
-from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Resource
+from carrel.kubernetes.objects.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS
 from carrel.kubernetes.reflector import Informers
 from carrel.process import run_with_cluster
 from carrel.settings import cluster_options, maias_unused_settings
@@ -38,8 +37,6 @@ CHECK_S = 60.0
 """How often certificates and rules are checked if no change is reported."""
 RETRY_S = 2.0
 """After a failure; and how often files that others renew are read."""
-SILENT_CHECK_S = 5.0
-"""How often silent agents are looked for, as the extender does."""
 LEAVE_AFTER_S = 5.0
 """API servers learn a moment later that this replica stops, and a pod whose review is not answered is refused. Whoever
 calls it on this machine alone has no other replica to turn to."""
@@ -76,7 +73,8 @@ async def _serve(
         try:
             async with asyncio.TaskGroup() as tasks:
                 asked = keep_asked(client, settings.configuration, webhook.answers)
-                working = (webhook.informers.run(), _watch_agents(state), certificates, asked)
+                watched = (state.informers.run(), state.informers.wait_first_copies(), state.watch_agents())
+                working = (*watched, certificates, asked)
                 running = [tasks.create_task(each) for each in working]
                 await _serve_until(stop, webhook, served, settings, callers)
                 for task in running:
@@ -84,14 +82,6 @@ async def _serve(
         except ExceptionGroup as several:
             raise several.exceptions[0] from several  # the first error; the others are cancellations
     log.info("stopped")
-
-
-async def _watch_agents(state: ClusterState) -> None:
-    """A node whose agent is silent takes no new pods, so its GPUs are not free."""
-    await state.informers.wait_first_copies()
-    while True:
-        state.isolation.attempt("silent_agents", partial(state.cluster_ledger.mark_silent_agents, state.options.now()))
-        await asyncio.sleep(SILENT_CHECK_S)
 
 
 async def _serve_until(
@@ -112,7 +102,7 @@ async def _serve_until(
         async with serving(app, address, served.context, finish_s=FINISH_S) as url:
             log.info("listening url=%s namespace=%s", url, settings.carrel_namespace)
             await stop.wait()
-            webhook.is_stopping = True
+            webhook.stopping.set()
             if not is_loopback(settings.bind_address):
                 await asyncio.sleep(LEAVE_AFTER_S)
     finally:
@@ -139,55 +129,41 @@ async def renew_certificates(
     )
     # The API server checks them, by its own clock. It has answered before the time is asked for.
     renewal = CertificateRenewal(client, names, client.clock.now)
-    watched = [(SECRETS, Selection(names.namespace, fields=f"metadata.name={names.secret}"))]
-    watched += [(kind, Selection(fields=f"metadata.name={names.configuration}")) for kind in names.kinds]
-    await _keep(client, watched, partial(_renew, renewal, served))
+    informers = Informers(client)
+    informers.watch(SECRETS, Selection(names.namespace, fields=f"metadata.name={names.secret}"))
+    for kind in names.kinds:
+        informers.watch(kind, Selection(fields=f"metadata.name={names.configuration}"))
+    await informers.run_and_act(partial(_renew, renewal, served))
 
 
 async def keep_asked(client: Client, configuration: str, answers: asyncio.Event) -> None:
     """From when the webhook `answers` on. Its certificate is trusted by then: it serves none before."""
     await answers.wait()
-    watched = [(MUTATING_WEBHOOKS, Selection(fields=f"metadata.name={configuration}"))]
-    await _keep(client, watched, partial(_ask, client, configuration))
+    informers = Informers(client)
+    informers.watch(MUTATING_WEBHOOKS, Selection(fields=f"metadata.name={configuration}"))
+    await informers.run_and_act(partial(_ask, client, configuration))
 
 
-async def _keep(
-    client: Client,
-    watched: Iterable[tuple[Resource[Any], Selection]],
-    attempt: Callable[[], Awaitable[bool]],
-) -> None:
-    """After every change of what is watched, at regular intervals, and soon again after a failure."""
-    changed, informers = asyncio.Event(), Informers(client)
-    for kind, selection in watched:
-        informers.watch(kind, selection).on_change(lambda old, new: changed.set())
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(informers.run())
-        while True:
-            changed.clear()
-            wait_s = CHECK_S if await attempt() else RETRY_S
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await changed.wait()
-
-
-async def _renew(renewal: CertificateRenewal, served: ServedCertificate) -> bool:
+async def _renew(renewal: CertificateRenewal, served: ServedCertificate) -> float:
+    """In how many seconds to look again."""
     try:
         _load(served, await renewal.renew())
     except (ClusterError, UnreadableCertificate) as error:
         log.warning("certificates_not_renewed why=%r", str(error))
-        return False
-    return True
+        return RETRY_S
+    return CHECK_S
 
 
-async def _ask(client: Client, configuration: str) -> bool:
+async def _ask(client: Client, configuration: str) -> float:
+    """In how many seconds to look again."""
     try:
         await write_rules(client, configuration)
     except Conflict:
-        return False  # another replica was faster
+        return RETRY_S  # another replica was faster
     except ClusterError as error:
         log.warning("rules_not_written name=%s why=%r", configuration, str(error))
-        return False
-    return True
+        return RETRY_S
+    return CHECK_S
 
 
 async def load_files(settings: WebhookSettings, served: ServedCertificate) -> None:

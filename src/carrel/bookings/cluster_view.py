@@ -37,7 +37,7 @@ class UseCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class BookingUse:
+class BookingActivity:
     """What the pods of a booking do with its GPUs."""
 
     held: int
@@ -78,10 +78,9 @@ class ClusterView:
         self.usage.sample((entry for name in self.ledger.nodes for entry in self.entries(name)), self._user, now)
 
     def _user(self, uid: HolderId) -> PodUser:
-        pod = self.pod(uid)
+        pod, tier = self.pod(uid), self.state.covered_pods.tier
         if pod is None:
             return NOBODY
-        tier = self.state.covered_pods.tier
         return self.isolation.ask("usage", pod, lambda pod: PodUser(person_of(pod), tier(pod)), NOBODY)
 
     def with_held(self, uses: Iterable[PersonUsage], start: datetime, end: datetime) -> list[PersonUsage]:
@@ -99,7 +98,7 @@ class ClusterView:
         found = self.activities.of_pod(pod)
         return found if found is None or person.may_see_figures_of([person_of(pod)]) else found.without_figures()
 
-    def booking_use(self, booking: BookingId, person: Person, zone: tzinfo) -> BookingUse | None:
+    def booking_use(self, booking: BookingId, person: Person, zone: tzinfo) -> BookingActivity | None:
         """None: the booking does not run, or the cluster does not know it yet."""
         use, words = self.coverage.use_of(booking), self.words(zone)
         if use is None:
@@ -109,7 +108,7 @@ class ClusterView:
         states = Counter(activity.state.value for activity in map(self.activities.of, gpus.values()) if activity)
         seen = self.isolation.found("page", covered, lambda pod: (pod, self.activity_of_pod(pod, person)))
         pods = [(holder_of(pod).full_name, words.line(activity)) for pod, activity in seen if activity is not None]
-        return BookingUse(use.used, {state.value: states[state.value] for state in ActivityState}, pods)
+        return BookingActivity(use.used, {state.value: states[state.value] for state in ActivityState}, pods)
 
     def use_counts(self) -> UseCounts:
         running = self.state.covered_pods.running()

@@ -66,7 +66,7 @@ async def _adopt(settings: AdoptSettings, access: "Access") -> "list[AdoptedPod]
 
     async with reading_cluster(settings, access) as carrel:
         carrel.one_unit()
-        adoption = Adoption(carrel.cluster_ledger, carrel.lease_writer)
+        adoption = Adoption(carrel)
         return adoption.plan() if settings.dry_run else await adoption.record()
 
 

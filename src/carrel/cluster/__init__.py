@@ -21,6 +21,6 @@ Reading order:
     runtime_class      which RuntimeClass GPU pods get
     invariants         what must always hold, counted again from the objects alone
     installation       that the cluster has no other Carrel
-    gpu_usages         what GPUs are used for, in processes that show it
+    gpu_usages gpu_activities activity_words    what GPUs are used for, in processes that show it, and its words
     placement_rules    by which settings the extender does it, as it reports them for everybody who reads the cluster
 """

@@ -54,7 +54,7 @@ def state_words(activity: GpuActivity, when: Callable[[datetime], str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ActivityWords:
-    """As of `now`, in a person's zone."""
+    """Words of one moment, in the zone of the person who reads them."""
 
     zone: tzinfo
     now: datetime

@@ -29,7 +29,7 @@ class GpuUsages:
         return NOTHING if status is None else self._isolation.ask("usage", status, read_usage, NOTHING)
 
     def of_gpu(self, node: NodeName, gpu: GpuUuid) -> GpuUsage | None:
-        """The same of one GPU; None: the report has nothing about it."""
+        """Return what the agent has counted last of one GPU; None: the report has nothing about it."""
         status = self._statuses.store.get(node)
         if status is None:
             return None

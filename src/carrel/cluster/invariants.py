@@ -89,7 +89,7 @@ class Observed:
     bookings: Mapping[BookingId, Entitlement]
     """By id."""
     now: datetime
-    claims: Collection[str] | None = None
+    resource_claims: Collection[str] | None = None
     """The uids of the ResourceClaims; None: nobody reads them."""
 
 
@@ -207,7 +207,8 @@ def _why_not_there(observed: Observed, share: Share, node: NodeName) -> str:
     """Empty if the holder may have the GPU. A pod that is not bound yet may: the Lease is written first."""
     uid, pod = share.holder.uid, observed.pods.get(share.holder.uid)
     if share.holder.is_claim:
-        return "which does not exist" if observed.claims is not None and uid not in observed.claims else ""
+        known = observed.resource_claims
+        return "" if known is None or uid in known else "which does not exist"
     if pod is None:
         return "which does not exist"
     if pod.status.phase in FINISHED:

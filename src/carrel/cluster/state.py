@@ -1,6 +1,8 @@
 """What one process knows of the cluster: its caches, its own ledger, and what pods ask for. Puts the parts together."""
 
+import asyncio
 from collections.abc import Collection
+from functools import partial
 
 from carrel.cluster.coverage.coverage_words import CoverageWords
 from carrel.cluster.coverage.covered_pods import CoveredPods
@@ -29,6 +31,10 @@ from carrel.kubernetes.isolation import Isolation
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.reflector import Informers
 from carrel.ledger.ledger import Ledger
+from carrel.ledger.precedence import Precedence
+
+AGENTS_EVERY_S = 5.0
+"""How often silent agents are looked for."""
 
 
 class ClusterState:
@@ -66,6 +72,7 @@ class ClusterState:
 
         # Why they wait
         self.booked_waiting = WaitingBooked(self.covered_pods, watches, self.gang_members, options.now)
+        self.precedence = Precedence(self.ledger, self.booked_waiting)
         self.person_limit = PersonLimit(
             self.ledger,
             watches,
@@ -78,7 +85,7 @@ class ClusterState:
             self.ledger,
             self.pod_facts,
             self.gang_members,
-            self.booked_waiting,
+            self.precedence,
             self.eligible_nodes,
             self.person_limit,
         )
@@ -117,7 +124,7 @@ class ClusterState:
     def _on_request_part(self, old: GpuClaim | PodGroup | None, new: GpuClaim | PodGroup | None) -> None:
         """A part of what pods ask for is in other objects, which may come after the pods."""
         if old is None or new is None or old.spec != new.spec:
-            self.gang_sizes.on_claims()
+            self.gang_sizes.on_names()
             self._on_requests()
 
     def _on_requests(self) -> None:
@@ -125,8 +132,8 @@ class ClusterState:
         self.booked_waiting.on_gangs()
 
     def _on_other_holder(self, uid: HolderId, users: Collection[Pod]) -> None:
-        self.cluster_ledger.on_claim(uid)
-        self.covered_pods.on_claim(uid, users)
+        self.cluster_ledger.on_other_holder(uid)
+        self.covered_pods.on_other_holder(uid, users)
 
     # --- questions to several parts ----------------------------------------------------------------------------------
 
@@ -139,6 +146,13 @@ class ClusterState:
             found = []  # the kind is not installed
         there = {booking.metadata.name: booking.spec for booking in found}
         return there == {booking.metadata.name: booking.spec for booking in self.bookings.store}
+
+    async def watch_agents(self) -> None:
+        """Look again and again for agents that are silent: their nodes take no new pods. Until it is cancelled."""
+        while True:
+            mark = partial(self.cluster_ledger.mark_silent_agents, self.options.now())
+            self.isolation.attempt("silent_agents", mark)
+            await asyncio.sleep(AGENTS_EVERY_S)
 
     def gang_runs(self, pod: Pod) -> bool:
         """Whether a member of the pod's gang is bound."""

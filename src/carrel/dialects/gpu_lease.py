@@ -58,12 +58,6 @@ def read_lease_name(name: str) -> tuple[NodeName, int] | None:
     return node, int(index)
 
 
-def lease_labels(pod: str = "") -> dict[str, str]:
-    """With the pod's name if one pod has the whole GPU; cut, because a name may be longer than a label."""
-    labels = {MANAGED_LABEL: "true"}
-    return {**labels, POD_LABEL: pod[:_LONGEST_LABEL].rstrip("-.")} if pod else labels
-
-
 def _index(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(HIGHEST_INDEX)) else -1
 
@@ -199,7 +193,9 @@ def write_lease(record: LeaseRecord, namespace: str, now: datetime) -> dict[str,
     """The whole Lease; whoever updates one adds the resourceVersion that was read."""
     whole = next((share.holder for share in record.shares if share.memory is None), None)
     shares = {share.holder.uid: _entry(share, record.tries.get(share.holder.uid, ())) for share in record.shares}
-    annotations = {LEASE_GPU: record.gpu, LEASE_SHARES: to_json(shares)}
+    annotations, labels = {LEASE_GPU: record.gpu, LEASE_SHARES: to_json(shares)}, {MANAGED_LABEL: "true"}
+    if whole is not None and whole.name:  # cut: a name may be longer than a label
+        labels[POD_LABEL] = whole.name[:_LONGEST_LABEL].rstrip("-.")
     if record.kept_for is not None:
         annotations[LEASE_KEPT_FOR] = to_json(_keep(record, record.kept_for))
     if record.reservation is not None:
@@ -217,7 +213,7 @@ def write_lease(record: LeaseRecord, namespace: str, now: datetime) -> dict[str,
         "metadata": {
             "name": lease_name(record.node, record.index),
             "namespace": namespace,
-            "labels": lease_labels(whole.name if whole else ""),
+            "labels": labels,
             "annotations": annotations,
         },
         "spec": {"renewTime": micro_seconds(now), **({"holderIdentity": whole.uid} if whole else {})},

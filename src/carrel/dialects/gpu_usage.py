@@ -100,7 +100,7 @@ def read_usage(status: NodeUsage) -> dict[GpuUuid, GpuUsage]:
 
 
 def read_usage_of(status: NodeUsage, gpu: GpuUuid) -> GpuUsage | None:
-    """The same of one GPU; None: the report has nothing about it. Raises `Malformed`."""
+    """Read what one GPU is used for; None: the report has nothing about it. Raises `Malformed`."""
     entry = next((entry for entry in status.status.usage if entry.uuid == gpu), None)
     return _read(entry, status.metadata.name) if entry is not None else None
 

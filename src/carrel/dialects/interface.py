@@ -96,8 +96,6 @@ class Dialect:
     """The GpuClaim that the pod names. It may be created after the pod, so admission cannot read the request."""
     assumed: Callable[[Pod, Reading], Request] = lambda pod, reading: Request(1, WHOLE)
     """What a pod counts as asking for while its GpuClaim does not exist."""
-    other_resources: tuple[str, ...] = ()
-    """Further resources of the dialect. Taken off a pod that goes on without a GPU, like those above."""
     other_annotations: tuple[str, ...] = ()
     """Further annotations that users write. Taken off a pod that goes on without a GPU, like those above."""
     may_change: tuple[str, ...] = ()

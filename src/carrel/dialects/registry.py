@@ -44,9 +44,7 @@ class DialectTable:
         self.by_annotation = {word: each for each in dialects for word in each.annotations}
         self.annotations = frozenset(self.by_annotation)
         self.qualified = tuple(each for each in dialects if each.qualifiers)
-        self.resources = frozenset(
-            word for each in dialects for word in (*each.resources, *each.other_resources, *each.takes_over)
-        )
+        self.resources = frozenset(word for each in dialects for word in (*each.resources, *each.takes_over))
         """All resources by which pods ask for GPUs."""
         self.recorded = tuple(each.recorded for each in dialects if each.recorded)
         self.asked = frozenset(

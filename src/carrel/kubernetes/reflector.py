@@ -23,7 +23,8 @@ import asyncio
 import gc
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -399,3 +400,18 @@ class Informers:
     def silences(self) -> dict[str, float]:
         """By plural of the kind: seconds since the server last sent something about it."""
         return {reflector.resource.plural: reflector.silent_s for reflector in self.reflectors}
+
+    async def run_and_act(self, act: Callable[[], Awaitable[float | None]]) -> None:
+        """Runs until it is cancelled, and acts: at first, after every change, and when so many seconds have passed as
+        the last act has returned; None: not before the next change."""
+        changed = asyncio.Event()
+        for reflector in self.reflectors:
+            reflector.on_change(lambda old, new: changed.set())
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.run())
+            while True:
+                changed.clear()
+                wait_s = await act()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(wait_s):
+                        await changed.wait()

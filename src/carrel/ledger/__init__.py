@@ -3,7 +3,7 @@
 Reading order:
 
     gpus requests shares     what a GPU is, what a pod asks for, what a pod holds
-    gpu_usage                what a GPU is used for: sums of samples
+    gpu_usage gpu_activity   what a GPU is used for: sums of samples, and whether it is active or idle
     ledger node_room         who holds what; how much room a node has, as a summary
     placement                where a request goes on a node, and which GPUs are taken
     filtering scoring        which nodes have room, and which is best

@@ -81,13 +81,13 @@ class PersonsPod:
     """The same, as if no node were closed (`Node.closed`)."""
     wanted_booking: BookingId = NO_BOOKING
     """The id of the booking that it was made for; empty: any."""
-    claims: tuple[HolderId, ...] = ()
+    others: tuple[HolderId, ...] = ()
     """The uids of the ResourceClaims whose GPUs are the pod's."""
 
     @property
     def uids(self) -> tuple[HolderId, ...]:
         """By what it holds GPUs."""
-        return (self.holder.uid, *self.claims) if self.claims else (self.holder.uid,)
+        return (self.holder.uid, *self.others) if self.others else (self.holder.uid,)
 
 
 @dataclass(frozen=True, slots=True)

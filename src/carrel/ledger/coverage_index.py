@@ -44,7 +44,8 @@ class CoverageIndex(ABC):
         self._bookings: dict[BookingId, Entitlement] = {}  # all, running or not
         self._bookings_of: dict[PersonId, set[BookingId]] = {}  # person → their bookings, running or not
         self._running: dict[BookingId, Entitlement] = {}
-        self._next_turn = FOREVER  # when the next booking starts or ends
+        self._next_turn = FOREVER  # when the next booking starts or ends; `PAST`: bookings say something else
+        self._turns = 0
         self._changed_people: set[PersonId] = set()
         self._holders: dict[HolderId, Covered] = {}  # uid → by what a pod that holds GPUs is covered
         self._covered_of: dict[PersonId, set[HolderId]] = {}  # person → the uids in it
@@ -113,6 +114,12 @@ class CoverageIndex(ABC):
             self._changed(entitlement.people)
 
     # --- answers -----------------------------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """Another number once the bookings say something else, although the ledger has not changed."""
+        self.update()
+        return self._turns
 
     def holders(self) -> AbstractSet[HolderId]:
         """The uids of all pods and claims that hold GPUs, and that a booking covers."""
@@ -202,6 +209,7 @@ class CoverageIndex(ABC):
         return looked_at
 
     def _start_and_stop(self, now: datetime) -> None:
+        self._turns += 1
         for name, entitlement in self._bookings.items():
             if not entitlement.runs_at(now):
                 self._stop(name)

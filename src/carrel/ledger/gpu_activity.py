@@ -69,7 +69,7 @@ class ActivePart:
         return min(self.active / self.known, 1.0) if self.known else 0.0
 
     def __add__(self, other: "ActivePart") -> "ActivePart":
-        """Of several GPUs together."""
+        """Return the part of several GPUs together."""
         first, last = min(self.since, other.since), max(self.until, other.until)
         return ActivePart(first, last, self.known + other.known, self.active + other.active, self.gpus + other.gpus)
 

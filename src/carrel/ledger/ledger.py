@@ -79,7 +79,9 @@ class Ledger:
         self._shares: dict[HolderId, dict[GpuUuid, Share]] = {}  # uid → GPU → share, wherever the GPU is
         self._kept: dict[GpuUuid, Holder] = {}  # GPU → the pod it is kept for
         self._kept_of: dict[HolderId, set[GpuUuid]] = {}  # the same the other way round: uid → GPUs
-        self._undo: list[Callable[[], None]] | None = None  # the steps back; None: nobody is trying something
+        self._undo: list[Callable[[], None]] | None = None  # the steps back
+        self.is_what_if = False
+        """Whether somebody is trying something."""
         self.version = self._last_version = 0  # the last: the highest so far
         """A number for what is recorded now. It is never the same for two states; after a what-if it is as before."""
         self.inventory_version = 0
@@ -201,7 +203,7 @@ class Ledger:
             self._unreported[entry.gpu.uuid] = entry.shares
 
     def _refuse_in_what_if(self) -> None:
-        if self.is_what_if:
+        if self._undo is not None:
             raise LedgerError("the inventory cannot change inside a what-if")
 
     # --- who holds what ----------------------------------------------------------------------------------------------
@@ -286,24 +288,19 @@ class Ledger:
 
     # --- what if -----------------------------------------------------------------------------------------------------
 
-    @property
-    def is_what_if(self) -> bool:
-        """Whether somebody is trying something."""
-        return self._undo is not None
-
     @contextmanager
     def what_if(self) -> Iterator["Ledger"]:
         """Try something: whatever happens in the block, the ledger is afterwards as it was before."""
         outer, version = self._undo, self.version
         undo: list[Callable[[], None]] = []
-        self._undo = undo
+        self._undo, self.is_what_if = undo, True
         try:
             yield self
         finally:
             self._undo = None  # the steps back must not be remembered
             for step in reversed(undo):
                 step()
-            self._undo, self.version = outer, version
+            self._undo, self.is_what_if, self.version = outer, outer is not None, version
 
     # --- the only writers --------------------------------------------------------------------------------------------
 

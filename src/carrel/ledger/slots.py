@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 
-from carrel.ids import NO_GPU, NO_POD, GpuUuid, NodeName, PodUid
+from carrel.ids import NO_GPU, NO_POD, GpuUuid, PodUid
 from carrel.ledger.gpus import Gpu, MiB, Node, place_name
 
 
@@ -96,11 +96,6 @@ WANTED = Reservation()
 # --- the ledger's view of such a node --------------------------------------------------------------------------------
 
 
-def slot_id(node: NodeName, index: int) -> GpuUuid:
-    """What stands in the ledger for the UUID of a GPU."""
-    return place_name(node, index)
-
-
 @dataclass(frozen=True, slots=True)
 class KubeletCapacity:
     """How many GPUs the kubelet has to give, as the Node says, and what pods that Carrel did not place have of them."""
@@ -135,7 +130,7 @@ def as_slots(node: Node, in_use: Mapping[int, Reservation | None], kubelet: Kube
     every = frozenset(numbers)
     slots = tuple(
         Gpu(
-            slot_id(node.name, gpu.index),
+            place_name(node.name, gpu.index),
             node.name,
             gpu.index,
             model,

@@ -31,7 +31,7 @@ from carrel.lifecycle.freeing.terminator import Terminator
 from carrel.lifecycle.freeing.terminator_api import terminator_app
 from carrel.lifecycle.metrics import ControllerMetrics
 from carrel.lifecycle.reconciler import Reconciler
-from carrel.lifecycle.reporting.gpu_counts import GpuCounts
+from carrel.lifecycle.reporting.gpu_counts import gpu_counts
 from carrel.lifecycle.reporting.gpu_use import GpuUse
 from carrel.lifecycle.reporting.invariant_check import InvariantCheck
 from carrel.lifecycle.reservations.reservation_pods import ReservationOptions, ReservationPods
@@ -49,8 +49,6 @@ READS = Reads(("lab", "memory", "dialects", "nodes", "pods", "tiers", "resourceC
 
 LEASE = "carrel-controller"
 REBUILDING = "the ledger is being rebuilt from the cluster"
-SILENT_AGENTS_S = 5.0
-"""How often silent agents are looked for."""
 
 
 class WriteFence:
@@ -91,7 +89,7 @@ async def _serve(
     metrics.show_failures(state.isolation.failures)
     agents, why_silent = state.node_statuses.store, state.cluster_ledger.why_silent
     metrics.show_agents(lambda: [bool(why_silent(each.metadata.name)) for each in agents])
-    metrics.read_on_scrape(GpuCounts(state.ledger, state.covered_pods.running).read)
+    metrics.read_on_scrape(lambda: gpu_counts(state.ledger, state.covered_pods.running()))
     metrics.read_on_scrape(GpuUse(state, GpuActivities(state)).read)
     pods_and_leases = Reconciler(state, frozenset(configuration.pods.schedulers), metrics)
     elsewhere = (
@@ -110,14 +108,13 @@ async def _serve(
         state, ReservationOptions(settings.reservation_image, spelling, runtime_class.chosen)
     )
     slots = SlotReconciler(state, reservations, lambda node: pods_and_leases.on_room({node}), metrics)
-    adoption = Adoption(state.cluster_ledger, state.lease_writer, state.isolation)
     invariants = InvariantCheck(state, metrics)
     reconcilers: list[Leading] = [pods_and_leases, tiers, slots, invariants, RenumberedGpus(state)]
     reconcilers += resource_claims_on(state)
     if settings.config is None:
         reconcilers.append(Configuring(state, metrics))
     if settings.adopt:
-        reconcilers.append(AdoptionLoop(adoption))
+        reconcilers.append(AdoptionLoop(Adoption(state)))
     identity = f"{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:8]}"
     candidate = Candidate(settings.carrel_namespace, LEASE, identity)
     app = health_app(lambda: "" if state.informers.is_synced else REBUILDING, metrics.text)
@@ -129,7 +126,7 @@ async def _serve(
     ):
         log.info("listening url=%s namespace=%s identity=%s", url, settings.carrel_namespace, identity)
         async with asyncio.TaskGroup() as tasks:
-            watching = [tasks.create_task(state.informers.run()), tasks.create_task(_mark_silent_agents(state))]
+            watching = [tasks.create_task(state.informers.run()), tasks.create_task(state.watch_agents())]
             leading = tasks.create_task(_lead(election, fence, state, reconcilers))
             await stop.wait()
             # First the leadership, so that another replica can take over at once.
@@ -182,10 +179,3 @@ async def _lead(
                             tasks.create_task(reconciler.run())
         except* LeadershipLost as lost:
             log.warning("leadership_lost: %s", lost.exceptions[0])
-
-
-async def _mark_silent_agents(state: ClusterState) -> None:
-    while True:
-        mark = partial(state.cluster_ledger.mark_silent_agents, state.options.now())
-        state.isolation.attempt("silent_agents", mark)
-        await asyncio.sleep(SILENT_AGENTS_S)

@@ -45,7 +45,8 @@ class Field:
         return self._typed(dict, {}, "an object")
 
     def items(self) -> list["Field"]:
-        return [self._item(i, value) for i, value in enumerate(self._typed(list, [], "a list"))]
+        values = enumerate(self._typed(list, [], "a list"))
+        return [Field(value, self.subject, f"{self.path}[{i}]") for i, value in values]
 
     def entries(self) -> dict[str, "Field"]:
         return {key: self[key] for key in self.object()}
@@ -58,14 +59,6 @@ class Field:
         if not (text := self.text()):
             raise self.malformed("text that is not empty")
         return text
-
-    def strings(self) -> tuple[str, ...]:
-        """A list of texts, none of them empty."""
-        values = self._typed(list, [], "a list")
-        for i, value in enumerate(values):
-            if not (isinstance(value, str) and value):
-                raise self._item(i, value).malformed("text that is not empty")
-        return tuple(values)
 
     def flag(self) -> bool:
         return self._typed(bool, False, "true or false")
@@ -81,9 +74,6 @@ class Field:
     def texts(self) -> dict[str, str]:
         """A map of text to text, such as labels."""
         return {key: field.text() for key, field in self.entries().items()}
-
-    def _item(self, index: int, value: Any) -> "Field":
-        return Field(value, self.subject, f"{self.path}[{index}]")
 
     def _typed(self, kind: type[T], empty: T, expected: str) -> T:
         if self.value is None:

@@ -74,7 +74,6 @@ class AllocatedDevice(ObjectPart):
     driver: str = ""
     pool: str = ""
     device: str = ""
-    share_id: str = msgspec.field(default="", name="shareID")
     admin_access: bool = False
     consumed_capacity: dict[str, str] = msgspec.field(default_factory=dict)
     """Quantities, of a device that several claims may have at once."""

@@ -41,7 +41,7 @@ from carrel.ledger.demand import REMEMBERED_PODS
 from carrel.ledger.filtering import FilterResult, NodeFilter
 from carrel.ledger.machines import MachineRoom, Machines
 from carrel.ledger.placement import Placement, left_by_another_bind, place
-from carrel.ledger.precedence import WAITED_FOR, Precedence
+from carrel.ledger.precedence import WAITED_FOR
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import Request
 from carrel.ledger.scoring import Ranking, by_spreading
@@ -80,7 +80,7 @@ class Scheduler:
         self._spread = spread
         self._ranking = Ranking(state.ledger, machines)
         self._node_filter = NodeFilter(state.ledger)
-        self._precedence = Precedence(state.ledger, state.booked_waiting)
+        self._precedence = state.precedence
         self._binding: set[str] = set()
 
     def expire_promises(self) -> None:
@@ -116,12 +116,11 @@ class Scheduler:
 
     def _facts(self, pod: Pod) -> PodFacts:
         facts = self._state.pod_facts(pod)
-        asked = facts.asked
-        if isinstance(asked, PodRequest) and asked.dialect.any_scheduler:
+        if not isinstance(asked := facts.asked, PodRequest):
+            return facts
+        if asked.dialect.any_scheduler:
             return replace(facts, asked=None)
-        if isinstance(asked, PodRequest) and self._spread:
-            return replace(facts, asked=replace(asked, request=spread_out(asked.request)))
-        return facts
+        return replace(facts, asked=replace(asked, request=spread_out(asked.request))) if self._spread else facts
 
     # --- filter ------------------------------------------------------------------------------------------------------
 
@@ -328,12 +327,13 @@ class Scheduler:
 
     def _annotations(self, pod_request: PodRequest, placement: Placement, holder: Holder) -> dict[str, str] | Refusal:
         """What is written on the pod about its GPUs."""
+        real: Placement | None = placement
         slots: dict[str, str] = {}
         if self._cluster_ledger.kubelet_chooses(placement.node):
             slots = visible_devices.write_slots([slot.uuid for slot in placement.gpus])
             if pod_request.request.by_kubelet:
                 return slots  # which GPUs they are, the kubelet decides when the pod starts
-        real = gpus_of_slots(self._cluster_ledger, placement)
+            real = gpus_of_slots(self._cluster_ledger, placement)
         if real is None:
             return Refusal(f"a GPU of {placement.node} has just lost its reservation pod")
         assumed_at_ns = int(self._state.options.now().timestamp() * 1_000_000) * 1_000

@@ -312,7 +312,7 @@ async def _reserve(lab: Lab, replica: Replica) -> None:
             await asyncio.sleep(0.001)
         assert await binding is None
     bound = await replica.sees(await lab.client.get(PODS, "half", "lab"))
-    assert await KaiMetadataWriter(replica.cluster, replica.cluster_ledger, replica.pod_facts.asked).write(bound)
+    assert await KaiMetadataWriter(replica).write(bound)
 
 
 async def _revoke(lab: Lab, replica: Replica) -> None:

@@ -202,7 +202,7 @@ async def test_the_map_shows_each_pods_tier_as_it_is_now_and_by_which_booking(se
 
 async def test_the_map_changes_when_a_booking_ends_although_nobody_takes_or_returns_a_gpu(seen: Seen) -> None:
     await seen.book()
-    coverage = seen.opened.service.cluster_view.coverage  # type: ignore[union-attr] # it is there
+    coverage = seen.opened.service.cluster_view.state.covered_pods  # type: ignore[union-attr] # it is there
     before = coverage.version
     assert coverage.version == before
 
@@ -210,6 +210,17 @@ async def test_the_map_changes_when_a_booking_ends_although_nobody_takes_or_retu
     seen.lab.clock.now += 6 * DAY
 
     assert coverage.version != before
+
+
+async def test_the_map_changes_when_a_namespace_becomes_exempt_although_nobody_takes_or_returns_a_gpu(
+    seen: Seen,
+) -> None:
+    before = seen.replica.covered_pods.version
+
+    exempt = MergePatch({"metadata": {"annotations": {"carrel.dev/exempt": "true"}}})
+    await seen.lab.client.patch(NAMESPACES, "lab", exempt)
+
+    await eventually(lambda: seen.replica.covered_pods.version != before, "another version")
 
 
 # --- usage and the API -----------------------------------------------------------------------------------------------

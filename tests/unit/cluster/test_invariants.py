@@ -85,7 +85,9 @@ GOOD = [
         id="a pod is gone, and its node has not confirmed it",
     ),
     pytest.param(seen(a_lease(BY_CLAIM)), id="a ResourceClaim holds a GPU, and nobody reads claims"),
-    pytest.param(replace(seen(a_lease(BY_CLAIM)), claims={"uid-c"}), id="a ResourceClaim that exists holds a GPU"),
+    pytest.param(
+        replace(seen(a_lease(BY_CLAIM)), resource_claims={"uid-c"}), id="a ResourceClaim that exists holds a GPU"
+    ),
     pytest.param(
         seen(
             a_lease(a_share("a")),
@@ -156,7 +158,7 @@ BAD = [
         id="a pod that is gone holds a GPU",
     ),
     pytest.param(
-        replace(seen(a_lease(BY_CLAIM)), claims=()),
+        replace(seen(a_lease(BY_CLAIM)), resource_claims=()),
         {"holder_gone": "Lease gpu-n1-0 gives a GPU to ResourceClaim lab/c, which does not exist"},
         id="a ResourceClaim that is gone holds a GPU",
     ),

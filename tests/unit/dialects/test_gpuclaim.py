@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from carrel.dialects import gpu_lease, gpuclaim
+from carrel.dialects.gpu_lease import LeaseRecord
 from carrel.dialects.gpuclaim import ClaimPhase
 from carrel.ids import GpuUuid, NodeName, PodUid
 from carrel.ledger.gpus import Gpu, MiB, Node
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, GpuPolicy, Memory, Portion, Request, Topology, TopologyMode
+from carrel.ledger.shares import Holder, Share
 from carrel.parsing import Malformed
 from tests.kit.gpus import N1
 from tests.kit.objects import claim, gpu_node_status
@@ -131,10 +133,20 @@ def test_other_leases_are_not_taken_for_a_gpus(name: str) -> None:
     assert gpu_lease.read_lease_name(name) is None
 
 
-def test_a_pods_name_is_cut_to_the_length_of_a_label() -> None:
-    assert gpu_lease.lease_labels() == {"gpu.scheduling/managed": "true"}
-    assert gpu_lease.lease_labels("train")["gpu.scheduling/pod"] == "train"
-    assert gpu_lease.lease_labels("a" * 62 + "-" + "b" * 30)["gpu.scheduling/pod"] == "a" * 62
+@pytest.mark.parametrize(
+    ("pod", "label"),
+    [
+        pytest.param("train", "train", id="a short name as it is"),
+        pytest.param("a" * 62 + "-" + "b" * 30, "a" * 62, id="a long one without a dash at its end"),
+        pytest.param("", None, id="no name is known"),
+    ],
+)
+def test_a_pods_name_is_cut_to_the_length_of_a_label(pod: str, label: str | None) -> None:
+    share = Share(Holder(PodUid("u1"), "lab", pod), GpuUuid("GPU-a"), None)
+    labels = gpu_lease.write_lease(
+        LeaseRecord(N1, 0, GpuUuid("GPU-a"), (share,)), "carrel", datetime(2026, 1, 1, tzinfo=UTC)
+    )["metadata"]["labels"]
+    assert labels == {"gpu.scheduling/managed": "true"} | ({"gpu.scheduling/pod": label} if label else {})
 
 
 # --- nodes -----------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from carrel.ledger.coverage import Entitlement
 from carrel.ledger.gpus import Node
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.shares import Coverage, Share
-from carrel.lifecycle.reporting.gpu_counts import GpuCounts
+from carrel.lifecycle.reporting.gpu_counts import gpu_counts
 from tests.kit.gpus import N1, N2, a_gpu, a_node, held, holder
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
@@ -17,7 +17,7 @@ COVERED = Coverage(BookingId("b"), NOON)
 
 def counted(ledger: Ledger, *bookings: Entitlement) -> ComponentMetrics:
     metrics = ComponentMetrics()
-    metrics.read_on_scrape(GpuCounts(ledger, lambda: bookings).read)
+    metrics.read_on_scrape(lambda: gpu_counts(ledger, bookings))
     return metrics
 
 

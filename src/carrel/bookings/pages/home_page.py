@@ -104,13 +104,12 @@ class HomePage(Page):
 
     def _running(self, own: Sequence[BookingRecord], person: Person) -> list[RunningBooking]:
         """The person's own bookings, then those of their groups; of each kind the one that ends first comes first."""
-        if self._service.cluster_view is None:
+        if (cluster := self._service.cluster_view) is None:
             return [RunningBooking(record.booking, record) for record in own]
-        cluster = self._service.cluster_view
-        coverage, running = cluster.coverage, cluster.state.covered_pods.running_for(PersonId(person.email))
+        coverage = cluster.coverage
         found = [RunningBooking(each.booking, each, coverage.use_of(each.booking.id)) for each in own]
         known = {each.booking.id for each in found}
-        for right in running:
+        for right in cluster.state.covered_pods.running_for(PersonId(person.email)):
             if right.booking not in known:
                 is_share = right.share_of > 1
                 what = (right.booking, "", right.model, right.start, right.ends, right.gpus)

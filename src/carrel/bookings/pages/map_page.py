@@ -207,7 +207,7 @@ class MapPage(Page):
 
     def _version(self, cluster: ClusterView, names: Sequence[NodeName], closed: Closed) -> MapVersion:
         checksum = crc32("\n".join([*names, "", *(each.id for each in closed.windows)]).encode())
-        seen = cluster.ledger.version, checksum, cluster.coverage.version, cluster.activities.version
+        seen = cluster.ledger.version, checksum, cluster.state.covered_pods.version, cluster.activities.version
         return MapVersion(self._process, *seen)
 
     def _pod_of(self, cluster: ClusterView) -> PodOf:
@@ -238,7 +238,8 @@ class MapPage(Page):
             if poll % PERSON_POLLS == 0:
                 with contextlib.suppress(StoreUnavailable):  # what was read last is shown until it answers
                     closed = await self._closed()
-            seen = (cluster.ledger.version, cluster.coverage.version, cluster.activities.version, closed.windows)
+            versions = (cluster.ledger.version, cluster.state.covered_pods.version, cluster.activities.version)
+            seen = (*versions, closed.windows)
             if seen != polled:
                 polled, quiet = seen, 0
                 names = nodes_shown(cluster.ledger, wanted)

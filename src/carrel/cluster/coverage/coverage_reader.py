@@ -14,17 +14,16 @@ from carrel.cluster.coverage.coverage_words import (
 from carrel.cluster.gpu_activities import GpuActivities
 from carrel.cluster.pod_progress import holder_of
 from carrel.cluster.state import ClusterState
-from carrel.cluster.waiting.free_again import FreeAgain
-from carrel.dialects.booking_objects import BookingObject, namespace_named
+from carrel.cluster.waiting.free_again import free_again
+from carrel.dialects.booking_objects import namespace_named
 from carrel.dialects.carrel import BOOKING, NEXT, TIER
 from carrel.dialects.hand_over_record import runs_without_gpu
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.tier import is_nobodys, person_of
 from carrel.ids import BookingId, HolderId
-from carrel.kubernetes.objects.kinds import Namespace, Pod
+from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
 from carrel.ledger.coverage import Entitlement
-from carrel.ledger.coverage_index import FOREVER, PAST
 from carrel.ledger.ledger import GpuEntry
 from carrel.ledger.placement import allows
 from carrel.ledger.requests import WHOLE, Request
@@ -32,29 +31,11 @@ from carrel.ledger.tiers import Tier
 
 
 class CoverageReader:
-    """To be created before the informers run."""
-
     def __init__(self, carrel: ClusterState, activities: GpuActivities | None = None) -> None:
         """Without `activities`, it does not say what the GPUs are used for."""
         self._carrel = carrel
         self._activities = activities
         self._covered_pods = carrel.covered_pods
-        self._free_again = FreeAgain(carrel)
-        self._changes = 0
-        self._changes_at = PAST
-        """When the next booking starts or ends."""
-        carrel.bookings.on_change(self._on_booking)
-        carrel.namespaces.on_change(self._on_namespace)
-
-    @property
-    def version(self) -> int:
-        """Another number once the bookings say something else, although the ledger has not changed."""
-        now = self._carrel.options.now()
-        if self._changes_at <= now:
-            self._changes += 1
-            turns = (turn for each in self._covered_pods.bookings() for turn in (each.start, each.ends))
-            self._changes_at = min((turn for turn in turns if turn > now), default=FOREVER)
-        return self._changes
 
     def of(self, pod: Pod) -> PodCoverage:
         facts = self._carrel.pod_facts(pod)
@@ -85,7 +66,7 @@ class CoverageReader:
         mark = runs_without_gpu(pod, self._carrel.options.zone)
         if mark is None or self._carrel.pod_facts.asked(pod) is not None:
             return ""
-        free = self._free_again.of(pod, Request(mark.gpus, WHOLE, mark.model))
+        free = free_again(self._carrel, pod, Request(mark.gpus, WHOLE, mark.model))
         return f"{mark.sentence}. Now: {words.free_again(free, can_start_again=True)}"
 
     def holders(self, pod: Pod) -> list[GpuHolder]:
@@ -131,16 +112,6 @@ class CoverageReader:
                     activity=self._activities.of_holder(entry, uid) if self._activities is not None else None,
                 ),
             )
-
-    # --- changes -----------------------------------------------------------------------------------------------------
-
-    def _on_booking(self, old: BookingObject | None, new: BookingObject | None) -> None:
-        if old is None or new is None or old.spec != new.spec:
-            self._changes_at = PAST
-
-    def _on_namespace(self, old: Namespace | None, new: Namespace | None) -> None:
-        if old is not None and new is not None and old.metadata.annotations != new.metadata.annotations:
-            self._changes_at = PAST
 
     # --- why a booking does not cover a pod --------------------------------------------------------------------------
 

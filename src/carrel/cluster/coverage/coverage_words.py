@@ -228,7 +228,7 @@ class CoverageWords:
 
 
 def in_use(used: int, gpus: int, pods: Sequence[str]) -> str:
-    """Of a booking: `1 of 2 held: lab/train-7`; `0 of 2 held`."""
+    """Say how many GPUs of a booking are held: `1 of 2 held: lab/train-7`; `0 of 2 held`."""
     return f"{used} of {gpus} held{f': {named(pods)}' if pods else ''}"
 
 

@@ -20,7 +20,7 @@ from carrel.ids import NO_POD, BookingId, HolderId, PersonId
 from carrel.kubernetes.objects.affinity import takes_the_same_pods
 from carrel.kubernetes.objects.kinds import Namespace, NodeObject, Pod
 from carrel.ledger.coverage import Covered, PersonsPod
-from carrel.ledger.coverage_index import FOREVER, CoverageIndex, discard
+from carrel.ledger.coverage_index import FOREVER, PAST, CoverageIndex, discard
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.requests import Request
 from carrel.ledger.shares import Holder
@@ -65,12 +65,12 @@ class CoveredPods(CoverageIndex):
         if old is not None and new is not None and not _matters(old, new):
             return
         for pod in filter(None, (old, new)):
-            uid, claims = pod.metadata.uid, self._gpu_holders.used_by(pod)
+            uid, others = pod.metadata.uid, self._gpu_holders.used_by(pod)
             if person := person_of(pod):
                 self._set_waiting(person, uid, waits=pod is new and is_waiting(pod))
-            self._on_holders((uid, *claims), [pod, *filter(None, map(self._gpu_holders.pod_of, claims))])
+            self._on_holders((uid, *others), [pod, *filter(None, map(self._gpu_holders.pod_of, others))])
 
-    def on_claim(self, uid: HolderId, users: Collection[Pod]) -> None:
+    def on_other_holder(self, uid: HolderId, users: Collection[Pod]) -> None:
         """A ResourceClaim has changed, or is used by other pods than before; these use it, or did."""
         if users or self._ledger.shares_of(uid):  # else nobody's, or a shadow claim: most of them are
             self._on_holders((uid,), users)
@@ -118,6 +118,7 @@ class CoveredPods(CoverageIndex):
         if has_exemption(old) != has_exemption(new):
             self.on_requests()
             self._changed(self._bookings_of, is_room_changed=True)
+            self._next_turn = PAST
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
@@ -149,7 +150,7 @@ class CoveredPods(CoverageIndex):
             return None
         newcomer = self._persons_pod(pod, person, request)
         holder = Holder(NO_POD, pod.metadata.namespace)
-        return self.cover_of(replace(newcomer, holder=holder, created=FOREVER, claims=()))  # after all that exist
+        return self.cover_of(replace(newcomer, holder=holder, created=FOREVER, others=()))  # after all that exist
 
     def is_revocable(self, uid: HolderId) -> bool:
         """Whether the pod would have to give its GPUs to a booked pod: it is opportunistic, or gone anyway."""
@@ -218,7 +219,7 @@ class CoveredPods(CoverageIndex):
             nodes=self._eligible_nodes.nodes_for(pod) if request is not None else (),
             nodes_when_open=self._eligible_nodes.nodes_for(pod, when_open=True) if request is not None else (),
             wanted_booking=BookingId(pod.metadata.annotations.get(BOOKING, "")),
-            claims=tuple(self._gpu_holders.others_of(pod)),
+            others=tuple(self._gpu_holders.others_of(pod)),
         )
 
 

@@ -138,7 +138,7 @@ class GangSizes:
             self._arrived[new.metadata.uid] = self._clock()
         self._answers.clear()
 
-    def on_claims(self) -> None:
+    def on_names(self) -> None:
         """Pods may name other gangs than before."""
         self._answers.clear()
 

@@ -9,11 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from carrel.cluster.record.cluster_ledger import ClusterLedger
-from carrel.cluster.record.lease_writer import LeaseWriter
 from carrel.cluster.record.unrecorded_pods import UnrecordedPod
+from carrel.cluster.state import ClusterState
 from carrel.ids import HolderId, NodeName
-from carrel.kubernetes.isolation import Isolation
 from carrel.ledger.gpus import Gpu
 from carrel.ledger.requests import WHOLE
 from carrel.ledger.shares import Holder, Share, ShareState
@@ -43,12 +41,10 @@ class AdoptedPod:
 
 
 class Adoption:
-    def __init__(
-        self, cluster_ledger: ClusterLedger, lease_writer: LeaseWriter, isolation: Isolation | None = None
-    ) -> None:
-        self._cluster_ledger = cluster_ledger
-        self._lease_writer = lease_writer
-        self._isolation = isolation or Isolation()
+    def __init__(self, state: ClusterState) -> None:
+        self._cluster_ledger = state.cluster_ledger
+        self._lease_writer = state.lease_writer
+        self._isolation = state.isolation
 
     def unrecorded(self) -> Sequence[tuple[NodeName, UnrecordedPod]]:
         """Node and pod, by their names."""

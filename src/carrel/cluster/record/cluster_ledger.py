@@ -415,11 +415,11 @@ class ClusterLedger:
                     self._refresh(pod.spec.node_name)  # why its GPU is set aside
             elif new.status.phase == "Running":
                 self.ledger.assign(pod.metadata.uid)
-        for claim in self._gpu_holders.used_by(pod) if pod is not None else ():
-            self.on_claim(claim)
+        for uid in self._gpu_holders.used_by(pod) if pod is not None else ():
+            self.on_other_holder(uid)
 
-    def on_claim(self, uid: HolderId) -> None:
-        """A claim is as far as its pods are."""
+    def on_other_holder(self, uid: HolderId) -> None:
+        """A ResourceClaim is as far as its pods are."""
         for gpu in tuple(self.ledger.shares_of(uid)):
             self._update_ledger(gpu)
 

@@ -34,11 +34,9 @@ def why_refused(cluster_ledger: ClusterLedger, placement: Placement) -> str:
 
 
 def gpus_of_slots(cluster_ledger: ClusterLedger, placement: Placement) -> Placement | None:
-    """The placement with the GPUs behind its slots; None while one of them is not known."""
+    """The placement of slots with the GPUs behind them; None while one of them is not known."""
     reported = cluster_ledger.reported(placement.node)
-    if reported is None or not reported.kubelet_chooses:
-        return placement
-    by_uuid = {gpu.uuid: gpu for gpu in reported.gpus}
+    by_uuid = {gpu.uuid: gpu for gpu in reported.gpus} if reported else {}
     known = _reservations(cluster_ledger, placement)
     gpus = [by_uuid[each.gpu] for each in known if each.state is ReservationState.HELD and each.gpu in by_uuid]
     return replace(placement, gpus=tuple(gpus)) if len(gpus) == len(placement.gpus) else None

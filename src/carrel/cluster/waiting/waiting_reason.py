@@ -10,7 +10,6 @@ from carrel.cluster.gangs.gang_members import GangMemberLookup
 from carrel.cluster.pod_facts import PodFacts, PodFactsLookup
 from carrel.cluster.pod_progress import holder_of
 from carrel.cluster.waiting.person_limit import PersonLimit
-from carrel.cluster.waiting.waiting_booked import WaitingBooked
 from carrel.ids import NO_POD, HolderId, NodeName
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
@@ -63,7 +62,7 @@ class WaitingReason:
         ledger: Ledger,
         pod_facts: PodFactsLookup,
         members_of: GangMemberLookup,
-        booked: WaitingBooked,
+        precedence: Precedence,
         eligible_nodes: EligibleNodes,
         person_limit: PersonLimit,
     ) -> None:
@@ -73,7 +72,7 @@ class WaitingReason:
         self._eligible_nodes = eligible_nodes
         self._person_limit = person_limit
         self._node_filter = NodeFilter(ledger)
-        self._precedence = Precedence(ledger, booked)
+        self._precedence = precedence
         self._planner = GangPlanner(ledger)
         self._impossibility = Impossibility(ledger)
 

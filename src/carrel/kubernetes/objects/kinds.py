@@ -156,7 +156,6 @@ class PodSpec(ObjectPart):
     affinity: Affinity = msgspec.field(default_factory=lambda: _NO_AFFINITY)
     topology_spread_constraints: tuple[SpreadConstraint, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
-    termination_grace_period_seconds: int | None = None
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
     resources: Resources = msgspec.field(default_factory=lambda: _NO_RESOURCES)
@@ -177,7 +176,6 @@ class Condition(ObjectPart):
 class ExtendedRequest(ObjectPart):
     """A resource of a container that a claim stands for."""
 
-    container_name: str = ""
     resource_name: str = ""
 
 

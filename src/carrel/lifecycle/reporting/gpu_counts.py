@@ -4,7 +4,7 @@ Counted whenever Prometheus asks.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -35,55 +35,51 @@ class _Count:
     """MiB that a new pod could have, by model and whether the whole GPU is free."""
 
 
-class GpuCounts:
-    def __init__(self, ledger: Ledger, running: Callable[[], Iterable[Entitlement]]) -> None:
-        """`running`: the bookings that run now."""
-        self._ledger = ledger
-        self._running = running
+def gpu_counts(ledger: Ledger, running: Iterable[Entitlement]) -> Iterable[Metric]:
+    """`running`: the bookings that run now."""
+    total = _counted(ledger)
+    models = sorted({model for model, _ in total.gpus})
+    gpus = GaugeMetricFamily(
+        "carrel_gpus",
+        "GPUs by what they are used for: by pods that a booking covers, only by others (opportunistic), kept for a"
+        " booked pod, free; or unusable, for whatever reason.",
+        labels=["model", "state"],
+    )
+    healthy = GaugeMetricFamily("carrel_gpus_healthy", "GPUs that pods can have or use.", labels=["model"])
+    memory = GaugeMetricFamily(
+        "carrel_gpu_memory_bytes",
+        "Memory of GPUs that is free, or held by shares in that state.",
+        labels=["model", "state"],
+    )
+    fragmentation = GaugeMetricFamily(
+        "carrel_gpu_fragmentation_ratio",
+        "The part of the free memory that is on GPUs of which pods hold a part: no pod can have such a GPU whole.",
+        labels=["model"],
+    )
+    for model in models:
+        for state in GPU_STATES:
+            gpus.add_metric([model, state], total.gpus[model, state])
+        healthy.add_metric([model], sum(total.gpus[model, state] for state in GPU_STATES if state != "unusable"))
+        for state in MEMORY_STATES:
+            memory.add_metric([model, state], total.memory[model, state] * BYTES_PER_MIB)
+        part, whole = total.free[model, "part"], total.free[model, "whole"]
+        fragmentation.add_metric([model], part / (part + whole) if part else 0.0)
+    yield from (gpus, healthy, memory, fragmentation)
+    yield _booked(models, running)
 
-    def read(self) -> Iterable[Metric]:
-        total = _counted(self._ledger)
-        models = sorted({model for model, _ in total.gpus})
-        gpus = GaugeMetricFamily(
-            "carrel_gpus",
-            "GPUs by what they are used for: by pods that a booking covers, only by others (opportunistic), kept for a"
-            " booked pod, free; or unusable, for whatever reason.",
-            labels=["model", "state"],
-        )
-        healthy = GaugeMetricFamily("carrel_gpus_healthy", "GPUs that pods can have or use.", labels=["model"])
-        memory = GaugeMetricFamily(
-            "carrel_gpu_memory_bytes",
-            "Memory of GPUs that is free, or held by shares in that state.",
-            labels=["model", "state"],
-        )
-        fragmentation = GaugeMetricFamily(
-            "carrel_gpu_fragmentation_ratio",
-            "The part of the free memory that is on GPUs of which pods hold a part: no pod can have such a GPU whole.",
-            labels=["model"],
-        )
-        for model in models:
-            for state in GPU_STATES:
-                gpus.add_metric([model, state], total.gpus[model, state])
-            healthy.add_metric([model], sum(total.gpus[model, state] for state in GPU_STATES if state != "unusable"))
-            for state in MEMORY_STATES:
-                memory.add_metric([model, state], total.memory[model, state] * BYTES_PER_MIB)
-            part, whole = total.free[model, "part"], total.free[model, "whole"]
-            fragmentation.add_metric([model], part / (part + whole) if part else 0.0)
-        yield from (gpus, healthy, memory, fragmentation)
-        yield self._booked(models)
 
-    def _booked(self, models: Iterable[str]) -> GaugeMetricFamily:
-        booked = dict.fromkeys(models, 0.0)
-        for each in self._running():
-            model = each.model or ANY_MODEL
-            gpus = 1 if is_maias(each.booking) else each.gpus
-            booked[model] = booked.get(model, 0.0) + gpus / each.share_of
-        gauge = GaugeMetricFamily(
-            "carrel_gpus_booked", "GPUs of the bookings that run now; a part of a GPU counts as such.", labels=["model"]
-        )
-        for model, count in booked.items():
-            gauge.add_metric([model], count)
-        return gauge
+def _booked(models: Iterable[str], running: Iterable[Entitlement]) -> GaugeMetricFamily:
+    booked = dict.fromkeys(models, 0.0)
+    for each in running:
+        model = each.model or ANY_MODEL
+        gpus = 1 if is_maias(each.booking) else each.gpus
+        booked[model] = booked.get(model, 0.0) + gpus / each.share_of
+    gauge = GaugeMetricFamily(
+        "carrel_gpus_booked", "GPUs of the bookings that run now; a part of a GPU counts as such.", labels=["model"]
+    )
+    for model, count in booked.items():
+        gauge.add_metric([model], count)
+    return gauge
 
 
 def _counted(ledger: Ledger) -> _Count:

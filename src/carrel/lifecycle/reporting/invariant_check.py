@@ -69,5 +69,5 @@ def observed_on(state: ClusterState) -> Observed:
         pods={pod.metadata.uid: pod for pod in state.pods.store},
         bookings={each.booking: each for each in state.covered_pods.bookings()},
         now=state.options.now(),
-        claims=state.holders.known_others(),
+        resource_claims=state.holders.known_others(),
     )

@@ -5,33 +5,27 @@ when the pod is bound. The pod owns the ConfigMaps, and they are deleted with it
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
 from carrel.cluster.pod_progress import is_ending
-from carrel.cluster.record.cluster_ledger import ClusterLedger
 from carrel.cluster.record.known_lease import KnownLease
+from carrel.cluster.state import ClusterState
 from carrel.dialects import kai, visible_devices
 from carrel.dialects.interface import PodRequest
 from carrel.dialects.kai_reservation import group_of
-from carrel.kubernetes.cluster import AlreadyExists, Cluster, Conflict, Json, MergePatch, NotFound
+from carrel.kubernetes.cluster import AlreadyExists, Conflict, Json, MergePatch, NotFound
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.resources import CONFIG_MAPS, PODS
-from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import ContainerNeed, Portion
 from carrel.ledger.slots import ReservationState
 
 
 class KaiMetadataWriter:
-    def __init__(
-        self,
-        cluster: Cluster,
-        cluster_ledger: ClusterLedger,
-        read_request: Callable[[Pod], PodRequest | Refusal | None],
-    ) -> None:
-        self._cluster = cluster
-        self._cluster_ledger = cluster_ledger
-        self._read_request = read_request
+    def __init__(self, state: ClusterState) -> None:
+        self._cluster = state.cluster
+        self._cluster_ledger = state.cluster_ledger
+        self._pod_facts = state.pod_facts
 
     def may_be_due(self, pod: Pod) -> bool:
         """Bound, asked for in KAI's dialect, and not labelled yet: the label is written last."""
@@ -41,7 +35,7 @@ class KaiMetadataWriter:
 
     async def write(self, pod: Pod) -> bool:
         """Whether it was written: only if the Leases confirm the pod's annotations."""
-        asked = self._read_request(pod) if self.may_be_due(pod) else None
+        asked = self._pod_facts.asked(pod) if self.may_be_due(pod) else None
         leases = [
             each for each in self._cluster_ledger.leases_of(pod.metadata.uid) if each.record.node == pod.spec.node_name
         ]

@@ -39,7 +39,7 @@ class SlotReconciler:
         self._reservations = reservations
         self._on_room = on_room
         self._metrics = metrics
-        self._copies = KaiMetadataWriter(state.cluster, state.cluster_ledger, state.pod_facts.asked)
+        self._copies = KaiMetadataWriter(state)
         self._open_queues()
         self._close_queues()  # until this process leads
         state.leases.on_change(self._on_lease)

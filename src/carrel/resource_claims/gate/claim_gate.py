@@ -48,7 +48,7 @@ from carrel.kubernetes.objects.resources import PODS
 from carrel.ledger.gpus import Gpu, MiB
 from carrel.ledger.ledger import LedgerError
 from carrel.ledger.placement import Placement, why_not_on
-from carrel.ledger.precedence import WAITED_FOR, Precedence
+from carrel.ledger.precedence import WAITED_FOR
 from carrel.ledger.refusals import Refusal
 from carrel.ledger.requests import WHOLE, Memory, Request
 from carrel.ledger.shares import Coverage, Holder, Share
@@ -73,7 +73,6 @@ class ClaimTerms:
 class ClaimTermsLookup:
     def __init__(self, state: ClusterState) -> None:
         self._state = state
-        self._precedence = Precedence(state.ledger, state.booked_waiting)
 
     def of(self, holder: Holder, pods: Sequence[Pod]) -> ClaimTerms | Refusal:
         """`pods`: for which the claim is reserved, in that order."""
@@ -101,7 +100,7 @@ class ClaimTermsLookup:
             over = self._state.person_limit.why_over(self._state.pod_facts(terms.pod), asked)
             if over is not None:
                 return over
-        with self._precedence.served(placement.node):
+        with self._state.precedence.served(placement.node):
             left = [gpu for gpu, share in new if self._why_not_on(terms, gpu, share) is not None]
         return Refusal(f"{left[0]} has {WAITED_FOR}") if left else None
 
@@ -161,7 +160,11 @@ class ClaimGate(ClaimReviews):
             return refusal
 
     def why_not_new(self, request: AdmissionRequest) -> Refusal | None:
-        return why_not_claimed(request, self._device_claims)
+        if request.operation != "CREATE" or request.subresource or request.object is None:
+            return None
+        refusal = self._device_claims.why_not_divided(_spec(request.object))
+        name = request.name or "without a name yet"
+        return Refusal(f"{request.kind} {request.namespace}/{name}: {refusal}") if refusal is not None else None
 
     def _on_claim(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
         claim = new or old
@@ -270,14 +273,6 @@ def _claim(document: Mapping[str, object] | None) -> ResourceClaim | None:
         return None if document is None else msgspec.convert(document, ResourceClaim)
     except msgspec.ValidationError as error:
         raise Malformed("ResourceClaim", "the claim", "something else", str(error)) from None
-
-
-def why_not_claimed(request: AdmissionRequest, device_claims: DeviceClaims) -> Refusal | None:
-    if request.operation != "CREATE" or request.subresource or request.object is None:
-        return None
-    refusal = device_claims.why_not_divided(_spec(request.object))
-    name = request.name or "without a name yet"
-    return Refusal(f"{request.kind} {request.namespace}/{name}: {refusal}") if refusal is not None else None
 
 
 def _spec(document: Mapping[str, Any]) -> ResourceClaimSpec:
