@@ -128,9 +128,16 @@ async def _serve(
         outbox, hub_people = SqlOutbox(database), configuration.hubs.people()
         lab = LabConfiguration(current, client if settings.config is None else None, settings.carrel_namespace)
         service = ServiceParts(
-            queries, authenticator, outbox, settings.maia_token, view, hub_people=hub_people, configuration=lab
+            queries,
+            authenticator,
+            outbox,
+            settings.maia_token,
+            view,
+            hub_people=hub_people,
+            configuration=lab,
+            elsewhere=settings.bookings_elsewhere,
         )
-        mirror = BookingMirror(client, service.queries) if client is not None else None
+        mirror = _mirror(client, service)
         if mirror is not None:
             store.on_change = mirror.on_change
         metrics = BookingMetrics(mirror, await database.level(), client.calls if client is not None else None)
@@ -175,17 +182,26 @@ def _channels(
     return channels
 
 
+def _mirror(client: Client | None, service: ServiceParts) -> BookingMirror | None:
+    """None: there is no cluster, or bookings are made elsewhere, and the controller writes their objects."""
+    return None if client is None or service.elsewhere else BookingMirror(client, service.queries)
+
+
 def _watching(
     carrel: ClusterState | None, service: ServiceParts, mirror: BookingMirror | None
 ) -> Sequence[Coroutine[Any, Any, None]]:
     """The tasks that need a cluster."""
-    if carrel is None or mirror is None:
+    if carrel is None:
         return ()
     revocations = RevocationWatch(carrel, service.outbox)
     watches = carrel.nodes, carrel.node_statuses
     overbooked = OverbookedWatch(service.queries, service.outbox, lambda: not any(each.failures for each in watches))
     observe = _observe_cluster(carrel, service.cluster_view)
-    return (carrel.informers.run(), observe, revocations.run(), _every(OVERBOOKED_S, overbooked.round), mirror.run())
+    mirroring = [mirror.run()] if mirror is not None else []
+    return (
+        *(carrel.informers.run(), observe, revocations.run(), _every(OVERBOOKED_S, overbooked.round)),
+        *mirroring,
+    )
 
 
 @contextlib.asynccontextmanager

@@ -33,17 +33,17 @@ from carrel.bookings.people import Person, Role
 from carrel.bookings.queries import FOREVER
 from carrel.bookings.records import LogQuery, PersonUsage
 from carrel.bookings.removal import PersonHas
-from carrel.bookings.service import CurrentService
+from carrel.bookings.service import CurrentService, OnlyWithBookings
 from carrel.bookings.sign_in.authenticator import CurrentPerson
 from carrel.parsing.addresses import normal
 
 router = APIRouter(tags=["administration"])
-groups_router = APIRouter(prefix="/groups", tags=["groups"])
+groups_router = APIRouter(prefix="/groups", tags=["groups"], dependencies=[OnlyWithBookings])
 
 A_MONTH = timedelta(days=30)
 
 
-@router.get("/maintenance", summary="When GPUs cannot be booked")
+@router.get("/maintenance", dependencies=[OnlyWithBookings], summary="When GPUs cannot be booked")
 async def maintenance(
     service: CurrentService, person: CurrentPerson, start: Instant | None = None, end: Instant | None = None
 ) -> WindowsOut:
@@ -53,6 +53,7 @@ async def maintenance(
 
 @router.post(
     "/maintenance",
+    dependencies=[OnlyWithBookings],
     status_code=201,
     summary="Take GPUs out of the calendar, and tell whom it hits; bookings in that time stay",
 )
@@ -60,12 +61,21 @@ async def add_maintenance(service: CurrentService, person: CurrentPerson, asked:
     return _maintenance_out(accepted(await service.maintenance_commands.add(asked.request(), person)))
 
 
-@router.post("/maintenance/preview", summary="Whom a maintenance would hit; nothing is changed")
+@router.post(
+    "/maintenance/preview",
+    dependencies=[OnlyWithBookings],
+    summary="Whom a maintenance would hit; nothing is changed",
+)
 async def preview_maintenance(service: CurrentService, person: CurrentPerson, asked: MaintenanceIn) -> MaintenanceOut:
     return _maintenance_out(accepted(await service.maintenance_commands.preview(asked.request(), person)))
 
 
-@router.delete("/maintenance/{id}", status_code=204, summary="End the maintenance, and tell whom it would have hit")
+@router.delete(
+    "/maintenance/{id}",
+    dependencies=[OnlyWithBookings],
+    status_code=204,
+    summary="End the maintenance, and tell whom it would have hit",
+)
 async def remove_maintenance(service: CurrentService, person: CurrentPerson, id: str) -> Response:
     accepted(await service.maintenance_commands.remove(id if id.isalnum() else "", person))
     return Response(status_code=204)
@@ -105,7 +115,11 @@ class ImportOut(ResponseModel):
     there: Annotated[int, Field(description="They were taken over before.")]
 
 
-@router.post("/imported-bookings", summary="Take bookings over from another system, also those that are over")
+@router.post(
+    "/imported-bookings",
+    dependencies=[OnlyWithBookings],
+    summary="Take bookings over from another system, also those that are over",
+)
 async def take_over(service: CurrentService, person: CurrentPerson, asked: ImportIn) -> ImportOut:
     """All or none, by a lab admin. Sent again, none is there twice."""
     given = [GivenBooking(**each.model_dump()) for each in asked.items]
