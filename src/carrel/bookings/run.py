@@ -31,6 +31,7 @@ from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.outbox import SqlOutbox
 from carrel.bookings.store.people import SqlPeople
+from carrel.bookings.store.usage import SqlUsage
 from carrel.cluster.configuration_record import Reads
 from carrel.cluster.options import utc_now
 from carrel.cluster.state import ClusterState
@@ -127,8 +128,16 @@ async def _serve(
         view = ClusterView(carrel) if carrel is not None else None
         outbox, hub_people = SqlOutbox(database), configuration.hubs.people()
         lab = LabConfiguration(current, client if settings.config is None else None, settings.carrel_namespace)
+        usage = SqlUsage(database) if view is not None else None
         service = ServiceParts(
-            queries, authenticator, outbox, settings.maia_token, view, hub_people=hub_people, configuration=lab
+            queries,
+            authenticator,
+            outbox,
+            settings.maia_token,
+            view,
+            hub_people=hub_people,
+            configuration=lab,
+            usage=usage,
         )
         mirror = BookingMirror(client, service.queries) if client is not None else None
         if mirror is not None:

@@ -20,6 +20,7 @@ from carrel.bookings.queries import BookingQueries
 from carrel.bookings.removal import PersonRemoval
 from carrel.bookings.sign_in.authenticator import Authenticator, CurrentPerson
 from carrel.bookings.store.outbox import SqlOutbox
+from carrel.bookings.store.usage import SqlUsage
 from carrel.dialects.jupyter import HubPeople
 
 
@@ -37,6 +38,8 @@ class ServiceParts:
     hub_people: HubPeople = field(default_factory=HubPeople)
     """Which people the users of a hub are."""
     configuration: LabConfiguration = field(default_factory=LabConfiguration)
+    usage: SqlUsage | None = None
+    """What was held and used. None: there is no cluster."""
 
     def knows_token(self, given: str) -> bool:
         """Compares in constant time. If no token is set, every one is refused."""
