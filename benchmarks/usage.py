@@ -11,7 +11,8 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,6 +23,7 @@ from sqlalchemy import Table, insert, text
 from benchmarks.measuring import Figure, cpu_seconds
 from carrel.bookings.store import tables
 from carrel.bookings.store.database import Database
+from carrel.bookings.store.tables import BOOKED, OPPORTUNISTIC
 from carrel.bookings.store.usage import SqlUsage
 from carrel.bookings.usage.sums import (
     HOURS_KEPT,
@@ -33,6 +35,7 @@ from carrel.bookings.usage.sums import (
     UsageQuery,
     day_of,
     hour_of,
+    month_of,
 )
 from carrel.ids import GpuUuid
 from carrel.ledger.tiers import Tier
@@ -41,14 +44,17 @@ from tests.kit.postgres import new_database, postgres
 GPUS, PEOPLE, MODELS, DAYS = 500, 300, 8, 365
 HELD = 0.75
 """Of the time, so much of each GPU is held; a tenth of the GPUs by up to three people at once."""
+OWN_MODEL = 0.95
+"""Of the pods of a person, so many want one model; the others, any. A person has six pods a day."""
 ZONE = ZoneInfo("Europe/Stockholm")
 END = datetime(2026, 11, 16, 23, tzinfo=UTC)
-HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+SUMS = (tables.usage_hours, tables.usage_days, tables.usage_model_days, tables.usage_person_months)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 AT_ONCE = 5_000
 QUERIES = {
     "weeks by model": UsageQuery(END - DAYS * DAY, END, Step.WEEK, (By.MODEL, By.TIER)),
-    "months by person and model": UsageQuery(END - DAYS * DAY, END, Step.MONTH, (By.PERSON, By.MODEL)),
+    "months by person": UsageQuery(END - DAYS * DAY, END, Step.MONTH, (By.PERSON,)),
     "in one by person, model and tier": UsageQuery(END - DAYS * DAY, END, Step.WHOLE, (By.PERSON, By.MODEL, By.TIER)),
     "weeks of one person": UsageQuery(END - DAYS * DAY, END, Step.WEEK, (By.MODEL,), person="p7@lab.org"),
 }
@@ -90,34 +96,49 @@ def _measured(name: str, url: str, rows: Mapping[Table, Sequence[Mapping[str, An
 
 def _a_year() -> Mapping[Table, Sequence[Mapping[str, Any]]]:
     """Pods hold a GPU for an hour to four days each."""
-    chance = Random(1)
-    hours: dict[tuple[int, ...], int] = defaultdict(int)
-    days: dict[tuple[int, ...], int] = defaultdict(int)
-    by_model: dict[tuple[Any, ...], int] = defaultdict(int)
-    first = END - DAYS * DAY
+    chance, first = Random(1), END - DAYS * DAY
+    sums: dict[Table, dict[tuple[Any, ...], int]] = {table: defaultdict(int) for table in SUMS}
     at = [first + number * HOUR for number in range(DAYS * 24)]
-    numbers = [(int((each - EPOCH).total_seconds()) // 60, day_of(each, ZONE).toordinal()) for each in at]
+    days = [day_of(each, ZONE) for each in at]
     for gpu in range(1, GPUS + 1):
         holders = 3 if gpu % 10 == 0 else 1
         for _ in range(holders):
             hour = 0
             while hour < len(at):
                 length = min(int(chance.paretovariate(1.0)), 96)
-                person, tier = chance.randint(1, PEOPLE), chance.randint(1, 2)
+                person = gpu % MODELS + 1 + MODELS * chance.randrange(PEOPLE // MODELS)
+                person = person if chance.random() < OWN_MODEL else chance.randint(1, PEOPLE)
+                pod = _Pod(gpu, person, chance.choice((BOOKED, OPPORTUNISTIC)), 3_600_000 // holders)
                 for held in range(hour, min(hour + length, len(at))):
-                    (minutes, day), ms = numbers[held], 3_600_000 // holders
-                    if at[held] >= END - HOURS_KEPT:
-                        hours[minutes, gpu, person, tier] += ms
-                    days[day, gpu, person, tier] += ms
-                    by_model[day, f"MODEL-{gpu % MODELS}", person, tier] += ms
+                    pod.hold(sums, at[held], days[held])
                 hour += length + int(length * (1 / HELD - 1) + chance.random())
+    gpus = [{"id": number, "gpu": str(_gpu(number)), "model": _model(number)} for number in range(1, GPUS + 1)]
+    people = [{"id": number, "person": f"p{number}@lab.org"} for number in range(1, PEOPLE + 1)]
     return {
-        tables.usage_hours: _rows(tables.usage_hours, hours),
-        tables.usage_gpu_days: _rows(tables.usage_gpu_days, days),
-        tables.usage_model_days: _rows(tables.usage_model_days, by_model),
-        tables.usage_gpus: [{"id": n, "gpu": str(_gpu(n)), "model": f"MODEL-{n % MODELS}"} for n in range(1, GPUS + 1)],
-        tables.usage_people: [{"id": number, "person": f"p{number}@lab.org"} for number in range(1, PEOPLE + 1)],
+        tables.usage_gpus: gpus,
+        tables.usage_people: people,
+        **{table: _rows(table, of) for table, of in sums.items()},
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Pod:
+    gpu: int
+    person: int
+    tier: int
+    ms: int
+
+    def hold(self, sums: Mapping[Table, dict[tuple[Any, ...], int]], at: datetime, day: date) -> None:
+        number, model = day.toordinal(), _model(self.gpu)
+        if at >= END - HOURS_KEPT:
+            sums[tables.usage_hours][(at - EPOCH) // MINUTE, self.gpu, self.person, self.tier] += self.ms
+        sums[tables.usage_days][number, self.gpu, self.person, self.tier] += self.ms
+        sums[tables.usage_model_days][number, model, self.tier] += self.ms
+        sums[tables.usage_person_months][month_of(day), self.person, model, self.tier] += self.ms
+
+
+def _model(gpu: int) -> str:
+    return f"MODEL-{gpu % MODELS}"
 
 
 def _gpu(number: int) -> GpuUuid:
@@ -181,9 +202,7 @@ async def _write(usage: SqlUsage, number: int) -> None:
     """Write on, as a replica does: one row for each GPU."""
     seen, until = END + (number - 1) * 5 * HOUR / 60, END + number * 5 * HOUR / 60
     key = [
-        UsageKey(
-            hour_of(seen, ZONE), _gpu(each), f"MODEL-{each % MODELS}", f"p{each % PEOPLE + 1}@lab.org", Tier.BOOKED
-        )
+        UsageKey(hour_of(seen, ZONE), _gpu(each), _model(each), f"p{each % PEOPLE + 1}@lab.org", Tier.BOOKED)
         for each in range(1, GPUS + 1)
     ]
     assert await usage.write(seen, Progress(until), dict.fromkeys(key, UsageAmount(300, 300, 100)), ZONE)

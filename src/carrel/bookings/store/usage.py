@@ -75,17 +75,9 @@ class SqlUsage:
         """Return what was held, in the order of the steps; where nothing was, there is no sum. `zone`: the lab's."""
         async with self._database.reading() as connection:
             names = await _Names.read(connection, query)
-            found = defaultdict[_Key, list[int]](lambda: [0, 0, 0])
-            for statement in _statements(query, zone, names):
-                for start, *key, held, known, active in await connection.execute(statement):
-                    sums = found[start, *names.named(query.by, key)]
-                    sums[0] += held
-                    sums[1] += known
-                    sums[2] += active
-        starts = (
-            {each.first.toordinal(): each.start for each in steps(query, zone)} if query.step is not Step.HOUR else {}
-        )
-        return [_sum(query.by, key, sums, starts) for key, sums in sorted(found.items())]
+            rows = [row for of in _statements(query, zone, names) for row in await connection.execute(of)]
+        starts = {} if query.step is Step.HOUR else {each.first.toordinal(): each.start for each in steps(query, zone)}
+        return _sums(query.by, rows, names, starts)
 
     async def counted(self) -> Counted:
         async with self._database.reading() as connection:
@@ -231,11 +223,9 @@ class _Names:
         theirs = [number for number, person in people.items() if person == query.person]
         return cls(gpus, people, theirs if query.person is not None else None)
 
-    def named(self, by: Collection[By], key: Sequence[Any]) -> _Key:
-        """Return the names of a row, in the order of `By`."""
-        words: dict[By, Mapping[int, str]] = {By.PERSON: self.people, By.TIER: TIER_WORDS, By.GPU: self.gpus}
-        wanted = [each for each in By if each in by]
-        return tuple(words[each][value] if each in words else value for each, value in zip(wanted, key, strict=True))
+    def of(self, by: By) -> Mapping[int, str] | None:
+        """None: rows have the name itself."""
+        return {By.PERSON: self.people, By.TIER: TIER_WORDS, By.GPU: self.gpus}.get(by)
 
 
 def _statements(query: UsageQuery, zone: tzinfo, names: _Names) -> Iterable[Select[Any]]:
@@ -283,14 +273,29 @@ def _summed(
     return within.add_columns(*wanted, *amounts).group_by(step, *wanted)
 
 
-def _sum(by: Collection[By], key: _Key, sums: Sequence[int], starts: Mapping[int, datetime]) -> UsageSum:
-    step, *names = key
-    held = sums[0]
-    known = min(sums[1], held)
-    active = min(sums[2], known)
-    named = dict(zip((each.value for each in By if each in by), names, strict=True))
-    start = starts[step] if starts else EPOCH + step * MINUTE
-    return UsageSum(start, held / HOUR_MS, active / HOUR_MS, (known - active) / HOUR_MS, **named)
+def _sums(
+    by: Collection[By], rows: Iterable[Sequence[Any]], names: _Names, starts: Mapping[int, datetime]
+) -> Sequence[UsageSum]:
+    """Name the rows, and add up those of one name: people whose names were forgotten, a month and the days beside
+    it."""
+    wanted = [each for each in By if each in by]
+    words = [names.of(each) for each in wanted]
+    found: dict[_Key, tuple[int, int, int]] = {}
+    for step, *numbers, held, known, active in rows:
+        key = (step, *(each if of is None else of[each] for of, each in zip(words, numbers, strict=True)))
+        other = found.get(key)
+        if other is not None:
+            held, known, active = held + other[0], known + other[1], active + other[2]
+        found[key] = held, known, active
+    fields = [each.value for each in wanted]
+    sums = []
+    for (step, *named), (held, known, active) in sorted(found.items()):
+        known = min(known, held)
+        active = min(active, known)
+        hours = held / HOUR_MS, active / HOUR_MS, (known - active) / HOUR_MS
+        start = starts[step] if starts else EPOCH + step * MINUTE
+        sums.append(UsageSum(start, *hours, **dict(zip(fields, named, strict=True))))
+    return sums
 
 
 def _minutes(at: datetime) -> int:
