@@ -38,7 +38,7 @@ class FragileUsage(SqlUsage):
             raise StoreUnavailable("it is away")
         return await super().counted()
 
-    async def write(self, seen: datetime | None, progress: Progress, *more: object) -> bool:  # type: ignore[override] # all arguments pass through
+    async def write(self, seen: datetime | None, progress: Progress, *more: object) -> bool:
         if self.is_away:
             raise StoreUnavailable("it is away")
         answer = await super().write(seen, progress, *more)  # type: ignore[arg-type] # those that it was given
