@@ -17,10 +17,10 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
     "admission": 2_246,  # the API server depends on it from its first answer on
-    "bookings": 15_190,  # usage by the hour and the day that lasts: counted in every replica, written by one
+    "bookings": 15_206,  # usage by the hour and the day that lasts: counted in every replica, written by one
     "cli": 7_439,  # help names the secrets that the environment gives
     "cluster": 5_401,  # what GPUs are used for, in processes that show it
-    "configuration": 1_281,  # how long usage keeps names
+    "configuration": 1_274,  # how long usage keeps names
     "demo": 1_698,  # its pods make their GPUs busy, each in its own way
     "dialects": 4_771,  # words of the admin, in one module that settings import
     "files beside the folders": 934,  # secrets are no options
