@@ -22,6 +22,7 @@ from tests.kit.booking import ADMIN, DAY, MEMBER, OTHER, Opened, at, made
 from tests.kit.eventually import eventually
 from tests.kit.gpus import A6000, a_node
 from tests.kit.lab import Clock, Lab, Replica, a_lab
+from tests.kit.usage import usage_counted
 
 WHOLE = {"nvidia.com/gpu": "1"}
 
@@ -76,7 +77,7 @@ async def seen(opened: Opened) -> AsyncIterator[Seen]:
 async def a_cluster(opened: Opened, gpus: int = 2) -> AsyncIterator[Seen]:
     async with a_lab([a_node("n1", gpus)]) as lab, lab.replica(is_shown=True) as replica:
         opened.clock.now = lab.clock.now
-        opened.service = replace(opened.service, cluster_view=replica.view)
+        opened.service = replace(opened.service, cluster_view=replica.view, usage=opened.usage)
         opened.app = booking_app(opened.service)
         yield Seen(lab, replica, opened, await a_visitor(opened, MEMBER))
 
@@ -230,11 +231,8 @@ async def test_usage_splits_what_pods_held_by_coverage(seen: Seen) -> None:
     await seen.book()
     await seen.runs("first")
     await seen.runs("second")
-    view = seen.opened.service.cluster_view
-    assert view is not None
-    for _ in range(61):
-        view.count_usage(seen.opened.clock.now)
-        seen.opened.clock.now += timedelta(minutes=1)
+    async with usage_counted(seen.opened) as passes:
+        await passes(timedelta(hours=1))
 
     page = await seen.shows("/usage")
     csv = text_of(await seen.ada.get("/usage.csv"))
@@ -242,7 +240,7 @@ async def test_usage_splits_what_pods_held_by_coverage(seen: Seen) -> None:
     others = (await (await seen.opened.caller(OTHER)).get("/api/v1/usage")).json
 
     assert f"{MEMBER} 1.0 1.0 0.0 2.0" in page
-    assert csv.splitlines()[1].endswith(f"{A6000},1,1.02,1.00,1.00")
+    assert csv.splitlines()[1].endswith(f"{A6000},1,1.00,1.00,1.00")
     assert [(use["covered_gpu_hours"], use["opportunistic_gpu_hours"]) for use in api["items"]] == [(1.0, 1.0)]
     assert api["held_since"] is not None
     assert others["items"] == []

@@ -35,6 +35,7 @@ from carrel.bookings.records import LogQuery, PersonUsage
 from carrel.bookings.removal import PersonHas
 from carrel.bookings.service import CurrentService, OnlyWithBookings
 from carrel.bookings.sign_in.authenticator import CurrentPerson
+from carrel.bookings.usage.held import held_hours, with_held
 from carrel.parsing.addresses import normal
 
 router = APIRouter(tags=["administration"])
@@ -159,8 +160,9 @@ async def usage(
         raise malformed(("end", "an instant after the start is expected"))
     uses: Sequence[PersonUsage] = await service.queries.usage(since, until)
     counted = None
-    if (cluster := service.cluster_view) is not None:
-        uses, counted = cluster.with_held(uses, since, until), cluster.usage.since
+    if (kept := service.usage) is not None:
+        uses = with_held(uses, await held_hours(kept, since, until, service.lab_zone))
+        counted = (await kept.counted()).since
     seen = [use for use in uses if use.is_seen_by(person)]
     return UsageOut.model_validate({"start": since, "end": until, "held_since": counted, "items": seen})
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, tzinfo
 from markupsafe import Markup, escape
 
 from carrel.bookings import wording
-from carrel.bookings.usage_counter import HourlyUsage
+from carrel.bookings.usage.held import HourlyUsage
 from carrel.parsing.time import at
 
 CELL, AXIS = 24, 20

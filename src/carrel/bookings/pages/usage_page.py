@@ -14,10 +14,10 @@ from carrel.bookings.capacity import ModelCapacity, booked_gpus
 from carrel.bookings.cluster_view import ClusterView
 from carrel.bookings.pages import heat_map
 from carrel.bookings.pages.layout import Handler, Page
-from carrel.bookings.people import Person
 from carrel.bookings.records import BookingRecord, PersonUsage
 from carrel.bookings.sign_in.authenticator import CurrentPerson
-from carrel.bookings.usage_counter import HOUR, HeldHours, HourlyUsage
+from carrel.bookings.usage.held import HourlyUsage, by_person, held_by_gpu, held_hours, with_held
+from carrel.bookings.usage.sums import HOUR
 from carrel.ids import GpuUuid
 from carrel.ledger.ledger import Ledger
 from carrel.parsing.printable import spreadsheet_text
@@ -59,7 +59,10 @@ class UsagePage(Page):
         stock = {each.stock.model: each.stock for each in models}
         rows = booked_by_model(await queries.within(start, now), stock, start, now, queries.rules.shares_per_gpu)
         hours = sum(use.gpu_hours for use in uses)
-        held = held_by_gpu(cluster, start, end) if cluster else []
+        usage, zone = self._service.usage, self._service.lab_zone
+        named = gpus_of(cluster) if cluster else {}
+        held = most_held(await held_by_gpu(usage, named, start, days * 24, zone)) if usage else []
+        held_by = by_person(await held_hours(usage, start, now, zone)) if usage else {}
         possible = sum(each.gpus for each in stock.values()) * ((now - start) / HOUR)
         return self._renderer.page(
             request,
@@ -78,16 +81,16 @@ class UsagePage(Page):
             has_cluster=cluster is not None,
             held=held,
             held_picture=heat_map.draw(held, start, queries.zone),
-            held_by=_held_by(cluster, person, start) if cluster else {},
-            held_since=cluster.usage.since if cluster else None,
+            held_by={who: each for who, each in held_by.items() if person.is_lab_admin or who == person.email},
+            held_since=(await usage.counted()).since if usage else None,
             fragmentation=fragmentation(cluster.ledger) if cluster else [],
         )
 
     async def table(self, request: Request, person: CurrentPerson) -> Response:
         (days, start, _), now = self._period(request), self._queries.now()
         uses: Sequence[PersonUsage] = await self._queries.usage(start, now)
-        if self._service.cluster_view is not None:
-            uses = self._service.cluster_view.with_held(uses, start, now)
+        if self._service.usage is not None:
+            uses = with_held(uses, await held_hours(self._service.usage, start, now, self._service.lab_zone))
         text = as_csv((use for use in uses if use.is_seen_by(person)), start, now)
         headers = {"content-disposition": f'attachment; filename="carrel-usage-{days}-days.csv"'}
         return Response(text, media_type="text/csv; charset=utf-8", headers=headers)
@@ -100,20 +103,19 @@ class UsagePage(Page):
         return days, end - timedelta(days=days), end
 
 
-def _held_by(cluster: ClusterView, person: Person, start: datetime) -> Mapping[str, HeldHours]:
-    held = cluster.usage.by_user(start)
-    return {user: hours for user, hours in held.items() if person.is_lab_admin or user == person.email}
-
-
-def held_by_gpu(cluster: ClusterView, start: datetime, end: datetime) -> Sequence[HourlyUsage]:
-    """If there are too many GPUs, those that were held most."""
+def gpus_of(cluster: ClusterView) -> Mapping[GpuUuid, str]:
+    """Name the GPUs, also those that are out of use."""
     named: dict[GpuUuid, str] = {}
     for name in sorted(cluster.ledger.nodes):
         node = cluster.ledger.node(name)
         for gpu in (entry.gpu for entry in cluster.entries(name)):
             is_out = bool(gpu.unusable or (node and node.out_of_use))
             named[gpu.uuid] = f"{gpu.node} · {gpu.index}{' (out of use)' if is_out else ''}"
-    rows = cluster.usage.by_gpu(named, start, int((end - start) / HOUR))
+    return named
+
+
+def most_held(rows: Sequence[HourlyUsage]) -> Sequence[HourlyUsage]:
+    """If there are too many GPUs, those that were held most."""
     return sorted(rows, key=lambda row: -row.mean)[:MAX_GPUS] if len(rows) > MAX_GPUS else rows
 
 

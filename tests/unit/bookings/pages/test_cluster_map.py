@@ -15,7 +15,7 @@ from carrel.bookings.pages.map_page import MapVersion, event, nodes_shown
 from carrel.bookings.pages.usage_page import as_csv, booked_by_model, fragmentation
 from carrel.bookings.records import BookingRecord, PersonUsage
 from carrel.bookings.rules import Booking
-from carrel.bookings.usage_counter import HourlyUsage
+from carrel.bookings.usage.held import HourlyUsage
 from carrel.configuration.schema import BookingRules
 from carrel.ids import BookingId, GpuUuid
 from carrel.ledger.gpus import MiB
