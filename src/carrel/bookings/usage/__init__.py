@@ -6,5 +6,6 @@ Reading order:
     counter     PURE: counts what is held and used, and keeps it until it is written
     looks       looks at the cluster
     recorder    counts and writes, in every replica
-    held        held hours for pages, beside what was booked
+    figures     PURE: booked, held, active and idle side by side
+    report      these, as one person may see them
 """
