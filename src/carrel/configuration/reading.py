@@ -31,6 +31,8 @@ MOST_SAID, LONGEST_SAID = 20, 400
 """Mistakes, and characters of each, that are said of one configuration: they are written into the record and Events."""
 UNITS = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minutes=1), "s": timedelta(seconds=1)}
 _TIME = re.compile(r"([0-9]{1,9})([dhms])", re.ASCII)
+GIVEN, CHANGED = "carrel.yaml", "what people changed"
+"""What the two texts are called in mistakes."""
 PEOPLE_MAY_CHANGE = ("bookings.rules", "tiers")
 """Sections that the second object may have: what people change on the admin page and by `carrel config set`."""
 
@@ -51,19 +53,22 @@ def read(text: str, changed_by_people: str = "") -> Configuration:
     Raises `Unusable`, with all that is wrong in both.
     """
     mistakes: list[str] = []
-    first, second = _content(text, "carrel.yaml", mistakes), {}
+    first, second = _content(text, GIVEN, mistakes), {}
+    _Reader(mistakes).section(Configuration, first, "")
     if changed_by_people.strip():
-        second = _content(changed_by_people, "what people changed", mistakes)
+        second, theirs = _content(changed_by_people, CHANGED, mistakes), list[str]()
         mistakes += _not_theirs(second)
-    made = _Reader(mistakes).section(Configuration, laid_over(first, second), "")
+        _Reader(theirs).section(Configuration, second, "")
+        mistakes += [f"{each} ({CHANGED})" for each in theirs]
     if not mistakes:
+        made = _Reader(mistakes).section(Configuration, laid_over(first, second), "")
         mistakes += contradictions(made)
     if mistakes:
         raise Unusable(mistakes)
     return made
 
 
-def content_of(text: str, name: str = "carrel.yaml") -> dict[str, Any]:
+def content_of(text: str, name: str = GIVEN) -> dict[str, Any]:
     """Return what a file says, as it is written: none of its fields is looked at. Empty, if the file is.
 
     Raises `Unusable`.

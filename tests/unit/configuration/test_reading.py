@@ -237,9 +237,20 @@ def test_what_people_changed_is_laid_over_it() -> None:
 
 
 def test_people_change_rules_and_tiers_only_and_mistakes_of_both_are_said_together() -> None:
-    found = mistakes("memory: {unit: no}", "hubs: {accounts: [a]}\ntiers: {victims: none}")
-    assert found[0] == "hubs.accounts cannot be changed here, only bookings.rules and tiers: change carrel.yaml"
-    assert {each.split()[0] for each in found} == {"hubs.accounts", "memory.unit", "tiers.victims"}
+    found = mistakes("tiers: {atEnd: never}", "hubs: {accounts: [a]}\ntiers: {victims: none, victim: fair}")
+    assert found == [
+        "tiers.atEnd is 'never'; expected cpu or end or keep",
+        "hubs.accounts cannot be changed here, only bookings.rules and tiers: change carrel.yaml",
+        "tiers.victim is no field; did you mean victims? (what people changed)",
+        "tiers.victims is 'none'; expected fair or random (what people changed)",
+    ]
+
+
+def test_a_mistake_is_said_also_where_people_have_changed_the_field() -> None:
+    """Else what people changed could not be taken back."""
+    assert mistakes("bookings: {rules: {maxGpus: many}}", "bookings: {rules: {maxGpus: 2}}") == [
+        "bookings.rules.maxGpus is 'many'; expected a whole number, from 0 to 10000"
+    ]
 
 
 def test_mistakes_come_in_the_same_order_whoever_reads() -> None:
