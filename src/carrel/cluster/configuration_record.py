@@ -167,8 +167,9 @@ class ConfigurationWatch:
         self._reads = reads
         self._informers = Informers(cluster)
         self.why_restart = ""
-        """Which change this process can take over only by starting again."""
+        """Which change in the record this process can take over only by starting again."""
         self.on_restart: Callable[[], None] = lambda: None
+        """Called when there is one. The record may be taken back a moment later."""
         watched = self._informers.watch(CONFIG_MAPS, Selection(namespace, fields=f"metadata.name={APPLIED}"))
         watched.on_change(self._on_change)
 
@@ -186,13 +187,13 @@ class ConfigurationWatch:
             log.error("configuration_of_another_version: the last good one goes on: %s", unusable)
             return
         ours = [each for each in changes(self._current.value, wanted) if each.path.startswith(self._reads.paths)]
+        self.why_restart = "; ".join(str(each) for each in ours if not self._reads.takes_over(each))
+        if self.why_restart:
+            self.on_restart()
+            return
         for each in ours:
             log.info("configuration_changed %s", each)
-        if late := [str(each) for each in ours if not self._reads.takes_over(each)]:
-            self.why_restart = "; ".join(late)
-            self.on_restart()
-        else:
-            self._current.apply(wanted)
+        self._current.apply(wanted)
 
 
 async def ensure_changes(cluster: Cluster, namespace: str) -> None:
