@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -133,22 +134,19 @@ async def following_configuration(
         return
     current = CurrentConfiguration(first)
     watch = ConfigurationWatch(client, settings.carrel_namespace, current, reads)
-    why_restart = ""
 
     def restart() -> None:
-        nonlocal why_restart
-        if watch.why_restart and not stop.is_set():
-            why_restart = watch.why_restart
+        if watch.why_restart:
             stop.set()
 
-    watch.on_restart = lambda: asyncio.get_running_loop().call_later(RESTART_AFTER_S, restart)
+    watch.on_restart = partial(asyncio.get_running_loop().call_later, RESTART_AFTER_S, restart)
     watching = asyncio.create_task(watch.run())
     try:
         yield current
     finally:
         watching.cancel()
-    if why_restart:
-        raise StartAgain(why_restart)
+    if watch.why_restart:
+        raise StartAgain(watch.why_restart)
 
 
 async def _first_configuration(

@@ -131,9 +131,7 @@ async def _not_theirs(client: "Client", settings: ChangeSettings, value: object)
     return command_failed(f"{settings.key} cannot be changed by this command", why, advice, REFUSED)
 
 
-async def _write(
-    client: "Client", settings: ChangeSettings, objects: "Objects", value: object, reason: str
-) -> str:
+async def _write(client: "Client", settings: ChangeSettings, objects: "Objects", value: object, reason: str) -> str:
     from carrel.cluster.configuration_changes import ChangeNote, changed_text, read_objects, why_not, write_changes
     from carrel.kubernetes.cluster import AlreadyExists, Conflict, NotFound
 

@@ -168,7 +168,7 @@ class ConfigurationWatch:
         self._informers = Informers(cluster)
         self.why_restart = ""
         """Which change in the record this process can take over only by starting again."""
-        self.on_restart: Callable[[], None] = lambda: None
+        self.on_restart: Callable[[], object] = lambda: None
         """Called when there is one. The record may be taken back a moment later."""
         watched = self._informers.watch(CONFIG_MAPS, Selection(namespace, fields=f"metadata.name={APPLIED}"))
         watched.on_change(self._on_change)

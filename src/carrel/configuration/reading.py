@@ -348,15 +348,15 @@ def _choices(value: object) -> Sequence[str]:
 
 def written(of: Configuration) -> str:
     """Return the file that says this configuration, with all that differs from the defaults."""
+    return as_text(content_with(leaf for leaf in every_field(of) if leaf.value != leaf.default))
+
+
+def content_with(fields: Iterable[Leaf]) -> dict[str, Any]:
+    """Return the content of a file that has these fields."""
     content: dict[str, Any] = {}
-    for leaf in every_field(of):
-        if leaf.value != leaf.default:
-            *sections, key = leaf.path.split(".")
-            there = content
-            for section in sections:
-                there = there.setdefault(section, {})
-            there[key] = dict(leaf.value) if isinstance(leaf.value, Mapping) else leaf.value
-    return as_text(content)
+    for leaf in fields:
+        content = with_value(content, leaf.path, leaf.value)
+    return content
 
 
 def as_text(content: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from carrel.configuration.fields import Change, entry
@@ -396,9 +397,8 @@ class HubSignIn:
         example="http://hub.jhub:8081/hub/api",
         change=Change.RESTART,
     )
-    """Within a cluster the address that browsers use may not be reachable."""
-    client_id: str = entry("service-carrel", "Client ID at the hub: service-NAME.", change=Change.RESTART)
-    """The api_token of the service in the hub's configuration is in CARREL_HUB_CLIENT_SECRET."""
+    """Within a cluster the address that browsers use may not be reachable. The api_token of the service in the hub's
+    configuration is in CARREL_HUB_CLIENT_SECRET."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,11 +445,13 @@ class Bookings:
     """Carrel's own booking service."""
 
     public_url: str = entry(
-        "", "URL of the service, as browsers see it.", example="https://gpus.lab.example", change=Change.RESTART
+        "",
+        "URL of the service, as browsers see it, with its path.",
+        example="https://hub.lab.example/services/carrel",
+        change=Change.RESTART,
     )
-    """Never taken from a request, which anybody can forge. With https, cookies are secure."""
-    base_path: str = entry("", "Path under which browsers see it.", example="/services/carrel", change=Change.RESTART)
-    """A JupyterHub shows its services under its own host, and its proxy does not take the path off."""
+    """Never taken from a request, which anybody can forge. With https, cookies are secure. A JupyterHub shows its
+    services under its own host, as /services/NAME, and its proxy does not take the path off."""
     rules: BookingRules = field(default_factory=BookingRules)
     sign_in: SignIn = field(default_factory=SignIn)
     roles: Roles = field(default_factory=Roles)
@@ -457,7 +459,17 @@ class Bookings:
     @property
     def link(self) -> str:
         """The address of the service for people; empty: it is not known."""
-        return f"{self.public_url.rstrip('/')}{self.base_path.rstrip('/')}" if self.public_url else ""
+        return self.public_url.rstrip("/")
+
+    @property
+    def base_path(self) -> str:
+        """Where it is on its host: `/services/carrel`; empty: it has the host for itself."""
+        return urlsplit(self.link).path
+
+    @property
+    def origin(self) -> str:
+        """The address of its host."""
+        return self.link.removesuffix(self.base_path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from tests.kit.carrel_command import carrel
 from tests.kit.configuration import config_file, configure
 from tests.kit.configuring import configuring_on
 from tests.kit.gpus import a_node
-from tests.kit.lab import OURS, a_lab
+from tests.kit.lab import a_lab
 
 Right = tuple[str, str, str, str, str]
 """Namespace (empty: the whole cluster), API group, resource, verb, name of the one object (empty: any)."""
