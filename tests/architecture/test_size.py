@@ -17,18 +17,18 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
     "admission": 2_246,  # the API server depends on it from its first answer on
-    "bookings": 13_832,  # a form keeps its group; helps without the words of MAIA; models of older drivers in sentences
+    "bookings": 13_838,  # what a hub calls the service follows from its address; a form keeps its group; helps without the words of MAIA
     "cli": 7_439,  # help names the secrets that the environment gives
     "cluster": 5_401,  # what GPUs are used for, in processes that show it
-    "configuration": 1_270,  # odd YAML never ends the controller, mistakes and history have limits; secrets moved
+    "configuration": 1_273,  # odd YAML never ends the controller, mistakes and history have limits; each text is read by itself
     "demo": 1_698,  # its pods make their GPUs busy, each in its own way
     "dialects": 4_771,  # words of the admin, in one module that settings import
-    "files beside the folders": 934,  # secrets are no options
+    "files beside the folders": 953,  # a process starts again only for what stays recorded, and ends when it is told to
     "http": 1_090,  # bodies that are nested too deeply are refused here, for all components
     "jupyterhub": 900,  # a page while a pod changes; a countdown while a GPU is given back; the zone of the person
     "kubernetes": 3_679,  # Events with annotations, for programs
     "ledger": 4_677,  # what a GPU is used for
-    "lifecycle": 5_359,  # says in an Event until when a GPU is given back
+    "lifecycle": 5_365,  # the leader writes a record again that somebody edited
     "manifests": 74,
     "node": 3_519,  # samples what GPUs do, also where a driver hangs
     "parsing": 482,  # finds a zone by its name

@@ -4,7 +4,7 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from datetime import timedelta
 from enum import Enum
 from typing import Any, TypeVar, get_origin, get_type_hints
@@ -54,14 +54,14 @@ def read(text: str, changed_by_people: str = "") -> Configuration:
     """
     mistakes: list[str] = []
     first, second = _content(text, GIVEN, mistakes), {}
-    _Reader(mistakes).section(Configuration, first, "")
+    _section(Configuration, first, "", mistakes)
     if changed_by_people.strip():
         second, theirs = _content(changed_by_people, CHANGED, mistakes), list[str]()
         mistakes += _not_theirs(second)
-        _Reader(theirs).section(Configuration, second, "")
+        _section(Configuration, second, "", theirs)
         mistakes += [f"{each} ({CHANGED})" for each in theirs]
     if not mistakes:
-        made = _Reader(mistakes).section(Configuration, laid_over(first, second), "")
+        made = _section(Configuration, laid_over(first, second), "", mistakes)
         mistakes += contradictions(made)
     if mistakes:
         raise Unusable(mistakes)
@@ -184,34 +184,32 @@ for _kind in ("int", "float"):
     _PlainLoader.add_constructor(f"tag:yaml.org,2002:{_kind}", _PlainLoader.construct_number)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reader:
-    mistakes: list[str]
-
-    def section(self, kind: type[T], content: object, path: str) -> T:
-        """Return a section. What is wrong in it has its default, and is added to the mistakes."""
-        assert is_dataclass(kind)
-        if not isinstance(content, dict):
-            self.mistakes.append(f"{path} is {_shown(content)}; expected a section with fields")
-            return kind()
-        hints = get_type_hints(kind)
-        known = {key_of(each.name): each for each in fields(kind)}
-        unknown = [str(each) for each in content if each not in known]
-        # Looking for the nearest known word takes time: not for thousands.
-        self.mistakes.extend(_unknown(_joined(path, key), key, known) for key in unknown[:MOST_SAID])
-        self.mistakes.extend(f"{printable(_joined(path, key))} is no field" for key in unknown[MOST_SAID:])
-        given: dict[str, Any] = {}
-        for key, each in known.items():
-            if key in content:
-                here, hint = _joined(path, key), hints[each.name]
-                if is_dataclass(hint):
-                    given[each.name] = self.section(hint, content[key], here)  # type: ignore[arg-type] # a class
-                else:
-                    try:
-                        given[each.name] = _value(hint, content[key], each.metadata[INFO])
-                    except ValueError as error:
-                        self.mistakes.append(f"{here} is {_shown(content[key])}; expected {error}")
-        return kind(**given)
+def _section(kind: type[T], content: object, path: str, mistakes: list[str]) -> T:
+    """Return a section. What is wrong in it has its default, and is added to the mistakes."""
+    assert is_dataclass(kind)
+    if not isinstance(content, dict):
+        mistakes.append(f"{path} is {_shown(content)}; expected a section with fields")
+        return kind()
+    hints = get_type_hints(kind)
+    known = {key_of(each.name): each for each in fields(kind)}
+    unknown = [str(each) for each in content if each not in known]
+    # Looking for the nearest known word takes time: not for thousands.
+    mistakes.extend(_unknown(_joined(path, key), key, known) for key in unknown[:MOST_SAID])
+    mistakes.extend(f"{printable(_joined(path, key))} is no field" for key in unknown[MOST_SAID:])
+    given: dict[str, Any] = {}
+    for key, each in known.items():
+        if key not in content:
+            continue
+        here = _joined(path, key)
+        hint = hints[each.name]
+        if is_dataclass(hint):
+            given[each.name] = _section(hint, content[key], here, mistakes)  # type: ignore[arg-type] # a class
+        else:
+            try:
+                given[each.name] = _value(hint, content[key], each.metadata[INFO])
+            except ValueError as error:
+                mistakes.append(f"{here} is {_shown(content[key])}; expected {error}")
+    return kind(**given)
 
 
 def _value(hint: Any, value: object, info: Info) -> object:
@@ -324,7 +322,7 @@ class Leaf:
     value: Any
     """As it is written in the file."""
     info: Info
-    default: Any = field(default=None)
+    default: Any = None
     choices: Sequence[str] = ()
     """All values that there are; empty: any number."""
 

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
-from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from carrel.configuration.fields import Change, entry
@@ -397,8 +396,7 @@ class HubSignIn:
         example="http://hub.jhub:8081/hub/api",
         change=Change.RESTART,
     )
-    """Within a cluster the address that browsers use may not be reachable. The api_token of the service in the hub's
-    configuration is in CARREL_HUB_CLIENT_SECRET."""
+    """Browsers' address may not lead there from within a cluster. The service's api_token: CARREL_HUB_CLIENT_SECRET."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,13 +443,10 @@ class Bookings:
     """Carrel's own booking service."""
 
     public_url: str = entry(
-        "",
-        "URL of the service, as browsers see it, with its path.",
-        example="https://hub.lab.example/services/carrel",
-        change=Change.RESTART,
+        "", "URL of the service, as browsers see it.", example="https://gpus.lab.example", change=Change.RESTART
     )
-    """Never taken from a request, which anybody can forge. With https, cookies are secure. A JupyterHub shows its
-    services under its own host, as /services/NAME, and its proxy does not take the path off."""
+    """Never taken from a request, which anybody can forge. With https, cookies are secure. It may have a path: a hub
+    shows its services under its own host, as /services/NAME, and its proxy does not take the path off."""
     rules: BookingRules = field(default_factory=BookingRules)
     sign_in: SignIn = field(default_factory=SignIn)
     roles: Roles = field(default_factory=Roles)
@@ -463,13 +458,9 @@ class Bookings:
 
     @property
     def base_path(self) -> str:
-        """Where it is on its host: `/services/carrel`; empty: it has the host for itself."""
-        return urlsplit(self.link).path
-
-    @property
-    def origin(self) -> str:
-        """The address of its host."""
-        return self.link.removesuffix(self.base_path)
+        """`/services/carrel`; empty: it has the host for itself."""
+        _, *path = self.link.removeprefix("https://").removeprefix("http://").split("/", 1)
+        return "/".join(["", *path])
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,12 +149,10 @@ class Configuring:
 
     def _unsafe(self, old: Configuration, new: Configuration) -> list[str]:
         """Who holds GPUs is not said: the words stay the same while pods come and go, so they are told once."""
-        late = [each for each in changes(old, new) if each.change is Change.WHEN_FREE]
-        return [
-            f"{each}: not while GPUs are held; it takes effect by itself when nobody holds one, or take it back"
-            for each in late
-            if self._state.ledger.holders()
-        ]
+        if not self._state.ledger.holders():
+            return []
+        how = "not while GPUs are held; it takes effect by itself when nobody holds one, or take it back"
+        return [f"{each}: {how}" for each in changes(old, new) if each.change is Change.WHEN_FREE]
 
     async def _tell(self, about: ConfigMap | None, new: Record, old: Record | None) -> None:
         self._metrics.set_configuration_refused(bool(new.refused.mistakes))
