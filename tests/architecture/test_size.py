@@ -20,7 +20,7 @@ LINES = {
     "bookings": 13_838,  # what a hub calls the service follows from its address; a form keeps its group
     "cli": 7_439,  # help names the secrets that the environment gives
     "cluster": 5_401,  # what GPUs are used for, in processes that show it
-    "configuration": 1_273,  # odd YAML never ends the controller; mistakes have limits; each text is read by itself
+    "configuration": 1_274,  # odd YAML never ends the controller; mistakes have limits; each text is read by itself
     "demo": 1_698,  # its pods make their GPUs busy, each in its own way
     "dialects": 4_771,  # words of the admin, in one module that settings import
     "files beside the folders": 953,  # a process starts again only for what stays recorded, and ends when it is told to

@@ -472,7 +472,8 @@ class Notifications:
     webhook_url: str = entry(
         "", "Address to which each notification is posted.", example="https://chat.lab.example/hook"
     )
-    """Posts are signed with CARREL_WEBHOOK_SECRET, so that the receiver can check the sender."""
+    """Posts are signed with CARREL_WEBHOOK_SECRET, so that the receiver can check the sender. Whoever may read the
+    configuration sees the address: it must be of no use to others."""
 
 
 @dataclass(frozen=True, slots=True)
