@@ -459,7 +459,7 @@ class Bookings:
     @property
     def base_path(self) -> str:
         """`/services/carrel`; empty: it has the host for itself."""
-        _, *path = self.link.removeprefix("https://").removeprefix("http://").split("/", 1)
+        _, *path = self.link.partition("://")[2].split("/", 1)
         return "/".join(["", *path])
 
 
