@@ -1,6 +1,6 @@
 """A year of usage of 500 GPUs and 300 people, in both databases: its size, what it costs to read it, and to write on.
 
-The year is filled with one insert for each row, as it is after the hours that are older than 90 days are gone. CPU is
+The year is filled as it is after the hours that are older than 90 days are gone. CPU is
 that of this process: with SQLite, this includes the database; with PostgreSQL, its server is a process of its own, and
 has a row of its own.
 """
@@ -50,7 +50,6 @@ ZONE = ZoneInfo("Europe/Stockholm")
 END = datetime(2026, 11, 16, 23, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-AT_ONCE = 5_000
 OF_EVERYBODY = "weeks by person"
 """Of a year, nobody draws so many lines: it is a file of 16,000 rows."""
 QUERIES = {
@@ -159,8 +158,15 @@ async def _fill(database: Database, rows: Mapping[Table, Sequence[Mapping[str, A
     assert await SqlUsage(database).write(None, Progress(END), {}, ZONE)
     for table, of in rows.items():
         async with database.writing() as connection:
-            for first in range(0, len(of), AT_ONCE):
-                await connection.execute(insert(table), of[first : first + AT_ONCE])
+            if database.is_sqlite:
+                await connection.execute(insert(table), of)
+                continue
+            raw = (await connection.get_raw_connection()).driver_connection
+            assert raw is not None
+            copy = f"COPY {table.name} ({', '.join(of[0])}) FROM STDIN"
+            async with raw.cursor() as cursor, cursor.copy(copy) as copying:
+                for row in of:
+                    await copying.write_row(tuple(row.values()))
     if not database.is_sqlite:
         async with database.engine.connect() as connection:
             await connection.execution_options(isolation_level="AUTOCOMMIT")

@@ -261,12 +261,12 @@ def _number(name: str) -> Column[int]:
     return Column(name, Integer, primary_key=True, autoincrement=False)
 
 
-def _sums_of_usage() -> tuple[Column[int], ...]:
+def _sums_of_usage(kind: type[Integer] = BigInteger) -> tuple[Column[int], ...]:
     return (
         Column("tier", SmallInteger, primary_key=True, autoincrement=False),
-        Column("held_ms", BigInteger, nullable=False),
-        Column("known_ms", BigInteger, nullable=False),
-        Column("active_ms", BigInteger, nullable=False),
+        Column("held_ms", kind, nullable=False),
+        Column("known_ms", kind, nullable=False),
+        Column("active_ms", kind, nullable=False),
     )
 
 
@@ -276,7 +276,7 @@ usage_hours = Table(
     _number("hour"),  # its begin, in minutes since 1970
     _number("gpu_id"),
     _number("person_id"),
-    *_sums_of_usage(),
+    *_sums_of_usage(Integer),
     sqlite_with_rowid=False,
 )
 
@@ -286,7 +286,7 @@ usage_days = Table(
     _number("day"),  # `date.toordinal` of a day of the lab
     _number("gpu_id"),
     _number("person_id"),
-    *_sums_of_usage(),
+    *_sums_of_usage(Integer),
     sqlite_with_rowid=False,
 )
 
