@@ -1,5 +1,6 @@
 """`carrel book`, `extend`, `change`, `cancel` and `show`: one booking."""
 
+import shlex
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -189,7 +190,8 @@ def cancel(settings: CancelSettings) -> None:
             print_lines(*booking_lines(old.body, zone), consequence, err=not is_table)
         if settings.dry_run:
             return
-        without_asking = f"carrel cancel {short_id(old.body['id'])} --yes"
+        reason = ["--reason", settings.reason] if settings.reason else []
+        without_asking = shlex.join(["carrel", "cancel", short_id(old.body["id"]), *reason, "--yes"])
         if not settings.yes and not is_confirmed("Cancel it?", "Not cancelled", without_asking):
             return
         body: dict[str, Any] = {"reason": settings.reason} if settings.reason else {}
