@@ -109,3 +109,6 @@ def test_a_planned_booking_gets_another_start_model_and_number(service: BookingP
     assert "2 GPUs of NVIDIA-RTX-A6000 to book; 3 are asked for" in refused.err
     assert "at most 14 d" in refused.err
     assert mia.types("change").code == 2
+    for absurd in (("--days", "1e300"), ("--days", "nan"), ("--from", "9999-12-31"), ("--from", "1970-01-01")):
+        refused = mia.types("change", *absurd)
+        assert (refused.code in (2, 3), refused.err.startswith("✗ ")) == (True, True), refused
