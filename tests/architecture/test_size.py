@@ -17,18 +17,18 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
     "admission": 2_246,  # the API server depends on it from its first answer on
-    "bookings": 13_863,  # names the pods of who is removed, tells members of maintenance, cuts long lists of mistakes
-    "cli": 7_471,  # hints keep the reason, short ids do nothing, long files are refused in few words
+    "bookings": 13_869,  # names the pods of who is removed, tells members of maintenance, cuts long lists of mistakes
+    "cli": 7_464,  # hints keep the reason, short ids do nothing, long files are refused in few words
     "cluster": 5_401,  # what GPUs are used for, in processes that show it
-    "configuration": 1_270,  # odd YAML never ends the controller, mistakes and history have limits; secrets moved
+    "configuration": 1_274,  # odd YAML never ends the controller; mistakes have limits; each text is read by itself
     "demo": 1_698,  # its pods make their GPUs busy, each in its own way
     "dialects": 4_780,  # bookings of MAIA as spreadsheets write them, with semicolons and empty rows
-    "files beside the folders": 935,  # where the API server is, without the configuration
+    "files beside the folders": 954,  # where the API server is, without the configuration
     "http": 1_090,  # bodies that are nested too deeply are refused here, for all components
     "jupyterhub": 900,  # a page while a pod changes; a countdown while a GPU is given back; the zone of the person
     "kubernetes": 3_679,  # Events with annotations, for programs
     "ledger": 4_682,  # an amount of memory in words, for pages and commands
-    "lifecycle": 5_359,  # says in an Event until when a GPU is given back
+    "lifecycle": 5_365,  # the leader writes a record again that somebody edited
     "manifests": 74,
     "node": 3_519,  # samples what GPUs do, also where a driver hangs
     "parsing": 482,  # finds a zone by its name
