@@ -20,12 +20,11 @@ from carrel.kubernetes.objects.release import why_unsupported
 from carrel.log_lines import log_lines
 from carrel.parsing import Malformed
 from carrel.parsing.secret_settings import missing_seal_key, mistakes_in_secrets
-from carrel.settings import ClusterSettings, LogLevel, ServingSettings, moved_settings
+from carrel.settings import ClusterSettings, LogLevel, ServingSettings, cluster_access, moved_settings
 
 if TYPE_CHECKING:
     from carrel.cluster.configuration_record import Reads
     from carrel.kubernetes.client import Client
-    from carrel.kubernetes.config import Access
 
     Serve = Callable[[Client, CurrentConfiguration, asyncio.Event], Awaitable[None]]
 
@@ -43,14 +42,6 @@ RELEASE_RETRY_S = 5.0
 
 
 # --- the API server --------------------------------------------------------------------------------------------------
-
-
-def cluster_access(settings: ClusterSettings) -> "Access":
-    """Where the API server is. The command ends if the kubeconfig cannot be used."""
-    try:
-        return settings.access()
-    except Malformed as malformed:
-        raise command_failed("No usable kubeconfig", str(malformed), "kubectl config view", USAGE) from None
 
 
 def connect(settings: ClusterSettings) -> "Client":

@@ -18,16 +18,16 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 LINES = {
     "admission": 2_246,  # the API server depends on it from its first answer on
     "bookings": 15_770,  # usage that lasts, drawn beside what was booked; it runs without bookings
-    "cli": 7_482,  # usage by model and GPU, per day, week or month
+    "cli": 7_507,  # usage by model and GPU, per day, week or month
     "cluster": 5_401,  # what GPUs are used for, in processes that show it
     "configuration": 1_290,  # how long usage keeps names
     "demo": 1_835,  # begins with a history of use: people with habits, a stuck counter
-    "dialects": 4_771,  # words of the admin, in one module that settings import
-    "files beside the folders": 953,  # a process starts again only for what stays recorded, and ends when it is told to
+    "dialects": 4_780,  # bookings of MAIA as spreadsheets write them, with semicolons and empty rows
+    "files beside the folders": 954,  # where the API server is, without the configuration
     "http": 1_090,  # bodies that are nested too deeply are refused here, for all components
     "jupyterhub": 900,  # a page while a pod changes; a countdown while a GPU is given back; the zone of the person
     "kubernetes": 3_679,  # Events with annotations, for programs
-    "ledger": 4_685,  # whether a GPU draws like an idle one, for live and kept activity
+    "ledger": 4_690,  # whether a GPU draws like an idle one, for live and kept activity
     "lifecycle": 5_365,  # the leader writes a record again that somebody edited
     "manifests": 74,
     "node": 3_519,  # samples what GPUs do, also where a driver hangs

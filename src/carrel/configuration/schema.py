@@ -4,9 +4,8 @@
     tiers: {revocationGrace: 30s}
     bookings: {rules: {maxDuration: 7d}}
 
-Each section is a class, each field has its default, what it means, and beneath it the reason. In the file, names are
-written `maxGpus`, lengths of time `90s`, `10m`, `24h` or `14d`. Secrets are never here: a process gets them from its
-environment. What only one process knows (its address, its files, its database) is an option of that process.
+Each section is a class, each field has its default, what it means, and the reason. Names are written `maxGpus`, lengths
+of time `90s` or `14d`. Secrets come from the environment, and what only one process knows is an option of that process.
 """
 
 from collections.abc import Mapping
@@ -448,9 +447,7 @@ class Bookings:
     """Never taken from a request, which anybody can forge. With https, cookies are secure. It may have a path: a hub
     shows its services under its own host, as /services/NAME, and its proxy does not take the path off."""
     rules: BookingRules = field(default_factory=BookingRules)
-    usage_names_kept: timedelta = entry(
-        1096 * DAY, "How long sums of usage keep the names of people.", least=7 * DAY, most=1096 * DAY
-    )
+    usage_names_kept: timedelta = entry(1096 * DAY, "How long usage keeps names.", least=7 * DAY, most=1096 * DAY)
     """As long as the sums: three years. Older sums are nobody's then, and the hours stay."""
     sign_in: SignIn = field(default_factory=SignIn)
     roles: Roles = field(default_factory=Roles)

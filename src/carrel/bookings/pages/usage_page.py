@@ -9,7 +9,6 @@ from datetime import UTC, datetime, time, timedelta
 from starlette.requests import Request
 from starlette.responses import Response
 
-from carrel.bookings import wording
 from carrel.bookings.cluster_view import ClusterView
 from carrel.bookings.pages import heat_map, usage_chart
 from carrel.bookings.pages.heat_map import GpuHours
@@ -19,6 +18,7 @@ from carrel.bookings.usage.figures import RowsBy, UsageQuestion, UsageRow, times
 from carrel.bookings.usage.report import read_usage, read_usages
 from carrel.bookings.usage.sums import HOUR, By, Counted, Gap, Step, UsageQuery, UsageSum
 from carrel.ids import GpuUuid
+from carrel.ledger.gpus import memory_text
 from carrel.ledger.ledger import Ledger
 from carrel.parsing.printable import spreadsheet_text
 
@@ -192,7 +192,7 @@ def fragmentation(ledger: Ledger) -> list[FragmentationRow]:
     for size in (size for size in SIZES if size <= largest):
         lost = [entry.free for entry in entries if 0 < entry.free < size]
         found.append(
-            FragmentationRow(wording.memory(size), sum(entry.free >= size for entry in entries), len(lost), sum(lost))
+            FragmentationRow(memory_text(size), sum(entry.free >= size for entry in entries), len(lost), sum(lost))
         )
     lost = [entry.free for entry in entries if entry.shares and entry.free > 0]
     whole = sum(not entry.shares for entry in entries)
