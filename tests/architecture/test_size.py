@@ -17,18 +17,18 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
     "admission": 2_246,  # the API server depends on it from its first answer on
-    "bookings": 15_206,  # usage by the hour and the day that lasts: counted in every replica, written by one
-    "cli": 7_439,  # help names the secrets that the environment gives
+    "bookings": 15_243,  # usage by the hour and the day that lasts: counted in every replica, written by one
+    "cli": 7_464,  # hints keep the reason, short ids do nothing, long files are refused in few words
     "cluster": 5_401,  # what GPUs are used for, in processes that show it
-    "configuration": 1_274,  # how long usage keeps names
+    "configuration": 1_278,  # how long usage keeps names
     "demo": 1_698,  # its pods make their GPUs busy, each in its own way
-    "dialects": 4_771,  # words of the admin, in one module that settings import
-    "files beside the folders": 934,  # secrets are no options
+    "dialects": 4_780,  # bookings of MAIA as spreadsheets write them, with semicolons and empty rows
+    "files beside the folders": 954,  # where the API server is, without the configuration
     "http": 1_090,  # bodies that are nested too deeply are refused here, for all components
     "jupyterhub": 900,  # a page while a pod changes; a countdown while a GPU is given back; the zone of the person
     "kubernetes": 3_679,  # Events with annotations, for programs
-    "ledger": 4_685,  # whether a GPU draws like an idle one, for live and kept activity
-    "lifecycle": 5_359,  # says in an Event until when a GPU is given back
+    "ledger": 4_690,  # whether a GPU draws like an idle one, for live and kept activity
+    "lifecycle": 5_365,  # the leader writes a record again that somebody edited
     "manifests": 74,
     "node": 3_519,  # samples what GPUs do, also where a driver hangs
     "parsing": 482,  # finds a zone by its name

@@ -19,6 +19,7 @@ from carrel.bookings.sign_in.authenticator import CurrentPerson
 from carrel.bookings.usage.held import HourlyUsage, by_person, held_by_gpu, held_hours, with_held
 from carrel.bookings.usage.sums import HOUR
 from carrel.ids import GpuUuid
+from carrel.ledger.gpus import memory_text
 from carrel.ledger.ledger import Ledger
 from carrel.parsing.printable import spreadsheet_text
 
@@ -153,7 +154,7 @@ def fragmentation(ledger: Ledger) -> list[FragmentationRow]:
     for size in (size for size in SIZES if size <= largest):
         lost = [entry.free for entry in entries if 0 < entry.free < size]
         found.append(
-            FragmentationRow(wording.memory(size), sum(entry.free >= size for entry in entries), len(lost), sum(lost))
+            FragmentationRow(memory_text(size), sum(entry.free >= size for entry in entries), len(lost), sum(lost))
         )
     lost = [entry.free for entry in entries if entry.shares and entry.free > 0]
     whole = sum(not entry.shares for entry in entries)
