@@ -24,7 +24,7 @@ def snapshot(settings: ContextSettings) -> None:
 
     carrel = read_cluster(settings, cluster_access(settings))
     carrel.one_unit()
-    taken = snapshot_of(carrel)
+    taken = snapshot_of(carrel, carrel.activities)
     print_data(taken.document, DataFormat.JSON)
     if taken.remarks:
         print_lines(*taken.remarks, err=True)

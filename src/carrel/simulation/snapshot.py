@@ -1,20 +1,19 @@
-"""A cluster's state in a file, for simulations elsewhere: machines, GPUs, pods and bookings, and no names.
+"""A cluster's state in a file, for simulations elsewhere: machines, GPUs, pods, bookings, past use, and no names.
 
-Nodes, pods and people are numbered. Nothing of a pod is kept but what it asks for and holds, when it was created and
-whose it is; no labels, no annotations, no environment.
+Nodes, pods and people are numbered. Nothing of a pod is kept but what it asks for and holds, when it was created, whose
+it is and for how long it has been idle; no labels, no annotations, no environment.
 
-The form says the limits of each field; what several fields say together is checked when it is read. Hours count from
-the moment of the snapshot: what was before it is negative.
+`snapshot_form` says the limits of each field; what several fields say together is checked here, when it is read.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
-from carrel.ids import NO_NODE, NO_PERSON, GpuUuid, NodeName, PersonId, PodUid
+from carrel.ids import GpuUuid, NodeName
 from carrel.ledger.gpus import Gpu, MiB, Node, place_name
 from carrel.ledger.machines import MachineRoom
 from carrel.ledger.requests import (
@@ -31,107 +30,24 @@ from carrel.ledger.requests import (
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
 from carrel.parsing.validation import mistake_in
-from carrel.simulation.workload import HOUR_S, BookingWish, SimulatedCluster, SimulatedPod, Trace
+from carrel.simulation.snapshot_form import (
+    CENTURY_H,
+    FORM,
+    MOST,
+    MOST_GPU_MEMORY,
+    SavedBooking,
+    SavedGpu,
+    SavedNode,
+    SavedNodeSet,
+    SavedPod,
+    SavedRequest,
+    SavedSnapshot,
+    SavedUse,
+)
+from carrel.simulation.workload import HOUR_S, BookingWish, PastUse, SimulatedCluster, SimulatedPod, Trace
 
-FORM = "carrel-snapshot/2"
-MOST = 1 << 60
-"""As `machines.ENOUGH`: larger amounts of CPU, memory and GPUs need not be told apart."""
-MOST_GPU_MEMORY = 16 * 1024 * 1024
-CENTURY_H = 100 * 365.25 * 24
-"""No date that a simulation counts with leaves the calendar."""
-
-_TEXT = msgspec.Meta(min_length=1)
-Text = Annotated[str, _TEXT]
-Index = Annotated[int, msgspec.Meta(ge=0, le=9999)]
-Size = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
-Count = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
-GpuMemory = Annotated[int, msgspec.Meta(ge=1, le=MOST_GPU_MEMORY)]
-Hours = Annotated[float, msgspec.Meta(ge=-CENTURY_H, le=CENTURY_H)]
-Length = Annotated[float, msgspec.Meta(gt=0, le=CENTURY_H)]
-Policy = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(each.value for each in GpuPolicy)})$")]
-Mode = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(each.value for each in TopologyMode)})$")]
-
-
-class SavedPart(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, rename="camel"):
-    """A part of the file. What is at its default is not written."""
-
-
-class SavedGpu(SavedPart):
-    index: Index
-    model: str
-    memory_mib: GpuMemory = msgspec.field(name="memoryMiB")
-    island: str = ""
-    bandwidth_gbps: Size = msgspec.field(name="bandwidthGBps", default=0)
-    usable: bool = True
-
-
-class SavedNode(SavedPart):
-    name: Annotated[NodeName, _TEXT]
-    gpus: Annotated[list[SavedGpu], msgspec.Meta(min_length=1)]
-    cpu_milli: Size | None = None
-    """Of CPU and memory: both, or none is known."""
-    memory_mib: Size | None = msgspec.field(name="memoryMiB", default=None)
-
-
-class SavedNodeSet(SavedPart):
-    """The nodes on which some pods may run, by labels, affinity and taints."""
-
-    name: Text
-    nodes: list[NodeName]
-
-
-class SavedRequest(SavedPart):
-    gpus: Count
-    part: str = ""
-    """Of each GPU, as a fraction; "1" is the whole GPU."""
-    memory_mib: Count | None = msgspec.field(name="memoryMiB", default=None)
-    """Of each GPU; in place of `part`."""
-    model: str = ""
-    models: tuple[str, ...] = ()
-    """One of these is in the name of the model. Empty: any model."""
-    not_models: tuple[str, ...] = ()
-    policy: Policy = GpuPolicy.PACK.value
-    prefer_ids: tuple[Size, ...] = ()
-    topology: Mode = TopologyMode.PREFERRED.value
-    min_bandwidth_gbps: Size = msgspec.field(name="minBandwidthGBps", default=0)
-    node_set: str = ""
-    """Empty: it may run on every node."""
-
-
-class SavedPod(SavedPart):
-    name: Annotated[PodUid, _TEXT]
-    arrives_hours: Hours
-    owner: PersonId = NO_PERSON
-    lasts_hours: Length | None = None
-    """None: for ever."""
-    cpu_milli: Size = 0
-    memory_mib: Size = msgspec.field(name="memoryMiB", default=0)
-    request: SavedRequest | None = None
-    """None: it asks for no GPU."""
-    node: NodeName = NO_NODE
-    """Where it runs; empty: it waits."""
-    held: tuple[Index, ...] = ()
-    """The indexes of the GPUs that it holds there."""
-
-
-class SavedBooking(SavedPart):
-    user: PersonId
-    model: str
-    gpus: Count
-    asked_hours: Hours
-    start_hours: Hours
-    lasts_hours: Length
-
-
-class SavedSnapshot(SavedPart):
-    form: str
-    taken: str
-    nodes: list[SavedNode]
-    pods: list[SavedPod]
-    bookings: list[SavedBooking]
-    node_sets: list[SavedNodeSet] = []
-
-
+ROUNDED = 0.01
+"""GPU hours: each of the sums of an hour is rounded."""
 BOOKS_AGAIN_S = 8 * 7 * 24 * HOUR_S
 """How long people go on booking. A snapshot has one booking of a person, and rules about the next one would have
 nothing to act on; in eight weeks most people book several times, also with a cooldown of two weeks."""
@@ -163,7 +79,11 @@ def written(cluster: SimulatedCluster, workload: Trace, taken: str) -> Any:
     ]
     nodes = [_saved_node(node, cluster.machines.get(node.name)) for node in cluster.nodes]
     pods = [_saved_pod(pod, indexes) for pod in workload.pods]
-    return msgspec.to_builtins(SavedSnapshot(FORM, taken, nodes, pods, bookings, sets))
+    use = [
+        SavedUse(each.person, each.model, each.first_hour, list(each.held), list(each.active), list(each.idle))
+        for each in workload.past_use
+    ]
+    return msgspec.to_builtins(SavedSnapshot(FORM, taken, nodes, pods, bookings, sets, use))
 
 
 def _saved_node(node: Node, machine: MachineRoom | None) -> SavedNode:
@@ -194,6 +114,7 @@ def _saved_pod(pod: SimulatedPod, indexes: Mapping[GpuUuid, int]) -> SavedPod:
         _saved_request(pod.request) if pod.request is not None else None,
         pod.node,
         tuple(indexes[uuid] for uuid in pod.held),
+        None if pod.idle_s is None else min(pod.idle_s / HOUR_S, CENTURY_H),
     )
 
 
@@ -238,7 +159,8 @@ def read(document: object, source: str) -> tuple[SimulatedCluster, Trace]:
         )
         for each in saved.bookings
     )
-    return cluster, Trace(pods, wishes, begins_s=0.0, books_again_until_s=BOOKS_AGAIN_S)
+    past_use = tuple(_past_use(saved, source))
+    return cluster, Trace(pods, wishes, past_use, begins_s=0.0, books_again_until_s=BOOKS_AGAIN_S)
 
 
 def _checked_form(document: object, source: str) -> SavedSnapshot:
@@ -301,6 +223,23 @@ def _node(node: SavedNode, labels: Mapping[str, str]) -> Node:
     return Node(node.name, gpus, labels)
 
 
+def _past_use(saved: SavedSnapshot, source: str) -> Iterator[PastUse]:
+    _refuse_twice(source, "use", ((each.user, each.model) for each in saved.use), "user")
+    for number, each in enumerate(saved.use):
+        where, hours = f"use[{number}]", len(each.held)
+        if hours > -each.first_hour:
+            right = f"at most {-each.first_hour}, as hours have passed since firstHour"
+            raise Malformed(source, f"{where}.held", f"{hours} hours", right)
+        for name, sums in (("active", each.active), ("idle", each.idle)):
+            if len(sums) != hours:
+                raise Malformed(source, f"{where}.{name}", f"{len(sums)} hours", f"{hours}, as in held")
+        for hour, (held, active, idle) in enumerate(zip(each.held, each.active, each.idle, strict=True)):
+            if active + idle > held + ROUNDED:
+                right = f"at least {active + idle:g}, which were active and idle"
+                raise Malformed(source, f"{where}.held[{hour}]", held, right)
+        yield PastUse(each.user, each.model, each.first_hour, tuple(each.held), tuple(each.active), tuple(each.idle))
+
+
 class _Pods:
     """Counts what the pods hold, so that no GPU is held more than it has."""
 
@@ -326,7 +265,15 @@ class _Pods:
                 None if pod.lasts_hours is None else pod.lasts_hours * HOUR_S,
                 pod.node,
                 tuple(self._held(pod, request, where)),
+                self._idle_s(pod, where),
             )
+
+    def _idle_s(self, pod: SavedPod, where: str) -> float | None:
+        if pod.idle_hours is None:
+            return None
+        if not pod.held:
+            raise Malformed(self._source, f"{where}.idleHours", pod.idle_hours, "nothing, because it holds no GPU")
+        return pod.idle_hours * HOUR_S
 
     def _held(self, pod: SavedPod, request: Request | None, where: str) -> Iterator[GpuUuid]:
         wanted = request.gpus if request is not None and pod.node else 0
