@@ -306,7 +306,8 @@ class _Taking:
             if -FOUR_WEEKS_H <= hour < 0 and each.held > 0:
                 hours = found.setdefault((self._people[person_named(each.person)], each.model), {})
                 held, active, idle = hours.get(hour, NO_HOURS)
-                hours[hour] = held + each.held, active + each.active, idle + each.idle
+                active, idle = active + each.active, idle + each.idle
+                hours[hour] = max(held + each.held, active + idle), active, idle
         for (person, model), hours in sorted(found.items()):
             sums = [hours.get(hour, NO_HOURS) for hour in range(min(hours), max(hours) + 1)]
             rounded = (tuple(round(each, PLACES) for each in of) for of in zip(*sums, strict=True))

@@ -224,7 +224,7 @@ def _node(node: SavedNode, labels: Mapping[str, str]) -> Node:
 
 
 def _past_use(saved: SavedSnapshot, source: str) -> Iterator[PastUse]:
-    _refuse_twice(source, "use", ((each.user, each.model) for each in saved.use), "user")
+    _refuse_twice(source, "use", (f"{each.user}, {each.model}" for each in saved.use), "user")
     for number, each in enumerate(saved.use):
         where, hours = f"use[{number}]", len(each.held)
         if hours > -each.first_hour:
