@@ -19,7 +19,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from carrel.cluster.gpu_activities import GpuActivities
 from carrel.cluster.pod_progress import created_at, is_ending
@@ -40,8 +42,7 @@ from carrel.parsing import Malformed
 from carrel.parsing.time import instant, seconds
 from carrel.scheduling.machine_room import machine_of, room_of
 from carrel.simulation.idle_pods import FOUR_WEEKS_H
-from carrel.simulation.snapshot import written
-from carrel.simulation.snapshot_form import CENTURY_H
+from carrel.simulation.snapshot import CENTURY_H, GpuHours, written
 from carrel.simulation.workload import HOUR_S, BookingWish, PastUse, SimulatedCluster, SimulatedPod, Trace
 
 NO_HOURS = (0.0, 0.0, 0.0)
@@ -140,16 +141,16 @@ class Snapshot:
     """What is not in it as it is in the cluster, one sentence each."""
 
 
-@dataclass(frozen=True, slots=True)
-class UsedHour:
-    """What a person's pods did with GPUs of one model in one hour, in GPU hours, as the booking service has counted."""
+class UsedHour(msgspec.Struct, frozen=True):
+    """What a person's pods did with GPUs of one model in an hour, in the words of the booking service."""
 
-    person: str
+    user: str
     model: str
-    start: datetime
-    held: float
-    active: float
-    idle: float
+    start: Annotated[datetime, msgspec.Meta(tz=True)]
+    held_gpu_hours: GpuHours | None = None
+    """None: it is about bookings alone."""
+    active_gpu_hours: GpuHours | None = None
+    idle_gpu_hours: GpuHours | None = None
 
 
 def snapshot_of(carrel: ClusterState, activities: GpuActivities, used: Iterable[UsedHour] = ()) -> Snapshot:
@@ -303,11 +304,11 @@ class _Taking:
         found: dict[tuple[PersonId, str], dict[int, tuple[float, float, float]]] = {}
         for each in used:
             hour = -((self._now - each.start) // timedelta(hours=1))
-            if -FOUR_WEEKS_H <= hour < 0 and each.held > 0:
-                hours = found.setdefault((self._people[person_named(each.person)], each.model), {})
+            if -FOUR_WEEKS_H <= hour < 0 and each.held_gpu_hours:
+                hours = found.setdefault((self._people[person_named(each.user)], each.model), {})
                 held, active, idle = hours.get(hour, NO_HOURS)
-                active, idle = active + each.active, idle + each.idle
-                hours[hour] = max(held + each.held, active + idle), active, idle
+                active, idle = active + (each.active_gpu_hours or 0.0), idle + (each.idle_gpu_hours or 0.0)
+                hours[hour] = max(held + each.held_gpu_hours, active + idle), active, idle
         for (person, model), hours in sorted(found.items()):
             sums = [hours.get(hour, NO_HOURS) for hour in range(min(hours), max(hours) + 1)]
             rounded = (tuple(round(each, PLACES) for each in of) for of in zip(*sums, strict=True))

@@ -3,58 +3,30 @@
 A snapshot is of use without it too. So whatever goes wrong here is said, and the snapshot is taken.
 """
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated, Any
 
 import msgspec
 
-from carrel.cli.booking_client import (
-    BookingClient,
-    Login,
-    NotTheService,
-    RequestRefused,
-    ServiceUnreachable,
-    is_safe,
-    known_login,
-)
+from carrel.cli import booking_client as service
+from carrel.cli.booking_client import BookingClient, Login, is_safe, known_login
 from carrel.cli.cluster_snapshot import UsedHour
 from carrel.cli.options import BookingServiceSettings
 from carrel.parsing import Malformed
 from carrel.parsing.time import seconds
 from carrel.parsing.validation import malformed
 from carrel.simulation.idle_pods import FOUR_WEEKS_H
-from carrel.simulation.snapshot_form import GpuHours
 
 HOUR, WEEK = timedelta(hours=1), timedelta(days=7)
-Instant = Annotated[datetime, msgspec.Meta(tz=True)]
-
-
-class _Item(msgspec.Struct):
-    """Of the service's answer, what is needed. It may have more."""
-
-    user: str
-    model: str
-    start: Instant
-    held_gpu_hours: GpuHours | None = None
-    """None: the row is of something else than pods."""
-    active_gpu_hours: GpuHours | None = None
-    idle_gpu_hours: GpuHours | None = None
 
 
 class _Answer(msgspec.Struct):
-    items: list[_Item]
+    """What is needed of the service's answer. It has more."""
+
+    items: list[UsedHour]
 
 
-@dataclass(frozen=True, slots=True)
-class PastUseAnswer:
-    hours: tuple[UsedHour, ...]
-    remark: str
-    """Whose hours these are, or why there are none."""
-
-
-def past_use(settings: BookingServiceSettings, now: datetime) -> PastUseAnswer:
-    """Return the hours of the last four weeks."""
+def past_use(settings: BookingServiceSettings, now: datetime) -> tuple[list[UsedHour], str]:
+    """Return the hours of the last four weeks, and a remark: whose they are, or why there are none."""
     login = known_login(settings)
     if not login.server or not login.token:
         return _none("you are not logged in to the booking service (carrel login)")
@@ -62,43 +34,28 @@ def past_use(settings: BookingServiceSettings, now: datetime) -> PastUseAnswer:
         return _none(f"without TLS, others could read your token on its way to {login.server} (--insecure allows it)")
     try:
         hours = _hours(login, now)
-    except (RequestRefused, ServiceUnreachable, NotTheService, Malformed) as error:
+    except (service.RequestRefused, service.ServiceUnreachable, service.NotTheService, Malformed) as error:
         return _none(f"{login.server}: {error}")
-    people = len({each.person for each in hours})
+    people = len({each.user for each in hours if each.held_gpu_hours})
     whose = f"of {people} {'person' if people == 1 else 'people'}, as {login.server} shows it to you"
-    return PastUseAnswer(hours, f"Past use {whose}: to lab admins everybody's.")
+    return hours, f"Past use {whose}: to lab admins everybody's."
 
 
-def _none(why: str) -> PastUseAnswer:
-    return PastUseAnswer((), f"Past use is not in the snapshot: {why.rstrip('.')}.")
+def _none(why: str) -> tuple[list[UsedHour], str]:
+    return [], f"Past use is not in the snapshot: {why.rstrip('.')}."
 
 
-def _hours(login: Login, now: datetime) -> tuple[UsedHour, ...]:
+def _hours(login: Login, now: datetime) -> list[UsedHour]:
     """Week by week: all of it in one answer would be large."""
     client, found = BookingClient(login), list[UsedHour]()
     start = now.replace(minute=0, second=0, microsecond=0) - FOUR_WEEKS_H * HOUR
     while start < now:
         until = min(start + WEEK, now)
         params = {"by": "person", "step": "hour", "start": seconds(start), "end": seconds(until)}
-        found += _read(client.call("GET", "/usage", params=params).body)
+        answer = client.call("GET", "/usage", params=params).body
+        try:
+            found += msgspec.convert(answer, _Answer).items
+        except msgspec.ValidationError as error:
+            raise malformed("the answer about usage", error) from None
         start = until
-    return tuple(found)
-
-
-def _read(body: Any) -> list[UsedHour]:
-    try:
-        answer = msgspec.convert(body, _Answer)
-    except msgspec.ValidationError as error:
-        raise malformed("the answer about usage", error) from None
-    return [
-        UsedHour(
-            each.user,
-            each.model,
-            each.start,
-            each.held_gpu_hours,
-            each.active_gpu_hours or 0.0,
-            each.idle_gpu_hours or 0.0,
-        )
-        for each in answer.items
-        if each.held_gpu_hours is not None
-    ]
+    return found

@@ -213,7 +213,7 @@ def _say_what_is_known(workload: Trace) -> None:
     holding = [pod for pod in workload.pods if pod.held]
     unknown = sum(pod.idle_s is None for pod in holding)
     if unknown:
-        _say(f"Of {unknown} of {len(holding)} pods with GPUs nobody knows whether these are idle: they keep them.")
+        _say(f"{unknown} of {len(holding)} pods with GPUs keep them: nobody knows whether they are idle.")
     past = {(each.person, each.model) for each in workload.past_use}
     if unknown < len(holding) and not past:
         _say("The snapshot has no past use: pods that are idle stay so, and the others are never idle.")

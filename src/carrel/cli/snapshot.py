@@ -36,7 +36,7 @@ def snapshot(settings: SnapshotSettings) -> None:
 
     carrel = read_cluster(settings, cluster_access(settings))
     carrel.one_unit()
-    used = past_use(settings.booking_settings(), carrel.options.now())
-    taken = snapshot_of(carrel, carrel.activities, used.hours)
+    used, remark = past_use(settings.booking_settings(), carrel.options.now())
+    taken = snapshot_of(carrel, carrel.activities, used)
     print_data(taken.document, DataFormat.JSON)
-    print_lines(*taken.remarks, used.remark, err=True)
+    print_lines(*taken.remarks, remark, err=True)

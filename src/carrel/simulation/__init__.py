@@ -4,8 +4,7 @@ Reading order:
 
     workload              what is simulated: nodes, pods, bookings
     trace openb           how it is read: Carrel's own form, and the Alibaba GPU trace 2023
-    snapshot_form         the state of a real cluster in a file: its fields and their limits
-    snapshot              how it is written and read
+    snapshot              the state of a real cluster, in a file; its fields and their limits
     cluster               the state of one run: GPUs in the ledger, CPU and memory beside it
     policies fgd          who chooses the node
     engine                one run, with one order of arrival for each seed

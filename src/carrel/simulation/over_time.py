@@ -86,7 +86,7 @@ def run_over_time(
 ) -> TimedResult:
     """`idle_after_s`: after how long idle GPUs come back if somebody waits."""
     idle = IdlePodsInRun(cluster, workload, idle_after_s)
-    return _Run(cluster, workload, policy, seed, rules, idle).run()
+    return _Run(cluster, workload, (policy, seed), rules, idle).run()
 
 
 class _Run:
@@ -94,18 +94,17 @@ class _Run:
         self,
         cluster: SimulatedCluster,
         workload: Trace,
-        policy: str,
-        seed: int,
+        names: tuple[str, int],
         rules: BookingRules,
         idle: IdlePodsInRun,
     ) -> None:
         self._now = 0.0
         self._idle = idle
+        self._names = policy, seed = names
         self._state = ClusterInRun(cluster)
         self._covered = CoveredPodsInRun(self._state, lambda: instant(self._now))
         chance = Random(seed)  # noqa: S311 # a run must be repeatable
         self._policy = POLICIES[policy](PolicyContext(self._state, workload.pods, chance))
-        self._names = (policy, seed)
         times = BookingTimes(workload.begins_s, workload.books_again_until_s)
         self._bookings = granted(cluster, workload.wishes, rules, times)
         # The oldest first, and those of one moment in the order of the trace: their numbers are their places here.
