@@ -134,7 +134,7 @@ async def test_for_how_long_each_pod_has_been_idle_is_kept_and_what_nobody_knows
             await replica.sees(await lab.client.get(PODS, name, "lab"))
         found = taken(replica, replica.view.activities)
 
-    by_gpu = {pod.held[0]: pod.idle_s for pod in found.trace.pods}
+    by_gpu = {str(pod.held[0]): pod.idle_s for pod in found.trace.pods}
     assert by_gpu.pop("node-1/1") == pytest.approx(2 * HOUR_S, abs=120)
     assert by_gpu == {"node-1/0": 0.0, "node-1/2": 0.0, "node-1/3": None}
     assert "lab.example" not in found.text

@@ -19,7 +19,7 @@ from carrel.simulation.idle_pods import FOUR_WEEKS_H
 HOUR, WEEK = timedelta(hours=1), timedelta(days=7)
 
 
-class _Answer(msgspec.Struct):
+class _UsageAnswer(msgspec.Struct):
     """What is needed of the service's answer. It has more."""
 
     items: list[UsedHour]
@@ -54,7 +54,7 @@ def _hours(login: Login, now: datetime) -> list[UsedHour]:
         params = {"by": "person", "step": "hour", "start": seconds(start), "end": seconds(until)}
         answer = client.call("GET", "/usage", params=params).body
         try:
-            found += msgspec.convert(answer, _Answer).items
+            found += msgspec.convert(answer, _UsageAnswer).items
         except msgspec.ValidationError as error:
             raise malformed("the answer about usage", error) from None
         start = until

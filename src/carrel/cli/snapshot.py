@@ -8,7 +8,7 @@ from carrel.settings import ContextSettings
 
 @dataclass(frozen=True)
 class SnapshotSettings(BesideClusterSettings, ContextSettings):
-    """Of which cluster, and who knows what people used there."""
+    """The cluster, and who knows what people used there."""
 
 
 def snapshot(settings: SnapshotSettings) -> None:
