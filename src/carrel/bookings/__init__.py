@@ -20,6 +20,7 @@ Reading order:
     mirror                                    bookings as objects of the cluster: what they should be; writing them
     store/                                    SQLite or PostgreSQL
     sign_in/                                  who calls, and what they may do
+    usage/                                    what GPUs were held and used for, by the hour and the day
     cluster_view usage_counter                the cluster as people see it, a person's own pods; counted usage
     wording                                   times, amounts and models as text
     lab_configuration                         the configuration, as admins see and change it

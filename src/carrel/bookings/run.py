@@ -31,6 +31,7 @@ from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.outbox import SqlOutbox
 from carrel.bookings.store.people import SqlPeople
+from carrel.bookings.store.usage import SqlUsage
 from carrel.cluster.configuration_record import Reads
 from carrel.cluster.options import utc_now
 from carrel.cluster.state import ClusterState
@@ -127,6 +128,7 @@ async def _serve(
         view = ClusterView(carrel) if carrel is not None else None
         outbox, hub_people = SqlOutbox(database), configuration.hubs.people()
         lab = LabConfiguration(current, client if settings.config is None else None, settings.carrel_namespace)
+        usage = SqlUsage(database) if view is not None else None
         service = ServiceParts(
             queries,
             authenticator,
@@ -136,6 +138,7 @@ async def _serve(
             hub_people=hub_people,
             configuration=lab,
             elsewhere=settings.bookings_elsewhere,
+            usage=usage,
         )
         mirror = _mirror(client, service)
         if mirror is not None:

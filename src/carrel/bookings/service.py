@@ -20,6 +20,7 @@ from carrel.bookings.queries import BookingQueries
 from carrel.bookings.removal import PersonRemoval
 from carrel.bookings.sign_in.authenticator import Authenticator, CurrentPerson
 from carrel.bookings.store.outbox import SqlOutbox
+from carrel.bookings.store.usage import SqlUsage
 from carrel.dialects.jupyter import HubPeople
 from carrel.http.problems import Problem
 
@@ -40,6 +41,8 @@ class ServiceParts:
     configuration: LabConfiguration = field(default_factory=LabConfiguration)
     elsewhere: str = ""
     """The address at which people book, if not here. Then this service shows who holds and uses GPUs, and no more."""
+    usage: SqlUsage | None = None
+    """What was held and used. None: there is no cluster."""
 
     def knows_token(self, given: str) -> bool:
         """Compares in constant time. If no token is set, every one is refused."""
