@@ -12,7 +12,7 @@ from carrel.bookings.usage.sums import (
     Gap,
     Progress,
     Step,
-    Totals,
+    GpuTotals,
     UsageAmount,
     UsageKey,
     UsageQuery,
@@ -102,7 +102,7 @@ async def test_a_day_begins_when_it_does_in_a_lab_half_an_hour_beside_the_others
 async def test_only_who_has_seen_how_far_it_is_counted_writes(usage: SqlUsage) -> None:
     assert await usage.counted() == Counted()
     assert await usage.progress() is None
-    totals = {G1: Totals(NOON, NOON - DAY, NOON, 86_000.0, 3_600.5)}
+    totals = {G1: GpuTotals(NOON, NOON - DAY, NOON, 86_000.0, 3_600.5)}
     assert await usage.write(None, Progress(NOON, totals), {}, STOCKHOLM)
     assert await usage.progress() == Progress(NOON, totals)
 

@@ -24,7 +24,7 @@ from carrel.bookings.usage.sums import (
     Progress,
     Step,
     Sums,
-    Totals,
+    GpuTotals,
     UsageAmount,
     UsageQuery,
     UsageSum,
@@ -221,16 +221,16 @@ async def _numbers(
     return known
 
 
-def _written_totals(totals: Mapping[GpuUuid, Totals]) -> Mapping[str, Any]:
+def _written_totals(totals: Mapping[GpuUuid, GpuTotals]) -> Mapping[str, Any]:
     return {
         gpu: [each.at.isoformat(), each.since.isoformat(), each.until.isoformat(), each.sampled, each.active]
         for gpu, each in totals.items()
     }
 
 
-def _read_totals(kept: Mapping[str, Any]) -> Mapping[GpuUuid, Totals]:
+def _read_totals(kept: Mapping[str, Any]) -> Mapping[GpuUuid, GpuTotals]:
     return {
-        GpuUuid(gpu): Totals(_instant(at), _instant(since), _instant(until), *sums)
+        GpuUuid(gpu): GpuTotals(_instant(at), _instant(since), _instant(until), *sums)
         for gpu, (at, since, until, *sums) in kept.items()
     }
 

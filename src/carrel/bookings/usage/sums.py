@@ -128,12 +128,15 @@ class UsageAmount:
     def __add__(self, other: "UsageAmount") -> "UsageAmount":
         return UsageAmount(self.held + other.held, self.known + other.known, self.active + other.active)
 
+    def __mul__(self, part: float) -> "UsageAmount":
+        return UsageAmount(self.held * part, self.known * part, self.active * part)
+
 
 Sums = Mapping[UsageKey, UsageAmount]
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class GpuTotals:
     """The running totals of a GPU, as its node's agent has reported them, up to which it is counted."""
 
     at: datetime
@@ -150,7 +153,7 @@ class Progress:
     """How far usage is counted, by whichever replica."""
 
     until: datetime
-    totals: Mapping[GpuUuid, Totals] = field(default_factory=dict)
+    totals: Mapping[GpuUuid, GpuTotals] = field(default_factory=dict)
 
 
 # --- the lab's time --------------------------------------------------------------------------------------------------
@@ -167,7 +170,9 @@ class Days:
 
 def hour_of(at: datetime, zone: tzinfo) -> datetime:
     """Return when the hour began, by the clock on the wall: in some zones it is half an hour beside the others."""
-    return at.astimezone(zone).replace(minute=0, second=0, microsecond=0).astimezone(UTC)
+    wall = at.astimezone(zone)
+    past = timedelta(minutes=wall.minute, seconds=wall.second, microseconds=wall.microsecond)
+    return at.astimezone(UTC) - past
 
 
 def day_of(at: datetime, zone: tzinfo) -> date:
