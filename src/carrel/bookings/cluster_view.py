@@ -1,13 +1,12 @@
 """What the booking service sees of the cluster: ledger, pods, their coverage, and the usage so far. It only reads."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 
 from carrel.bookings.people import Person
-from carrel.bookings.records import PersonUsage
-from carrel.bookings.usage_counter import PodUser, UsageCounter, with_held
+from carrel.bookings.usage_counter import PodUser, UsageCounter
 from carrel.cluster.activity_words import ActivityWords
 from carrel.cluster.coverage.coverage_reader import CoverageReader
 from carrel.cluster.coverage.coverage_words import CoverageWords
@@ -82,9 +81,6 @@ class ClusterView:
         if pod is None:
             return NOBODY
         return self.isolation.ask("usage", pod, lambda pod: PodUser(person_of(pod), tier(pod)), NOBODY)
-
-    def with_held(self, uses: Iterable[PersonUsage], start: datetime, end: datetime) -> list[PersonUsage]:
-        return with_held(uses, self.usage.by_user_and_model(start, end))
 
     def activity(self, entry: GpuEntry, person: Person, uid: HolderId | None = None) -> GpuActivity | None:
         """What a person may see of what a GPU is used for, by all who hold it or by one of them. None: nobody holds

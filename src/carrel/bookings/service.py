@@ -44,6 +44,11 @@ class ServiceParts:
     usage: SqlUsage | None = None
     """What was held and used. None: there is no cluster."""
 
+    @property
+    def lab_zone(self) -> ZoneInfo:
+        """In which days of usage are counted, whoever looks."""
+        return self.configuration.current.value.lab.zone
+
     def knows_token(self, given: str) -> bool:
         """Compares in constant time. If no token is set, every one is refused."""
         return bool(self.maia_token) and hmac.compare_digest(given.encode(errors="replace"), self.maia_token.encode())

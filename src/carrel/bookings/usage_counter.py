@@ -7,10 +7,9 @@ start again when the process restarts, and each replica has its own.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from carrel.bookings.records import PersonUsage
 from carrel.ids import GpuUuid, HolderId
 from carrel.ledger.ledger import GpuEntry
 from carrel.ledger.tiers import Tier
@@ -68,18 +67,6 @@ class HeldHours:
 
 
 NOTHING_HELD = HeldHours()
-
-
-def with_held(uses: Iterable[PersonUsage], held: Mapping[tuple[str, str], HeldHours]) -> list[PersonUsage]:
-    """Booked and held hours together; also of people who had no booking. `held` is by person and model."""
-    booked = {(use.user, use.model): use for use in uses}
-    unbooked = sorted((key for key in held if key not in booked), key=lambda key: (-held[key].total, key))
-    rows = [*booked.values(), *(PersonUsage(user, model, 0, 0.0) for user, model in unbooked)]
-    hours = [held.get((row.user, row.model), NOTHING_HELD) for row in rows]
-    return [
-        replace(row, covered_gpu_hours=each.covered, opportunistic_gpu_hours=each.opportunistic)
-        for row, each in zip(rows, hours, strict=True)
-    ]
 
 
 def _held_in(tier: Tier | None, hours: float) -> HeldHours:

@@ -5,9 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from carrel.bookings.capacity import booked_gpus
-from carrel.bookings.records import PersonUsage
 from carrel.bookings.rules import Booking
-from carrel.bookings.usage_counter import KEPT, HeldHours, PodUser, UsageCounter, with_held
+from carrel.bookings.usage_counter import KEPT, PodUser, UsageCounter
 from carrel.ids import BookingId, GpuUuid, PodUid
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.tiers import Tier
@@ -54,17 +53,6 @@ def test_hours_are_split_by_coverage_at_each_observation() -> None:
     parts = (held_hours.covered, held_hours.opportunistic, held_hours.untiered)
     assert parts == pytest.approx((20 / 60 / 2, 20 / 60 / 2, 10 / 60 / 2))
     assert held_hours.total == pytest.approx(50 / 60 / 2)
-
-
-def test_booked_and_held_hours_are_shown_together_also_of_people_without_a_booking() -> None:
-    booked = PersonUsage("ada", "a6000", 2, 10.0)
-    held_hours = {("ada", "a6000"): HeldHours(1.0, 2.0), ("bob", "a6000"): HeldHours(0.0, 3.0)}
-
-    assert with_held([booked], held_hours) == [
-        PersonUsage("ada", "a6000", 2, 10.0, 1.0, 2.0),
-        PersonUsage("bob", "a6000", 0, 0.0, 0.0, 3.0),
-    ]
-    assert with_held([booked], {}) == [PersonUsage("ada", "a6000", 2, 10.0, 0.0, 0.0)]
 
 
 def test_only_hours_of_the_period_are_counted() -> None:

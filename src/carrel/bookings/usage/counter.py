@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, tzinfo
 
-from carrel.bookings.usage.sums import HOUR, Gap, Progress, Sums, GpuTotals, UsageAmount, UsageKey, hour_of
+from carrel.bookings.usage.sums import HOUR, Gap, GpuTotals, Progress, UsageAmount, UsageKey, hour_of
 from carrel.ids import GpuUuid, HolderId
 from carrel.ledger.gpu_activity import draws_like_idle
 from carrel.ledger.gpu_usage import GpuUsage
