@@ -7,17 +7,33 @@ the progress says whether it was written.
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import Any
 
 import sqlalchemy.dialects.postgresql
 import sqlalchemy.dialects.sqlite
-from sqlalchemy import Column, Integer, Row, Select, Table, column, func, insert, select, update, values
+from sqlalchemy import (
+    Column,
+    Integer,
+    Row,
+    Select,
+    Table,
+    column,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    update,
+    values,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from carrel.bookings.store import tables
 from carrel.bookings.store.database import Database
 from carrel.bookings.usage.sums import (
+    DAYS_KEPT,
+    HOURS_KEPT,
     By,
     Counted,
     Gap,
@@ -99,10 +115,68 @@ class SqlUsage:
                 await connection.execute(self._insert(tables.usage_gaps).on_conflict_do_nothing(), row)
             return True
 
+    async def forget(self, now: datetime, zone: tzinfo, names_kept: timedelta) -> None:
+        """Delete what has been kept for long enough, and take the names out of older sums. In small transactions: a
+        booking never waits long for this."""
+        today = day_of(now, zone).toordinal()
+        await self._delete(tables.usage_hours, _minutes(now - HOURS_KEPT), 60)
+        for table in (tables.usage_gpu_days, tables.usage_model_days):
+            await self._delete(table, today - DAYS_KEPT.days, 1)
+        async with self._database.reading() as connection:
+            old = tables.usage_gaps.c.ends_at < now - DAYS_KEPT
+            has_old = (await connection.execute(select(tables.usage_gaps).where(old).limit(1))).first() is not None
+        if has_old:
+            async with self._database.writing() as connection:
+                await connection.execute(delete(tables.usage_gaps).where(old))
+        while await self._forget_names(today - names_kept.days, zone):
+            pass
+
+    async def _delete(self, table: Table, before: int, step: int) -> None:
+        """Delete the rows of each time before this one, so much of the time at once."""
+        of = table.primary_key.columns[0]
+        async with self._database.reading() as connection:
+            first = (await connection.execute(select(func.min(of)))).scalar()
+        while first is not None and first < before:
+            async with self._database.writing() as connection:
+                await connection.execute(delete(table).where(of < min(first + step, before)))
+                first = (await connection.execute(select(func.min(of)))).scalar()
+
+    async def _forget_names(self, before: int, zone: tzinfo) -> bool:
+        """Take the names out of the sums of one day before this one. Returns whether there was one."""
+        days = tables.usage_model_days
+        async with self._database.reading() as connection:
+            mark = select(tables.marks.c.number).where(tables.marks.c.name == NAMELESS)
+            until = (await connection.execute(mark)).scalar() or 0
+            named = select(func.min(days.c.day)).where(days.c.day >= until, days.c.day < before)
+            day = (await connection.execute(named)).scalar()
+        if day is None:
+            return False
+        async with self._database.writing() as connection:
+            nobody = (await _numbers(connection, tables.usage_people, {("",)}))[("",)]
+            hours = [_minutes(datetime.combine(date.fromordinal(each), time(), zone)) for each in (day, day + 1)]
+            await self._forget_names_in(connection, tables.usage_hours, hours[0], hours[1], nobody)
+            await self._forget_names_in(connection, tables.usage_gpu_days, day, day + 1, nobody)
+            await self._forget_names_in(connection, days, day, day + 1, nobody)
+            unused = P.id.not_in(select(days.c.person_id))
+            await connection.execute(delete(tables.usage_people).where(P.id != nobody, unused))
+            upsert = self._insert(tables.marks).values(name=NAMELESS, number=day + 1)
+            await connection.execute(upsert.on_conflict_do_update(index_elements=["name"], set_={"number": day + 1}))
+        return True
+
+    async def _forget_names_in(
+        self, connection: AsyncConnection, table: Table, first: int, last: int, nobody: int
+    ) -> None:
+        of = table.primary_key.columns[0]
+        named = (of >= first) & (of < last) & (table.c.person_id != nobody)
+        others = [each for each in table.primary_key if each.name != "person_id"]
+        amounts = [func.sum(table.c[name]) for name in AMOUNTS]
+        summed = select(*others, literal(nobody), *amounts).where(named).group_by(*others)
+        new = self._insert(table).from_select([*(each.name for each in others), "person_id", *AMOUNTS], summed)
+        await connection.execute(_adding(new, table))
+        await connection.execute(delete(table).where(named))
+
     async def _add(self, connection: AsyncConnection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-        new = self._insert(table)
-        added = {name: table.c[name] + new.excluded[name] for name in AMOUNTS}
-        statement = new.on_conflict_do_update(index_elements=list(table.primary_key), set_=added)
+        statement = _adding(self._insert(table), table)
         for first in range(0, len(rows), AT_ONCE):
             await connection.execute(statement, rows[first : first + AT_ONCE])
 
@@ -111,7 +185,15 @@ class SqlUsage:
         return sqlalchemy.dialects.sqlite.insert if self._database.is_sqlite else sqlalchemy.dialects.postgresql.insert
 
 
+NAMELESS = "usage names"
+"""The mark: of the days before this one, sums have no names any more."""
 AMOUNTS = ("held_ms", "known_ms", "active_ms")
+
+
+def _adding(new: Any, table: Table) -> Any:
+    """Add the rows to those that there are."""
+    added = {name: table.c[name] + new.excluded[name] for name in AMOUNTS}
+    return new.on_conflict_do_update(index_elements=list(table.primary_key), set_=added)
 
 
 # --- what is read ----------------------------------------------------------------------------------------------------

@@ -137,11 +137,12 @@ class Summed:
 
 class UsageCounter:
     def __init__(self, zone: tzinfo) -> None:
-        self._zone = zone
+        self.zone = zone
         self._base: Progress | None = None
         self._gpus: dict[GpuUuid, _Before] = {}
         self._looked: datetime | None = None
-        self._is_new = True
+        self.is_new = True
+        """It has not looked yet."""
         self._summed: list[Summed] = []
         self._slices: list[Slice] = []
         self._open: Slice | None = None
@@ -186,13 +187,14 @@ class UsageCounter:
             self._count(over, look, gone.pop(look.gpu, _Before(look.model, {}, now)), time)
         for gpu, before in gone.items():
             self._count(over, GpuLook(gpu, before.model), before, time)
+            del self._gpus[gpu]
         over.end = self._looked = now
-        self._open, self._is_new = over, False
+        self._open, self.is_new = over, False
         if was_away or now - over.start >= SLICE:
             self.close()
 
     def _was_away(self, now: datetime) -> bool:
-        return self._is_new or self._looked is None or now - self._looked > LONGEST_PAUSE
+        return self.is_new or self._looked is None or now - self._looked > LONGEST_PAUSE
 
     def _count(self, over: Slice, look: GpuLook, before: "_Before", time: "_Time") -> None:
         held = {each.holder: each for each in _fitting(look.holdings)}
@@ -231,12 +233,13 @@ class UsageCounter:
         """Return what is to be written next, of an hour at most; None: nothing. `progress`: how far is written."""
         found: list[Summed] = []
         base = progress
-        for each in (*self._summed, *self._slices):
+        waiting: Sequence[Summed | Slice] = (*self._summed, *self._slices)
+        for each in waiting:
             if each.end <= base.until:
                 continue
             if found and each.end - found[0].start > HOUR:
                 break
-            found.append(_after_gap(each.counted(base, self._zone), base))
+            found.append(_after_gap(each.counted(base, self.zone), base))
             base = found[-1].progress
         return _together(found) if found else None
 
@@ -254,7 +257,7 @@ class UsageCounter:
             assert base is not None, "begin"
             if each.end <= base.until:
                 continue
-            counted = each.counted(base, self._zone)
+            counted = each.counted(base, self.zone)
             if self._summed and counted.end - self._summed[-1].start <= HOUR:
                 counted = _together([self._summed.pop(), counted])
             self._summed.append(counted)
