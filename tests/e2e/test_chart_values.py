@@ -405,6 +405,16 @@ def test_with_postgresql_two_run_without_a_volume_and_are_replaced_one_by_one() 
     assert not [each for each in objects if each["kind"] == "PersistentVolumeClaim"]
 
 
+def test_beside_bookings_elsewhere_the_service_is_told_where_and_components_ask_there() -> None:
+    there = "bookingsElsewhere.apiUrl=https://maia.example:8443/api/?of=carrel,bookingsElsewhere.existingSecret=maia"
+    objects = rendered("--set", there)
+    assert environment(objects, "carrel-booking")["CARREL_BOOKINGS_ELSEWHERE"] == "https://maia.example:8443"
+    assert environment(objects, "carrel-controller")["CARREL_API_URL"] == "https://maia.example:8443/api/?of=carrel"
+    assert "CARREL_BOOKINGS_ELSEWHERE" not in environment(rendered(), "carrel-booking")
+    without = by_name(rendered("--set", f"booking.enabled=false,{there}"))
+    assert ("Deployment", NAMESPACE, "carrel-booking") not in without
+
+
 BAD = {
     "an unknown key": ("agent.simulat=x", "additional properties 'simulat' not allowed"),
     "a wrong type": ("webhook.replicas=many", "got string, want integer"),
@@ -422,7 +432,6 @@ BAD = {
         "secrets.pathSecret has 3 characters",
     ),
     "two secrets": ("secrets.existing=mine,secrets.sealKey=x", "write the value into your Secret mine"),
-    "two places of bookings": ("bookingsElsewhere.apiUrl=https://maia.example", "set booking.enabled=false"),
     "a missing secret": ("bookingsElsewhere.apiUrl=https://maia.example", "needs bookingsElsewhere.existingSecret"),
     "two replicas on SQLite": ("booking.replicas=2", "give booking.database.existingSecret"),
     "a hub without its token": ("config.bookings.signIn.hub.url=https://hub.example", "needs booking.hubSecret.name"),

@@ -59,6 +59,15 @@ def test_with_an_address_bookings_are_asked_for_there_with_the_token() -> None:
         assert reference == {"name": "carrel-bookings-elsewhere", "key": "token"}
 
 
+def test_with_an_address_the_service_shows_map_and_usage_if_it_is_asked_for() -> None:
+    found = by_name(rendered(*MAIA, "carrel.booking.enabled=true"))
+    spec = found["Deployment", NAMESPACE, "carrel-booking"]["spec"]["template"]["spec"]
+    told = {each["name"]: each.get("value") for each in spec["containers"][0]["env"]}
+    assert told["CARREL_BOOKINGS_ELSEWHERE"] == "https://maia.example"
+    controller = found["Deployment", NAMESPACE, "carrel-controller"]["spec"]["template"]["spec"]
+    assert "CARREL_API_URL" in {each["name"] for each in controller["containers"][0]["env"]}
+
+
 def test_without_an_address_the_token_is_that_of_carrels_own_booking_service() -> None:
     found = by_name(rendered("apiToken=0123456789abcdef"))
     assert ("Deployment", NAMESPACE, "carrel-booking") in found

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 from carrel.bookings.app import booking_app
 from carrel.bookings.capacity import ModelCapacity, capacity_of
 from carrel.bookings.inventory import GpuInventory
+from carrel.bookings.lab_configuration import LabConfiguration
 from carrel.bookings.maintenance import HeldPod, Maintenance
 from carrel.bookings.people import ALL_SCOPES, Role, RoleOptions, Scope, Token
 from carrel.bookings.queries import BookingQueries
@@ -21,7 +22,9 @@ from carrel.bookings.sign_in.secrets import hashed
 from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.outbox import SqlOutbox
-from carrel.configuration.schema import BookingRules
+from carrel.bookings.store.usage import SqlUsage
+from carrel.configuration.current import CurrentConfiguration
+from carrel.configuration.schema import BookingRules, Configuration, Lab
 from carrel.http.asgi import AsgiApp
 from carrel.ids import BookingId, NodeName
 from carrel.ledger.gpus import Gpu, MiB, Node
@@ -162,6 +165,8 @@ class Opened:
     clock: Clock
     inventory: FakeInventory
     people: PeopleInMemory
+    usage: SqlUsage
+    """On the same database. The service has it where it has a cluster."""
 
     async def caller(self, email: str, scopes: frozenset[Scope] = ALL_SCOPES) -> Caller:
         token = f"carrel_{email}_{uuid4().hex}"
@@ -191,8 +196,10 @@ def opened_on(database: Database, rules: BookingRules = NORMAL_RULES, zone: str 
     authenticator = Authenticator(
         people, roles, SignInMethods(), SignInOptions(), PersonLimiter(clock.seconds, MANY, MANY), clock
     )
-    service = ServiceParts(queries, authenticator, SqlOutbox(database), MAIA_TOKEN)
-    return Opened(service, booking_app(service, RequestLimits(address=MANY)), clock, inventory, people)
+    lab = LabConfiguration(CurrentConfiguration(Configuration(lab=Lab(zone))))
+    service = ServiceParts(queries, authenticator, SqlOutbox(database), MAIA_TOKEN, configuration=lab)
+    app = booking_app(service, RequestLimits(address=MANY))
+    return Opened(service, app, clock, inventory, people, SqlUsage(database))
 
 
 def at(days: float) -> str:

@@ -379,6 +379,19 @@ async def test_bookings_that_are_made_here_and_elsewhere_fail() -> None:
     assert "a GPU may be booked in both" in twice.text
 
 
+async def test_a_service_that_only_shows_is_well_beside_bookings_elsewhere_and_keeps_no_objects() -> None:
+    async with a_lab([]) as lab:  # has the object of a booking
+        installed = InstalledLab(lab)
+        for component in ("controller", "webhook"):
+            await installed.component(component, {"CARREL_API_URL": "https://maia.example/api"})
+        await installed.component("booking", {"CARREL_BOOKINGS_ELSEWHERE": "https://maia.example"})
+        service, left = await installed.one("booking service"), await installed.one("mirrored bookings")
+        installed.pods.answers["booking", "/readyz"] = 503, "the database does not answer"
+        away = await installed.one("booking service")
+    assert (service.state, left.state, away.state) == (OK, WARN, FAIL)
+    assert "bookings are made at https://maia.example/api" in service.text
+
+
 async def test_objects_of_a_booking_service_that_is_gone_are_a_warning_and_one_that_cannot_be_read_fails() -> None:
     async with a_lab([]) as lab:  # has the object of a booking
         installed = InstalledLab(lab)

@@ -87,7 +87,8 @@
 {{- $values := mustMergeOverwrite (fromYaml ($root.Files.Get "carrel-values.yaml")) $ofDocument (deepCopy ($root.Values.carrel | default dict)) -}}
 {{- $maia := dict "names" (dict "configuration" "gpu-booking-webhook" "service" "gpu-booking-mutating-webhook") -}}
 {{- if $root.Values.apiUrl -}}
-{{- $maia = merge $maia (dict "booking" (dict "enabled" false) "bookingsElsewhere" (dict "apiUrl" $root.Values.apiUrl "token" $root.Values.apiToken "existingSecret" "")) -}}
+{{- /* Its pages show map and usage then, and need a volume and a sign-in: only if they are asked for. */ -}}
+{{- $maia = merge $maia (dict "booking" (dict "enabled" (dig "booking" "enabled" false ($root.Values.carrel | default dict))) "bookingsElsewhere" (dict "apiUrl" $root.Values.apiUrl "token" $root.Values.apiToken "existingSecret" "")) -}}
 {{- else if $root.Values.apiToken -}}
 {{- $maia = merge $maia (dict "secrets" (dict "maiaToken" $root.Values.apiToken)) -}}
 {{- end -}}

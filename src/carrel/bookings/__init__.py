@@ -20,7 +20,8 @@ Reading order:
     mirror                                    bookings as objects of the cluster: what they should be; writing them
     store/                                    SQLite or PostgreSQL
     sign_in/                                  who calls, and what they may do
-    cluster_view usage_counter                the cluster as people see it, a person's own pods; counted usage
+    usage/                                    what GPUs were held and used for, by the hour and the day
+    cluster_view                              the cluster as people see it, and a person's own pods
     wording                                   times, amounts and models as text
     lab_configuration                         the configuration, as admins see and change it
     service                                   what every route needs

@@ -1,13 +1,12 @@
-"""What the booking service sees of the cluster: ledger, pods, their coverage, and the usage so far. It only reads."""
+"""What the booking service sees of the cluster: ledger, pods, their coverage, and what they do. It only reads."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from datetime import tzinfo
 
 from carrel.bookings.people import Person
-from carrel.bookings.records import PersonUsage
-from carrel.bookings.usage_counter import PodUser, UsageCounter, with_held
+from carrel.bookings.usage.looks import ClusterLooks
 from carrel.cluster.activity_words import ActivityWords
 from carrel.cluster.coverage.coverage_reader import CoverageReader
 from carrel.cluster.coverage.coverage_words import CoverageWords
@@ -22,8 +21,6 @@ from carrel.ids import BookingId, GpuUuid, HolderId, NodeName
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.gpu_activity import ActivityState, GpuActivity
 from carrel.ledger.ledger import GpuEntry
-
-NOBODY = PodUser("", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ class ClusterView:
         self.gpu_usages = GpuUsages(carrel.informers, carrel.isolation)
         self.activities = RememberedActivities(carrel, self.gpu_usages)
         self.coverage = CoverageReader(carrel, self.activities)
-        self.usage = UsageCounter()
+        self.looks = ClusterLooks(carrel, self.activities)
         self.isolation = carrel.isolation
         """A pod that cannot be understood must not take the page away from everybody."""
 
@@ -73,25 +70,16 @@ class ClusterView:
         """The pod of that UID; for that of a ResourceClaim, the pod whose GPUs its GPUs are."""
         return self.state.holders.pod_of(uid)
 
-    def count_usage(self, now: datetime) -> None:
-        """Call it every few seconds: the usage page shows what was held."""
-        self.usage.sample((entry for name in self.ledger.nodes for entry in self.entries(name)), self._user, now)
-
-    def _user(self, uid: HolderId) -> PodUser:
-        pod, tier = self.pod(uid), self.state.covered_pods.tier
-        if pod is None:
-            return NOBODY
-        return self.isolation.ask("usage", pod, lambda pod: PodUser(person_of(pod), tier(pod)), NOBODY)
-
-    def with_held(self, uses: Iterable[PersonUsage], start: datetime, end: datetime) -> list[PersonUsage]:
-        return with_held(uses, self.usage.by_user_and_model(start, end))
-
     def activity(self, entry: GpuEntry, person: Person, uid: HolderId | None = None) -> GpuActivity | None:
         """What a person may see of what a GPU is used for, by all who hold it or by one of them. None: nobody holds
         it."""
         found = self.activities.of(entry) if uid is None else self.activities.of_holder(entry, uid)
-        may_see = person.may_see_figures_of({self._user(uid).name for uid in entry.shares})
+        may_see = person.may_see_figures_of({self._person(uid) for uid in entry.shares})
         return found if may_see or found is None else found.without_figures()
+
+    def _person(self, uid: HolderId) -> str:
+        pod = self.pod(uid)
+        return "" if pod is None else self.isolation.ask("usage", pod, person_of, "")
 
     def activity_of_pod(self, pod: Pod, person: Person) -> GpuActivity | None:
         """What a person may see of what a pod does with all its GPUs. None: it holds none."""

@@ -90,7 +90,12 @@ class Person:
         holds, everybody. Whether a GPU is active or idle is no figure: everybody sees that where the names of its
         holders are, as on the map.
         """
-        return self.is_lab_admin or not people or self.email in people
+        return self.may_see_everybodys_figures or not people or self.email in people
+
+    @property
+    def may_see_everybodys_figures(self) -> bool:
+        """Others see of the rest only sums of everybody together."""
+        return self.is_lab_admin
 
     @property
     def may_list_people(self) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta, tzinfo
 
 from carrel.bookings.calendar import Calendar, days
-from carrel.bookings.capacity import ModelCapacity, booked_gpus, model_named
+from carrel.bookings.capacity import ModelCapacity, model_named
 from carrel.bookings.groups import BookingGroup
 from carrel.bookings.inventory import GpuInventory
 from carrel.bookings.maintenance import Maintenance, closings
@@ -20,7 +20,6 @@ from carrel.bookings.records import (
     LogEntry,
     LogQuery,
     Overview,
-    PersonUsage,
     Query,
     RefusalReason,
     State,
@@ -231,7 +230,7 @@ class BookingQueries:
             return [group.name for group in await self.groups()]
         return sorted(name for name, is_manager in (await self.reader(person)).groups.items() if is_manager)
 
-    # --- log and usage -----------------------------------------------------------------------------------------------
+    # --- log -----------------------------------------------------------------------------------------------
 
     async def maintenance(self, start: datetime, end: datetime) -> Sequence[Maintenance]:
         async with self.store.reading() as reading:
@@ -251,18 +250,6 @@ class BookingQueries:
         """When pods of a person were told to give their GPUs back, the newest first."""
         async with self.store.reading() as reading:
             return await reading.log(LogQuery(email, action=REVOKED, start=since))
-
-    async def usage(self, start: datetime, end: datetime) -> tuple[PersonUsage, ...]:
-        """What each person had booked, by group and model, the largest first. A share is its part of a GPU."""
-        uses: dict[tuple[str, str, str], PersonUsage] = {}
-        for record in await self.within(start, end):
-            booking = record.booking
-            hours = (min(booking.ends, end) - max(booking.start, start)) / timedelta(hours=1)
-            gpus = booked_gpus(booking, self.rules.shares_per_gpu)
-            place = booking.user, booking.group, booking.model
-            so_far = uses.get(place, PersonUsage(booking.user, booking.model, 0, 0.0, group=booking.group))
-            uses[place] = replace(so_far, bookings=so_far.bookings + 1, gpu_hours=so_far.gpu_hours + hours * gpus)
-        return tuple(sorted(uses.values(), key=lambda use: (-use.gpu_hours, use.user, use.group, use.model)))
 
     async def feed(self, secret: str) -> Sequence[BookingRecord] | None:
         """The bookings of the feed's owner and of their groups; None if there is no such feed, or if it was revoked."""

@@ -8,7 +8,6 @@ from enum import Enum
 from carrel.bookings.calendar import DayAvailability, FreeNow
 from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.maintenance import Maintenance
-from carrel.bookings.people import Person
 from carrel.bookings.rules import Booking, Broken
 
 # --- what people ask for ---------------------------------------------------------------------------------------------
@@ -264,26 +263,6 @@ class LogQuery:
     before: int = 0
     """Only lower numbers."""
     limit: int = 100
-
-
-@dataclass(frozen=True, slots=True)
-class PersonUsage:
-    """What one person had booked of one model in a period, for themselves or a group, and what their pods held."""
-
-    user: str
-    """Empty: pods without a user."""
-    model: str
-    bookings: int
-    gpu_hours: float
-    """Booked."""
-    covered_gpu_hours: float | None = None
-    """GPU hours that pods held and a booking covered; None: there is no cluster."""
-    opportunistic_gpu_hours: float | None = None
-    """GPU hours that pods held beyond a booking, or without one."""
-    group: str = ""
-
-    def is_seen_by(self, person: Person) -> bool:
-        return person.may_see_figures_of([self.user])
 
 
 class StoreUnavailable(Exception):

@@ -31,6 +31,8 @@ from carrel.bookings.store.bookings import SqlBookings
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.outbox import SqlOutbox
 from carrel.bookings.store.people import SqlPeople
+from carrel.bookings.store.usage import SqlUsage
+from carrel.bookings.usage.recorder import UsageRecorder
 from carrel.cluster.configuration_record import Reads
 from carrel.cluster.options import utc_now
 from carrel.cluster.state import ClusterState
@@ -127,12 +129,22 @@ async def _serve(
         view = ClusterView(carrel) if carrel is not None else None
         outbox, hub_people = SqlOutbox(database), configuration.hubs.people()
         lab = LabConfiguration(current, client if settings.config is None else None, settings.carrel_namespace)
+        usage = SqlUsage(database) if view is not None else None
         service = ServiceParts(
-            queries, authenticator, outbox, settings.maia_token, view, hub_people=hub_people, configuration=lab
+            queries,
+            authenticator,
+            outbox,
+            settings.maia_token,
+            view,
+            hub_people=hub_people,
+            configuration=lab,
+            elsewhere=settings.bookings_elsewhere,
+            usage=usage,
         )
-        mirror = BookingMirror(client, service.queries) if client is not None else None
+        mirror = _mirror(client, service)
         if mirror is not None:
             store.on_change = mirror.on_change
+        recorder = UsageRecorder(usage, view.looks, service.lab_zone, now) if usage and view else None
         metrics = BookingMetrics(mirror, await database.level(), client.calls if client is not None else None)
         channels = partial(_channels, settings, http, authenticator)
         notifier = Notifier(service.outbox, store, channels(configuration), now)
@@ -147,7 +159,8 @@ async def _serve(
                 _every(FORGET_S, lambda: people.forget_expired(now())),
                 _every(FORGET_S, notifier.forget),
                 notifier.run(),
-                *_watching(carrel, service, mirror),
+                *_watching(carrel, service, mirror, recorder),
+                *_keeping(usage, recorder, current, now),
             ):
                 await stop.wait()
                 service.stopping.set()
@@ -175,17 +188,46 @@ def _channels(
     return channels
 
 
+def _mirror(client: Client | None, service: ServiceParts) -> BookingMirror | None:
+    """None: there is no cluster, or bookings are made elsewhere, and the controller writes their objects."""
+    return None if client is None or service.elsewhere else BookingMirror(client, service.queries)
+
+
 def _watching(
-    carrel: ClusterState | None, service: ServiceParts, mirror: BookingMirror | None
+    carrel: ClusterState | None,
+    service: ServiceParts,
+    mirror: BookingMirror | None,
+    recorder: UsageRecorder | None,
 ) -> Sequence[Coroutine[Any, Any, None]]:
     """The tasks that need a cluster."""
-    if carrel is None or mirror is None:
+    if carrel is None:
         return ()
     revocations = RevocationWatch(carrel, service.outbox)
     watches = carrel.nodes, carrel.node_statuses
     overbooked = OverbookedWatch(service.queries, service.outbox, lambda: not any(each.failures for each in watches))
-    observe = _observe_cluster(carrel, service.cluster_view)
-    return (carrel.informers.run(), observe, revocations.run(), _every(OVERBOOKED_S, overbooked.round), mirror.run())
+    observe = _observe_cluster(carrel, recorder)
+    mirroring = [mirror.run()] if mirror is not None else []
+    return (
+        *(carrel.informers.run(), observe, revocations.run(), _every(OVERBOOKED_S, overbooked.round)),
+        *mirroring,
+    )
+
+
+def _keeping(
+    usage: SqlUsage | None,
+    recorder: UsageRecorder | None,
+    current: CurrentConfiguration,
+    now: Callable[[], datetime],
+) -> Sequence[Coroutine[Any, Any, None]]:
+    """The tasks that count usage, and forget what is old."""
+    if usage is None or recorder is None:
+        return ()
+
+    async def forget() -> None:
+        lab = current.value
+        await usage.forget(now(), lab.lab.zone, lab.bookings.usage.names_kept)
+
+    return recorder.run(), _every(FORGET_S, forget)
 
 
 @contextlib.asynccontextmanager
@@ -198,12 +240,12 @@ async def _tasks(*coroutines: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
             task.cancel()
 
 
-async def _observe_cluster(carrel: ClusterState, cluster_view: ClusterView | None) -> None:
+async def _observe_cluster(carrel: ClusterState, recorder: UsageRecorder | None) -> None:
     while True:
         now = carrel.options.now()
         carrel.isolation.attempt("silent_agents", partial(carrel.cluster_ledger.mark_silent_agents, now))
-        if cluster_view is not None:
-            carrel.isolation.attempt("usage", partial(cluster_view.count_usage, now))
+        if recorder is not None:
+            carrel.isolation.attempt("usage", recorder.observe)
         await asyncio.sleep(HOUSEKEEPING_S)
 
 

@@ -20,7 +20,9 @@ from carrel.bookings.queries import BookingQueries
 from carrel.bookings.removal import PersonRemoval
 from carrel.bookings.sign_in.authenticator import Authenticator, CurrentPerson
 from carrel.bookings.store.outbox import SqlOutbox
+from carrel.bookings.store.usage import SqlUsage
 from carrel.dialects.jupyter import HubPeople
+from carrel.http.problems import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,15 @@ class ServiceParts:
     hub_people: HubPeople = field(default_factory=HubPeople)
     """Which people the users of a hub are."""
     configuration: LabConfiguration = field(default_factory=LabConfiguration)
+    elsewhere: str = ""
+    """The address at which people book, if not here. Then this service shows who holds and uses GPUs, and no more."""
+    usage: SqlUsage | None = None
+    """What was held and used. None: there is no cluster."""
+
+    @property
+    def lab_zone(self) -> ZoneInfo:
+        """In which days of usage are counted, whoever looks."""
+        return self.configuration.current.value.lab.zone
 
     def knows_token(self, given: str) -> bool:
         """Compares in constant time. If no token is set, every one is refused."""
@@ -77,6 +88,16 @@ def _service(request: Request) -> ServiceParts:
 
 
 CurrentService = Annotated[ServiceParts, Depends(_service)]
+
+
+async def _booking_here(service: CurrentService) -> None:
+    if service.elsewhere:
+        why = f"This lab books at {service.elsewhere}. Here you see who holds GPUs, and what they are used for."
+        raise Problem(404, "booked-elsewhere", "Bookings are made elsewhere", why, f"open {service.elsewhere}")
+
+
+OnlyWithBookings = Depends(_booking_here)
+"""Of a route that is there only where people book with this service."""
 
 
 async def _service_for_person(service: CurrentService, person: CurrentPerson) -> ServiceParts:

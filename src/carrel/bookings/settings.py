@@ -28,6 +28,13 @@ class BookingSettings(NotificationSettings, SignInSettings, ServingSettings):
     )
     """The defaults of MAIA's chart are public, so they are refused."""
 
+    bookings_elsewhere: str = setting(
+        "",
+        "Where people book, if not with this service: an address, to which its pages lead. It then takes no bookings, "
+        "and shows who holds and uses GPUs.",
+    )
+    """Webhook and controller ask that service (`--api-url`); this one only tells people where it is."""
+
     def wrong(self, configuration: Configuration | None) -> list[str]:
         """Every setting that cannot be used, all at once. None: the configuration is not known yet."""
         from carrel.dialects.maia import DEFAULT_TOKENS  # here: `carrel booking --help` needs none of it
@@ -36,6 +43,10 @@ class BookingSettings(NotificationSettings, SignInSettings, ServingSettings):
         found = [*mistakes(self, bookings, self.bind_address), *mistakes_in_secrets(self)]
         if configuration is not None:
             found += mistakes_in_notifications(self, configuration.notifications)
+        if self.bookings_elsewhere and not self.bookings_elsewhere.startswith(("https://", "http://")):
+            found.append(
+                f"--bookings-elsewhere is {self.bookings_elsewhere!r}; expected an address such as https://maia.example"
+            )
         if self.maia_token in DEFAULT_TOKENS:
             found.append("CARREL_MAIA_TOKEN is a default that everybody knows; expected a secret of your own")
         if not self.maia_token.isascii():

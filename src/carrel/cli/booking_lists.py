@@ -1,6 +1,8 @@
 """`carrel list`, `free` and `usage`: what the booking service knows, as tables."""
 
 from dataclasses import dataclass
+from enum import Enum
+from functools import partial
 from zoneinfo import ZoneInfo
 
 import typer
@@ -144,20 +146,43 @@ def _free_now(item: Json, zone: ZoneInfo) -> str:
     return f"{item['free_now']} until {date_text(until, zone)} ({item['free_until_why']})" if until else ""
 
 
+class UsageBy(Enum):
+    """What `carrel usage` has a row for."""
+
+    PERSON = "person"
+    MODEL = "model"
+    GPU = "gpu"
+
+
+class UsagePer(Enum):
+    """How long a time each row is of."""
+
+    WHOLE = "whole"
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+
+
 @dataclass(frozen=True)
 class UsageSettings(BookingOutputSettings):
     since: str = option("", "From when: 2026-11-01, mon, -7d; default: 30 days ago.")
     until: str = option("", "Until when; default: now.")
+    by: UsageBy = option(UsageBy.PERSON, "A row for each person and model, model (everybody together), or GPU.")
+    per: UsagePer = option(UsagePer.WHOLE, "A row for each day, week or month of the lab, or for the whole time.")
 
 
 def usage(settings: UsageSettings) -> None:
-    """Show the GPU hours that were booked and that pods held: yours, or those of all people if you are a lab admin.
+    """Show the GPU hours that were booked, and that pods held and used: yours, or those of all people if you are a lab
+    admin. By model everybody sees those of all together.
 
-    COVERED: held by pods that a booking covered. BEYOND: held by pods beyond a booking, or without one.
+    HELD: by pods. ACTIVE: of these, minutes in which the GPU computed at all; IDLE: in which it did not; UNKNOWN: the
+    rest. COVERED: of the held ones, while a booking covered the pod. Held hours are of whole days.
 
     Examples:
 
       carrel usage --since mon
+
+      carrel usage --by model --per week --since -90d
 
       carrel usage --since 2026-11-01 --until 2026-12-01 -o csv
     """
@@ -165,18 +190,29 @@ def usage(settings: UsageSettings) -> None:
     with asking(settings, "carrel usage --since mon") as client:
         zone = client.zone()
         params = {name: seconds(parse_date(value, zone, is_past=True)) for name, value in named if value}
+        params |= {"by": settings.by.value, "step": settings.per.value}
         items = client.call("GET", "/usage", params=params).body["items"]
     if not items and settings.output is ListFormat.TABLE:
         typer.echo("No GPU was booked or held in that time.")
         return
-    sees_cluster = any(item.get("covered_gpu_hours") is not None for item in items)
+    is_of_people, is_of_gpus = settings.by is UsageBy.PERSON, settings.by is UsageBy.GPU
+    has_held = any(item.get("held_gpu_hours") is not None for item in items)
     columns: list[Column] = [
-        ("USER", True, lambda item: item["user"] or "–"),
+        ("FROM", settings.per is not UsagePer.WHOLE, lambda item: date_text(item["start"], zone)),
+        ("USER", is_of_people, lambda item: item["user"] or "–"),
         ("GROUP", any(item.get("group") for item in items), lambda item: item.get("group") or "–"),
+        ("GPU", is_of_gpus, lambda item: item["gpu"]),
         ("MODEL", True, lambda item: item["model"]),
-        ("BOOKINGS", True, lambda item: str(item["bookings"])),
-        ("GPU HOURS", True, lambda item: f"{item['gpu_hours']:,.1f}"),
-        ("COVERED", sees_cluster, lambda item: f"{item['covered_gpu_hours']:,.1f}"),
-        ("BEYOND", sees_cluster, lambda item: f"{item['opportunistic_gpu_hours']:,.1f}"),
+        ("BOOKINGS", not is_of_gpus, lambda item: str(item["bookings"])),
+        ("BOOKED", not is_of_gpus, partial(_hours, "gpu_hours")),
+        *(
+            (name.upper(), has_held, partial(_hours, f"{name}_gpu_hours"))
+            for name in ("held", "active", "idle", "unknown", "covered")
+        ),
     ]
     print_list(items, settings.output, rows_of(items, columns))
+
+
+def _hours(field: str, item: Json) -> str:
+    """What is not known has a dash."""
+    return "–" if item.get(field) is None else f"{item[field]:,.1f}"

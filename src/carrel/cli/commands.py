@@ -39,7 +39,7 @@ COMMANDS: Mapping[str, Mapping[str, Entry]] = {
         "extend": Entry("Change the end of a booking: later or earlier", "carrel.cli.bookings:extend"),
         "change": Entry("Change the start, model or GPUs of a booking", "carrel.cli.bookings:change"),
         "cancel": Entry("Cancel a booking", "carrel.cli.bookings:cancel"),
-        "usage": Entry("Show GPU hours, booked and held", "carrel.cli.booking_lists:usage"),
+        "usage": Entry("Show GPU hours: booked, held, active and idle", "carrel.cli.booking_lists:usage"),
     },
     "Ask": {
         "why": Entry("Say why a pod waits, or runs without a GPU", "carrel.cli.why:why"),

@@ -76,7 +76,7 @@ class GpuActivities:
             return unknown(UnknownWhy.UNUSABLE, usage.until if usage is not None else None)
         now = self._carrel.options.now()
         recent = self._recent(entry, usage) if usage is not None else None
-        return activity_of(usage, now, held_since, self._lowest_watts(gpu.model, now), recent)
+        return activity_of(usage, now, held_since, self.lowest_watts(gpu.model, now), recent)
 
     def _recent(self, entry: GpuEntry, usage: GpuUsage) -> ActivePart | None:
         """Return what its holders did in the last hour, which only a process that remembers knows."""
@@ -88,7 +88,7 @@ class GpuActivities:
         since = (bound_at(pod) or created_at(pod)) if pod is not None else NEWEST
         return since if since != NEWEST else None
 
-    def _lowest_watts(self, model: str, now: datetime) -> float | None:
+    def lowest_watts(self, model: str, now: datetime) -> float | None:
         """Return what the GPU of this model draws that draws least, as far as this process has seen."""
         if self._lowest_at is None or not timedelta() <= now - self._lowest_at < LOWEST_EVERY:
             self._lowest_at = now

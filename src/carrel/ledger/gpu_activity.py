@@ -123,9 +123,17 @@ def activity_of(
         state, quiet_since = (ActivityState.ACTIVE if has_computed else ActivityState.NEW), last or quiet_since
     elif latest.power_watts is None or lowest_watts is None:
         state, why = ActivityState.UNKNOWN, UnknownWhy.NO_POWER
-    elif latest.power_watts > MOST_POWER * lowest_watts + MOST_MORE_WATTS:
+    elif not draws_like_idle(latest.power_watts, lowest_watts):
         state, why = ActivityState.UNKNOWN, UnknownWhy.CONTRADICTION
     return GpuActivity(state, quiet_since, why, recent, latest)
+
+
+def draws_like_idle(watts: float | None, lowest_watts: float | None) -> bool:
+    """Return whether a GPU draws no more than an idle one, as far as it says so. `lowest_watts`: what the GPU of its
+    model draws that draws least."""
+    if watts is None or lowest_watts is None:
+        return False
+    return watts <= MOST_POWER * lowest_watts + MOST_MORE_WATTS
 
 
 def for_one_of_several(activity: GpuActivity, held_since: datetime | None, now: datetime) -> GpuActivity:

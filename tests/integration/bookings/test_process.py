@@ -94,6 +94,18 @@ async def test_the_gpus_are_those_that_the_cluster_reports(tmp_path: Path) -> No
         assert await get(f"{url}/maia-api/gpu-stats/") == (200, {"gpu": {A6000: 2}, "gpu_allocations": {}})
 
 
+async def test_beside_bookings_elsewhere_it_writes_no_booking_into_the_cluster(tmp_path: Path) -> None:
+    async with a_lab([], in_real_time=True) as lab, serve(lab.api) as server, carrel_process(
+        *("booking", "--server", server.url, "--port", "0", "--database", f"sqlite:///{tmp_path}/carrel.db"),
+        environment={"CARREL_BOOKINGS_ELSEWHERE": "https://maia.example", "CARREL_MAIA_TOKEN": TOKEN},
+    ) as process:  # fmt: skip
+        url = await opened(process)
+        status, told = await ask_as_maia(url, "ada@lab.org", days=2)
+        _, metrics = await get(f"{url}/metrics")
+    assert (status, told["code"]) == (404, "booked-elsewhere")
+    assert "carrel_booking_mirror_age_seconds 0.0" in metrics, "it compares nothing"
+
+
 class ADayBehind:
     """An API server whose clock is a day behind this machine's: for it, our processes are a day ahead."""
 

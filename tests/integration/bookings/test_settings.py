@@ -115,9 +115,14 @@ def test_all_mistakes_are_in_one_answer(tmp_path: Path) -> None:
     words = ["booking", "--dev", "--bind-address", "0.0.0.0", "--port", "0"]
     words += ["--inventory", str(tmp_path / "gpus.yaml"), "--database", f"sqlite:///{tmp_path}/carrel.db"]
     (tmp_path / "gpus.yaml").write_text("nodes: [{name: n1, gpus: [{model: A100, memoryMiB: 40960}]}]")
-    env = {"CARREL_SMTP_URL": "smtp://mail.lab.org"}
+    env = {"CARREL_SMTP_URL": "smtp://mail.lab.org", "CARREL_BOOKINGS_ELSEWHERE": "javascript:alert(1)"}
     done = CliRunner().invoke(app, words, prog_name="carrel", env=env)
 
     assert done.exit_code == 2
-    for word in ("--dev lets everybody in", "notifications.mailFrom", "Try:  carrel booking --help"):
+    for word in (
+        "--dev lets everybody in",
+        "notifications.mailFrom",
+        "Try:  carrel booking --help",
+        "--bookings-elsewhere is",
+    ):
         assert word in done.stderr

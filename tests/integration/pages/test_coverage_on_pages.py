@@ -76,7 +76,7 @@ async def seen(opened: Opened) -> AsyncIterator[Seen]:
 async def a_cluster(opened: Opened, gpus: int = 2) -> AsyncIterator[Seen]:
     async with a_lab([a_node("n1", gpus)]) as lab, lab.replica(is_shown=True) as replica:
         opened.clock.now = lab.clock.now
-        opened.service = replace(opened.service, cluster_view=replica.view)
+        opened.service = replace(opened.service, cluster_view=replica.view, usage=opened.usage)
         opened.app = booking_app(opened.service)
         yield Seen(lab, replica, opened, await a_visitor(opened, MEMBER))
 

@@ -1,8 +1,7 @@
 """/api/v1: maintenance, usage, the log, and groups: who is in one, and who books for it."""
 
-from collections.abc import Sequence
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import ConfigDict, Field, JsonValue
@@ -12,6 +11,7 @@ from carrel.bookings.api.models import (
     A_START,
     AN_END,
     Email,
+    GapOut,
     GroupName,
     Instant,
     LogOut,
@@ -22,6 +22,7 @@ from carrel.bookings.api.models import (
     RequestModel,
     ResponseModel,
     UsageOut,
+    UseOut,
     WindowOut,
     WindowsOut,
     Word,
@@ -31,19 +32,23 @@ from carrel.bookings.imports import GivenBooking, Mistakes
 from carrel.bookings.maintenance_commands import MaintenancePreview
 from carrel.bookings.people import Person, Role
 from carrel.bookings.queries import FOREVER
-from carrel.bookings.records import LogQuery, PersonUsage
+from carrel.bookings.records import LogQuery
 from carrel.bookings.removal import PersonHas
-from carrel.bookings.service import CurrentService
+from carrel.bookings.service import CurrentService, OnlyWithBookings
 from carrel.bookings.sign_in.authenticator import CurrentPerson
+from carrel.bookings.usage.figures import RowsBy, UsageQuestion, UsageRow
+from carrel.bookings.usage.report import read_usage
+from carrel.bookings.usage.sums import Step
 from carrel.parsing.addresses import normal
 
 router = APIRouter(tags=["administration"])
-groups_router = APIRouter(prefix="/groups", tags=["groups"])
+groups_router = APIRouter(prefix="/groups", tags=["groups"], dependencies=[OnlyWithBookings])
 
-A_MONTH = timedelta(days=30)
+A_DAY = timedelta(days=1)
+A_MONTH = 30 * A_DAY
 
 
-@router.get("/maintenance", summary="When GPUs cannot be booked")
+@router.get("/maintenance", dependencies=[OnlyWithBookings], summary="When GPUs cannot be booked")
 async def maintenance(
     service: CurrentService, person: CurrentPerson, start: Instant | None = None, end: Instant | None = None
 ) -> WindowsOut:
@@ -53,6 +58,7 @@ async def maintenance(
 
 @router.post(
     "/maintenance",
+    dependencies=[OnlyWithBookings],
     status_code=201,
     summary="Take GPUs out of the calendar, and tell whom it hits; bookings in that time stay",
 )
@@ -60,12 +66,21 @@ async def add_maintenance(service: CurrentService, person: CurrentPerson, asked:
     return _maintenance_out(accepted(await service.maintenance_commands.add(asked.request(), person)))
 
 
-@router.post("/maintenance/preview", summary="Whom a maintenance would hit; nothing is changed")
+@router.post(
+    "/maintenance/preview",
+    dependencies=[OnlyWithBookings],
+    summary="Whom a maintenance would hit; nothing is changed",
+)
 async def preview_maintenance(service: CurrentService, person: CurrentPerson, asked: MaintenanceIn) -> MaintenanceOut:
     return _maintenance_out(accepted(await service.maintenance_commands.preview(asked.request(), person)))
 
 
-@router.delete("/maintenance/{id}", status_code=204, summary="End the maintenance, and tell whom it would have hit")
+@router.delete(
+    "/maintenance/{id}",
+    dependencies=[OnlyWithBookings],
+    status_code=204,
+    summary="End the maintenance, and tell whom it would have hit",
+)
 async def remove_maintenance(service: CurrentService, person: CurrentPerson, id: str) -> Response:
     accepted(await service.maintenance_commands.remove(id if id.isalnum() else "", person))
     return Response(status_code=204)
@@ -105,7 +120,11 @@ class ImportOut(ResponseModel):
     there: Annotated[int, Field(description="They were taken over before.")]
 
 
-@router.post("/imported-bookings", summary="Take bookings over from another system, also those that are over")
+@router.post(
+    "/imported-bookings",
+    dependencies=[OnlyWithBookings],
+    summary="Take bookings over from another system, also those that are over",
+)
 async def take_over(service: CurrentService, person: CurrentPerson, asked: ImportIn) -> ImportOut:
     """All or none, by a lab admin. Sent again, none is there twice."""
     given = [GivenBooking(**each.model_dump()) for each in asked.items]
@@ -134,21 +153,68 @@ def _maintenance_out(seen: MaintenancePreview) -> MaintenanceOut:
     return MaintenanceOut.model_validate({**WindowOut.model_validate(seen.window).model_dump(), "hit": hit})
 
 
-@router.get("/usage", summary="What each person had booked, and what their pods held")
+MOST_STEPS = 1100
+"""Three years of days."""
+STEPS = {Step.DAY: A_DAY, Step.WEEK: 7 * A_DAY, Step.MONTH: 28 * A_DAY}
+"""How long each is at least."""
+
+
+@router.get("/usage", summary="What was booked, and what pods held and used")
 async def usage(
-    service: CurrentService, person: CurrentPerson, start: Instant | None = None, end: Instant | None = None
+    service: CurrentService,
+    person: CurrentPerson,
+    start: Instant | None = None,
+    end: Instant | None = None,
+    by: Annotated[
+        RowsBy, Query(description="One row for each person and model, model (everybody together), or GPU.")
+    ] = RowsBy.PERSON,
+    step: Annotated[
+        Literal["day", "week", "month", "whole"], Query(description="A row for each day, week or month of the lab.")
+    ] = "whole",
 ) -> UsageOut:
-    """A lab admin sees everybody, other people themselves."""
+    """A lab admin sees everybody, other people themselves; sums by model are for everybody.
+
+    Booked hours are exact to the second. Held hours are of the days of the lab that the time touches.
+    """
     until = end or service.queries.now()
     since = start or until - A_MONTH
     if since >= until:
         raise malformed(("end", "an instant after the start is expected"))
-    uses: Sequence[PersonUsage] = await service.queries.usage(since, until)
-    counted = None
-    if (cluster := service.cluster_view) is not None:
-        uses, counted = cluster.with_held(uses, since, until), cluster.usage.since
-    seen = [use for use in uses if use.is_seen_by(person)]
-    return UsageOut.model_validate({"start": since, "end": until, "held_since": counted, "items": seen})
+    asked = UsageQuestion(since, until, by, Step(step))
+    if (length := STEPS.get(asked.step)) is not None and (until - since) / length > MOST_STEPS:
+        raise malformed(("step", f"at most {MOST_STEPS:,} are answered: longer ones, or a shorter time, are expected"))
+    items = [use_out(row) for row in await read_usage(service, asked, person)]
+    if service.usage is None:
+        return UsageOut(start=since, end=until, gaps=[], items=items)
+    counted, gaps = await service.usage.counted(), await service.usage.gaps(since, until)
+    return UsageOut(
+        start=since,
+        end=until,
+        held_since=counted.since,
+        held_until=counted.until,
+        gaps=[GapOut(start=each.start, end=each.end) for each in gaps],
+        items=items,
+    )
+
+
+def use_out(row: UsageRow) -> UseOut:
+    held = row.held
+    return UseOut(
+        start=row.start,
+        end=row.end,
+        user=row.person,
+        model=row.model,
+        bookings=row.bookings,
+        gpu_hours=row.booked,
+        group=row.group,
+        gpu=row.gpu,
+        held_gpu_hours=held.held if held else None,
+        active_gpu_hours=held.active if held else None,
+        idle_gpu_hours=held.idle if held else None,
+        unknown_gpu_hours=held.unknown if held else None,
+        covered_gpu_hours=held.covered if held else None,
+        opportunistic_gpu_hours=held.opportunistic if held else None,
+    )
 
 
 @router.get("/audit", summary="Who did what, when, to whose booking, and why")

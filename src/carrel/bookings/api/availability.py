@@ -24,7 +24,7 @@ from carrel.bookings.icalendar import booking_event, calendar
 from carrel.bookings.people import Scope
 from carrel.bookings.records import Availability, BookingRecord, BookingRefusal, RefusalReason
 from carrel.bookings.rules import FIRST_YEAR, HOUR, LAST_YEAR, RULES, Booking, Rule
-from carrel.bookings.service import CurrentService, PersonsService
+from carrel.bookings.service import CurrentService, OnlyWithBookings, PersonsService
 from carrel.bookings.sign_in.authenticator import CurrentPerson, require_scope
 from carrel.configuration.fields import key_of
 from carrel.configuration.reading import plain
@@ -37,6 +37,7 @@ router = APIRouter(tags=["calendar"])
 
 @router.get(
     "/models",
+    dependencies=[OnlyWithBookings],
     summary="Each model: how many GPUs, how many can be booked now, how many no pod holds, when the next is free",
 )
 async def models(service: PersonsService, person: CurrentPerson) -> ModelsOut:
@@ -44,7 +45,11 @@ async def models(service: PersonsService, person: CurrentPerson) -> ModelsOut:
     return ModelsOut(zone=str(service.queries.zone), items=[_model_out(each) for each in found])
 
 
-@router.get("/availability", summary="How many GPUs are free all day, for each day in your zone")
+@router.get(
+    "/availability",
+    dependencies=[OnlyWithBookings],
+    summary="How many GPUs are free all day, for each day in your zone",
+)
 async def availability(
     service: PersonsService,
     person: CurrentPerson,
@@ -63,7 +68,11 @@ async def availability(
     return ModelsOut(zone=str(service.queries.zone), items=[_model_out(each) for each in found])
 
 
-@router.get("/next-free", summary="The first start that the rules and the calendar allow you")
+@router.get(
+    "/next-free",
+    dependencies=[OnlyWithBookings],
+    summary="The first start that the rules and the calendar allow you",
+)
 async def next_free(
     service: PersonsService,
     person: CurrentPerson,
@@ -96,6 +105,7 @@ async def rules(service: PersonsService, person: CurrentPerson) -> RulesOut:
 
 @router.post(
     "/feed",
+    dependencies=[OnlyWithBookings],
     status_code=201,
     summary="Make a secret address of your bookings, for calendars; the last one stops working",
 )
@@ -106,7 +116,9 @@ async def make_feed(service: PersonsService, person: CurrentPerson, request: Req
     return FeedOut(url=f"{base}/api/v1/feeds/{secret}.ics")
 
 
-@router.delete("/feed", status_code=204, summary="Revoke the secret address of your bookings")
+@router.delete(
+    "/feed", dependencies=[OnlyWithBookings], status_code=204, summary="Revoke the secret address of your bookings"
+)
 async def revoke_feed(service: PersonsService, person: CurrentPerson) -> Response:
     require_scope(person, Scope.BOOK)
     await service.commands.revoke_feed(person)
@@ -115,6 +127,7 @@ async def revoke_feed(service: PersonsService, person: CurrentPerson) -> Respons
 
 @router.get(
     "/feeds/{secret}.ics",
+    dependencies=[OnlyWithBookings],
     summary="The bookings of the person who made this address (RFC 5545)",
     response_class=Response,
     responses={200: {"content": {"text/calendar": {"schema": {"type": "string"}}}}},

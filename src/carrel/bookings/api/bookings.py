@@ -33,14 +33,14 @@ from carrel.bookings.records import (
     State,
 )
 from carrel.bookings.rules import Booking
-from carrel.bookings.service import PersonsService, ServiceParts
+from carrel.bookings.service import OnlyWithBookings, PersonsService, ServiceParts
 from carrel.bookings.sign_in.authenticator import CurrentPerson
 from carrel.cluster.coverage.coverage_words import BookingInUse
 from carrel.parsing import Malformed
 from carrel.parsing.addresses import normal
 from carrel.parsing.time import instant, seconds
 
-router = APIRouter(prefix="/bookings", tags=["bookings"])
+router = APIRouter(prefix="/bookings", tags=["bookings"], dependencies=[OnlyWithBookings])
 
 NO_SUCH_BOOKING = BookingRefusal(RefusalReason.NOT_FOUND, "There is no such booking.", hint="carrel list")
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")

@@ -14,7 +14,7 @@ from carrel.bookings.api.models import is_writable
 from carrel.bookings.people import How, Person, Role
 from carrel.bookings.records import BookingRefusal, BookingRequest, RefusalReason, StoreUnavailable
 from carrel.bookings.rules import FIRST_YEAR, LAST_YEAR
-from carrel.bookings.service import CurrentService, ServiceParts
+from carrel.bookings.service import CurrentService, OnlyWithBookings, ServiceParts
 from carrel.dialects import carrel, maia, tier
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.ledger.ledger import Ledger
@@ -32,10 +32,10 @@ MAX_NAME = 255
 router = APIRouter(include_in_schema=False)
 
 
-@router.post("/maia-api/gpu-schedulability/")
-@router.post("/maia-api/gpu-schedulability")
-@router.post("/maia/gpu-booking/gpu-schedulability/")
-@router.post("/maia/gpu-booking/gpu-schedulability")
+@router.post("/maia-api/gpu-schedulability/", dependencies=[OnlyWithBookings])
+@router.post("/maia-api/gpu-schedulability", dependencies=[OnlyWithBookings])
+@router.post("/maia/gpu-booking/gpu-schedulability/", dependencies=[OnlyWithBookings])
+@router.post("/maia/gpu-booking/gpu-schedulability", dependencies=[OnlyWithBookings])
 async def schedulability(service: CurrentService, request: Request) -> Response:
     """Has this person an active booking? Or, with a booking in the body: make one."""
     try:

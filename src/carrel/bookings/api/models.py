@@ -82,7 +82,8 @@ Email = Annotated[Word, AfterValidator(_address)]
 """In lower case; empty stays empty."""
 Moment = Annotated[datetime, PlainSerializer(seconds, return_type=str)]
 """In an answer: in UTC, to the second."""
-Hours = Annotated[float, AfterValidator(lambda hours: round(hours, 2))]
+Hours = Annotated[float, AfterValidator(lambda hours: round(hours, 4))]
+"""A third of a second counts."""
 GpuCount = Annotated[int, Field(ge=1, le=MOST_GPUS, strict=True)]
 Days = Annotated[float, Field(gt=0, le=MOST_DAYS, allow_inf_nan=False)]
 
@@ -306,26 +307,50 @@ class RulesOut(ResponseModel):
 
 
 class UseOut(ResponseModel):
-    user: str
+    start: Annotated[Moment, Field(description="When the step begins of which these hours are.")]
+    end: Moment
+    user: Annotated[str, Field(description="By person: empty are pods without one, and people who were forgotten.")]
     model: str
     bookings: int
-    gpu_hours: Hours
+    gpu_hours: Annotated[
+        Hours | None, Field(description="Booked. Null: by GPU, and where bookings are made elsewhere.")
+    ]
     group: Annotated[str, Field(description="For which they booked; empty: for themselves.")] = ""
-    covered_gpu_hours: Annotated[
-        Hours | None, Field(description="Held by pods that a booking covered. Null: there is no cluster.")
+    gpu: Annotated[str, Field(description="By GPU: its UUID.")] = ""
+    held_gpu_hours: Annotated[
+        Hours | None, Field(description="Held by pods. Null: there is no cluster, or the row is of a group.")
     ] = None
+    active_gpu_hours: Annotated[
+        Hours | None, Field(description="Of the held ones, minutes in which the GPU computed at all.")
+    ] = None
+    idle_gpu_hours: Annotated[Hours | None, Field(description="And minutes in which it did not.")] = None
+    unknown_gpu_hours: Annotated[
+        Hours | None, Field(description="The rest: nobody knows whether the GPU computed, or for which of its pods.")
+    ] = None
+    covered_gpu_hours: Annotated[Hours | None, Field(description="Of the held ones, those that a booking covered.")] = (
+        None
+    )
     opportunistic_gpu_hours: Annotated[
-        Hours | None, Field(description="Held by pods beyond a booking, or without one. Null: there is no cluster.")
+        Hours | None, Field(description="And those beyond a booking, or without one.")
     ] = None
+
+
+class GapOut(ResponseModel):
+    start: Moment
+    end: Moment
 
 
 class UsageOut(ResponseModel):
     start: Moment
     end: Moment
     held_since: Annotated[
-        Moment | None,
-        Field(description="Since when held hours are counted: since the service started, or for 14 days."),
+        Moment | None, Field(description="Since when held hours are counted; null: nothing was counted yet.")
     ] = None
+    held_until: Annotated[Moment | None, Field(description="Up to when they are counted.")] = None
+    gaps: Annotated[
+        list[GapOut],
+        Field(description="When nobody counted. Pods that held GPUs before and after count, their use is unknown."),
+    ]
     items: list[UseOut]
 
 

@@ -28,7 +28,7 @@ from carrel.bookings.people import Person
 from carrel.bookings.queries import BookingQueries
 from carrel.bookings.records import BookingRecord, BookingRefusal, RefusalReason, State
 from carrel.bookings.records import Query as Search
-from carrel.bookings.service import CurrentService, PersonsService, ServiceParts
+from carrel.bookings.service import CurrentService, OnlyWithBookings, PersonsService, ServiceParts
 from carrel.bookings.sign_in.authenticator import CurrentPerson, CurrentPersonOrHub, forbidden
 from carrel.cluster.coverage.coverage_words import Beyond, BeyondReason, BookingInUse, CoverageWords
 from carrel.cluster.pod_progress import holder_of
@@ -65,6 +65,7 @@ class StatusOut(ResponseModel):
 
 @router.post(
     "/booking-status",
+    dependencies=[OnlyWithBookings],
     summary="Has this person an active booking? For Carrel's own components",
     response_model=StatusOut,
 )
@@ -153,7 +154,7 @@ async def startable(
             "matches": matches,
             "bookings": [each.out(queries.now()) for each in usable],
             "free": await queries.free_gpus(),
-            "book_url": f"{url}/timeline",
+            "book_url": service.elsewhere or f"{url}/timeline",
             "notices": [*notices, *notices_on_pods(cluster, email), *([] if matches else [unmatched])],
             "waits_when_full": _waits_when_full(service, person),
             "zone": str(queries.zone),

@@ -89,7 +89,7 @@ class HomePage(Page):
             is_use_known=any(each.use for each in running),
             beyond=[pod.name for pod in pods if pod.is_beyond],
             models=models,
-            earliest=await self._earliest(person, models),
+            earliest=None if self._service.elsewhere else await self._earliest(person, models),
             has_cluster=self._service.cluster_view is not None,
             pods=pods,
             losses=await recent_losses(queries, self._service.cluster_view, person.email),

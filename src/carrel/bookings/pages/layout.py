@@ -99,15 +99,22 @@ class PageRenderer:
             self.fragment(
                 template,
                 person=person,
-                navigation=[link for link in NAVIGATION if link[0] != "/admin" or (person and person.is_lab_admin)],
+                navigation=[link for link in NAVIGATION if self._leads(link[0], person)],
                 here="/" + request.url.path.split("/")[1],
                 theme=theme if theme in THEMES else "",
                 csrf=self.service.authenticator.csrf_token(request),
                 now=self.service.queries.now(),
+                elsewhere=self.service.elsewhere,
                 **values,
             ),
             status,
         )
+
+    def _leads(self, path: str, person: Person | None) -> bool:
+        """Whether the navigation has a link to the page."""
+        if path == "/admin":
+            return person is not None and person.is_lab_admin
+        return path != "/timeline" or not self.service.elsewhere
 
 
 @cache

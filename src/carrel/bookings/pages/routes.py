@@ -22,10 +22,12 @@ from carrel.bookings.pages.map_page import MapPage
 from carrel.bookings.pages.timeline_page import TimelinePage
 from carrel.bookings.pages.usage_page import UsagePage
 from carrel.bookings.people import Person
-from carrel.bookings.service import ServiceParts
+from carrel.bookings.service import OnlyWithBookings, ServiceParts
 from carrel.http.problems import PROBLEM_JSON
 
 SEE_OTHER = 303
+FOR_BOOKING = ("/timeline", "/bookings", "/feed", "/admin/maintenance", "/admin/groups")
+"""Pages, and what is below them, that are there only where people book with this service."""
 
 
 def install_pages(app: FastAPI, service: ServiceParts) -> None:
@@ -40,7 +42,10 @@ def install_pages(app: FastAPI, service: ServiceParts) -> None:
         page = kind(renderer)
         for route, handler in page.routes().items():
             method, _, path = route.partition(" ")
-            router.add_api_route(path, _for_person(page, handler), methods=[method], response_model=None)
+            only = [OnlyWithBookings] if path.startswith(FOR_BOOKING) else []
+            router.add_api_route(
+                path, _for_person(page, handler), methods=[method], response_model=None, dependencies=only
+            )
     app.router.routes.extend(router.routes)
     _show_errors_as_pages(app, renderer)
     app.add_api_route("/favicon.ico", _icon, include_in_schema=False, response_model=None)

@@ -1,34 +1,60 @@
-"""The usage page: who booked what, how many hours were booked and held, and which free memory is too small to use."""
+"""The usage page: what was booked, held, active and idle, by model and person; which free memory is too small."""
 
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from carrel.bookings import wording
-from carrel.bookings.capacity import ModelCapacity, booked_gpus
 from carrel.bookings.cluster_view import ClusterView
-from carrel.bookings.pages import heat_map
+from carrel.bookings.pages import heat_map, usage_chart
+from carrel.bookings.pages.heat_map import GpuHours
 from carrel.bookings.pages.layout import Handler, Page
-from carrel.bookings.people import Person
-from carrel.bookings.records import BookingRecord, PersonUsage
 from carrel.bookings.sign_in.authenticator import CurrentPerson
-from carrel.bookings.usage_counter import HOUR, HeldHours, HourlyUsage
+from carrel.bookings.usage.figures import RowsBy, UsageQuestion, UsageRow, times_of, total
+from carrel.bookings.usage.report import read_usage
+from carrel.bookings.usage.sums import HOUR, By, Counted, Gap, Step, UsageQuery, UsageSum
 from carrel.ids import GpuUuid
 from carrel.ledger.ledger import Ledger
 from carrel.parsing.printable import spreadsheet_text
 
-PERIODS = (7, 14, 30, 90)
-"""In days."""
+PERIODS = {7: "7 days", 14: "14 days", 30: "30 days", 90: "90 days", 365: "a year"}
 USUAL_PERIOD = 14
+LONGEST_BY_GPU = 14
+"""In days: by the hour, more are too narrow to see."""
+STEPS = {7: Step.DAY, 14: Step.DAY, 30: Step.DAY, 90: Step.WEEK, 365: Step.MONTH}
+A_MINUTE = timedelta(minutes=1)
+MOST_ROWS = 200
+"""Of people and models, on the page. The table as CSV has all."""
 MAX_GPUS = 64
 """In one picture."""
 SIZES = (4096, 8192, 16384, 24576, 40960, 81920)
 """Usual request sizes, in MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """The last days of the lab, with today until now."""
+
+    days: int
+    start: datetime
+    now: datetime
+
+    @property
+    def step(self) -> Step:
+        return STEPS[self.days]
+
+    def asked(self, by: RowsBy, step: Step = Step.WHOLE) -> UsageQuestion:
+        return UsageQuestion(self.start, self.now, by, step)
+
+    def uncounted(self, counted: Counted, gaps: Sequence[Gap]) -> Sequence[Gap]:
+        """When nobody counted, with the time before the first count."""
+        before = Gap(self.start, min(counted.since or self.now, self.now))
+        return [*([before] if before.end > before.start else []), *gaps]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,95 +77,89 @@ class UsagePage(Page):
         }
 
     async def show(self, request: Request, person: CurrentPerson) -> Response:
-        queries, now, cluster = self._queries, self._queries.now(), self._service.cluster_view
-        days, start, end = self._period(request)
-        uses = await queries.usage(start, now)
-        visible = [use for use in uses if use.is_seen_by(person)]
-        models = await queries.availability(end.astimezone(queries.zone).date(), 1)
-        stock = {each.stock.model: each.stock for each in models}
-        rows = booked_by_model(await queries.within(start, now), stock, start, now, queries.rules.shares_per_gpu)
-        hours = sum(use.gpu_hours for use in uses)
-        held = held_by_gpu(cluster, start, end) if cluster else []
-        possible = sum(each.gpus for each in stock.values()) * ((now - start) / HOUR)
+        service, period = self._service, self._period(request)
+        by_model = await read_usage(service, period.asked(RowsBy.MODEL, period.step), person)
+        people = await read_usage(service, period.asked(RowsBy.PERSON), person)
+        counted, gaps = Counted(), list[Gap]()
+        if service.usage is not None:
+            counted = await service.usage.counted()
+            gaps = [*await service.usage.gaps(period.start, period.now)]
+        stock = {model: each.gpus for model, each in self._queries.inventory.stock().items()}
+        times = times_of(period.asked(RowsBy.MODEL, period.step), service.lab_zone)
+        models = usage_chart.by_model(by_model, stock, times, is_held_known=service.usage is not None)
+        uncounted = period.uncounted(counted, gaps) if service.usage is not None else []
+        names = usage_chart.StepNames(period.step, service.lab_zone)
+        by_gpu = await self._by_gpu(period, counted)
+        cluster = service.cluster_view
         return self._renderer.page(
             request,
             person,
             "usage.html",
-            days=days,
+            period=period,
             periods=PERIODS,
-            start=start,
-            end=end,
-            uses=visible,
-            most=max((use.gpu_hours for use in visible), default=1.0) or 1.0,
-            hours=hours,
-            percent=100 * hours / possible if possible else 0.0,
-            rows=rows,
-            picture=heat_map.draw(rows, start, queries.zone),
+            names=names,
+            models=[(each, usage_chart.draw(each, names, uncounted)) for each in models],
+            booked=sum(row.booked or 0.0 for row in by_model),
+            held=total(by_model),
+            possible=sum(stock.values()) * ((period.now - period.start) / HOUR),
+            people=[(row, usage_chart.bar(row, max(each.most for each in people))) for row in people[:MOST_ROWS]],
+            more_people=max(len(people) - MOST_ROWS, 0),
+            sees_everybody=person.may_see_everybodys_figures,
             has_cluster=cluster is not None,
-            held=held,
-            held_picture=heat_map.draw(held, start, queries.zone),
-            held_by=_held_by(cluster, person, start) if cluster else {},
-            held_since=cluster.usage.since if cluster else None,
+            counted=counted,
+            gaps=gaps,
+            longest_by_gpu=LONGEST_BY_GPU,
+            by_gpu=by_gpu,
+            by_gpu_picture=heat_map.draw(by_gpu, period.start, self._queries.zone, uncounted),
             fragmentation=fragmentation(cluster.ledger) if cluster else [],
         )
 
     async def table(self, request: Request, person: CurrentPerson) -> Response:
-        (days, start, _), now = self._period(request), self._queries.now()
-        uses: Sequence[PersonUsage] = await self._queries.usage(start, now)
-        if self._service.cluster_view is not None:
-            uses = self._service.cluster_view.with_held(uses, start, now)
-        text = as_csv((use for use in uses if use.is_seen_by(person)), start, now)
-        headers = {"content-disposition": f'attachment; filename="carrel-usage-{days}-days.csv"'}
-        return Response(text, media_type="text/csv; charset=utf-8", headers=headers)
+        period = self._period(request)
+        rows = await read_usage(self._service, period.asked(RowsBy.PERSON), person)
+        headers = {"content-disposition": f'attachment; filename="carrel-usage-{period.days}-days.csv"'}
+        return Response(as_csv(rows), media_type="text/csv; charset=utf-8", headers=headers)
 
-    def _period(self, request: Request) -> tuple[int, datetime, datetime]:
-        """Whole hours, including the current one. Bookings count only until now."""
-        text = request.query_params.get("days", "")
+    def _period(self, request: Request) -> Period:
+        text, now, zone = request.query_params.get("days", ""), self._queries.now(), self._service.lab_zone
         days = int(text) if text in map(str, PERIODS) else USUAL_PERIOD
-        end = self._queries.now().replace(minute=0, second=0, microsecond=0) + HOUR
-        return days, end - timedelta(days=days), end
+        first = now.astimezone(zone).date() - timedelta(days=days - 1)
+        today = datetime.combine(now.astimezone(zone).date(), time(), zone).astimezone(UTC)
+        # In the first second of a day there is nothing to divide by.
+        return Period(days, datetime.combine(first, time(), zone).astimezone(UTC), max(now, today + A_MINUTE))
+
+    async def _by_gpu(self, period: Period, counted: Counted) -> Sequence[GpuHours]:
+        service = self._service
+        if service.usage is None or service.cluster_view is None or period.days > LONGEST_BY_GPU:
+            return ()
+        asked = UsageQuery(period.start, period.now, Step.HOUR, (By.GPU,))
+        sums = await service.usage.sums(asked, service.lab_zone)
+        return hours_by_gpu(sums, named_gpus(service.cluster_view), period.start, counted.until or period.now)
 
 
-def _held_by(cluster: ClusterView, person: Person, start: datetime) -> Mapping[str, HeldHours]:
-    held = cluster.usage.by_user(start)
-    return {user: hours for user, hours in held.items() if person.is_lab_admin or user == person.email}
-
-
-def held_by_gpu(cluster: ClusterView, start: datetime, end: datetime) -> Sequence[HourlyUsage]:
-    """If there are too many GPUs, those that were held most."""
-    named: dict[GpuUuid, str] = {}
+def named_gpus(cluster: ClusterView) -> Mapping[GpuUuid, str]:
+    found: dict[GpuUuid, str] = {}
     for name in sorted(cluster.ledger.nodes):
         node = cluster.ledger.node(name)
         for gpu in (entry.gpu for entry in cluster.entries(name)):
             is_out = bool(gpu.unusable or (node and node.out_of_use))
-            named[gpu.uuid] = f"{gpu.node} · {gpu.index}{' (out of use)' if is_out else ''}"
-    rows = cluster.usage.by_gpu(named, start, int((end - start) / HOUR))
+            found[gpu.uuid] = f"{gpu.node} · {gpu.index}{' (out of use)' if is_out else ''}"
+    return found
+
+
+def hours_by_gpu(
+    sums: Iterable[UsageSum], gpus: Mapping[GpuUuid, str], start: datetime, until: datetime
+) -> Sequence[GpuHours]:
+    """Return which part of each GPU was held, hour by hour. If there are too many, those that were held most."""
+    hours = int((until - start) / HOUR) + 1
+    parts = {uuid: [0.0] * hours for uuid in gpus}
+    for each in sums:
+        number = int((each.start - start) / HOUR)
+        if each.gpu in parts and 0 <= number < hours:
+            known = min((until - each.start) / HOUR, 1.0)
+            parts[each.gpu][number] = min(each.held / known, 1.0) if known > 0 else 0.0
+    rows = [GpuHours(name, parts[uuid]) for uuid, name in gpus.items()]
     return sorted(rows, key=lambda row: -row.mean)[:MAX_GPUS] if len(rows) > MAX_GPUS else rows
-
-
-def booked_by_model(
-    records: Iterable[BookingRecord],
-    stock: Mapping[str, ModelCapacity],
-    start: datetime,
-    now: datetime,
-    shares_per_gpu: int = 1,
-) -> Sequence[HourlyUsage]:
-    """For each model and each hour until now: the part of its GPUs that was booked."""
-    hours = int((now - start) / HOUR) + 1
-    booked = {model: [0.0] * hours for model in stock}
-    for record in records:
-        row = booked.get(record.booking.model)
-        if row is None:
-            continue
-        gpus = booked_gpus(record.booking, shares_per_gpu)
-        since = max((record.booking.start - start) / HOUR, 0.0)
-        until = (min(record.booking.ends, now) - start) / HOUR
-        for hour in range(int(since), min(int(until) + 1, hours)):
-            row[hour] += gpus * max(min(until, hour + 1) - max(since, hour), 0.0)
-    return [
-        HourlyUsage(wording.model(model), [min(part / max(stock[model].gpus, 1), 1.0) for part in parts])
-        for model, parts in booked.items()
-    ]
 
 
 def fragmentation(ledger: Ledger) -> list[FragmentationRow]:
@@ -158,15 +178,17 @@ def fragmentation(ledger: Ledger) -> list[FragmentationRow]:
     return [*found, FragmentationRow("a whole GPU", whole, len(lost), sum(lost))] if entries else []
 
 
-def as_csv(uses: Iterable[PersonUsage], start: datetime, end: datetime) -> str:
+NAMES = ("from", "until", "person", "group", "model", "bookings")
+HOURS = ("booked", "held", "active", "idle", "unknown", "covered", "opportunistic")
+
+
+def as_csv(rows: Iterable[UsageRow]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")
-    writer.writerow(
-        ["from", "until", "person", "model", "bookings", "gpu_hours", "covered_hours", "opportunistic_hours"]
-    )
-    for use in uses:
-        hours = [use.gpu_hours, use.covered_gpu_hours, use.opportunistic_gpu_hours]
-        written = ["" if each is None else f"{each:.2f}" for each in hours]
-        row = [spreadsheet_text(use.user), spreadsheet_text(use.model), use.bookings, *written]
-        writer.writerow([start.isoformat(), end.isoformat(), *row])
+    writer.writerow([*NAMES, *(f"{name}_hours" for name in HOURS)])
+    for row in rows:
+        held = [getattr(row.held, name) if row.held else None for name in HOURS[1:]]
+        named = [spreadsheet_text(name) for name in (row.person, row.group, row.model)]
+        hours = ["" if each is None else round(each, 4) for each in (row.booked, *held)]
+        writer.writerow([row.start.isoformat(), row.end.isoformat(), *named, row.bookings, *hours])
     return text.getvalue()

@@ -8,4 +8,5 @@ Reading order:
     bookings        implements `BookingStore`
     people          sessions, pending logins, tokens, roles
     outbox          implements `Outbox`: notifications
+    usage           what GPUs were held and used for
 """

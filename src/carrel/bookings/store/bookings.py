@@ -242,10 +242,12 @@ class SqlWriting(SqlReading):
         return (await self._connection.execute(gone)).rowcount > 0
 
     async def forget_person(self, email: str, now: datetime) -> None:
-        """Takes the person off every list, takes their role, and forgets that they signed in."""
+        """Takes the person off every list and out of the usage, takes their role, and forgets that they signed in."""
         await self.sign_out(email, now)
         await self._connection.execute(delete(tables.group_people).where(G.person == email))
         await self._connection.execute(delete(tables.people).where(tables.people.c.person == email))
+        theirs = tables.usage_people.c.person == email
+        await self._connection.execute(update(tables.usage_people).where(theirs).values(person=""))
 
     async def sign_out(self, email: str, now: datetime) -> int:
         """Ends a person's sessions and logins under way, revokes their tokens and their feed, and forgets the groups

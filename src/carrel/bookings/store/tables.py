@@ -15,6 +15,7 @@ from sqlalchemy import (
     Index,
     Integer,
     MetaData,
+    SmallInteger,
     String,
     Table,
     Text,
@@ -232,6 +233,82 @@ marks = Table(
     metadata,
     Column("name", String(64), primary_key=True),
     Column("number", BigInteger, nullable=False),  # how far the log was read; 1: it is set
+)
+
+usage_gpus = Table(
+    "usage_gpus",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("gpu", String(255), nullable=False),
+    Column("model", String(255), nullable=False),
+    UniqueConstraint("gpu", "model"),
+)
+"""Sums name GPUs and people by numbers: there are millions of them."""
+
+usage_people = Table(
+    "usage_people",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("person", String(320), nullable=False),  # empty: nobody, or somebody whose name was forgotten
+    Index(None, "person"),
+)
+
+UNTIERED, BOOKED, OPPORTUNISTIC = 0, 1, 2
+"""The tiers in sums of usage."""
+
+
+def _sums_of_usage() -> tuple[Column[int], ...]:
+    return (
+        Column("person_id", Integer, primary_key=True, autoincrement=False),
+        Column("tier", SmallInteger, primary_key=True, autoincrement=False),
+        Column("held_ms", BigInteger, nullable=False),
+        Column("known_ms", BigInteger, nullable=False),
+        Column("active_ms", BigInteger, nullable=False),
+    )
+
+
+usage_hours = Table(
+    "usage_hours",
+    metadata,
+    Column("hour", Integer, primary_key=True, autoincrement=False),  # its begin, in minutes since 1970
+    Column("gpu_id", Integer, primary_key=True, autoincrement=False),
+    *_sums_of_usage(),
+    sqlite_with_rowid=False,
+)
+
+usage_gpu_days = Table(
+    "usage_gpu_days",
+    metadata,
+    Column("day", Integer, primary_key=True, autoincrement=False),  # `date.toordinal` of a day of the lab
+    Column("gpu_id", Integer, primary_key=True, autoincrement=False),
+    *_sums_of_usage(),
+    sqlite_with_rowid=False,
+)
+
+usage_model_days = Table(
+    "usage_model_days",
+    metadata,
+    Column("day", Integer, primary_key=True, autoincrement=False),
+    Column("model", String(255), primary_key=True),
+    *_sums_of_usage(),
+    sqlite_with_rowid=False,
+)
+"""The days once more, without the GPUs: few rows, so that a year of them is read at once."""
+
+usage_progress = Table(
+    "usage_progress",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False),  # one row
+    Column("counted_since", Instant, nullable=False),
+    Column("counted_until", Instant, nullable=False),
+    Column("totals", JSON, nullable=False),  # of each GPU, those of the last report that is counted
+)
+
+usage_gaps = Table(
+    "usage_gaps",
+    metadata,
+    Column("starts_at", Instant, primary_key=True),
+    Column("ends_at", Instant, nullable=False),
 )
 
 schema_levels = Table(

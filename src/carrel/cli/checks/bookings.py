@@ -25,10 +25,10 @@ async def booking_service(of: Installation) -> Sequence[Finding]:
     own = [each for each in pods if each.component == "booking"]
     controller = newest(pods, "controller")
     elsewhere = controller.given(*API_URL) if controller else ""
-    if elsewhere and own:
+    if elsewhere and _take_bookings(own):
         text = f"bookings are also made at {elsewhere}: a GPU may be booked in both, and both write Booking objects"
         return [fail(text, of.with_values("booking.enabled=false"))]
-    if elsewhere:
+    if elsewhere and not own:
         return [await _elsewhere(of, pods, elsewhere)]
     if not own:
         return [ok(f"{NO_SERVICE}, and no other is named: all GPU pods are opportunistic")]
@@ -41,7 +41,14 @@ async def booking_service(of: Installation) -> Sequence[Finding]:
             return [fail(f"{pod.metadata.name} does not answer: {error.message}", of.kubectl(LOGS))]
         if answer.status != 200:
             return [fail(f"{pod.metadata.name} is not ready: {answer.text}", of.kubectl(LOGS))]
+    if elsewhere:
+        return [await _elsewhere(of, pods, elsewhere)]
     return [ok("it answers, and so does its database")]
+
+
+def _take_bookings(own: Sequence[ComponentPod]) -> bool:
+    """Whether one of them does, and does not only show the map and the usage."""
+    return not all(each.given("CARREL_BOOKINGS_ELSEWHERE") for each in own)
 
 
 async def _elsewhere(of: Installation, pods: Sequence[ComponentPod], url: str) -> Finding:
@@ -90,7 +97,7 @@ async def mirrored_bookings(of: Installation) -> Sequence[Finding]:
             ]
     own = [each for each in objects if not is_from_enquiry(each)]
     pods = await _service_pods(of)
-    if not pods:
+    if not _take_bookings(pods):
         if own:
             text = (
                 f"{len(own)} Booking objects are of a booking service that is not there: nobody keeps them up to date"

@@ -1,4 +1,4 @@
-"""The cluster map, the heat map, fragmentation, CSV, and which bookings other rules would break."""
+"""The cluster map, and which bookings other rules would break."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -6,19 +6,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from carrel.bookings.capacity import ModelCapacity
 from carrel.bookings.maintenance import Maintenance
-from carrel.bookings.pages import heat_map
 from carrel.bookings.pages.cluster_map import Closed, NodeOnMap, PodOf, PodOnMap, draw, node_on_map, totals
 from carrel.bookings.pages.configuration_page import conflicts
 from carrel.bookings.pages.map_page import MapVersion, event, nodes_shown
-from carrel.bookings.pages.usage_page import as_csv, booked_by_model, fragmentation
-from carrel.bookings.records import BookingRecord, PersonUsage
+from carrel.bookings.records import BookingRecord
 from carrel.bookings.rules import Booking
-from carrel.bookings.usage_counter import HourlyUsage
 from carrel.configuration.schema import BookingRules
 from carrel.ids import BookingId, GpuUuid
-from carrel.ledger.gpus import MiB
 from carrel.ledger.ledger import Ledger
 from carrel.ledger.tiers import Tier
 from tests.kit.gpus import A6000, N1, a_gpu, a_node, held, holder
@@ -144,58 +139,6 @@ def test_nodes_of_a_large_cluster_are_filtered_by_name() -> None:
 
 def test_an_event_may_have_several_lines() -> None:
     assert event("node-n1", "<p>\n\n  a</p>") == "event: node-n1\ndata: <p>\ndata:   a</p>\n\n"
-
-
-# --- usage -----------------------------------------------------------------------------------------------------------
-
-
-def test_each_hour_shows_the_part_of_the_gpus_that_was_booked_until_now() -> None:
-    records = [a_record("ada", NOON + timedelta(hours=1), 2 / 24), a_record("bob", NOON + timedelta(hours=2.5), 1)]
-
-    (row,) = booked_by_model(records, {A6000: ModelCapacity(A6000, 2, MiB(1))}, NOON, NOON + timedelta(hours=3.5))
-
-    assert row.parts == [0, 0.5, 0.75, 0.25]
-    assert row.name == "RTX A6000"
-
-
-def test_a_share_counts_as_its_part_of_a_gpu() -> None:
-    records = [a_record("ada", NOON, 1, is_share=True)]
-
-    (row,) = booked_by_model(records, {A6000: ModelCapacity(A6000, 2, MiB(1))}, NOON, NOON + timedelta(hours=1), 4)
-
-    assert row.parts[0] == 1 / 4 / 2
-
-
-def test_the_heat_map_is_well_formed_and_joins_hours_of_one_shade() -> None:
-    picture = heat_map.draw([HourlyUsage("<a&b>", [0, 0.5, 0.5, 1.0])], NOON, UTC)
-    ElementTree.fromstring(picture)
-
-    assert picture.count('class="heat3"') == 1
-    assert picture.count('class="heat5"') == 1
-    assert "for 2 hours" in picture
-
-
-@pytest.mark.parametrize(("part", "shade"), [(0, 0), (0.01, 1), (0.2, 2), (0.99, 5), (1, 5)])
-def test_more_usage_has_a_darker_shade(part: float, shade: int) -> None:
-    assert heat_map.step(part) == shade
-
-
-def test_free_memory_that_is_too_small_is_counted_for_each_size() -> None:
-    ledger = Ledger([a_node("n1", gpus=3)], [held("a", "n1", 0, 10000), held("b", "n1", 1, None)])
-
-    found = {each.size: (each.fitting, each.lost, each.lost_memory) for each in fragmentation(ledger)}
-
-    assert found == {"4 GiB": (2, 0, 0), "8 GiB": (1, 1, 6276), "a whole GPU": (1, 1, 6276)}
-    assert fragmentation(Ledger()) == []
-
-
-def test_a_name_that_looks_like_a_formula_is_not_run_by_a_spreadsheet() -> None:
-    text = as_csv([PersonUsage('=HYPERLINK("x")', A6000, 2, 1.5, 1.25)], NOON, NOON + DAY)
-
-    assert text.splitlines() == [
-        "from,until,person,model,bookings,gpu_hours,covered_hours,opportunistic_hours",
-        '2026-11-16T12:00:00+00:00,2026-11-17T12:00:00+00:00,"\'=HYPERLINK(""x"")",NVIDIA-RTX-A6000,2,1.50,1.25,',
-    ]
 
 
 # --- other rules -----------------------------------------------------------------------------------------------------

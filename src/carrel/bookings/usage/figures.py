@@ -1,0 +1,207 @@
+"""PURE. What was booked, held, active, idle and unknown, side by side: the same rows for page, API and command line.
+
+Bookings say what was booked, to the second; sums of whole days of the lab say what was held. Hours that pods held are
+of a person, and not of the group whose booking covered them: a row of a group has booked hours only.
+"""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from enum import Enum
+
+from carrel.bookings.capacity import booked_gpus
+from carrel.bookings.people import Person
+from carrel.bookings.rules import Booking
+from carrel.bookings.usage.sums import HOUR, By, Step, UsageQuery, UsageSum, steps
+from carrel.ledger.tiers import Tier
+
+
+class RowsBy(Enum):
+    """What there is a row of."""
+
+    PERSON = "person"
+    """And of each model that they used."""
+    MODEL = "model"
+    """Of everybody together."""
+    GPU = "gpu"
+
+
+KEPT_APART: Mapping[RowsBy, Collection[By]] = {
+    RowsBy.PERSON: (By.PERSON, By.MODEL, By.TIER),
+    RowsBy.MODEL: (By.MODEL, By.TIER),
+    RowsBy.GPU: (By.GPU, By.MODEL, By.TIER),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UsageQuestion:
+    start: datetime
+    end: datetime
+    by: RowsBy = RowsBy.PERSON
+    step: Step = Step.WHOLE
+
+    def about(self, person: Person) -> str | None:
+        """Return whose figures alone this person may see; None: everybody's. Sums of everybody are for everybody."""
+        return None if self.by is RowsBy.MODEL or person.may_see_everybodys_figures else person.email
+
+    def query(self, person: Person) -> UsageQuery:
+        return UsageQuery(self.start, self.end, self.step, KEPT_APART[self.by], self.about(person))
+
+
+@dataclass(frozen=True, slots=True)
+class HeldHours:
+    """GPU hours that pods held."""
+
+    held: float = 0.0
+    active: float = 0.0
+    idle: float = 0.0
+    covered: float = 0.0
+    """Of the held ones, those that a booking covered."""
+    opportunistic: float = 0.0
+    """And those beyond a booking, or without one. Pods without a tier held the rest."""
+
+    @property
+    def unknown(self) -> float:
+        return max(self.held - self.active - self.idle, 0.0)
+
+    def __add__(self, other: "HeldHours") -> "HeldHours":
+        return HeldHours(
+            self.held + other.held,
+            self.active + other.active,
+            self.idle + other.idle,
+            self.covered + other.covered,
+            self.opportunistic + other.opportunistic,
+        )
+
+
+NOTHING_HELD = HeldHours()
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """GPU hours of one step."""
+
+    start: datetime
+    """When the step begins."""
+    end: datetime
+    person: str = ""
+    """By person: empty are pods without a person, and people whose names were forgotten."""
+    group: str = ""
+    """For which they booked; empty: for themselves."""
+    model: str = ""
+    gpu: str = ""
+    bookings: int = 0
+    booked: float | None = None
+    """None: bookings are of models, and not of GPUs; or they are made elsewhere."""
+    held: HeldHours | None = None
+    """None: there is no cluster, or the row is of a group."""
+
+    @property
+    def most(self) -> float:
+        return max(self.booked or 0.0, self.held.held if self.held else 0.0)
+
+
+def total(rows: Iterable[UsageRow]) -> HeldHours:
+    found = NOTHING_HELD
+    for row in rows:
+        found += row.held or NOTHING_HELD
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class UsageSources:
+    """What is known. None: it is not."""
+
+    bookings: Iterable[Booking] | None
+    sums: Iterable[UsageSum] | None
+    shares_per_gpu: int = 1
+
+
+@dataclass(slots=True)
+class _Booked:
+    bookings: int = 0
+    hours: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    step: int
+    person: str = ""
+    group: str = ""
+    model: str = ""
+    gpu: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """The times of the rows: whole days of the lab, but for the bookings of the first and the last."""
+
+    starts: Sequence[datetime]
+    ends: Sequence[datetime]
+
+    def within(self, start: datetime, end: datetime) -> Iterable[tuple[int, float]]:
+        """Return the numbers of the steps that this time touches, and how many of its hours are in each."""
+        first = max(bisect_right(self.starts, start) - 1, 0)
+        for number in range(first, len(self.starts)):
+            hours = (min(end, self.ends[number]) - max(start, self.starts[number])) / HOUR
+            if hours <= 0:
+                break
+            yield number, hours
+
+
+def times_of(question: UsageQuestion, zone: tzinfo) -> list[tuple[datetime, datetime]]:
+    """Return when each step begins and ends. The first begins and the last ends when the question does."""
+    starts = [question.start, *(each.start for each in steps(question.query(NOBODY), zone)[1:])]
+    return list(zip(starts, [*starts[1:], question.end], strict=True))
+
+
+def usage_rows(question: UsageQuestion, sources: UsageSources, zone: tzinfo) -> list[UsageRow]:
+    """In the order of the steps; in each, the most hours first. `zone`: the lab's."""
+    spans = steps(question.query(NOBODY), zone)
+    times = _Steps(*zip(*times_of(question, zone), strict=True))
+    booked = _booked(question, sources, times)
+    held = _held(question, sources.sums, [each.start for each in spans])
+    has_booked = sources.bookings is not None and question.by is not RowsBy.GPU
+    rows = [
+        UsageRow(
+            *(times.starts[key.step], times.ends[key.step], key.person, key.group, key.model, key.gpu),
+            bookings=booked[key].bookings if key in booked else 0,
+            booked=(booked[key].hours if key in booked else 0.0) if has_booked else None,
+            held=held.get(key, NOTHING_HELD) if sources.sums is not None and not key.group else None,
+        )
+        for key in dict.fromkeys([*booked, *held])
+    ]
+    return sorted(rows, key=lambda row: (row.start, -row.most, row.person, row.group, row.model, row.gpu))
+
+
+NOBODY = Person("", roles=frozenset())
+
+
+def _booked(question: UsageQuestion, sources: UsageSources, times: _Steps) -> Mapping[_Key, _Booked]:
+    found = defaultdict[_Key, _Booked](_Booked)
+    if sources.bookings is None or question.by is RowsBy.GPU:
+        return found
+    is_named = question.by is RowsBy.PERSON
+    for booking in sources.bookings:
+        gpus = booked_gpus(booking, sources.shares_per_gpu)
+        whose = (booking.user, booking.group) if is_named else ("", "")
+        start, end = max(booking.start, question.start), min(booking.ends, question.end)
+        for step, hours in times.within(start, end):
+            of = found[_Key(step, *whose, model=booking.model)]
+            of.bookings, of.hours = of.bookings + 1, of.hours + hours * gpus
+    return found
+
+
+def _held(
+    question: UsageQuestion, sums: Iterable[UsageSum] | None, starts: Sequence[datetime]
+) -> Mapping[_Key, HeldHours]:
+    numbers, found = {start: number for number, start in enumerate(starts)}, dict[_Key, HeldHours]()
+    for each in sums or ():
+        key = _Key(numbers[each.start], person=each.person or "", model=each.model or "", gpu=each.gpu or "")
+        covered = each.held if each.tier == Tier.BOOKED.value else 0.0
+        opportunistic = each.held if each.tier == Tier.OPPORTUNISTIC.value else 0.0
+        of = HeldHours(each.held, each.active, each.idle, covered, opportunistic)
+        found[key] = found.get(key, NOTHING_HELD) + of
+    return found

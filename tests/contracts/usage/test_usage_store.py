@@ -1,0 +1,132 @@
+"""What the database promises about usage, on SQLite and on PostgreSQL."""
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from carrel.bookings.store.usage import SqlUsage
+from carrel.bookings.usage.sums import (
+    By,
+    Counted,
+    Gap,
+    GpuTotals,
+    Progress,
+    Step,
+    UsageAmount,
+    UsageKey,
+    UsageQuery,
+    UsageSum,
+    hour_of,
+)
+from carrel.ids import GpuUuid
+from carrel.ledger.tiers import Tier
+
+STOCKHOLM = ZoneInfo("Europe/Stockholm")
+NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+G1, G2 = GpuUuid("GPU-1"), GpuUuid("GPU-2")
+WHOLE_HOUR = UsageAmount(3600)
+
+
+def key(hour: datetime, person: str = "ada@lab.org", gpu: GpuUuid = G1, tier: Tier | None = Tier.BOOKED) -> UsageKey:
+    return UsageKey(hour_of(hour, STOCKHOLM), gpu, "A100" if gpu == G1 else "T4", person, tier)
+
+
+async def write(usage: SqlUsage, sums: dict[UsageKey, UsageAmount], until: datetime) -> None:
+    seen = await usage.progress()
+    assert await usage.write(seen.until if seen else None, Progress(until), sums, STOCKHOLM)
+
+
+async def all_sums(usage: SqlUsage, query: UsageQuery) -> list[UsageSum]:
+    return list(await usage.sums(query, STOCKHOLM))
+
+
+async def test_what_was_written_is_read_by_whatever_is_asked_for(usage: SqlUsage) -> None:
+    sums = {
+        key(NOON): UsageAmount(3600, 1800, 900),
+        key(NOON, "bob@lab.org", G2, Tier.OPPORTUNISTIC): UsageAmount(1800),
+        key(NOON + HOUR, "", G2, None): UsageAmount(900),
+    }
+    await write(usage, sums, NOON + 2 * HOUR)
+
+    whole = UsageQuery(NOON, NOON + 2 * HOUR)
+    midnight = datetime(2026, 11, 15, 23, tzinfo=UTC)
+    assert await all_sums(usage, whole) == [
+        UsageSum(midnight, 1.0, 0.25, 0.25, model="A100"),
+        UsageSum(midnight, 0.75, 0.0, 0.0, model="T4"),
+    ]
+    by_person = UsageQuery(NOON, NOON + 2 * HOUR, Step.HOUR, (By.PERSON, By.TIER, By.GPU))
+    assert await all_sums(usage, by_person) == [
+        UsageSum(NOON, 1.0, 0.25, 0.25, person="ada@lab.org", tier="booked", gpu=G1),
+        UsageSum(NOON, 0.5, person="bob@lab.org", tier="opportunistic", gpu=G2),
+        UsageSum(NOON + HOUR, 0.25, person="", tier="", gpu=G2),
+    ]
+    assert (await all_sums(usage, by_person))[0].unknown == 0.5
+    only_bobs = UsageQuery(NOON, NOON + DAY, Step.DAY, (By.GPU,), person="bob@lab.org")
+    assert await all_sums(usage, only_bobs) == [UsageSum(midnight, 0.5, gpu=G2)]
+
+
+async def test_weeks_and_months_are_those_of_the_lab_also_where_the_clock_is_changed(usage: SqlUsage) -> None:
+    first = datetime(2026, 10, 23, 22, tzinfo=UTC)  # Saturday 0:00 in Stockholm; on Sunday summer time ends
+    hours = {key(first + number * HOUR): WHOLE_HOUR for number in range(49 + 7 * 24 + 24)}
+    await write(usage, hours, first + len(hours) * HOUR)
+
+    async def found(step: Step) -> list[tuple[datetime, float]]:
+        query = UsageQuery(first, first + len(hours) * HOUR, step, ())
+        return [(each.start, each.held) for each in await all_sums(usage, query)]
+
+    days = await found(Step.DAY)
+    assert days[:3] == [(first, 24.0), (first + DAY, 25.0), (first + 2 * DAY + HOUR, 24.0)]
+    assert await found(Step.WEEK) == [
+        (first, 49.0),
+        (first + 49 * HOUR, 168.0),
+        (first + (49 + 168) * HOUR, 24.0),
+    ]
+    november = datetime(2026, 10, 31, 23, tzinfo=UTC)
+    assert await found(Step.MONTH) == [(first, 193.0), (november, 48.0)]
+    assert await found(Step.WHOLE) == [(first, 241.0)]
+
+
+async def test_a_day_begins_when_it_does_in_a_lab_half_an_hour_beside_the_others(usage: SqlUsage) -> None:
+    kolkata = ZoneInfo("Asia/Kolkata")
+    midnight = datetime(2026, 11, 16, 18, 30, tzinfo=UTC)
+    assert hour_of(midnight - timedelta(minutes=1), kolkata) == midnight - HOUR
+    sums = {UsageKey(each, G1, "A100"): WHOLE_HOUR for each in (midnight - HOUR, midnight)}
+    assert await usage.write(None, Progress(midnight + HOUR), sums, kolkata)
+
+    found = await usage.sums(UsageQuery(midnight - HOUR, midnight + HOUR, Step.DAY, ()), kolkata)
+    assert [(each.start, each.held) for each in found] == [(midnight - DAY, 1.0), (midnight, 1.0)]
+
+
+async def test_only_who_has_seen_how_far_it_is_counted_writes(usage: SqlUsage) -> None:
+    assert await usage.counted() == Counted()
+    assert await usage.progress() is None
+    totals = {G1: GpuTotals(NOON, NOON - DAY, NOON, 86_000.0, 3_600.5)}
+    assert await usage.write(None, Progress(NOON, totals), {}, STOCKHOLM)
+    assert await usage.progress() == Progress(NOON, totals)
+
+    later = Progress(NOON + HOUR)
+    assert not await usage.write(None, later, {key(NOON): WHOLE_HOUR}, STOCKHOLM)
+    assert await usage.write(NOON, later, {key(NOON): WHOLE_HOUR}, STOCKHOLM)
+    assert not await usage.write(NOON, later, {key(NOON): WHOLE_HOUR}, STOCKHOLM)
+
+    assert await usage.counted() == Counted(NOON, NOON + HOUR)
+    assert [each.held for each in await all_sums(usage, UsageQuery(NOON, NOON + HOUR))] == [1.0]
+
+
+async def test_what_is_written_later_of_an_hour_is_added(usage: SqlUsage) -> None:
+    await write(usage, {key(NOON): UsageAmount(60.5, 60, 0)}, NOON)
+    await write(usage, {key(NOON): UsageAmount(60.5, 60, 60)}, NOON + HOUR)
+
+    (found,) = await all_sums(usage, UsageQuery(NOON, NOON + HOUR, Step.HOUR, (By.GPU,)))
+    assert (found.held, found.active, found.idle) == pytest.approx((121 / 3600, 60 / 3600, 60 / 3600))
+
+
+async def test_gaps_are_found_where_they_are(usage: SqlUsage) -> None:
+    gap = Gap(NOON + HOUR, NOON + 2 * HOUR)
+    assert await usage.write(None, Progress(NOON + 2 * HOUR), {}, STOCKHOLM, [gap])
+
+    assert await usage.gaps(NOON, NOON + HOUR) == []
+    assert await usage.gaps(NOON, NOON + HOUR * 1.5) == [gap]
+    assert await usage.gaps(gap.end, gap.end + DAY) == []
