@@ -16,7 +16,7 @@ from carrel.parsing.time import seconds
 from carrel.parsing.validation import malformed
 from carrel.simulation.idle_pods import FOUR_WEEKS_H
 
-HOUR, WEEK = timedelta(hours=1), timedelta(days=7)
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 
 class _UsageAnswer(msgspec.Struct):
@@ -46,11 +46,11 @@ def _none(why: str) -> tuple[list[UsedHour], str]:
 
 
 def _hours(login: Login, now: datetime) -> list[UsedHour]:
-    """Week by week: all of it in one answer would be large."""
+    """Day by day: all of it in one answer would be large."""
     client, found = BookingClient(login), list[UsedHour]()
     start = now.replace(minute=0, second=0, microsecond=0) - FOUR_WEEKS_H * HOUR
     while start < now:
-        until = min(start + WEEK, now)
+        until = min(start + DAY, now)
         params = {"by": "person", "step": "hour", "start": seconds(start), "end": seconds(until)}
         answer = client.call("GET", "/usage", params=params).body
         try:

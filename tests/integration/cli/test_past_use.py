@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,23 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from carrel.bookings.app import booking_app
+from carrel.bookings.usage.sums import Progress, UsageAmount, UsageKey, hour_of
 from carrel.cli import booking_client
+from carrel.http.serving import Address, serving
+from carrel.ids import GpuUuid
+from carrel.ledger.tiers import Tier
 from carrel.parsing.time import instant
 from kubernetes_in_memory.http_server import serve
+from tests.integration.bookings.conftest import opened, with_tables
+from tests.kit.booking import ADMIN, MEMBER, OTHER, Opened
 from tests.kit.carrel_command import Result, carrel
 from tests.kit.gpus import A6000, a_node
 from tests.kit.lab import a_lab
 
-HOUR = timedelta(hours=1)
+__all__ = ["opened", "with_tables"]
+
+HOUR, GPU = timedelta(hours=1), GpuUuid("GPU-1")
 Answer = Callable[[web.Request], Any]
 
 
@@ -62,17 +72,44 @@ def every_hour(request: web.Request) -> Any:
     return {"items": [*(an_hour(each, **held) for each in hours), an_hour(start, group="vision", held_gpu_hours=None)]}
 
 
-async def test_past_use_is_asked_week_by_week_and_kept_for_28_days_without_names(tmp_path: Path) -> None:
+async def test_past_use_is_asked_day_by_day_and_kept_for_28_days_without_names(tmp_path: Path) -> None:
     async with a_service(every_hour) as (url, seen):
         said = await snapshot(tmp_path, url)
 
-    assert [(each.query["by"], each.query["step"]) for each in seen] == [("person", "hour")] * 5
+    assert [(each.query["by"], each.query["step"]) for each in seen] == [("person", "hour")] * len(seen)
+    assert 28 <= len(seen) <= 29
     assert seen[0].headers["authorization"] == "Bearer carrel_x"
     (use,) = json.loads(said.out)["use"]
     assert (use["user"], use["model"], use["firstHour"]) == ("user-1", A6000, -672)
     assert (use["held"], use["active"], use["idle"]) == ([2.0] * 672, [1.0] * 672, [1.0] * 672), "each hour once"
     assert "ada" not in said.out
     assert said.err == f"Past use of 1 person, as {url} shows it to you: to lab admins everybody's.\n"
+
+
+async def test_the_hours_of_the_booking_service_are_in_the_snapshot_everybodys_for_a_lab_admin(
+    opened: Opened, tmp_path: Path
+) -> None:
+    hour = hour_of(datetime.now(UTC), opened.service.lab_zone)
+    sums = {
+        UsageKey(hour - 2 * HOUR, GPU, A6000, MEMBER, Tier.BOOKED): UsageAmount(3600, 3600, 900),
+        UsageKey(hour - 2 * HOUR, GPU, A6000, MEMBER, Tier.OPPORTUNISTIC): UsageAmount(1800),
+        UsageKey(hour - 50 * HOUR, GPU, A6000, OTHER, None): UsageAmount(3600, 1800, 1800),
+        UsageKey(hour, GPU, A6000, OTHER, None): UsageAmount(60),
+    }
+    assert await opened.usage.write(None, Progress(hour), sums, opened.service.lab_zone)
+    service = replace(opened.service, usage=opened.usage)
+    async with serving(booking_app(service), Address()) as url:
+        admins = await snapshot(tmp_path, url, CARREL_TOKEN=(await opened.caller(ADMIN)).token)
+        own = await snapshot(tmp_path, url, CARREL_TOKEN=(await opened.caller(MEMBER)).token)
+
+    taken = json.loads(admins.out)
+    since = -((instant(taken["taken"], "the snapshot", "taken") - (hour - 2 * HOUR)) // HOUR)  # -2, or an hour more
+    of_member = {"model": A6000, "firstHour": since, "held": [1.5], "active": [0.25], "idle": [0.75]}
+    of_other = {"model": A6000, "firstHour": since - 48, "held": [1.0], "active": [0.5], "idle": [0.0]}
+    everybodys = [{name: each[name] for name in of_member} for each in taken["use"]]
+    assert of_member in everybodys and of_other in everybodys
+    assert len(json.loads(own.out)["use"]) == 1
+    assert (admins.err[:20], own.err[:20]) == ("Past use of 2 people", "Past use of 1 person")
 
 
 def the_last_hour(**more: Any) -> Answer:
