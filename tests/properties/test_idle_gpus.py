@@ -133,7 +133,7 @@ def test_a_covered_pod_never_gives_back_an_idle_gpu(lab: tuple[SimulatedCluster,
     cluster, trace = lab
     ada = PersonId("ada")
     pods = tuple(replace(pod, owner=ada) if pod.node else pod for pod in trace.pods)
-    bookings = tuple(BookingWish(ada, model, 12, 0, 0, END_H * HOUR_S, is_made=True) for model in MODELS)
+    bookings = tuple(BookingWish(ada, model, 12, 0, 0, 2 * END_H * HOUR_S, is_made=True) for model in MODELS)
     booked = cluster, replace(trace, pods=pods, wishes=bookings)
 
     assert simulated(booked, after_h) == simulated(booked)
