@@ -24,7 +24,7 @@ from benchmarks.measuring import Figure, cpu_seconds
 from carrel.bookings.store import tables
 from carrel.bookings.store.database import Database
 from carrel.bookings.store.tables import BOOKED, OPPORTUNISTIC
-from carrel.bookings.store.usage import SqlUsage
+from carrel.bookings.store.usage import SUMS, SqlUsage
 from carrel.bookings.usage.sums import (
     HOURS_KEPT,
     By,
@@ -49,11 +49,11 @@ OWN_MODEL = 0.95
 ZONE = ZoneInfo("Europe/Stockholm")
 END = datetime(2026, 11, 16, 23, tzinfo=UTC)
 MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
-SUMS = (tables.usage_hours, tables.usage_days, tables.usage_model_days, tables.usage_person_months)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 AT_ONCE = 5_000
 QUERIES = {
     "weeks by model": UsageQuery(END - DAYS * DAY, END, Step.WEEK, (By.MODEL, By.TIER)),
+    "weeks by person": UsageQuery(END - DAYS * DAY, END, Step.WEEK, (By.PERSON,)),
     "months by person": UsageQuery(END - DAYS * DAY, END, Step.MONTH, (By.PERSON,)),
     "in one by person, model and tier": UsageQuery(END - DAYS * DAY, END, Step.WHOLE, (By.PERSON, By.MODEL, By.TIER)),
     "weeks of one person": UsageQuery(END - DAYS * DAY, END, Step.WEEK, (By.MODEL,), person="p7@lab.org"),
@@ -134,6 +134,7 @@ class _Pod:
             sums[tables.usage_hours][(at - EPOCH) // MINUTE, self.gpu, self.person, self.tier] += self.ms
         sums[tables.usage_days][number, self.gpu, self.person, self.tier] += self.ms
         sums[tables.usage_model_days][number, model, self.tier] += self.ms
+        sums[tables.usage_person_days][number, self.person, model, self.tier] += self.ms
         sums[tables.usage_person_months][month_of(day), self.person, model, self.tier] += self.ms
 
 

@@ -287,7 +287,6 @@ usage_days = Table(
     _number("gpu_id"),
     _number("person_id"),
     *_sums_of_usage(),
-    Index(None, "person_id", "day"),
     sqlite_with_rowid=False,
 )
 
@@ -299,7 +298,18 @@ usage_model_days = Table(
     *_sums_of_usage(),
     sqlite_with_rowid=False,
 )
-"""The days once more, and the months: few rows, so that a year of models or of people is read at once."""
+"""The days once more without the GPUs, and the months: few rows, so that a year of models or of people is read at
+once."""
+
+usage_person_days = Table(
+    "usage_person_days",
+    metadata,
+    _number("day"),
+    _number("person_id"),
+    Column("model", String(255), primary_key=True),
+    *_sums_of_usage(),
+    sqlite_with_rowid=False,
+)
 
 usage_person_months = Table(
     "usage_person_months",

@@ -55,12 +55,19 @@ from carrel.bookings.usage.sums import (
 from carrel.ids import GpuUuid
 from carrel.ledger.tiers import Tier
 
-D, G, P, W = tables.usage_days.c, tables.usage_gpus.c, tables.usage_people.c, tables.usage_progress.c
+D, G, P, W = tables.usage_person_days.c, tables.usage_gpus.c, tables.usage_people.c, tables.usage_progress.c
 TIERS = {None: tables.UNTIERED, Tier.BOOKED: tables.BOOKED, Tier.OPPORTUNISTIC: tables.OPPORTUNISTIC}
 TIER_WORDS = {number: tier.value if tier else "" for tier, number in TIERS.items()}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 HOUR_MS = 3_600_000
+SUMS = (
+    tables.usage_hours,
+    tables.usage_days,
+    tables.usage_model_days,
+    tables.usage_person_days,
+    tables.usage_person_months,
+)
 AT_ONCE = 500
 """Rows of one statement."""
 
@@ -120,7 +127,7 @@ class SqlUsage:
         booking never waits long for this."""
         today = day_of(now, zone).toordinal()
         await self._delete(tables.usage_hours, _minutes(now - HOURS_KEPT), 60)
-        for table in (tables.usage_days, tables.usage_model_days):
+        for table in (tables.usage_days, tables.usage_model_days, tables.usage_person_days):
             await self._delete(table, today - DAYS_KEPT.days, 1)
         await self._delete(tables.usage_person_months, month_of(day_of(now - DAYS_KEPT, zone)), 1)
         async with self._database.reading() as connection:
@@ -157,9 +164,10 @@ class SqlUsage:
             hours = [_minutes(datetime.combine(date.fromordinal(each), time(), zone)) for each in (day, day + 1)]
             await self._forget_names_in(connection, tables.usage_hours, hours[0], hours[1], nobody)
             await self._forget_names_in(connection, tables.usage_days, day, day + 1, nobody)
+            await self._forget_names_in(connection, tables.usage_person_days, day, day + 1, nobody)
             await _sum_up_month(connection, date.fromordinal(day))
-            used = select(D.person_id).where(D.person_id == P.id).exists()
-            await connection.execute(delete(tables.usage_people).where(P.id != nobody, ~used))
+            unused = P.id.not_in(select(D.person_id).distinct())
+            await connection.execute(delete(tables.usage_people).where(P.id != nobody, unused))
             upsert = self._insert(tables.marks).values(name=NAMELESS, number=day + 1)
             await connection.execute(upsert.on_conflict_do_update(index_elements=["name"], set_={"number": day + 1}))
         return True
@@ -236,13 +244,15 @@ def _statements(query: UsageQuery, zone: tzinfo, names: _Names) -> Iterable[Sele
         yield _summed(within, hour, tables.usage_hours, query, names)
         return
     days: Iterable[Within] = [(each.first.toordinal(),) * 2 + (each.last.toordinal(),) for each in steps(query, zone)]
-    if By.GPU not in query.by and By.PERSON not in query.by and query.person is None:
+    if By.GPU in query.by:
+        yield from _in_steps(days, tables.usage_days, query, names)
+    elif By.PERSON not in query.by and query.person is None:
         yield from _in_steps(days, tables.usage_model_days, query, names)
-        return
-    if By.GPU not in query.by and query.step in (Step.MONTH, Step.WHOLE):
-        months, days = split_by_months(steps(query, zone))
-        yield from _in_steps(months, tables.usage_person_months, query, names)
-    yield from _in_steps(days, tables.usage_days, query, names)
+    else:
+        if query.step in (Step.MONTH, Step.WHOLE):
+            months, days = split_by_months(steps(query, zone))
+            yield from _in_steps(months, tables.usage_person_months, query, names)
+        yield from _in_steps(days, tables.usage_person_days, query, names)
 
 
 def _in_steps(times: Iterable[Within], table: Table, query: UsageQuery, names: _Names) -> Iterable[Select[Any]]:
@@ -320,16 +330,14 @@ async def _moved(connection: AsyncConnection, seen: datetime | None, progress: P
 async def _rows(connection: AsyncConnection, sums: Sums, zone: tzinfo) -> Mapping[Table, Sequence[Mapping[str, Any]]]:
     gpus = await _numbers(connection, tables.usage_gpus, {(key.gpu, key.model) for key in sums})
     people = await _numbers(connection, tables.usage_people, {(key.person,) for key in sums})
-    added: dict[Table, dict[tuple[Any, ...], UsageAmount]] = {
-        table: defaultdict(UsageAmount)
-        for table in (tables.usage_hours, tables.usage_days, tables.usage_model_days, tables.usage_person_months)
-    }
+    added = {table: defaultdict[tuple[Any, ...], UsageAmount](UsageAmount) for table in SUMS}
     for key, amount in sums.items():
         gpu, day = gpus[key.gpu, key.model], day_of(key.hour, zone)
         person, tier = people[(key.person,)], TIERS[key.tier]
         added[tables.usage_hours][_minutes(key.hour), gpu, person, tier] += amount
         added[tables.usage_days][day.toordinal(), gpu, person, tier] += amount
         added[tables.usage_model_days][day.toordinal(), key.model, tier] += amount
+        added[tables.usage_person_days][day.toordinal(), person, key.model, tier] += amount
         added[tables.usage_person_months][month_of(day), person, key.model, tier] += amount
     return {table: [_row(table, *each) for each in sorted(of.items())] for table, of in added.items()}
 
@@ -346,8 +354,8 @@ async def _sum_up_month(connection: AsyncConnection, day: date) -> None:
     first = day.replace(day=1)
     last = (first + timedelta(days=31)).replace(day=1)
     amounts = [func.sum(D[name]) for name in AMOUNTS]
-    within = select(literal(month), D.person_id, G.model, D.tier, *amounts).join(tables.usage_gpus, D.gpu_id == G.id)
-    within = within.where(D.day >= first.toordinal(), D.day < last.toordinal()).group_by(D.person_id, G.model, D.tier)
+    within = select(literal(month), D.person_id, D.model, D.tier, *amounts).group_by(D.person_id, D.model, D.tier)
+    within = within.where(D.day >= first.toordinal(), D.day < last.toordinal())
     await connection.execute(delete(months).where(months.c.month == month))
     await connection.execute(insert(months).from_select([each.name for each in months.c], within))
 
