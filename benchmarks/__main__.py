@@ -19,6 +19,7 @@ BENCHMARKS = (
     "admission",
     "booking",
     "pages",
+    "usage",
     "node",
     "starting",
     "loading",

@@ -38,6 +38,7 @@ async def main() -> None:
         draw_demo(demo.view())
         await take_map(browser, demo.booking_url)
         await take_timeline(browser, demo.booking_url)
+        await take_usage(browser, demo.booking_url)
 
 
 def draw_demo(view: DemoView) -> None:
@@ -63,6 +64,13 @@ async def take_timeline(browser: Browser, url: str) -> None:
         await page.goto("/timeline")
         await expect(page.locator(".check.kept")).to_have_count(7)
         await page.screenshot(path=DOCS / "timeline.png")
+
+
+async def take_usage(browser: Browser, url: str) -> None:
+    async with signed_in(browser, url, "admin", "platform-admin", viewport=SCREEN) as page:
+        await page.goto("/usage?days=30")
+        await expect(page.locator(".use-chart")).to_have_count(3)
+        await page.screenshot(path=DOCS / "usage.png")
 
 
 if __name__ == "__main__":

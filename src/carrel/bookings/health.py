@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from carrel.bookings.mirror import BookingMirror
 from carrel.bookings.records import StoreUnavailable
 from carrel.bookings.service import ServiceParts
+from carrel.bookings.usage.recorder import UsageRecorder
 from carrel.http.asgi import AsgiApp, Receive, Scope, Send
 from carrel.http.health import health_routes
 from carrel.http.metrics import ComponentMetrics, labelled_gauge
@@ -25,7 +26,11 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 
 class BookingMetrics(ComponentMetrics):
     def __init__(
-        self, mirror: BookingMirror | None = None, migration: str = "", api_calls: ApiCalls | None = None
+        self,
+        mirror: BookingMirror | None = None,
+        migration: str = "",
+        api_calls: ApiCalls | None = None,
+        recorder: UsageRecorder | None = None,
     ) -> None:
         """`migration`: of the tables, as they were at the start; empty: not known."""
         super().__init__()
@@ -49,7 +54,24 @@ class BookingMetrics(ComponentMetrics):
         )
         self.mirror = mirror
         self.migration = migration
+        self.recorder = recorder
         self.read_on_scrape(self._of_mirror)
+        self.read_on_scrape(self._of_usage)
+
+    def _of_usage(self) -> Iterable[Metric]:
+        yield GaugeMetricFamily(
+            "carrel_usage_age_seconds",
+            "Since the end of the time whose usage is written, by whichever replica; 0 without a cluster.",
+            value=self.recorder.age_s if self.recorder else 0.0,
+        )
+        yield GaugeMetricFamily(
+            "carrel_usage_waiting",
+            "Slices of time whose usage this replica has counted and nobody has written.",
+            value=self.recorder.waiting if self.recorder else 0,
+        )
+        gaps = CounterMetricFamily("carrel_usage_gaps", "Times in which nobody counted usage, found by this replica.")
+        gaps.add_metric([], self.recorder.gaps if self.recorder else 0)
+        yield gaps
 
     def _of_mirror(self) -> Iterable[Metric]:
         yield GaugeMetricFamily(

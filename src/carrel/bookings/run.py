@@ -145,7 +145,8 @@ async def _serve(
         if mirror is not None:
             store.on_change = mirror.on_change
         recorder = UsageRecorder(usage, view.looks, service.lab_zone, now) if usage and view else None
-        metrics = BookingMetrics(mirror, await database.level(), client.calls if client is not None else None)
+        calls = client.calls if client is not None else None
+        metrics = BookingMetrics(mirror, await database.level(), calls, recorder)
         channels = partial(_channels, settings, http, authenticator)
         notifier = Notifier(service.outbox, store, channels(configuration), now)
         current.on_change(lambda new: notifier.take_channels(channels(new)))

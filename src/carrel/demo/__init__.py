@@ -10,6 +10,7 @@ Reading order:
     component_processes    booking service, webhook and controller as processes
     kubelets nodes         simulates the kubelets of all nodes; with Carrel's agent on each
     bookings     who has booked what, also in the past
+    usage_history    what people held and used in the past
     story        what a booking is worth, and who loses a GPU: the same in every run
     workload     creates and deletes pods, as users do
     screen       who holds what, for a terminal or as plain lines
@@ -31,7 +32,7 @@ class DemoSettings:
     mode: PluginMode = option(
         PluginMode.NATIVE, "Which device plugin hands GPUs over: Carrel's, or NVIDIA's (coexist)."
     )
-    days: int = option(0, "Begin with the bookings of so many simulated days before now.", min=0, max=366)
+    days: int = option(0, "Begin with bookings and usage of so many simulated days before now.", min=0, max=366)
     once: bool = option(False, "Play the story, and end: with 0 if it came true.", "--once")
     seconds: float = option(0, "Stop after so many seconds; 0: when you press Ctrl-C.", min=0)
     seed: int = option(1, "Seed of the order in which pods are created, and of the history.")

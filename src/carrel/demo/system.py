@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -31,6 +32,7 @@ from carrel.demo.component_processes import (
 from carrel.demo.nodes import DemoKubelets, NodeContext
 from carrel.demo.screen import DemoView
 from carrel.demo.story import SHOWN_S, Story
+from carrel.demo.usage_history import write_usage_history
 from carrel.demo.workload import Workload, create_namespace, owner_of
 from carrel.dialects import kai_reservation
 from carrel.dialects.tier import person_of
@@ -136,7 +138,7 @@ class DemoOptions:
     mode: AgentMode = AgentMode.NATIVE
     """Who hands GPUs over: Carrel's device plugin, or NVIDIA's."""
     days: int = 0
-    """Before now, on which people have booked."""
+    """Before now, on which people have booked and used GPUs."""
 
     @property
     def kubelet_chooses(self) -> bool:
@@ -365,6 +367,7 @@ async def _run_people(
     past = history(options.days, nodes, random)
     # Before the others start: to import the store holds up the API, by whose answers they set their clocks.
     await make_bookings(database, nodes, past, [*needed, *bookings_of(workload.owners(), nodes)])
+    await write_usage_history(database, nodes, options.days, random, UTC)
     demo.log("booking service, webhook and controller are starting")
     async with running_components(starter, database) as (booking, webhook), asyncio.TaskGroup() as tasks:
         address.url, demo.booking_url = webhook, booking

@@ -1,12 +1,19 @@
 """What the database promises about usage, on SQLite and on PostgreSQL."""
 
+from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
+from sqlalchemy import select
 
+from carrel.bookings.store.bookings import SqlBookings
+from carrel.bookings.store.database import Database
+from carrel.bookings.store.tables import usage_people
 from carrel.bookings.store.usage import SqlUsage
 from carrel.bookings.usage.sums import (
+    DAYS_KEPT,
     By,
     Counted,
     Gap,
@@ -130,3 +137,65 @@ async def test_gaps_are_found_where_they_are(usage: SqlUsage) -> None:
     assert await usage.gaps(NOON, NOON + HOUR) == []
     assert await usage.gaps(NOON, NOON + HOUR * 1.5) == [gap]
     assert await usage.gaps(gap.end, gap.end + DAY) == []
+
+
+async def test_a_person_who_is_removed_leaves_sums_without_a_name(database: Database, usage: SqlUsage) -> None:
+    await write(usage, {key(NOON): WHOLE_HOUR, key(NOON, "bob@lab.org"): WHOLE_HOUR}, NOON + HOUR)
+
+    async with SqlBookings(database).writing() as writing:
+        await writing.forget_person("ada@lab.org", NOON)
+    await write(usage, {key(NOON + HOUR, "ada@lab.org"): WHOLE_HOUR, key(NOON + HOUR, ""): WHOLE_HOUR}, NOON + 2 * HOUR)
+
+    found = await all_sums(usage, UsageQuery(NOON, NOON + 2 * HOUR, Step.HOUR, (By.PERSON,)))
+    assert [(each.start, each.person, each.held) for each in found] == [
+        (NOON, "", 1.0),
+        (NOON, "bob@lab.org", 1.0),
+        (NOON + HOUR, "", 1.0),
+        (NOON + HOUR, "ada@lab.org", 1.0),  # a pod of hers runs on
+    ]
+
+
+async def test_sums_lose_their_names_after_some_days_and_stay(database: Database, usage: SqlUsage) -> None:
+    people = ["ada@lab.org", "bob@lab.org", ""]
+    days = [key(NOON - number * DAY, who) for number in range(1, 12) for who in people]
+    await write(usage, dict.fromkeys(days, UsageAmount(3600, 1800, 900)), NOON)
+    query = UsageQuery(NOON - 12 * DAY, NOON, Step.DAY, (By.PERSON, By.GPU))
+
+    for _ in range(2):
+        await usage.forget(NOON, STOCKHOLM, 10 * DAY)
+
+        found = await all_sums(usage, query)
+        assert [(each.person, each.held, each.active) for each in found[:4]] == [
+            ("", 3.0, 0.75),
+            ("", 1.0, 0.25),
+            ("ada@lab.org", 1.0, 0.25),
+            ("bob@lab.org", 1.0, 0.25),
+        ]
+        assert sum(each.held for each in found) == 33.0
+        for step in (Step.HOUR, Step.WHOLE):
+            same = replace(query, step=step, by=(By.PERSON,))
+            by_person = Counter[str]()
+            for each in await all_sums(usage, same):
+                by_person[each.person or ""] += round(each.held)
+            assert by_person == {"": 13, "ada@lab.org": 10, "bob@lab.org": 10}
+
+    await usage.forget(NOON + 20 * DAY, STOCKHOLM, 10 * DAY)
+    async with database.reading() as connection:
+        assert list((await connection.execute(select(usage_people.c.person))).scalars()) == [""], "no name is left"
+
+
+async def test_hours_are_deleted_after_90_days_and_days_after_three_years(usage: SqlUsage) -> None:
+    ages = [1, 89, 91, 1095, 1097]
+    await write(usage, {key(NOON - age * DAY): WHOLE_HOUR for age in ages}, NOON)
+    assert await usage.write(NOON, Progress(NOON + HOUR), {}, STOCKHOLM, [Gap(NOON - 1200 * DAY, NOON - 1199 * DAY)])
+
+    await usage.forget(NOON, STOCKHOLM, DAYS_KEPT)
+
+    async def ages_of(step: Step, by: By) -> list[int]:
+        found = await all_sums(usage, UsageQuery(NOON - 1200 * DAY, NOON, step, (by,)))
+        return [(NOON - each.start) // DAY for each in found]
+
+    assert await ages_of(Step.HOUR, By.GPU) == [89, 1]
+    assert await ages_of(Step.DAY, By.GPU) == [1095, 91, 89, 1]
+    assert await ages_of(Step.DAY, By.PERSON) == [1095, 91, 89, 1]
+    assert await usage.gaps(NOON - 1200 * DAY, NOON) == []

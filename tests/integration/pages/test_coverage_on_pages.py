@@ -1,5 +1,7 @@
 """What the pages and the API say about coverage, on a small cluster."""
 
+import csv
+import io
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,6 +24,7 @@ from tests.kit.booking import ADMIN, DAY, MEMBER, OTHER, Opened, at, made
 from tests.kit.eventually import eventually
 from tests.kit.gpus import A6000, a_node
 from tests.kit.lab import Clock, Lab, Replica, a_lab
+from tests.kit.usage import usage_counted
 
 WHOLE = {"nvidia.com/gpu": "1"}
 
@@ -230,21 +233,21 @@ async def test_usage_splits_what_pods_held_by_coverage(seen: Seen) -> None:
     await seen.book()
     await seen.runs("first")
     await seen.runs("second")
-    view = seen.opened.service.cluster_view
-    assert view is not None
-    for _ in range(61):
-        view.count_usage(seen.opened.clock.now)
-        seen.opened.clock.now += timedelta(minutes=1)
+    async with usage_counted(seen.opened) as passes:
+        await passes(timedelta(hours=1))
 
     page = await seen.shows("/usage")
-    csv = text_of(await seen.ada.get("/usage.csv"))
+    (row,) = csv.DictReader(io.StringIO(text_of(await seen.ada.get("/usage.csv"))))
     api = (await (await seen.opened.caller(MEMBER)).get("/api/v1/usage")).json
     others = (await (await seen.opened.caller(OTHER)).get("/api/v1/usage")).json
 
-    assert f"{MEMBER} 1.0 1.0 0.0 2.0" in page
-    assert csv.splitlines()[1].endswith(f"{A6000},1,1.02,1.00,1.00")
-    assert [(use["covered_gpu_hours"], use["opportunistic_gpu_hours"]) for use in api["items"]] == [(1.0, 1.0)]
-    assert api["held_since"] is not None
+    assert f"{MEMBER} RTX A6000 1.0 2.0 0.0 0.0 2.0 1.0 1.0" in page
+    assert (row["booked_hours"], row["held_hours"], row["unknown_hours"]) == ("1.0", "2.0", "2.0")
+    assert (row["covered_hours"], row["opportunistic_hours"]) == ("1.0", "1.0")
+    (use,) = api["items"]
+    assert (use["gpu_hours"], use["held_gpu_hours"], use["unknown_gpu_hours"]) == (1.0, 2.0, 2.0)
+    assert (use["covered_gpu_hours"], use["opportunistic_gpu_hours"]) == (1.0, 1.0)
+    assert (api["held_since"], api["held_until"]) == ("2026-11-16T12:00:00Z", "2026-11-16T13:00:00Z")
     assert others["items"] == []
 
 

@@ -165,8 +165,7 @@ def bar(row: UsageRow, most: float) -> Markup:
         if width > 0:
             parts.append(f'<rect class="use-{part}" x="{x:.2f}" y="2" width="{width:.2f}" height="{BAR_HEIGHT - 4}"/>')
             x += width
-    if row.booked:
-        at = pixels * row.booked + 1
+    if (at := pixels * (row.booked or 0.0)) >= 1:
         for kind in ("booked-edge", "booked-line"):
             parts.append(f'<line class="{kind}" x1="{at:.2f}" x2="{at:.2f}" y1="0" y2="{BAR_HEIGHT}"/>')
     return Markup("".join([*parts, "</svg>"]))  # noqa: S704 # made of numbers and constant words

@@ -51,6 +51,12 @@ class Period:
     def asked(self, by: RowsBy, step: Step = Step.WHOLE) -> UsageQuestion:
         return UsageQuestion(self.start, self.now, by, step)
 
+    def counted_hours(self, counted: Counted) -> float:
+        """How much of it is counted at all."""
+        if counted.since is None or counted.until is None:
+            return 0.0
+        return max((min(counted.until, self.now) - max(counted.since, self.start)) / HOUR, 0.0)
+
     def uncounted(self, counted: Counted, gaps: Sequence[Gap]) -> Sequence[Gap]:
         """When nobody counted, with the time before the first count."""
         before = Gap(self.start, min(counted.since or self.now, self.now))
@@ -102,6 +108,7 @@ class UsagePage(Page):
             booked=sum(row.booked or 0.0 for row in by_model),
             held=total(by_model),
             possible=sum(stock.values()) * ((period.now - period.start) / HOUR),
+            possibly_held=sum(stock.values()) * period.counted_hours(counted),
             people=[(row, usage_chart.bar(row, max(each.most for each in people))) for row in people[:MOST_ROWS]],
             more_people=max(len(people) - MOST_ROWS, 0),
             sees_everybody=person.may_see_everybodys_figures,

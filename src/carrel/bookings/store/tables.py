@@ -257,9 +257,12 @@ UNTIERED, BOOKED, OPPORTUNISTIC = 0, 1, 2
 """The tiers in sums of usage."""
 
 
+def _number(name: str) -> Column[int]:
+    return Column(name, Integer, primary_key=True, autoincrement=False)
+
+
 def _sums_of_usage() -> tuple[Column[int], ...]:
     return (
-        Column("person_id", Integer, primary_key=True, autoincrement=False),
         Column("tier", SmallInteger, primary_key=True, autoincrement=False),
         Column("held_ms", BigInteger, nullable=False),
         Column("known_ms", BigInteger, nullable=False),
@@ -270,17 +273,19 @@ def _sums_of_usage() -> tuple[Column[int], ...]:
 usage_hours = Table(
     "usage_hours",
     metadata,
-    Column("hour", Integer, primary_key=True, autoincrement=False),  # its begin, in minutes since 1970
-    Column("gpu_id", Integer, primary_key=True, autoincrement=False),
+    _number("hour"),  # its begin, in minutes since 1970
+    _number("gpu_id"),
+    _number("person_id"),
     *_sums_of_usage(),
     sqlite_with_rowid=False,
 )
 
-usage_gpu_days = Table(
-    "usage_gpu_days",
+usage_days = Table(
+    "usage_days",
     metadata,
-    Column("day", Integer, primary_key=True, autoincrement=False),  # `date.toordinal` of a day of the lab
-    Column("gpu_id", Integer, primary_key=True, autoincrement=False),
+    _number("day"),  # `date.toordinal` of a day of the lab
+    _number("gpu_id"),
+    _number("person_id"),
     *_sums_of_usage(),
     sqlite_with_rowid=False,
 )
@@ -288,12 +293,33 @@ usage_gpu_days = Table(
 usage_model_days = Table(
     "usage_model_days",
     metadata,
-    Column("day", Integer, primary_key=True, autoincrement=False),
+    _number("day"),
     Column("model", String(255), primary_key=True),
     *_sums_of_usage(),
     sqlite_with_rowid=False,
 )
-"""The days once more, without the GPUs: few rows, so that a year of them is read at once."""
+"""The days once more without the GPUs, and the months: few rows, so that a year of models or of people is read at
+once."""
+
+usage_person_days = Table(
+    "usage_person_days",
+    metadata,
+    _number("day"),
+    _number("person_id"),
+    Column("model", String(255), primary_key=True),
+    *_sums_of_usage(),
+    sqlite_with_rowid=False,
+)
+
+usage_person_months = Table(
+    "usage_person_months",
+    metadata,
+    _number("month"),  # 12 times the year, and the months of it that are over
+    _number("person_id"),
+    Column("model", String(255), primary_key=True),
+    *_sums_of_usage(),
+    sqlite_with_rowid=False,
+)
 
 usage_progress = Table(
     "usage_progress",

@@ -7,17 +7,19 @@ the progress says whether it was written.
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import Any
 
 import sqlalchemy.dialects.postgresql
 import sqlalchemy.dialects.sqlite
 from sqlalchemy import (
-    Column,
+    BigInteger,
+    ColumnElement,
     Integer,
-    Row,
     Select,
     Table,
+    cast,
     column,
     delete,
     func,
@@ -44,18 +46,28 @@ from carrel.bookings.usage.sums import (
     UsageAmount,
     UsageQuery,
     UsageSum,
+    Within,
     day_of,
+    month_of,
+    split_by_months,
     steps,
 )
 from carrel.ids import GpuUuid
 from carrel.ledger.tiers import Tier
 
-G, P, W = tables.usage_gpus.c, tables.usage_people.c, tables.usage_progress.c
+D, G, P, W = tables.usage_person_days.c, tables.usage_gpus.c, tables.usage_people.c, tables.usage_progress.c
 TIERS = {None: tables.UNTIERED, Tier.BOOKED: tables.BOOKED, Tier.OPPORTUNISTIC: tables.OPPORTUNISTIC}
 TIER_WORDS = {number: tier.value if tier else "" for tier, number in TIERS.items()}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 HOUR_MS = 3_600_000
+SUMS = (
+    tables.usage_hours,
+    tables.usage_days,
+    tables.usage_model_days,
+    tables.usage_person_days,
+    tables.usage_person_months,
+)
 AT_ONCE = 500
 """Rows of one statement."""
 
@@ -68,16 +80,11 @@ class SqlUsage:
 
     async def sums(self, query: UsageQuery, zone: tzinfo) -> Sequence[UsageSum]:
         """Return what was held, in the order of the steps; where nothing was, there is no sum. `zone`: the lab's."""
-        if query.step is Step.HOUR:
-            starts, statement = None, _of_hours(query)
-        else:
-            of = steps(query, zone)
-            starts, statement = {each.first.toordinal(): each.start for each in of}, _of_days(query, of)
-            if not of:
-                return ()
         async with self._database.reading() as connection:
-            rows = (await connection.execute(statement)).all()
-        return [_sum(row, starts, query.by) for row in rows]
+            names = await _Names.read(connection, query)
+            rows = [row for of in _statements(query, zone, names) for row in await connection.execute(of)]
+        starts = {} if query.step is Step.HOUR else {each.first.toordinal(): each.start for each in steps(query, zone)}
+        return _sums(query.by, rows, names, starts)
 
     async def counted(self) -> Counted:
         async with self._database.reading() as connection:
@@ -120,8 +127,9 @@ class SqlUsage:
         booking never waits long for this."""
         today = day_of(now, zone).toordinal()
         await self._delete(tables.usage_hours, _minutes(now - HOURS_KEPT), 60)
-        for table in (tables.usage_gpu_days, tables.usage_model_days):
+        for table in (tables.usage_days, tables.usage_model_days, tables.usage_person_days):
             await self._delete(table, today - DAYS_KEPT.days, 1)
+        await self._delete(tables.usage_person_months, month_of(day_of(now - DAYS_KEPT, zone)), 1)
         async with self._database.reading() as connection:
             old = tables.usage_gaps.c.ends_at < now - DAYS_KEPT
             has_old = (await connection.execute(select(tables.usage_gaps).where(old).limit(1))).first() is not None
@@ -155,9 +163,10 @@ class SqlUsage:
             nobody = (await _numbers(connection, tables.usage_people, {("",)}))[("",)]
             hours = [_minutes(datetime.combine(date.fromordinal(each), time(), zone)) for each in (day, day + 1)]
             await self._forget_names_in(connection, tables.usage_hours, hours[0], hours[1], nobody)
-            await self._forget_names_in(connection, tables.usage_gpu_days, day, day + 1, nobody)
-            await self._forget_names_in(connection, days, day, day + 1, nobody)
-            unused = P.id.not_in(select(days.c.person_id))
+            await self._forget_names_in(connection, tables.usage_days, day, day + 1, nobody)
+            await self._forget_names_in(connection, tables.usage_person_days, day, day + 1, nobody)
+            await _sum_up_month(connection, date.fromordinal(day))
+            unused = P.id.not_in(select(D.person_id).distinct())
             await connection.execute(delete(tables.usage_people).where(P.id != nobody, unused))
             upsert = self._insert(tables.marks).values(name=NAMELESS, number=day + 1)
             await connection.execute(upsert.on_conflict_do_update(index_elements=["name"], set_={"number": day + 1}))
@@ -199,55 +208,104 @@ def _adding(new: Any, table: Table) -> Any:
 # --- what is read ----------------------------------------------------------------------------------------------------
 
 
-def _of_hours(query: UsageQuery) -> Select[Any]:
-    table = tables.usage_hours
-    hour = table.c.hour
-    within = select(hour.label("step")).where(hour >= _minutes(query.start), hour < _minutes(query.end))
-    return _summed(within, table, query)
+_Key = tuple[Any, ...]
+"""Of a sum that is read: its step, and what else it is kept apart by."""
 
 
-def _of_days(query: UsageQuery, of: Sequence[Any]) -> Select[Any]:
-    table = tables.usage_gpu_days if By.GPU in query.by else tables.usage_model_days
-    days = [(each.first.toordinal(), each.last.toordinal()) for each in of]
-    times = values(column("first", Integer), column("last", Integer), name="days").data(days).cte("steps")
-    day = table.c.day
-    within = select(times.c.first.label("step")).join_from(times, table, (day >= times.c.first) & (day < times.c.last))
-    return _summed(within, table, query)
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What the numbers of GPUs and people stand for."""
+
+    gpus: Mapping[int, str]
+    people: Mapping[int, str]
+    of_person: Sequence[int] | None
+    """The numbers of the only person who is asked for; None: everybody."""
+
+    @classmethod
+    async def read(cls, connection: AsyncConnection, query: UsageQuery) -> "_Names":
+        gpus, people = dict[int, str](), dict[int, str]()
+        if By.GPU in query.by:
+            gpus = {row.id: row.gpu for row in await connection.execute(select(G.id, G.gpu))}
+        if By.PERSON in query.by or query.person is not None:
+            people = {row.id: row.person for row in await connection.execute(select(P.id, P.person))}
+        theirs = [number for number, person in people.items() if person == query.person]
+        return cls(gpus, people, theirs if query.person is not None else None)
+
+    def of(self, by: By) -> Mapping[int, str] | None:
+        """None: rows have the name itself."""
+        return {By.PERSON: self.people, By.TIER: TIER_WORDS, By.GPU: self.gpus}.get(by)
 
 
-def _summed(within: Select[Any], table: Table, query: UsageQuery) -> Select[Any]:
-    people, gpus = tables.usage_people, tables.usage_gpus
-    names: dict[By, Column[Any]] = {By.TIER: table.c.tier}
-    if By.PERSON in query.by or query.person is not None:
-        within = within.join(people, people.c.id == table.c.person_id)
-        names[By.PERSON] = people.c.person
+def _statements(query: UsageQuery, zone: tzinfo, names: _Names) -> Iterable[Select[Any]]:
+    """Return what is to be read, from the tables in which it is the fewest rows."""
+    if query.step is Step.HOUR:
+        hour = tables.usage_hours.c.hour
+        within = select(hour).where(hour >= _minutes(query.start), hour < _minutes(query.end))
+        yield _summed(within, hour, tables.usage_hours, query, names)
+        return
+    days: Iterable[Within] = [(each.first.toordinal(),) * 2 + (each.last.toordinal(),) for each in steps(query, zone)]
+    if By.GPU in query.by:
+        yield from _in_steps(days, tables.usage_days, query, names)
+    elif By.PERSON not in query.by and query.person is None:
+        yield from _in_steps(days, tables.usage_model_days, query, names)
+    else:
+        if query.step in (Step.MONTH, Step.WHOLE):
+            months, days = split_by_months(steps(query, zone))
+            yield from _in_steps(months, tables.usage_person_months, query, names)
+        yield from _in_steps(days, tables.usage_person_days, query, names)
+
+
+def _in_steps(times: Iterable[Within], table: Table, query: UsageQuery, names: _Names) -> Iterable[Select[Any]]:
+    if rows := list(times):
+        named = (column(name, Integer) for name in ("step", "first", "last"))
+        wanted, of = values(*named, name="times").data(rows).cte("steps"), table.primary_key.columns[0]
+        within = select(wanted.c.step).join_from(wanted, table, (of >= wanted.c.first) & (of < wanted.c.last))
+        yield _summed(within, wanted.c.step, table, query, names)
+
+
+def _summed(
+    within: Select[Any], step: ColumnElement[int], table: Table, query: UsageQuery, names: _Names
+) -> Select[Any]:
+    by: dict[By, ColumnElement[Any]] = {By.TIER: table.c.tier}
     if "model" in table.c:
-        names[By.MODEL] = table.c.model
-    elif By.GPU in query.by or By.MODEL in query.by:
-        within = within.join(gpus, gpus.c.id == table.c.gpu_id)
-        names |= {By.MODEL: gpus.c.model, By.GPU: gpus.c.gpu}
-    if query.person is not None:
-        within = within.where(people.c.person == query.person)
-    by = [names[each] for each in By if each in query.by]
-    step = within.selected_columns.step
-    amounts = [func.sum(table.c[name]).label(name) for name in AMOUNTS]
-    return within.add_columns(*by, *amounts).group_by(step, *by).order_by(step, *by)
+        by[By.MODEL] = table.c.model
+    elif By.MODEL in query.by:
+        within = within.join(tables.usage_gpus, table.c.gpu_id == G.id)
+        by[By.MODEL] = G.model
+    if "person_id" in table.c:
+        by[By.PERSON] = table.c.person_id
+    if "gpu_id" in table.c:
+        by[By.GPU] = table.c.gpu_id
+    if names.of_person is not None:
+        within = within.where(table.c.person_id.in_(names.of_person))
+    wanted = [by[each] for each in By if each in query.by]
+    amounts = [cast(func.sum(table.c[name]), BigInteger) for name in AMOUNTS]
+    return within.add_columns(*wanted, *amounts).group_by(step, *wanted)
 
 
-def _sum(row: Row[Any], starts: Mapping[int, datetime] | None, by: Collection[By]) -> UsageSum:
-    held = int(row.held_ms)
-    known = min(int(row.known_ms), held)
-    active = min(int(row.active_ms), known)
-    return UsageSum(
-        start=starts[row.step] if starts is not None else EPOCH + row.step * MINUTE,
-        held=held / HOUR_MS,
-        active=active / HOUR_MS,
-        idle=(known - active) / HOUR_MS,
-        model=row.model if By.MODEL in by else None,
-        person=row.person if By.PERSON in by else None,
-        tier=TIER_WORDS[row.tier] if By.TIER in by else None,
-        gpu=GpuUuid(row.gpu) if By.GPU in by else None,
-    )
+def _sums(
+    by: Collection[By], rows: Iterable[Sequence[Any]], names: _Names, starts: Mapping[int, datetime]
+) -> Sequence[UsageSum]:
+    """Name the rows, and add up those of one name: people whose names were forgotten, a month and the days beside
+    it."""
+    wanted = [each for each in By if each in by]
+    words = [names.of(each) for each in wanted]
+    found: dict[_Key, tuple[int, int, int]] = {}
+    for step, *numbers, held, known, active in rows:
+        key = (step, *(each if of is None else of[each] for of, each in zip(words, numbers, strict=True)))
+        other = found.get(key)
+        if other is not None:
+            held, known, active = held + other[0], known + other[1], active + other[2]
+        found[key] = held, known, active
+    fields = [each.value for each in wanted]
+    sums = []
+    for (step, *named), (held, known, active) in sorted(found.items()):
+        known = min(known, held)
+        active = min(active, known)
+        hours = held / HOUR_MS, active / HOUR_MS, (known - active) / HOUR_MS
+        start = starts[step] if starts else EPOCH + step * MINUTE
+        sums.append(UsageSum(start, *hours, **dict(zip(fields, named, strict=True))))
+    return sums
 
 
 def _minutes(at: datetime) -> int:
@@ -272,16 +330,15 @@ async def _moved(connection: AsyncConnection, seen: datetime | None, progress: P
 async def _rows(connection: AsyncConnection, sums: Sums, zone: tzinfo) -> Mapping[Table, Sequence[Mapping[str, Any]]]:
     gpus = await _numbers(connection, tables.usage_gpus, {(key.gpu, key.model) for key in sums})
     people = await _numbers(connection, tables.usage_people, {(key.person,) for key in sums})
-    added: dict[Table, dict[tuple[Any, ...], UsageAmount]] = {
-        table: defaultdict(UsageAmount)
-        for table in (tables.usage_hours, tables.usage_gpu_days, tables.usage_model_days)
-    }
+    added = {table: defaultdict[tuple[Any, ...], UsageAmount](UsageAmount) for table in SUMS}
     for key, amount in sums.items():
-        gpu, day = gpus[key.gpu, key.model], day_of(key.hour, zone).toordinal()
-        whose = people[(key.person,)], TIERS[key.tier]
-        added[tables.usage_hours][_minutes(key.hour), gpu, *whose] += amount
-        added[tables.usage_gpu_days][day, gpu, *whose] += amount
-        added[tables.usage_model_days][day, key.model, *whose] += amount
+        gpu, day = gpus[key.gpu, key.model], day_of(key.hour, zone)
+        person, tier = people[(key.person,)], TIERS[key.tier]
+        added[tables.usage_hours][_minutes(key.hour), gpu, person, tier] += amount
+        added[tables.usage_days][day.toordinal(), gpu, person, tier] += amount
+        added[tables.usage_model_days][day.toordinal(), key.model, tier] += amount
+        added[tables.usage_person_days][day.toordinal(), person, key.model, tier] += amount
+        added[tables.usage_person_months][month_of(day), person, key.model, tier] += amount
     return {table: [_row(table, *each) for each in sorted(of.items())] for table, of in added.items()}
 
 
@@ -289,6 +346,18 @@ def _row(table: Table, key: tuple[Any, ...], amount: UsageAmount) -> Mapping[str
     names = [each.name for each in table.primary_key]
     in_ms = (round(1000 * each) for each in (amount.held, amount.known, amount.active))
     return dict(zip((*names, *AMOUNTS), (*key, *in_ms), strict=True))
+
+
+async def _sum_up_month(connection: AsyncConnection, day: date) -> None:
+    """Sum the month of that day up again."""
+    months, month = tables.usage_person_months, month_of(day)
+    first = day.replace(day=1)
+    last = (first + timedelta(days=31)).replace(day=1)
+    amounts = [func.sum(D[name]) for name in AMOUNTS]
+    within = select(literal(month), D.person_id, D.model, D.tier, *amounts).group_by(D.person_id, D.model, D.tier)
+    within = within.where(D.day >= first.toordinal(), D.day < last.toordinal())
+    await connection.execute(delete(months).where(months.c.month == month))
+    await connection.execute(insert(months).from_select([each.name for each in months.c], within))
 
 
 async def _numbers(

@@ -167,7 +167,8 @@ class UsageCounter:
 
     def is_slice_over(self, now: datetime) -> bool:
         """Whether a look ends a slice: only that one needs what the GPUs are used for."""
-        return self._was_away(now) or (self._open is not None and now - self._open.start >= SLICE)
+        start = self._open.start if self._open is not None else self._looked
+        return self._was_away(now) or start is None or now - start >= SLICE
 
     def look(self, looks: Iterable[GpuLook], now: datetime, changed: Mapping[HolderId, datetime]) -> None:
         """Count until now. `changed`: when these holders have got or given back GPUs since the last look.

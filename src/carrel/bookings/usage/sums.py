@@ -196,3 +196,28 @@ def _next(day: date, step: Step, last: date) -> date:
     if step is Step.WEEK:
         return day + (7 - day.weekday()) * DAY
     return (day.replace(day=1) + 31 * DAY).replace(day=1) if step is Step.MONTH else last
+
+
+def month_of(day: date) -> int:
+    """Return the number of the month."""
+    return 12 * day.year + day.month - 1
+
+
+Within = tuple[int, int, int]
+"""To which step the rows belong that are from a first number until before a last one: of days, or of months. A step is
+named by the number of its first day."""
+
+
+def split_by_months(of: Sequence[Days]) -> tuple[Sequence[Within], Sequence[Within]]:
+    """Return the whole months that are in these, and the days that are left."""
+    months, days = list[Within](), list[Within]()
+    for each in of:
+        step, last = each.first.toordinal(), each.last.toordinal()
+        first_month = each.first if each.first.day == 1 else _next(each.first, Step.MONTH, each.last)
+        last_month = each.last.replace(day=1)
+        if first_month < last_month:
+            months.append((step, month_of(first_month), month_of(last_month)))
+            days += [(step, step, first_month.toordinal()), (step, last_month.toordinal(), last)]
+        else:
+            days.append((step, step, last))
+    return months, [each for each in days if each[1] < each[2]]

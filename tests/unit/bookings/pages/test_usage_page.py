@@ -23,15 +23,18 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 NAMES = StepNames(Step.DAY, UTC)
 
 
-def a_row(day: int = 0, booked: float | None = None, of: HeldHours | None = None, **more: str) -> UsageRow:
-    return UsageRow(MIDNIGHT + day * DAY, MIDNIGHT + (day + 1) * DAY, model=A6000, booked=booked, held=of, **more)
+def a_row(
+    day: int = 0, booked: float | None = None, of: HeldHours | None = None, person: str = "", group: str = ""
+) -> UsageRow:
+    start, end = MIDNIGHT + day * DAY, MIDNIGHT + (day + 1) * DAY
+    return UsageRow(start, end, person, group, A6000, booked=booked, held=of)
 
 
 def drawn(rows: Sequence[UsageRow], gpus: int = 2, *gaps: Gap) -> ElementTree.Element:
     return ElementTree.fromstring(draw(ModelUsage(A6000, gpus, rows), NAMES, gaps))
 
 
-def heights(picture: ElementTree.Element) -> dict[str, tuple[float, float]]:
+def heights(picture: ElementTree.Element) -> dict[str, tuple[object, object]]:
     """Of each part: where it begins from above, and how high it is."""
     found = {each.get("class", ""): each for each in picture.iter("rect")}
     return {
