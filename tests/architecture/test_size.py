@@ -17,17 +17,17 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
     "admission": 2_246,  # the API server depends on it from its first answer on
-    "bookings": 13_832,  # a form keeps its group; helps without the words of MAIA; models of older drivers in sentences
-    "cli": 7_606,  # snapshots ask the booking service for past use; what if idle GPUs came back
+    "bookings": 15_760,  # usage that lasts, drawn beside what was booked, also by the hour; it runs without bookings
+    "cli": 7_649,  # usage by model and GPU; snapshots ask for past use; what if idle GPUs came back
     "cluster": 5_401,  # what GPUs are used for, in processes that show it
-    "configuration": 1_270,  # odd YAML never ends the controller, mistakes and history have limits; secrets moved
-    "demo": 1_698,  # its pods make their GPUs busy, each in its own way
+    "configuration": 1_290,  # for how long names stay beside usage
+    "demo": 1_845,  # begins with a history of use: people with habits, a stuck counter
     "dialects": 4_771,  # words of the admin, in one module that settings import
     "files beside the folders": 934,  # secrets are no options
     "http": 1_090,  # bodies that are nested too deeply are refused here, for all components
     "jupyterhub": 900,  # a page while a pod changes; a countdown while a GPU is given back; the zone of the person
     "kubernetes": 3_679,  # Events with annotations, for programs
-    "ledger": 4_677,  # what a GPU is used for
+    "ledger": 4_690,  # what a GPU is used for, and whether its power says the same
     "lifecycle": 5_359,  # says in an Event until when a GPU is given back
     "manifests": 74,
     "node": 3_519,  # samples what GPUs do, also where a driver hangs

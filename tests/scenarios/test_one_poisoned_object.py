@@ -254,7 +254,7 @@ class Cluster:
         for name in self.replica.ledger.nodes:
             node, entries = self.replica.ledger.node(name), self.view.entries(name)
             cluster_map.node_on_map(name, node, entries, lambda uid: pod_on_map(self.view, uid, self.replica.words))
-        self.view.count_usage(self.lab.clock.now)
+        self.view.looks.take(with_usage=True)
         self._end_promises()
         inventory = ClusterInventory(self.replica)
         assert inventory.stock()[A6000].gpus == 2

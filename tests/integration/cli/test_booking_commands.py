@@ -239,6 +239,10 @@ def test_a_member_sees_their_own_usage_and_an_admin_sees_all(service: BookingPro
     uma.types("book", "a100", "--days", "1", "--from", "2030-05-06")
     span = ("--since", "2030-05-01", "--until", "2030-06-01", "-o", "json")
 
+    by_month = uma.types("usage", *span[:4], "--by", "model", "--per", "month").out.splitlines()
+    assert by_month[0].split() == ["FROM", "MODEL", "BOOKINGS", "BOOKED"], "what pods hold is not known to it"
+    assert by_month[1].startswith("Wed 01 May 2030 00:00 CEST") and "NVIDIA-A100-SXM4-80GB" in by_month[1]
+    assert uma.types("usage", "--by", "secret").code == 2
     (mine,) = json.loads(uma.types("usage", *span).out)
     expected = {
         "user": "uma@lab.example",

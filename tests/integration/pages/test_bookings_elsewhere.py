@@ -3,6 +3,7 @@
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from fastapi.routing import APIRoute
@@ -15,6 +16,7 @@ from tests.integration.pages.visitor import a_visitor, text_of
 from tests.kit.booking import ADMIN, DAY, MEMBER, Opened
 from tests.kit.eventually import eventually
 from tests.kit.gpus import A6000
+from tests.kit.usage import usage_counted
 
 MAIA = "https://maia.example"
 ABOUT_BOOKINGS = re.compile("booking|timeline|maintenance|feed|availability|next-free|models|groups|schedulability")
@@ -60,6 +62,20 @@ async def test_home_says_where_people_book_and_shows_what_their_pods_hold(seen: 
     assert "1 of 2 are held by no pod" in home
     markup = text_of(await seen.ada.get("/"))
     assert "/timeline" not in markup and "/feed" not in markup and "be booked now" not in home
+
+
+async def test_usage_shows_what_was_held_and_says_that_what_was_booked_is_not_known(seen: Seen) -> None:
+    await seen.runs("first")
+    async with usage_counted(seen.opened) as passes:
+        await passes(timedelta(hours=1))
+
+    page = await seen.shows("/usage")
+
+    assert f"{MEMBER} RTX A6000 – 1.0 0.0 0.0 1.0 0.0 1.0" in page
+    assert f"Bookings are made at {MAIA} , so booked hours are not known here" in page
+    assert "Booked 0" not in page
+    (use,) = (await (await seen.opened.caller(MEMBER)).get("/api/v1/usage")).json["items"]
+    assert (use["gpu_hours"], use["held_gpu_hours"]) == (None, 1.0)
 
 
 async def test_home_of_a_person_without_a_booking_leads_there(seen: Seen) -> None:

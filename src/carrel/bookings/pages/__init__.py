@@ -7,7 +7,7 @@ Reading order:
     after_booking recent_losses    what two of these pages say: what now, and what happened
     account_page               oneself: the zone of times
     admin_page maintenance_page log_page configuration_page    the same for admins
-    timeline cluster_map heat_map      pictures: data in, SVG out (pure)
+    timeline cluster_map usage_chart heat_map      pictures: data in, SVG out (pure)
     forms                      what forms send, and the feedback on it
 
 Every page works without scripts, except that the map does not update by itself. Scripts add live rule checks, dragging

@@ -16,7 +16,7 @@ from carrel.bookings.pages.heat_map import GpuHours
 from carrel.bookings.pages.layout import Handler, Page
 from carrel.bookings.sign_in.authenticator import CurrentPerson
 from carrel.bookings.usage.figures import RowsBy, UsageQuestion, UsageRow, times_of, total
-from carrel.bookings.usage.report import read_usage
+from carrel.bookings.usage.report import read_usage, read_usages
 from carrel.bookings.usage.sums import HOUR, By, Counted, Gap, Step, UsageQuery, UsageSum
 from carrel.ids import GpuUuid
 from carrel.ledger.ledger import Ledger
@@ -84,14 +84,14 @@ class UsagePage(Page):
 
     async def show(self, request: Request, person: CurrentPerson) -> Response:
         service, period = self._service, self._period(request)
-        by_model = await read_usage(service, period.asked(RowsBy.MODEL, period.step), person)
-        people = await read_usage(service, period.asked(RowsBy.PERSON), person)
+        asked = [period.asked(RowsBy.MODEL, period.step), period.asked(RowsBy.PERSON)]
+        by_model, people = await read_usages(service, asked, person)
         counted, gaps = Counted(), list[Gap]()
         if service.usage is not None:
             counted = await service.usage.counted()
             gaps = [*await service.usage.gaps(period.start, period.now)]
         stock = {model: each.gpus for model, each in self._queries.inventory.stock().items()}
-        times = times_of(period.asked(RowsBy.MODEL, period.step), service.lab_zone)
+        times, most = times_of(asked[0], service.lab_zone), max((row.most for row in people), default=0.0)
         models = usage_chart.by_model(by_model, stock, times, is_held_known=service.usage is not None)
         uncounted = period.uncounted(counted, gaps) if service.usage is not None else []
         names = usage_chart.StepNames(period.step, service.lab_zone)
@@ -109,7 +109,7 @@ class UsagePage(Page):
             held=total(by_model),
             possible=sum(stock.values()) * ((period.now - period.start) / HOUR),
             possibly_held=sum(stock.values()) * period.counted_hours(counted),
-            people=[(row, usage_chart.bar(row, max(each.most for each in people))) for row in people[:MOST_ROWS]],
+            people=[(row, usage_chart.bar(row, most)) for row in people[:MOST_ROWS]],
             more_people=max(len(people) - MOST_ROWS, 0),
             sees_everybody=person.may_see_everybodys_figures,
             has_cluster=cluster is not None,

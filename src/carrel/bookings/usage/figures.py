@@ -5,16 +5,20 @@ of a person, and not of the group whose booking covered them: a row of a group h
 """
 
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from enum import Enum
+from typing import NamedTuple
 
 from carrel.bookings.capacity import booked_gpus
 from carrel.bookings.people import Person
 from carrel.bookings.rules import Booking
+<<<<<<< HEAD
 from carrel.bookings.usage.sums import HOUR, By, Step, UsageQuery, UsageSum, hour_of, steps
+=======
+from carrel.bookings.usage.sums import By, Step, UsageQuery, UsageSum, steps
+>>>>>>> usage-pages
 from carrel.ledger.tiers import Tier
 
 
@@ -119,36 +123,14 @@ class UsageSources:
     shares_per_gpu: int = 1
 
 
-@dataclass(slots=True)
-class _Booked:
-    bookings: int = 0
-    hours: float = 0.0
+class _Key(NamedTuple):
+    """What a row is of."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Key:
     step: int
     person: str = ""
     group: str = ""
     model: str = ""
     gpu: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class _Steps:
-    """The times of the rows: whole days of the lab, but for the bookings of the first and the last."""
-
-    starts: Sequence[datetime]
-    ends: Sequence[datetime]
-
-    def within(self, start: datetime, end: datetime) -> Iterable[tuple[int, float]]:
-        """Return the numbers of the steps that this time touches, and how many of its hours are in each."""
-        first = max(bisect_right(self.starts, start) - 1, 0)
-        for number in range(first, len(self.starts)):
-            hours = (min(end, self.ends[number]) - max(start, self.starts[number])) / HOUR
-            if hours <= 0:
-                break
-            yield number, hours
 
 
 def times_of(question: UsageQuestion, zone: tzinfo) -> list[tuple[datetime, datetime]]:
@@ -169,37 +151,52 @@ def _starts(question: UsageQuestion, zone: tzinfo) -> list[datetime]:
 
 def usage_rows(question: UsageQuestion, sources: UsageSources, zone: tzinfo) -> list[UsageRow]:
     """In the order of the steps; in each, the most hours first. `zone`: the lab's."""
+<<<<<<< HEAD
     times = _Steps(*zip(*times_of(question, zone), strict=True))
+=======
+    spans, times = steps(question.query(NOBODY), zone), times_of(question, zone)
+>>>>>>> usage-pages
     booked = _booked(question, sources, times)
     held = _held(question, sources.sums, _starts(question, zone))
     has_booked = sources.bookings is not None and question.by is not RowsBy.GPU
-    rows = [
-        UsageRow(
-            *(times.starts[key.step], times.ends[key.step], key.person, key.group, key.model, key.gpu),
-            bookings=booked[key].bookings if key in booked else 0,
-            booked=(booked[key].hours if key in booked else 0.0) if has_booked else None,
-            held=held.get(key, NOTHING_HELD) if sources.sums is not None and not key.group else None,
+    rows = []
+    for key in dict.fromkeys([*booked, *held]):
+        bookings, hours = booked.get(key, (0, 0.0))
+        rows.append(
+            UsageRow(
+                *(*times[key.step], key.person, key.group, key.model, key.gpu),
+                bookings=bookings,
+                booked=hours if has_booked else None,
+                held=held.get(key, NOTHING_HELD) if sources.sums is not None and not key.group else None,
+            )
         )
-        for key in dict.fromkeys([*booked, *held])
-    ]
     return sorted(rows, key=lambda row: (row.start, -row.most, row.person, row.group, row.model, row.gpu))
 
 
 NOBODY = Person("", roles=frozenset())
 
 
-def _booked(question: UsageQuestion, sources: UsageSources, times: _Steps) -> Mapping[_Key, _Booked]:
-    found = defaultdict[_Key, _Booked](_Booked)
+def _booked(
+    question: UsageQuestion, sources: UsageSources, times: Sequence[tuple[datetime, datetime]]
+) -> Mapping[_Key, tuple[int, float]]:
+    """Return how many bookings there were, and how many of their hours, in each step that they touch."""
+    found = dict[_Key, tuple[int, float]]()
     if sources.bookings is None or question.by is RowsBy.GPU:
         return found
+    # In seconds: there are thousands of bookings in a year, and instants are compared more slowly than numbers.
+    starts, ends = [start.timestamp() for start, _ in times], [end.timestamp() for _, end in times]
     is_named = question.by is RowsBy.PERSON
     for booking in sources.bookings:
         gpus = booked_gpus(booking, sources.shares_per_gpu)
-        whose = (booking.user, booking.group) if is_named else ("", "")
-        start, end = max(booking.start, question.start), min(booking.ends, question.end)
-        for step, hours in times.within(start, end):
-            of = found[_Key(step, *whose, model=booking.model)]
-            of.bookings, of.hours = of.bookings + 1, of.hours + hours * gpus
+        person, group = (booking.user, booking.group) if is_named else ("", "")
+        start, end = max(booking.start.timestamp(), starts[0]), min(booking.ends.timestamp(), ends[-1])
+        step = bisect_right(starts, start) - 1
+        while start < end:
+            until = min(end, ends[step])
+            key = _Key(step, person, group, booking.model)
+            bookings, hours = found.get(key, (0, 0.0))
+            found[key] = bookings + 1, hours + gpus * (until - start) / 3600
+            start, step = until, step + 1
     return found
 
 
