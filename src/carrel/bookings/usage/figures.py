@@ -14,11 +14,7 @@ from typing import NamedTuple
 from carrel.bookings.capacity import booked_gpus
 from carrel.bookings.people import Person
 from carrel.bookings.rules import Booking
-<<<<<<< HEAD
 from carrel.bookings.usage.sums import HOUR, By, Step, UsageQuery, UsageSum, hour_of, steps
-=======
-from carrel.bookings.usage.sums import By, Step, UsageQuery, UsageSum, steps
->>>>>>> usage-pages
 from carrel.ledger.tiers import Tier
 
 
@@ -151,11 +147,7 @@ def _starts(question: UsageQuestion, zone: tzinfo) -> list[datetime]:
 
 def usage_rows(question: UsageQuestion, sources: UsageSources, zone: tzinfo) -> list[UsageRow]:
     """In the order of the steps; in each, the most hours first. `zone`: the lab's."""
-<<<<<<< HEAD
-    times = _Steps(*zip(*times_of(question, zone), strict=True))
-=======
-    spans, times = steps(question.query(NOBODY), zone), times_of(question, zone)
->>>>>>> usage-pages
+    times = times_of(question, zone)
     booked = _booked(question, sources, times)
     held = _held(question, sources.sums, _starts(question, zone))
     has_booked = sources.bookings is not None and question.by is not RowsBy.GPU
