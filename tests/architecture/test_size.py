@@ -17,17 +17,17 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
     "admission": 2_246,  # the API server depends on it from its first answer on
-    "bookings": 15_760,  # usage that lasts, drawn beside what was booked, also by the hour; it runs without bookings
+    "bookings": 15_800,  # usage that lasts, drawn beside what was booked; it runs without bookings
     "cli": 7_649,  # usage by model and GPU; snapshots ask for past use; what if idle GPUs came back
     "cluster": 5_401,  # what GPUs are used for, in processes that show it
-    "configuration": 1_290,  # for how long names stay beside usage
+    "configuration": 1_281,  # how long usage keeps names
     "demo": 1_845,  # begins with a history of use: people with habits, a stuck counter
     "dialects": 4_771,  # words of the admin, in one module that settings import
     "files beside the folders": 934,  # secrets are no options
     "http": 1_090,  # bodies that are nested too deeply are refused here, for all components
     "jupyterhub": 900,  # a page while a pod changes; a countdown while a GPU is given back; the zone of the person
     "kubernetes": 3_679,  # Events with annotations, for programs
-    "ledger": 4_690,  # what a GPU is used for, and whether its power says the same
+    "ledger": 4_685,  # whether a GPU draws like an idle one, for live and kept activity
     "lifecycle": 5_359,  # says in an Event until when a GPU is given back
     "manifests": 74,
     "node": 3_519,  # samples what GPUs do, also where a driver hangs

@@ -2,6 +2,8 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
 
 from carrel.bookings.rules import Booking
 from carrel.ids import GpuUuid, NodeName
@@ -115,6 +117,18 @@ def _plain(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
-def booked_gpus(booking: Booking, shares_per_gpu: int) -> float:
+class BookedTime(NamedTuple):
+    """What usage needs of a booking."""
+
+    user: str
+    group: str
+    model: str
+    start: datetime
+    ends: datetime
+    gpus: int = 1
+    share: bool = False
+
+
+def booked_gpus(booking: Booking | BookedTime, shares_per_gpu: int) -> float:
     """How many GPUs a booking counts for: a share counts as its part of one GPU."""
     return 1 / shares_per_gpu if booking.share else booking.gpus

@@ -6,11 +6,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from carrel.bookings.capacity import BookedTime
 from carrel.bookings.people import Person, Role
-from carrel.bookings.rules import Booking
 from carrel.bookings.usage.figures import HeldHours, RowsBy, UsageQuestion, UsageSources, times_of, usage_rows
 from carrel.bookings.usage.sums import Step, UsageSum
-from carrel.ids import BookingId, GpuUuid
+from carrel.ids import GpuUuid
 from tests.kit.gpus import A6000
 
 STOCKHOLM = ZoneInfo("Europe/Stockholm")
@@ -20,11 +20,13 @@ MONDAY = datetime(2026, 11, 15, 23, tzinfo=UTC)
 ADA, BOB = "ada@lab.org", "bob@lab.org"
 
 
-def booked(user: str, start: datetime, hours: float, gpus: int = 1, **more: object) -> Booking:
-    return Booking(BookingId("b"), user, A6000, start, start + hours * HOUR, gpus, **more)  # type: ignore[arg-type] # as named
+def booked(user: str, start: datetime, hours: float, gpus: int = 1, group: str = "", share: bool = False) -> BookedTime:
+    return BookedTime(user, group, A6000, start, start + hours * HOUR, gpus, share)
 
 
-def rows(question: UsageQuestion, *bookings: Booking, sums: tuple[UsageSum, ...] = (), shares: int = 1) -> list[object]:
+def rows(
+    question: UsageQuestion, *bookings: BookedTime, sums: tuple[UsageSum, ...] = (), shares: int = 1
+) -> list[object]:
     found = usage_rows(question, UsageSources(bookings, sums, shares), STOCKHOLM)
     return [(row.person or row.model, row.start, row.bookings, row.booked) for row in found]
 

@@ -25,7 +25,7 @@ from carrel.parsing.printable import spreadsheet_text
 PERIODS = {7: "7 days", 14: "14 days", 30: "30 days", 90: "90 days", 365: "a year"}
 USUAL_PERIOD = 14
 LONGEST_BY_GPU = 14
-"""In days: by the hour, more are too narrow to see."""
+"""In days: by the hour, more are too narrow to see. Of more GPUs than a picture has, fewer days are read."""
 STEPS = {7: Step.DAY, 14: Step.DAY, 30: Step.DAY, 90: Step.WEEK, 365: Step.MONTH}
 A_MINUTE = timedelta(minutes=1)
 MOST_ROWS = 200
@@ -95,8 +95,8 @@ class UsagePage(Page):
         models = usage_chart.by_model(by_model, stock, times, is_held_known=service.usage is not None)
         uncounted = period.uncounted(counted, gaps) if service.usage is not None else []
         names = usage_chart.StepNames(period.step, service.lab_zone)
-        by_gpu = await self._by_gpu(period, counted)
-        cluster = service.cluster_view
+        cluster, latest = service.cluster_view, self._latest_by_gpu(period)
+        by_gpu = await self._by_gpu(latest, counted) if latest is not None else ()
         return self._renderer.page(
             request,
             person,
@@ -117,7 +117,8 @@ class UsagePage(Page):
             gaps=gaps,
             longest_by_gpu=LONGEST_BY_GPU,
             by_gpu=by_gpu,
-            by_gpu_picture=heat_map.draw(by_gpu, period.start, self._queries.zone, uncounted),
+            by_gpu_days=latest.days if latest is not None else 0,
+            by_gpu_picture=heat_map.draw(by_gpu, (latest or period).start, self._queries.zone, uncounted),
             fragmentation=fragmentation(cluster.ledger) if cluster else [],
         )
 
@@ -128,16 +129,29 @@ class UsagePage(Page):
         return Response(as_csv(rows), media_type="text/csv; charset=utf-8", headers=headers)
 
     def _period(self, request: Request) -> Period:
-        text, now, zone = request.query_params.get("days", ""), self._queries.now(), self._service.lab_zone
-        days = int(text) if text in map(str, PERIODS) else USUAL_PERIOD
-        first = now.astimezone(zone).date() - timedelta(days=days - 1)
-        today = datetime.combine(now.astimezone(zone).date(), time(), zone).astimezone(UTC)
+        text = request.query_params.get("days", "")
+        return self._last_days(int(text) if text in map(str, PERIODS) else USUAL_PERIOD)
+
+    def _last_days(self, days: int) -> Period:
+        now, zone = self._queries.now(), self._service.lab_zone
+        today = now.astimezone(zone).date()
+        start, last = (
+            datetime.combine(day, time(), zone).astimezone(UTC) for day in (today - timedelta(days=days - 1), today)
+        )
         # In the first second of a day there is nothing to divide by.
-        return Period(days, datetime.combine(first, time(), zone).astimezone(UTC), max(now, today + A_MINUTE))
+        return Period(days, start, max(now, last + A_MINUTE))
+
+    def _latest_by_gpu(self, period: Period) -> Period | None:
+        """Return the days of which each GPU is shown by the hour; None: none are."""
+        cluster = self._service.cluster_view
+        if self._service.usage is None or cluster is None or period.days > LONGEST_BY_GPU:
+            return None
+        gpus = sum(len(cluster.entries(name)) for name in cluster.ledger.nodes)
+        return self._last_days(min(period.days, max(LONGEST_BY_GPU * MAX_GPUS // max(gpus, 1), 1)))
 
     async def _by_gpu(self, period: Period, counted: Counted) -> Sequence[GpuHours]:
         service = self._service
-        if service.usage is None or service.cluster_view is None or period.days > LONGEST_BY_GPU:
+        if service.usage is None or service.cluster_view is None:
             return ()
         asked = UsageQuery(period.start, period.now, Step.HOUR, (By.GPU,))
         sums = await service.usage.sums(asked, service.lab_zone)

@@ -31,6 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from carrel.bookings.capacity import BookedTime
 from carrel.bookings.groups import BookingGroup, GroupPerson, group_of
 from carrel.bookings.maintenance import Maintenance
 from carrel.bookings.people import CredentialCount
@@ -91,8 +92,15 @@ class SqlReading:
 
     async def within(self, start: datetime, end: datetime, model: str = "") -> Sequence[BookingRecord]:
         """Return those that count and overlap [start, end), ordered by start."""
-        touching = select(tables.bookings).where(B.ends_at > start, B.starts_at < end, B.starts_at < B.ends_at)
+        touching = select(tables.bookings).where(*_touching(start, end))
         return await self._all(_in_order(touching.where(B.model == model) if model else touching))
+
+    async def booked(self, start: datetime, end: datetime, person: str | None = None) -> Sequence[BookedTime]:
+        """Return the times of the same bookings, or of those of one person: what usage needs, of thousands at once."""
+        columns = select(B.person, B.group_name, B.model, B.starts_at, B.ends_at, B.gpus, B.share)
+        found = columns.where(*_touching(start, end), *([] if person is None else [B.person == person]))
+        rows = await self._connection.execute(found)
+        return [BookedTime(*row) for row in rows]
 
     async def made_with_key(self, actor: str, key: str) -> BookingRecord | None:
         return await self._one(_MADE_WITH_KEY, actor=actor, key=key)
@@ -314,6 +322,10 @@ def _in_state(state: State, now: datetime) -> ColumnElement[bool]:
             return and_(B.ends_at <= now, was_cut_short)
         case State.ENDED:
             return and_(B.ends_at <= now, ~was_cut_short)
+
+
+def _touching(start: datetime, end: datetime) -> tuple[ColumnElement[bool], ...]:
+    return B.ends_at > start, B.starts_at < end, B.starts_at < B.ends_at
 
 
 def _in_order(wanted: Select[Any], newest_first: bool = False) -> Select[Any]:

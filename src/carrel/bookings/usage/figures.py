@@ -11,9 +11,8 @@ from datetime import datetime, tzinfo
 from enum import Enum
 from typing import NamedTuple
 
-from carrel.bookings.capacity import booked_gpus
+from carrel.bookings.capacity import BookedTime, booked_gpus
 from carrel.bookings.people import Person
-from carrel.bookings.rules import Booking
 from carrel.bookings.usage.sums import HOUR, By, Step, UsageQuery, UsageSum, hour_of, steps
 from carrel.ledger.tiers import Tier
 
@@ -114,7 +113,7 @@ def total(rows: Iterable[UsageRow]) -> HeldHours:
 class UsageSources:
     """What is known. None: it is not."""
 
-    bookings: Iterable[Booking] | None
+    bookings: Iterable[BookedTime] | None
     sums: Iterable[UsageSum] | None
     shares_per_gpu: int = 1
 
