@@ -36,6 +36,8 @@ PURE_MODULES = (
     "carrel.bookings.records",
     "carrel.bookings.maintenance",
     "carrel.bookings.rules",
+    "carrel.bookings.usage.counter",
+    "carrel.bookings.usage.sums",
     "carrel.configuration.fields",
     "carrel.configuration.schema",
     "carrel.jupyterhub.hand_over",
