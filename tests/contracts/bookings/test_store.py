@@ -15,6 +15,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection
 
+from carrel.bookings.capacity import BookedTime
 from carrel.bookings.groups import GroupSource
 from carrel.bookings.maintenance import Maintenance
 from carrel.bookings.people import CredentialCount, Grant, How, PendingLogin, Role, Scope, Session, Token
@@ -104,6 +105,13 @@ async def test_bookings_are_found_by_person_and_by_period(store: SqlBookings) ->
         assert names(await reading.of("ada@lab.org", "", NOW - 4 * DAY)) == ["past", "running", "later"]
         assert names(await reading.within(NOW + DAY, NOW + 5 * DAY)) == ["bob's", "other model"]
         assert names(await reading.within(NOW, NOW + 9 * DAY, "A6000")) == ["bob's", "running", "later"]
+        bobs = [
+            BookedTime("bob@lab.org", "", "A6000", NOW - DAY, NOW + 2 * DAY),
+            BookedTime("bob@lab.org", "", "A100", NOW, NOW + 9 * DAY),
+        ]
+        assert sorted(await reading.booked(NOW + DAY, NOW + 5 * DAY)) == sorted(bobs)
+        assert sorted(await reading.booked(NOW, NOW + DAY, "bob@lab.org")) == sorted(bobs)
+        assert len(await reading.booked(NOW - 9 * DAY, NOW + 9 * DAY)) == 5, "not those that never began"
 
 
 @pytest.mark.parametrize(
