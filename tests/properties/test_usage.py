@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from carrel.bookings.usage.counter import GpuLook, Holding, UsageCounter
+from carrel.bookings.usage.counter import GpuLook, HeldPart, UsageCounter
 from carrel.bookings.usage.sums import Gap, Progress, UsageAmount, UsageKey, hour_of
 from carrel.ids import GpuUuid, HolderId, PodUid
 from carrel.ledger.gpu_usage import GpuSample, GpuUsage
@@ -46,8 +46,8 @@ class TrueHold:
     rhythm: int
     """It computes for so many minutes of each hour."""
 
-    def holding(self) -> Holding:
-        return Holding(self.uid, self.person, self.tier, self.part, self.start if self.is_dated else None)
+    def holding(self) -> HeldPart:
+        return HeldPart(self.uid, self.person, self.tier, self.part, self.start if self.is_dated else None)
 
     def is_active(self, minute: datetime) -> bool:
         return self.start <= minute < self.end and minute.minute < self.rhythm

@@ -226,7 +226,7 @@ def _keeping(
 
     async def forget() -> None:
         lab = current.value
-        await usage.forget(now(), lab.lab.zone, lab.bookings.usage.names_kept)
+        await usage.forget(now(), lab.lab.zone, lab.bookings.usage_names_kept)
 
     return recorder.run(), _every(FORGET_S, forget)
 

@@ -441,16 +441,6 @@ class Roles:
 
 
 @dataclass(frozen=True, slots=True)
-class UsageRules:
-    """What is kept of usage."""
-
-    names_kept: timedelta = entry(
-        1096 * DAY, "How long sums of usage keep the names of people.", least=7 * DAY, most=1096 * DAY
-    )
-    """As long as the sums are kept: three years. Later sums are nobody's, and the hours stay."""
-
-
-@dataclass(frozen=True, slots=True)
 class Bookings:
     """Carrel's own booking service."""
 
@@ -461,7 +451,10 @@ class Bookings:
     base_path: str = entry("", "Path under which browsers see it.", example="/services/carrel", change=Change.RESTART)
     """A JupyterHub shows its services under its own host, and its proxy does not take the path off."""
     rules: BookingRules = field(default_factory=BookingRules)
-    usage: UsageRules = field(default_factory=UsageRules)
+    usage_names_kept: timedelta = entry(
+        1096 * DAY, "How long sums of usage keep the names of people.", least=7 * DAY, most=1096 * DAY
+    )
+    """As long as the sums: three years. Older sums are nobody's then, and the hours stay."""
     sign_in: SignIn = field(default_factory=SignIn)
     roles: Roles = field(default_factory=Roles)
 

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from carrel.bookings.usage import counter as counting
-from carrel.bookings.usage.counter import GpuLook, Holding, Summed, UsageCounter, progressed
+from carrel.bookings.usage.counter import GpuLook, HeldPart, Summed, UsageCounter, progressed
 from carrel.bookings.usage.sums import Gap, GpuTotals, Progress, UsageAmount
 from carrel.ids import GpuUuid, PodUid
 from carrel.ledger.gpu_usage import GpuSample, GpuUsage
@@ -18,8 +18,8 @@ NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
 ZONE = ZoneInfo("Europe/Stockholm")
 G1 = GpuUuid("GPU-1")
-ADA = Holding(PodUid("a"), "ada@lab.org", Tier.BOOKED, since=NOON - 10 * HOUR)
-BOB = Holding(PodUid("b"), "bob@lab.org", Tier.OPPORTUNISTIC, since=NOON - 10 * HOUR)
+ADA = HeldPart(PodUid("a"), "ada@lab.org", Tier.BOOKED, since=NOON - 10 * HOUR)
+BOB = HeldPart(PodUid("b"), "bob@lab.org", Tier.OPPORTUNISTIC, since=NOON - 10 * HOUR)
 
 
 def a_counter(until: datetime = NOON) -> UsageCounter:
@@ -28,11 +28,11 @@ def a_counter(until: datetime = NOON) -> UsageCounter:
     return counter
 
 
-def look(counter: UsageCounter, at: datetime, *holdings: Holding, usage: GpuUsage | None = None) -> None:
+def look(counter: UsageCounter, at: datetime, *holdings: HeldPart, usage: GpuUsage | None = None) -> None:
     counter.look([GpuLook(G1, "A100", holdings, usage, lowest_watts=25.0)], at, {})
 
 
-def look_every(counter: UsageCounter, minutes: int, *holdings: Holding, start: datetime = NOON) -> None:
+def look_every(counter: UsageCounter, minutes: int, *holdings: HeldPart, start: datetime = NOON) -> None:
     for minute in range(1, minutes + 1):
         look(counter, start + minute * MINUTE, *holdings)
 

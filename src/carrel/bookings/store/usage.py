@@ -7,7 +7,7 @@ the progress says whether it was written.
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import Any
 
@@ -44,6 +44,7 @@ from carrel.bookings.usage.sums import (
     Step,
     Sums,
     UsageAmount,
+    UsageKey,
     UsageQuery,
     UsageSum,
     Within,
@@ -328,10 +329,11 @@ async def _moved(connection: AsyncConnection, seen: datetime | None, progress: P
 
 
 async def _rows(connection: AsyncConnection, sums: Sums, zone: tzinfo) -> Mapping[Table, Sequence[Mapping[str, Any]]]:
-    gpus = await _numbers(connection, tables.usage_gpus, {(key.gpu, key.model) for key in sums})
-    people = await _numbers(connection, tables.usage_people, {(key.person,) for key in sums})
+    rows = [(_fitting(key), amount) for key, amount in sums.items()]
+    gpus = await _numbers(connection, tables.usage_gpus, {(key.gpu, key.model) for key, _ in rows})
+    people = await _numbers(connection, tables.usage_people, {(key.person,) for key, _ in rows})
     added = {table: defaultdict[tuple[Any, ...], UsageAmount](UsageAmount) for table in SUMS}
-    for key, amount in sums.items():
+    for key, amount in rows:
         gpu, day = gpus[key.gpu, key.model], day_of(key.hour, zone)
         person, tier = people[(key.person,)], TIERS[key.tier]
         added[tables.usage_hours][_minutes(key.hour), gpu, person, tier] += amount
@@ -346,6 +348,15 @@ def _row(table: Table, key: tuple[Any, ...], amount: UsageAmount) -> Mapping[str
     names = [each.name for each in table.primary_key]
     in_ms = (round(1000 * each) for each in (amount.held, amount.known, amount.active))
     return dict(zip((*names, *AMOUNTS), (*key, *in_ms), strict=True))
+
+
+def _fitting(key: UsageKey) -> UsageKey:
+    """Return it with names that fit into the columns: they come from pods and reports, which may say anything."""
+    person, model, gpu = (
+        "".join(filter(str.isprintable, text))[:most]
+        for text, most in ((key.person, 320), (key.model, 255), (key.gpu, 255))
+    )
+    return replace(key, person=person, model=model, gpu=GpuUuid(gpu))
 
 
 async def _sum_up_month(connection: AsyncConnection, day: date) -> None:

@@ -43,7 +43,7 @@ LATE = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class HeldPart:
     """A pod that holds a GPU, or a part of it."""
 
     holder: HolderId
@@ -60,7 +60,7 @@ class GpuLook:
 
     gpu: GpuUuid
     model: str
-    holdings: Sequence[Holding] = ()
+    holdings: Sequence[HeldPart] = ()
     usage: GpuUsage | None = None
     lowest_watts: float | None = None
     """What the GPU of its model draws that draws least."""
@@ -73,7 +73,7 @@ class GpuLook:
 class _Presence:
     """For how long somebody held the same."""
 
-    holding: Holding
+    holding: HeldPart
     start: datetime
     end: datetime
 
@@ -271,7 +271,7 @@ class _Before:
     """A GPU at the last look."""
 
     model: str
-    holdings: Mapping[HolderId, Holding]
+    holdings: Mapping[HolderId, HeldPart]
     steady_since: datetime
 
 
@@ -289,7 +289,7 @@ class _Time:
         """The earliest instant of which something is counted."""
         return max(self.start, self.now - LONGEST_FILLED)
 
-    def came(self, holding: Holding) -> datetime:
+    def came(self, holding: HeldPart) -> datetime:
         """Return since when a holder that was not there before counts."""
         at = holding.since or self.changed.get(holding.holder) or self.now
         return min(max(at, self.first), self.now)
@@ -301,7 +301,7 @@ class _Time:
         return min(max(self.changed.get(holder, self.now), self.start), self.now)
 
 
-def _hold(presences: list[_Presence], holding: Holding, start: datetime, end: datetime) -> None:
+def _hold(presences: list[_Presence], holding: HeldPart, start: datetime, end: datetime) -> None:
     if end > start:
         last = next((each for each in presences if each.holding == holding and each.end == start), None)
         if last is not None:
@@ -310,7 +310,7 @@ def _hold(presences: list[_Presence], holding: Holding, start: datetime, end: da
             presences.append(_Presence(holding, start, end))
 
 
-def _fitting(holdings: Sequence[Holding]) -> Sequence[Holding]:
+def _fitting(holdings: Sequence[HeldPart]) -> Sequence[HeldPart]:
     """Return them so that together they hold no more than the GPU, whatever the cluster says."""
     whole = sum(each.part for each in holdings)
     return holdings if whole <= 1 else [replace(each, part=each.part / whole) for each in holdings]
@@ -345,7 +345,7 @@ def progressed(base: GpuTotals | None, new: GpuTotals) -> tuple[GpuTotals, tuple
     if new.since == base.since and new.sampled >= base.sampled and new.active >= base.active:
         return new, (new.sampled - base.sampled, new.active - base.active)
     if new.since >= base.until:
-        return new, (new.sampled, new.active)  # an agent that began anew, after the last report
+        return new, (max(new.sampled, 0.0), max(new.active, 0.0))  # an agent that began anew, after the last report
     is_older = new.since < base.since or new.until <= base.until
     return (base if is_older and new.at - base.at < BELIEVED_AFTER else new), None
 
@@ -376,7 +376,8 @@ def _use(sums: "_Adding", gpu: GpuUuid, seen: _GpuSlice, window: _Window, start:
     if window.active and len({holding.holder for holding, _, _ in spread}) > 1:
         return  # which of them was active is not known
     held = sum((until - since).total_seconds() for _, since, until in spread)
-    active = window.active if held >= length else min(window.active, sampled * held / length)
+    # A minute becomes active as a whole, also what is counted of it already.
+    active = min(window.active, sampled + 60.0 if held >= length else sampled * held / length)
     for holding, since, until in spread:
         seconds = (until - since).total_seconds()
         sums.use(gpu, seen.model, holding, since, until, sampled * seconds / length, active * seconds / held)
@@ -390,19 +391,19 @@ class _Adding:
         self.found: dict[UsageKey, UsageAmount] = defaultdict(UsageAmount)
         self._hour: tuple[datetime, datetime] | None = None
 
-    def hold(self, gpu: GpuUuid, model: str, holding: Holding, start: datetime, end: datetime) -> None:
+    def hold(self, gpu: GpuUuid, model: str, holding: HeldPart, start: datetime, end: datetime) -> None:
         for hour, seconds in self._hours(start, end):
             self._add(hour, gpu, model, holding, UsageAmount(seconds * holding.part))
 
     def use(
-        self, gpu: GpuUuid, model: str, holding: Holding, start: datetime, end: datetime, known: float, active: float
+        self, gpu: GpuUuid, model: str, holding: HeldPart, start: datetime, end: datetime, known: float, active: float
     ) -> None:
         length = (end - start).total_seconds()
         for hour, seconds in self._hours(start, end):
             part = seconds / length * holding.part
             self._add(hour, gpu, model, holding, UsageAmount(0.0, known * part, active * part))
 
-    def _add(self, hour: datetime, gpu: GpuUuid, model: str, holding: Holding, amount: UsageAmount) -> None:
+    def _add(self, hour: datetime, gpu: GpuUuid, model: str, holding: HeldPart, amount: UsageAmount) -> None:
         key = UsageKey(hour, gpu, model, holding.person, holding.tier)
         self.found[key] += amount
 

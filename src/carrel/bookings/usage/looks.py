@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from carrel.bookings.usage.counter import GpuLook, Holding
+from carrel.bookings.usage.counter import GpuLook, HeldPart
 from carrel.cluster.gpu_activities import GpuActivities
 from carrel.cluster.pod_progress import bound_at
 from carrel.cluster.record.shown_gpus import shown_gpus
@@ -50,17 +50,17 @@ class ClusterLooks:
     def _on_shares(self, uids: Iterable[HolderId]) -> None:
         self._changed |= dict.fromkeys(uids, self._carrel.options.now())
 
-    def _holdings(self, entry: GpuEntry) -> Sequence[Holding]:
+    def _holdings(self, entry: GpuEntry) -> Sequence[HeldPart]:
         return [self._holding(entry, uid, share) for uid, share in entry.shares.items()]
 
-    def _holding(self, entry: GpuEntry, uid: HolderId, share: Share) -> Holding:
+    def _holding(self, entry: GpuEntry, uid: HolderId, share: Share) -> HeldPart:
         part = entry.held(share) / entry.gpu.memory
         pod = self._carrel.holders.pod_of(uid) or self._carrel.gone_holders.get(uid)
         if pod is None:
-            return Holding(uid, part=part)
-        otherwise = Holding(uid, part=part)
+            return HeldPart(uid, part=part)
+        otherwise = HeldPart(uid, part=part)
         return self._carrel.isolation.ask("usage", pod, lambda pod: self._known(uid, part, pod), otherwise)
 
-    def _known(self, uid: HolderId, part: float, pod: Pod) -> Holding:
+    def _known(self, uid: HolderId, part: float, pod: Pod) -> HeldPart:
         tier = self._carrel.covered_pods.tier(pod)
-        return Holding(uid, person_of(pod), tier, part, bound_at(pod))
+        return HeldPart(uid, person_of(pod), tier, part, bound_at(pod))

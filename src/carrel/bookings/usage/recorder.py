@@ -26,7 +26,7 @@ LAST_S = 10.0
 JUMP = timedelta(minutes=2)
 """The clock was set if it went on by so much more than time did."""
 BELIEVED_AFTER_S = 600.0
-"""A clock that was set forward is believed after so long: it may be wrong for a while."""
+"""A clock that was set is believed after so long: it may be wrong for a while."""
 AHEAD = timedelta(days=1)
 """Usage that is counted so far into the future was counted by a wrong clock."""
 
@@ -49,6 +49,7 @@ class UsageRecorder:
         self._progress: Progress | None = None
         self._ahead = timedelta()  # of the clock that may be set, before the one that never is
         self._jumped_at: float | None = None
+        self._ahead_since: float | None = None
         self._failed_since: datetime | None = None
         self.gaps = 0
         """How many this process has written."""
@@ -112,7 +113,7 @@ class UsageRecorder:
 
     async def _write(self, is_last: bool) -> None:
         now, until = self._now(), (await self._store.counted()).until
-        if until is None or until - now > AHEAD:
+        if until is None or self._is_ahead(until, now):
             await self._begin(until, now)
         elif self._progress is None or self._progress.until != until:
             self._learn(await self._store.progress())
@@ -130,6 +131,15 @@ class UsageRecorder:
                 log.warning("usage_gap from=%s until=%s: nobody counted", gap.start, gap.end)
             self.gaps += len(summed.gaps)
             self._learn(summed.progress)
+
+    def _is_ahead(self, until: datetime, now: datetime) -> bool:
+        """Whether usage was counted by a wrong clock. It may be ours that is wrong, for a while."""
+        if until - now <= AHEAD:
+            self._ahead_since = None
+            return False
+        if self._ahead_since is None:
+            self._ahead_since = self._clock()
+        return self._clock() - self._ahead_since >= BELIEVED_AFTER_S
 
     async def _begin(self, until: datetime | None, now: datetime) -> None:
         """Count from now on: nothing was counted yet, or only by a wrong clock."""
