@@ -37,6 +37,7 @@ PURE_MODULES = (
     "carrel.bookings.maintenance",
     "carrel.bookings.rules",
     "carrel.bookings.usage.counter",
+    "carrel.bookings.usage.figures",
     "carrel.bookings.usage.sums",
     "carrel.configuration.fields",
     "carrel.configuration.schema",

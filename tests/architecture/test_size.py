@@ -17,11 +17,11 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
     "admission": 2_246,  # the API server depends on it from its first answer on
-    "bookings": 15_736,  # usage by the hour and the day that lasts: counted in every replica, written by one
+    "bookings": 15_760,  # usage that lasts, drawn beside what was booked; it runs without bookings
     "cli": 7_649,  # usage by model and GPU; snapshots ask for past use; what if idle GPUs came back
     "cluster": 5_401,  # what GPUs are used for, in processes that show it
     "configuration": 1_274,  # how long usage keeps names
-    "demo": 1_835,  # its pods make their GPUs busy, each in its own way
+    "demo": 1_835,  # begins with a history of use: people with habits, a stuck counter
     "dialects": 4_771,  # words of the admin, in one module that settings import
     "files beside the folders": 934,  # secrets are no options
     "http": 1_090,  # bodies that are nested too deeply are refused here, for all components

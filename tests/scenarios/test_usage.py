@@ -252,12 +252,25 @@ async def test_a_clock_that_is_wrong_for_some_minutes_counts_nothing_twice(tmp_p
         began = seen.lab.clock.now
         for minute in range(120):
             steady += 60
-            wrong = 30 * DAY if 30 <= minute < 38 else -HOUR if 60 <= minute < 65 else timedelta()
+            wrong = 30 * DAY if 30 <= minute < 38 else -30 * DAY if 60 <= minute < 65 else timedelta()
             seen.lab.clock.now = began + (minute + 1) * MINUTE + wrong
             await service.step()
 
         (sum_,) = await seen.found()
         assert sum_.held == pytest.approx(2.0, abs=0.01)
+
+
+async def test_usage_that_a_wrong_clock_has_counted_ahead_does_not_stop_it_for_good(tmp_path: Path) -> None:
+    async with counting(tmp_path) as seen:
+        ahead = seen.lab.clock.now + 30 * DAY
+        began = (await seen.usage.counted()).until
+        assert await seen.usage.write(began, Progress(ahead), {}, STOCKHOLM)
+        await seen.holds("train")
+        await seen.passes(HOUR)
+
+        (sum_,) = await seen.found()
+        assert sum_.held == pytest.approx(50 / 60, abs=0.05), "for ten minutes its own clock might be the wrong one"
+        assert (await seen.usage.counted()).until == seen.lab.clock.now
 
 
 async def test_while_a_watch_fails_nothing_is_counted_and_afterwards_what_is_known(tmp_path: Path) -> None:

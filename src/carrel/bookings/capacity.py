@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import NamedTuple
 
 from carrel.bookings.rules import Booking
@@ -118,13 +117,13 @@ def _plain(name: str) -> str:
 
 
 class BookedTime(NamedTuple):
-    """What usage needs of a booking."""
+    """What usage needs of a booking. Its times are seconds since 1970: there are thousands in a year."""
 
     user: str
     group: str
     model: str
-    start: datetime
-    ends: datetime
+    start_s: float
+    ends_s: float
     gpus: int = 1
     share: bool = False
 

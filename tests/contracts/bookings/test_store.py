@@ -106,8 +106,8 @@ async def test_bookings_are_found_by_person_and_by_period(store: SqlBookings) ->
         assert names(await reading.within(NOW + DAY, NOW + 5 * DAY)) == ["bob's", "other model"]
         assert names(await reading.within(NOW, NOW + 9 * DAY, "A6000")) == ["bob's", "running", "later"]
         bobs = [
-            BookedTime("bob@lab.org", "", "A6000", NOW - DAY, NOW + 2 * DAY),
-            BookedTime("bob@lab.org", "", "A100", NOW, NOW + 9 * DAY),
+            BookedTime("bob@lab.org", "", "A6000", (NOW - DAY).timestamp(), (NOW + 2 * DAY).timestamp()),
+            BookedTime("bob@lab.org", "", "A100", NOW.timestamp(), (NOW + 9 * DAY).timestamp()),
         ]
         assert sorted(await reading.booked(NOW + DAY, NOW + 5 * DAY)) == sorted(bobs)
         assert sorted(await reading.booked(NOW, NOW + DAY, "bob@lab.org")) == sorted(bobs)

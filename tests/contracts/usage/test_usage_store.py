@@ -199,3 +199,13 @@ async def test_hours_are_deleted_after_90_days_and_days_after_three_years(usage:
     assert await ages_of(Step.DAY, By.GPU) == [1095, 91, 89, 1]
     assert await ages_of(Step.DAY, By.PERSON) == [1095, 91, 89, 1]
     assert await usage.gaps(NOON - 1200 * DAY, NOON) == []
+
+
+async def test_absurd_names_of_pods_and_gpus_are_kept_as_far_as_they_fit(usage: SqlUsage) -> None:
+    names = ["a\x00b", "ab", "\ud800x", "y" * 5000]
+    sums = {UsageKey(NOON, GpuUuid("G" * 999), "M\x00" * 999, name, None): WHOLE_HOUR for name in names}
+    await write(usage, sums, NOON + HOUR)
+
+    found = await all_sums(usage, UsageQuery(NOON, NOON + HOUR, Step.WHOLE, (By.PERSON, By.MODEL)))
+    assert {each.person: each.held for each in found} == {"ab": 2.0, "x": 1.0, "y" * 320: 1.0}
+    assert {each.model for each in found} == {"M" * 255}

@@ -21,7 +21,7 @@ ADA, BOB = "ada@lab.org", "bob@lab.org"
 
 
 def booked(user: str, start: datetime, hours: float, gpus: int = 1, group: str = "", share: bool = False) -> BookedTime:
-    return BookedTime(user, group, A6000, start, start + hours * HOUR, gpus, share)
+    return BookedTime(user, group, A6000, start.timestamp(), (start + hours * HOUR).timestamp(), gpus, share)
 
 
 def rows(

@@ -28,7 +28,7 @@ LONGEST_BY_GPU = 14
 """In days: by the hour, more are too narrow to see. Of more GPUs than a picture has, fewer days are read."""
 STEPS = {7: Step.DAY, 14: Step.DAY, 30: Step.DAY, 90: Step.WEEK, 365: Step.MONTH}
 A_MINUTE = timedelta(minutes=1)
-MOST_ROWS = 200
+MOST_ROWS = 100
 """Of people and models, on the page. The table as CSV has all."""
 MAX_GPUS = 64
 """In one picture."""

@@ -100,7 +100,10 @@ class SqlReading:
         columns = select(B.person, B.group_name, B.model, B.starts_at, B.ends_at, B.gpus, B.share)
         found = columns.where(*_touching(start, end), *([] if person is None else [B.person == person]))
         rows = await self._connection.execute(found)
-        return [BookedTime(*row) for row in rows]
+        return [
+            BookedTime(user, group, model, start.timestamp(), ends.timestamp(), gpus, share)
+            for user, group, model, start, ends, gpus, share in rows
+        ]
 
     async def made_with_key(self, actor: str, key: str) -> BookingRecord | None:
         return await self._one(_MADE_WITH_KEY, actor=actor, key=key)

@@ -171,24 +171,23 @@ def _booked(
     question: UsageQuestion, sources: UsageSources, times: Sequence[tuple[datetime, datetime]]
 ) -> Mapping[_Key, tuple[int, float]]:
     """Return how many bookings there were, and how many of their hours, in each step that they touch."""
-    found = dict[_Key, tuple[int, float]]()
     if sources.bookings is None or question.by is RowsBy.GPU:
-        return found
-    # In seconds: there are thousands of bookings in a year, and instants are compared more slowly than numbers.
+        return {}
+    found: dict[tuple[int, str, str, str, str], list[float]] = {}
     starts, ends = [start.timestamp() for start, _ in times], [end.timestamp() for _, end in times]
     is_named = question.by is RowsBy.PERSON
     for booking in sources.bookings:
         gpus = booked_gpus(booking, sources.shares_per_gpu)
         person, group = (booking.user, booking.group) if is_named else ("", "")
-        start, end = max(booking.start.timestamp(), starts[0]), min(booking.ends.timestamp(), ends[-1])
+        start, end = max(booking.start_s, starts[0]), min(booking.ends_s, ends[-1])
         step = bisect_right(starts, start) - 1
         while start < end:
             until = min(end, ends[step])
-            key = _Key(step, person, group, booking.model)
-            bookings, hours = found.get(key, (0, 0.0))
-            found[key] = bookings + 1, hours + gpus * (until - start) / 3600
+            of = found.setdefault((step, person, group, booking.model, ""), [0, 0.0])
+            of[0] += 1
+            of[1] += gpus * (until - start) / 3600
             start, step = until, step + 1
-    return found
+    return {_Key(*key): (int(bookings), hours) for key, (bookings, hours) in found.items()}
 
 
 def _held(
