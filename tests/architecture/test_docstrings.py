@@ -12,7 +12,7 @@ from tools.ratchets import leaning_docstrings
 
 LEFT = {
     "admission": 0,
-    "bookings": 3,
+    "bookings": 2,
     "cli": 8,
     "cluster": 9,
     "dialects": 8,
