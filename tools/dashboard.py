@@ -280,6 +280,12 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             ),
             "s",
         ),
+        Panel(
+            "Age of counted usage",
+            "Since what pods hold and use was last written, by whichever replica. It waits while the database is away.",
+            (Query("min(carrel_usage_age_seconds)", "last written"),),
+            "s",
+        ),
     ),
     "Health": (
         Panel(
