@@ -17,13 +17,13 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 
 LINES = {
     "admission": 2_246,  # the API server depends on it from its first answer on
-    "bookings": 15_770,  # usage that lasts, drawn beside what was booked; it runs without bookings
-    "cli": 7_507,  # usage by model and GPU, per day, week or month
+    "bookings": 15_774,  # usage that lasts, drawn beside what was booked; it runs without bookings
+    "cli": 7_674,  # usage by model and GPU; snapshots ask for past use; what if idle GPUs came back
     "cluster": 5_401,  # what GPUs are used for, in processes that show it
-    "configuration": 1_290,  # how long usage keeps names
+    "configuration": 1_275,  # how long usage keeps names
     "demo": 1_835,  # begins with a history of use: people with habits, a stuck counter
-    "dialects": 4_780,  # bookings of MAIA as spreadsheets write them, with semicolons and empty rows
-    "files beside the folders": 954,  # where the API server is, without the configuration
+    "dialects": 4_780,  # words of the admin, in one module that settings import
+    "files beside the folders": 954,  # secrets are no options
     "http": 1_090,  # bodies that are nested too deeply are refused here, for all components
     "jupyterhub": 900,  # a page while a pod changes; a countdown while a GPU is given back; the zone of the person
     "kubernetes": 3_679,  # Events with annotations, for programs
@@ -34,7 +34,7 @@ LINES = {
     "parsing": 482,  # finds a zone by its name
     "resource_claims": 3_062,  # everything about ResourceClaims, from the components
     "scheduling": 2_039,  # ids have types of their own
-    "simulation": 2_320,
+    "simulation": 2_622,  # idle GPUs that come back, as people used them in the last four weeks
 }
 """Folder → lines of Python at most, with its subfolders, and without generated stubs."""
 

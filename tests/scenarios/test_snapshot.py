@@ -1,20 +1,26 @@
 """A snapshot of a cluster is the cluster: the same pods hold the same GPUs, and nobody is named."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from carrel.cli.cluster_snapshot import snapshot_of
+import pytest
+
+from carrel.cli.cluster_snapshot import UsedHour, snapshot_of
+from carrel.cluster.gpu_activities import GpuActivities
 from carrel.dialects.gpuclaim_objects import GPU_CLAIMS, GPU_NODE_STATUSES
+from carrel.ids import PersonId
 from carrel.kubernetes.cluster import BindTarget, Json, MergePatch
 from carrel.kubernetes.objects.resources import NODES, PODS
 from carrel.ledger.requests import WHOLE, GpuPolicy, Topology, TopologyMode
 from carrel.simulation import snapshot
-from carrel.simulation.workload import HOUR_S, SimulatedCluster, SimulatedPod, Trace
+from carrel.simulation.workload import HOUR_S, PastUse, SimulatedCluster, SimulatedPod, Trace
 from tests.kit.claimed_pods import a_claim_lab, asking
 from tests.kit.coexist_node import HALF, a_coexist_node
 from tests.kit.eventually import eventually
+from tests.kit.gpu_use import BUSY, QUIET, ReportingAgent
 from tests.kit.gpus import A100, A6000, N1, a_gpu, a_node
 from tests.kit.lab import DAY, Lab, Replica, a_lab
 
@@ -40,8 +46,9 @@ class Taken:
         return self.trace.pods[number - 1]
 
 
-def taken(replica: Replica) -> Taken:
-    found = snapshot_of(replica)
+def taken(replica: Replica, activities: GpuActivities | None = None, used: Iterable[UsedHour] = ()) -> Taken:
+    """Without activities: nothing is known of what pods do with their GPUs."""
+    found = snapshot_of(replica, activities or GpuActivities(replica), used)
     text = json.dumps(found.document)
     return Taken(text, *snapshot.read(json.loads(text), "lab.json"), tuple(found.remarks))
 
@@ -114,6 +121,60 @@ async def test_a_booking_is_there_as_it_is_and_its_person_has_the_number_of_its_
     assert (wish.user, wish.model, wish.gpus, wish.is_made) == (found.named(1).owner, A6000, 2, True)
     assert (wish.asked_s, wish.start_s, wish.lasts_s) == (-HOUR_S, -25 * HOUR_S, 72 * HOUR_S)
     assert found.remarks == ("1 booking of a part of a GPU: not in the snapshot.",)
+
+
+async def test_for_how_long_each_pod_has_been_idle_is_kept_and_what_nobody_knows_is_left_out() -> None:
+    async with a_lab([a_node("n1", gpus=4)]) as lab, lab.replica(is_shown=True) as replica:
+        agent = ReportingAgent(lab, "n1", 3, [replica.view.gpu_usages])
+        for name in ("busy", "idle", "fresh", "unseen"):
+            pod = await lab.pod(name, limits=ONE, annotations=ADA)
+            if name == "fresh":
+                await agent.sample_for(timedelta(hours=2), gpu_0=BUSY, gpu_1=QUIET)
+            assert await replica.bind(pod, "n1") is None
+            await replica.sees(await lab.client.get(PODS, name, "lab"))
+        found = taken(replica, replica.view.activities)
+
+    by_gpu = {str(pod.held[0]): pod.idle_s for pod in found.trace.pods}
+    assert by_gpu.pop("node-1/1") == pytest.approx(2 * HOUR_S, abs=120)
+    assert by_gpu == {"node-1/0": 0.0, "node-1/2": 0.0, "node-1/3": None}
+    assert "lab.example" not in found.text
+
+
+async def test_past_use_is_kept_by_the_hour_under_the_numbers_of_pods_and_bookings() -> None:
+    async with a_lab([a_node("n1")], has_booker=False) as lab, lab.replica() as replica:
+        await replica.sees(await lab.pod("train", limits=ONE, annotations=ADA))
+        now = lab.clock.now
+
+        def used(person: str, hours_ago: float, held: float, active: float = 0.0, idle: float = 0.0) -> UsedHour:
+            return UsedHour(person, A6000, now - timedelta(hours=hours_ago), held, active, idle)
+
+        found = taken(
+            replica,
+            used=[
+                used("ADA@lab.example", 1.0, 1.0, 0.25, 0.75),
+                used("ada@lab.example", 1.5, 0.5, idle=0.5),
+                used("ada@lab.example", 4.2, 2.0),
+                used("eve@lab.example", 672.9, 1.0, active=0.1234567),
+                used("eve@lab.example", 673.0, 1.0),
+                used("eve@lab.example", 0.9, 1.0),
+                used("joe@lab.example", 2.0, 0.0),
+            ],
+        )
+
+    assert found.trace.past_use == (
+        PastUse(found.named(1).owner, A6000, -4, (2.0, 0.0, 0.0, 1.5), (0.0, 0.0, 0.0, 0.25), (0.0, 0.0, 0.0, 1.25)),
+        PastUse(PersonId("user-2"), A6000, -672, (1.0,), (0.123,), (0.0,)),
+    ), "whole hours of the last four weeks in which something was held"
+    assert "lab.example" not in found.text
+
+
+async def test_past_use_that_does_not_add_up_is_written_so_that_it_can_be_read() -> None:
+    async with a_lab([a_node("n1")]) as lab, lab.replica() as replica:
+        hour = UsedHour("ada@lab.example", A6000, lab.clock.now - timedelta(hours=1), 1.0, 0.7, 0.7)
+        found = taken(replica, used=[hour])
+
+    (use,) = found.trace.past_use
+    assert use.held == (1.4,)
 
 
 async def test_nobody_is_named_in_a_snapshot() -> None:

@@ -13,7 +13,7 @@ Reading order:
     helm_release            the helm release that installed Carrel, for hints
     simulate simulation_comparison    what if: places the pods of a trace, on several cores
     simulation_files simulation_runs simulation_output    what it reads, runs and writes
-    snapshot cluster_snapshot    prints the cluster's state, for simulate; collects it
+    snapshot cluster_snapshot past_use    prints the cluster's state, for simulate; collects it; asks who used what
     scheduler_config        prints the configuration of kube-scheduler
     options complete        options that several commands share; what the shell completes
     booking_client dates    the HTTP client of the booking service; how dates are read

@@ -18,9 +18,12 @@ In the last line, to place the pod anew would give it GPUs that it does not have
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Annotated, Any
 
+import msgspec
+
+from carrel.cluster.gpu_activities import GpuActivities
 from carrel.cluster.pod_progress import created_at, is_ending
 from carrel.cluster.pod_requests import request_in
 from carrel.cluster.record.shown_gpus import shown_gpus
@@ -31,15 +34,20 @@ from carrel.dialects.tier import counts_as, person_of
 from carrel.ids import NO_PERSON, HolderId, NodeName, PersonId, PodUid
 from carrel.kubernetes.objects.kinds import Pod
 from carrel.kubernetes.objects.pods import gates_of
+from carrel.ledger.gpu_activity import ActivityState
 from carrel.ledger.gpus import Gpu, MiB, Node, place_name
 from carrel.ledger.ledger import GpuEntry
 from carrel.ledger.requests import WHOLE, Amount, Memory, Request
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant, seconds
 from carrel.scheduling.machine_room import machine_of, room_of
-from carrel.simulation.snapshot import CENTURY_H, written
-from carrel.simulation.workload import HOUR_S, BookingWish, SimulatedCluster, SimulatedPod, Trace
+from carrel.simulation.idle_pods import FOUR_WEEKS_H
+from carrel.simulation.snapshot import CENTURY_H, GpuHours, written
+from carrel.simulation.workload import HOUR_S, BookingWish, PastUse, SimulatedCluster, SimulatedPod, Trace
 
+NO_HOURS = (0.0, 0.0, 0.0)
+PLACES = 3
+"""Of GPU hours: a few seconds."""
 Parts = dict[Gpu, MiB | None]
 """How much of each GPU; None: the whole of it."""
 
@@ -133,8 +141,20 @@ class Snapshot:
     """What is not in it as it is in the cluster, one sentence each."""
 
 
-def snapshot_of(carrel: ClusterState) -> Snapshot:
-    return _Taking(carrel).snapshot()
+class UsedHour(msgspec.Struct, frozen=True):
+    """What a person's pods did with GPUs of one model in an hour, in the words of the booking service."""
+
+    user: str
+    model: str
+    start: Annotated[datetime, msgspec.Meta(tz=True)]
+    held_gpu_hours: GpuHours | None = None
+    """None: it is about bookings alone."""
+    active_gpu_hours: GpuHours | None = None
+    idle_gpu_hours: GpuHours | None = None
+
+
+def snapshot_of(carrel: ClusterState, activities: GpuActivities, used: Iterable[UsedHour] = ()) -> Snapshot:
+    return _Taking(carrel, activities).snapshot(used)
 
 
 class _Numbers(dict[str, PersonId]):
@@ -150,8 +170,9 @@ class _Numbers(dict[str, PersonId]):
 
 
 class _Taking:
-    def __init__(self, carrel: ClusterState) -> None:
+    def __init__(self, carrel: ClusterState, activities: GpuActivities) -> None:
         self._carrel = carrel
+        self._activities = activities
         self._now = carrel.options.now()
         entries = {name: shown_gpus(carrel.cluster_ledger, name) for name in sorted(carrel.ledger.nodes)}
         self._gpus = {name: [entry.gpu for entry in found] for name, found in entries.items() if found}
@@ -161,14 +182,14 @@ class _Taking:
         self._sets: dict[frozenset[str], str] = {}
         self._left_out: Counter[tuple[str, str]] = Counter()
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, used: Iterable[UsedHour]) -> Snapshot:
         there = [pod for pod in self._carrel.pods.store if not is_ending(pod)]
         there.sort(key=lambda pod: (created_at(pod), pod.metadata.uid))
         held = holdings(self._carrel, there)
         pods = [pod for pod in there if self._counts(pod, held)]
         names = map(PodUid, _numbered("pod", len(pods)))
         saved = tuple(self._pod(pod, name, held.get(pod.metadata.uid)) for pod, name in zip(pods, names, strict=True))
-        workload = Trace(saved, tuple(self._bookings()))
+        workload = Trace(saved, tuple(self._bookings()), tuple(self._past_use(used)))
         document = written(self._cluster(), workload, seconds(self._now))
         remarks = [
             f"{count} {what}{'s' * (count > 1)} {why}."
@@ -224,12 +245,20 @@ class _Taking:
             request = replace(asked, gpus=len(holding.gpus), amount=holding.amount)
             node = self._nodes[holding.node]
             held = tuple(place_name(node, gpu.index) for gpu in holding.gpus)
-            return replace(saved, request=self._kept_of(pod, request), node=node, held=held)
+            idle_s = self._idle_s(pod)
+            return replace(saved, request=self._kept_of(pod, request), node=node, held=held, idle_s=idle_s)
         if pod.spec.node_name:
             if asked is not None and not self._carrel.requests.asks_any_scheduler(pod):
                 self._left_out["pod", GPUS_UNKNOWN] += 1
             return replace(saved, node=self._nodes[pod.spec.node_name])
         return replace(saved, request=self._kept_of(pod, asked) if asked is not None else None)
+
+    def _idle_s(self, pod: Pod) -> float | None:
+        """0: it is active, or has just got its GPUs. None: nobody knows."""
+        activity = self._activities.of_pod(pod)
+        if activity is None or activity.state is ActivityState.UNKNOWN:
+            return None
+        return max(0.0, -self._since_now_s(activity.since)) if activity.is_idle and activity.since else 0.0
 
     def _kept_of(self, pod: Pod, request: Request) -> Request:
         """What does not depend on this moment, and names nothing."""
@@ -266,6 +295,24 @@ class _Taking:
             return min(0.0, self._since_now_s(instant(text, "a booking", "metadata.creationTimestamp")))
         except Malformed:
             return 0.0
+
+    # --- past use ----------------------------------------------------------------------------------------------------
+
+    def _past_use(self, used: Iterable[UsedHour]) -> Iterator[PastUse]:
+        """In whole hours. What nobody held is not written before the first hour in which somebody did, nor after the
+        last."""
+        found: dict[tuple[PersonId, str], dict[int, tuple[float, float, float]]] = {}
+        for each in used:
+            hour = -((self._now - each.start) // timedelta(hours=1))
+            if -FOUR_WEEKS_H <= hour < 0 and each.held_gpu_hours:
+                hours = found.setdefault((self._people[person_named(each.user)], each.model), {})
+                held, active, idle = hours.get(hour, NO_HOURS)
+                active, idle = active + (each.active_gpu_hours or 0.0), idle + (each.idle_gpu_hours or 0.0)
+                hours[hour] = max(held + each.held_gpu_hours, active + idle), active, idle
+        for (person, model), hours in sorted(found.items()):
+            sums = [hours.get(hour, NO_HOURS) for hour in range(min(hours), max(hours) + 1)]
+            rounded = (tuple(round(each, PLACES) for each in of) for of in zip(*sums, strict=True))
+            yield PastUse(person, model, min(hours), *rounded)
 
 
 def _numbered(word: str, count: int) -> list[str]:

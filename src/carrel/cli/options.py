@@ -61,5 +61,24 @@ class ClusterQuerySettings(ContextSettings):
 
 
 @dataclass(frozen=True)
+class BesideClusterSettings:
+    """A booking service, for commands that read the cluster, where `--server` is the API server."""
+
+    booking_service: str = option(
+        "",
+        "URL of the booking service, for what the cluster does not say; default: the last login.",
+        envvar="CARREL_URL",
+    )
+    token: str = setting("", "Token for the booking service.", show_default=False)
+    insecure: bool = setting(False, "Send the token without TLS, even to another machine.")
+    hub_token: str = option(
+        "", "Token of a notebook, if there is no login.", envvar="JUPYTERHUB_API_TOKEN", hidden=True
+    )
+
+    def booking_settings(self) -> BookingServiceSettings:
+        return BookingServiceSettings(self.booking_service, self.token, self.insecure, self.hub_token)
+
+
+@dataclass(frozen=True)
 class PodQuerySettings(ClusterQuerySettings):
     namespace: str = option("", "Namespace of the pod; default: that of the kubeconfig.", "--namespace", "-n")

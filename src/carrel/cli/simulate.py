@@ -37,6 +37,10 @@ class SimulateSettings:
     """At most ten years, as an admin may set it."""
     max_gpus: int | None = option(None, "What if a booking had at most so many GPUs; 0: no limit.", min=0, max=10_000)
     """As an admin may set it."""
+    idle_hours: float | None = option(
+        None, "What if idle GPUs came back after so many hours, when somebody waits (with --from).", min=0.5
+    )
+    """Before half an hour, no GPU is called idle. At most ten years."""
     csv: Path | None = option(None, "Write every run to this file.")
     svg: Path | None = option(None, "Draw the results into this file.")
     """Both are replaced at the end, in UTF-8: a run that breaks leaves the old ones."""
@@ -60,6 +64,8 @@ def simulate(settings: SimulateSettings) -> None:
       carrel simulate --from lab.json --cooldown-days 7
 
       carrel simulate --from lab.json --max-gpus 2
+
+      carrel simulate --from lab.json --idle-hours 4
     """
     from carrel.cli.simulation_comparison import compare
 

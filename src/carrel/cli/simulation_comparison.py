@@ -5,6 +5,7 @@ A case may have GPUs that the cluster does not have yet, as `--add` names them.
 
 import csv
 import io
+import math
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -31,7 +32,7 @@ from carrel.simulation.engine import MOST_ARRIVALS, RunOptions, RunResult, expec
 from carrel.simulation.over_time import TimedResult, run_over_time
 from carrel.simulation.policies import POLICIES
 from carrel.simulation.results import Rows
-from carrel.simulation.workload import SimulatedCluster, Trace
+from carrel.simulation.workload import HOUR_S, SimulatedCluster, Trace
 
 DEFAULT_POLICIES = "random,first-fit,best-fit,spread,fgd,carrel"
 DEFAULT_SEEDS = 10
@@ -39,6 +40,7 @@ OPENB_ARRIVAL = 1.3
 FIRST_SEED = 42
 """As in the paper whose protocol it is."""
 MOST_ARRIVAL, MOST_COOLDOWN_DAYS = 1000, 3650
+LEAST_IDLE_HOURS, MOST_IDLE_HOURS = 0.5, MOST_COOLDOWN_DAYS * 24
 FAILED, INTERRUPTED = 1, 130
 HELP = "carrel simulate --help"
 
@@ -50,6 +52,8 @@ class _Case:
     name: str
     cluster: SimulatedCluster
     rules: BookingRules
+    idle_after_s: float = math.inf
+    """After how long idle GPUs come back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,8 @@ def _simulate(settings: SimulateSettings) -> None:
     if problems := output_problems(list(outputs), {name: file for name, file in inputs.items() if file is not None}):
         raise command_failed("The results cannot be written", "\n".join(problems), HELP, USAGE)
     cases = _cases(settings, cluster)
+    if settings.idle_hours is not None:
+        _say_what_is_known(trace.workload)
     policies = _policies(settings.policies, DEFAULT_POLICIES if len(cases) == 1 else "carrel")
     if arrival:
         seeds = settings.seeds or DEFAULT_SEEDS
@@ -142,11 +148,15 @@ def _arrival(settings: SimulateSettings, trace: TraceFile) -> float:
 
 def _contradictions(settings: SimulateSettings, arrival: float) -> list[str]:
     """Options that would have no effect, a sentence each."""
+    why = []
+    if settings.idle_hours is not None and settings.snapshot is None:
+        why.append("--idle-hours: a trace does not say which pods use their GPUs. It needs a snapshot (--from).")
     if not arrival:
-        why = "--seeds: pods come by the clock here, in one order only. It needs --arrival."
-        return [why] if settings.seeds is not None else []
+        seeds = "--seeds: pods come by the clock here, in one order only. It needs --arrival."
+        return why + [seeds] * (settings.seeds is not None)
     given = {"--cooldown-days": settings.cooldown_days, "--max-gpus": settings.max_gpus}
-    return [
+    given |= {"--idle-hours": settings.idle_hours} if settings.snapshot is not None else {}
+    return why + [
         f"{option}: pods come in random order here, without bookings. It needs --arrival 0."
         for option, value in given.items()
         if value is not None
@@ -183,7 +193,30 @@ def _cases(settings: SimulateSettings, cluster: SimulatedCluster) -> list[_Case]
         rules = replace(rules, max_gpus=settings.max_gpus)
         limit = f"at most {settings.max_gpus} GPU{'s' * (settings.max_gpus > 1)}"
         words.append(limit if settings.max_gpus else "no limit of GPUs")
-    return [*cases, _Case(", ".join(words), cluster, rules)] if words else cases
+    idle_after_s = _idle_after_s(settings)
+    if idle_after_s < math.inf:
+        words.append(f"idle GPUs back after {settings.idle_hours:g} h")
+    return [*cases, _Case(", ".join(words), cluster, rules, idle_after_s)] if words else cases
+
+
+def _idle_after_s(settings: SimulateSettings) -> float:
+    if settings.idle_hours is None:
+        return math.inf
+    if not LEAST_IDLE_HOURS <= settings.idle_hours <= MOST_IDLE_HOURS:
+        expected = f"{LEAST_IDLE_HOURS} to {MOST_IDLE_HOURS}: after half an hour a GPU is called idle"
+        raise Malformed("--idle-hours", "the value", settings.idle_hours, expected)
+    return settings.idle_hours * HOUR_S
+
+
+def _say_what_is_known(workload: Trace) -> None:
+    """What a run with idle GPUs cannot know, on stderr."""
+    holding = [pod for pod in workload.pods if pod.held]
+    unknown = sum(pod.idle_s is None for pod in holding)
+    if unknown:
+        _say(f"{unknown} of {len(holding)} pods with GPUs keep them: nobody knows whether they are idle.")
+    past = {(each.person, each.model) for each in workload.past_use}
+    if unknown < len(holding) and not past:
+        _say("The snapshot has no past use: pods that are idle stay so, and the others are never idle.")
 
 
 # --- in random order -------------------------------------------------------------------------------------------------
@@ -240,7 +273,7 @@ def _arrival_svg(by_case: Sequence[tuple[str, Sequence[RunResult]]]) -> str:
 def _over_time(cases: Sequence[_Case], workload: Trace, runs: _Runs) -> _Comparison:
     jobs = [(number, policy) for number in range(len(cases)) for policy in runs.policies]
     by_case = _by_case(cases, jobs, run_all(timed_run, (cases, workload), jobs, runs.processes))
-    rows = results.timed_rows(by_case)
+    rows = results.timed_rows(by_case, with_idle=cases[-1].idle_after_s < math.inf)
     is_same = results.makes_no_difference(by_case)
     remark = "The change makes no difference for these pods and bookings." if is_same else ""
     return _Comparison(rows, rows, lambda: _timed_svg(by_case), remark)
@@ -249,7 +282,8 @@ def _over_time(cases: Sequence[_Case], workload: Trace, runs: _Runs) -> _Compari
 def timed_run(shared: Any, job: tuple[int, str]) -> TimedResult:
     cases, workload = shared
     number, policy = job
-    return run_over_time(cases[number].cluster, workload, policy, FIRST_SEED, cases[number].rules)
+    case = cases[number]
+    return run_over_time(case.cluster, workload, policy, FIRST_SEED, case.rules, case.idle_after_s)
 
 
 def _timed_svg(by_case: Sequence[tuple[str, Sequence[TimedResult]]]) -> str:

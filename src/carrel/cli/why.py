@@ -3,28 +3,16 @@
 from dataclasses import dataclass
 
 from carrel.cli.complete import pods
-from carrel.cli.options import BookingServiceSettings, PodQuerySettings
-from carrel.option_fields import argument, option, setting
+from carrel.cli.options import BesideClusterSettings, PodQuerySettings
+from carrel.option_fields import argument, option
 
 
 @dataclass(frozen=True)
-class WhySettings(PodQuerySettings):
+class WhySettings(BesideClusterSettings, PodQuerySettings):
+    """In a notebook nobody may read the cluster. The booking service knows the person's own pods."""
+
     pod: str = argument("", "The pod, as pod/NAME or NAME; default: all pods that wait.", autocompletion=pods)
     all_namespaces: bool = option(False, "Pods of all namespaces.", "--all-namespaces", "-A")
-    booking_service: str = option(
-        "",
-        "URL of the booking service, which is asked if the cluster cannot be; default: the last login.",
-        envvar="CARREL_URL",
-    )
-    """In a notebook nobody may read the cluster. The booking service knows the person's own pods."""
-    token: str = setting("", "Token for the booking service.", show_default=False)
-    insecure: bool = setting(False, "Send the token without TLS, even to another machine.")
-    hub_token: str = option(
-        "", "Token of a notebook, if there is no login.", envvar="JUPYTERHUB_API_TOKEN", hidden=True
-    )
-
-    def booking_settings(self) -> BookingServiceSettings:
-        return BookingServiceSettings(self.booking_service, self.token, self.insecure, self.hub_token)
 
 
 def why(settings: WhySettings) -> None:

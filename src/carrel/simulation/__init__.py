@@ -11,6 +11,7 @@ Reading order:
     wishes                when people get the bookings that they wish for
     waiting_pods          who waits, and why
     booked_pods           whom bookings cover, by the product's own index; from whom a booked pod gets its GPUs
+    idle_pods             when pods are idle, if people go on as in the last four weeks
     over_time             one run with a clock, of all these
     results charts        tables, CSV, SVG
 

@@ -118,15 +118,15 @@ def revoke_in_run(
 
 
 def _nodes(state: ClusterInRun, asked: SimulatedPod, opportunistic: Iterable[RunningPod]) -> list[NodeName]:
-    """Those with enough CPU and memory, were all opportunistic pods gone. Not where the GPUs are free already, and only
-    the machine has no room: nobody's GPU would help there."""
+    """Those with opportunistic pods, and enough CPU and memory, were all of these gone. Not where the GPUs are free
+    already, and only the machine has no room: nobody's GPU would help there."""
     on_node: dict[NodeName, list[MachineRoom]] = {}
     for each in opportunistic:
         on_node.setdefault(each.choice.node, []).append(each.pod.machine)
     return [
         name
         for name, has_gpus in zip(state.names, state.has_gpus(asked.request), strict=True)
-        if not has_gpus and state.machine_fits_with(asked, name, _sum(on_node.get(name, ())))
+        if name in on_node and not has_gpus and state.machine_fits_with(asked, name, _sum(on_node[name]))
     ]
 
 

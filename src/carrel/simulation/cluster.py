@@ -93,14 +93,14 @@ class ClusterInRun:
         if placement is not None:
             shares = placement.shares(Holder(pod.name, "trace", pod.name))
             self.ledger.hold(*shares)
-            self.held_gpus += _gpus(placement)
+            self.held_gpus += gpus_of(placement)
         self.machines.occupy(pod.name, node, pod.machine)
         self._changes.append(node)
 
     def leave(self, pod: SimulatedPod, node: NodeName, placement: Placement | None) -> None:
         if placement is not None:
             self.ledger.forget(pod.name)
-            self.held_gpus -= _gpus(placement)
+            self.held_gpus -= gpus_of(placement)
         self.machines.vacate(pod.name)
         self._changes.append(node)
 
@@ -110,7 +110,8 @@ class ClusterInRun:
         return 100 * self.held_gpus / self.total_gpus
 
 
-def _gpus(placement: Placement) -> float:
+def gpus_of(placement: Placement) -> float:
+    """Return how many GPUs it takes; a part of one counts as that."""
     return sum(placement.request.amount.on(gpu.memory) / gpu.memory for gpu in placement.gpus)
 
 

@@ -5,13 +5,16 @@ Where there is no room for one, opportunistic pods lose their GPUs as the contro
 (`ledger.victims`), and are counted; they do not come back. When a booking ends, the pods that it covered end, unless
 another booking covers them then. Other pods are tried in the order of their arrival, and a smaller one may pass.
 
-At one instant, pods end first, then bookings end, then bookings start, then pods arrive; then pods are placed. Pods
-that hold GPUs when the run begins are placed then, and last from then on.
+If idle GPUs are to come back, one of these others that finds no room gets those of opportunistic pods that have been
+idle for long enough: chosen in the same way, and gone for good too. While nobody waits, nobody loses a GPU for it.
+
+At one instant, pods end first, then bookings end, then bookings start, then pods arrive, then pods have been idle for
+long enough; then pods are placed. Pods that hold GPUs when the run begins are placed then, and last from then on.
 """
 
 import heapq
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
@@ -21,10 +24,11 @@ from carrel.ids import NO_BOOKING, BookingId, HolderId, PersonId
 from carrel.ledger.coverage import Entitlement
 from carrel.ledger.placement import Placement, WaitingPod
 from carrel.ledger.requests import Request
-from carrel.ledger.shares import Coverage
-from carrel.ledger.victims import OpportunisticPod
-from carrel.simulation.booked_pods import CoveredPodsInRun, RunningPod, revoke_in_run
-from carrel.simulation.cluster import ClusterInRun
+from carrel.ledger.shares import Coverage, Holder
+from carrel.ledger.victims import OpportunisticPod, Revocation
+from carrel.simulation.booked_pods import NAMESPACE, CoveredPodsInRun, RunningPod, revoke_in_run
+from carrel.simulation.cluster import ClusterInRun, gpus_of
+from carrel.simulation.idle_pods import IdlePodsInRun
 from carrel.simulation.policies import POLICIES, Choice, PolicyContext
 from carrel.simulation.waiting_pods import NO_GPU, NO_MACHINE, NO_SUCH_GPU, Alike, WaitingPodsInRun
 from carrel.simulation.wishes import BookingOutcome, BookingTimes, granted, instant
@@ -58,26 +62,49 @@ class TimedResult:
     """Rule → mean days that a booking began later because of it."""
     curve: Sequence[tuple[float, float]] = ()
     """Hours since the first event, and percent of the GPUs that are held then."""
+    waits_hours: Sequence[float] = ()
+    """For each pod that was not there when the run began: how long it waited, at most until the end."""
+    given_back: int = 0
+    """Pods that lost their idle GPUs to pods that waited."""
+    idle_gpu_hours: float = 0.0
+    """For how long these would have held them longer, and been idle."""
+    active_gpu_hours: float = 0.0
+    """For how long they would have used them later."""
 
 
-BEGINS, POD_ENDS, BOOKING_ENDS, BOOKING_STARTS, POD_ARRIVES = range(5)
+BEGINS, POD_ENDS, BOOKING_ENDS, BOOKING_STARTS, POD_ARRIVES, POD_IDLE = range(6)
 """What happens, in the order in which it counts at one instant."""
 
 
 def run_over_time(
-    cluster: SimulatedCluster, workload: Trace, policy: str, seed: int, rules: BookingRules
+    cluster: SimulatedCluster,
+    workload: Trace,
+    policy: str,
+    seed: int,
+    rules: BookingRules,
+    idle_after_s: float = math.inf,
 ) -> TimedResult:
-    return _Run(cluster, workload, policy, seed, rules).run()
+    """`idle_after_s`: after how long idle GPUs come back if somebody waits."""
+    idle = IdlePodsInRun(cluster, workload, idle_after_s)
+    return _Run(cluster, workload, (policy, seed), rules, idle).run()
 
 
 class _Run:
-    def __init__(self, cluster: SimulatedCluster, workload: Trace, policy: str, seed: int, rules: BookingRules) -> None:
+    def __init__(
+        self,
+        cluster: SimulatedCluster,
+        workload: Trace,
+        names: tuple[str, int],
+        rules: BookingRules,
+        idle: IdlePodsInRun,
+    ) -> None:
         self._now = 0.0
+        self._idle = idle
+        self._names = policy, seed = names
         self._state = ClusterInRun(cluster)
         self._covered = CoveredPodsInRun(self._state, lambda: instant(self._now))
         chance = Random(seed)  # noqa: S311 # a run must be repeatable
         self._policy = POLICIES[policy](PolicyContext(self._state, workload.pods, chance))
-        self._names = (policy, seed)
         times = BookingTimes(workload.begins_s, workload.books_again_until_s)
         self._bookings = granted(cluster, workload.wishes, rules, times)
         # The oldest first, and those of one moment in the order of the trace: their numbers are their places here.
@@ -92,14 +119,19 @@ class _Run:
         self._placed = self._revoked = self._ended = 0
         self._used = 0.0  # GPU seconds
         self._curve: list[tuple[float, float]] = []
+        self._waits_s: dict[HolderId, float] = {}
+        self._given_back: list[tuple[float, RunningPod]] = []
 
     def run(self) -> TimedResult:
-        first = self._now = self._first_moment()
+        first = self._now = self._first = self._first_moment()
         self._plan_events(first)
         # A run that people book in has an end, or it would be longer the more they book, and pods wait longer.
         last = math.inf if self._ends_s is None else max(self._ends_s, first)
         while self._events and self._events[0][0] <= last:
-            when = self._events[0][0]
+            when, kind, _ = self._events[0]
+            if kind == POD_IDLE and not self._suits_somebody(when):
+                heapq.heappop(self._events)
+                continue
             self._pass_time(when)
             covered_before: list[HolderId] = []
             while self._events and self._events[0][0] == when:
@@ -129,6 +161,7 @@ class _Run:
             if each.start_s is not None and each.seconds_in(first, math.inf):
                 self._events.append((max(each.start_s, first), BOOKING_STARTS, number))
                 self._events.append((each.end_s, BOOKING_ENDS, number))
+        self._events += [(max(moment, first), POD_IDLE, 0) for moment in self._idle.moments]
         heapq.heapify(self._events)
 
     def _happens(self, kind: int, number: int) -> Iterable[HolderId]:
@@ -147,6 +180,8 @@ class _Run:
             self._policy.saw(pod)
             self._waiting.put(pod, number)
             self._covered.pod_waits(pod, number)
+        elif kind == POD_IDLE:
+            self._waiting.look_anew()
         elif self._pods[number].name in self._running:
             self._end(self._pods[number].name)
         return ()
@@ -177,14 +212,16 @@ class _Run:
         still_covered = self._covered.covered_waiting()
         for name in covered_before:
             if name in self._waiting and name not in still_covered:
-                self._waits_no_more(self._pods[self._numbers[name]])
+                self._waits_no_more(name)
+                self._covered.pod_leaves(self._pods[self._numbers[name]])
                 self._ended += 1
 
     # --- placing -----------------------------------------------------------------------------------------------------
 
     def _place_waiting(self) -> None:
         self._place_booked()
-        self._place_others()
+        while self._place_others():
+            pass
         self._covered.update()
         moment = self._state.moment
         for line in self._waiting.lines:
@@ -210,7 +247,7 @@ class _Run:
                 continue
             tried.add(waiting)
             asked = self._as_booked(waiting)
-            choice = self._policy.choose(asked) or self._take_back(waiting, asked)
+            choice = self._policy.choose(asked) or self._revoke(waiting, asked)
             if choice is not None:
                 self._start(self._pods[self._numbers[asked.name]], choice, waiting.booking)
                 return True
@@ -220,21 +257,25 @@ class _Run:
         """The pod as it asks for GPUs of its booking."""
         return replace(self._pods[self._numbers[waiting.holder.uid]], request=waiting.request)
 
-    def _place_others(self) -> None:
-        """Of pods that are alike, some are placed until one finds no room."""
+    def _place_others(self) -> bool:
+        """Of pods that are alike, some are placed until one finds no room. Return whether some got idle GPUs: there may
+        be more of these than they need, so others have to be tried again."""
         moment, order = self._state.moment, list[tuple[int, Alike]]()
+        before, may_come_back = len(self._given_back), bool(self._idle_pods(self._now))
         for line in self._waiting.lines:
-            if not line.is_booked and line.looked_at != moment and 1 in self._state.has_gpus(line.request):
+            has_room = may_come_back or 1 in self._state.has_gpus(line.request)
+            if not line.is_booked and line.looked_at != moment and has_room:
                 order += [(alike[0][0], alike) for alike in line.by_machine.values()]
         heapq.heapify(order)
         while order:
             _, alike = heapq.heappop(order)
             pod = alike[0][1]
-            choice = self._policy.choose(pod) if 1 in self._state.has_room(pod) else None
+            choice = self._policy.choose(pod) if 1 in self._state.has_room(pod) else self._take_idle(pod)
             if choice is not None:
                 self._start(pod, choice)
                 if alike:
                     heapq.heappush(order, (alike[0][0], alike))
+        return len(self._given_back) > before
 
     def _why(self, request: Request | None) -> str:
         if request is not None and not self._state.has_such_gpus(request):
@@ -258,7 +299,7 @@ class _Run:
         if booking and choice.placement is not None:
             coverage = Coverage(booking, now)
             choice = replace(choice, placement=replace(choice.placement, coverage=coverage))
-        self._waiting.remove(pod.name)
+        self._waits_no_more(pod.name)
         self._state.put(pod, choice.node, choice.placement)
         self._covered.pod_holds(pod, self._numbers[pod.name])
         as_victim = OpportunisticPod(pod.name, pod.owner or NOBODY, now, now + MINIMUM_TIME)
@@ -272,23 +313,57 @@ class _Run:
         self._state.leave(running.pod, running.choice.node, running.choice.placement)
         self._covered.pod_leaves(running.pod)
 
-    def _waits_no_more(self, pod: SimulatedPod) -> None:
-        self._waiting.remove(pod.name)
-        self._covered.pod_leaves(pod)
+    def _waits_no_more(self, name: HolderId) -> None:
+        if name in self._waiting:
+            self._waits_s[name] = self._now - self._waits_since(self._pods[self._numbers[name]])
+            self._waiting.remove(name)
 
-    def _take_back(self, waiting: WaitingPod, asked: SimulatedPod) -> Choice | None:
-        """GPUs of opportunistic pods, for a booked one."""
+    def _waits_since(self, pod: SimulatedPod) -> float:
+        return max(pod.arrives_s, self._first)
+
+    # --- taking back -------------------------------------------------------------------------------------------------
+
+    def _opportunistic(self) -> dict[HolderId, RunningPod]:
         covered, running = self._covered.holders(), self._running.items()
-        opportunistic = {
-            name: each for name, each in running if each.choice.placement is not None and name not in covered
-        }
-        answer = revoke_in_run(self._state, waiting, asked, opportunistic, instant(self._now))
+        return {name: each for name, each in running if each.choice.placement is not None and name not in covered}
+
+    def _revoke(self, waiting: WaitingPod, asked: SimulatedPod) -> Choice | None:
+        """GPUs of opportunistic pods, for a booked one."""
+        answer = revoke_in_run(self._state, waiting, asked, self._opportunistic(), instant(self._now))
         if answer is None:
             return None
+        self._revoked += len(answer.victims)
+        return self._take(answer, waiting.request)
+
+    def _idle_pods(self, when: float) -> dict[HolderId, RunningPod]:
+        """The opportunistic pods that have been idle for long enough by then."""
+        names = self._idle.at(when)
+        return {name: each for name, each in self._opportunistic().items() if name in names} if names else {}
+
+    def _suits_somebody(self, when: float) -> bool:
+        """Whether idle GPUs would come back now. A moment at which none do leaves no trace, not even by rounding."""
+        idle = self._idle_pods(when)
+        others = (line for line in self._waiting.lines if not line.is_booked)
+        return any(self._idle_gpus(alike[0][1], idle) for line in others for alike in line.by_machine.values())
+
+    def _take_idle(self, pod: SimulatedPod) -> Choice | None:
+        """GPUs of pods that do not use them, for one that waits."""
+        answer = self._idle_gpus(pod, self._idle_pods(self._now))
+        if answer is None or pod.request is None:
+            return None
+        self._given_back += [(self._now, self._running[victim.uid]) for victim in answer.victims]
+        return self._take(answer, pod.request)
+
+    def _idle_gpus(self, pod: SimulatedPod, idle: Mapping[HolderId, RunningPod]) -> Revocation | None:
+        if not idle or pod.request is None:
+            return None
+        waiting = WaitingPod(Holder(pod.name, NAMESPACE, pod.name), pod.request, self._state.names)
+        return revoke_in_run(self._state, waiting, pod, idle, instant(self._now))
+
+    def _take(self, answer: Revocation, request: Request) -> Choice:
         for victim in answer.victims:
             self._end(victim.uid)
-            self._revoked += 1
-        return Choice(answer.node, Placement(answer.node, answer.gpus, waiting.request))
+        return Choice(answer.node, Placement(answer.node, answer.gpus, request))
 
     # --- the result --------------------------------------------------------------------------------------------------
 
@@ -298,6 +373,9 @@ class _Run:
         pods = max(len(self._pods), 1)
         last = self._now if self._ends_s is not None else math.inf
         made = [each for each in self._bookings if each.seconds_in(first, last)]
+        came = [pod for pod in self._pods if not pod.node and self._waits_since(pod) <= self._now]
+        waits = [self._waits_s.get(pod.name, self._now - self._waits_since(pod)) for pod in came]
+        idle, active = self._came_back()
         return TimedResult(
             policy,
             seed,
@@ -312,7 +390,24 @@ class _Run:
             sum(each.start_s is None for each in self._bookings),
             _mean_delays(made),
             tuple(self._curve),
+            tuple(wait / HOUR_S for wait in waits),
+            len(self._given_back),
+            idle,
+            active,
         )
+
+    def _came_back(self) -> tuple[float, float]:
+        """In GPU hours, how long the pods would have been idle and active that gave their idle GPUs back."""
+        idle = active = 0.0
+        for when, running in self._given_back:
+            assert running.choice.placement is not None, "only pods with GPUs give some back"
+            lasts = running.pod.lasts_s
+            end = self._now if lasts is None else min(self._now, self._first + lasts)
+            gpu_hours = gpus_of(running.choice.placement) / HOUR_S
+            idle_s = self._idle.idle_s(running.pod.name, when, end)
+            idle += idle_s * gpu_hours
+            active += max(0.0, end - when - idle_s) * gpu_hours
+        return idle, active
 
 
 def _mean_delays(made: Sequence[BookingOutcome]) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """What runs have shown, as rows: for a table, and for CSV."""
 
 from collections.abc import Sequence
+from math import ceil
 from statistics import fmean, pstdev
 
 from carrel.simulation.engine import RunResult
@@ -35,8 +36,11 @@ def arrival_csv(cases: Sequence[tuple[str, Sequence[RunResult]]]) -> Rows:
     return rows
 
 
-def timed_rows(cases: Sequence[tuple[str, Sequence[TimedResult]]]) -> Rows:
-    """One row for each case and policy, the head first. A case is the cluster as it is, or with something changed."""
+def timed_rows(cases: Sequence[tuple[str, Sequence[TimedResult]]], *, with_idle: bool = False) -> Rows:
+    """One row for each case and policy, the head first. A case is the cluster as it is, or with something changed.
+
+    `with_idle`: also what has become of idle GPUs, and how long most pods waited.
+    """
     everything = [each for _, results in cases for each in results]
     reasons = sorted({reason for each in everything for reason in each.waited_hours})
     rules = sorted({rule for each in everything for rule in each.booking_delay_days})
@@ -45,6 +49,7 @@ def timed_rows(cases: Sequence[tuple[str, Sequence[TimedResult]]]) -> Rows:
     rows[0] += [f"WAITED: {reason} (h)" for reason in reasons]
     rows[0] += ["BOOKINGS", "BOOKED (GPU·d)", "REFUSED"] if has_bookings else []
     rows[0] += [f"LATER: {rule} (d)" for rule in rules]
+    rows[0] += IDLE_HEADS if with_idle else []
     for case, results in cases:
         for policy in dict.fromkeys(each.policy for each in results):
             of = [each for each in results if each.policy == policy]
@@ -55,8 +60,19 @@ def timed_rows(cases: Sequence[tuple[str, Sequence[TimedResult]]]) -> Rows:
             if has_bookings:
                 row += [f"{of[0].bookings}", f"{of[0].booked_gpu_days:.1f}", f"{of[0].refused_bookings}"]
             row += [f"{of[0].booking_delay_days.get(rule, 0.0):.1f}" for rule in rules]
+            row += _idle_cells(of) if with_idle else []
             rows.append(row)
     return rows
+
+
+IDLE_HEADS = ["GAVE BACK", "BACK: idle (GPU·h)", "BACK: in use (GPU·h)", "WAIT p50 (h)", "WAIT p90 (h)"]
+
+
+def _idle_cells(of: Sequence[TimedResult]) -> list[str]:
+    cells = [f"{fmean(each.given_back for each in of):.0f}"]
+    cells += [f"{fmean(each.idle_gpu_hours for each in of):.1f}", f"{fmean(each.active_gpu_hours for each in of):.1f}"]
+    waits = sorted(wait for each in of for wait in each.waits_hours)
+    return cells + [f"{waits[ceil(part * len(waits)) - 1]:.2f}" if waits else "–" for part in (0.5, 0.9)]
 
 
 def makes_no_difference(cases: Sequence[tuple[str, Sequence[TimedResult]]]) -> bool:

@@ -1,7 +1,7 @@
-"""A cluster's state in a file, for simulations elsewhere: machines, GPUs, pods and bookings, and no names.
+"""A cluster's state in a file, for simulations elsewhere: machines, GPUs, pods, bookings, past use, and no names.
 
-Nodes, pods and people are numbered. Nothing of a pod is kept but what it asks for and holds, when it was created and
-whose it is; no labels, no annotations, no environment.
+Nodes, pods and people are numbered. Nothing of a pod is kept but what it asks for and holds, when it was created, whose
+it is and for how long it has been idle; no labels, no annotations, no environment.
 
 The form says the limits of each field; what several fields say together is checked when it is read. Hours count from
 the moment of the snapshot: what was before it is negative.
@@ -31,9 +31,10 @@ from carrel.ledger.requests import (
 from carrel.parsing import Malformed
 from carrel.parsing.time import instant
 from carrel.parsing.validation import mistake_in
-from carrel.simulation.workload import HOUR_S, BookingWish, SimulatedCluster, SimulatedPod, Trace
+from carrel.simulation.idle_pods import FOUR_WEEKS_H
+from carrel.simulation.workload import HOUR_S, BookingWish, PastUse, SimulatedCluster, SimulatedPod, Trace
 
-FORM = "carrel-snapshot/2"
+FORM = "carrel-snapshot/3"
 MOST = 1 << 60
 """As `machines.ENOUGH`: larger amounts of CPU, memory and GPUs need not be told apart."""
 MOST_GPU_MEMORY = 16 * 1024 * 1024
@@ -48,6 +49,10 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=MOST)]
 GpuMemory = Annotated[int, msgspec.Meta(ge=1, le=MOST_GPU_MEMORY)]
 Hours = Annotated[float, msgspec.Meta(ge=-CENTURY_H, le=CENTURY_H)]
 Length = Annotated[float, msgspec.Meta(gt=0, le=CENTURY_H)]
+IdleTime = Annotated[float, msgspec.Meta(ge=0, le=CENTURY_H)]
+PastHour = Annotated[int, msgspec.Meta(ge=-FOUR_WEEKS_H, le=-1)]
+GpuHours = Annotated[float, msgspec.Meta(ge=0, le=MOST)]
+"""Within one hour."""
 Policy = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(each.value for each in GpuPolicy)})$")]
 Mode = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(each.value for each in TopologyMode)})$")]
 
@@ -112,6 +117,8 @@ class SavedPod(SavedPart):
     """Where it runs; empty: it waits."""
     held: tuple[Index, ...] = ()
     """The indexes of the GPUs that it holds there."""
+    idle_hours: IdleTime | None = None
+    """For how long these have been idle; 0: they are active. None: nobody knows."""
 
 
 class SavedBooking(SavedPart):
@@ -123,6 +130,19 @@ class SavedBooking(SavedPart):
     lasts_hours: Length
 
 
+class SavedUse(SavedPart):
+    """What a person's pods did with GPUs of one model in the last four weeks, hour by hour."""
+
+    user: PersonId
+    model: str
+    first_hour: PastHour
+    """-1 is the last whole hour before the snapshot."""
+    held: Annotated[list[GpuHours], msgspec.Meta(min_length=1)]
+    """In GPU hours; the others say of it what is known."""
+    active: list[GpuHours]
+    idle: list[GpuHours]
+
+
 class SavedSnapshot(SavedPart):
     form: str
     taken: str
@@ -130,8 +150,11 @@ class SavedSnapshot(SavedPart):
     pods: list[SavedPod]
     bookings: list[SavedBooking]
     node_sets: list[SavedNodeSet] = []
+    use: list[SavedUse] = []
 
 
+ROUNDED = 0.01
+"""GPU hours: each of the sums of an hour is rounded."""
 BOOKS_AGAIN_S = 8 * 7 * 24 * HOUR_S
 """How long people go on booking. A snapshot has one booking of a person, and rules about the next one would have
 nothing to act on; in eight weeks most people book several times, also with a cooldown of two weeks."""
@@ -163,7 +186,11 @@ def written(cluster: SimulatedCluster, workload: Trace, taken: str) -> Any:
     ]
     nodes = [_saved_node(node, cluster.machines.get(node.name)) for node in cluster.nodes]
     pods = [_saved_pod(pod, indexes) for pod in workload.pods]
-    return msgspec.to_builtins(SavedSnapshot(FORM, taken, nodes, pods, bookings, sets))
+    use = [
+        SavedUse(each.person, each.model, each.first_hour, list(each.held), list(each.active), list(each.idle))
+        for each in workload.past_use
+    ]
+    return msgspec.to_builtins(SavedSnapshot(FORM, taken, nodes, pods, bookings, sets, use))
 
 
 def _saved_node(node: Node, machine: MachineRoom | None) -> SavedNode:
@@ -194,6 +221,7 @@ def _saved_pod(pod: SimulatedPod, indexes: Mapping[GpuUuid, int]) -> SavedPod:
         _saved_request(pod.request) if pod.request is not None else None,
         pod.node,
         tuple(indexes[uuid] for uuid in pod.held),
+        None if pod.idle_s is None else min(pod.idle_s / HOUR_S, CENTURY_H),
     )
 
 
@@ -238,7 +266,8 @@ def read(document: object, source: str) -> tuple[SimulatedCluster, Trace]:
         )
         for each in saved.bookings
     )
-    return cluster, Trace(pods, wishes, begins_s=0.0, books_again_until_s=BOOKS_AGAIN_S)
+    past_use = tuple(_past_use(saved, source))
+    return cluster, Trace(pods, wishes, past_use, begins_s=0.0, books_again_until_s=BOOKS_AGAIN_S)
 
 
 def _checked_form(document: object, source: str) -> SavedSnapshot:
@@ -301,6 +330,23 @@ def _node(node: SavedNode, labels: Mapping[str, str]) -> Node:
     return Node(node.name, gpus, labels)
 
 
+def _past_use(saved: SavedSnapshot, source: str) -> Iterator[PastUse]:
+    _refuse_twice(source, "use", (f"{each.user}, {each.model}" for each in saved.use), "user")
+    for number, each in enumerate(saved.use):
+        where, hours = f"use[{number}]", len(each.held)
+        if hours > -each.first_hour:
+            right = f"at most {-each.first_hour}, as hours have passed since firstHour"
+            raise Malformed(source, f"{where}.held", f"{hours} hours", right)
+        for name, sums in (("active", each.active), ("idle", each.idle)):
+            if len(sums) != hours:
+                raise Malformed(source, f"{where}.{name}", f"{len(sums)} hours", f"{hours}, as in held")
+        for hour, (held, active, idle) in enumerate(zip(each.held, each.active, each.idle, strict=True)):
+            if active + idle > held + ROUNDED:
+                right = f"at least {active + idle:g}, which were active and idle"
+                raise Malformed(source, f"{where}.held[{hour}]", held, right)
+        yield PastUse(each.user, each.model, each.first_hour, tuple(each.held), tuple(each.active), tuple(each.idle))
+
+
 class _Pods:
     """Counts what the pods hold, so that no GPU is held more than it has."""
 
@@ -326,7 +372,15 @@ class _Pods:
                 None if pod.lasts_hours is None else pod.lasts_hours * HOUR_S,
                 pod.node,
                 tuple(self._held(pod, request, where)),
+                self._idle_s(pod, where),
             )
+
+    def _idle_s(self, pod: SavedPod, where: str) -> float | None:
+        if pod.idle_hours is None:
+            return None
+        if not pod.held:
+            raise Malformed(self._source, f"{where}.idleHours", pod.idle_hours, "nothing, because it holds no GPU")
+        return pod.idle_hours * HOUR_S
 
     def _held(self, pod: SavedPod, request: Request | None, where: str) -> Iterator[GpuUuid]:
         wanted = request.gpus if request is not None and pod.node else 0

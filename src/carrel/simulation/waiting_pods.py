@@ -78,6 +78,11 @@ class WaitingPodsInRun:
         if not line.count:
             del self._lines[pod.request, is_booked]
 
+    def look_anew(self) -> None:
+        """Somebody may find room now, although the cluster has not changed."""
+        for line in self._lines.values():
+            line.looked_at = -1
+
     def pass_time(self, seconds: float) -> None:
         for line in self._lines.values():
             self.waited_s[line.why] = self.waited_s.get(line.why, 0.0) + seconds * line.count

@@ -24,6 +24,8 @@ class SimulatedPod:
     """Where it runs when the run begins; empty: it has to be placed."""
     held: tuple[GpuUuid, ...] = ()
     """The UUIDs of the GPUs that it holds there."""
+    idle_s: float | None = None
+    """For how long these have been idle when the run begins; 0: they are active. None: nobody knows."""
 
     def gpus(self, gpu_memory: int = 0) -> float:
         """How much it asks for, in GPUs of that size."""
@@ -63,9 +65,24 @@ class SimulatedCluster:
 
 
 @dataclass(frozen=True, slots=True)
+class PastUse:
+    """What a person's pods did with GPUs of one model, by hours that follow one another. In GPU hours."""
+
+    person: PersonId
+    model: str
+    first_hour: int
+    """Counted from the beginning of the run: the last one before it is -1."""
+    held: tuple[float, ...]
+    active: tuple[float, ...]
+    idle: tuple[float, ...]
+    """Of the rest of what was held, nobody knows what it was used for."""
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
     pods: tuple[SimulatedPod, ...]
     wishes: tuple[BookingWish, ...] = ()
+    past_use: tuple[PastUse, ...] = ()
     begins_s: float | None = None
     """When the run begins; what came before is there then. None: with the first event."""
     books_again_until_s: float | None = None

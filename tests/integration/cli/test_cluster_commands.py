@@ -391,11 +391,11 @@ async def test_the_scheduler_config_for_pods_without_a_gpu_asks_for_scores_only_
 async def test_a_snapshot_names_nobody_and_can_be_simulated(tmp_path: Path) -> None:
     async with a_full_lab() as (lab, url):
         await lab.book("ada@lab.example", model=a_node("n1").gpus[0].model)
-        said = await carrel("snapshot", "--server", url)
+        said = await carrel("snapshot", "--server", url, XDG_CONFIG_HOME=str(tmp_path))
     saved = tmp_path / "lab.json"
     saved.write_text(said.out)
 
-    assert said.err == ""
+    assert said.err == NOT_LOGGED_IN
     assert [node["name"] for node in json.loads(said.out)["nodes"]] == ["node-1", "node-2"]
     assert sorted((pod.get("node", ""), pod.get("held", [])) for pod in json.loads(said.out)["pods"]) == [
         ("", []),
@@ -412,13 +412,17 @@ async def test_a_snapshot_names_nobody_and_can_be_simulated(tmp_path: Path) -> N
     assert [each["WAITING"].strip() for each in told] == ["1", "0"], "another GPU would help"
 
 
-async def test_a_snapshot_says_what_it_leaves_out() -> None:
+NOT_LOGGED_IN = "Past use is not in the snapshot: you are not logged in to the booking service (carrel login).\n"
+
+
+async def test_a_snapshot_says_what_it_leaves_out(tmp_path: Path) -> None:
     async with a_full_lab() as (lab, url):
         await lab.pod("gated", limits={"nvidia.com/gpu": "1"}, gates=["a.example/b"])
-        said = await carrel("snapshot", "--server", url)
+        said = await carrel("snapshot", "--server", url, XDG_CONFIG_HOME=str(tmp_path))
 
     assert len(json.loads(said.out)["pods"]) == 3
-    assert said.err == "1 pod with scheduling gates: not in the snapshot, because no GPU is wanted yet.\n"
+    gated = "1 pod with scheduling gates: not in the snapshot, because no GPU is wanted yet.\n"
+    assert said.err == gated + NOT_LOGGED_IN
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Booked and held hours side by side: each in its step, once, and with what is not known left open."""
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -54,6 +55,48 @@ def test_steps_are_days_weeks_and_months_of_the_lab_also_where_the_clock_is_chan
     assert [start.astimezone(STOCKHOLM).strftime("%a %d") for start, _ in weeks] == ["Sun 25", "Mon 26", "Mon 02"]
     months = times_of(UsageQuestion(change, change + 9 * DAY, step=Step.MONTH), STOCKHOLM)
     assert [start.astimezone(STOCKHOLM).day for start, _ in months] == [25, 1]
+
+
+def test_hours_are_those_of_the_labs_clock_and_hold_what_was_counted_in_them() -> None:
+    asked = UsageQuestion(MONDAY, MONDAY + 3 * HOUR, step=Step.HOUR)
+    sums = (
+        UsageSum(MONDAY, 1.0, 0.5, 0.25, A6000, ADA, "booked"),
+        UsageSum(MONDAY + 2 * HOUR, 2.0, 0.0, 2.0, A6000, ADA, ""),
+        UsageSum(MONDAY + 2.5 * HOUR, 1.0, 1.0, 0.0, A6000, ADA, ""),
+    )
+
+    found = usage_rows(asked, UsageSources([booked(ADA, MONDAY + HOUR, 0.5)], sums), STOCKHOLM)
+
+    assert [(row.start, row.end - row.start, row.booked, row.held and row.held.held) for row in found] == [
+        (MONDAY, HOUR, 0.0, 1.0),
+        (MONDAY + HOUR, HOUR, 0.5, 0.0),
+        (MONDAY + 2 * HOUR, HOUR, 0.0, 3.0),
+    ], "also of an hour that was counted in another zone"
+
+
+@pytest.mark.parametrize(
+    ("zone", "around", "hours"),
+    [
+        pytest.param("Europe/Stockholm", datetime(2026, 10, 25, 0, tzinfo=UTC), [1, 1, 1, 1], id="an hour twice"),
+        pytest.param("Asia/Kolkata", datetime(2026, 10, 25, 0, 30, tzinfo=UTC), [1, 1, 1, 1], id="half an hour beside"),
+        pytest.param(
+            "Australia/Lord_Howe", datetime(2026, 4, 4, 13, tzinfo=UTC), [1, 0.5, 1, 1, 0.5], id="back by half an hour"
+        ),
+        pytest.param(
+            "Australia/Lord_Howe",
+            datetime(2026, 10, 3, 13, 30, tzinfo=UTC),
+            [1, 0.5, 1, 1, 0.5],
+            id="on by half an hour",
+        ),
+    ],
+)
+def test_hours_follow_one_another_also_where_the_clock_is_changed(
+    zone: str, around: datetime, hours: list[float]
+) -> None:
+    found = times_of(UsageQuestion(around, around + 4 * HOUR, step=Step.HOUR), ZoneInfo(zone))
+
+    assert [(end - start) / HOUR for start, end in found] == hours
+    assert all(end == start for (_, end), (start, _) in pairwise(found))
 
 
 def test_booked_and_held_hours_of_a_person_and_model_are_in_one_row_and_those_of_a_group_apart() -> None:

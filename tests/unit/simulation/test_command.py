@@ -1,6 +1,7 @@
 """`carrel simulate`: options that contradict each other, limits, and the files that it writes."""
 
 import csv
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,10 @@ def refused(capsys: pytest.CaptureFixture[str], run: Callable[[], None], code: i
         pytest.param({"arrival": 0.0, "trace": "openb.csv"}, "creation_time", id="no times, no clock"),
         pytest.param({"cooldown_days": float("inf")}, "0 to 3650", id="a cooldown without end"),
         pytest.param({"cooldown_days": float("nan")}, "0 to 3650", id="no number of days"),
+        pytest.param({"idle_hours": 4.0}, "--idle-hours: a trace does not say", id="idle pods of a trace"),
+        pytest.param(
+            {"idle_hours": 4.0, "arrival": 1.0, "seeds": 2}, "It needs a snapshot (--from)", id="idle, in random order"
+        ),
         pytest.param({"cooldown_days": 1e6}, "0 to 3650", id="a cooldown of centuries"),
     ],
 )
@@ -132,6 +137,68 @@ def test_openbs_pods_wait_by_the_clock_if_arrival_is_zero(capsys: pytest.Capture
 
     (row,) = table(capsys.readouterr().out)
     assert (row["PLACED"], row["WAITED: no GPU free (h)"]) == ("3", "3.33"), "one of three waits for ten hours"
+
+
+# --- idle GPUs -------------------------------------------------------------------------------------------------------
+
+
+def a_snapshot(**more: Any) -> dict[str, Any]:
+    """One GPU, held by `pod-1`; `pod-2` waits for it."""
+    request = {"gpus": 1, "part": "1"}
+    holds = {"name": "pod-1", "arrivesHours": -9, "owner": "user-1", "request": request, "node": "node-1", "held": [0]}
+    waits = {"name": "pod-2", "arrivesHours": -1, "owner": "user-2", "request": request}
+    node = {"name": "node-1", "gpus": [{"index": 0, "model": "T4", "memoryMiB": 16384}]}
+    document = {"form": "carrel-snapshot/3", "taken": "2026-11-17T04:00:00Z", "nodes": [node], "bookings": []}
+    return {**document, "pods": [{**holds, **more}, waits]}
+
+
+def from_snapshot(lab: Path, document: dict[str, Any], **options: Any) -> None:
+    (lab / "lab.json").write_text(json.dumps(document))
+    simulate(SimulateSettings(snapshot=Path("lab.json"), processes=1, **options))
+
+
+def test_what_if_idle_gpus_came_back(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from_snapshot(lab, a_snapshot(idleHours=3), idle_hours=4.0)
+
+    said = capsys.readouterr()
+    before, after = table(said.out)
+    assert (before["CASE"], after["CASE"]) == ("as it is", "idle GPUs back after 4 h")
+    assert (before["GAVE BACK"], before["WAITING"], before["WAIT p50 (h)"]) == ("0", "1", "1344.00")
+    assert (after["GAVE BACK"], after["WAITING"], after["WAIT p50 (h)"]) == ("1", "0", "1.00")
+    assert (after["BACK: idle (GPU·h)"], after["BACK: in use (GPU·h)"]) == ("1343.0", "0.0")
+    assert said.err == "The snapshot has no past use: pods that are idle stay so, and the others are never idle.\n"
+
+
+def test_other_questions_have_the_columns_that_they_had(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from_snapshot(lab, a_snapshot(idleHours=3), add="1xT4:16384")
+
+    assert not {
+        column for row in table(capsys.readouterr().out) for column in row if "BACK" in column or "p50" in column
+    }
+
+
+def test_pods_of_which_nothing_is_known_are_said_to_keep_their_gpus(
+    lab: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from_snapshot(lab, a_snapshot(), idle_hours=0.5)
+
+    said = capsys.readouterr()
+    assert said.err == "1 of 1 pods with GPUs keep them: nobody knows whether they are idle.\n"
+    assert said.out.endswith("The change makes no difference for these pods and bookings.\n")
+
+
+def test_idle_pods_in_random_order_are_refused(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    why = refused(capsys, lambda: from_snapshot(lab, a_snapshot(), idle_hours=4.0, arrival=1.0))
+
+    assert "--idle-hours: pods come in random order here, without bookings. It needs --arrival 0." in why
+
+
+@pytest.mark.parametrize("hours", [0.0, 0.49, -1.0, 1e6, float("inf"), float("nan")])
+def test_hours_that_make_no_pod_idle_are_refused(lab: Path, capsys: pytest.CaptureFixture[str], hours: float) -> None:
+    why = refused(capsys, lambda: from_snapshot(lab, a_snapshot(), idle_hours=hours))
+
+    assert "--idle-hours: the value is" in why
+    assert "0.5 to 87600" in why
 
 
 # --- the files -------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from carrel.ledger.requests import (
 from carrel.parsing import Malformed
 from carrel.simulation import snapshot
 from carrel.simulation.over_time import run_over_time
-from carrel.simulation.workload import HOUR_S, BookingWish, SimulatedCluster, SimulatedPod, Trace
+from carrel.simulation.workload import HOUR_S, BookingWish, PastUse, SimulatedCluster, SimulatedPod, Trace
 
 A100, T4 = "NVIDIA-A100-SXM4-80GB", "Tesla-T4"
 TAKEN = "2026-11-17T04:00:00Z"
@@ -59,6 +59,7 @@ PODS = (
         -HOUR_S,
         node=NodeName("node-1"),
         held=(GpuUuid("node-1/0"), GpuUuid("node-1/1")),
+        idle_s=30 * HOUR_S,
     ),
     SimulatedPod(PodUid("pod-2"), None, MachineRoom(500, 0), PersonId("user-1"), -2 * HOUR_S, None, NodeName("node-2")),
     SimulatedPod(
@@ -67,6 +68,7 @@ PODS = (
         owner=PersonId("user-2"),
         node=NodeName("node-2"),
         held=(GpuUuid("node-2/1"),),
+        idle_s=0.0,
     ),
     SimulatedPod(
         PodUid("pod-4"),
@@ -90,19 +92,20 @@ PODS = (
         arrives_s=-3 * HOUR_S,
     ),
 )
+USED = PastUse(PersonId("user-1"), A100, -3, (2.0, 0.0, 2.0), (0.5, 0.0, 2.0), (1.5, 0.0, 0.0))
 BOOKED = BookingWish(PersonId("user-1"), A100, 2, -5 * HOUR_S, -HOUR_S, 48 * HOUR_S, is_made=True)
 
 
 def a_document() -> Any:
     """As a program reads it."""
-    return json.loads(json.dumps(snapshot.written(CLUSTER, Trace(PODS, (BOOKED,)), TAKEN)))
+    return json.loads(json.dumps(snapshot.written(CLUSTER, Trace(PODS, (BOOKED,), (USED,)), TAKEN)))
 
 
 def test_a_snapshot_is_read_as_it_was_written() -> None:
     cluster, workload = snapshot.read(a_document(), "lab.json")
 
     assert cluster == CLUSTER
-    assert (workload.pods, workload.wishes) == (PODS, (BOOKED,))
+    assert (workload.pods, workload.wishes, workload.past_use) == (PODS, (BOOKED,), (USED,))
 
 
 def test_the_run_begins_when_the_snapshot_was_taken_and_people_go_on_booking() -> None:
@@ -204,6 +207,11 @@ def without(*path: str | int) -> Change:
     return change
 
 
+def twice(document: Any, what: str) -> Any:
+    document[what] *= 2
+    return document
+
+
 def whole_of(held: list[int], node: str = "node-2") -> Change:
     def change(document: Any) -> Any:
         request = {"gpus": len(held), "part": "1"}
@@ -216,11 +224,11 @@ def whole_of(held: list[int], node: str = "node-2") -> Change:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        pytest.param(lambda document: 5, "form is 5; expected carrel-snapshot/2", id="a number"),
-        pytest.param(lambda document: [], "form is []; expected carrel-snapshot/2", id="a list"),
-        pytest.param(without("form"), "form is None; expected carrel-snapshot/2", id="no form"),
+        pytest.param(lambda document: 5, "form is 5; expected carrel-snapshot/3", id="a number"),
+        pytest.param(lambda document: [], "form is []; expected carrel-snapshot/3", id="a list"),
+        pytest.param(without("form"), "form is None; expected carrel-snapshot/3", id="no form"),
         pytest.param(
-            put("carrel-snapshot/1", "form"), "take a new snapshot with `carrel snapshot`", id="an old snapshot"
+            put("carrel-snapshot/2", "form"), "take a new snapshot with `carrel snapshot`", id="an old snapshot"
         ),
         pytest.param(put("x", "taken"), "taken is 'x'; expected an instant", id="taken at no time"),
         pytest.param(without("nodes"), "expected the field `nodes`", id="no nodes"),
@@ -312,6 +320,22 @@ def whole_of(held: list[int], node: str = "node-2") -> Change:
         ),
         pytest.param(put(1e7, "bookings", 0, "startHours"), "startHours is 10000000.0; expected", id="begins far away"),
         pytest.param(put(-5, "bookings", 0, "lastsHours"), "lastsHours is -5; expected a number", id="ends before"),
+        pytest.param(put(-1, "pods", 0, "idleHours"), "pods[0].idleHours is -1; expected a number", id="idle for less"),
+        pytest.param(put("x", "pods", 0, "idleHours"), "pods[0].idleHours is 'x'; expected", id="idle for a text"),
+        pytest.param(put(1, "pods", 4, "idleHours"), "pods[4].idleHours is 1", id="idle without a GPU"),
+        pytest.param(put(-673, "use", 0, "firstHour"), "use[0].firstHour is -673; expected", id="used before that"),
+        pytest.param(put(0, "use", 0, "firstHour"), "use[0].firstHour is 0; expected", id="used in the future"),
+        pytest.param(put(-2, "use", 0, "firstHour"), "use[0].held is '3 hours'; expected at most 2", id="until later"),
+        pytest.param(put([1], "use", 0, "idle"), "use[0].idle is '1 hours'; expected 3", id="idle in fewer hours"),
+        pytest.param(put([1] * 4, "use", 0, "active"), "use[0].active is '4 hours'; expected 3", id="active in more"),
+        pytest.param(put([], "use", 0, "held"), "use[0].held is []; expected", id="no hour"),
+        pytest.param(put(-1, "use", 0, "held", 1), "use[0].held[1] is -1; expected a number", id="less than none held"),
+        pytest.param(put("1", "use", 0, "idle", 1), "use[0].idle[1] is '1'; expected a number", id="an hour as text"),
+        pytest.param(
+            put(1.9, "use", 0, "held", 2), "use[0].held[2] is 1.9; expected at least 2,", id="more used than held"
+        ),
+        pytest.param(lambda document: twice(document, "use"), "use[1].user is 'user-1, NVIDIA", id="one person twice"),
+        pytest.param(without("use", 0, "active"), "use[0] is", id="active is missing"),
         pytest.param(put(1, "bookings", 0, "more"), "expected no unknown field `more`", id="an unknown field"),
     ],
 )
@@ -329,7 +353,7 @@ def test_a_gpu_that_nobody_holds_may_be_held() -> None:
     assert workload.pods[-1].held == ("node-2/0",)
 
 
-NAN_IN_LINE_3 = '{\n "form": "carrel-snapshot/2",\n "taken": NaN\n}'
+NAN_IN_LINE_3 = '{\n "form": "carrel-snapshot/3",\n "taken": NaN\n}'
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def _maintenance_out(seen: MaintenancePreview) -> MaintenanceOut:
 
 MOST_STEPS = 1100
 """Three years of days."""
-STEPS = {Step.DAY: A_DAY, Step.WEEK: 7 * A_DAY, Step.MONTH: 28 * A_DAY}
+STEPS = {Step.HOUR: timedelta(hours=1), Step.DAY: A_DAY, Step.WEEK: 7 * A_DAY, Step.MONTH: 28 * A_DAY}
 """How long each is at least."""
 
 
@@ -166,12 +166,14 @@ async def usage(
         RowsBy, Query(description="One row for each person and model, model (everybody together), or GPU.")
     ] = RowsBy.PERSON,
     step: Annotated[
-        Literal["day", "week", "month", "whole"], Query(description="A row for each day, week or month of the lab.")
+        Literal["hour", "day", "week", "month", "whole"],
+        Query(description="A row for each hour, of the last 90 days, or each day, week or month of the lab."),
     ] = "whole",
 ) -> UsageOut:
     """A lab admin sees everybody, other people themselves; sums by model are for everybody.
 
-    Booked hours are exact to the second. Held hours are of the days of the lab that the time touches.
+    Booked hours are exact to the second. Held hours are of the days of the lab that the time touches; by the hour, of
+    the hours that begin within it.
     """
     until = end or service.queries.now()
     since = start or until - A_MONTH

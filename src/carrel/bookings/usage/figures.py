@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from carrel.bookings.capacity import BookedTime, booked_gpus
 from carrel.bookings.people import Person
-from carrel.bookings.usage.sums import By, Step, UsageQuery, UsageSum, steps
+from carrel.bookings.usage.sums import HOUR, By, Step, UsageQuery, UsageSum, hour_of, steps
 from carrel.ledger.tiers import Tier
 
 
@@ -130,15 +130,25 @@ class _Key(NamedTuple):
 
 def times_of(question: UsageQuestion, zone: tzinfo) -> list[tuple[datetime, datetime]]:
     """Return when each step begins and ends. The first begins and the last ends when the question does."""
-    starts = [question.start, *(each.start for each in steps(question.query(NOBODY), zone)[1:])]
+    starts = [question.start, *_starts(question, zone)[1:]]
     return list(zip(starts, [*starts[1:], question.end], strict=True))
+
+
+def _starts(question: UsageQuestion, zone: tzinfo) -> list[datetime]:
+    """Return when each step begins that the time touches."""
+    if question.step is not Step.HOUR:
+        return [each.start for each in steps(question.query(NOBODY), zone)]
+    found = [hour_of(question.start, zone)]
+    while (following := hour_of(found[-1] + HOUR, zone)) < question.end:
+        found.append(following)
+    return found
 
 
 def usage_rows(question: UsageQuestion, sources: UsageSources, zone: tzinfo) -> list[UsageRow]:
     """In the order of the steps; in each, the most hours first. `zone`: the lab's."""
-    spans, times = steps(question.query(NOBODY), zone), times_of(question, zone)
+    times = times_of(question, zone)
     booked = _booked(question, sources, times)
-    held = _held(question, sources.sums, [each.start for each in spans])
+    held = _held(question, sources.sums, _starts(question, zone))
     has_booked = sources.bookings is not None and question.by is not RowsBy.GPU
     rows = []
     for key in dict.fromkeys([*booked, *held]):
@@ -183,9 +193,10 @@ def _booked(
 def _held(
     question: UsageQuestion, sums: Iterable[UsageSum] | None, starts: Sequence[datetime]
 ) -> Mapping[_Key, HeldHours]:
-    numbers, found = {start: number for number, start in enumerate(starts)}, dict[_Key, HeldHours]()
+    found = dict[_Key, HeldHours]()
     for each in sums or ():
-        key = _Key(numbers[each.start], person=each.person or "", model=each.model or "", gpu=each.gpu or "")
+        step = max(bisect_right(starts, each.start) - 1, 0)  # hours of another zone may begin between
+        key = _Key(step, person=each.person or "", model=each.model or "", gpu=each.gpu or "")
         covered = each.held if each.tier == Tier.BOOKED.value else 0.0
         opportunistic = each.held if each.tier == Tier.OPPORTUNISTIC.value else 0.0
         of = HeldHours(each.held, each.active, each.idle, covered, opportunistic)
