@@ -81,7 +81,8 @@ def gpus_of(carrel: ReadCluster, node: NodeName, wanted: Wanted) -> Iterator[Top
     reader = CoverageReader(carrel, carrel.activities)
     for entry in shown_gpus(carrel.cluster_ledger, node):
         if wanted.has_model(entry.gpu.model):
-            pods = tuple(_pod(entry.held(entry.shares[uid]), holder) for uid, holder in reader.holders_of(entry))
+            found = (_pod(entry.held(entry.shares[uid]), holder) for uid, holder in reader.holders_of(entry))
+            pods = tuple(sorted(found, key=lambda pod: pod.pod))
             if wanted.has_user(pods):
                 yield _gpu(carrel, entry, pods, known.out_of_use)
 

@@ -108,7 +108,7 @@ class Reflector(Generic[V]):
         self._heard_at = timing.now()
         self._listed_at = timing.now()
         self._failures = 0
-        self._is_listed = False
+        self._is_read = False
         self._why_cut_off = ""
         # The version of each of the latest deletions, by uid: later events with a lower version are outdated.
         self._deleted: OrderedDict[str, int] = OrderedDict()
@@ -160,27 +160,28 @@ class Reflector(Generic[V]):
         return self._why_cut_off
 
     async def run(self) -> None:
-        """Runs until it is cancelled. What was read once is not listed again."""
+        """Runs until it is cancelled. What was just read once is not listed again."""
+        is_listed, self._is_read = self._is_read, False
         while True:
             try:
-                if not self._is_listed or self._timing.now() - self._listed_at >= self._watch_timing.resync_s:
-                    self._is_listed = await self._list()
-                if self._is_listed:
+                if not is_listed or self._timing.now() - self._listed_at >= self._watch_timing.resync_s:
+                    is_listed = await self._list()
+                if is_listed:
                     await self._watch()
                 else:
                     await self._timing.sleep(self._watch_timing.absent_s)
             except Expired as expired:
-                self._is_listed = False
+                is_listed = False
                 await self._wait_after(expired)
             except (ClusterError, _Unusable) as error:
-                self._is_listed = self._is_listed and not isinstance(error, NotFound)  # the kind itself was deleted
+                is_listed = is_listed and not isinstance(error, NotFound)  # the kind itself was deleted
                 await self._wait_after(error)
 
     async def read_once(self) -> None:
         """Fills the store as it is now, without watching it. Raises `ClusterError` where `run` would try again. Waits
         for no other kind: who calls it decides on the order."""
         self._after = ()
-        self._is_listed = await self._list()
+        self._is_read = await self._list()
 
     async def _wait_after(self, error: ClusterError | _Unusable) -> None:
         self._failures += 1
