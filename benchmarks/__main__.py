@@ -13,6 +13,7 @@ BENCHMARKS = (
     "victims",
     "gangs",
     "monitoring",
+    "usage",
     "client",
     "embedded_api",
     "extender",
