@@ -23,10 +23,23 @@ Draw = Callable[[int, int], RenderableType]
 """Returns what is to be seen on a terminal of that width and height."""
 
 NAMED_KEYS = {
-    **{"\x1b[A": "up", "\x1bOA": "up", "\x1b[B": "down", "\x1bOB": "down"},
-    **{"\x1b[5~": "page up", "\x1b[6~": "page down"},
-    **{"\x1b[H": "home", "\x1bOH": "home", "\x1b[1~": "home", "\x1b[F": "end", "\x1bOF": "end", "\x1b[4~": "end"},
-    **{"\x7f": "backspace", "\x08": "backspace", "\r": "enter", "\n": "enter", "\x1b": "escape"},
+    "\x1b[A": "up",
+    "\x1bOA": "up",
+    "\x1b[B": "down",
+    "\x1bOB": "down",
+    "\x1b[5~": "page up",
+    "\x1b[6~": "page down",
+    "\x1b[H": "home",
+    "\x1bOH": "home",
+    "\x1b[1~": "home",
+    "\x1b[F": "end",
+    "\x1bOF": "end",
+    "\x1b[4~": "end",
+    "\x7f": "backspace",
+    "\x08": "backspace",
+    "\r": "enter",
+    "\n": "enter",
+    "\x1b": "escape",
 }
 """What terminals send for keys that are no letters."""
 

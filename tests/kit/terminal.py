@@ -9,20 +9,28 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from tests.kit.eventually import eventually
 
 ENTERED, LEFT, SHOWN_CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
+NOTHING: Mapping[str, str] = {}
 _HOME = "\x1b[H"
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+
+_ON_ITS_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.executable, sys.argv[1:])"
+)
+"""A terminal sends Ctrl-C to the processes that it controls."""
 
 
 class Terminal:
     """Requires an event loop, in which its output is read."""
 
-    def __init__(self, *arguments: str, columns: int = 80, lines: int = 24, **environment: str) -> None:
+    def __init__(
+        self, *arguments: str, columns: int = 80, lines: int = 24, environment: Mapping[str, str] = NOTHING
+    ) -> None:
         self._own, theirs = pty.openpty()
         self._lines = lines
         self.resize(columns, lines)
@@ -34,8 +42,7 @@ class Terminal:
         for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
             if name not in environment:
                 env.pop(name, None)
-        code = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.executable, sys.argv[1:])"
-        command = [sys.executable, "-c", code, sys.executable, "-m", "carrel", *arguments]
+        command = [sys.executable, "-c", _ON_ITS_TERMINAL, sys.executable, "-m", "carrel", *arguments]
         self.process = subprocess.Popen(
             command, stdin=theirs, stdout=theirs, stderr=theirs, env=env, start_new_session=True
         )
@@ -87,8 +94,10 @@ class Terminal:
 
 
 @contextmanager
-def on_terminal(*arguments: str, columns: int = 80, lines: int = 24, **environment: str) -> Iterator[Terminal]:
-    terminal = Terminal(*arguments, columns=columns, lines=lines, **environment)
+def on_terminal(
+    *arguments: str, columns: int = 80, lines: int = 24, environment: Mapping[str, str] = NOTHING
+) -> Iterator[Terminal]:
+    terminal = Terminal(*arguments, columns=columns, lines=lines, environment=environment)
     try:
         yield terminal
     finally:

@@ -128,8 +128,8 @@ def _words(value: Any) -> str:
 def aligned(
     rows: Sequence[Sequence[str]], width: int | None = None, gap: int = 2, least: Sequence[int] = ()
 ) -> list[str]:
-    """Columns `gap` spaces apart. If a row does not fit the terminal, the widest column is cut with an ellipsis. `least`:
-    how narrow each may become, if they differ."""
+    """Columns `gap` spaces apart. If a row does not fit the terminal, the widest column is cut with an ellipsis.
+    `least`: how narrow each may become, if they differ."""
     rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     while width is not None and sum(widths) + gap * (len(widths) - 1) > width:

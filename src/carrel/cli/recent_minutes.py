@@ -48,7 +48,7 @@ class RecentMinutes:
             del self._minutes[minute]
 
     def parts(self, now: datetime) -> Sequence[float | None]:
-        """Return how busy it was, from 0 to 1, in each of the last minutes, the present one at the end; None: unknown."""
+        """Return how busy it was, from 0 to 1, in each of the last minutes, the present one last; None: unknown."""
         last = int(now.timestamp() // MINUTE_S)
         return [self._part(minute) for minute in range(last - MINUTES + 1, last + 1)]
 

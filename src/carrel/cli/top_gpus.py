@@ -133,7 +133,10 @@ def _gpu_as_data(gpu: TopGpu) -> dict[str, Any]:
         **_activity(gpu.activity),
         "pods": [
             {
-                **{"pod": pod.pod, "user": pod.user, "tier": pod.tier or None, "mib": pod.mib},
+                "pod": pod.pod,
+                "user": pod.user,
+                "tier": pod.tier or None,
+                "mib": pod.mib,
                 "booked_until": seconds(pod.booked_until) if pod.booked_until is not None else None,
                 **_activity(pod.activity),
             }

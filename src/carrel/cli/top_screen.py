@@ -19,7 +19,7 @@ from carrel.cli.output import print_data, print_lines
 from carrel.cli.recent_minutes import RecentMinutes
 from carrel.cli.top import TopSettings
 from carrel.cli.top_gpus import TopGpu, Wanted, as_data, gpus_of, nodes_wanted, summary
-from carrel.cli.top_view import Columns, Line, Parts, View, lines_of, selected
+from carrel.cli.top_view import Columns, Parts, TopLine, View, lines_of, selected
 from carrel.command_errors import NOT_FOUND, command_failed
 from carrel.ids import GpuUuid, NodeName
 from carrel.kubernetes.config import Access
@@ -94,7 +94,7 @@ class TopScreen:
         self._view = View()
         self._page = 1
         self._gpus: Sequence[TopGpu] = ()
-        self._lines: Sequence[Line] | None = None
+        self._lines: Sequence[TopLine] | None = None
         self._recent: dict[NodeName, dict[GpuUuid, RecentMinutes]] = {}
         self._cut_off_since: datetime | None = None
         carrel.activities.usages.on_report(self._on_report)
@@ -193,7 +193,7 @@ def _line(text: str, style: str = "") -> Text:
     return Text(printable(text), style, no_wrap=True, overflow="ellipsis")
 
 
-def _style(line: Line) -> str:
+def _style(line: TopLine) -> str:
     """Colours say what words say, too."""
     activity = line.pod.activity if line.pod is not None else None
     if line.pod is None:

@@ -26,7 +26,7 @@ Parts = Sequence[float | None]
 
 
 class Order(Enum):
-    """By which GPUs are sorted, and the key for it."""
+    """What GPUs are sorted by, and the key for it."""
 
     NODE = "n"
     UTILISATION = "u"
@@ -151,7 +151,7 @@ _KEYS: Mapping[Order, Callable[[TopGpu], tuple[object, ...]]] = {
 # --- lines -----------------------------------------------------------------------------------------------------------
 
 
-class Line(NamedTuple):
+class TopLine(NamedTuple):
     """A pod on a GPU; None: nobody holds it."""
 
     gpu: TopGpu
@@ -160,14 +160,14 @@ class Line(NamedTuple):
     """Of its GPU: what the GPU measures stands there alone."""
 
 
-def lines_of(gpus: Iterable[TopGpu]) -> list[Line]:
-    return [Line(gpu, pod, number == 0) for gpu in gpus for number, pod in enumerate(gpu.pods or (None,))]
+def lines_of(gpus: Iterable[TopGpu]) -> list[TopLine]:
+    return [TopLine(gpu, pod, number == 0) for gpu in gpus for number, pod in enumerate(gpu.pods or (None,))]
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     head: str
-    cell: Callable[[Line], str]
+    cell: Callable[[TopLine], str]
     importance: int
     """What has less goes first where the terminal is narrow."""
     least: int = 0
@@ -200,7 +200,7 @@ class Columns:
             Column("IDLE", lambda line: self._idle(line.pod.activity if line.pod is not None else None), 9),
         ]
 
-    def _person(self, line: Line) -> str:
+    def _person(self, line: TopLine) -> str:
         """Without what all lines have in common."""
         user = line.pod.user if line.pod is not None else ""
         return user.removesuffix(self._domain) or UNKNOWN
@@ -212,7 +212,7 @@ class Columns:
             return self._words.short(activity.since)
         return {ActivityState.ACTIVE: "no", ActivityState.NEW: "new"}.get(activity.state, "?")
 
-    def table(self, lines: Sequence[Line], width: int | None = None) -> list[str]:
+    def table(self, lines: Sequence[TopLine], width: int | None = None) -> list[str]:
         """Return the head and the lines, at most so wide."""
         columns = list(self._columns)
         self._domain = _common_domain(lines) if width is not None else ""
@@ -226,13 +226,13 @@ class Columns:
             columns.remove(min(columns, key=lambda column: column.importance))
 
 
-def _common_domain(lines: Sequence[Line]) -> str:
+def _common_domain(lines: Sequence[TopLine]) -> str:
     """`@lab.example`, if all people have it."""
     domains = {"".join(line.pod.user.partition("@")[1:]) for line in lines if line.pod is not None and line.pod.user}
     return domains.pop() if len(domains) == 1 else ""
 
 
-def _measured(line: Line, value: float | None, written: Callable[[float], str]) -> str:
+def _measured(line: TopLine, value: float | None, written: Callable[[float], str]) -> str:
     if not line.is_first:
         return ""
     return written(value) if value is not None else UNKNOWN
@@ -247,7 +247,7 @@ def _unheld(gpu: TopGpu) -> str:
     return f"nobody: {gpu.remark}" if gpu.remark else "free"
 
 
-def _bars(line: Line, recent: Callable[[GpuUuid], Parts]) -> str:
+def _bars(line: TopLine, recent: Callable[[GpuUuid], Parts]) -> str:
     return "".join(map(_bar, recent(line.gpu.uuid))) if line.is_first else ""
 
 

@@ -53,7 +53,7 @@ async def test_without_a_terminal_it_prints_a_table_and_ends() -> None:
     first, *table = said.out.splitlines()
     assert first == "4 GPUs of 2 nodes: 3 held (0 booked), 2 active, 1 idle; 1 free"
     rows = [re.split(r" {2,}", line) for line in table]
-    assert rows[0] == "NODE GPU MODEL UTIL USED HELD POWER TEMP POD PERSON TIER IDLE".split()
+    assert rows[0] == ["NODE", "GPU", "MODEL", "UTIL", "USED", "HELD", "POWER", "TEMP", "POD", "PERSON", "TIER", "IDLE"]
     name, whole = "RTX-A6000", ["16G"]
     assert rows[1] == ["n1", "0", name, "90%", "8.8G", *whole, "280W", "70C", "lab/works", ADA[USER], TIER, "no"]
     assert rows[2][:-1] == ["n1", "1", name, "0%", "8.8G", *whole, "55W", "40C", "lab/idles", BOB[USER], TIER]
@@ -126,7 +126,11 @@ async def test_on_a_terminal_it_follows_the_cluster_and_obeys_keys() -> None:
             await terminal.shows("77%")
             terminal.types("u")
             picture = await terminal.shows("sorted by utilisation")
-            assert [line.split()[:3] for line in picture[3:6]] == [["n2", "0", "90%"], ["n2", "0", "7.8G"], ["n1", "1", "77%"]]
+            assert [line.split()[:3] for line in picture[3:6]] == [
+                ["n2", "0", "90%"],
+                ["n2", "0", "7.8G"],
+                ["n1", "1", "77%"],
+            ]
             terminal.types("/idles\r")
             picture = await terminal.shows("filter: idles  (esc: clear)")
             assert [line.split()[:2] for line in picture[3:5]] == [["n1", "1"], []]
@@ -187,7 +191,7 @@ async def test_a_terminal_with_less_shows_the_same_in_other_characters(
     environment: dict[str, str], has_colour: bool, bar: str
 ) -> None:
     async with a_used_lab() as lab, serve(lab.api) as served:
-        with on_terminal("top", "--server", served.url, **environment) as terminal:
+        with on_terminal("top", "--server", served.url, environment=environment) as terminal:
             picture = await terminal.shows("lab/idles")
             assert bar * 9 in picture[4], "it has been idle for ten minutes"
             assert ("\x1b[33m" in terminal.output) is has_colour

@@ -42,6 +42,16 @@ HALVES = gpu(2, *PARTS, latest=GpuSample(None, MiB(30000), None, None))
 FREE = gpu(3, latest=GpuSample(0.0, MiB(0), 25.0, 32))
 BROKEN = gpu(0, node="lab-2", remark="unhealthy: XID 79")
 NOTEBOOK = gpu(1, pod("speech/notebook", "", IDLE), latest=GpuSample(0.2, MiB(1000), 70.0, 41), node="lab-2")
+WIDE = """
+NODE  GPU MODEL          UTIL 10 MIN     USED HELD POWER TEMP POD                       PERSON TIER          IDLE
+dgx-1 0   A100-SXM4-80GB 98%       ▁▁▅██ 61G  80G  310W  64C  lab/train-7               ada    booked        no
+dgx-1 1   A100-SXM4-80GB 0%              7.9G 40G  55W   38C  lab/hoard                 bob    opportunistic 04:30
+dgx-1 2   A100-SXM4-80GB –               29G  40G  –     –    lab/half                  cleo   opportunistic ?
+dgx-1 2   A100-SXM4-80GB                      40G             lab/half-2                ada    opportunistic ?
+dgx-1 3   A100-SXM4-80GB 0%              0.0G –    25W   32C  free                      –      –             –
+lab-2 0   Tesla-T4       –               –    –    –     –    nobody: unhealthy: XID 79 –      –             –
+lab-2 1   Tesla-T4       20%             1.0G 40G  70W   41C  speech/notebook           –      opportunistic 14:02
+"""
 GPUS = [BUSY, HOARD, HALVES, FREE, BROKEN, NOTEBOOK]
 
 
@@ -54,16 +64,7 @@ def table(width: int | None, gpus: list[TopGpu] | None = None) -> list[str]:
 
 
 def test_a_wide_terminal_shows_everything() -> None:
-    assert table(150) == [
-        "NODE  GPU MODEL          UTIL 10 MIN     USED HELD POWER TEMP POD                       PERSON TIER          IDLE",
-        "dgx-1 0   A100-SXM4-80GB 98%       ▁▁▅██ 61G  80G  310W  64C  lab/train-7               ada    booked        no",
-        "dgx-1 1   A100-SXM4-80GB 0%              7.9G 40G  55W   38C  lab/hoard                 bob    opportunistic 04:30",
-        "dgx-1 2   A100-SXM4-80GB –               29G  40G  –     –    lab/half                  cleo   opportunistic ?",
-        "dgx-1 2   A100-SXM4-80GB                      40G             lab/half-2                ada    opportunistic ?",
-        "dgx-1 3   A100-SXM4-80GB 0%              0.0G –    25W   32C  free                      –      –             –",
-        "lab-2 0   Tesla-T4       –               –    –    –     –    nobody: unhealthy: XID 79 –      –             –",
-        "lab-2 1   Tesla-T4       20%             1.0G 40G  70W   41C  speech/notebook           –      opportunistic 14:02",
-    ]
+    assert "\n".join(table(150)) == WIDE.strip()
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 120])
@@ -125,7 +126,8 @@ def test_gpus_are_sorted_and_filtered(view: View, expected: list[TopGpu]) -> Non
     assert selected(GPUS, view) == expected
 
 
-def pressed(*keys: str, view: View = View()) -> View:
+def pressed(*keys: str) -> View:
+    view = View()
     for key in keys:
         view = view.after(key, page=10)
     return view

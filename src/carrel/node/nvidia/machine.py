@@ -74,8 +74,8 @@ def read_gpu(handle: Any, sysfs: Path) -> NvmlGpu:
 
 
 def read_sample(handle: Any) -> GpuSample:
-    """Ask the GPU what it does now; what it does not say is None, for whatever reason. Raises `NVMLError` if it does not
-    answer at all."""
+    """Ask the GPU what it does now; what it does not say is None, for whatever reason. Raises `NVMLError` if it does
+    not answer at all."""
     errors: list[pynvml.NVMLError] = []
 
     def answer(ask: Callable[..., T], *arguments: Any) -> T | None:
