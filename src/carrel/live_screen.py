@@ -45,7 +45,6 @@ NAMED_KEYS = {
 
 _KEY = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1bO.|.", re.DOTALL)
 _AT_ONCE = 4096
-_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def keys_in(sent: str) -> Iterator[str]:
@@ -62,23 +61,20 @@ async def show_live(
     every_s: float,
     on_key: Callable[[str], None] | None = None,
 ) -> None:
-    """Show it until `stop` is set, which a signal does, too. Without `on_key` the keyboard is left alone."""
+    """Show it until `stop` is set, as the caller's handler of signals does. Without `on_key` the keyboard is left
+    alone; with it, the end of the terminal is the end."""
     changed = asyncio.Event()
-
-    def end() -> None:
-        stop.set()
-        changed.set()
 
     def pressed(sent: str) -> None:
         for key in keys_in(sent):
             on_key(key)  # type: ignore[misc] # called only if there is one
         changed.set()
 
-    keyboard = _Keyboard(pressed, end) if on_key is not None and sys.stdin.isatty() else None
+    keyboard = _Keyboard(pressed, stop.set) if on_key is not None and sys.stdin.isatty() else None
     with (
         Live(console=console, screen=True, auto_refresh=False) as live,
         keyboard.read() if keyboard is not None else contextlib.nullcontext(),
-        _signals(live, keyboard, end, changed.set),
+        _signals(live, keyboard, changed.set),
     ):
         while not stop.is_set():
             changed.clear()
@@ -136,9 +132,7 @@ class _Keyboard:
 
 
 @contextlib.contextmanager
-def _signals(
-    live: Live, keyboard: _Keyboard | None, end: Callable[[], None], redraw: Callable[[], None]
-) -> Iterator[None]:
+def _signals(live: Live, keyboard: _Keyboard | None, redraw: Callable[[], None]) -> Iterator[None]:
     def suspend() -> None:
         live.stop()
         if keyboard is not None:
@@ -150,7 +144,7 @@ def _signals(
         redraw()
 
     loop = asyncio.get_running_loop()
-    handlers = {**dict.fromkeys(_ENDS, end), signal.SIGWINCH: redraw, signal.SIGTSTP: suspend}
+    handlers = {signal.SIGWINCH: redraw, signal.SIGTSTP: suspend}
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)
     try:

@@ -6,6 +6,7 @@ The GPUs are read node by node, and keys are answered in between: a cluster of t
 import asyncio
 import logging
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -36,8 +37,9 @@ AT_ONCE = 20
 """Nodes that are read before keys are looked at: some milliseconds."""
 PATIENCE = timedelta(seconds=3)
 """A watch that ends and is opened again is no news."""
-SILENT_S = 60.0
-"""Each agent reports every 15 seconds. If no report has come for so long, the connection may be dead."""
+SILENT_S = 90.0
+"""An API server sends something every minute, and agents report every 15 seconds. After so long without anything, the
+connection may be dead."""
 AROUND = 5
 """Lines of the screen that are not of GPUs."""
 
@@ -71,43 +73,47 @@ def _require_node(carrel: ReadCluster, wanted: Wanted) -> None:
 async def _show_live(settings: TopSettings, access: Access, wanted: Wanted) -> None:
     async with reading_cluster(settings, access) as carrel:
         _require_node(carrel, wanted)
-        screen, stop = TopScreen(carrel, wanted), asyncio.Event()
-        following = [asyncio.ensure_future(each) for each in (carrel.informers.run(), carrel.watch_agents())]
-        reading = asyncio.ensure_future(screen.read_again_and_again())
-        reading.add_done_callback(lambda done: stop.set())
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        screen = TopScreen(carrel, wanted, stop)
+        endless = (carrel.informers.run(), carrel.watch_agents(), screen.read_again_and_again())
+        tasks = [asyncio.ensure_future(each) for each in endless]
+        for task in tasks:
+            task.add_done_callback(lambda done: stop.set())
         try:
             await show_live(Console(), screen.draw, stop, READ_EVERY_S, screen.pressed)
         finally:
-            for each in (*following, reading):
-                each.cancel()
-            await asyncio.gather(*following, reading, return_exceptions=True)
-        if not reading.cancelled():
-            reading.result()
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled():
+                task.result()
 
 
 class TopScreen:
     """What is on the terminal, of a cluster that is followed."""
 
-    def __init__(self, carrel: ReadCluster, wanted: Wanted) -> None:
+    def __init__(self, carrel: ReadCluster, wanted: Wanted, stop: asyncio.Event) -> None:
+        """`stop` is set by the key that ends it."""
         self._carrel = carrel
+        self._stop = stop
         self._wanted = wanted
         self._view = View()
         self._page = 1
         self._gpus: Sequence[TopGpu] = ()
+        self._summary = ""
         self._lines: Sequence[TopLine] | None = None
         self._recent: dict[NodeName, dict[GpuUuid, RecentMinutes]] = {}
         self._cut_off_since: datetime | None = None
         carrel.activities.usages.on_report(self._on_report)
 
-    @property
-    def view(self) -> View:
-        return self._view
-
     # --- what is known -----------------------------------------------------------------------------------------------
 
     async def read_again_and_again(self) -> None:
         loop = asyncio.get_running_loop()
-        while not self._view.ends:
+        while True:
             began = loop.time()
             await self.read()
             await asyncio.sleep(max(READ_EVERY_S, REST * (loop.time() - began)))
@@ -118,7 +124,7 @@ class TopScreen:
             found += self._carrel.isolation.ask("top", node, self._read, (), str)
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)
-        self._gpus, self._lines = found, None
+        self._gpus, self._lines, self._summary = found, None, summary(found)
 
     def _read(self, node: NodeName) -> Sequence[TopGpu]:
         return tuple(gpus_of(self._carrel, node, self._wanted))
@@ -136,6 +142,8 @@ class TopScreen:
 
     def pressed(self, key: str) -> None:
         self._view, self._lines = self._view.after(key, self._page), None
+        if self._view.ends:
+            self._stop.set()
 
     def draw(self, width: int, height: int) -> RenderableType:
         now = self._carrel.options.now()
@@ -151,11 +159,11 @@ class TopScreen:
             return known.parts(now) if known is not None else ()
 
         if not seen:
-            return Group(self._headline(now, 0), _line(summary(self._gpus)), *self._below(), _line("Nothing is shown."))
+            return Group(self._headline(now, 0), _line(self._summary), *self._below(), _line("Nothing is shown."))
         head, *table = Columns(self._carrel.activity_words, recent).table(seen, width)
         return Group(
             self._headline(now, len(lines)),
-            _line(summary(self._gpus)),
+            _line(self._summary),
             _line(head, "dim"),
             *(_line(text, _style(line)) for text, line in zip(table, seen, strict=True)),
             *[_line("")] * (self._page - len(seen)),
@@ -179,7 +187,7 @@ class TopScreen:
         if why := next(filter(None, found), ""):
             return why
         silent_s = self._carrel.node_statuses.silent_s
-        return f"no report for {silent_s:.0f} s" if self._gpus and silent_s > SILENT_S else ""
+        return f"nothing came for {silent_s:.0f} s" if self._gpus and silent_s > SILENT_S else ""
 
     def _below(self) -> tuple[Text, Text]:
         view = self._view
