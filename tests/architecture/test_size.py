@@ -18,7 +18,7 @@ from tools.ratchets import SINGLE_FILES, lines_by_folder, lowered
 LINES = {
     "admission": 2_246,  # the API server depends on it from its first answer on
     "bookings": 13_832,  # a form keeps its group; helps without the words of MAIA; models of older drivers in sentences
-    "cli": 8_189,  # what all GPUs do, live on a terminal, with its keys, columns and the last ten minutes
+    "cli": 8_194,  # what all GPUs do, live on a terminal, with its keys, columns and the last ten minutes
     "cluster": 5_401,  # what GPUs are used for, in processes that show it
     "configuration": 1_270,  # odd YAML never ends the controller, mistakes and history have limits; secrets moved
     "demo": 1_698,  # its pods make their GPUs busy, each in its own way

@@ -159,7 +159,12 @@ class TopScreen:
             return known.parts(now) if known is not None else ()
 
         if not seen:
-            return Group(self._headline(now, 0), _line(self._summary), *self._below(), _line("Nothing is shown."))
+            return Group(
+                self._headline(now, 0),
+                _line(self._summary),
+                *self._below(),
+                _line("Nothing is shown." if self._summary else "Reading …"),
+            )
         head, *table = Columns(self._carrel.activity_words, recent).table(seen, width)
         return Group(
             self._headline(now, len(lines)),
